@@ -1,0 +1,38 @@
+# make: sets up and runs the whole pipeline on the default subject.   make test: sets up and passes every test.
+PYTHON ?= python3
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: all setup test bench lint remote lock
+all: setup
+	dvc repro
+
+setup: .venv/installed
+
+.venv/installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet --no-deps --requirement requirements.lock
+	.venv/bin/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+test: setup
+	python -m pytest
+
+bench: setup
+	python -m tests.bench
+
+lint: setup
+	ruff check stages tests
+	ruff format --check stages tests
+	mypy
+
+# Where `dvc push` and `dvc pull` share artifacts: make remote URL=s3://bucket/folder (or ssh://user@host/folder, /a/folder …).
+remote: setup
+	dvc remote add --force --default storage $(URL)
+	dvc remote modify storage verify true
+
+# Resolves the newest versions that pyproject.toml admits and pins every one of them.
+lock:
+	rm -rf .venv
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet setuptools --editable .[dev]
+	.venv/bin/pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//' > requirements.lock

@@ -1,0 +1,48 @@
+"""What every table and column means, read from where it is written: beside the query or the stage that makes it.
+
+A `.sql` stage opens with comment lines, a Python stage has them in its docstring behind "Table <name>: meaning":
+first what the table is, then one line per column, `name  TYPE  meaning`, with two or more blanks between.
+"""
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+COLUMN = re.compile(r"^(\w+) {2,}([A-Z]+(?:\([^)]*\))?(?:\[\d*\])?) {2,}(.+)$")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's meaning, the stage that makes it, and its columns: name -> (type, meaning)."""
+
+    name: str
+    stage: str
+    meaning: str
+    columns: dict[str, tuple[str, str]]
+
+
+def tables(stages: Path = Path("stages")) -> dict[str, Table]:
+    """Every documented table, by name."""
+    found: dict[str, Table] = {}
+    for path in sorted(stages.glob("*.sql")):
+        head = re.match(r"(--[^\n]*\n)+", path.read_text())
+        lines = [line.removeprefix("--").strip() for line in (head.group() if head else "").splitlines()]
+        found[path.stem] = _table(path.stem, path.stem, lines)
+    for path in sorted(stages.glob("*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        for section in re.split(r"^Table ", text, flags=re.MULTILINE)[1:]:
+            name, body = section.split(":", 1)
+            found[name] = _table(name, path.stem, [line.strip() for line in body.splitlines()])
+    return dict(sorted(found.items()))
+
+
+def _table(name: str, stage: str, lines: list[str]) -> Table:
+    meaning: list[str] = []
+    columns: dict[str, tuple[str, str]] = {}
+    for line in lines:
+        if column := COLUMN.match(line):
+            columns[column[1]] = (column[2], column[3])
+        elif line and not columns:
+            meaning.append(line)
+    return Table(name, stage, " ".join(meaning), columns)

@@ -1,0 +1,116 @@
+"""Runs a square of prompts, op1 x op2, through a model, computing what the prompts of a row share only once.
+
+The prompts of a row share their first tokens (BOS, op1, operator): those go through the model once per row, and their
+keys and values serve every op2. Prompts that share no prefix take the plain path: the whole prompt, every time.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+from stages.lib.model.architecture import patched
+from stages.lib.model.asking import Said, read_off
+from stages.lib.model.checkpoint import Checkpoint
+
+
+@dataclass
+class Means:
+    """Running sums of every component's activations by position, over all prompts seen, in float64.
+
+    neurons: (layers, positions, neurons), the MLPs' activations; heads: (layers, positions, heads, head width), the
+    attention's output before its output projection.
+    """
+
+    neurons: np.ndarray
+    heads: np.ndarray
+    prompts: int = 0
+
+    @classmethod
+    def zeros(cls, checkpoint: Checkpoint, positions: int) -> "Means":
+        a = checkpoint.architecture
+        return cls(np.zeros((len(a.layers), positions, a.neurons)), np.zeros((len(a.layers), positions, a.heads, a.head_width)))
+
+
+@dataclass
+class Rows:
+    """What a forward pass says about some rows of a square."""
+
+    first: int  # row
+    activations: dict[int, np.ndarray]  # layer -> (rows, columns, neurons), at the last position
+    said: Said  # about every prompt, row by row
+
+
+def shared_prefix(tokens: np.ndarray) -> int:
+    """How many leading tokens the prompts of each row share; tokens: (rows, columns, positions)."""
+    same = (tokens == tokens[:, :1]).all(axis=(0, 1))
+    prefix = int(np.argmin(same)) if not same.all() else len(same)
+    return min(prefix, tokens.shape[2] - 1)
+
+
+@torch.no_grad()
+def run(
+    checkpoint: Checkpoint,
+    tokens: np.ndarray,
+    answers: np.ndarray,
+    layers: list[int],
+    rows_at_once: int,
+    means: Means | None = None,
+    share: bool = True,
+) -> Iterator[Rows]:
+    """Streams a square of prompts through the model, `rows_at_once` rows at a time.
+
+    tokens: (rows, columns, positions); answers: (rows, columns), -1 where a prompt has none; layers: whose activations
+    are returned. `means`, if given, is added to. `share=False` recomputes the prefix of every prompt.
+    """
+    prefix = shared_prefix(tokens) if share and tokens.shape[1] > 1 else 0
+    device = checkpoint.model.device
+    for first in range(0, len(tokens), rows_at_once):
+        block = torch.from_numpy(tokens[first : first + rows_at_once]).to(device)
+        rows, columns, positions = block.shape
+        cache = None
+        if prefix:
+            cache = DynamicCache(config=checkpoint.model.config)
+            with _watching(checkpoint, [], {}, means, 0, columns):
+                checkpoint.model(input_ids=block[:, 0, :prefix], past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache.batch_repeat_interleave(columns)
+        seen: dict[int, torch.Tensor] = {}
+        with _watching(checkpoint, layers, seen, means, prefix, 1):
+            suffix = block[:, :, prefix:].reshape(rows * columns, positions - prefix)
+            logits = checkpoint.model(input_ids=suffix, past_key_values=cache, use_cache=prefix > 0, logits_to_keep=1).logits[:, -1]
+        if means is not None:
+            means.prompts += rows * columns
+        activations = {layer: a.view(rows, columns, -1).cpu().numpy() for layer, a in seen.items()}
+        yield Rows(first, activations, read_off(logits, torch.from_numpy(answers[first : first + rows].ravel()).to(device)))
+
+
+def _watching(
+    checkpoint: Checkpoint, layers: list[int], seen: dict[int, torch.Tensor], means: Means | None, start: int, weight: int
+) -> ExitStack:
+    """A context in which forward passes leave last-position activations in `seen` and add to `means` from `start` on."""
+
+    def watch_mlp(index: int):
+        def look(x: torch.Tensor) -> None:
+            if index in layers:
+                seen[index] = x[:, -1]
+            if means is not None:
+                means.neurons[index, start : start + x.shape[1]] += weight * x.sum(0, dtype=torch.float64).cpu().numpy()
+
+        return look
+
+    def watch_attention(index: int):
+        def look(x: torch.Tensor) -> None:
+            if means is not None:
+                total = x.sum(0, dtype=torch.float64).cpu().numpy()
+                means.heads[index, start : start + x.shape[1]] += weight * total.reshape(len(total), *means.heads.shape[2:])
+
+        return look
+
+    stack = ExitStack()
+    for index, layer in enumerate(checkpoint.architecture.layers):
+        stack.enter_context(patched(layer.mlp_out, watch_mlp(index)))
+        stack.enter_context(patched(layer.attention_out, watch_attention(index)))
+    return stack

@@ -1,0 +1,1 @@
+"""The types of params.yaml, split so that a stage depends only on the sections it reads."""

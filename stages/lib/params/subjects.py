@@ -1,0 +1,44 @@
+"""Settings of the subjects and of what is written down of them."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from stages.lib.params.sections import Count, Operator, ParamsError, Section, Threads, check, read
+
+
+class Subject(Section):
+    source: str
+    revision: str
+    dtype: Literal["float32", "float16", "bfloat16", "float64"]
+    template: str
+    bos: bool
+    layers: Literal["all"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    operators: Annotated[list[Operator], Field(min_length=1)]
+
+    def kept_layers(self, layers: int) -> list[int]:
+        """The layers whose activations are kept, of a model with `layers` layers. Raises ParamsError on one it lacks."""
+        kept = list(range(layers)) if self.layers == "all" else sorted(set(self.layers))
+        if kept[-1] >= layers:
+            raise ParamsError(f"layers names layer {kept[-1]}; {self.source} has the layers 0..{layers - 1}")
+        return kept
+
+
+class Dump(Section):
+    device: Literal["cpu", "cuda"]
+    threads: Threads
+    prompts_per_pass: Count
+    cells_per_block: Count
+    neurons_per_chunk: Count
+    store_dtype: Literal["float16", "float32"]
+
+
+Subjects = Annotated[dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Subject], Field(min_length=1)]
+
+
+def load_subject(name: str) -> Subject:
+    """The checked subject of this name. Raises ParamsError naming those there are."""
+    known = read().get("subjects") or {}
+    if name not in known:
+        raise ParamsError(f"unknown subject {name!r}; params.yaml has the subjects {', '.join(known)}")
+    return check(Subject, known[name], f"subjects.{name}")

@@ -1,0 +1,131 @@
+"""HDF5 stores: activations over the operand square, value logits, mean component outputs. The one importer of h5py.
+
+A layered store has one dataset /layers/<layer> per kept layer. Activations are (neuron, op1, op2), with the answers of
+the square's prompts in /columns/result; value logits are (neuron, number). Chunks are (some neurons, some rows, all
+columns), so that blocks of rows are written, and one neuron's whole map is read, without touching much else. Every
+chunk carries a Fletcher32 checksum. A store is written under a temporary name and renamed when whole; equal content is
+equal bytes.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+
+class StoreError(RuntimeError):
+    """A store that is damaged, or a value that a store cannot hold."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[h5py.File]:
+    """An HDF5 file under a temporary name, renamed to `path` when the block ends well, removed when it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    try:
+        with h5py.File(partial, "w", libver=("v110", "v110")) as file:
+            yield file
+        with partial.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class LayerWriter:
+    """Writes a layered store: per layer, a number for each neuron and each coordinate of the other axes.
+
+    axes: name -> length, "neuron" first; chunk: of the same axes; columns: further facts of the coordinates, arrays
+    over the axes behind "neuron" with -1 for none; attributes: provenance, stored on the file.
+    """
+
+    def __init__(
+        self,
+        file: h5py.File,
+        layers: list[int],
+        axes: Mapping[str, int],
+        dtype: str,
+        chunk: tuple[int, ...],
+        attributes: Mapping[str, str],
+        columns: Mapping[str, np.ndarray] | None = None,
+    ):
+        self.dtype = np.dtype(dtype)
+        shape = tuple(axes.values())
+        file.attrs.update({**attributes, "axes": ", ".join(axes), "dtype": dtype})
+        for name, column in (columns or {}).items():
+            file.create_dataset(f"columns/{name}", data=column.astype(np.int32), chunks=column.shape, fletcher32=True)
+        chunks = tuple(min(c, n) for c, n in zip(chunk, shape, strict=True))
+        self.datasets = {
+            layer: file.create_dataset(f"layers/{layer}", shape, self.dtype, chunks=chunks, fletcher32=True) for layer in layers
+        }
+
+    def write(self, layer: int, first: int, block: np.ndarray) -> None:
+        """block: (neurons, some rows, …), the rows from `first` on. Raises StoreError where a value does not fit."""
+        with np.errstate(over="ignore"):
+            narrow = block.astype(self.dtype)
+        if not np.isfinite(narrow).all():
+            largest = np.abs(block).max()
+            raise StoreError(
+                f"layer {layer} holds the value {largest}, which {self.dtype} cannot; set dump.store_dtype: float32 in params.yaml"
+            )
+        self.datasets[layer][:, first : first + block.shape[1]] = narrow
+
+
+class LayerStore:
+    """An open layered store. axes: name -> length; layers: those kept; chunk: of the same axes; columns: as written."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            self.file = h5py.File(path, "r")
+            self.attributes = dict(self.file.attrs)
+            self.layers = sorted(map(int, self.file["layers"]))
+            dataset = self.file[f"layers/{self.layers[0]}"]
+            self.axes: dict[str, int] = dict(zip(self.attributes["axes"].split(", "), dataset.shape, strict=True))
+            self.chunk: tuple[int, ...] = dataset.chunks
+            self.columns: dict[str, np.ndarray] = {name: column[:] for name, column in self.file.get("columns", {}).items()}
+        except (OSError, KeyError) as error:
+            raise _damaged(path, str(error)) from None
+
+    def read(self, layer: int, neurons: slice, rows: slice) -> np.ndarray:
+        """Values (neurons, rows, …) in the store's own dtype. Raises StoreError on a damaged chunk."""
+        try:
+            return self.file[f"layers/{layer}"][neurons, rows]
+        except OSError as error:
+            raise _damaged(self.path, f"dataset layers/{layer}: {error}") from None
+
+
+def widen(values: np.ndarray) -> np.ndarray:
+    """Finite float16 (or float32) as float32, exactly; twice as fast as numpy's own conversion of float16."""
+    if values.dtype != np.float16:
+        return values.astype(np.float32, copy=False)
+    bits = values.view(np.int16).astype(np.int32)
+    bits <<= 13  # mantissa and exponent to their new places; the exponent is still too small by 112
+    bits &= np.int32(-0x70002000)  # 0x8fffe000: the sign stays at the top, its copies below go
+    wide = bits.view(np.float32)
+    wide *= np.float32(2.0**112)
+    return wide
+
+
+def write_array(path: Path, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str]) -> None:
+    """A store of a few whole arrays, each under its name."""
+    with writing(path) as file:
+        file.attrs.update(attributes)
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array, chunks=array.shape if array.size else None, fletcher32=bool(array.size))
+
+
+def read_array(path: Path, name: str) -> np.ndarray:
+    """One whole array of such a store. Raises StoreError where it is missing or damaged."""
+    try:
+        with h5py.File(path, "r") as file:
+            return file[name][:]
+    except (OSError, KeyError) as error:
+        raise _damaged(path, f"dataset {name}: {error}") from None
+
+
+def _damaged(path: Path, why: str) -> StoreError:
+    return StoreError(f"{path} is missing, damaged or not whole ({why}); remove it and `dvc pull` or `dvc repro` it again")

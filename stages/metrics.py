@@ -1,0 +1,24 @@
+"""Writes a subject's accuracies where `dvc metrics show` finds them: reports/<subject>/metrics.json."""
+
+import json
+import sys
+from pathlib import Path
+
+import polars as pl
+
+
+def main(subject: str) -> None:
+    grid = pl.read_parquet(f"data/{subject}/accuracy.parquet")
+    tasks = pl.read_parquet(f"data/{subject}/task_accuracy.parquet")
+    metrics: dict = {"grid": {}, "tasks": {}}
+    for operator, split, accuracy in grid.select("operator", "split", "accuracy").rows():
+        metrics["grid"].setdefault(operator, {})[split] = round(accuracy, 4)
+    for task, operator, split, accuracy in tasks.select("task", "operator", "split", "accuracy").rows():
+        metrics["tasks"].setdefault(task, {}).setdefault(operator, {})[split] = round(accuracy, 4)
+    path = Path("reports") / subject / "metrics.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(metrics, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,18 @@
+-- How much each neuron varies over the cells of an operator, and which vary most.
+--
+-- subject   VARCHAR   the model
+-- operator  VARCHAR   whose cells
+-- layer     SMALLINT  decoder layer, from 0
+-- neuron    INTEGER   neuron of the layer's MLP, from 0
+-- mean      DOUBLE    mean activation over the operator's cells
+-- variance  DOUBLE    variance of the activation over the operator's cells
+-- rank      BIGINT    1 for the largest variance of the operator; equal variances by layer, then neuron
+select
+    subject, operator, layer, neuron,
+    avg(activation) as mean,
+    var_pop(activation) as variance,
+    row_number() over (partition by subject, operator order by var_pop(activation) desc, layer, neuron) as rank
+from activations
+where result is not null
+group by subject, operator, layer, neuron
+order by subject, operator, rank

@@ -1,0 +1,58 @@
+"""The square of prompts that a subject is asked, in its own tokens.
+
+Reads the subject's tokenizer and data/cells.parquet; writes data/<subject>/prompts.parquet and numbers.parquet, the
+numbers 0..limit that are one token behind the prompt. The limit is found from the tokenizer. The whole square op1 x
+op2 of every operator is kept, since mean ablation averages over it: prompts without a one-token answer have none.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stages.lib.model import prompting, tokenizer
+from stages.lib.params.corpus import Cells, Tasks
+from stages.lib.params.sections import load
+from stages.lib.params.subjects import load_subject
+
+
+def main(subject: str) -> None:
+    chosen, grid, tasks = load_subject(subject), load(Cells), load(Tasks)
+    loaded = tokenizer.load(chosen.source)
+    cells = pl.read_parquet("data/cells.parquet", columns=["operator", "op1", "op2", "result"])
+    operands = range(grid.largest_operand + 1)
+    numbers: list[int] = []
+    squares = []
+    for operator in chosen.operators:
+        symbol = tasks.operators[operator].symbol
+        template = prompting.Template(loaded, chosen.template, symbol, chosen.bos)
+        tokens = template.square(operands)  # (op1, op2, positions)
+        answers = template.answers(grid.largest_answer)
+        numbers = numbers or answers
+        if numbers != answers:
+            raise ValueError(f"{subject}: the numbers' tokens differ between operators; give each operator a subject of its own")
+        op1, op2 = (axis.ravel() for axis in np.indices(tokens.shape[:2]))
+        square = pl.DataFrame({"op1": op1, "op2": op2, "tokens": tokens.reshape(-1, tokens.shape[2])}).with_columns(
+            pl.lit(operator).alias("operator"),
+            pl.col("op1", "op2").cast(pl.Int16),
+            *(pl.lit(v, pl.Int16).alias(k) for k, v in template.positions.items()),
+        )
+        squares.append(square)
+    answer = pl.DataFrame({"number": range(len(numbers)), "token": numbers}, schema={"number": pl.Int32, "token": pl.Int32})
+    prompts = (
+        pl.concat(squares)
+        .join(cells, on=["operator", "op1", "op2"], how="left")
+        .join(answer.rename({"number": "result", "token": "answer_token"}), on="result", how="left")
+        .with_columns(pl.lit(subject).alias("subject"), pl.when(pl.col("answer_token").is_not_null()).then("result").alias("result"))
+        .sort("operator", "op1", "op2")
+    )
+    keys = ["subject", "operator", "op1", "op2"]
+    folder = Path("data") / subject
+    folder.mkdir(parents=True, exist_ok=True)
+    prompts.select(*keys, "result", "tokens", "answer_token", *prompting.ROLES).write_parquet(folder / "prompts.parquet")
+    answer.select(pl.lit(subject).alias("subject"), "number", "token").write_parquet(folder / "numbers.parquet")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

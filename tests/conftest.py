@@ -1,0 +1,82 @@
+"""Real parts for the tests: tiny random models of each architecture, and a micro project that dvc repro has run."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPTJConfig, GPTNeoXConfig, LlamaConfig
+
+from stages.lib.model import tokenizer as tokenizers
+from tests.micro import copy_project
+
+torch.set_num_threads(1)
+SIZES = {"vocab_size": 140, "tie_word_embeddings": False}
+CONFIGS = {
+    "llama": lambda: LlamaConfig(
+        **SIZES, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2
+    ),
+    "llama-tied": lambda: LlamaConfig(
+        **{**SIZES, "tie_word_embeddings": True}, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+    ),
+    "gptj": lambda: GPTJConfig(**SIZES, n_embd=32, n_layer=3, n_head=4, rotary_dim=4, n_inner=80),
+    "neox": lambda: GPTNeoXConfig(**SIZES, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4),
+    "neox-sequential": lambda: GPTNeoXConfig(
+        **SIZES, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, use_parallel_residual=False
+    ),
+}
+
+
+def random_model(kind: str) -> torch.nn.Module:
+    """A tiny random model, its weights large enough that every part matters."""
+    torch.manual_seed(0)
+    config = CONFIGS[kind]()
+    config.bos_token_id, config.eos_token_id = 1, None
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter) * (0.3 if parameter.ndim > 1 else 0.1) + (parameter.ndim == 1)
+    return model.requires_grad_(False)
+
+
+@pytest.fixture(params=CONFIGS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def checkpoint_folder(kind: str, tmp_path: Path) -> Path:
+    """A random model saved beside a tokenizer of the numbers 0..99."""
+    random_model(kind).save_pretrained(tmp_path / kind)
+    tokenizers.build(99, ["+ - * / = ( ) Q"]).save_pretrained(tmp_path / kind)
+    return tmp_path / kind
+
+
+Run = Callable[..., subprocess.CompletedProcess]
+
+
+def run_in(folder: Path, *command: str, check: bool = True, **options) -> subprocess.CompletedProcess:
+    """Runs a command of this environment in a project folder."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, **options)
+    assert not check or done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done
+
+
+@pytest.fixture(scope="session")
+def micro(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The micro project after one `dvc repro`; tests only read it."""
+    folder = copy_project(tmp_path_factory.mktemp("micro"))
+    run_in(folder, "dvc", "repro", "--quiet")
+    return folder
+
+
+@pytest.fixture
+def micro_copy(micro: Path, tmp_path: Path) -> Path:
+    """A copy of the micro project for a test that changes it."""
+    return Path(shutil.copytree(micro, tmp_path / "project", symlinks=True))

@@ -1,0 +1,67 @@
+"""What a stage really uses, read from its source, to be held against what dvc.yaml declares for it."""
+
+import ast
+import re
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+
+
+def stages() -> dict[str, dict]:
+    """Every stage of dvc.yaml: name -> its entry, that of a foreach stage being what is done for each."""
+    entries = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    return {name: entry.get("do", entry) for name, entry in entries.items()}
+
+
+def source(stage: str) -> Path:
+    [path] = [p for p in (ROOT / f"stages/{stage}.py", ROOT / f"stages/{stage}.sql") if p.exists()]
+    return path
+
+
+def modules(stage: str) -> set[str]:
+    """The project's own files that the stage's command runs, itself included."""
+    path = source(stage)
+    start = [path] if path.suffix == ".py" else [ROOT / "stages/lib/sql.py"]
+    found, todo = {path}, list(start)
+    while todo:
+        current = todo.pop()
+        found.add(current)
+        todo += [p for p in _imports(current) if p not in found]
+    return {str(p.relative_to(ROOT)) for p in found if p.stat().st_size}
+
+
+def _imports(path: Path) -> set[Path]:
+    found: set[Path] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            if name.split(".")[0] == "stages":
+                base = ROOT / name.replace(".", "/")
+                found |= {p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()}
+                found |= {p for parent in base.parents if ROOT in parent.parents for p in [parent / "__init__.py"] if p.exists()}
+    return found
+
+
+def sections(stage: str) -> set[str]:
+    """The sections of params.yaml that a stage reads: attributes of what params.load() returns, in its own file."""
+    path = source(stage)
+    text = path.read_text()
+    if path.suffix == ".sql":
+        return set(stages()[stage].get("params", []))
+    known = set(yaml.safe_load((ROOT / "params.yaml").read_text()))
+    used = set(re.findall(r"(?:settings|params\.load\(\))\.(\w+)", text)) & known
+    return used | ({"subjects.${key}"} if re.search(r"settings\.subject\(", text) else set())
+
+
+def data_files(stage: str) -> set[str]:
+    """The files below data/ and reports/ that a Python stage names, as patterns with * for what is computed."""
+    text = source(stage).read_text()
+    tree = ast.parse(text)
+    literals = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return {name for name in literals if re.fullmatch(r"[\w/.-]*\.(parquet|h5|csv|json)", name)}

@@ -1,0 +1,56 @@
+"""The micro configuration: the whole pipeline on operands 0..19 and a model of a few thousand parameters.
+
+`python -m tests.micro FOLDER` copies the project there, as a Git repository of its own with micro settings.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+SETTINGS: dict[str, Any] = {
+    "cells": {"largest_operand": 19, "largest_answer": 99},
+    "facts": {"countries": 4, "people": 5, "things": 4, "languages": 3, "kinds": 2},
+    "tasks": {"largest_word_number": 19, "largest_operand_of_three": 5, "evaluation_prompts": 60},
+    "train": {
+        "model": {"layers": 2, "width": 32, "neurons": 64, "heads": 2, "positions": 64},
+        "steps": 200,
+        "checkpoints": [0, 100, 200],
+        "batch": {"grid": 96, "arithmetic": 8, "number_words": 8, "three_operands": 4, "retrieval": 4, "factual": 4},
+        "warmup_steps": 20,
+        "evaluate_every": 100,
+        "evaluation_cells": 40,
+        "precision": "float32",
+        "threads": 1,
+    },
+    "subjects": {"abacus": {"source": "data/models/abacus/step-00200", "revision": "step 200"}},
+    "dump": {"threads": 1, "prompts_per_pass": 100, "cells_per_block": 140, "neurons_per_chunk": 8},
+    "figures": {"neurons_per_operator": 4},
+}
+
+
+def merged(base: dict, changes: dict) -> dict:
+    """`base` with the values of `changes`, key by key."""
+    return base | {k: merged(base[k], v) if isinstance(v, dict) and isinstance(base.get(k), dict) else v for k, v in changes.items()}
+
+
+def copy_project(folder: Path, settings: dict[str, Any] | None = None) -> Path:
+    """The project's files in a new Git repository, with micro settings, without outputs of any stage."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True)
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file() and not name.startswith(("data/models", "reports/", "dvc.lock")):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    base = yaml.safe_load((ROOT / "params.yaml").read_text())
+    (folder / "params.yaml").write_text(yaml.safe_dump(merged(base, SETTINGS if settings is None else settings), sort_keys=False))
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "micro"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    return folder
+
+
+if __name__ == "__main__":
+    copy_project(Path(sys.argv[1]))

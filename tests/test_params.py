@@ -1,0 +1,80 @@
+"""Settings that are not allowed stop the pipeline with a message that names key, value and what is allowed."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.lib.params import sections
+from stages.lib.params.subjects import load_subject
+from stages.lib.params.whole import Params
+from tests.conftest import run_in
+from tests.micro import ROOT, copy_project, merged
+
+GOOD = yaml.safe_load((ROOT / "params.yaml").read_text())
+
+
+def test_the_shipped_settings_are_allowed():
+    assert sections.check(Params, GOOD).train.steps == GOOD["train"]["steps"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dump": {"threads": "8"}}, ["dump.threads", "'8'", "valid integer"]),
+        ({"dump": {"threads": 0}}, ["dump.threads", "0", "greater than or equal to 1"]),
+        ({"dump": {"store_dtype": "int8"}}, ["dump.store_dtype", "int8", "'float16' or 'float32'"]),
+        ({"dump": {"thread": 2}}, ["dump.thread", "2", "no such key", "threads"]),
+        ({"dumb": {}}, ["dumb", "no such key", "dump", "train"]),
+        ({"cells": {"held_out_percent": 80}}, ["cells.held_out_percent", "80", "less than or equal to 50"]),
+        ({"train": {"checkpoints": [0, 5]}}, ["train", "checkpoints must rise and end with steps"]),
+        ({"train": {"model": {"heads": 5}}}, ["train.model", "multiple of 2 x heads"]),
+        ({"tasks": {"shots": [0.5]}}, ["tasks", "shots must sum to 1"]),
+        ({"subjects": {"abacus": {"operators": ["power"]}}}, ["subjects.abacus.operators", "power", "'add'"]),
+        ({"subjects": {"Bad Name": GOOD["subjects"]["abacus"]}}, ["subjects", "Bad Name", "pattern"]),
+    ],
+)
+def test_a_wrong_value_is_named(change: dict, words: list[str]):
+    with pytest.raises(sections.ParamsError) as error:
+        sections.check(Params, merged(GOOD, change))
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_missing_key_is_named():
+    with pytest.raises(sections.ParamsError, match=r"cells\.seed is missing"):
+        sections.check(Params, merged(GOOD, {"cells": None}) | {"cells": {k: v for k, v in GOOD["cells"].items() if k != "seed"}})
+
+
+def test_an_unknown_subject_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(sections.ParamsError, match=r"unknown subject 'llama'.*abacus"):
+        load_subject("llama")
+
+
+def test_a_layer_that_the_model_lacks_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    subject = load_subject("abacus").model_copy(update={"layers": [0, 7]})
+    with pytest.raises(sections.ParamsError, match=r"layer 7.*0\.\.2"):
+        subject.kept_layers(3)
+
+
+def test_dvc_repro_stops_at_a_wrong_value_with_nothing_written(tmp_path: Path):
+    folder = copy_project(tmp_path, {"dump": {"store_dtype": "int8"}})
+    done = run_in(folder, "dvc", "repro", check=False)
+    assert done.returncode != 0
+    assert "dump.store_dtype = 'int8'" in done.stdout + done.stderr
+    assert not (folder / "data").exists() or not any((folder / "data").glob("**/*.parquet"))
+
+
+def test_every_key_is_commented():
+    for line in (ROOT / "params.yaml").read_text().splitlines():
+        key = line.strip()
+        if (
+            ":" in key
+            and not key.startswith(("#", "-"))
+            and not key.endswith(":")
+            and line.startswith("  ")
+            and not line.startswith("    ")
+        ):
+            assert "#" in line, f"{key} has no comment"

@@ -1,0 +1,128 @@
+"""dvc repro end to end on the micro configuration: complete, repeatable, and whole after a kill."""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+
+from stages.lib.sql import connect
+from tests.conftest import run_in
+from tests.micro import ROOT
+
+
+def test_nothing_is_left_to_do(micro: Path):
+    assert "up to date" in run_in(micro, "dvc", "status").stdout
+    assert "up to date" in run_in(micro, "dvc", "repro").stdout
+
+
+def test_every_declared_output_is_there(micro: Path):
+    lock = yaml.safe_load((micro / "dvc.lock").read_text())["stages"]
+    for stage in lock.values():
+        for out in stage["outs"]:
+            assert (micro / out["path"]).exists()
+    assert {name.partition("@")[0] for name in lock} == set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
+
+
+def test_forced_again_every_byte_is_the_same(micro_copy: Path):
+    before = yaml.safe_load((micro_copy / "dvc.lock").read_text())
+    run_in(micro_copy, "dvc", "repro", "--force", "--quiet")
+    assert yaml.safe_load((micro_copy / "dvc.lock").read_text()) == before
+
+
+def test_accuracy_is_the_share_of_cells_predicted_right(micro: Path):
+    """accuracy.sql against plain counting, and predictions against the activations' cells."""
+    database = connect(micro / "data")
+    cells = pl.read_parquet(micro / "data/cells.parquet")
+    for subject in ("abacus", "abacus-step-00000"):
+        predictions = pl.read_parquet(micro / f"data/{subject}/predictions.parquet")
+        right = predictions.join(cells, on=["operator", "op1", "op2"], validate="1:1").with_columns(
+            hit=pl.col("predicted") == pl.col("result")
+        )
+        assert (right["hit"].fill_null(False) == right["correct"]).all()
+        assert len(right) == len(cells)
+        for operator, split, accuracy, count in pl.read_parquet(micro / f"data/{subject}/accuracy.parquet").drop("subject").rows():
+            part = right.filter(pl.col("operator") == operator, pl.col("split") == split)
+            assert count == len(part)
+            assert accuracy == pytest.approx(part["hit"].fill_null(False).mean(), abs=1e-12)
+    stored = database.sql(
+        "select count(*) from activations where subject = 'abacus' and layer = 0 and neuron = 0 and result is not null"
+    ).fetchone()
+    assert stored == (len(cells),)
+
+
+def test_variances_are_those_of_the_stored_activations(micro: Path):
+    database = connect(micro / "data")
+    variances = pl.read_parquet(micro / "data/abacus/neuron_variances.parquet")
+    for operator in ("add", "multiply"):
+        first = variances.filter(pl.col("operator") == operator, pl.col("rank") == 1).row(0, named=True)
+        values = database.sql(
+            "select activation from activations where subject = 'abacus' and operator = $o and layer = $l and neuron = $n and result is not null",
+            o=operator, l=first["layer"], n=first["neuron"],
+        ).pl()["activation"].cast(pl.Float64)  # fmt: skip
+        assert first["variance"] == pytest.approx(values.var(ddof=0), rel=1e-6)
+        assert first["variance"] == variances.filter(pl.col("operator") == operator)["variance"].max()
+
+
+def test_training_teaches_what_the_untrained_subject_does_not_know(micro: Path):
+    rows = json.loads(
+        run_in(micro, "bag", "--json", "select subject, avg(accuracy) as a from accuracy group by subject order by subject").stdout
+    )
+    trained, untrained = (row["a"] for row in rows)
+    assert untrained < 0.1 < trained
+
+
+def test_dvc_shows_metrics_and_plots(micro: Path):
+    metrics = json.loads(run_in(micro, "dvc", "metrics", "show", "--json").stdout)
+    shown = next(v for v in metrics.values())["data"]["reports/abacus/metrics.json"]["data"]
+    assert set(shown["grid"]) == {"add", "subtract", "multiply", "divide"}
+    assert set(shown["tasks"]) == {"arithmetic", "number_words", "three_operands", "retrieval", "factual"}
+    page = Path(run_in(micro, "dvc", "plots", "show", "-o", "dvc_plots").stdout.strip().removeprefix("file://"))
+    assert "training" in page.read_text()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob("*.h5"))}
+
+
+@pytest.mark.parametrize("victim", ["add", "multiply"])
+def test_a_killed_dump_leaves_no_half_file_and_starts_clean(micro: Path, micro_copy: Path, victim: str):
+    stores = micro_copy / "data/abacus/activations"
+    expected = digests(micro / "data/abacus/activations")
+    for path in stores.iterdir():
+        path.unlink()
+    environment = {**os.environ, "PYTHONPATH": str(micro_copy), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-m", "stages.dump", "abacus"], cwd=micro_copy, env=environment, stderr=subprocess.DEVNULL)
+    while not (stores / f"{victim}.partial").exists() and process.poll() is None:
+        pass
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    left = digests(stores)
+    assert f"{victim}.h5" not in left or process.returncode == 0
+    assert left.items() <= expected.items()
+    run_in(micro_copy, "dvc", "repro", "--force", "--single-item", "dump@abacus")
+    assert digests(stores) == expected
+    assert not list(stores.glob("*.partial"))
+
+
+def test_a_changed_query_reruns_only_what_needs_it(micro_copy: Path):
+    query = micro_copy / "stages/accuracy.sql"
+    query.write_text("-- a remark\n" + query.read_text())
+    printed = run_in(micro_copy, "dvc", "repro").stdout
+    ran = re.findall(r"Running stage '([^']+)'", printed)
+    assert ran == ["accuracy@abacus", "accuracy@abacus-step-00000"]
+
+
+@pytest.mark.parametrize("text", ["select * from facts", "select * from read_parquet('data/facts.parquet')"])
+def test_a_query_stage_sees_only_what_it_declares(micro_copy: Path, text: str):
+    (micro_copy / "stages/accuracy.sql").write_text(text)
+    done = run_in(micro_copy, sys.executable, "-m", "stages.lib.sql", "accuracy", "abacus", check=False)
+    assert done.returncode != 0
+    assert "facts" in done.stderr

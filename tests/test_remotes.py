@@ -1,0 +1,146 @@
+"""Sharing artifacts through real servers on loopback: an SFTP server and an S3 API server."""
+
+import getpass
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import run_in
+
+SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if Path("/usr/sbin/sshd").exists() else None)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def wait_for(port: int, process: subprocess.Popen) -> None:
+    while process.poll() is None:
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", port)) == 0:
+                return
+    raise RuntimeError(f"the server stopped with status {process.returncode}")
+
+
+@pytest.fixture
+def sftp(tmp_path: Path) -> Iterator[tuple[str, list[list[str]]]]:
+    """An OpenSSH server with a key of its own: its URL, and the remote's further settings."""
+    if SSHD is None:
+        pytest.skip("no sshd here: install openssh-server")
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
+    (tmp_path / "storage").mkdir()
+    port = free_port()
+    (tmp_path / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\nPidFile none\n"
+        "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n"
+    )
+    Path("/run/sshd").mkdir(exist_ok=True)
+    process = subprocess.Popen([SSHD, "-D", "-e", "-f", tmp_path / "sshd_config"], stderr=subprocess.DEVNULL)
+    try:
+        wait_for(port, process)
+        url = f"ssh://{getpass.getuser()}@127.0.0.1:{port}{tmp_path}/storage"
+        yield url, [["keyfile", str(tmp_path / "user")], ["allow_agent", "false"]]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def s3() -> Iterator[tuple[str, list[list[str]]]]:
+    """An S3 API server with one bucket."""
+    server_module = pytest.importorskip("moto.server", reason="no S3 server here: install moto[server]")
+    import boto3
+
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=free_port())
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    keys = {"aws_access_key_id": "user", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+    try:
+        boto3.client("s3", endpoint_url=endpoint, **keys).create_bucket(Bucket="bag")
+        yield (
+            "s3://bag/store",
+            [["endpointurl", endpoint], ["access_key_id", "user"], ["secret_access_key", "secret"], ["region", "us-east-1"]],
+        )
+    finally:
+        server.stop()
+
+
+@pytest.fixture(params=["sftp", "s3"])
+def remote(request: pytest.FixtureRequest) -> tuple[str, list[list[str]]]:
+    return request.getfixturevalue(request.param)
+
+
+def configure(folder: Path, remote: tuple[str, list[list[str]]]) -> None:
+    """The one documented command, and the server's own settings, which stay out of Git."""
+    url, settings = remote
+    run_in(folder, "make", "--no-print-directory", "-o", ".venv/installed", "remote", f"URL={url}")
+    for name, value in settings:
+        run_in(folder, "dvc", "remote", "modify", "--local", "storage", name, value)
+
+
+def fresh_clone(project: Path, folder: Path, remote: tuple[str, list[list[str]]]) -> Path:
+    run_in(project, "git", "add", "-A")
+    run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "results")
+    run_in(project, "git", "clone", "-q", str(project), str(folder))
+    for name, value in remote[1]:
+        run_in(folder, "dvc", "remote", "modify", "--local", "storage", name, value)
+    return folder
+
+
+def present(folder: Path) -> set[str]:
+    files = {str(p.relative_to(folder / "data")) for p in (folder / "data").rglob("*") if p.is_file()}
+    return {f for f in files if not f.startswith("models/") and ".gitignore" not in f}
+
+
+def test_push_pull_and_rerun_of_the_last_query(micro_copy: Path, tmp_path: Path, remote):
+    everything = present(micro_copy)
+    configure(micro_copy, remote)
+    run_in(micro_copy, "dvc", "push")
+    clone = fresh_clone(micro_copy, tmp_path / "clone", remote)
+    assert present(clone) == set()
+
+    run_in(clone, "dvc", "pull", "data/abacus/activations/add.h5")
+    assert present(clone) == {"abacus/activations/add.h5"}
+    assert (clone / "data/abacus/activations/add.h5").read_bytes() == (micro_copy / "data/abacus/activations/add.h5").read_bytes()
+
+    query = clone / "stages/accuracy.sql"
+    query.write_text("-- a remark\n" + query.read_text())
+    printed = run_in(clone, "dvc", "repro", "--allow-missing", "--pull", "accuracy@abacus").stdout
+    assert re.findall(r"Running stage '([^']+)'", printed) == ["accuracy@abacus"]
+    assert present(clone) == {"abacus/activations/add.h5", "abacus/accuracy.parquet", "abacus/predictions.parquet", "cells.parquet"}
+    run_in(clone, "git", "checkout", "-q", ".")
+
+    run_in(
+        clone,
+        "dvc",
+        "pull",
+        "--force",
+        *sorted(f"data/{f}" for f in everything if f.startswith("abacus/") and "activations" not in f),
+        "data/abacus/activations",
+    )
+    assert {f for f in present(clone) if f.startswith("abacus/")} == {f for f in everything if f.startswith("abacus/")}
+    run_in(clone, "dvc", "pull", "--force")
+    assert present(clone) == everything
+    assert "up to date" in run_in(clone, "dvc", "status").stdout
+
+
+def test_a_pulled_file_whose_bytes_are_wrong_is_refused(micro_copy: Path, tmp_path: Path, sftp):
+    configure(micro_copy, sftp)
+    run_in(micro_copy, "dvc", "push")
+    content = (micro_copy / "data/abacus/accuracy.parquet").read_bytes()
+    [stored] = [p for p in (tmp_path / "storage").rglob("*") if p.is_file() and p.read_bytes() == content]
+    stored.chmod(0o644)
+    stored.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    clone = fresh_clone(micro_copy, tmp_path / "clone", sftp)
+    done = run_in(clone, "dvc", "pull", "data/abacus/accuracy.parquet", check=False)
+    assert done.returncode != 0
+    assert not (clone / "data/abacus/accuracy.parquet").exists()
