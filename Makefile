@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all setup test bench lint remote lock
+.PHONY: all setup test bench lint remote pull lock
 all: setup
 	dvc repro
 
@@ -29,6 +29,10 @@ lint: setup
 remote: setup
 	dvc remote add --force --default storage $(URL)
 	dvc remote modify storage verify true
+
+# Everything of one subject from the remote: make pull SUBJECT=abacus
+pull: setup
+	dvc pull $$(dvc stage list --name-only | grep '@$(SUBJECT)$$')
 
 # Resolves the newest versions that pyproject.toml admits and pins every one of them.
 lock:

@@ -43,6 +43,7 @@ from tqdm import tqdm
 
 from stages.lib import store
 from stages.lib.model import checkpoint, grid, lens
+from stages.lib.model.asking import Said
 from stages.lib.params.sections import load
 from stages.lib.params.subjects import Dump, load_subject
 
@@ -79,14 +80,15 @@ class Square:
         self.prompts = prompts.sort("op1", "op2")
         side = self.prompts["op1"].n_unique()
         self.shape = (side, len(prompts) // side)
-        self.tokens = self.prompts["tokens"].to_numpy().reshape(*self.shape, -1).astype(np.int64)
+        positions = len(self.prompts["tokens"][0])
+        self.tokens = self.prompts["tokens"].list.to_array(positions).to_numpy().reshape(*self.shape, positions).astype(np.int64)
         self.answers = self.prompts["answer_token"].fill_null(-1).to_numpy().reshape(self.shape).astype(np.int64)
         self.results = self.prompts["result"].fill_null(-1).to_numpy().reshape(self.shape)
 
-    def predictions(self, rows: list[grid.Rows], numbers: pl.DataFrame) -> pl.DataFrame:
+    def predictions(self, said: list[Said], numbers: pl.DataFrame) -> pl.DataFrame:
         """The cells' rows of the table `predictions`."""
         measured = {
-            name: np.concatenate([getattr(block.said, name) for block in rows])
+            name: np.concatenate([getattr(part, name) for part in said])
             for name in ("predicted", "answer_logit", "max_logit", "answer_probability")
         }
         return (
@@ -105,33 +107,31 @@ def dump_operator(
     loaded: checkpoint.Checkpoint,
     square: Square,
     layers: list[int],
-    dump: Dump,
+    settings: Dump,
     path: Path,
-    attributes: dict,
+    attributes: dict[str, str],
     means: grid.Means,
     bar: tqdm,
-) -> list[grid.Rows]:
-    """Streams one square into its store, a block of rows at a time; returns what remains, without activations."""
+) -> list[Said]:
+    """Streams one square into its store, a block of rows at a time; returns what the subject says."""
     rows, columns = square.shape
-    block_rows = max(1, min(rows, dump.cells_per_block // columns))
-    pass_rows = max(1, dump.prompts_per_pass // columns)
+    block_rows = max(1, min(rows, settings.cells_per_block // columns))
+    pass_rows = max(1, settings.prompts_per_pass // columns)
     axes = {"neuron": loaded.architecture.neurons, "op1": rows, "op2": columns}
-    answers = []
+    buffers = {layer: np.empty((axes["neuron"], block_rows, columns), settings.store_dtype) for layer in layers}
+    said = []
     with store.writing(path) as file:
-        chunk = (dump.neurons_per_chunk, block_rows, columns)
-        writer = store.LayerWriter(file, layers, axes, dump.store_dtype, chunk, attributes, {"result": square.results})
+        chunk = (settings.neurons_per_chunk, block_rows, columns)
+        writer = store.LayerWriter(file, layers, axes, settings.store_dtype, chunk, attributes, {"result": square.results})
         for start in range(0, rows, block_rows):
             part = slice(start, min(start + block_rows, rows))
-            buffers = {layer: np.empty((axes["neuron"], part.stop - start, columns), np.float32) for layer in layers}
-            for seen in grid.run(loaded, square.tokens[part], square.answers[part], layers, pass_rows, means):
-                for layer, activations in seen.activations.items():
-                    buffers[layer][:, seen.first : seen.first + len(activations)] = activations.transpose(2, 0, 1)
-                seen.activations.clear()
-                answers.append(seen)
-                bar.update(seen.said.predicted.size)
-            for layer, buffer in buffers.items():
-                writer.write(layer, start, buffer)
-    return answers
+            into = {layer: buffer[:, : part.stop - start] for layer, buffer in buffers.items()}
+            for answers in grid.run(loaded, square.tokens[part], square.answers[part], pass_rows, into, means):
+                said.append(answers)
+                bar.update(len(answers.predicted))
+            for layer, block in into.items():
+                writer.write(layer, start, block)
+    return said
 
 
 def _write_means(path: Path, means: dict[str, grid.Means], attributes: dict[str, str]) -> None:

@@ -3,6 +3,24 @@
 Reads the subject's tokenizer and data/cells.parquet; writes data/<subject>/prompts.parquet and numbers.parquet, the
 numbers 0..limit that are one token behind the prompt. The limit is found from the tokenizer. The whole square op1 x
 op2 of every operator is kept, since mean ablation averages over it: prompts without a one-token answer have none.
+
+Table prompts: the square of prompts, answerable or not
+    subject            VARCHAR    the model
+    operator           VARCHAR     add, subtract, multiply or divide
+    op1                SMALLINT    first operand
+    op2                SMALLINT    second operand
+    result             INTEGER     the answer, null where there is none of one token
+    tokens             INTEGER[]   the prompt, as the subject reads it
+    answer_token       INTEGER     the answer's token, null where there is none
+    op1_position       SMALLINT    which of the tokens is op1, from 0
+    operator_position  SMALLINT    which is the operator
+    op2_position       SMALLINT    which is op2
+    last_position      SMALLINT    the last one, behind which the answer is predicted
+
+Table numbers: the numbers that are one token of the subject behind a prompt
+    subject  VARCHAR  the model
+    number   INTEGER  0 to the subject's limit
+    token    INTEGER  its token
 """
 
 import sys
@@ -36,6 +54,7 @@ def main(subject: str) -> None:
         square = pl.DataFrame({"op1": op1, "op2": op2, "tokens": tokens.reshape(-1, tokens.shape[2])}).with_columns(
             pl.lit(operator).alias("operator"),
             pl.col("op1", "op2").cast(pl.Int16),
+            pl.col("tokens").cast(pl.List(pl.Int32)),
             *(pl.lit(v, pl.Int16).alias(k) for k, v in template.positions.items()),
         )
         squares.append(square)

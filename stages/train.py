@@ -35,6 +35,7 @@ class Examples:
         weights = _weights(cells, settings.cell_weights)
         self.corpus = corpus.Corpus(tasks, cells, facts, weights, split="train")
         self.tokenizer = tokenizer.build(largest_answer, self.corpus.texts())
+        self.vocabulary = self.tokenizer.get_vocab()
         symbols = {name: words.symbol for name, words in tasks.operators.items()}
         prompts = cells.select(
             pl.format("{}{}{}=", "op1", pl.col("operator").replace_strict(symbols), "op2").alias("prompt"),
@@ -57,8 +58,8 @@ class Examples:
         drawn = np.searchsorted(self.cumulative, rng.uniform(0, self.cumulative[-1], counts.pop("grid")), side="right")
         prompts = [p for task, count in counts.items() for p in self.corpus.draw(task, count, rng)]
         sequences = self.tokenizer([p.prompt for p in prompts])["input_ids"]
-        answers = self.tokenizer.convert_tokens_to_ids([p.answer for p in prompts])
-        return self._grid_batch(drawn) + training.bucket(sequences, list(answers))
+        answers = [self.vocabulary[p.answer] for p in prompts]
+        return self._grid_batch(drawn) + training.bucket(sequences, answers)
 
     def _grid_batch(self, rows: np.ndarray) -> training.Batch:
         return [(self.grid[rows], np.full(len(rows), self.grid.shape[1]), self.grid_answers[rows])]

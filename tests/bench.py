@@ -53,7 +53,7 @@ def dump() -> None:
                 loaded.model(input_ids=torch.from_numpy(tokens), use_cache=False, logits_to_keep=1)
 
     def forward_only() -> None:
-        for _ in grid.run(loaded, square.tokens, square.answers, [], settings.prompts_per_pass // square.shape[1]):
+        for _ in grid.run(loaded, square.tokens, square.answers, settings.prompts_per_pass // square.shape[1], {}):
             pass
 
     with tempfile.TemporaryDirectory(dir=".") as folder:

@@ -49,14 +49,19 @@ def _imports(path: Path) -> set[Path]:
 
 
 def sections(stage: str) -> set[str]:
-    """The sections of params.yaml that a stage reads: attributes of what params.load() returns, in its own file."""
+    """The sections of params.yaml that a stage reads: load(Section), load_subject(name), or all of them by Params."""
     path = source(stage)
     text = path.read_text()
     if path.suffix == ".sql":
-        return set(stages()[stage].get("params", []))
-    known = set(yaml.safe_load((ROOT / "params.yaml").read_text()))
-    used = set(re.findall(r"(?:settings|params\.load\(\))\.(\w+)", text)) & known
-    return used | ({"subjects.${key}"} if re.search(r"settings\.subject\(", text) else set())
+        return {section for section in stages()[stage].get("params", []) if any(f"${key}" in text for key in _read()[section])}
+    if "check(Params" in text:
+        return set(_read())
+    used = {name.lower() for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
+    return used | ({"subjects.${key}"} if "load_subject(" in text else set())
+
+
+def _read() -> dict:
+    return yaml.safe_load((ROOT / "params.yaml").read_text())
 
 
 def data_files(stage: str) -> set[str]:

@@ -34,7 +34,7 @@ def test_a_stage_lists_exactly_the_settings_it_reads(stage: str):
 @pytest.mark.parametrize("stage", [s for s in STAGES if declared.source(s).suffix == ".py"])
 def test_a_python_stage_lists_every_file_it_names(stage: str):
     mentioned = {Path(name).name for name in declared.data_files(stage)}
-    known = " ".join(listed(stage, "deps") | listed(stage, "outs") | listed(stage, "metrics"))
+    known = " ".join(listed(stage, "deps") | listed(stage, "outs") | listed(stage, "metrics") | listed(stage, "plots"))
     for name in mentioned:
         folder_output = any("." not in Path(out).name for out in listed(stage, "outs"))
         assert name in known or folder_output, f"{stage} names {name}, which dvc.yaml does not"

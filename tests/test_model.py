@@ -85,13 +85,13 @@ def test_a_shared_prefix_changes_nothing(checkpoint_folder: Path):
     layers = list(range(len(subject.architecture.layers)))
     shared, plain = grid.Means.zeros(subject, 5), grid.Means.zeros(subject, 5)
     assert grid.shared_prefix(tokens) == 3
-    fast = list(grid.run(subject, tokens, answers, layers, 3, shared))
-    slow = list(grid.run(subject, tokens, answers, layers, 2, plain, share=False))
+    filled, refilled = ({layer: np.full((subject.architecture.neurons, 7, 7), np.nan, np.float32) for layer in layers} for _ in range(2))
+    fast = list(grid.run(subject, tokens, answers, 3, filled, shared))
+    slow = list(grid.run(subject, tokens, answers, 2, refilled, plain, share=False))
     for layer in layers:
-        a, b = (np.concatenate([rows.activations[layer] for rows in run]) for run in (fast, slow))
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(filled[layer], refilled[layer], rtol=1e-4, atol=1e-5)
     for name in ("max_logit", "answer_logit", "answer_probability"):
-        a, b = (np.concatenate([getattr(rows.said, name) for rows in run]) for run in (fast, slow))
+        a, b = (np.concatenate([getattr(said, name) for said in run]) for run in (fast, slow))
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
         assert np.isnan(a).sum() == (name != "max_logit")
     np.testing.assert_allclose(shared.neurons, plain.neurons, rtol=1e-4, atol=1e-4)
@@ -103,15 +103,16 @@ def test_grid_runs_equal_plain_forward_passes(checkpoint_folder: Path):
     subject = loaded(checkpoint_folder)
     tokens, answers = square(4), np.arange(16).reshape(4, 4) + 3
     means = grid.Means.zeros(subject, 5)
-    [rows] = grid.run(subject, tokens, answers, [0], 4, means)
+    into = {0: np.full((subject.architecture.neurons, 4, 4), np.nan, np.float16)}
+    [said] = grid.run(subject, tokens, answers, 4, into, means)
     flat = torch.from_numpy(tokens.reshape(16, 5))
     seen: list[torch.Tensor] = []
     with architecture.patched(subject.architecture.layers[0].mlp_out, seen.append):
         logits = subject.model(input_ids=flat).logits[:, -1]
     probabilities = logits.softmax(-1)[torch.arange(16), torch.from_numpy(answers.ravel())]
-    np.testing.assert_array_equal(rows.said.predicted, logits.argmax(-1).numpy())
-    np.testing.assert_allclose(rows.said.answer_probability, probabilities.numpy(), rtol=1e-4)
-    np.testing.assert_allclose(rows.activations[0].reshape(16, -1), seen[0][:, -1].numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(said.predicted, logits.argmax(-1).numpy())
+    np.testing.assert_allclose(said.answer_probability, probabilities.numpy(), rtol=1e-4)
+    np.testing.assert_allclose(into[0].reshape(-1, 16).T, seen[0][:, -1].numpy(), rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(means.neurons[0] / 16, seen[0].mean(0).numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -154,7 +155,7 @@ def test_value_logits_are_what_a_neuron_adds_to_the_logits(checkpoint_folder: Pa
     assert logits.shape == (len(found.layers), found.neurons, 100)
     torch.manual_seed(1)
     residual, layer, neuron = torch.randn(found.width, dtype=torch.float64) * 3, 1, 5
-    added = architecture.value_vectors(found.layers[layer])[neuron].double() * 1e-6
+    added = architecture.value_vectors(found.layers[layer])[neuron].double()
     norm, unembedding = found.final_norm.double(), found.unembedding.weight.double()
     centred = isinstance(norm, torch.nn.LayerNorm)
 
@@ -164,7 +165,7 @@ def test_value_logits_are_what_a_neuron_adds_to_the_logits(checkpoint_folder: Pa
 
     before, after = norm(residual) @ unembedding.T, norm(residual + added) @ unembedding.T
     bias = norm.bias @ unembedding.T if getattr(norm, "bias", None) is not None else 0
-    change = ((after - bias) * scale(residual + added) - (before - bias) * scale(residual)) * 1e6
+    change = (after - bias) * scale(residual + added) - (before - bias) * scale(residual)
     expected = (change - change.mean())[tokens]
     np.testing.assert_allclose(logits[layer, neuron], expected.numpy(), rtol=1e-3, atol=1e-4)
 

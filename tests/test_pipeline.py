@@ -54,8 +54,8 @@ def test_accuracy_is_the_share_of_cells_predicted_right(micro: Path):
             assert accuracy == pytest.approx(part["hit"].fill_null(False).mean(), abs=1e-12)
     stored = database.sql(
         "select count(*) from activations where subject = 'abacus' and layer = 0 and neuron = 0 and result is not null"
-    ).fetchone()
-    assert stored == (len(cells),)
+    ).fetchall()
+    assert stored == [(len(cells),)]
 
 
 def test_variances_are_those_of_the_stored_activations(micro: Path):

@@ -61,7 +61,7 @@ def chunks(database: Database, query: str, table: str = "activations", **paramet
 
 def test_the_whole_table_has_every_row(whole: duckdb.DuckDBPyConnection, database: Database):
     assert (
-        whole.sql("select count(*), count(distinct (subject, operator, layer, neuron, op1, op2)) from activations").fetchone()
+        whole.sql("select count(*), count(distinct (subject, operator, layer, neuron, op1, op2)) from activations").fetchall()[0]
         == (2 * 2 * 2 * NEURONS * SIDE * SIDE,) * 2
     )
     [stored] = whole.sql(

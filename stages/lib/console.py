@@ -4,13 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
-import duckdb
-
 from stages.lib import dictionary
-from stages.lib.sql import Database, QueryError, connect
+from stages.lib.sql import Database, DatabaseError, QueryError, connect
 from stages.lib.store import StoreError
 
-ERRORS = (QueryError, StoreError, duckdb.Error, OSError)
+ERRORS = (QueryError, StoreError, DatabaseError, OSError)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -34,7 +34,7 @@ def narrow(query: str, lazy: Mapping[str, set[str]], ask: Callable[[str], pa.Tab
     except sqlglot.errors.SqlglotError:
         return query  # DuckDB will say what is wrong, or knows a syntax that sqlglot does not
     found = list(tree.find_all(exp.CTE))
-    ctes = {cte.alias: cte.this for cte in reversed(found)}  # found from the last to the first
+    ctes = {cte.alias: cte.this for cte in found}
     if len(ctes) < len(found) or any(cte.args["alias"].columns for cte in found):
         return query  # names that mean different things in different places
     replacements = []
@@ -54,7 +54,7 @@ def narrow(query: str, lazy: Mapping[str, set[str]], ask: Callable[[str], pa.Tab
 
 
 Source = tuple[exp.Expr, exp.Join | None]
-Tie = tuple[exp.Expr, dict[str, exp.Expr], list[exp.Expr]]  # FROM, key -> its expression there, conditions
+Tie = tuple[exp.Expr, Mapping[str, exp.Expr], list[exp.Expr]]  # FROM, key -> its expression there, conditions
 
 
 def _sources(select: exp.Select) -> Iterator[tuple[str, Source]]:
@@ -140,7 +140,9 @@ class _Ties:
         pairs: dict[str, exp.Expr] = {}
         for j in joins:
             if j is mine or (self._before(other) and not optional):
-                pairs |= {c.name: exp.column(c.name, table=other) for c in j.args.get("using") or [] if c.name in self._columns(other)}
+                pairs |= {
+                    c.name: exp.column(c.name, table=other or None) for c in j.args.get("using") or [] if c.name in self._columns(other)
+                }
         on = [part for j in joins if j.args.get("on") for part in _parts(j.args["on"])]
         for condition in on if optional else on + self.conditions:
             pairs |= self._equality(condition, other)
@@ -165,7 +167,8 @@ class _Ties:
             return False
         rest = [name for name in self.sources if name != other]
         return all(
-            c.table == other or (not c.table and c.name in self._columns(other) and not any(c.name in self._columns(name) for name in rest))
+            (c.table and c.table == other)
+            or (not c.table and c.name in self._columns(other) and not any(c.name in self._columns(name) for name in rest))
             for c in columns
         )
 

@@ -4,6 +4,7 @@ DuckDB hands a registered dataset the columns and the filters of a query. Rows s
 stays at one chunk however large the stores are.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -50,35 +51,14 @@ class LayerTable(ds.InMemoryDataset):
             allowed = self._allowed_neurons(part, layer)
             if allowed is not None and not allowed:
                 continue
-            templates: dict[tuple[int, int], _Template] = {}
+            blocks: dict[tuple[int, int, bool], _Block] = {}
             for pieces, exact in groups:
                 kept = pieces if allowed is None else [piece for piece in pieces if piece[0] in allowed]
                 for rows, neurons in _reads(kept, part.store):
-                    if (rows.start, rows.stop) not in templates:
-                        templates[rows.start, rows.stop] = _Template(part, layer, rows, self)
-                    yield from self._read(
-                        part, layer, neurons, rows, templates[rows.start, rows.stop], wanted, None if exact else condition
-                    )
-
-    def _read(
-        self,
-        part: Part,
-        layer: int,
-        neurons: list[int],
-        rows: slice,
-        template: "_Template",
-        wanted: pa.Schema,
-        condition: pc.Expression | None,
-    ) -> Iterator[pa.RecordBatch]:
-        """One batch per neuron, of the rows that satisfy `condition`."""
-        values = part.store.read(layer, slice(neurons[0], neurons[-1] + 1), rows)
-        self.reads[part.store.path] += -(-(rows.stop - rows.start) // part.store.chunk[1])
-        for neuron in neurons:
-            if condition is None:
-                yield template.batch(neuron, values[neuron - neurons[0]], wanted)
-            else:
-                batch = template.batch(neuron, values[neuron - neurons[0]], self.columns)
-                yield from pa.Table.from_batches([batch]).filter(condition).select(wanted.names).to_batches()
+                    key = (rows.start, rows.stop, exact)
+                    if key not in blocks:
+                        blocks[key] = _Block(self, part, layer, rows, None if exact else condition)
+                    yield from blocks[key].batches(neurons, wanted)
 
     def _allowed_neurons(self, part: Part, layer: int) -> set[int] | None:
         """The neurons that `keys` leave in this layer, None for all."""
@@ -96,35 +76,72 @@ class LayerTable(ds.InMemoryDataset):
         return allowed
 
 
-class _Template:
-    """The columns that all neurons of a block of rows share, each made once, when first asked for."""
+class _Block:
+    """Some rows of one layer: the columns that all of its neurons share, each made once, and a batch per neuron.
 
-    def __init__(self, part: Part, layer: int, rows: slice, table: LayerTable):
+    A filter that speaks of neither neuron nor measure keeps the same rows for every neuron, so it is applied once.
+    """
+
+    def __init__(self, table: LayerTable, part: Part, layer: int, rows: slice, condition: pc.Expression | None):
+        self.table, self.part, self.layer, self.rows = table, part, layer, rows
         axes = list(part.store.axes)[1:]
         lengths = [rows.stop - rows.start, *list(part.store.axes.values())[2:]]
-        self.size, self.measure = int(np.prod(lengths)), table.measure
+        self.size = int(np.prod(lengths))
         self.made: dict[str, pa.Array] = {}
-        constants = {**part.constants, "layer": layer}
-        self.make: dict[str, Callable[[], pa.Array]] = {
-            name: partial(pa.repeat, pa.scalar(value, table.columns.field(name).type), self.size) for name, value in constants.items()
-        }
+        self.make: dict[str, Callable[[], pa.Array]] = {}
+        for name, value in {**part.constants, "layer": layer}.items():
+            self.make[name] = partial(self._repeat, value, table.columns.field(name).type)
         for i, name in enumerate(axes):
             self.make[name] = partial(_coordinate, lengths, i, rows.start if i == 0 else 0)
         for name, values in part.store.columns.items():
             self.make[name] = partial(_nullable, values[rows].ravel())
+        self.places: np.ndarray | None = None  # of the rows kept, None for all
+        self.condition = condition
+        spoken_of = {name for name in table.columns.names if re.search(rf"\b{name}\b", str(condition))}
+        self.needed = [name for name in table.columns.names if name in spoken_of]
+        if condition is not None and not spoken_of & {"neuron", table.measure}:
+            self._keep(condition)
 
-    def batch(self, neuron: int, values: np.ndarray, wanted: pa.Schema) -> pa.RecordBatch:
+    def batches(self, neurons: list[int], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """One batch per neuron, of the rows that satisfy the filter."""
+        values = self.part.store.read(self.layer, slice(neurons[0], neurons[-1] + 1), self.rows)
+        self.table.reads[self.part.store.path] += -(-(self.rows.stop - self.rows.start) // self.part.store.chunk[1])
+        for neuron in neurons:
+            row = values[neuron - neurons[0]].ravel()
+            if self.condition is None:
+                yield self._batch(neuron, row, wanted.names)
+            else:
+                batch = self._batch(neuron, row, list(dict.fromkeys([*wanted.names, *self.needed])))
+                yield from pa.Table.from_batches([batch]).filter(self.condition).select(wanted.names).to_batches()
+
+    def _batch(self, neuron: int, values: np.ndarray, names: list[str]) -> pa.RecordBatch:
+        kept = values if self.places is None else values[self.places]
         arrays = []
-        for name in wanted.names:
-            if name == self.measure:
-                arrays.append(pa.array(widen(values.ravel())))
+        for name in names:
+            if name == self.table.measure:
+                arrays.append(pa.array(widen(kept)))
             elif name == "neuron":
                 arrays.append(pa.array(np.full(self.size, neuron, np.int32)))
             else:
-                if name not in self.made:
-                    self.made[name] = self.make[name]()
-                arrays.append(self.made[name])
-        return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+                arrays.append(self._shared(name))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.table.columns.field(name) for name in names]))
+
+    def _shared(self, name: str) -> pa.Array:
+        if name not in self.made:
+            array = self.make[name]()
+            self.made[name] = array if len(array) == self.size else array.take(pa.array(self.places))
+        return self.made[name]
+
+    def _repeat(self, value: str | int, kind: pa.DataType) -> pa.Array:
+        if pa.types.is_dictionary(kind):
+            return pa.DictionaryArray.from_arrays(pa.array(np.zeros(self.size, np.int8)), pa.array([value]))
+        return pa.repeat(pa.scalar(value, kind), self.size)
+
+    def _keep(self, condition: pc.Expression) -> None:
+        """Applies the filter to the shared columns, once for all neurons."""
+        columns = {name: self._shared(name) for name in self.needed} | {"place": pa.array(np.arange(self.size))}
+        self.places = pa.table(columns).filter(condition)["place"].to_numpy()
+        self.size, self.made, self.condition = len(self.places), {}, None
 
 
 def _coordinate(lengths: list[int], axis: int, start: int) -> pa.Array:
@@ -137,7 +154,7 @@ def _nullable(values: np.ndarray) -> pa.Array:
 
 def _schema(part: Part, measure: str) -> pa.Schema:
     return pa.schema(
-        [pa.field(name, pa.string()) for name in part.constants]
+        [pa.field(name, pa.dictionary(pa.int8(), pa.string())) for name in part.constants]
         + [pa.field("layer", pa.int16()), pa.field("neuron", pa.int32())]
         + [pa.field(name, pa.int16()) for name in list(part.store.axes)[1:]]
         + [pa.field(name, pa.int32()) for name in part.store.columns]

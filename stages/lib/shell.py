@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-import duckdb
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory
 
-from stages.lib.sql import Database, QueryError
+from stages.lib.sql import Database, DatabaseError, QueryError
 from stages.lib.store import StoreError
 
 WORDS = ["select", "from", "where", "join", "using", "group by", "order by", "limit", "avg", "count", "describe"]
@@ -36,6 +35,6 @@ def run(database: Database, show: Callable[[str], None]) -> None:
             try:
                 if text.strip():
                     show(text)
-            except (QueryError, StoreError, duckdb.Error) as error:
+            except (QueryError, StoreError, DatabaseError) as error:
                 print(error)
             text = ""

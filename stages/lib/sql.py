@@ -2,7 +2,7 @@
 
 `connect()` opens the read-only view of data/ that the console and notebooks share. `python -m stages.lib.sql STAGE
 [SUBJECT]` runs stages/STAGE.sql as its entry in dvc.yaml declares: one view per file below data/ that it depends on,
-the params sections it lists as $names, and nothing else within reach, so that its declared dependencies are true.
+the params sections it lists as $names, $subject, and nothing else within reach, so that its declared dependencies are true.
 """
 
 import sys
@@ -19,6 +19,7 @@ from stages.lib.params.sections import read
 from stages.lib.pruning import Part
 from stages.lib.scan import LayerTable
 
+DatabaseError = duckdb.Error
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
 
 
@@ -33,7 +34,7 @@ class Database:
     """
 
     def __init__(self, files: dict[str, list[Path]], threads: int | None = None):
-        self.connection = duckdb.connect(config={"python_enable_replacements": False} | ({"threads": threads} if threads else {}))
+        self.connection = duckdb.connect(config={"python_enable_replacements": False, **({"threads": threads} if threads else {})})
         self.lazy: dict[str, LayerTable] = {}
         self._narrowed = 0
         for name, paths in sorted(files.items()):
@@ -139,7 +140,7 @@ def run_stage(stage: str, subject: str | None) -> None:
         path = Path(dependency)
         if path.parts[0] == "data" and path.suffix in ("", ".parquet", ".csv", ".h5"):
             files[path.stem] = sorted(path.glob("*.h5")) if path.is_dir() else [path]
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"subject": subject}
     for section in entry.get("params", []):
         for name, value in settings[section].items():
             if name in values:

@@ -45,11 +45,12 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list
 def read_off(logits: torch.Tensor, answers: torch.Tensor) -> Said:
     """Measures last-position logits (prompts, vocabulary) against answers (prompts,). Raises FloatingPointError on a NaN or infinity."""
     logits = logits.float()
-    if not torch.isfinite(logits).all():
-        raise FloatingPointError("the model's logits are not finite; try a wider dtype for this subject in params.yaml")
     answer = logits.gather(1, answers.clamp(min=0)[:, None])[:, 0].masked_fill(answers < 0, torch.nan)
     largest, predicted = logits.max(-1)
-    probability = (answer - logits.logsumexp(-1)).exp()
+    total = logits.logsumexp(-1)
+    if not torch.isfinite(total).all():  # a NaN or an infinity among the logits ends up in their sum
+        raise FloatingPointError("the model's logits are not finite; try a wider dtype for this subject in params.yaml")
+    probability = (answer - total).exp()
     return Said(*(t.cpu().numpy() for t in (predicted, largest, answer, probability)))
 
 

@@ -19,7 +19,7 @@ from stages.lib.model.checkpoint import Checkpoint
 
 @dataclass
 class Means:
-    """Running sums of every component's activations by position, over all prompts seen, in float64.
+    """Running sums of every component's activations by position, over all prompts seen.
 
     neurons: (layers, positions, neurons), the MLPs' activations; heads: (layers, positions, heads, head width), the
     attention's output before its output projection.
@@ -35,15 +35,6 @@ class Means:
         return cls(np.zeros((len(a.layers), positions, a.neurons)), np.zeros((len(a.layers), positions, a.heads, a.head_width)))
 
 
-@dataclass
-class Rows:
-    """What a forward pass says about some rows of a square."""
-
-    first: int  # row
-    activations: dict[int, np.ndarray]  # layer -> (rows, columns, neurons), at the last position
-    said: Said  # about every prompt, row by row
-
-
 def shared_prefix(tokens: np.ndarray) -> int:
     """How many leading tokens the prompts of each row share; tokens: (rows, columns, positions)."""
     same = (tokens == tokens[:, :1]).all(axis=(0, 1))
@@ -56,15 +47,16 @@ def run(
     checkpoint: Checkpoint,
     tokens: np.ndarray,
     answers: np.ndarray,
-    layers: list[int],
     rows_at_once: int,
+    into: dict[int, np.ndarray],
     means: Means | None = None,
     share: bool = True,
-) -> Iterator[Rows]:
-    """Streams a square of prompts through the model, `rows_at_once` rows at a time.
+) -> Iterator[Said]:
+    """Streams a square of prompts through the model, `rows_at_once` rows at a time; yields what it says to each prompt.
 
-    tokens: (rows, columns, positions); answers: (rows, columns), -1 where a prompt has none; layers: whose activations
-    are returned. `means`, if given, is added to. `share=False` recomputes the prefix of every prompt.
+    tokens: (rows, columns, positions); answers: (rows, columns), -1 where a prompt has none. The last position's
+    activations of each layer in `into` are written to its array (neurons, rows, columns), of float16 or float32; a value
+    that does not fit becomes infinite there. `means`, if given, is added to. `share=False` recomputes every prefix.
     """
     prefix = shared_prefix(tokens) if share and tokens.shape[1] > 1 else 0
     device = checkpoint.model.device
@@ -74,37 +66,36 @@ def run(
         cache = None
         if prefix:
             cache = DynamicCache(config=checkpoint.model.config)
-            with _watching(checkpoint, [], {}, means, 0, columns):
+            with _watching(checkpoint, {}, means, 0, columns):
                 checkpoint.model(input_ids=block[:, 0, :prefix], past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache.batch_repeat_interleave(columns)
-        seen: dict[int, torch.Tensor] = {}
-        with _watching(checkpoint, layers, seen, means, prefix, 1):
+        targets = {layer: torch.from_numpy(array[:, first : first + rows]) for layer, array in into.items()}
+        with _watching(checkpoint, targets, means, prefix, 1):
             suffix = block[:, :, prefix:].reshape(rows * columns, positions - prefix)
             logits = checkpoint.model(input_ids=suffix, past_key_values=cache, use_cache=prefix > 0, logits_to_keep=1).logits[:, -1]
         if means is not None:
             means.prompts += rows * columns
-        activations = {layer: a.view(rows, columns, -1).cpu().numpy() for layer, a in seen.items()}
-        yield Rows(first, activations, read_off(logits, torch.from_numpy(answers[first : first + rows].ravel()).to(device)))
+        yield read_off(logits, torch.from_numpy(answers[first : first + rows].ravel()).to(device))
 
 
-def _watching(
-    checkpoint: Checkpoint, layers: list[int], seen: dict[int, torch.Tensor], means: Means | None, start: int, weight: int
-) -> ExitStack:
-    """A context in which forward passes leave last-position activations in `seen` and add to `means` from `start` on."""
+def _watching(checkpoint: Checkpoint, targets: dict[int, torch.Tensor], means: Means | None, start: int, weight: int) -> ExitStack:
+    """A context in which forward passes fill `targets` and add to `means` from position `start` on, each prompt `weight` times."""
 
     def watch_mlp(index: int):
         def look(x: torch.Tensor) -> None:
-            if index in layers:
-                seen[index] = x[:, -1]
+            if index in targets:
+                target = targets[index]  # (neurons, rows, columns)
+                last = x[:, -1].T.reshape(target.shape)
+                target.copy_(last if x.device.type == "cpu" else last.to(target.dtype).contiguous())
             if means is not None:
-                means.neurons[index, start : start + x.shape[1]] += weight * x.sum(0, dtype=torch.float64).cpu().numpy()
+                means.neurons[index, start : start + x.shape[1]] += weight * _sum(x)
 
         return look
 
     def watch_attention(index: int):
         def look(x: torch.Tensor) -> None:
             if means is not None:
-                total = x.sum(0, dtype=torch.float64).cpu().numpy()
+                total = _sum(x)
                 means.heads[index, start : start + x.shape[1]] += weight * total.reshape(len(total), *means.heads.shape[2:])
 
         return look
@@ -114,3 +105,8 @@ def _watching(
         stack.enter_context(patched(layer.mlp_out, watch_mlp(index)))
         stack.enter_context(patched(layer.attention_out, watch_attention(index)))
     return stack
+
+
+def _sum(x: torch.Tensor) -> np.ndarray:
+    """Sum over the prompts of one pass, in at least float32; passes are added up in float64."""
+    return x.sum(0, dtype=torch.promote_types(x.dtype, torch.float32)).double().cpu().numpy()
