@@ -89,7 +89,8 @@ class _Block:
         self.size = int(np.prod(lengths))
         self.made: dict[str, pa.Array] = {}
         self.make: dict[str, Callable[[], pa.Array]] = {}
-        for name, value in {**part.constants, "layer": layer}.items():
+        constants: dict[str, str | int] = {**part.constants, "layer": layer}
+        for name, value in constants.items():
             self.make[name] = partial(self._repeat, value, table.columns.field(name).type)
         for i, name in enumerate(axes):
             self.make[name] = partial(_coordinate, lengths, i, rows.start if i == 0 else 0)
