@@ -42,6 +42,7 @@ import polars as pl
 from tqdm import tqdm
 
 from stages.lib import store
+from stages.lib.files import write_table
 from stages.lib.model import checkpoint, grid, lens
 from stages.lib.model.asking import Said
 from stages.lib.params.sections import load
@@ -68,7 +69,7 @@ def main(subject: str) -> None:
             path = folder / "activations" / f"{operator}.h5"
             answers = dump_operator(loaded, square, layers, dump, path, {**attributes, "operator": operator}, means[operator], bar)
             predictions.append(square.predictions(answers, numbers))
-    pl.concat(predictions).sort("operator", "op1", "op2").write_parquet(folder / "predictions.parquet")
+    write_table(pl.concat(predictions).sort("operator", "op1", "op2"), folder / "predictions.parquet")
     _write_means(folder / "means.h5", means, attributes)
     _write_value_logits(folder / "value_logits.h5", loaded, numbers, attributes)
 

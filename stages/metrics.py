@@ -6,6 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
+from stages.lib.files import replacing
+
 
 def main(subject: str) -> None:
     grid = pl.read_parquet(f"data/{subject}/accuracy.parquet")
@@ -15,9 +17,8 @@ def main(subject: str) -> None:
         metrics["grid"].setdefault(operator, {})[split] = round(accuracy, 4)
     for task, operator, split, accuracy in tasks.select("task", "operator", "split", "accuracy").rows():
         metrics["tasks"].setdefault(task, {}).setdefault(operator, {})[split] = round(accuracy, 4)
-    path = Path("reports") / subject / "metrics.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(metrics, indent=2) + "\n")
+    with replacing(Path("reports") / subject / "metrics.json") as partial:
+        partial.write_text(json.dumps(metrics, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from stages.lib.files import write_table
 from stages.lib.model import prompting, tokenizer
 from stages.lib.params.corpus import Cells, Tasks
 from stages.lib.params.sections import load
@@ -68,9 +69,8 @@ def main(subject: str) -> None:
     )
     keys = ["subject", "operator", "op1", "op2"]
     folder = Path("data") / subject
-    folder.mkdir(parents=True, exist_ok=True)
-    prompts.select(*keys, "result", "tokens", "answer_token", *prompting.ROLES).write_parquet(folder / "prompts.parquet")
-    answer.select(pl.lit(subject).alias("subject"), "number", "token").write_parquet(folder / "numbers.parquet")
+    write_table(prompts.select(*keys, "result", "tokens", "answer_token", *prompting.ROLES), folder / "prompts.parquet")
+    write_table(answer.select(pl.lit(subject).alias("subject"), "number", "token"), folder / "numbers.parquet")
 
 
 if __name__ == "__main__":

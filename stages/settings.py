@@ -5,17 +5,15 @@ Writes data/settings.txt, always the same: stages that depend on it wait for the
 
 from pathlib import Path
 
-from stages.lib.params.sections import ParamsError, check, read
+from stages.lib.files import replacing
+from stages.lib.params.sections import check, read
 from stages.lib.params.whole import Params
 
 
 def main() -> None:
-    try:
-        check(Params, read())
-    except ParamsError as error:
-        raise SystemExit(str(error)) from None
-    Path("data").mkdir(exist_ok=True)
-    Path("data/settings.txt").write_text("params.yaml holds only what is allowed\n")
+    check(Params, read())
+    with replacing(Path("data/settings.txt")) as partial:
+        partial.write_text("params.yaml holds only what is allowed\n")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from stages.lib.files import write_table
 from stages.lib.model import asking, checkpoint, tokenizer
 from stages.lib.params.sections import load
 from stages.lib.params.subjects import Dump, load_subject
@@ -30,7 +31,7 @@ def main(subject: str) -> None:
     asked = asking.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), chosen.bos)
     said = asking.ask(loaded, asked, dump.prompts_per_pass, desc=f"tasks {subject}")
     one_token = asked.answers >= 0
-    tasks.select(
+    answered = tasks.select(
         pl.lit(subject).alias("subject"),
         "task",
         "prompt_number",
@@ -39,7 +40,8 @@ def main(subject: str) -> None:
         answer_logit=_or_null(said.answer_logit, one_token),
         max_logit=pl.Series(said.max_logit),
         answer_probability=_or_null(said.answer_probability, one_token),
-    ).write_parquet(Path("data") / subject / "task_predictions.parquet")
+    )
+    write_table(answered, Path("data") / subject / "task_predictions.parquet")
 
 
 def _or_null(values: np.ndarray, known: np.ndarray) -> pl.Series:

@@ -13,10 +13,13 @@ Table tasks: prompts of the tasks of the causal-mediation study, with their answ
     split          VARCHAR   train or held-out: whether our own subject may have been trained on it
 """
 
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 
 from stages.lib.corpus import Corpus
+from stages.lib.files import write_table
 from stages.lib.params.corpus import Tasks
 from stages.lib.params.sections import load
 
@@ -35,7 +38,8 @@ def main() -> None:
             rows.append({"prompt_number": i, **vars(prompt)})
     schema = {"prompt_number": pl.Int32, "template": pl.Int32, "op1": pl.Int32, "op2": pl.Int32, "op3": pl.Int32}
     columns = ["task", "prompt_number", "template", "operator", "op1", "op2", "op3", "prompt", "answer", "split"]
-    pl.DataFrame(rows, schema_overrides=schema, infer_schema_length=None).select(columns).write_parquet("data/tasks.parquet")
+    table = pl.DataFrame(rows, schema_overrides=schema, infer_schema_length=None).select(columns)
+    write_table(table, Path("data/tasks.parquet"))
 
 
 if __name__ == "__main__":

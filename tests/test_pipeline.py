@@ -31,6 +31,22 @@ def test_every_declared_output_is_there(micro: Path):
     assert {name.partition("@")[0] for name in lock} == set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
 
 
+def test_no_output_is_kept_twice(micro: Path):
+    """Every cached output is a link to the one copy in DVC's cache."""
+    outputs = [p for p in (micro / "data").rglob("*") if p.suffix in {".h5", ".parquet"}]
+    assert len(outputs) > 20
+    assert [p for p in outputs if p.stat().st_nlink < 2] == []
+
+
+def test_a_stage_run_by_hand_leaves_the_cache_alone(micro_copy: Path):
+    run_in(micro_copy, "dvc", "checkout", "--relink")
+    assert (micro_copy / "data/abacus/accuracy.parquet").stat().st_nlink == 2
+    before = {p: p.read_bytes() for p in (micro_copy / ".dvc/cache").rglob("*") if p.is_file()}
+    run_in(micro_copy, "python", "-m", "stages.lib.sql", "accuracy", "abacus")
+    run_in(micro_copy, "python", "-m", "stages.tasks")
+    assert {p: p.read_bytes() for p in before} == before
+
+
 def test_forced_again_every_byte_is_the_same(micro_copy: Path):
     before = yaml.safe_load((micro_copy / "dvc.lock").read_text())
     run_in(micro_copy, "dvc", "repro", "--force", "--quiet")

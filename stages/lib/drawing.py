@@ -9,6 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
+from stages.lib.files import replacing
+
 plt.rcParams.update(
     {
         "figure.dpi": 150, "savefig.dpi": 150, "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,
@@ -20,9 +22,10 @@ COLOURS = {"add": "#0072b2", "subtract": "#d55e00", "multiply": "#009e73", "divi
 
 def save(figure: Figure, path: Path) -> None:
     """Writes path.png for screens and path.svg for papers, without time stamps."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    with replacing(path.with_suffix(".png")) as partial:
+        figure.savefig(partial, format="png", metadata={"Software": None})
+    with replacing(path.with_suffix(".svg")) as partial:
+        figure.savefig(partial, format="svg", metadata={"Date": None})
     plt.close(figure)
 
 

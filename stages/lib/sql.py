@@ -14,6 +14,7 @@ import pyarrow as pa
 import yaml
 
 from stages.lib import store
+from stages.lib.files import write_table
 from stages.lib.narrowing import narrow
 from stages.lib.params.sections import read
 from stages.lib.pruning import Part
@@ -149,10 +150,7 @@ def run_stage(stage: str, subject: str | None) -> None:
     database = Database(files, threads=1)  # one thread: sums of floats come out the same every time
     named = database.connection.extract_statements(query)[0].named_parameters
     out = Path(expand[next(iter(entry["outs"]))])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_suffix(".partial")
-    database.sql(query, **{name: values[name] for name in named}).pl().write_parquet(partial)
-    partial.replace(out)
+    write_table(database.sql(query, **{name: values[name] for name in named}).pl(), out)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from stages.lib.files import replacing
+
 
 class StoreError(RuntimeError):
     """A store that is damaged, or a value that a store cannot hold."""
@@ -23,16 +25,11 @@ class StoreError(RuntimeError):
 @contextmanager
 def writing(path: Path) -> Iterator[h5py.File]:
     """An HDF5 file under a temporary name, renamed to `path` when the block ends well, removed when it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    try:
+    with replacing(path) as partial:
         with h5py.File(partial, "w", libver=("v110", "v110")) as file:
             yield file
         with partial.open("rb+") as stream:
             os.fsync(stream.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 class LayerWriter:

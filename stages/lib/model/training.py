@@ -16,11 +16,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from stages.lib.model.padding import pad
 from stages.lib.params.training import Train
 
 Batch = list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # of (tokens (n, longest), lengths (n,), answers (n,)), right-padded
+logging.disable_progress_bar()  # one bar is enough
 LENGTH_BUCKETS = (8, 16)  # tokens
 
 

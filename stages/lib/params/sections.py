@@ -24,8 +24,8 @@ FILE = Path("params.yaml")
 Checked = TypeVar("Checked")
 
 
-class ParamsError(ValueError):
-    """A setting in params.yaml that is not allowed."""
+class ParamsError(SystemExit):
+    """A setting in params.yaml that is not allowed; uncaught, it ends the program with its message and status 1."""
 
 
 class Section(BaseModel):
