@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stages.lib import store
-from stages.lib.sql import Database, QueryError, connect
+from stages.lib.sql import MEASURES, Database, QueryError, connect
+from stages.lib.summing import summed
 
 NEURONS, SIDE, CHUNK = 20, 12, (8, 5, 12)
 BLOCKS = 3  # of rows, ceil(12 / 5)
@@ -131,6 +132,68 @@ ALL = 2 * 2 * 2 * 3 * BLOCKS  # subjects, operators, layers, chunks of neurons, 
 )  # fmt: skip
 def test_a_filter_reads_only_the_chunks_it_touches(database: Database, predicate: str, expected: int):
     assert chunks(database, f"select count(activation) from activations where {predicate}") == expected
+
+
+SUMMED = [
+    "select layer, neuron, avg(activation) from activations group by layer, neuron order by all",
+    "select a.neuron, avg(a.activation) as mean, count(*) as n from activations a where layer = 2 group by all having count(*) > 3 order by mean desc, neuron limit 5",
+    "select subject, operator, min(activation), max(activation), sum(activation), count(activation) from activations group by 1, 2 order by 1, 2",
+    "select avg(activation) from activations where neuron in (1, 9) and not (subject = 'a' or layer = 0)",
+    "select count(*), avg(activation) from activations where layer = 7",
+    "select round(avg(activation), 3) as mean, -max(activation) from activations where neuron between 3 and $last group by operator order by operator",
+    "select neuron % 2 as odd, avg(logit) from value_logits group by odd order by odd",
+    "select neuron, max(logit) - min(logit) as spread from value_logits where subject = 'b' group by neuron order by spread desc, neuron",
+]
+SUMMED += [
+    "select layer, count(*) as total, max(activation) as activation from activations group by layer having count(*) > 1 order by activation, total"
+]
+NOT_SUMMED = [
+    "select op1, avg(activation) from activations group by op1 order by op1",
+    "select layer, avg(activation) from activations where result is not null group by layer order by layer",
+    "select layer, avg(activation * 2) from activations group by layer order by layer",
+    "select layer, avg(activation) filter (where op1 = 3) from activations group by layer order by layer",
+    "select layer, count(distinct neuron), max(neuron) from activations group by layer order by layer",
+    "select layer, count(result) from activations group by layer order by layer",
+    "select distinct layer from activations order by layer",
+    "select layer, avg(activation) over (partition by neuron) as m from activations where op1 = 1 and op2 = 2 order by all",
+    "select avg(m) from (select max(activation) as m from activations group by neuron, op1)",
+    "select neuron, op2 as layer, avg(activation) from activations group by all order by all limit 9",
+]
+
+
+@pytest.mark.parametrize(("query", "sums"), [(q, True) for q in SUMMED] + [(q, False) for q in NOT_SUMMED])
+def test_aggregates_of_whole_neurons_come_from_sums(database: Database, whole: duckdb.DuckDBPyConnection, query: str, sums: bool):
+    parameters = {"last": 8} if "$last" in query else {}
+    ours, theirs = database.sql(query, **parameters), whole.sql(query, params=parameters or None)
+    assert (summed(query, MEASURES, theirs.columns) is not None) == (sums and "%" not in query)
+    assert ours.columns == theirs.columns
+    assert list(map(str, ours.types)) == list(map(str, theirs.types))
+    rows = ours.fetchall()
+    assert rows or "layer = 7" in query
+    for mine, other in zip(rows, theirs.fetchall(), strict=True):
+        assert [pytest.approx(v, rel=1e-9, abs=1e-9) if isinstance(v, float) else v for v in other] == list(mine)
+
+
+keys = st.lists(st.sampled_from(["subject", "operator", "layer", "neuron"]), min_size=1, max_size=4, unique=True)
+aggregates = st.lists(
+    st.sampled_from(["avg(activation)", "sum(activation)", "min(activation)", "max(activation)", "count(*)"]),
+    min_size=1,
+    max_size=3,
+    unique=True,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(keys, aggregates, predicates)
+def test_any_aggregate_equals_that_of_the_materialised_table(
+    database: Database, whole: duckdb.DuckDBPyConnection, keys, aggregates, predicate
+):
+    listed = ", ".join(keys)
+    query = f"select {listed}, {', '.join(aggregates)} from activations where {predicate} group by {listed} order by {listed}"
+    mine, other = database.sql(query).fetchall(), whole.sql(query).fetchall()
+    assert len(mine) == len(other)
+    for a, b in zip(mine, other, strict=True):
+        assert list(a) == [pytest.approx(v, rel=1e-9, abs=1e-9) if isinstance(v, float) else v for v in b]
 
 
 TOP = "neuron_effects where rank <= 10"  # (a, add, 0, 3), (a, add, 2, 3), (a, divide, 0, 19)

@@ -76,6 +76,39 @@ class LayerTable(ds.InMemoryDataset):
         return allowed
 
 
+class LayerSums(ds.InMemoryDataset):
+    """One row per neuron of a table: its keys, how many rows__ it has, their total__, smallest__ and largest__ value."""
+
+    def __init__(self, table: LayerTable):
+        self.table = table
+        keys = [field for field in table.columns if field.name in table.parts[0].constants or field.name in ("layer", "neuron")]
+        sums = [("rows__", pa.int64()), ("total__", pa.float64()), ("smallest__", pa.float32()), ("largest__", pa.float32())]
+        self.columns = pa.schema(keys + [pa.field(name, kind) for name, kind in sums])
+        super().__init__(self.columns.empty_table())
+
+    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: object) -> ds.Scanner:
+        """As LayerTable's; a filter can speak of keys only."""
+        wanted = self.columns if columns is None else pa.schema([self.columns.field(name) for name in columns])
+        return ds.Scanner.from_batches(self._batches(wanted, filter), schema=wanted)
+
+    def _batches(self, wanted: pa.Schema, condition: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+        for part, layer, groups in self.table.pruner.touched(condition):
+            for pieces, exact in groups:
+                for rows, neurons in _reads(pieces, part.store):
+                    values = part.store.read(layer, slice(neurons[0], neurons[-1] + 1), rows)
+                    self.table.reads[part.store.path] += -(-(rows.stop - rows.start) // part.store.chunk[1])
+                    sums = pa.Table.from_pylist(
+                        [{**part.constants, "layer": layer, **_sums(n, values[n - neurons[0]])} for n in neurons], schema=self.columns
+                    )
+                    yield from (sums if exact else sums.filter(condition)).select(wanted.names).to_batches()
+
+
+def _sums(neuron: int, values: np.ndarray) -> dict[str, float]:
+    wide = widen(values.ravel())
+    total = float(wide.sum(dtype=np.float64))
+    return {"neuron": neuron, "rows__": wide.size, "total__": total, "smallest__": float(wide.min()), "largest__": float(wide.max())}
+
+
 class _Block:
     """Some rows of one layer: the columns that all of its neurons share, each made once, and a batch per neuron.
 

@@ -18,7 +18,8 @@ from stages.lib.files import write_table
 from stages.lib.narrowing import narrow
 from stages.lib.params.sections import read
 from stages.lib.pruning import Part
-from stages.lib.scan import LayerTable
+from stages.lib.scan import LayerSums, LayerTable
+from stages.lib.summing import SUMS, summed
 
 DatabaseError = duckdb.Error
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
@@ -42,6 +43,7 @@ class Database:
             if name in MEASURES:
                 self.lazy[name] = LayerTable([_part(path) for path in paths], MEASURES[name])
                 self.connection.register(name, self.lazy[name])
+                self.connection.register(name + SUMS, LayerSums(self.lazy[name]))
             else:
                 listed = ", ".join(f"'{path}'" for path in paths)
                 reader = "read_csv" if paths[0].suffix == ".csv" else "read_parquet"
@@ -67,7 +69,10 @@ class Database:
             problems = [f"${name} is not in the query" for name in sorted(unknown)] + [f"${name} has no value" for name in sorted(missing)]
             raise QueryError("; ".join(problems))
         columns = {name: set(table.columns.names) for name, table in self.lazy.items()}
-        if any(name in query for name in columns):
+        if any(name in query for name in columns) and statement.type == duckdb.StatementType.SELECT:
+            names = self.connection.sql(query, params=parameters or None).columns
+            if rewritten := summed(query, MEASURES, names):
+                return self.connection.sql(rewritten, params=parameters or None)
             query = narrow(query, columns, lambda text: self._ask(text, parameters), self._narrow)
         return self.connection.sql(query, params=parameters or None)
 
