@@ -11,6 +11,7 @@ setup: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --no-deps --requirement requirements.lock
+	.venv/bin/pip install --quiet --constraint requirements.lock torch  # what this machine's build of it needs besides, such as CUDA's libraries
 	.venv/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
