@@ -136,11 +136,8 @@ def dump_operator(
 
 
 def _write_means(path: Path, means: dict[str, grid.Means], attributes: dict[str, str]) -> None:
-    """/neurons (operator, layer, position, neuron) and /heads (operator, layer, position, head, head width)."""
-    arrays = {
-        "neurons": np.stack([m.neurons / m.prompts for m in means.values()]),
-        "heads": np.stack([m.heads / m.prompts for m in means.values()]),
-    }
+    """/neurons (operator, layer, position, neuron), /heads (…, head, head width), /residual (…, width): grid.Means by operator."""
+    arrays = {name: np.stack([getattr(m, name) / m.prompts for m in means.values()]) for name in ("neurons", "heads", "residual")}
     store.write_array(path, arrays, {**attributes, "operators": ", ".join(means)})
 
 

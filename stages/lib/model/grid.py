@@ -22,17 +22,20 @@ class Means:
     """Running sums of every component's activations by position, over all prompts seen.
 
     neurons: (layers, positions, neurons), the MLPs' activations; heads: (layers, positions, heads, head width), the
-    attention's output before its output projection.
+    attention's output before its output projection; residual: (layers, positions, width), the stream entering each layer.
     """
 
     neurons: np.ndarray
     heads: np.ndarray
+    residual: np.ndarray
     prompts: int = 0
 
     @classmethod
     def zeros(cls, checkpoint: Checkpoint, positions: int) -> "Means":
         a = checkpoint.architecture
-        return cls(np.zeros((len(a.layers), positions, a.neurons)), np.zeros((len(a.layers), positions, a.heads, a.head_width)))
+        shapes = ((a.neurons,), (a.heads, a.head_width), (a.width,))
+        neurons, heads, residual = (np.zeros((len(a.layers), positions, *shape)) for shape in shapes)
+        return cls(neurons, heads, residual)
 
 
 def shared_prefix(tokens: np.ndarray) -> int:
@@ -81,29 +84,26 @@ def run(
 def _watching(checkpoint: Checkpoint, targets: dict[int, torch.Tensor], means: Means | None, start: int, weight: int) -> ExitStack:
     """A context in which forward passes fill `targets` and add to `means` from position `start` on, each prompt `weight` times."""
 
-    def watch_mlp(index: int):
+    def keep_last(target: torch.Tensor):
         def look(x: torch.Tensor) -> None:
-            if index in targets:
-                target = targets[index]  # (neurons, rows, columns)
-                last = x[:, -1].T.reshape(target.shape)
-                target.copy_(last if x.device.type == "cpu" else last.to(target.dtype).contiguous())
-            if means is not None:
-                means.neurons[index, start : start + x.shape[1]] += weight * _sum(x)
+            last = x[:, -1].T.reshape(target.shape)  # (neurons, rows, columns)
+            target.copy_(last if x.device.type == "cpu" else last.to(target.dtype).contiguous())
 
         return look
 
-    def watch_attention(index: int):
+    def add_to(sums: np.ndarray):
         def look(x: torch.Tensor) -> None:
-            if means is not None:
-                total = _sum(x)
-                means.heads[index, start : start + x.shape[1]] += weight * total.reshape(len(total), *means.heads.shape[2:])
+            sums[start : start + x.shape[1]] += weight * _sum(x).reshape(x.shape[1], *sums.shape[1:])
 
         return look
 
     stack = ExitStack()
     for index, layer in enumerate(checkpoint.architecture.layers):
-        stack.enter_context(patched(layer.mlp_out, watch_mlp(index)))
-        stack.enter_context(patched(layer.attention_out, watch_attention(index)))
+        if index in targets:
+            stack.enter_context(patched(layer.mlp_out, keep_last(targets[index])))
+        if means is not None:
+            for module, sums in ((layer.mlp_out, means.neurons), (layer.attention_out, means.heads), (layer.block, means.residual)):
+                stack.enter_context(patched(module, add_to(sums[index])))
     return stack
 
 

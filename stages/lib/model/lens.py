@@ -19,14 +19,14 @@ def value_logits(checkpoint: Checkpoint, tokens: list[int]) -> np.ndarray:
     the mean over the width (LayerNorm), so does this. Only differences between a neuron's logits have a meaning.
     """
     a = checkpoint.architecture
-    folded = a.unembedding.weight.double() * _gain(a.final_norm, a.width)  # (vocabulary, width)
+    folded = a.unembedding.weight.double() * gain(a.final_norm, a.width)  # (vocabulary, width)
     if isinstance(a.final_norm, nn.LayerNorm):
         folded = folded - folded.mean(1, keepdim=True)
     numbers = (folded - folded.mean(0))[tokens]
     return torch.stack([value_vectors(layer).double() @ numbers.T for layer in a.layers]).float().cpu().numpy()
 
 
-def _gain(norm: Any, width: int) -> torch.Tensor:
+def gain(norm: Any, width: int) -> torch.Tensor:
     """The norm's gain, read off its behaviour: some architectures store it as a difference from 1."""
     weight: torch.Tensor = norm.weight
     signs = torch.ones(width, dtype=weight.dtype, device=weight.device)

@@ -33,6 +33,13 @@ class Dump(Section):
     store_dtype: Literal["float16", "float32"]
 
 
+class Runs(Section):
+    device: Literal["cpu", "cuda"]
+    threads: Threads
+    rows_per_pass: Count
+    memory_mib: Annotated[int, Field(ge=128)]
+
+
 Subjects = Annotated[dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Subject], Field(min_length=1)]
 
 

@@ -1,9 +1,12 @@
 """The whole of params.yaml, for what must be sure of all of it before any work starts."""
 
+from stages.lib.params.circuits import Bootstrap, Circuit, ComponentStability, HeadCircuits, Pairs, SmallestCircuits
 from stages.lib.params.corpus import Cells, Facts, Tasks
 from stages.lib.params.figures import Figures
+from stages.lib.params.neurons import AttributionAgreement, NeuronCircuits, NeuronEffects, OperatorOverlaps
+from stages.lib.params.reading import LateLayers, Probes
 from stages.lib.params.sections import Section
-from stages.lib.params.subjects import Dump, Subjects
+from stages.lib.params.subjects import Dump, Runs, Subjects
 from stages.lib.params.training import Train
 
 
@@ -16,4 +19,17 @@ class Params(Section):
     train: Train
     subjects: Subjects
     dump: Dump
+    runs: Runs
+    probes: Probes
+    late_layers: LateLayers
+    pairs: Pairs
+    bootstrap: Bootstrap
+    component_stability: ComponentStability
+    head_circuits: HeadCircuits
+    smallest_circuits: SmallestCircuits
+    circuit: Circuit
+    neuron_effects: NeuronEffects
+    attribution_agreement: AttributionAgreement
+    neuron_circuits: NeuronCircuits
+    operator_overlaps: OperatorOverlaps
     figures: Figures

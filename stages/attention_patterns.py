@@ -1,0 +1,62 @@
+"""Measures where every head looks (the study's Fig. 14): its mean attention weights over the clean prompts for discovery.
+
+Reads data/<subject>/pairs.parquet and the subject's weights; writes data/<subject>/attention_patterns.parquet. Positions
+carry the names of their roles; the others are `bos`, or `token N` with N counted from 0.
+
+Table attention_patterns: how much each head looks from one position at another
+    subject         VARCHAR   the model
+    operator        VARCHAR   add, subtract, multiply or divide
+    layer           SMALLINT  decoder layer, from 0
+    head            SMALLINT  attention head of the layer, from 0
+    query_position  VARCHAR   position that looks: op1, operator, op2, last, bos, or token N
+    key_position    VARCHAR   position looked at, the same or an earlier one
+    weight          DOUBLE    mean attention weight, 0 to 1; the weights of one query sum to 1
+    weight_std      DOUBLE    standard deviation of the weight over the prompts
+    prompts         BIGINT    prompts
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stages.lib.files import write_table
+from stages.lib.model import checkpoint, reading, tokenizer
+from stages.lib.params.sections import load
+from stages.lib.params.subjects import Dump, load_subject
+
+COLUMNS = {
+    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "head": pl.Int16, "query_position": pl.String,
+    "key_position": pl.String, "weight": pl.Float64, "weight_std": pl.Float64, "prompts": pl.Int64,
+}  # fmt: skip
+
+
+def main(subject: str) -> None:
+    chosen, dump = load_subject(subject), load(Dump)
+    folder = Path("data") / subject
+    pairs = pl.read_parquet(folder / "pairs.parquet").filter(pl.col("split") == "discovery").sort("pair")
+    bos = tokenizer.load(chosen.source).bos_token_id
+    loaded = checkpoint.load(chosen.source, chosen.dtype, dump.device, dump.threads)
+    rows: list[tuple] = []
+    for operator, prompts in sorted(pairs.partition_by("operator", as_dict=True).items()):
+        tokens = np.array(prompts["tokens"].to_list(), np.int64)  # the prompts of an operator have one length
+        names = position_names(prompts["positions"][0], tokens[0].tolist(), bos)
+        mean, std = reading.attention(loaded, tokens, dump.prompts_per_pass)
+        for layer, head, query, key in np.ndindex(mean.shape):
+            if key <= query:
+                place = (layer, head, query, key)
+                rows.append((subject, *operator, layer, head, names[query], names[key], mean[place], std[place], len(tokens)))
+    write_table(pl.DataFrame(rows, schema=COLUMNS, orient="row"), folder / "attention_patterns.parquet")
+
+
+def position_names(roles: dict[str, int], tokens: list[int], bos: int | None) -> list[str]:
+    """The name of each position of a prompt; roles: role -> position."""
+    names = ["bos" if i == 0 and token == bos else f"token {i}" for i, token in enumerate(tokens)]
+    for role, position in roles.items():
+        names[position] = role
+    return names
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,121 @@
+"""Interventions as rows: which component is replaced by what, in which prompts; checked against the model they are meant for.
+
+A table of interventions has one row per patch; rows with the same number are applied together. This module knows their
+meaning but runs nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+import polars as pl
+
+from stages.lib.model.architecture import Architecture
+from stages.lib.params.sections import Operator
+
+COMPONENTS = ("none", "mlp", "head", "neuron", "residual", "edge")
+REPLACEMENTS = ("zero", "mean", "counterfactual")
+SPLITS = ("discovery", "evaluation")
+EARLIER = "earlier"  # every position in front of an edge's query
+ALL = "all"  # every position of the prompt
+
+
+class InterventionError(ValueError):
+    """An intervention on something that does not exist, or a prompt it cannot be applied to."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One replaced value. units: heads or neurons as int32 bytes (hashable, small), None for all of them."""
+
+    component: str
+    layer: int
+    units: bytes | None
+    position: str
+    key_position: str | None
+    replacement: str
+
+    def chosen(self) -> np.ndarray | None:
+        return None if self.units is None else np.frombuffer(self.units, np.int32)
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """Patches applied together, to the prompts of one operator and split (None: of any). No patch: the clean run."""
+
+    number: int
+    operator: str | None
+    split: str | None
+    patches: tuple[Patch, ...]
+
+    def at(self, layer: int) -> tuple[Patch, ...]:
+        return tuple(p for p in self.patches if p.layer == layer)
+
+
+def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) -> list[Intervention]:
+    """The interventions of a table, in order of their number. Raises InterventionError on the first row that cannot be run."""
+    columns = ["intervention", "operator", "split", "component", "layer", "units", "position", "key_position", "replacement"]
+    missing = [name for name in columns if name not in table.columns]
+    if missing:
+        raise InterventionError(f"a table of interventions needs the columns {', '.join(missing)}")
+    found: dict[int, Intervention] = {}
+    patches: dict[int, list[Patch]] = {}
+    for number, operator, split, component, layer, units, position, key_position, replacement in table.select(columns).iter_rows():
+        if number not in found:
+            _among(number, "operator", operator, [None, *get_args(Operator)])
+            _among(number, "split", split, [None, *SPLITS])
+            found[number], patches[number] = Intervention(number, operator, split, ()), []
+        if (found[number].operator, found[number].split) != (operator, split):
+            raise InterventionError(f"intervention {number}: its rows name different prompts")
+        if component != "none":
+            packed = None if units is None else np.array(sorted(units), np.int32).tobytes()
+            patch = Patch(component, layer, packed, position, key_position, replacement)
+            _check(number, patch, architecture, roles)
+            patches[number].append(patch)
+    for number, several in patches.items():
+        _check_apart(number, several)
+    order = sorted(found)
+    key = lambda p: (p.layer, p.component, p.position, p.units or b"")  # noqa: E731
+    return [Intervention(n, found[n].operator, found[n].split, tuple(sorted(patches[n], key=key))) for n in order]
+
+
+def _among(number: int, what: str, value: object, allowed: Sequence) -> None:
+    if value not in allowed:
+        raise InterventionError(f"intervention {number}: {what} {value!r} does not exist; there are {', '.join(map(str, allowed))}")
+
+
+def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequence[str]) -> None:
+    _among(number, "component", patch.component, COMPONENTS)
+    layers = len(architecture.layers)
+    if patch.layer is None or not 0 <= patch.layer < layers:
+        raise InterventionError(f"intervention {number}: layer {patch.layer} does not exist; the subject has the layers 0..{layers - 1}")
+    edge = patch.component == "edge"
+    _among(number, "position", patch.position, roles if edge else [*roles, ALL])
+    _among(number, "key position", patch.key_position, [*roles, EARLIER] if edge else [None])
+    _among(number, "replacement", patch.replacement, ["zero"] if edge else REPLACEMENTS)
+    units = patch.chosen()
+    counts = {"neuron": architecture.neurons, "head": architecture.heads, "edge": architecture.heads}
+    if units is None:
+        return
+    if patch.component not in counts:
+        raise InterventionError(f"intervention {number}: {patch.component} has no units; leave the column null")
+    if len(units) != len(np.unique(units)):
+        raise InterventionError(f"intervention {number}: its {patch.component}s name one unit twice")
+    if len(units) and not 0 <= units[0] <= units[-1] < counts[patch.component]:
+        wrong = units[0] if units[0] < 0 else units[-1]
+        name = "head" if edge else patch.component
+        raise InterventionError(f"intervention {number}: {name} {wrong} does not exist; there are 0..{counts[patch.component] - 1}")
+
+
+def _check_apart(number: int, patches: list[Patch]) -> None:
+    """Raises InterventionError where two patches of one intervention replace the same value, so that it is not clear by what."""
+    places: dict[tuple[str, int], list[Patch]] = {}
+    for patch in patches:
+        kind = "neuron" if patch.component == "mlp" else patch.component
+        for other in places.setdefault((kind, patch.layer), []):
+            same_position = patch.position == other.position or ALL in (patch.position, other.position)
+            mine, theirs = patch.chosen(), other.chosen()
+            if kind != "edge" and same_position and (mine is None or theirs is None or len(np.intersect1d(mine, theirs))):
+                raise InterventionError(f"intervention {number} replaces {kind} values of layer {patch.layer} at {patch.position} twice")
+        places[kind, patch.layer].append(patch)

@@ -1,0 +1,86 @@
+"""Splits the work of a table of interventions into blocks that start at one place and share what they can."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.interventions import ALL, Intervention
+from stages.lib.model.pairs import Pairs
+
+FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects take, whatever is run
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some interventions on some pairs of one length: what is computed, and can be kept, in one piece."""
+
+    pairs: Pairs
+    interventions: tuple[Intervention, ...]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is done at once. most_rows: token positions x prompts x copies in one pass; memory: bytes to stay within."""
+
+    checkpoint: Checkpoint
+    most_rows: int
+    memory: int
+
+    def rows(self) -> int:
+        """Rows of one pass: those asked for, or fewer where half of the memory holds no more."""
+        a, model = self.checkpoint.architecture, self.checkpoint.model
+        per_row = (8 * a.width + 4 * a.neurons + 4 * a.heads * a.head_width) * model.dtype.itemsize + 4 * model.config.vocab_size * 4
+        return max(1, min(self.most_rows, self._half() // per_row))
+
+    def pairs(self, table: pl.DataFrame) -> int:
+        """Pairs of one group: one copy of them fits into a pass, and both their clean runs into the other half of the memory."""
+        a, longest = self.checkpoint.architecture, int(table["tokens"].list.len().max() or 1)  # type: ignore[arg-type]
+        per_layer = a.neurons + 3 * a.heads * a.head_width + a.width
+        per_pair = 2 * longest * len(a.layers) * per_layer * self.checkpoint.model.dtype.itemsize
+        return max(1, min(self.rows() // longest, self._half() // per_pair))
+
+    def _half(self) -> int:
+        return max(0, self.memory - FIXED) // 2
+
+    def results(self) -> int:
+        """Results kept until they are written: a kilobyte each is more than they take."""
+        return max(1, self.memory // 1024)
+
+
+def plan(
+    table: pl.DataFrame, interventions: Sequence[Intervention], groups: Callable[[pl.DataFrame], list[Pairs]], most_results: int
+) -> list[Block]:
+    """The work of running `interventions` on the pairs of `table` that they name, in blocks of at most about `most_results` rows.
+
+    groups: splits pairs into groups that are run together.
+    """
+    chosen: dict[tuple[str | None, str | None], list[Intervention]] = {}
+    for one in interventions:
+        chosen.setdefault((one.operator, one.split), []).append(one)
+    blocks = []
+    for (operator, split), members in chosen.items():
+        wanted = [pl.col(name) == value for name, value in (("operator", operator), ("split", split)) if value is not None]
+        for pairs in groups(table.filter(wanted) if wanted else table):
+            entries: dict[tuple[int, int], list[Intervention]] = {}
+            for one in members:
+                entries.setdefault(_entry(one, pairs), []).append(one)
+            size = max(1, most_results // len(pairs))
+            for _, group in sorted(entries.items()):
+                ordered = sorted(group, key=_sharing)
+                blocks += [Block(pairs, tuple(ordered[i : i + size])) for i in range(0, len(ordered), size)]
+    return blocks
+
+
+def _entry(one: Intervention, pairs: Pairs) -> tuple[int, int]:
+    """Where an intervention leaves the clean run: first position and first layer; interventions that share both go together."""
+    if not one.patches:
+        return (pairs.tokens.shape[1], 0)
+    position = min(0 if p.position == ALL else int(pairs.positions[p.position].min()) for p in one.patches)
+    return (position, min(p.layer for p in one.patches))
+
+
+def _sharing(one: Intervention) -> list[tuple]:
+    """Sorts interventions so that those that are patched alike in the first layers are neighbours."""
+    return [(p.layer, p.component, p.position, p.key_position or "", p.replacement, p.units or b"") for p in one.patches]

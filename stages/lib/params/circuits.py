@@ -1,0 +1,46 @@
+"""Settings of the pairs of prompts, of the bootstrap over them, and of the search for circuits of heads."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from stages.lib.params.sections import Count, Section, Seed
+
+
+def _different(values: list[int]) -> list[int]:
+    if len(set(values)) < len(values):
+        raise ValueError(f"must all be different, they are {values}")
+    return values
+
+
+OpenShare = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Pairs(Section):
+    pairs_per_split: Annotated[int, Field(ge=1, le=100_000)]
+    seeds: Annotated[list[Seed], Field(min_length=1), AfterValidator(_different)]
+    counterfactual: Literal["any_operator", "same_operator"]
+
+
+class Bootstrap(Section):
+    replicates: Annotated[int, Field(ge=10, le=100_000)]
+    confidence: OpenShare
+    resampling_seed: Seed
+
+
+class ComponentStability(Section):
+    top_heads: Count
+
+
+class HeadCircuits(Section):
+    head_counts: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    random_circuits: Annotated[int, Field(ge=0, le=1000)]
+
+
+class SmallestCircuits(Section):
+    targets: Annotated[list[OpenShare], Field(min_length=1)]
+    ranking: Literal["effect", "logit_effect"]
+
+
+class Circuit(Section):
+    target: OpenShare

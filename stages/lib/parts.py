@@ -1,0 +1,53 @@
+"""Parts of a long stage's output, kept while it runs, so that an interrupted stage goes on where it stopped.
+
+They lie beside the output in <output>.parts/, under a key of everything that they depend on; parts under another key are
+removed, and all of them are once the output is written.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import polars as pl
+from pyarrow.parquet import ParquetWriter
+
+from stages.lib.files import replacing, write_table
+
+
+class Parts:
+    """The parts of one output. key: a digest of all inputs (see digest)."""
+
+    def __init__(self, output: Path, key: str):
+        self.output, self.folder = output, output.with_suffix(".parts")
+        marker = self.folder / "key"
+        if not marker.exists() or marker.read_text() != key:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            with replacing(marker) as partial:
+                partial.write_text(key)
+
+    def missing(self, count: int) -> list[int]:
+        """Which of the parts 0..count-1 are still to be computed."""
+        return [number for number in range(count) if not self._path(number).exists()]
+
+    def write(self, number: int, part: pl.DataFrame) -> None:
+        write_table(part, self._path(number))
+
+    def finish(self, count: int, empty: pl.DataFrame) -> None:
+        """Puts the parts together in their order, one at a time in memory, and removes them. empty: a part without rows."""
+        with replacing(self.output) as partial, ParquetWriter(partial, empty.to_arrow().schema, compression="zstd") as writer:
+            for number in range(count):
+                writer.write_table(pl.read_parquet(self._path(number)).to_arrow())
+        shutil.rmtree(self.folder)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06}.parquet"
+
+
+def digest(files: Iterable[Path], *facts: object) -> str:
+    """SHA-256 over the contents of files, in order of their names, and over whatever else matters."""
+    whole = hashlib.sha256(repr(facts).encode())
+    for file in sorted(files):
+        whole.update(str(file).encode() + b"\0" + file.read_bytes())
+    return whole.hexdigest()

@@ -1,0 +1,90 @@
+"""Carries out a table of interventions on a subject and writes what the model then says; decides nothing.
+
+`python -m stages.runs EXPERIMENT SUBJECT` reads data/<subject>/<experiment>_interventions.parquet, pairs.parquet and means.h5
+and writes data/<subject>/runs/<experiment>.parquet: every stage <experiment>_runs of dvc.yaml is this file, and an experiment
+of your own needs no Python. Stopped half-way, it goes on behind the last finished block of interventions.
+
+Table runs: what a subject says under interventions, one row per intervention and pair of prompts
+    subject                     VARCHAR  the model
+    experiment                  VARCHAR  whose table <experiment>_interventions numbers the interventions
+    intervention                INTEGER  as there
+    pair                        INTEGER  as in pairs
+    answer_logit                FLOAT    logit of the clean prompt's answer at the last position
+    counterfactual_logit        FLOAT    logit of the counterfactual prompt's answer
+    max_logit                   FLOAT    largest logit
+    mean_logit                  FLOAT    mean logit over the vocabulary; logits mean something only relative to it
+    answer_probability          FLOAT    softmax probability of the clean prompt's answer
+    counterfactual_probability  FLOAT    of the counterfactual prompt's answer
+    predicted                   INTEGER  the most likely token
+    correct                     BOOLEAN  whether that is the clean prompt's answer
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from tqdm import tqdm
+
+from stages.lib import store
+from stages.lib.model import canary, checkpoint, interventions, pairs
+from stages.lib.model.executor import Executor
+from stages.lib.model.measuring import Measured
+from stages.lib.model.planning import Block
+from stages.lib.params.sections import load
+from stages.lib.params.subjects import Runs, load_subject
+from stages.lib.parts import Parts, digest
+
+SCHEMA = {
+    "subject": pl.String, "experiment": pl.String, "intervention": pl.Int32, "pair": pl.Int32, "answer_logit": pl.Float32,
+    "counterfactual_logit": pl.Float32, "max_logit": pl.Float32, "mean_logit": pl.Float32, "answer_probability": pl.Float32,
+    "counterfactual_probability": pl.Float32, "predicted": pl.Int32, "correct": pl.Boolean,
+}  # fmt: skip
+
+
+def main(experiment: str, subject: str) -> None:
+    chosen, settings = load_subject(subject), load(Runs)
+    folder = Path("data") / subject
+    inputs = [folder / f"{experiment}_interventions.parquet", folder / "pairs.parquet", folder / "means.h5"]
+    table, prompts = pl.read_parquet(inputs[0]), pl.read_parquet(inputs[1])
+    means = {name: store.read_array(inputs[2], name).mean(0) for name in ("neurons", "heads", "residual")}  # pooled over operators
+    loaded = checkpoint.load(chosen.source, chosen.dtype, settings.device, settings.threads)
+    wanted = interventions.read(table, loaded.architecture, pairs.roles(prompts))
+    executor = Executor(loaded, means, settings.rows_per_pass, settings.memory_mib << 20)
+    blocks = executor.plan(prompts, wanted)
+    canary.check(executor, blocks)
+    code = [Path(__file__), *(Path(__file__).parent / "lib/model").glob("*.py")]
+    key = digest([*inputs, *code], checkpoint.fingerprint(chosen.source), chosen, settings)
+    parts = Parts(folder / "runs" / f"{experiment}.parquet", key)
+    missing = parts.missing(len(blocks))
+    sizes = [len(block.pairs) * len(block.interventions) for block in blocks]
+    with tqdm(total=sum(sizes), desc=f"{experiment} {subject}", unit="run", unit_scale=True) as bar:
+        bar.update(sum(sizes) - sum(sizes[number] for number in missing))
+        for number in missing:
+            parts.write(number, rows(executor, blocks[number], experiment, subject, bar))
+    parts.finish(len(blocks), pl.DataFrame(schema=SCHEMA))
+
+
+def rows(executor: Executor, block: Block, experiment: str, subject: str, bar: tqdm) -> pl.DataFrame:
+    """The rows of the table `runs` of one block, in order."""
+    frames = []
+    for batch, measured in executor.run(block):
+        frames.append(_frame(batch, block.pairs, measured))
+        bar.update(len(frames[-1]))
+    constants = [pl.lit(subject).alias("subject"), pl.lit(experiment).alias("experiment")]
+    whole = pl.concat(frames).with_columns(constants).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    return whole.sort("intervention", "pair")
+
+
+def _frame(batch: Sequence[interventions.Intervention], of: pairs.Pairs, measured: Measured) -> pl.DataFrame:
+    columns = {name: getattr(measured, name).ravel() for name in Measured.__dataclass_fields__}
+    numbers = np.array([one.number for one in batch])
+    return pl.DataFrame({
+        "intervention": np.repeat(numbers, len(of)), "pair": np.tile(of.number, len(batch)), **columns,
+        "correct": (measured.predicted == of.answers).ravel(),
+    })  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

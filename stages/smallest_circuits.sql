@@ -1,0 +1,32 @@
+-- The fewest heads that recover a given share of the answer, beside random circuits of the same size (Tables 1, 2).
+--
+-- subject              VARCHAR   the model
+-- operator             VARCHAR   add, subtract, multiply or divide
+-- target               DOUBLE    faithfulness to be reached, 0 to 1
+-- heads                SMALLINT  fewest heads, ranked by $ranking, whose circuit reaches it; null where none does
+-- faithfulness         DOUBLE    of that circuit
+-- accuracy             DOUBLE    of that circuit
+-- random_faithfulness  DOUBLE    of random circuits of as many heads, mean
+-- random_accuracy      DOUBLE    of random circuits of as many heads, mean
+with
+    targets as (
+        select operator, target from (select distinct operator from head_faithfulness), (select unnest($targets)::double as target)
+    ),
+    reaching as (
+        select operator, target, min(heads) as heads
+        from targets join head_faithfulness using (operator)
+        where circuit = $ranking and isfinite(faithfulness) and faithfulness >= target
+        group by operator, target
+    ),
+    random as (
+        select operator, heads, avg(faithfulness) as random_faithfulness, avg(accuracy) as random_accuracy
+        from head_faithfulness where circuit = 'random' group by operator, heads
+    )
+select
+    $subject as subject, targets.operator, target, reaching.heads,
+    chosen.faithfulness, chosen.accuracy, random_faithfulness, random_accuracy
+from targets
+left join reaching using (operator, target)
+left join head_faithfulness as chosen on (chosen.operator, chosen.heads, chosen.circuit) = (reaching.operator, reaching.heads, $ranking)
+left join random on (random.operator, random.heads) = (reaching.operator, reaching.heads)
+order by targets.operator, target

@@ -1,0 +1,133 @@
+"""The real queries about single neurons against brute force, on made tables with planted truths."""
+
+from math import comb
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests import made
+from tests.made import FIRST, KS, LAYERS, NEURONS, OPERATORS, SITES, Tables, ask, by_prompt, late_layers, of, top
+
+
+@pytest.fixture(scope="module")
+def measured() -> Tables:
+    return made.measured()
+
+
+@pytest.fixture(scope="module")
+def effects(measured: Tables) -> pl.DataFrame:
+    return made.effects(measured)
+
+
+def test_each_neuron_is_patched_once_where_it_counts(measured: Tables):
+    table = ask("neuron_interventions", of(measured, "architecture", "late_layers"))
+    assert table["intervention"].to_list() == list(range(len(SITES) * NEURONS + 1))
+    assert table.row(0)[1:] == (0, None, "discovery", "none", None, None, None, None, None)
+    patched = table[1:].select("layer", "position", pl.col("units").list.first()).rows()
+    assert patched == [(*site, n) for site in SITES for n in range(NEURONS)]
+    assert set(table[1:].select("operator", "component", "replacement").rows()) == {(None, "neuron", "counterfactual")}
+
+
+def test_without_late_layers_only_the_first_is_patched(measured: Tables):
+    table = ask("neuron_interventions", of(measured, "architecture") | {"late_layers": late_layers(None)})
+    assert table["layer"].to_list() == [None] + [0] * 3 * NEURONS
+
+
+def each_effect(given: Tables, row: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The prompts' own effects, not finite where undefined, and logit effects, of one row of neuron_effects."""
+    prompts = given["pairs"].filter(operator=row["operator"], split="discovery")["pair"].to_list()
+    place = {name: row[name] for name in ("layer", "neuron", "position")}
+    if row["method"] == "attribution":
+        estimates = given["neuron_attributions"].filter(pl.col("pair").is_in(prompts), **place).sort("pair")
+        return dict.fromkeys(("effect", "logit_effect"), estimates["attribution"].to_numpy().astype(float))
+    named = given["neuron_interventions"].with_columns(neuron=pl.col("units").list.first())
+    [number] = named.filter(**place)["intervention"]
+    return by_prompt(given, number, row["operator"])
+
+
+def test_effects_are_equation_1(measured: Tables, effects: pl.DataFrame):
+    assert effects.height == 2 * len(OPERATORS) * len(SITES) * NEURONS
+    for row in effects.iter_rows(named=True):
+        each, logits = each_effect(measured, row).values()
+        defined = np.isfinite(each)
+        drawn = measured["bootstrap_weights"].filter(pl.col("replicate") < 30, operator=row["operator"], split="discovery")["weights"]
+        means = [np.average(each[defined], weights=np.array(w)[defined]) for w in drawn]
+        expected = {
+            "effect": each[defined].mean(), "effect_std": each[defined].std(), "logit_effect": logits.mean(),
+            "logit_effect_std": logits.std(), "ci_low": np.quantile(means, 0.05), "ci_high": np.quantile(means, 0.95),
+        }  # fmt: skip
+        assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+        assert (row["prompts"], row["undefined"]) == (defined.sum(), (~defined).sum())
+    assert effects["undefined"].sum() == 1
+
+
+def test_a_neuron_without_any_defined_effect_ranks_last(measured: Tables):
+    dead = measured["runs"].with_columns(
+        answer_probability=pl.when(intervention=1).then(0).otherwise("answer_probability").cast(pl.Float32)
+    )
+    table = made.effects(measured | {"runs": dead}).filter(method="exact", layer=0, neuron=0, position="op1")
+    assert set(table.select("effect", "ci_low", "prompts", "undefined", "rank").rows()) == {(None, None, 0, 8, NEURONS)}
+    assert table["logit_effect"].null_count() == 0
+
+
+def test_neurons_are_ranked_among_their_peers(effects: pl.DataFrame):
+    keys = {"rank": pl.col("effect"), "rank_mean_plus_std": pl.col("effect") + pl.col("effect_std"), "rank_logit": pl.col("logit_effect")}
+    for _, peers in effects.group_by("operator", "method", "layer", "position"):
+        for name, key in keys.items():
+            assert peers.sort(-key, "neuron")[name].to_list() == list(range(1, NEURONS + 1))
+
+
+def test_attribution_that_is_right_agrees(effects: pl.DataFrame):
+    exact = effects.filter(method="exact")
+    planted = {
+        1: exact.with_columns(method=pl.lit("attribution"), effect=pl.col("logit_effect")),
+        -1: exact.with_columns(method=pl.lit("attribution"), effect=-pl.col("logit_effect")),
+    }
+    for sign, attribution in planted.items():
+        table = ask("attribution_agreement", {"neuron_effects": pl.concat([exact, attribution])}, ks=[*KS, 99])
+        table = table.filter(against="logit_effect")
+        assert set(table["rank_correlation"].round(12)) == {sign}
+        assert table.height == len(OPERATORS) * len(SITES) * len(KS)
+        assert table.select("k", "recall", "chance").unique().sort("k").rows() == [(1, sign > 0, 1 / 6), (3, sign > 0, 0.5), (6, 1, 1)]
+
+
+def test_attributions_ranks_are_spearmans(effects: pl.DataFrame):
+    tied = effects.with_columns(effect=pl.col("effect").round(1))
+    table = ask("attribution_agreement", {"neuron_effects": tied}, ks=KS)
+    for row in table.iter_rows(named=True):
+        here = tied.filter(operator=row["operator"], layer=row["layer"], position=row["position"]).sort("neuron")
+        patched, guessed = here.filter(method="exact")[row["against"]], here.filter(method="attribution")["effect"]
+        top = [set(np.argsort(-x.to_numpy(), kind="stable")[: row["k"]]) for x in (patched, guessed)]
+        assert row["recall"] == len(top[0] & top[1]) / row["k"]
+        a, b = (x.rank("average").to_numpy() for x in (patched, guessed))
+        assert row["rank_correlation"] == pytest.approx(np.corrcoef(a, b)[0, 1])
+
+
+def test_rankings_share_what_they_share(effects: pl.DataFrame):
+    table = ask("ranking_agreement", {"neuron_effects": effects}, ks=[*KS, 99])
+    columns = {"effect": "rank", "effect_plus_std": "rank_mean_plus_std", "logit_effect": "rank_logit"}
+    assert table.height == len(OPERATORS) * len(SITES) * 3 * len(KS)
+    for row in table.iter_rows(named=True):
+        site = {name: row[name] for name in ("operator", "layer", "position")}
+        a, b = (top(effects, columns[row[name]], row["k"], **site) for name in ("ranking_a", "ranking_b"))
+        assert (row["shared"], row["chance"]) == (len(a & b) / row["k"], row["k"] / NEURONS)
+
+
+def test_overlaps_of_operators(effects: pl.DataFrame):
+    table = ask("operator_overlaps", {"neuron_effects": effects}, ks=[*KS, 99])
+    assert table.height == 2 * (len(SITES) + 1) * len(KS)
+    for row in table.iter_rows(named=True):
+        layers = [row["layer"]] if row["layer"] is not None else range(FIRST, LAYERS)
+        rank = {"effect": "rank", "logit_effect": "rank_logit"}[row["ranking"]]
+        a, b = (
+            {(layer, n) for layer in layers for n in top(effects, rank, row["k"], operator=o, layer=layer, position=row["position"])}
+            for o in (row["operator_a"], row["operator_b"])
+        )
+        assert row["iou"] == len(a & b) / len(a | b)
+        assert row["chance"] == pytest.approx(row["k"] / (2 * NEURONS - row["k"]))
+    n, k = 512, 50
+    shared = np.array([comb(k, x) * comb(n - k, k - x) / comb(n, k) for x in range(k + 1)])
+    expected = shared @ (np.arange(k + 1) / (2 * k - np.arange(k + 1)))
+    assert 1 < expected / (k / (2 * n - k)) < 1.01  # as the query's comment says
