@@ -38,6 +38,7 @@ SETTINGS: dict[str, Any] = {
     "attribution_agreement": {"ks": [5, 20]},
     "neuron_circuits": {"neurons_per_layer": [0, 8, 32], "random_circuits": 1},
     "operator_overlaps": {"ks": [10]},
+    "matches": {"neurons_at_once": 24, "threads": 1},
     "figures": {"neurons_per_operator": 4},
 }
 

@@ -3,6 +3,7 @@
 from stages.lib.params.circuits import Bootstrap, Circuit, ComponentStability, HeadCircuits, Pairs, SmallestCircuits
 from stages.lib.params.corpus import Cells, Facts, Tasks
 from stages.lib.params.figures import Figures
+from stages.lib.params.heuristics import Heuristics, Matches
 from stages.lib.params.neurons import AttributionAgreement, NeuronCircuits, NeuronEffects, OperatorOverlaps
 from stages.lib.params.reading import LateLayers, Probes
 from stages.lib.params.sections import Section
@@ -32,4 +33,6 @@ class Params(Section):
     attribution_agreement: AttributionAgreement
     neuron_circuits: NeuronCircuits
     operator_overlaps: OperatorOverlaps
+    heuristics: Heuristics
+    matches: Matches
     figures: Figures
