@@ -90,12 +90,17 @@ def counted(database: Database, operator: str, heuristics: list[Heuristic]) -> p
 
 def _try(database: Database, custom: list[Heuristic]) -> None:
     for heuristic in custom:
+        problem = ""
         try:
-            database.sql(f"select count(*) filter (where {heuristic.predicate}) from cells").fetchall()
+            tried = database.sql(f"select {heuristic.predicate} from cells limit 1")
+            tried.fetchall()
+            if [str(kind) for kind in tried.types] != ["BOOLEAN"]:
+                problem = f"it is {', '.join(map(str, tried.types))}, not BOOLEAN"
         except (DatabaseError, ValueError) as error:
-            raise CatalogueError(
-                f"heuristics.custom.{heuristic.name} = {heuristic.predicate!r} is no predicate over op1, op2 and result: {error}"
-            ) from None
+            problem = str(error)
+        if problem:
+            key = f"heuristics.custom.{heuristic.name}"
+            raise CatalogueError(f"{key} = {heuristic.predicate!r} is no predicate over op1, op2 and result: {problem}")
 
 
 if __name__ == "__main__":
