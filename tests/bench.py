@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,13 @@ import polars as pl
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from stages.lib import matching
-from stages.lib.covering import members
-from stages.lib.heuristics import parse
+from stages.lib import judging, matching, relabelling, store
 from stages.lib.model import architecture, checkpoint, executor, grid, interventions, replacing
-from stages.lib.params.heuristics import Matches
+from stages.lib.params.heuristics import Nulls, Scores
 from stages.lib.params.sections import load
 from stages.lib.params.subjects import Dump, Runs, load_subject
-from stages.lib.sql import connect
+from stages.lib.sql import Database, connect
+from stages.lib.squares import Square
 
 SUBJECT = "abacus"
 
@@ -82,7 +82,7 @@ from pathlib import Path
 import polars as pl
 from stages import dump as stage
 from stages.lib.model import checkpoint, grid
-from stages.lib.params.heuristics import Matches
+from stages.lib.params.heuristics import Nulls, Scores
 from stages.lib.params.sections import load
 from stages.lib.params.subjects import Dump, load_subject
 side = int(sys.argv[1])
@@ -257,19 +257,59 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 def match() -> None:
     """Scores of 3,200 random neurons for the paper's whole catalogue over the 300 x 300 sums, both sides. Bar: 40 s."""
-    catalogue = pl.read_parquet("data/heuristics.parquet").filter("usable", operator="add")
-    heuristics = [parse(name) for name in catalogue["heuristic"]]
-    database = connect()
-    cells = database.sql("select op1, op2, result from cells where operator = 'add' order by op1, op2").pl()
-    values = {quantity: cells[quantity].to_numpy() for quantity in cells.columns}
-    satisfied = members(database, "add", heuristics)
-    grouped = matching.families(satisfied, [h.quantity for h in heuristics], values)
-    maps = np.random.default_rng(0).standard_normal((3200, len(cells)), dtype=np.float32).astype(np.float16)
-    [seconds] = median(1, lambda: sum(1 for _ in matching.scores(maps, satisfied, grouped, load(Matches).threads)))
-    print(f"match: 3,200 neurons x {len(heuristics)} heuristics x {len(cells)} cells, top and bottom: {seconds:.1f} s (bar 40)")
+    square = _square("add")
+    random = np.random.default_rng(0)
+    maps = random.standard_normal((3200, len(square.cells)), dtype=np.float32).astype(np.float16)
+    logits = random.standard_normal((3200, 1000), dtype=np.float32)
+
+    def score(neuron: int) -> None:
+        activations = store.widen(maps[neuron])
+        matching.scores(activations, square.operands.sets)
+        matching.scores(activations * logits[neuron][square.results], square.answers.sets)
+
+    def all_neurons() -> None:
+        with ThreadPoolExecutor(load(Scores).threads) as pool:
+            list(pool.map(score, range(len(maps))))
+
+    [seconds] = median(1, all_neurons)
+    heuristics = len(square.operands.names) + len(square.answers.names)
+    print(f"match: 3,200 neurons x {heuristics} heuristics x {len(square.cells)} cells, top and bottom: {seconds:.1f} s (bar 40)")
 
 
-BENCHMARKS = {function.__name__: function for function in (dump, memory, sql, neurons, components, bound, match)}
+def relabel() -> None:
+    """1,000 relabellings of a sample of the subject's neurons, and what that makes for all of them."""
+    settings, sets = load(Nulls), load(Scores).answer_sets
+    votes = store.LayerStore(Path(f"data/{SUBJECT}/value_logits.h5"))
+    whole, sample = 0.0, 16
+    for operator in ("add", "subtract", "multiply", "divide"):
+        square = _square(operator)
+        layers = square.activations.layers
+        labels = relabelling.permutations(square, 1000, settings.seed)
+        some = [one for layer in layers for one in next(square.neurons(layer, votes, sample))]
+
+        def judge(one: tuple[int, np.ndarray, np.ndarray], square: Square = square, labels: relabelling.Relabellings = labels) -> None:
+            judging.judged(square, one[1], one[2], labels, settings, sets)
+
+        def sampled(some: list = some, judge: Callable = judge) -> None:
+            with ThreadPoolExecutor(settings.threads) as pool:
+                list(pool.map(judge, some))
+
+        start = time.perf_counter()
+        sampled()
+        seconds = time.perf_counter() - start
+        neurons = len(layers) * square.activations.axes["neuron"]
+        whole += seconds / len(some) * neurons
+        print(f"relabel: {operator}: {seconds / len(some):.2f} s per neuron for 1,000 draws, {seconds:.0f} s for {len(some)}")
+    print(f"relabel: all neurons of {SUBJECT}: {whole / 60:.0f} min")
+
+
+def _square(operator: str) -> Square:
+    catalogue = pl.read_parquet("data/heuristics.parquet").filter("usable")
+    database = Database({"cells": [Path("data/cells.parquet")]}, threads=1)
+    return Square(database, catalogue, store.LayerStore(Path(f"data/{SUBJECT}/activations/{operator}.h5")))
+
+
+BENCHMARKS = {function.__name__: function for function in (dump, memory, sql, neurons, components, bound, match, relabel)}
 
 
 if __name__ == "__main__":

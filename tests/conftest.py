@@ -71,9 +71,15 @@ def run_in(folder: Path, *command: str, check: bool = True, **options) -> subpro
     return done
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--micro", help="a micro project that `dvc repro` has already run, instead of one made for these tests")
+
+
 @pytest.fixture(scope="session")
-def micro(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The micro project after one `dvc repro`; tests only read it."""
+    if ready := request.config.getoption("--micro"):
+        return Path(ready)
     folder = copy_project(tmp_path_factory.mktemp("micro"))
     run_in(folder, "dvc", "repro", "--quiet")
     return folder

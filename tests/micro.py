@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {
         "precision": "float32",
         "threads": 1,
     },
-    "subjects": {"abacus": {"source": "data/models/abacus/step-00200", "revision": "step 200"}},
+    "subjects": {"abacus": {"source": "data/models/abacus/step-00200", "revision": "step 200"}, "abacus-step-00000": None},
     "dump": {"threads": 1, "prompts_per_pass": 100, "cells_per_block": 140, "neurons_per_chunk": 8},
     "runs": {"threads": 1, "rows_per_pass": 600, "memory_mib": 128},
     "probes": {"prompts": 300, "fewest_prompts": 20},
@@ -38,14 +38,21 @@ SETTINGS: dict[str, Any] = {
     "attribution_agreement": {"ks": [5, 20]},
     "neuron_circuits": {"neurons_per_layer": [0, 8, 32], "random_circuits": 1},
     "operator_overlaps": {"ks": [10]},
-    "matches": {"neurons_at_once": 24, "threads": 1},
+    "planted": {"neurons": {"exact": 12, "partial": 6, "soft": 6, "mixture": 6, "noise": 20}, "noise_functions": 4},
+    "scores": {"neurons_at_once": 24, "threads": 1},
+    "nulls": {"draws": {"add": 100, "subtract": 100, "multiply": 100, "divide": 100}, "neurons_at_once": 24, "threads": 1},
+    "knockouts": {"fewest_neurons": 1, "control_draws": 2},
+    "spectra": {"components": 4, "neurons_at_once": 24},
+    "explained": {"threads": 1},
+    "portraits": {"detail": 10},
     "figures": {"neurons_per_operator": 4},
 }
 
 
 def merged(base: dict, changes: dict) -> dict:
-    """`base` with the values of `changes`, key by key."""
-    return base | {k: merged(base[k], v) if isinstance(v, dict) and isinstance(base.get(k), dict) else v for k, v in changes.items()}
+    """`base` with the values of `changes`, key by key; None takes a key away."""
+    whole = base | {k: merged(base[k], v) if isinstance(v, dict) and isinstance(base.get(k), dict) else v for k, v in changes.items()}
+    return {k: v for k, v in whole.items() if v is not None}
 
 
 def copy_project(folder: Path, settings: dict[str, Any] | None = None) -> Path:

@@ -37,7 +37,7 @@ def heuristics(draw: st.DrawFn) -> tuple[str, str, Callable[[Cell], bool]]:
         "pattern": (f"{name} ~ {digits}", lambda c: all(d in (".", e) for d, e in zip(digits, f"{c[at]:03}", strict=True))),
         "value": (f"{name} = {a}", lambda c: c[at] == a),
         "identical": ("op1 = op2", lambda c: c[0] == c[1]),
-        "values": (f"{name} in {{{a}, {other}}}", lambda c: c[at] in (a, other)),
+        "multi-result": (f"{name} in {{{a}, {other}}}", lambda c: c[at] in (a, other)),
         "period": (f"{name} mod {n} in {m}..{m + 7}", lambda c: m <= c[at] % n <= m + 7),
         "both ranges": (f"op1 in {a}..{b} and op2 in {other}..{b}", lambda c: a <= c[0] <= b and other <= c[1] <= b),
         "both modulo": (f"op1 mod {n} = {m} and op2 mod 3 = 1", lambda c: c[0] % n == m and c[1] % 3 == 1),

@@ -114,6 +114,16 @@ def test_a_model_that_counts_its_tokens_fails_the_canary(kind: str):
         canary.check(runner, blocks)
 
 
+def test_a_model_that_magnifies_rounding_passes_the_canary(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """The last layer adds what is 10^6 times as steep as what it reads: float64 tells that from a mistake."""
+    loaded = subject(kind)
+    loaded.architecture.layers[-1].mlp_out.register_forward_hook(lambda _, inputs, out: out + torch.sin(1e6 * out))
+    canary.check(*planned(loaded))
+    monkeypatch.setattr(canary, "_only_rounding", lambda *_: False)
+    with pytest.raises(canary.CanaryError, match="off those of whole forward passes"):
+        canary.check(*planned(loaded))
+
+
 def test_a_silent_mlp_fails_the_canary(kind: str):
     loaded = subject(kind)
     layer = loaded.architecture.layers[-1]

@@ -55,7 +55,7 @@ def test_an_unknown_subject_is_named(monkeypatch: pytest.MonkeyPatch):
 def test_a_stage_run_by_hand_names_what_is_wrong(micro: Path):
     done = run_in(micro, "python", "-m", "stages.dump", "llama", check=False)
     assert done.returncode == 1
-    assert done.stderr.strip() == "unknown subject 'llama'; params.yaml has the subjects abacus, abacus-step-00000"
+    assert done.stderr.strip() == "unknown subject 'llama'; params.yaml has the subjects abacus, planted"
 
 
 def test_a_layer_that_the_model_lacks_is_named(monkeypatch: pytest.MonkeyPatch):

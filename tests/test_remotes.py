@@ -122,7 +122,7 @@ def test_push_pull_and_rerun_of_the_last_query(micro_copy: Path, tmp_path: Path,
 
     run_in(clone, *MAKE, "pull", "SUBJECT=abacus")
     assert {f for f in present(clone) if f.startswith("abacus/")} == {f for f in everything if f.startswith("abacus/")}
-    assert not any(f.startswith("abacus-step-00000/") for f in present(clone))
+    assert not any(f.startswith("planted/") for f in present(clone))
     run_in(clone, "dvc", "pull")
     assert present(clone) == everything
     assert "up to date" in run_in(clone, "dvc", "status").stdout

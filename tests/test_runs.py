@@ -77,8 +77,8 @@ def test_parts_of_other_inputs_are_not_used(project: Path, monkeypatch: pytest.M
 
 
 def test_every_intervention_is_run_on_every_pair_that_it_names(micro: Path):
-    for experiment in ("component", "head_circuit", "neuron", "neuron_circuit", "cut"):
-        for subject in ("abacus", "abacus-step-00000"):
+    for experiment in ("component", "head_circuit", "neuron", "neuron_circuit", "cut", "knockout"):
+        for subject in ("abacus", "planted"):
             folder = micro / "data" / subject
             said = pl.read_parquet(folder / f"runs/{experiment}.parquet")
             wanted = pl.read_parquet(folder / f"{experiment}_interventions.parquet").select("intervention", "operator", "split").unique()

@@ -1,9 +1,19 @@
 """Which cells satisfy which heuristic."""
 
-import numpy as np
+from collections.abc import Iterable
 
-from stages.lib.heuristics import QUANTITIES, Heuristic
+import numpy as np
+import polars as pl
+
+from stages.lib.heuristics import QUANTITIES, Heuristic, parse
 from stages.lib.sql import Database
+
+
+def listed(catalogue: pl.DataFrame, operator: str, names: Iterable[str] | None = None) -> list[Heuristic]:
+    """The heuristics of these names (or all) that the catalogue has for an operator; of a name that it lacks the name says all."""
+    rows = catalogue.filter(operator=operator).select("heuristic", "kind", "quantity", "predicate").rows()
+    known = {name: Heuristic(name, kind, quantity, (), predicate) for name, kind, quantity, predicate in rows}
+    return [known[name] if name in known else parse(name) for name in (known if names is None else names)]
 
 
 def members(database: Database, operator: str, heuristics: list[Heuristic]) -> np.ndarray:

@@ -35,7 +35,7 @@ FORMS: dict[str, tuple[str, str]] = {
     "pattern": (rf"{Q} ~ ([.\d]{{3}})", "regexp_full_match(lpad({0}::varchar, 3, '0'), '{1}')"),
     "value": (rf"{Q} = (\d+)", "{0} = {1}"),
     "identical": (r"op1 = op2", "op1 = op2"),
-    "values": (rf"{Q} in \{{(\d+(?:, \d+)+)\}}", "{0} in ({1})"),
+    "multi-result": (rf"{Q} in \{{(\d+(?:, \d+)+)\}}", "{0} in ({1})"),
     "period": (rf"{Q} mod (\d+) in (\d+)\.\.(\d+)", "{0} % {1} between {2} and {3}"),
     "both ranges": (
         r"op1 in (\d+)\.\.(\d+) and op2 in (\d+)\.\.(\d+)",

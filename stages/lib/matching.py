@@ -1,130 +1,208 @@
-"""How well heuristics describe neurons: Algorithm 1 of Nikankin et al. 2025, App. F, exactly, for thousands at once.
+"""How well heuristics describe a neuron's map: Algorithm 1 of Nikankin et al. 2025, App. F, exactly.
 
-A neuron's map gives every cell a number. A heuristic that k cells satisfy scores the share of the map's k top cells that
-satisfy it; ties go to the smaller op1, then op2. Ranks come from one sort of unsigned integers per map, value in the upper
-bits, cell in the lower. Heuristics that share no cell are a family: one comparison of ranks with each cell's own k serves
-all of them, and one addition counts a cell for eight neurons.
+A map gives every cell a number. Its cells are put in order, largest first, ties by (op1, op2). A heuristic that k cells
+satisfy scores the share of the first k that satisfy it (top), or of the last k (bottom). One walk along the order serves all
+heuristics: it counts, for every value of a quantity, the cells seen so far, and at the k-th cell adds up the counts of the
+values that belong to the heuristic.
 """
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 
-TOGETHER = 8  # neurons counted at once: a byte of a 64-bit word each
-MOST = 255  # cells added up before a byte is full
+DIGIT = 11  # bits of a float32 sorted at once
+BUCKETS = 1 << DIGIT
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """Cells in an order in which those that belong together are neighbours, cut into segments of at most MOST.
+class Sets(NamedTuple):
+    """Heuristics as sets of values, in rising order of how many cells they cover.
 
-    cells: (places,) which cell is where; segments: (segments,) first place of each; groups: (segments,) what it belongs to.
+    values: (quantities, cells) of every cell; largest: value of any; quantity: (sets,) what each is about, or `quantities` where it is
+    a set of cells; k: (sets,) cells covered; starts: (sets + 1,) where in `members` the values of each begin.
     """
 
-    cells: np.ndarray
-    segments: np.ndarray
-    groups: np.ndarray
-
-    @classmethod
-    def of(cls, groups: np.ndarray) -> "Layout":
-        """Cells by their group, groups (cells,); cells of group -1 are left out."""
-        order = np.argsort(groups, kind="stable")
-        order = order[np.searchsorted(groups[order], 0) :]
-        numbers, first, sizes = np.unique(groups[order], return_index=True, return_counts=True)
-        segments = [start + np.arange(0, size, MOST) for start, size in zip(first, sizes, strict=True)]
-        return cls(order, np.concatenate(segments), np.repeat(numbers, [len(s) for s in segments]))
-
-
-@dataclass(frozen=True)
-class Family:
-    """Heuristics that share no cell. heuristics: (members,) indices; k: (places, TOGETHER) cells of the one that a cell satisfies, or 0.
-
-    chosen: segments of the layout, those of a member side by side; starts: (members,) where in `chosen` each begins.
-    """
-
-    heuristics: np.ndarray
-    layout: Layout
+    values: np.ndarray
+    largest: int
+    quantity: np.ndarray
     k: np.ndarray
-    chosen: np.ndarray
     starts: np.ndarray
+    members: np.ndarray
 
 
-def families(members: np.ndarray, quantities: list[str], values: Mapping[str, np.ndarray]) -> list[Family]:
-    """Puts heuristics into families, each into the first of its quantity that has room; those without a cell are left out.
+def sets(satisfied: np.ndarray, quantities: Sequence[str], values: Mapping[str, np.ndarray]) -> tuple[Sets, np.ndarray]:
+    """The heuristics as sets, and the index of each among those given.
 
-    members: (heuristics, cells) bool; quantities: what each heuristic is about; values: quantity -> its value in each cell.
-    A heuristic about something else than these, such as both operands, may be any set of cells.
+    satisfied: (heuristics, cells) bool; quantities: what each is about; values: quantity -> its value in each cell. A
+    heuristic about something else than these, such as both operands, is a set of cells.
     """
-    layouts = {quantity: Layout.of(of) for quantity, of in values.items()}
-    free: dict[str, list[np.ndarray]] = {}
-    chosen: dict[str, list[list[int]]] = {}
-    for number in np.flatnonzero(members.any(1)):
-        room, lists = free.setdefault(quantities[number], []), chosen.setdefault(quantities[number], [])
-        of = next((i for i, cells in enumerate(room) if not (members[number] & ~cells).any()), len(room))
-        if of == len(room):
-            room.append(np.ones(members.shape[1], bool))
-            lists.append([])
-        room[of] &= ~members[number]
-        lists[of].append(int(number))
-    return [_family(members, np.array(numbers), layouts.get(quantity)) for quantity, lists in chosen.items() for numbers in lists]
+    sizes, names = satisfied.sum(1), list(values)
+    order = np.argsort(sizes, kind="stable")
+    members = [np.unique(values[quantities[i]][satisfied[i]]) if quantities[i] in values else np.flatnonzero(satisfied[i]) for i in order]
+    made = Sets(
+        np.array([values[name] for name in names], np.int32),
+        max(int(of.max(initial=0)) for of in values.values()),
+        np.array([names.index(quantities[i]) if quantities[i] in values else len(names) for i in order], np.int32),
+        sizes[order].astype(np.int32),
+        np.cumsum([0, *map(len, members)]).astype(np.int32),
+        np.concatenate([np.zeros(0, np.int32), *members]).astype(np.int32),
+    )
+    return made, order
 
 
-def _family(members: np.ndarray, numbers: np.ndarray, layout: Layout | None) -> Family:
-    """The family of these heuristics in the layout of their quantity or, without one, in a layout of its own."""
-    sizes = members[numbers].sum(1)
-    member = np.full(members.shape[1], -1)  # which of them each cell satisfies
-    for i, number in enumerate(numbers):
-        member[members[number]] = i
-    layout = layout or Layout.of(member)
-    placed = member[layout.cells]
-    of_segment = placed[layout.segments]
-    chosen = np.argsort(of_segment, kind="stable")
-    chosen = chosen[np.searchsorted(of_segment[chosen], 0) :]
-    starts = np.searchsorted(of_segment[chosen], np.arange(len(numbers)))
-    k = np.repeat(np.where(placed < 0, 0, sizes[placed]).astype(np.int32)[:, None], TOGETHER, axis=1)  # flat loops are far faster
-    return Family(numbers, layout, k, chosen, starts)
+def scores(values: np.ndarray, of: Sets) -> np.ndarray:
+    """Scores at the top and at the bottom (2, sets) float32 of one map (cells,), without NaN; a set without cells scores NaN."""
+    found = np.empty((2, len(of.k)), np.int32)
+    hits(descending(values.astype(np.float32)), of, found)
+    with np.errstate(invalid="ignore"):
+        return (found / of.k).astype(np.float32)
 
 
-def ranks(maps: np.ndarray, bottom: bool = False) -> np.ndarray:
-    """Rank of every cell, 0 for the largest (or smallest): maps (neurons, cells) of float32, without NaN, to (cells, TOGETHER) int32."""
-    found = np.empty((maps.shape[1], TOGETHER), np.int32)
-    places = np.arange(maps.shape[1], dtype=np.int64)
-    for neuron, values in enumerate(maps):
-        bits = (values + np.float32(0)).view(np.int32)  # -0 becomes 0
-        rising = bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))  # integers in the order of the floats
-        keys = ((rising if bottom else ~rising).astype(np.int64) << 32) | places
-        keys.sort()
-        found[keys & 0xFFFFFFFF, neuron] = places
-    return found
+@njit(nogil=True, cache=True)
+def strengths(values, of):
+    """Mean of a map (cells,) over each set's cells, in root mean squares of the map: (sets,); 0 where the map is 0."""
+    sums = np.zeros((len(of.values), of.largest + 1))
+    squares = 0.0
+    for cell in range(len(values)):
+        squares += values[cell] * values[cell]
+        for quantity in range(len(of.values)):
+            sums[quantity, of.values[quantity, cell]] += values[cell]
+    scale = np.sqrt(squares / len(values))
+    means = np.zeros(len(of.k))
+    for number in range(len(of.k)):
+        total = 0.0
+        for i in range(of.starts[number], of.starts[number + 1]):
+            total += values[of.members[i]] if of.quantity[number] == len(of.values) else sums[of.quantity[number], of.members[i]]
+        if scale > 0 and of.k[number]:
+            means[number] = total / of.k[number] / scale
+    return means
 
 
-def hits(ranked: np.ndarray, grouped: list[Family], heuristics: int) -> np.ndarray:
-    """Of each heuristic's k cells, how many are among the map's k first: ranked (cells, TOGETHER) to (TOGETHER, heuristics) int32."""
-    counts = np.zeros((heuristics, TOGETHER), np.int32)
-    laid: dict[int, np.ndarray] = {}
-    for family in grouped:
-        layout = family.layout
-        placed = laid[id(layout)] if id(layout) in laid else laid.setdefault(id(layout), ranked[layout.cells])
-        inside = (placed < family.k).view(np.uint64)[:, 0]  # a byte per neuron
-        sums = np.add.reduceat(inside, layout.segments).view(np.uint8).reshape(-1, TOGETHER)
-        counts[family.heuristics] = np.add.reduceat(sums[family.chosen], family.starts, axis=0, dtype=np.int32)
-    return counts.T
+@njit(nogil=True, cache=True)
+def falling(bits):
+    """A number of 32 bits that is smaller the larger a float32 with these bits (int32) is; -0 is 0."""
+    if bits == np.int32(-0x80000000):
+        bits = np.int32(0)
+    rising = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
+    return np.uint32(~rising) ^ np.uint32(0x80000000)
 
 
-def scores(maps: np.ndarray, members: np.ndarray, grouped: list[Family], threads: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Scores of neurons, some at a time: which neurons, and their scores at the top and at the bottom, (neurons, heuristics) float32.
+@njit(nogil=True, cache=True)
+def descending(values):
+    """Which cell comes where, largest first, ties by number: float32 (cells,) to int32 (cells,). A radix sort, 11 bits at a time."""
+    n = len(values)
+    bits = values.view(np.int32)
+    keys, other_keys = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    order, other = np.empty(n, np.int32), np.empty(n, np.int32)
+    starts = np.zeros((3, BUCKETS), np.int32)
+    for cell in range(n):
+        key = falling(bits[cell])
+        keys[cell], order[cell] = key, cell
+        for digit in range(3):
+            starts[digit, (key >> np.uint32(DIGIT * digit)) & np.uint32(BUCKETS - 1)] += 1
+    for digit in range(3):
+        running_total(starts[digit])
+        for i in range(n):
+            bucket = (keys[i] >> np.uint32(DIGIT * digit)) & np.uint32(BUCKETS - 1)
+            place = starts[digit, bucket]
+            starts[digit, bucket] += 1
+            other_keys[place], other[place] = keys[i], order[i]
+        keys, other_keys, order, other = other_keys, keys, other, order
+    return order
 
-    maps: (neurons, cells); members: (heuristics, cells) bool; grouped: their families. A heuristic without cells scores NaN.
+
+@njit(nogil=True, cache=True)
+def running_total(counts):
+    """Counts become where each begins, in place."""
+    total = 0
+    for i in range(len(counts)):
+        count = counts[i]
+        counts[i] = total
+        total += count
+
+
+@njit(nogil=True, cache=True)
+def hits(order, of, found):
+    """How many of each set's k cells are among the first k of the order (found[0]) and among the last k (found[1]).
+
+    The last k are those that are not among the first n - k, so one walk along the order finds both.
     """
-    size = np.where(members.any(1), members.sum(1), np.nan)
+    n, sets = len(order), len(of.k)
+    counts = np.zeros((len(of.values), of.largest + 1), np.int32)
+    place, top, bottom = 0, 0, sets - 1
+    while top < sets or bottom >= 0:
+        stop = n
+        if top < sets:
+            stop = min(stop, of.k[top])
+        if bottom >= 0:
+            stop = min(stop, n - of.k[bottom])
+        for quantity in range(len(of.values)):
+            values, seen = of.values[quantity], counts[quantity]
+            for i in range(place, stop):
+                seen[values[order[i]]] += 1
+        place = stop
+        while top < sets and of.k[top] == stop:
+            found[0, top] = covered(of, top, counts)
+            top += 1
+        while bottom >= 0 and n - of.k[bottom] == stop:
+            found[1, bottom] = of.k[bottom] - covered(of, bottom, counts)
+            bottom -= 1
+    if sets and of.quantity.max() == len(of.values):
+        hits_of_cells(order, of, found)
 
-    def score(part: slice) -> tuple[slice, np.ndarray, np.ndarray]:
-        values = maps[part].astype(np.float32)
-        top, bottom = (hits(ranks(values, side), grouped, len(members))[: len(values)] / size for side in (False, True))
-        return part, top.astype(np.float32), bottom.astype(np.float32)
 
-    parts = [slice(i, i + TOGETHER) for i in range(0, len(maps), TOGETHER)]
-    with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(score, parts)
+@njit(nogil=True, cache=True)
+def covered(of, number, counts):
+    """The cells counted so far that belong to a set of values."""
+    total = 0
+    if of.quantity[number] < len(counts):
+        seen = counts[of.quantity[number]]
+        for i in range(of.starts[number], of.starts[number + 1]):
+            total += seen[of.members[i]]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def hits_of_cells(order, of, found):
+    """`hits` of the sets of cells."""
+    n = len(order)
+    places = np.empty(n, np.int32)
+    for i in range(n):
+        places[order[i]] = i
+    for number in range(len(of.k)):
+        if of.quantity[number] == len(of.values):
+            k = of.k[number]
+            found[0, number] = found[1, number] = 0
+            for i in range(of.starts[number], of.starts[number + 1]):
+                found[0, number] += places[of.members[i]] < k
+                found[1, number] += places[of.members[i]] >= n - k
+
+
+@njit(nogil=True, cache=True)
+def answer_set(results, cells, first, most, covers, chosen):
+    """The fewest results that cover a share of a map's first cells (a multi-result heuristic): how many, and its score at the top.
+
+    results: the answers in the map's order; cells: (results,) how many cells have each answer; first: how many cells are looked at;
+    most: results allowed; covers: the share; chosen: filled with the results found. 0 where one or more than `most` are needed.
+    """
+    counts = np.zeros(len(cells), np.int32)
+    first = min(first, len(results))
+    for i in range(first):
+        counts[results[i]] += 1
+    reached, number = 0, 0
+    while number < most and reached < covers * first:
+        chosen[number] = np.argmax(counts)
+        reached += counts[chosen[number]]
+        counts[chosen[number]] = 0
+        number += 1
+    if number < 2 or reached < covers * first:
+        return 0, 0.0
+    k = 0
+    for result in chosen[:number]:
+        k += cells[result]
+    inside = 0
+    for i in range(k):
+        for result in chosen[:number]:
+            inside += results[i] == result
+    return number, inside / k

@@ -1,10 +1,10 @@
 """Settings of the catalogue of heuristics."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from stages.lib.params.sections import Count, Operator, Section, Threads
+from stages.lib.params.sections import Count, NonNegative, Operator, Section, Seed, Threads
 
 Kind = Literal["range", "modulo", "pattern", "value", "identical", "period", "both ranges", "both modulo", "digit sum"]
 Modulus = Annotated[int, Field(ge=2, le=999)]
@@ -36,7 +36,57 @@ class Heuristics(Section):
         return self
 
 
-class Matches(Section):
+class AnswerSets(Section):
+    operators: list[Operator]
+    results: Annotated[int, Field(ge=2, le=20)]
+    first_cells: Count
+    covers: Annotated[float, Field(gt=0, le=1)]
+
+
+class Scores(Section):
     smallest_corrected: Annotated[float, Field(gt=0, le=1)]
+    answer_sets: AnswerSets
     neurons_at_once: Count
     threads: Threads
+
+
+class Nulls(Section):
+    draws: dict[Operator, Annotated[int, Field(ge=20, le=1_000_000)]]
+    first_draws: Annotated[int, Field(ge=10, le=1000)]
+    hopeless: Annotated[float, Field(gt=0, le=1)]
+    smallest_corrected: Annotated[float, Field(gt=0, le=1)]
+    thresholds: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
+    neurons_at_once: Count
+    threads: Threads
+    seed: Seed
+
+    @model_validator(mode="after")
+    def first_draws_are_among_draws(self) -> "Nulls":
+        if missing := sorted(set(get_args(Operator)) - self.draws.keys()):
+            raise ValueError(f"draws lacks {', '.join(missing)}")
+        if self.first_draws > min(self.draws.values()):
+            raise ValueError(f"first_draws is {self.first_draws}, but there are only {min(self.draws.values())} draws")
+        return self
+
+
+class Overlaps(Section):
+    smallest_overlap: Annotated[float, Field(gt=0, le=1)]
+
+
+class Matches(Section):
+    largest_overlap: Annotated[float, Field(gt=0, le=1)]
+    smallest_strength: NonNegative
+
+
+class Labels(Section):
+    level: Annotated[float, Field(gt=0, le=1)]
+
+
+class LabelCalibration(Section):
+    levels: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
+
+
+class Knockouts(Section):
+    fewest_neurons: Count
+    control_draws: Count
+    knockout_seed: Seed

@@ -2,9 +2,12 @@
 
 from stages.lib.params.circuits import Bootstrap, Circuit, ComponentStability, HeadCircuits, Pairs, SmallestCircuits
 from stages.lib.params.corpus import Cells, Facts, Tasks
+from stages.lib.params.explained import Explained, Spectra
 from stages.lib.params.figures import Figures
-from stages.lib.params.heuristics import Heuristics, Matches
+from stages.lib.params.heuristic_figures import Portraits
+from stages.lib.params.heuristics import Heuristics, Knockouts, LabelCalibration, Labels, Matches, Nulls, Overlaps, Scores
 from stages.lib.params.neurons import AttributionAgreement, NeuronCircuits, NeuronEffects, OperatorOverlaps
+from stages.lib.params.planted import Planted
 from stages.lib.params.reading import LateLayers, Probes
 from stages.lib.params.sections import Section
 from stages.lib.params.subjects import Dump, Runs, Subjects
@@ -34,5 +37,15 @@ class Params(Section):
     neuron_circuits: NeuronCircuits
     operator_overlaps: OperatorOverlaps
     heuristics: Heuristics
+    planted: Planted
+    scores: Scores
+    nulls: Nulls
+    overlaps: Overlaps
     matches: Matches
+    labels: Labels
+    label_calibration: LabelCalibration
+    knockouts: Knockouts
+    spectra: Spectra
+    explained: Explained
+    portraits: Portraits
     figures: Figures

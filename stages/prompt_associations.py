@@ -1,0 +1,50 @@
+"""Says which prompts each labelled heuristic is about: those whose own cell satisfies it.
+
+Reads data/heuristics.parquet and the subject's pairs.parquet and labels.parquet; writes data/<subject>/prompt_associations.parquet.
+A prompt without a row of a heuristic is not associated with it, whether or not it was ever looked at.
+
+Table prompt_associations: the labelled heuristics that the clean prompt of each pair satisfies
+    subject    VARCHAR  the model
+    operator   VARCHAR  of the clean prompt
+    pair       INTEGER  as in pairs, of both splits
+    heuristic  VARCHAR  a heuristic that some neuron is labelled with on this operator
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stages.lib.covering import listed, members
+from stages.lib.files import write_table
+from stages.lib.heuristics import Heuristic
+from stages.lib.sql import Database
+
+SCHEMA = {"operator": pl.String, "pair": pl.Int32, "heuristic": pl.String}
+
+
+def main(subject: str) -> None:
+    folder = Path("data") / subject
+    path = folder / "pairs.parquet"
+    database = Database({"cells": [path]}, threads=1)  # the prompts stand in for the cells: a predicate is about one at a time
+    labels, pairs = pl.read_parquet(folder / "labels.parquet"), pl.read_parquet(path, columns=["operator", "op1", "op2", "pair"])
+    catalogue = pl.read_parquet("data/heuristics.parquet")
+    frames = [pl.DataFrame(schema=SCHEMA)]
+    for operator in pairs["operator"].unique().sort():
+        of = listed(catalogue, operator, labels.filter(operator=operator)["heuristic"].unique().sort())
+        prompts = pairs.filter(operator=operator).sort("op1", "op2")  # the order of `members`, in which equal prompts are equal
+        frames.append(satisfied(prompts, of, members(database, operator, of)))
+    table = pl.concat(frames).select(pl.lit(subject).alias("subject"), pl.all()).sort("operator", "pair", "heuristic")
+    write_table(table, folder / "prompt_associations.parquet")
+
+
+def satisfied(prompts: pl.DataFrame, heuristics: list[Heuristic], holds: np.ndarray) -> pl.DataFrame:
+    """One row for each prompt and each heuristic that it satisfies; holds: bool (heuristics, prompts)."""
+    which, at = np.nonzero(holds)
+    names = pl.Series("heuristic", [heuristic.name for heuristic in heuristics], pl.String)
+    return prompts.select("operator", "pair")[at].with_columns(names[which])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
