@@ -80,10 +80,7 @@ def main(subject: str) -> None:
     database = Database({"cells": [Path("data/cells.parquet")]}, threads=1)
     votes = LayerStore(folder / "value_logits.h5")
     stores = [LayerStore(path) for path in sorted((folder / "activations").glob("*.h5"))]
-    code = [
-        Path(__file__),
-        *(Path(__file__).parent / "lib" / f"{name}.py" for name in ("judging", "relabelling", "matching", "answer_sets")),
-    ]
+    code = [Path(__file__), *(Path(__file__).parent / "lib").glob("*.py")]
     inputs = [Path("data/heuristics.parquet"), folder / "value_logits.h5", *(store.path for store in stores)]
     parts = {name: Parts(folder / f"{name}.parquet", digest([*code, *inputs], settings, scored.answer_sets)) for name in SCHEMAS}
     todo = [(store, layer) for store in stores for layer in store.layers]
