@@ -16,7 +16,7 @@ setup: .venv/installed
 	touch $@
 
 test: setup
-	python -m pytest $(if $(MICRO),--micro $(MICRO))
+	python -m pytest $(if $(MICRO),--micro=$(MICRO))
 
 bench: setup
 	python -m tests.bench
