@@ -19,7 +19,7 @@ def test_what_was_planted_is_found_and_noise_is_not(micro: Path):
     labels = planted(micro, "labels")
     right = truth.join(labels, on=[*KEYS, "heuristic"])
     found = right.filter(grade="exact").select(KEYS).n_unique() / truth.filter(grade="exact").select(KEYS).n_unique()
-    assert found > 0.5  # of 20 operands; at 300 it is the bar of .95 (table label_setting)
+    assert found > 0.9  # not controlled for chance, for which 20 operands are too few; at 300 see the table label_setting
     noise = truth.filter(grade="noise").select(KEYS).unique()
     assert len(noise) > 50
     labelled = noise.join(labels.select(KEYS).unique(), on=KEYS)
@@ -28,13 +28,13 @@ def test_what_was_planted_is_found_and_noise_is_not(micro: Path):
 
 def test_the_setting_is_what_the_calibration_says(micro: Path):
     [setting] = pl.read_parquet(micro / "data/label_setting.parquet").rows(named=True)
-    calibration = pl.read_parquet(micro / "data/label_calibration.parquet").filter(grade="all", kind="all", level=0.05)
+    calibration = pl.read_parquet(micro / "data/label_calibration.parquet").filter(grade="all", kind="all", level=setting["level"])
     rows = calibration.filter(pl.col("labels") > 0).with_columns(f1=2 * pl.col("right_labels") / (pl.col("labels") + pl.col("planted")))
     assert setting["f1"] == rows["f1"].max()
     for subject in ("abacus", "planted"):
         labels = pl.read_parquet(micro / f"data/{subject}/labels.parquet")
         assert (labels["corrected"] >= setting["threshold"] - 1e-6).all()
-        assert (labels["q_value"] <= 0.05).all()
+        assert (labels["q_value"] <= setting["level"]).all()
 
 
 def test_silencing_a_planted_heuristic_breaks_exactly_its_prompts(micro: Path):
