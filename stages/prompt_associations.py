@@ -1,13 +1,14 @@
-"""Says which prompts each labelled heuristic is about: those whose own cell satisfies it.
+"""Says which prompts each heuristic with neurons is about: those whose own cell satisfies it.
 
-Reads data/heuristics.parquet and the subject's pairs.parquet and labels.parquet; writes data/<subject>/prompt_associations.parquet.
-A prompt without a row of a heuristic is not associated with it, whether or not it was ever looked at.
+Reads data/heuristics.parquet and the subject's pairs.parquet and heuristic_neurons.parquet; writes
+data/<subject>/prompt_associations.parquet. A prompt without a row of a heuristic is not associated
+with it, whether or not it was ever looked at.
 
-Table prompt_associations: the labelled heuristics that the clean prompt of each pair satisfies
+Table prompt_associations: the heuristics that the clean prompt of each pair satisfies
     subject    VARCHAR  the model
     operator   VARCHAR  of the clean prompt
     pair       INTEGER  as in pairs, of both splits
-    heuristic  VARCHAR  a heuristic that some neuron is labelled with on this operator
+    heuristic  VARCHAR  one that some neuron stands for on this operator, as in heuristic_neurons
 """
 
 import sys
@@ -28,11 +29,12 @@ def main(subject: str) -> None:
     folder = Path("data") / subject
     path = folder / "pairs.parquet"
     database = Database({"cells": [path]}, threads=1)  # the prompts stand in for the cells: a predicate is about one at a time
-    labels, pairs = pl.read_parquet(folder / "labels.parquet"), pl.read_parquet(path, columns=["operator", "op1", "op2", "pair"])
+    named = pl.read_parquet(folder / "heuristic_neurons.parquet", columns=["operator", "heuristic"]).unique()
+    pairs = pl.read_parquet(path, columns=["operator", "op1", "op2", "pair"])
     catalogue = pl.read_parquet("data/heuristics.parquet")
     frames = [pl.DataFrame(schema=SCHEMA)]
     for operator in pairs["operator"].unique().sort():
-        of = listed(catalogue, operator, labels.filter(operator=operator)["heuristic"].unique().sort())
+        of = listed(catalogue, operator, named.filter(operator=operator)["heuristic"].sort())
         prompts = pairs.filter(operator=operator).sort("op1", "op2")  # the order of `members`, in which equal prompts are equal
         frames.append(satisfied(prompts, of, members(database, operator, of)))
     table = pl.concat(frames).select(pl.lit(subject).alias("subject"), pl.all()).sort("operator", "pair", "heuristic")

@@ -2,7 +2,7 @@
 
 `python -m stages.runs EXPERIMENT SUBJECT` reads data/<subject>/<experiment>_interventions.parquet, pairs.parquet and means.h5
 and writes data/<subject>/runs/<experiment>.parquet: every stage <experiment>_runs of dvc.yaml is this file, and an experiment
-of your own needs no Python. Stopped half-way, it goes on behind the last finished block of interventions.
+of your own needs no Python. Stopped half-way, it goes on behind the last finished blocks of interventions.
 
 Table runs: what a subject says under interventions, one row per intervention and pair of prompts
     subject                     VARCHAR  the model
@@ -57,21 +57,36 @@ def main(experiment: str, subject: str) -> None:
     code = [Path(__file__), *(Path(__file__).parent / "lib/model").glob("*.py")]
     key = digest([*inputs, *code], checkpoint.fingerprint(chosen.source), chosen, settings)
     parts = Parts(folder / "runs" / f"{experiment}.parquet", key)
-    missing = parts.missing(len(blocks))
-    sizes = [len(block.pairs) * len(block.interventions) for block in blocks]
+    bundles = bundled(blocks, executor.sizes.results())
+    missing = parts.missing(len(bundles))
+    sizes = [sum(block.runs for block in bundle) for bundle in bundles]
     with tqdm(total=sum(sizes), desc=f"{experiment} {subject}", unit="run", unit_scale=True) as bar:
         bar.update(sum(sizes) - sum(sizes[number] for number in missing))
         for number in missing:
-            parts.write(number, rows(executor, blocks[number], experiment, subject, bar))
-    parts.finish(len(blocks), pl.DataFrame(schema=SCHEMA))
+            parts.write(number, rows(executor, bundles[number], experiment, subject, bar))
+    parts.finish(len(bundles), pl.DataFrame(schema=SCHEMA))
 
 
-def rows(executor: Executor, block: Block, experiment: str, subject: str, bar: tqdm) -> pl.DataFrame:
-    """The rows of the table `runs` of one block, in order."""
+def bundled(blocks: Sequence[Block], most: int) -> list[list[Block]]:
+    """Consecutive blocks, together at most `most` runs or a single block: a file for each small one would take longer than running it."""
+    bundles: list[list[Block]] = []
+    free = 0
+    for block in blocks:
+        if block.runs > free:
+            bundles.append([])
+            free = most
+        bundles[-1].append(block)
+        free -= block.runs
+    return bundles
+
+
+def rows(executor: Executor, blocks: Sequence[Block], experiment: str, subject: str, bar: tqdm) -> pl.DataFrame:
+    """The rows of the table `runs` of some blocks, in order."""
     frames = []
-    for batch, measured in executor.run(block):
-        frames.append(_frame(batch, block.pairs, measured))
-        bar.update(len(frames[-1]))
+    for block in blocks:
+        for batch, measured in executor.run(block):
+            frames.append(_frame(batch, block.pairs, measured))
+            bar.update(len(frames[-1]))
     constants = [pl.lit(subject).alias("subject"), pl.lit(experiment).alias("experiment")]
     whole = pl.concat(frames).with_columns(constants).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
     return whole.sort("intervention", "pair")

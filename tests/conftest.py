@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from filelock import FileLock
 from transformers import AutoModelForCausalLM, GPTJConfig, GPTNeoXConfig, LlamaConfig, Olmo2Config
 
 from stages.lib.model import tokenizer as tokenizers
@@ -76,12 +77,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, worker_id: str) -> Path:
     """The micro project after one `dvc repro`; tests only read it."""
     if ready := request.config.getoption("--micro"):
         return Path(ready)
-    folder = copy_project(tmp_path_factory.mktemp("micro"))
-    run_in(folder, "dvc", "repro", "--quiet")
+    own = tmp_path_factory.getbasetemp()
+    folder = (own if worker_id == "master" else own.parent) / "micro"  # one for all processes of the tests
+    made = folder.with_suffix(".made")
+    with FileLock(folder.with_suffix(".lock")):
+        if not made.exists():
+            run_in(copy_project(folder), "dvc", "repro", "--quiet")
+            made.touch()
     return folder
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import yaml
 
+from stages.lib.params.sections import key_of
+from tests.report_files import read_by
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -26,7 +29,7 @@ def modules(stage: str) -> set[str]:
     """The project's own files that the stage's command runs, itself included."""
     path = source(stage)
     start = [path] if path.suffix == ".py" else [ROOT / "stages/lib/sql.py"]
-    found, todo = {path}, list(start)
+    found, todo = {path} | read_by(stage), list(start)
     while todo:
         current = todo.pop()
         found.add(current)
@@ -58,7 +61,7 @@ def sections(stage: str) -> set[str]:
         return {section for section in stages()[stage].get("params", []) if any(f"${key}" in text for key in _read()[section])}
     if "check(Params" in text:
         return set(_read())
-    used = {name.lower() for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
+    used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
     return used | ({"subjects.${key}"} if "load_subject(" in text else set())
 
 

@@ -42,7 +42,10 @@ SETTINGS: dict[str, Any] = {
     "scores": {"neurons_at_once": 24, "threads": 1},
     "nulls": {"draws": {"add": 100, "subtract": 100, "multiply": 100, "divide": 100}, "neurons_at_once": 24, "threads": 1},
     "labels": {"level": 1.0},  # 20 operands are too few to tell heuristics from chance
-    "knockouts": {"fewest_neurons": 1, "control_draws": 2},
+    "knockouts": {"fewest_neurons": 1, "most_heuristics": 8, "control_draws": 2, "knockout_replicates": 20, "flips": 100},
+    "prompt_knockouts": {"neurons_per_layer": [2, 8]},
+    "faults": {"prompts": 4},
+    "report": {"neurons_listed": 20, "neurons_drawn": 6, "map_side": 20, "detail_side": 10},
     "spectra": {"components": 4, "neurons_at_once": 24},
     "explained": {"threads": 1},
     "portraits": {"detail": 10},

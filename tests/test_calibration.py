@@ -42,7 +42,7 @@ def test_silencing_a_planted_heuristic_breaks_exactly_its_prompts(micro: Path):
     votes = pl.read_parquet(micro / "data/planted_truth.parquet").filter("votes").select(*KEYS, "heuristic")
     labelled = votes.join(planted(micro, "labels").select(*KEYS, "heuristic", here=True), on=[*KEYS, "heuristic"], how="left")
     whole = labelled.group_by("operator", "heuristic").agg(pl.col("here").fill_null(False).all()).filter("here")
-    knocked = planted(micro, "knockouts_by_heuristic").filter(arm="heuristic").join(whole, on=["operator", "heuristic"])
+    knocked = planted(micro, "knockouts_by_heuristic").filter(arm="heuristic", membership="label").join(whole, on=["operator", "heuristic"])
     about = knocked.filter(pl.col("prompts_associated") > 0)
     assert about.select("operator", "heuristic").n_unique() >= 3
     assert set(about["ablation"]) == {"zero", "mean"}

@@ -196,6 +196,21 @@ def test_neither_the_order_of_rows_nor_the_size_of_a_pass_matters(kind: str):
             np.testing.assert_allclose(other[key], values, rtol=1e-12, atol=1e-12)
 
 
+def test_an_intervention_on_one_pair_says_what_it_says_on_all(kind: str):
+    loaded, table = subject(kind, torch.float64), pair_table(7, [(5, 5), (8, 8), (5, 5)])
+    patches = [
+        [{"component": "neuron", "layer": 1, "units": [n], "position": "last", "key_position": None, "replacement": "zero"}]
+        for n in range(4)
+    ]
+    listed, runner = intervention_table(patches, [None] * 4), executor.Executor(loaded, None, rows=400, memory=1 << 28)
+    whole = measured(runner, table, interventions.read(listed, loaded.architecture, ROLES))
+    chosen = pl.Series("pair", [*table["pair"][:2], None, table["pair"][2]], pl.Int32)
+    single = measured(runner, table, interventions.read(listed.with_columns(chosen), loaded.architecture, ROLES))
+    assert set(single) == {(i, pair) for i, only in enumerate(chosen) for pair in table["pair"] if only in (None, pair)}
+    for key, values in single.items():
+        np.testing.assert_allclose(values, whole[key], rtol=1e-12, atol=1e-12)
+
+
 def test_no_patch_is_the_clean_run(kind: str):
     loaded, table = subject(kind), pair_table(6, [(5, 5), (8, 8)])
     rows = interventions.read(intervention_table([[]], [None]), loaded.architecture, ROLES)

@@ -46,6 +46,13 @@ def test_prompts_that_do_not_exist_are_named():
         interventions.read(intervention_table([[NEURON]], [None]).with_columns(split=pl.lit("test")), architecture, ROLES)
 
 
+def test_a_pair_that_does_not_exist_is_named():
+    loaded, table = subject("llama"), pair_table(0, [(5, 5)] * 2)
+    rows = interventions.read(intervention_table([[NEURON]], [None]).with_columns(pair=pl.lit(7)), loaded.architecture, ROLES)
+    with pytest.raises(interventions.InterventionError, match="intervention 0: pair 7 does not exist"):
+        executor.Executor(loaded, None, rows=100, memory=1 << 28).plan(table, rows)
+
+
 def test_two_patches_of_one_value_are_refused():
     whole = {**NEURON, "component": "mlp", "units": None, "position": "all"}
     with pytest.raises(interventions.InterventionError, match=r"intervention 0 replaces neuron values of layer 1 at .* twice"):

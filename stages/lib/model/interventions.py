@@ -5,7 +5,7 @@ meaning but runs nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
@@ -42,31 +42,37 @@ class Patch:
 
 @dataclass(frozen=True)
 class Intervention:
-    """Patches applied together, to the prompts of one operator and split (None: of any). No patch: the clean run."""
+    """Patches applied together, to the prompts of one operator and split (None: of any), or to one pair's. No patch: the clean run."""
 
     number: int
     operator: str | None
     split: str | None
     patches: tuple[Patch, ...]
+    pair: int | None = None
 
     def at(self, layer: int) -> tuple[Patch, ...]:
         return tuple(p for p in self.patches if p.layer == layer)
 
 
 def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) -> list[Intervention]:
-    """The interventions of a table, in order of their number. Raises InterventionError on the first row that cannot be run."""
+    """The interventions of a table, in order of their number. Raises InterventionError on the first row that cannot be run.
+
+    A column `pair` is optional: a number there says that the row is meant for this pair alone.
+    """
     columns = ["intervention", "operator", "split", "component", "layer", "units", "position", "key_position", "replacement"]
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise InterventionError(f"a table of interventions needs the columns {', '.join(missing)}")
     found: dict[int, Intervention] = {}
     patches: dict[int, list[Patch]] = {}
-    for number, operator, split, component, layer, units, position, key_position, replacement in table.select(columns).iter_rows():
+    pair_of = pl.col("pair") if "pair" in table.columns else pl.lit(None, pl.Int32).alias("pair")
+    rows = table.select(*columns, pair_of).iter_rows()
+    for number, operator, split, component, layer, units, position, key_position, replacement, pair in rows:
         if number not in found:
             _among(number, "operator", operator, [None, *get_args(Operator)])
             _among(number, "split", split, [None, *SPLITS])
-            found[number], patches[number] = Intervention(number, operator, split, ()), []
-        if (found[number].operator, found[number].split) != (operator, split):
+            found[number], patches[number] = Intervention(number, operator, split, (), pair), []
+        if (found[number].operator, found[number].split, found[number].pair) != (operator, split, pair):
             raise InterventionError(f"intervention {number}: its rows name different prompts")
         if component != "none":
             packed = None if units is None else np.array(sorted(units), np.int32).tobytes()
@@ -77,7 +83,7 @@ def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) 
         _check_apart(number, several)
     order = sorted(found)
     key = lambda p: (p.layer, p.component, p.position, p.units or b"")  # noqa: E731
-    return [Intervention(n, found[n].operator, found[n].split, tuple(sorted(patches[n], key=key))) for n in order]
+    return [replace(found[n], patches=tuple(sorted(patches[n], key=key))) for n in order]
 
 
 def _among(number: int, what: str, value: object, allowed: Sequence) -> None:

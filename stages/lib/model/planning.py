@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from stages.lib.model.checkpoint import Checkpoint
-from stages.lib.model.interventions import ALL, Intervention
+from stages.lib.model.interventions import ALL, Intervention, InterventionError
 from stages.lib.model.pairs import Pairs
 
 FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects take, whatever is run
@@ -18,6 +18,10 @@ class Block:
 
     pairs: Pairs
     interventions: tuple[Intervention, ...]
+
+    @property
+    def runs(self) -> int:
+        return len(self.pairs) * len(self.interventions)
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,18 @@ def plan(
 ) -> list[Block]:
     """The work of running `interventions` on the pairs of `table` that they name, in blocks of at most about `most_results` rows.
 
-    groups: splits pairs into groups that are run together.
+    groups: splits pairs into groups that are run together. Raises InterventionError where one names a pair that is not in `table`.
     """
-    chosen: dict[tuple[str | None, str | None], list[Intervention]] = {}
+    known = set(table["pair"])
     for one in interventions:
-        chosen.setdefault((one.operator, one.split), []).append(one)
+        if one.pair is not None and one.pair not in known:
+            raise InterventionError(f"intervention {one.number}: pair {one.pair} does not exist; take one of the table `pairs`, or none")
+    chosen: dict[tuple[str | int | None, ...], list[Intervention]] = {}
+    for one in interventions:
+        chosen.setdefault((one.operator, one.split, one.pair), []).append(one)
     blocks = []
-    for (operator, split), members in chosen.items():
-        wanted = [pl.col(name) == value for name, value in (("operator", operator), ("split", split)) if value is not None]
+    for named, members in chosen.items():
+        wanted = [pl.col(name) == value for name, value in zip(("operator", "split", "pair"), named, strict=True) if value is not None]
         for pairs in groups(table.filter(wanted) if wanted else table):
             entries: dict[tuple[int, int], list[Intervention]] = {}
             for one in members:

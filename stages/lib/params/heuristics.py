@@ -84,9 +84,3 @@ class Labels(Section):
 
 class LabelCalibration(Section):
     levels: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
-
-
-class Knockouts(Section):
-    fewest_neurons: Count
-    control_draws: Count
-    knockout_seed: Seed

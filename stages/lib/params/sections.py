@@ -1,10 +1,11 @@
 """How params.yaml is read: sections are frozen models, checked when loaded.
 
 An unknown or missing key, a wrong type or a value out of range raises ParamsError, which names the key, the value and
-what is allowed. A section's class is named after it: `load(Train)` is the section `train`.
+what is allowed. A section's class is named after it: `load(LateLayers)` is the section `late_layers`.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -37,11 +38,16 @@ LoadedSection = TypeVar("LoadedSection", bound=Section)
 
 def load(section: type[LoadedSection]) -> LoadedSection:
     """The checked section of params.yaml that this class describes."""
-    name = section.__name__.lower()
+    name = key_of(section.__name__)
     raw = read()
     if name not in raw:
         raise ParamsError(f"{FILE} lacks the section {name}")
     return check(section, raw[name], name)
+
+
+def key_of(name: str) -> str:
+    """The key in params.yaml of the section that a class of this name describes."""
+    return re.sub("(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def read() -> dict[str, Any]:

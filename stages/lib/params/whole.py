@@ -1,14 +1,18 @@
 """The whole of params.yaml, for what must be sure of all of it before any work starts."""
 
+from stages.lib.params.causal import Knockouts, PromptKnockouts
 from stages.lib.params.circuits import Bootstrap, Circuit, ComponentStability, HeadCircuits, Pairs, SmallestCircuits
 from stages.lib.params.corpus import Cells, Facts, Tasks
 from stages.lib.params.explained import Explained, Spectra
+from stages.lib.params.failures import FailureInputs, Failures, FailureTests
+from stages.lib.params.faults import Faults
 from stages.lib.params.figures import Figures
 from stages.lib.params.heuristic_figures import Portraits
-from stages.lib.params.heuristics import Heuristics, Knockouts, LabelCalibration, Labels, Matches, Nulls, Overlaps, Scores
+from stages.lib.params.heuristics import Heuristics, LabelCalibration, Labels, Matches, Nulls, Overlaps, Scores
 from stages.lib.params.neurons import AttributionAgreement, NeuronCircuits, NeuronEffects, OperatorOverlaps
 from stages.lib.params.planted import Planted
 from stages.lib.params.reading import LateLayers, Probes
+from stages.lib.params.report import Report
 from stages.lib.params.sections import Section
 from stages.lib.params.subjects import Dump, Runs, Subjects
 from stages.lib.params.training import Train
@@ -45,7 +49,13 @@ class Params(Section):
     labels: Labels
     label_calibration: LabelCalibration
     knockouts: Knockouts
+    prompt_knockouts: PromptKnockouts
+    failures: Failures
+    failure_tests: FailureTests
+    failure_inputs: FailureInputs
+    faults: Faults
     spectra: Spectra
     explained: Explained
     portraits: Portraits
     figures: Figures
+    report: Report

@@ -1,0 +1,90 @@
+-- Do cells that fail have other heuristics than cells that are answered correctly (Sec. 5, Fig. 9)? Every cell counts; none is drawn.
+--
+-- Cohen's d is the difference in pooled standard deviations; its interval lets either side have a variance of its own (delta method,
+-- Welch's degrees of freedom). The auc is the Mann-Whitney statistic; its interval is Wilson's, for as many comparisons as give the
+-- variance of DeLong et al. 1988 or, where that is 0, as the smaller side has cells. Intervals take cells for independent draws of
+-- more such cells. Where one side has fewer than 2 cells, there are only counts and means.
+--
+-- subject          VARCHAR  the model
+-- operator         VARCHAR  add, subtract, multiply or divide
+-- membership       VARCHAR  as in failures
+-- measure          VARCHAR  associated_neurons or answer_contribution, as in failures
+-- cells_correct    BIGINT   cells that are answered correctly
+-- cells_incorrect  BIGINT   cells that are not
+-- mean_correct     DOUBLE   mean of the measure over correct cells; null where there are none
+-- mean_incorrect   DOUBLE   over incorrect ones
+-- difference       DOUBLE   mean_incorrect - mean_correct
+-- d                DOUBLE   Cohen's d of that difference; null where the measure does not vary
+-- d_ci_low         DOUBLE   lower end of d's interval, whose confidence is that of $normal standard errors of a normal distribution
+-- d_ci_high        DOUBLE   upper end
+-- auc              DOUBLE   probability that a random incorrect cell has more than a random correct one; as much counts half
+-- auc_ci_low       DOUBLE   lower end of its interval, of the same confidence
+-- auc_ci_high      DOUBLE   upper end
+with
+    measured as (
+        unpivot (
+            select operator, membership, correct, associated_neurons::double as associated_neurons,
+                answer_contribution::double as answer_contribution
+            from failures
+        ) on associated_neurons, answer_contribution into name measure value value
+    ),
+    sides as (
+        select operator, membership, measure, count(*) filter (correct) as n1, count(*) filter (not correct) as n2,
+            avg(value) filter (correct) as mean1, avg(value) filter (not correct) as mean2,
+            var_samp(value) filter (correct) as variance1, var_samp(value) filter (not correct) as variance2
+        from measured group by all
+    ),
+    pooled as (
+        select *, ((n1 - 1) * variance1 + (n2 - 1) * variance2) / (n1 + n2 - 2) as variance,
+            variance1 / n1 as part1, variance2 / n2 as part2
+        from sides where least(n1, n2) >= 2
+    ),
+    effects as (
+        select operator, membership, measure, (mean2 - mean1) / sqrt(variance) as d,
+            sqrt((part1 + part2) / variance  -- of the difference, and of what it is divided by
+                + d ** 2 * ((n1 - 1) * variance1 ** 2 + (n2 - 1) * variance2 ** 2) / (2 * (n1 + n2 - 2) ** 2 * variance ** 2)) as error,
+            (part1 ** 2 / (n1 - 1) + part2 ** 2 / (n2 - 1)) / (part1 + part2) ** 2 as unfree,  -- 1 / Welch's degrees of freedom
+            $normal + ($normal ** 3 + $normal) / 4 * unfree  -- quantile of Student's t, by Cornish and Fisher
+                + (5 * $normal ** 5 + 16 * $normal ** 3 + 3 * $normal) / 96 * unfree ** 2 as quantile
+        from pooled where variance > 0
+    ),
+    valued as (
+        select operator, membership, measure, value, count(*) filter (correct) as correct, count(*) filter (not correct) as incorrect
+        from measured group by all
+    ),
+    placed as (  -- twice the cells of the other side that each one beats, so that ties are whole numbers too
+        select operator, membership, measure, correct, incorrect,
+            2 * sum(correct) over lower - correct as beaten, 2 * sum(incorrect) over higher - incorrect as beaten_by
+        from valued
+        window
+            lower as (partition by operator, membership, measure order by value),
+            higher as (partition by operator, membership, measure order by value desc)
+    ),
+    compared as (
+        select operator, membership, measure, n1, n2, sum(incorrect * beaten) as wins,
+            n2 * sum(incorrect * beaten * beaten) - wins * wins as spread2,
+            n1 * sum(correct * beaten_by * beaten_by) - wins * wins as spread1
+        from placed join pooled using (operator, membership, measure) group by operator, membership, measure, n1, n2
+    ),
+    areas as (
+        select operator, membership, measure, wins / (2 * n1 * n2) as auc,
+            (spread1 / (n1 - 1) + spread2 / (n2 - 1)) / (2 * n1 * n2) ** 2 as variance,
+            coalesce(auc * (1 - auc) / nullif(variance, 0), least(n1, n2)) as comparisons,
+            $normal ** 2 / comparisons as doubt
+        from compared
+    ),
+    intervals as (
+        select operator, membership, measure, auc, (auc + doubt / 2) / (1 + doubt) as centre,
+            sqrt(doubt * auc * (1 - auc) + doubt ** 2 / 4) / (1 + doubt) as reach,
+            greatest(centre - reach, 0) as auc_ci_low, least(centre + reach, 1) as auc_ci_high
+        from areas
+    )
+select
+    $subject as subject, operator, membership, measure, n1 as cells_correct, n2 as cells_incorrect,
+    mean1 as mean_correct, mean2 as mean_incorrect, mean2 - mean1 as difference,
+    d, d - quantile * error as d_ci_low, d + quantile * error as d_ci_high,
+    auc, auc_ci_low, auc_ci_high
+from sides
+left join effects using (operator, membership, measure)
+left join intervals using (operator, membership, measure)
+order by operator, membership, measure
