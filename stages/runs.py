@@ -42,6 +42,8 @@ SCHEMA = {
     "counterfactual_probability": pl.Float32, "predicted": pl.Int32, "correct": pl.Boolean,
 }  # fmt: skip
 
+TOGETHER = 10_000  # runs on single pairs that are written, and lost when interrupted, together
+
 
 def main(experiment: str, subject: str) -> None:
     chosen, settings = load_subject(subject), load(Runs)
@@ -57,7 +59,7 @@ def main(experiment: str, subject: str) -> None:
     code = [Path(__file__), *(Path(__file__).parent / "lib/model").glob("*.py")]
     key = digest([*inputs, *code], checkpoint.fingerprint(chosen.source), chosen, settings)
     parts = Parts(folder / "runs" / f"{experiment}.parquet", key)
-    bundles = bundled(blocks, executor.sizes.results())
+    bundles = bundled(blocks)
     missing = parts.missing(len(bundles))
     sizes = [sum(block.runs for block in bundle) for bundle in bundles]
     with tqdm(total=sum(sizes), desc=f"{experiment} {subject}", unit="run", unit_scale=True) as bar:
@@ -67,14 +69,15 @@ def main(experiment: str, subject: str) -> None:
     parts.finish(len(bundles), pl.DataFrame(schema=SCHEMA))
 
 
-def bundled(blocks: Sequence[Block], most: int) -> list[list[Block]]:
-    """Consecutive blocks, together at most `most` runs or a single block: a file for each small one would take longer than running it."""
+def bundled(blocks: Sequence[Block]) -> list[list[Block]]:
+    """What is written together: a block, or consecutive blocks on one pair each, for which a file would take longer than the runs."""
     bundles: list[list[Block]] = []
     free = 0
     for block in blocks:
-        if block.runs > free:
+        single = block.interventions[0].pair is not None
+        if not single or block.runs > free:
             bundles.append([])
-            free = most
+            free = TOGETHER if single else 0
         bundles[-1].append(block)
         free -= block.runs
     return bundles

@@ -111,14 +111,15 @@ def test_what_is_missing_is_said(reader: Reader):
 def test_a_table_of_a_later_stage_appears_once_it_is_there(reader: Reader, page: Path, micro: Path, tmp_path: Path):
     folder = project(micro, tmp_path / "later")
     shutil.copytree(page.parents[1] / "data/report", folder / "data/report")
-    (folder / "data/claims.parquet").unlink(missing_ok=True)
+    setting = pl.read_parquet(micro / "data/label_setting.parquet")
+    (folder / "data/label_setting.parquet").unlink()
     later = Reader(reader.driver, folder / "reports/index.html")
     run_in(folder, "python", "-m", "stages.report")
-    assert "There is no table claims" in later.open().text("#claims-table .rows")
-    claims = {"claim": ["a"], "source": ["b"], "published": [0.96], "subject": ["abacus"], "verdict": ["reproduced"]}
-    pl.DataFrame(claims).write_parquet(folder / "data/claims.parquet")
+    assert "There is no table label_setting" in later.open().text("#setting-table .rows")
+    setting.write_parquet(folder / "data/label_setting.parquet")
     run_in(folder, "python", "-m", "stages.report")
-    assert later.open().rows("#claims-table") == [{name: str(values[0]) for name, values in claims.items()}]
+    [row] = later.open().rows("#setting-table")
+    assert float(row["threshold"]) == pytest.approx(setting["threshold"][0])
 
 
 def test_the_browser_shows_the_picked_neuron(reader: Reader, page: Path):

@@ -1,6 +1,7 @@
 """The stage that carries out interventions: stopped half-way, resumed, and held against the tables it is made from."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -154,3 +155,14 @@ def test_a_digest_knows_contents_names_and_facts(tmp_path: Path):
     digests.append(digest([first, second]))
     assert len(set(digests)) == 4
     assert digest([second, first]) == digests[3]
+
+
+def test_only_blocks_on_one_pair_are_written_together(monkeypatch: pytest.MonkeyPatch):
+    def block(runs_of: int, pair: int | None) -> SimpleNamespace:
+        return SimpleNamespace(runs=runs_of, interventions=[SimpleNamespace(pair=pair)])
+
+    monkeypatch.setattr(runs, "TOGETHER", 10)
+    blocks = [block(3, None), block(3, None), *(block(4, n) for n in range(5)), block(20, 7), block(1, 8), block(2, None), block(1, 9)]
+    bundles = runs.bundled(blocks)
+    assert [one for bundle in bundles for one in bundle] == blocks
+    assert [[one.runs for one in bundle] for bundle in bundles] == [[3], [3], [4, 4], [4, 4], [4], [20], [1], [2], [1]]
