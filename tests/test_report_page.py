@@ -115,10 +115,10 @@ def test_a_table_of_a_later_stage_appears_once_it_is_there(reader: Reader, page:
     (folder / "data/label_setting.parquet").unlink()
     later = Reader(reader.driver, folder / "reports/index.html")
     run_in(folder, "python", "-m", "stages.report")
-    assert "There is no table label_setting" in later.open().text("#setting-table .rows")
+    assert "There is no table label_setting" in later.open().text("#setting .rows")
     setting.write_parquet(folder / "data/label_setting.parquet")
     run_in(folder, "python", "-m", "stages.report")
-    [row] = later.open().rows("#setting-table")
+    [row] = later.open().rows("#setting")
     assert float(row["threshold"]) == pytest.approx(setting["threshold"][0])
 
 
