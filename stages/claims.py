@@ -31,9 +31,10 @@ from stages.lib.sql import Database, subject_files
 
 CLAIMS = Path(__file__).parent / "lib" / "claims.yaml"
 TABLES = [
-    "architecture.parquet", "attention_sources.parquet", "circuit_heads.parquet", "classified_share.parquet", "failure_tests.parquet",
-    "faithfulness.parquet", "knockout_tests.parquet", "knockouts_by_neuron.parquet", "knockouts_by_prompt.parquet",
-    "late_layers.parquet", "operator_overlaps.parquet", "probes.parquet", "smallest_circuits.parquet",
+    "architecture.parquet", "attention_sources.parquet", "circuit_heads.parquet", "classified_share.parquet",
+    "failure_controls.parquet", "failure_tests.parquet", "faithfulness.parquet", "knockout_tests.parquet",
+    "knockouts_by_neuron.parquet", "knockouts_by_prompt.parquet", "late_layers.parquet", "operator_overlaps.parquet", "probes.parquet",
+    "smallest_circuits.parquet", "trajectory",
 ]  # fmt: skip
 VERDICTS = {True: "reproduced", False: "not reproduced", None: "not testable here"}
 SCHEMA = {
@@ -51,10 +52,14 @@ def main(subject: str) -> None:
 
 
 def judged(entry: dict[str, Any], database: Database, subject: str) -> list[dict[str, Any]]:
-    """The rows of one statement: of the operators that the query or the study speaks of, in order; of all where neither names one."""
+    """The rows of one statement: of the operators that the query or the study speaks of, in order; of all where neither names one.
+
+    A query of a table that nobody made, its `needs`, is not asked.
+    """
     published = dict(entry["published"])
     of = published.pop("of")
-    asked = database.sql(entry["query"], subject=subject).pl().rows(named=True) if "query" in entry else []
+    testable = "query" in entry and entry.get("needs") in (None, *database.tables())
+    asked = database.sql(entry["query"], subject=subject).pl().rows(named=True) if testable else []
     measured = {row["operator"]: row for row in asked}
     if len(measured) < len(asked):
         raise ValueError(f"the query of claim {entry['claim']} gives two rows for one operator")

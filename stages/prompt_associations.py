@@ -1,6 +1,6 @@
-"""Says which prompts each heuristic with neurons is about: those whose own cell satisfies it.
+"""Says which prompts each heuristic that any neuron comes near is about: those whose own cell satisfies it.
 
-Reads data/heuristics.parquet and the subject's pairs.parquet and heuristic_neurons.parquet; writes
+Reads data/heuristics.parquet and the subject's pairs.parquet and scores.parquet; writes
 data/<subject>/prompt_associations.parquet. A prompt without a row of a heuristic is not associated
 with it, whether or not it was ever looked at.
 
@@ -8,7 +8,7 @@ Table prompt_associations: the heuristics that the clean prompt of each pair sat
     subject    VARCHAR  the model
     operator   VARCHAR  of the clean prompt
     pair       INTEGER  as in pairs, of both splits
-    heuristic  VARCHAR  one that some neuron stands for on this operator, as in heuristic_neurons
+    heuristic  VARCHAR  one that some neuron has a row of in scores, on this operator
 """
 
 import sys
@@ -29,7 +29,7 @@ def main(subject: str) -> None:
     folder = Path("data") / subject
     path = folder / "pairs.parquet"
     database = Database({"cells": [path]}, threads=1)  # the prompts stand in for the cells: a predicate is about one at a time
-    named = pl.read_parquet(folder / "heuristic_neurons.parquet", columns=["operator", "heuristic"]).unique()
+    named = pl.read_parquet(folder / "scores.parquet", columns=["operator", "heuristic"]).unique()
     pairs = pl.read_parquet(path, columns=["operator", "op1", "op2", "pair"])
     catalogue = pl.read_parquet("data/heuristics.parquet")
     frames = [pl.DataFrame(schema=SCHEMA)]

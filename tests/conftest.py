@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -89,6 +89,23 @@ def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
             run_in(copy_project(folder), "dvc", "repro", "--quiet")
             made.touch()
     return folder
+
+
+@pytest.fixture(scope="session")
+def page(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report page of the micro project; tests only read it."""
+    from tests.browsing import build, project  # they need what is defined above
+
+    return build(project(micro, tmp_path_factory.mktemp("page") / "project"))
+
+
+@pytest.fixture(scope="module")
+def reader(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """Someone who looks at it in a real Chromium."""
+    from tests.browsing import reading
+
+    with reading(page, tmp_path_factory.mktemp("profile")) as someone:
+        yield someone
 
 
 @pytest.fixture

@@ -58,11 +58,18 @@ def sections(stage: str) -> set[str]:
     path = source(stage)
     text = path.read_text()
     if path.suffix == ".sql":
-        return {section for section in stages()[stage].get("params", []) if any(f"${key}" in text for key in _read()[section])}
+        first = {"trajectory.${key}": next(iter(_read()["trajectory"].values()))}
+        return {name for name in stages()[stage].get("params", []) if any(f"${key}" in text for key in (_read() | first)[name])}
     if "check(Params" in text:
         return set(_read())
     used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
-    return used | ({"subjects.${key}"} if "load_subject(" in text else set())
+    return used | ({f"{subjects_of(stage)}.${{key}}"} if "load_subject(" in text else set())
+
+
+def subjects_of(stage: str) -> str:
+    """The section of params.yaml where a foreach stage finds its subjects: `subjects`, or with checkpoints `dumped`."""
+    each = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["foreach"]
+    return "subjects" if each == "${subjects}" else "dumped"
 
 
 def _read() -> dict:

@@ -12,6 +12,9 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
+SHIPPED = yaml.safe_load((ROOT / "params.yaml").read_text())
+HALFWAY = "abacus-step-00100"
+NO_POINTS = dict.fromkeys(f"abacus-step-{step:05}" for step in (250, 500, 1000, 1500, 2000, 3500))
 SETTINGS: dict[str, Any] = {
     "cells": {"largest_operand": 19, "largest_answer": 99},
     "facts": {"countries": 4, "people": 5, "things": 4, "languages": 3, "kinds": 2},
@@ -28,6 +31,16 @@ SETTINGS: dict[str, Any] = {
         "threads": 1,
     },
     "subjects": {"abacus": {"source": "data/models/abacus/step-00200", "revision": "step 200"}, "abacus-step-00000": None},
+    "checkpoints": {
+        **NO_POINTS,
+        HALFWAY: SHIPPED["subjects"]["abacus"] | {"source": "data/models/abacus/step-00100", "revision": "step 100"},
+    },
+    "trajectory": {
+        "abacus-step-00000": None,
+        **NO_POINTS,
+        HALFWAY: {"source": "data/models/abacus/step-00100", "step": 100, "last": "abacus"},
+        "abacus": {"source": "data/models/abacus/step-00200", "step": 200},
+    },
     "dump": {"threads": 1, "prompts_per_pass": 100, "cells_per_block": 140, "neurons_per_chunk": 8},
     "runs": {"threads": 1, "rows_per_pass": 600, "memory_mib": 128},
     "probes": {"prompts": 300, "fewest_prompts": 20},
@@ -59,6 +72,12 @@ def merged(base: dict, changes: dict) -> dict:
     return {k: v for k, v in whole.items() if v is not None}
 
 
+def changed(settings: dict[str, Any]) -> dict[str, Any]:
+    """The shipped settings with these changes; what they say twice is changed twice."""
+    whole = merged(SHIPPED, settings)
+    return whole | {"dumped": whole["subjects"] | whole["checkpoints"]}
+
+
 def copy_project(folder: Path, settings: dict[str, Any] | None = None) -> Path:
     """The project's files in a new Git repository, with micro settings, without outputs of any stage."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True)
@@ -66,8 +85,7 @@ def copy_project(folder: Path, settings: dict[str, Any] | None = None) -> Path:
         if (ROOT / name).is_file() and not name.startswith(("data/models", "reports/", "dvc.lock")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
-    base = yaml.safe_load((ROOT / "params.yaml").read_text())
-    (folder / "params.yaml").write_text(yaml.safe_dump(merged(base, SETTINGS if settings is None else settings), sort_keys=False))
+    (folder / "params.yaml").write_text(yaml.safe_dump(changed(SETTINGS if settings is None else settings), sort_keys=False))
     for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "micro"]):
         subprocess.run(["git", *command], cwd=folder, check=True)
     return folder

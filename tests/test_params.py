@@ -32,6 +32,12 @@ def test_the_shipped_settings_are_allowed():
         ({"tasks": {"shots": [0.5]}}, ["tasks", "shots must sum to 1"]),
         ({"subjects": {"abacus": {"operators": ["power"]}}}, ["subjects.abacus.operators", "power", "'add'"]),
         ({"subjects": {"Bad Name": GOOD["subjects"]["abacus"]}}, ["subjects", "Bad Name", "pattern"]),
+        ({"checkpoints": {"abacus": GOOD["subjects"]["abacus"]}}, ["abacus is both a subject and a checkpoint"]),
+        ({"subjects": {"other": GOOD["subjects"]["abacus"]}}, ["dumped must be the subjects and the checkpoints"]),
+        ({"trajectory": {"planted": {"source": "data/models/planted", "step": 1, "last": "other"}}}, ["trajectory.planted", "its last"]),
+        ({"trajectory": {"other": {"source": "x", "step": 1, "last": "abacus"}}}, ["trajectory.other", "subject or a checkpoint"]),
+        ({"trajectory": {"abacus": {"source": "x"}}}, ["trajectory.abacus.source = 'x'", "step-06500"]),
+        ({"trajectory": {"abacus": {"step": -1}}}, ["trajectory.abacus.step", "-1", "greater than or equal to 0"]),
     ],
 )
 def test_a_wrong_value_is_named(change: dict, words: list[str]):
@@ -55,7 +61,7 @@ def test_an_unknown_subject_is_named(monkeypatch: pytest.MonkeyPatch):
 def test_a_stage_run_by_hand_names_what_is_wrong(micro: Path):
     done = run_in(micro, "python", "-m", "stages.dump", "llama", check=False)
     assert done.returncode == 1
-    assert done.stderr.strip() == "unknown subject 'llama'; params.yaml has the subjects abacus, planted"
+    assert done.stderr.strip() == "unknown subject 'llama'; params.yaml has the subjects abacus, planted; the checkpoints abacus-step-00100"
 
 
 def test_a_layer_that_the_model_lacks_is_named(monkeypatch: pytest.MonkeyPatch):
@@ -82,5 +88,6 @@ def test_every_key_is_commented():
             and not key.endswith(":")
             and line.startswith("  ")
             and not line.startswith("    ")
+            and key.partition(":")[0] not in GOOD["dumped"]  # names of models, which are the user's
         ):
             assert "#" in line, f"{key} has no comment"

@@ -31,11 +31,10 @@ def settings(**changes: Any) -> Report:
     return check(Report, SETTINGS | changes, "report")
 
 
-@pytest.fixture(scope="module")
-def built(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = project(micro, tmp_path_factory.mktemp("report") / "project")
-    build(folder)
-    return folder
+@pytest.fixture
+def built(page: Path) -> Path:
+    """The project in which the page was built."""
+    return page.parents[1]
 
 
 def payload(built: Path, subject: str, name: str) -> Any:

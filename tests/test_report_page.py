@@ -3,7 +3,6 @@
 import json
 import shutil
 import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,11 @@ from selenium.webdriver.common.keys import Keys
 from stages.lib import drawing
 from stages.lib.report.contents import contents
 from stages.lib.store import LayerStore, widen
-from tests.browsing import Reader, build, compare, needs_chromium, project, reading, table, tells
+from tests.browsing import Reader, compare, needs_chromium, project, table, tells
 from tests.conftest import run_in
 
 pytestmark = needs_chromium
 CONTENTS = contents()
-
-
-@pytest.fixture(scope="module")
-def page(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(project(micro, tmp_path_factory.mktemp("page") / "project"))
-
-
-@pytest.fixture(scope="module")
-def reader(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    with reading(page, tmp_path_factory.mktemp("profile")) as someone:
-        yield someone
 
 
 def test_it_loads_quietly_and_asks_for_nothing(reader: Reader):

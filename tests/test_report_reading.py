@@ -1,12 +1,9 @@
 """The page for everyone, in a real Chromium: by keyboard, on a phone, in light and dark, read aloud."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from tests.browsing import Reader, build, needs_chromium, project, reading
+from tests.browsing import Reader, needs_chromium
 
 pytestmark = needs_chromium
 EVERYTHING = "a[href], button, select, input, summary, [tabindex='0']"
@@ -33,17 +30,6 @@ CONTRASTS = """
         return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), element.tagName + "." + element.className + ": " + element.textContent.slice(0, 40)];
       });
 """
-
-
-@pytest.fixture(scope="module")
-def page(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(project(micro, tmp_path_factory.mktemp("page") / "project"))
-
-
-@pytest.fixture(scope="module")
-def reader(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    with reading(page, tmp_path_factory.mktemp("profile")) as someone:
-        yield someone
 
 
 def test_every_control_is_reached_by_tab_and_shows_it(reader: Reader):

@@ -5,7 +5,10 @@
 the params sections it lists as $names, $subject, and nothing else within reach, so that its declared dependencies are true.
 """
 
+import re
 import sys
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,8 @@ from stages.lib.scan import LayerSums, LayerTable
 from stages.lib.summing import SUMS, summed
 
 DatabaseError = duckdb.Error
-FOLDERS = {"activations": "h5", "runs": "parquet"}  # tables that are a folder of files, one per operator or experiment
+TRAJECTORIES = ("trajectory", "trajectory_kinds", "trajectory_knockouts")  # tables that are data/<table>/, with a file for each point
+FOLDERS = {"activations": "h5", "runs": "parquet"} | dict.fromkeys(TRAJECTORIES, "parquet")  # tables that are a folder of files
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
 
 
@@ -129,10 +133,12 @@ def _table(path: Path) -> str:
 
 
 def subject_files(subject: str, tables: list[str]) -> dict[str, list[Path]]:
-    """One subject's files of these tables, for a Database that sees nothing else."""
+    """One subject's files of these tables, for a Database that sees nothing else; of trajectories those of every point."""
     folder = Path("data") / subject
-    lazy = {"activations": sorted(folder.glob("activations/*.h5")), "value_logits": [folder / "value_logits.h5"]}
-    return {name: lazy.get(name, [folder / f"{name}.parquet"]) for name in tables}
+    several = {"activations": sorted(folder.glob("activations/*.h5")), "value_logits": [folder / "value_logits.h5"]}
+    several |= {name: sorted(Path("data", name).glob("*.parquet")) for name in TRAJECTORIES}
+    found = {name: several.get(name, [folder / f"{name}.parquet"]) for name in tables}
+    return {name: paths for name, paths in found.items() if paths}
 
 
 def _part(path: Path) -> Part:
@@ -143,24 +149,25 @@ def _part(path: Path) -> Part:
 def run_stage(stage: str, subject: str | None) -> None:
     """Runs stages/<stage>.sql and writes the one output that dvc.yaml declares for it."""
     settings = read()
-    entry = yaml.safe_load(Path("dvc.yaml").read_text())["stages"][stage]
-    entry = entry.get("do", entry)
-    expand = {text: text.replace("${key}", subject or "") for text in (*entry["deps"], *entry["outs"])}
+    declared = yaml.safe_load(Path("dvc.yaml").read_text())["stages"][stage]
+    entry = declared.get("do", declared)
+    item = settings.get(str(declared.get("foreach")).strip("${}"), {}).get(subject, {})
+    names = {"${key}": subject or "", **{f"${{item.{name}}}": str(value) for name, value in item.items()}}
+    expand = partial(re.sub, r"\$\{[\w.]+\}", lambda found: names[found[0]])
     query = Path(f"stages/{stage}.sql").read_text()
     files: dict[str, list[Path]] = {}
-    for dependency in map(expand.__getitem__, entry["deps"]):
-        path = Path(dependency)
+    for path in sorted({Path(expand(dependency)) for dependency in entry["deps"]}):
         if path.parts[0] == "data" and path.suffix in ("", ".parquet", ".csv", ".h5"):
             files.setdefault(_table(path), []).extend(sorted(path.glob("*.h5")) if path.is_dir() else [path])
     values: dict[str, Any] = {"subject": subject}
-    for section in entry.get("params", []):
-        for name, value in settings[section].items():
+    for section in map(expand, entry.get("params", [])):
+        for name, value in reduce(getitem, section.split("."), settings).items():
             if name in values:
                 raise QueryError(f"${name} is a setting of two of the sections {entry['params']}")
             values[name] = value
     database = Database(files, threads=1)  # one thread: sums of floats come out the same every time
     named = database.connection.extract_statements(query)[0].named_parameters
-    out = Path(expand[next(iter(entry["outs"]))])
+    out = Path(expand(next(iter(entry["outs"]))))
     write_table(database.sql(query, **{name: values[name] for name in named}).pl(), out)
 
 

@@ -43,9 +43,22 @@ class Runs(Section):
 Subjects = Annotated[dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Subject], Field(min_length=1)]
 
 
+Checkpoints = dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Subject]
+
+
+class Point(Section):
+    """A point of a training run. last: the subject that the run ends with."""
+
+    source: str
+    step: Annotated[int, Field(ge=0)]
+    last: str
+
+
 def load_subject(name: str) -> Subject:
-    """The checked subject of this name. Raises ParamsError naming those there are."""
-    known = read().get("subjects") or {}
-    if name not in known:
-        raise ParamsError(f"unknown subject {name!r}; params.yaml has the subjects {', '.join(known)}")
-    return check(Subject, known[name], f"subjects.{name}")
+    """The checked subject or checkpoint of this name. Raises ParamsError naming those there are."""
+    sections = {key: read().get(key) or {} for key in ("subjects", "checkpoints")}
+    for key, known in sections.items():
+        if name in known:
+            return check(Subject, known[name], f"{key}.{name}")
+    listed = "; ".join(f"the {key} {', '.join(known)}" for key, known in sections.items() if known)
+    raise ParamsError(f"unknown subject {name!r}; params.yaml has {listed}")

@@ -1,5 +1,9 @@
 """The whole of params.yaml, for what must be sure of all of it before any work starts."""
 
+from typing import Self
+
+from pydantic import model_validator
+
 from stages.lib.params.causal import Knockouts, PromptKnockouts
 from stages.lib.params.circuits import Bootstrap, Circuit, ComponentStability, HeadCircuits, Pairs, SmallestCircuits
 from stages.lib.params.corpus import Cells, Facts, Tasks
@@ -14,7 +18,7 @@ from stages.lib.params.planted import Planted
 from stages.lib.params.reading import LateLayers, Probes
 from stages.lib.params.report import Report
 from stages.lib.params.sections import Section
-from stages.lib.params.subjects import Dump, Runs, Subjects
+from stages.lib.params.subjects import Checkpoints, Dump, Point, Runs, Subjects
 from stages.lib.params.training import Train
 
 
@@ -26,6 +30,9 @@ class Params(Section):
     tasks: Tasks
     train: Train
     subjects: Subjects
+    checkpoints: Checkpoints
+    dumped: Subjects
+    trajectory: dict[str, Point]
     dump: Dump
     runs: Runs
     probes: Probes
@@ -59,3 +66,16 @@ class Params(Section):
     portraits: Portraits
     figures: Figures
     report: Report
+
+    @model_validator(mode="after")
+    def _one_name_one_model(self) -> Self:
+        if both := sorted(self.subjects.keys() & self.checkpoints.keys()):
+            raise ValueError(f"{both[0]} is both a subject and a checkpoint; leave out the checkpoint")
+        if self.dumped != self.subjects | self.checkpoints:
+            raise ValueError("dumped must be the subjects and the checkpoints: `dumped: {<<: [*subjects, *checkpoints]}`")
+        for name, point in self.trajectory.items():
+            if name not in self.dumped or point.last not in self.trajectory or point.last not in self.subjects:
+                raise ValueError(f"trajectory.{name}: it must be a subject or a checkpoint, and its last a subject and in trajectory")
+            if point.source != self.dumped[name].source:
+                raise ValueError(f"trajectory.{name}.source = {point.source!r}; {name} has the source {self.dumped[name].source!r}")
+        return self

@@ -17,9 +17,9 @@ class ContentsError(SystemExit):
 
 
 def database(folder: Path, tables: Iterable[str]) -> Database:
-    """The tables among these that `folder` holds."""
-    paths = {table: folder / f"{table}.parquet" for table in tables}
-    return Database({table: [path] for table, path in paths.items() if path.exists()}, threads=1)
+    """The tables among these that `folder` holds, or a folder of their own beside it, with a file for each point of training."""
+    files = {table: [*folder.glob(f"{table}.parquet"), *sorted((folder.parent / table).glob("*.parquet"))] for table in tables}
+    return Database({table: paths for table, paths in files.items() if paths}, threads=1)
 
 
 def query(rows: Rows, shared: bool = False) -> str:

@@ -1,0 +1,182 @@
+"""Draws the bag over training: when it appears, what it carries, and which types of heuristics come first.
+
+Reads the files of data/trajectory/, data/trajectory_kinds/ and data/trajectory_knockouts/, one for each point of training. Writes for
+every subject that training ended with, as reports/trajectory/<subject>_<figure>.png and .svg: appearance (Fig. 10a), faithfulness
+(Fig. 10b), knockouts (Fig. 10c) and kinds; without points the folder is empty. A panel without data says why.
+"""
+
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stages.lib import drawing
+from stages.lib.drawing import Axes, Figure
+
+TABLES = ["trajectory", "trajectory_kinds", "trajectory_knockouts"]
+FOLDER = Path("reports/trajectory")
+OWN, OTHERS = "#d55e00", "#0072b2"
+APPEARING: dict[str, tuple[str, str, dict[str, Any]]] = {  # columns of trajectory -> label, colour, style
+    "shared_with_last": ("share of the last point's pairs", OWN, {"zorder": 3}),
+    "shared_by_chance": ("of these, by chance", drawing.GUIDE, {"linestyle": "--", "marker": ""}),
+    "accuracy_trained": ("accuracy, trained cells", OTHERS, {}),
+    "accuracy_held_out": ("accuracy, held-out cells", "#56b4e9", {"linestyle": "--"}),
+}
+KEPT = {  # in faithfulness_… -> label, colour
+    "all": ("all that stand for a heuristic", OWN), "shared": ("those that do so at the last point, too", "#e69f00"),
+    "drawn": ("as many of all, drawn", "#009e73"), "random": ("as many as all, of any", "#777777"),
+}  # fmt: skip
+ARMS = {"heuristic": ("best of its heuristics", OWN), "control": ("other heuristics", OTHERS)}  # of trajectory_knockouts
+FEWEST = 20  # pairs at the last point that a type needs to be drawn
+QUANTITIES = ["op1", "op2", "both", "result"]
+KINDS = [OTHERS, "#cc79a7", "#009e73", OWN, "#e69f00", "#56b4e9"]  # in order of their names
+NO_NEURONS, NO_PROMPTS = "no heuristic has neurons at the last point", "no prompt answered correctly, or no late layer"
+SEEDS = "bands: standard deviation over seeds of prompts; hollow: fewer prompts than elsewhere, for want of correct ones"
+Tables = dict[str, pl.DataFrame]
+
+
+def main() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    files = {name: sorted(Path("data", name).glob("*.parquet")) for name in TABLES}
+    if not all(files.values()):
+        return
+    tables = {name: pl.read_parquet(paths).sort("step") for name, paths in files.items()}
+    for last in tables["trajectory"]["last"].unique().sort():
+        here = {name: table.filter(last=last) for name, table in tables.items()}
+        for name, draw in FIGURES.items():
+            drawing.save(draw(here, last), FOLDER / f"{last}_{name}")
+
+
+def appearance(tables: Tables, last: str) -> Figure:
+    """Whether the bag comes with memorisation or with generalisation."""
+    figure, axes, columns = _over_steps(tables, 1, f"{last}: pairs of neuron and heuristic that are there already, and accuracy")
+    for operator, [axis] in columns:
+        rows = tables["trajectory"].filter(operator=operator)
+        for measure, (label, colour, style) in APPEARING.items():
+            drawing.curve(axis, rows["step"], _floats(rows, measure), label, colour, **style)
+        if rows["shared_with_last"].drop_nulls().is_empty():
+            drawing.absent(axis, NO_NEURONS)
+    axes[0, 0].set(ylabel="share", ylim=(-0.03, 1.05))
+    drawing.legend(figure, len(columns))
+    return figure
+
+
+def faithfulness(tables: Tables, last: str) -> Figure:
+    """What neurons kept alone carry of the answer."""
+    table = tables["trajectory"]
+    limits, cut = _limits(*(table[f"faithfulness_{kept}"] for kept in KEPT))
+    title = f"{last}: neurons of the late layers that are kept, all others at their mean; {SEEDS}"
+    figure, axes, columns = _over_steps(tables, 1, title)
+    for operator, [axis] in columns:
+        rows = table.filter(operator=operator)
+        axis.axhline(1, color=drawing.GUIDE, linewidth=0.6, linestyle=":")
+        for kept, (label, colour) in KEPT.items():
+            _banded(axis, rows, f"faithfulness_{kept}", label, colour, max(table["prompts"], default=0))
+        if rows["faithfulness_all"].drop_nulls().is_empty():
+            drawing.absent(axis, NO_PROMPTS)
+    axes[0, 0].set(ylabel="faithfulness" + cut, ylim=limits)
+    drawing.legend(figure, 2)
+    return figure
+
+
+def knockouts(tables: Tables, last: str) -> Figure:
+    """Rows: how many neurons of each late layer are silenced for each prompt, the fewest, the most and some number between."""
+    table = tables["trajectory_knockouts"]
+    sizes = sorted({*table["neurons_per_layer"]}) or [0]
+    shown = sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})
+    title = f"{last}: for each prompt, up to so many neurons of each late layer set to 0; {SEEDS}"
+    figure, axes, columns = _over_steps(tables, len(shown), title)
+    for operator, column in columns:
+        for axis, size in zip(column, shown, strict=True):
+            rows = table.filter(operator=operator, neurons_per_layer=size)
+            for arm, (label, colour) in ARMS.items():
+                _banded(axis, rows.filter(arm=arm), "accuracy", label, colour, max(table["prompts"], default=0))
+            if rows.is_empty():
+                drawing.absent(axis, NO_PROMPTS)
+    for axis, size in zip(axes[:, 0], shown, strict=True):
+        axis.set(ylabel=f"accuracy,\n{size or 'no'} neurons per layer", ylim=(-0.03, 1.05))
+    drawing.legend(figure, len(columns))
+    return figure
+
+
+def kinds(tables: Tables, last: str) -> Figure:
+    """Which types come first. Rows: quantities."""
+    above = (pl.col("shared_with_last") - pl.col("shared_by_chance")) / (1 - pl.col("shared_by_chance"))
+    table = tables["trajectory_kinds"].filter(pl.col("last_pairs") >= FEWEST).with_columns(above=above)
+    colours = dict(zip(table["kind"].unique().sort(), cycle(KINDS), strict=False))
+    limits, cut = _limits(table["above"])
+    quantities = [quantity for quantity in QUANTITIES if quantity in set(table["quantity"])] or ["any quantity"]
+    title = f"{last}: pairs of neuron and heuristic that are there already, by type of heuristic; 0 is as many as by chance, 1 is all"
+    figure, axes, columns = _over_steps(tables, len(quantities), title)
+    for operator, column in columns:
+        for axis, quantity in zip(column, quantities, strict=True):
+            rows = table.filter(operator=operator, quantity=quantity)
+            for kind in rows["kind"].unique().sort():
+                line = rows.filter(kind=kind)
+                drawing.curve(axis, line["step"], _floats(line, "above"), kind, colours[kind])
+            if rows.is_empty():
+                drawing.absent(axis, f"no type has {FEWEST} pairs at the last point")
+    for axis, quantity in zip(axes[:, 0], quantities, strict=True):
+        axis.set(ylabel=f"{quantity}\nshare above chance{cut}", ylim=limits)
+    drawing.legend(figure, len(columns))
+    return figure
+
+
+def _over_steps(tables: Tables, rows: int, title: str) -> tuple[Figure, np.ndarray, list[tuple[str, np.ndarray]]]:
+    """An empty figure over the steps of training, its axes, and by column: an operator and its axes from top to bottom."""
+    asked = [operator for operator in drawing.COLOURS if operator in set(tables["trajectory"]["operator"])]
+    steps = tables["trajectory"]["step"].unique().sort().to_list()
+    figure, axes = drawing.panels(rows, len(asked), title, (1.9, 1.8 if rows > 1 else 2.4), sharex=True, sharey=True)
+    most = max(steps[-1], 1)
+    axes[0, 0].set_xscale("function", functions=(_root, lambda x: np.sign(x) * x**2))  # early points lie close together
+    axes[0, 0].set(xlim=(-most / 500, 1.08 * most))
+    axes[0, 0].set_xticks(steps, _apart(steps))
+    for axis, operator in zip(axes[0], asked, strict=True):
+        axis.set_title(operator)
+    for axis in axes[-1]:
+        axis.set_xlabel("training step")
+        axis.tick_params(axis="x", rotation=90)
+    return figure, axes, list(zip(asked, axes.T, strict=True))
+
+
+def _root(x: np.ndarray) -> np.ndarray:
+    return np.sign(x) * np.sqrt(np.abs(x))
+
+
+def _apart(steps: list[int]) -> list[str]:
+    """Labels of ticks, from the last on; none for one that has no room beside the next."""
+    labels, free = [], np.inf
+    for step in reversed(steps):
+        place = np.sqrt(step / max(steps[-1], 1))
+        labels.append(str(step) if place <= free else "")
+        free = place - 0.07 if labels[-1] else free
+    return labels[::-1]
+
+
+def _banded(axis: Axes, rows: pl.DataFrame, measure: str, label: str, colour: str, most: int) -> None:
+    """A line with a band of standard deviations; hollow where it is of fewer prompts than `most`."""
+    steps, values, spread = rows["step"].to_numpy(), _floats(rows, measure), _floats(rows, f"{measure}_std")
+    drawing.curve(axis, steps, values, label, colour, (values - spread, values + spread))
+    few = (rows["prompts"] < most).to_numpy()
+    axis.plot(steps[few], values[few], "o", markersize=3, color=colour, markerfacecolor="white", label=f"_few, {label}")
+
+
+def _floats(rows: pl.DataFrame, column: str) -> np.ndarray:
+    """A column, NaN where it is null, at which a line breaks."""
+    return rows[column].cast(pl.Float64).to_numpy()
+
+
+def _limits(*several: pl.Series) -> tuple[tuple[float, float], str]:
+    """Limits of an axis that has 0 and 1 on it, and what to say where something lies far beyond."""
+    values = [value for one in several for value in one.drop_nulls().drop_nans()]
+    low, high = min([0.0, *values]), max([1.0, *values])
+    cut = "\n(cut off at -0.5 and 1.5)" if low < -0.5 or high > 1.5 else ""
+    return (max(low, -0.5) - 0.05, min(high, 1.5) + 0.05), cut
+
+
+FIGURES = {draw.__name__: draw for draw in (appearance, faithfulness, knockouts, kinds)}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+-- How many correct prompts survive at a point of training when neurons of their own heuristics are silenced (Sec. 5, Fig. 10c).
+--
+-- subject            VARCHAR  the model at this point
+-- last               VARCHAR  the subject that training ended with, whose late layers are silenced
+-- step               INTEGER  optimiser steps so far
+-- operator           VARCHAR  add, subtract, multiply or divide
+-- arm                VARCHAR  heuristic or control, as in trajectory_interventions
+-- neurons_per_layer  INTEGER  neurons to be set to 0 in each late layer
+-- neurons            DOUBLE   mean number of neurons that were, in all layers; an arm may have no more
+-- accuracy           DOUBLE   share of prompts still answered correctly, 0 to 1
+-- accuracy_std       DOUBLE   standard deviation of that over seeds of pairs
+-- prompts            BIGINT   evaluation prompts, all of which the model at this point answers correctly
+with
+    interventions as (
+        select distinct intervention, operator, arm, neurons_per_layer, neurons from trajectory_interventions where arm is not null
+    ),
+    measured as (  -- of each seed, and of all of them where seed is null
+        select operator, arm, neurons_per_layer, seed, avg(neurons) as neurons, avg(correct::integer) as accuracy, count(*) as prompts
+        from runs
+        join interventions using (intervention)
+        join (select pair, seed from pairs) using (pair)
+        where experiment = 'trajectory'
+        group by grouping sets ((operator, arm, neurons_per_layer, seed), (operator, arm, neurons_per_layer))
+    )
+select
+    $subject as subject, $last as last, $step::integer as step, operator, arm, neurons_per_layer,
+    any_value(neurons) filter (seed is null) as neurons, any_value(accuracy) filter (seed is null) as accuracy,
+    stddev_samp(accuracy) filter (seed is not null) as accuracy_std, any_value(prompts) filter (seed is null) as prompts
+from measured
+group by operator, arm, neurons_per_layer
+order by operator, arm, neurons_per_layer
