@@ -20,7 +20,7 @@ def associated(folder: Path, monkeypatch: pytest.MonkeyPatch, pairs: pl.DataFram
     rows = [(operator, *one) for operator in OPERATORS for one in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]]
     (folder / "data/s").mkdir(parents=True)
     catalogue = pl.DataFrame(rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row")
-    for name, table in {"heuristics": catalogue, "s/pairs": pairs, "s/heuristic_neurons": members}.items():
+    for name, table in {"heuristics": catalogue, "s/pairs": pairs, "s/scores": members}.items():
         table.write_parquet(folder / f"data/{name}.parquet")
     monkeypatch.chdir(folder)
     prompt_associations.main("s")
