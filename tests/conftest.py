@@ -76,6 +76,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--micro", help="a micro project that `dvc repro` has already run, instead of one made for these tests")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts tests of the micro project first: one process makes it (one core, minutes) while the others take the rest, from the end."""
+    items.sort(key=lambda item: "micro" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, worker_id: str) -> Path:
     """The micro project after one `dvc repro`; tests only read it."""

@@ -148,7 +148,9 @@ def test_a_changed_query_reruns_only_what_needs_it(micro_copy: Path):
     query.write_text("-- a remark\n" + query.read_text())
     printed = run_in(micro_copy, "dvc", "repro").stdout
     ran = re.findall(r"Running stage '([^']+)'", printed)
-    assert ran == ["accuracy@abacus", "accuracy@abacus-step-00100", "accuracy@planted", "report"]  # which shows the query's text
+    *measured, shown = ran
+    assert set(measured) == {"accuracy@abacus", "accuracy@abacus-step-00100", "accuracy@planted"}
+    assert shown == "report"  # which shows the query's text
 
 
 @pytest.mark.parametrize("text", ["select * from facts", "select * from read_parquet('data/facts.parquet')"])
