@@ -31,10 +31,10 @@ from stages.lib.sql import Database, subject_files
 
 CLAIMS = Path(__file__).parent / "lib" / "claims.yaml"
 TABLES = [
-    "architecture.parquet", "attention_sources.parquet", "circuit_heads.parquet", "classified_share.parquet",
-    "failure_controls.parquet", "failure_tests.parquet", "faithfulness.parquet", "knockout_tests.parquet",
-    "knockouts_by_neuron.parquet", "knockouts_by_prompt.parquet", "late_layers.parquet", "operator_overlaps.parquet", "probes.parquet",
-    "smallest_circuits.parquet", "trajectory",
+    "architecture.parquet", "attention_sources.parquet", "circuit_heads.parquet", "classified_share.parquet", "failure_controls.parquet",
+    "failure_tests.parquet", "faithfulness.parquet", "finetuned", "knockout_tests.parquet", "knockouts_by_neuron.parquet",
+    "knockouts_by_prompt.parquet", "late_layers.parquet", "mediation_effects.parquet", "neuron_overlap.parquet",
+    "operator_overlaps.parquet", "probes.parquet", "relative_importance.parquet", "smallest_circuits.parquet", "trajectory",
 ]  # fmt: skip
 VERDICTS = {True: "reproduced", False: "not reproduced", None: "not testable here"}
 SCHEMA = {

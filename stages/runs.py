@@ -1,14 +1,15 @@
 """Carries out a table of interventions on a subject and writes what the model then says; decides nothing.
 
-`python -m stages.runs EXPERIMENT SUBJECT` reads data/<subject>/<experiment>_interventions.parquet, pairs.parquet and means.h5
-and writes data/<subject>/runs/<experiment>.parquet: every stage <experiment>_runs of dvc.yaml is this file, and an experiment
-of your own needs no Python. Stopped half-way, it goes on behind the last finished blocks of interventions.
+`python -m stages.runs EXPERIMENT SUBJECT [PAIRS]` reads data/<subject>/<experiment>_interventions.parquet, <pairs>.parquet (by
+default pairs.parquet) and, for mean ablation, means.h5, and writes data/<subject>/runs/<experiment>.parquet: every stage
+<experiment>_runs of dvc.yaml is this file, and an experiment of your own needs no Python. An intervention at a token's place has
+no rows for pairs without that token. Stopped half-way, it goes on behind the last finished blocks of interventions.
 
 Table runs: what a subject says under interventions, one row per intervention and pair of prompts
     subject                     VARCHAR  the model
     experiment                  VARCHAR  whose table <experiment>_interventions numbers the interventions
     intervention                INTEGER  as there
-    pair                        INTEGER  as in pairs
+    pair                        INTEGER  as in the table of pairs
     answer_logit                FLOAT    logit of the clean prompt's answer at the last position
     counterfactual_logit        FLOAT    logit of the counterfactual prompt's answer
     max_logit                   FLOAT    largest logit
@@ -45,12 +46,15 @@ SCHEMA = {
 TOGETHER = 10_000  # runs on single pairs that are written, and lost when interrupted, together
 
 
-def main(experiment: str, subject: str) -> None:
+def main(experiment: str, subject: str, pairs_table: str = "pairs") -> None:
     chosen, settings = load_subject(subject), load(Runs)
     folder = Path("data") / subject
-    inputs = [folder / f"{experiment}_interventions.parquet", folder / "pairs.parquet", folder / "means.h5"]
-    table, prompts = pl.read_parquet(inputs[0]), pl.read_parquet(inputs[1])
-    means = {name: store.read_array(inputs[2], name).mean(0) for name in ("neurons", "heads", "residual")}  # pooled over operators
+    inputs = [folder / f"{experiment}_interventions.parquet", folder / f"{pairs_table}.parquet"]
+    table, prompts = map(pl.read_parquet, inputs)
+    means = None
+    if "mean" in table["replacement"]:
+        inputs.append(folder / "means.h5")
+        means = {name: store.read_array(inputs[-1], name).mean(0) for name in ("neurons", "heads", "residual")}  # pooled over operators
     loaded = checkpoint.load(chosen.source, chosen.dtype, settings.device, settings.threads)
     wanted = interventions.read(table, loaded.architecture, pairs.roles(prompts))
     executor = Executor(loaded, means, settings.rows_per_pass, settings.memory_mib << 20)
@@ -105,4 +109,4 @@ def _frame(batch: Sequence[interventions.Intervention], of: pairs.Pairs, measure
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

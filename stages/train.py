@@ -5,26 +5,20 @@ bfloat16) and training_log.csv: step, loss, learning_rate, and accuracy on a fix
 Interrupted, it continues from data/models/abacus.partial/, which it removes when done.
 """
 
-import hashlib
 import inspect
-import shutil
-import time
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
 from stages.lib import corpus
-from stages.lib.model import padding, tokenizer, training
+from stages.lib.model import fresh, padding, resuming, tokenizer, training
 from stages.lib.params.corpus import Cells, Tasks
 from stages.lib.params.sections import load
 from stages.lib.params.training import CellWeights, Train
 
 FOLDER = Path("data/models/abacus")
 PARTIAL = Path("data/models/abacus.partial")
-STATE = PARTIAL / "state.safetensors"
-SECONDS_BETWEEN_STATES = 45  # an interruption loses no more than this
 
 
 class Examples:
@@ -79,58 +73,28 @@ def _sample(rng: np.random.Generator, cells: pl.DataFrame, operator: str, split:
 
 
 def _fingerprint(*settings: Cells | Tasks | Train) -> str:
-    """Identifies all that the trained weights depend on, so that a state of other settings, data or code is never used."""
-    sections = [section.model_dump_json() for section in settings]
-    data = [Path(f"data/{name}.parquet").read_bytes().hex() for name in ("cells", "facts")]
-    code = [inspect.getsource(module) for module in (training, padding, corpus, tokenizer)] + [Path(__file__).read_text()]
-    return hashlib.sha256("\0".join(sections + data + code).encode()).hexdigest()
+    data = [Path(f"data/{name}.parquet") for name in ("cells", "facts")]
+    code = [Path(inspect.getfile(module)) for module in (training, padding, corpus, tokenizer, fresh)]
+    return resuming.fingerprint(settings, [*data, *code, Path(__file__)])
 
 
-def _measure(run: training.Run, examples: Examples, loss: float) -> None:
-    row = {"step": run.step, "loss": loss, "learning_rate": run.learning_rate()}
-    training.evaluate(run, examples.evaluation, row.__setitem__)
-    run.log.append(row)
-
-
-def _train(run: training.Run, examples: Examples, fingerprint: str) -> None:
-    settings = run.settings
-    saved, loss = time.monotonic(), float("nan")
-    with tqdm(total=settings.steps, initial=run.step, desc="train", unit="step") as bar:
-        while True:
-            due = run.step % settings.evaluate_every == 0 or run.step == settings.steps
-            if due and (not run.log or run.log[-1]["step"] != run.step):
-                _measure(run, examples, loss)
-            if run.step in settings.checkpoints:
-                run.save_checkpoint(PARTIAL / f"step-{run.step:05d}", examples.tokenizer)
-            if run.step == settings.steps:
-                return
-            loss = run.advance(examples.of_step(run.step))
-            accuracy = " ".join(f"{name[:3]} {run.log[-1][f'{name} held-out']:.2f}" for name in ("add", "subtract", "multiply", "divide"))
-            bar.set_postfix_str(f"loss {loss:.3f}, held-out {accuracy}", refresh=False)
-            bar.update()
-            if time.monotonic() - saved > SECONDS_BETWEEN_STATES:
-                run.save_state(STATE, fingerprint)
-                saved = time.monotonic()
+def _said(row: dict) -> str:
+    return "held-out " + " ".join(f"{name[:3]} {row[f'{name} held-out']:.2f}" for name in ("add", "subtract", "multiply", "divide"))
 
 
 def main() -> None:
     settings, tasks, grid = load(Train), load(Tasks), load(Cells)
     cells, facts = pl.read_parquet("data/cells.parquet"), pl.read_parquet("data/facts.parquet")
     examples = Examples(settings, tasks, grid.largest_answer, cells, facts)
-    run = training.Run.start(settings, examples.tokenizer)
-    fingerprint = _fingerprint(settings, tasks, grid)
-    if not (STATE.exists() and run.load_state(STATE, fingerprint)):
-        shutil.rmtree(PARTIAL, ignore_errors=True)
-        PARTIAL.mkdir(parents=True)
-    try:
-        _train(run, examples, fingerprint)
-    except KeyboardInterrupt:
-        run.save_state(STATE, fingerprint)
-        raise SystemExit(f"interrupted at step {run.step}; the same command continues from there") from None
+    run = training.Run.start("train", settings, lambda: fresh.llama(settings.model, examples.tokenizer))
+
+    def keep() -> None:
+        if run.step in settings.checkpoints:
+            run.save(PARTIAL / f"step-{run.step:05d}", examples.tokenizer)
+
+    resuming.complete(run, examples, PARTIAL, _fingerprint(settings, tasks, grid), keep, _said)
     pl.DataFrame(run.log).write_csv(PARTIAL / "training_log.csv")
-    STATE.unlink(missing_ok=True)
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    PARTIAL.rename(FOLDER)
+    resuming.deliver(PARTIAL, FOLDER)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stages.lib import drawing
+from stages.lib import drawing, steps
 from stages.lib.drawing import Axes, Figure
 
 TABLES = ["trajectory", "trajectory_kinds", "trajectory_knockouts"]
@@ -55,7 +55,7 @@ def appearance(tables: Tables, last: str) -> Figure:
     for operator, [axis] in columns:
         rows = tables["trajectory"].filter(operator=operator)
         for measure, (label, colour, style) in APPEARING.items():
-            drawing.curve(axis, rows["step"], _floats(rows, measure), label, colour, **style)
+            drawing.curve(axis, rows["step"], steps.floats(rows, measure), label, colour, **style)
         if rows["shared_with_last"].drop_nulls().is_empty():
             drawing.absent(axis, NO_NEURONS)
     axes[0, 0].set(ylabel="share", ylim=(-0.03, 1.05))
@@ -115,7 +115,7 @@ def kinds(tables: Tables, last: str) -> Figure:
             rows = table.filter(operator=operator, quantity=quantity)
             for kind in rows["kind"].unique().sort():
                 line = rows.filter(kind=kind)
-                drawing.curve(axis, line["step"], _floats(line, "above"), kind, colours[kind])
+                drawing.curve(axis, line["step"], steps.floats(line, "above"), kind, colours[kind])
             if rows.is_empty():
                 drawing.absent(axis, f"no type has {FEWEST} pairs at the last point")
     for axis, quantity in zip(axes[:, 0], quantities, strict=True):
@@ -127,12 +127,8 @@ def kinds(tables: Tables, last: str) -> Figure:
 def _over_steps(tables: Tables, rows: int, title: str) -> tuple[Figure, np.ndarray, list[tuple[str, np.ndarray]]]:
     """An empty figure over the steps of training, its axes, and by column: an operator and its axes from top to bottom."""
     asked = [operator for operator in drawing.COLOURS if operator in set(tables["trajectory"]["operator"])]
-    steps = tables["trajectory"]["step"].unique().sort().to_list()
     figure, axes = drawing.panels(rows, len(asked), title, (1.9, 1.8 if rows > 1 else 2.4), sharex=True, sharey=True)
-    most = max(steps[-1], 1)
-    axes[0, 0].set_xscale("function", functions=(_root, lambda x: np.sign(x) * x**2))  # early points lie close together
-    axes[0, 0].set(xlim=(-most / 500, 1.08 * most))
-    axes[0, 0].set_xticks(steps, _apart(steps))
+    steps.axis(axes[0, 0], tables["trajectory"]["step"].unique().sort().to_list())
     for axis, operator in zip(axes[0], asked, strict=True):
         axis.set_title(operator)
     for axis in axes[-1]:
@@ -141,31 +137,12 @@ def _over_steps(tables: Tables, rows: int, title: str) -> tuple[Figure, np.ndarr
     return figure, axes, list(zip(asked, axes.T, strict=True))
 
 
-def _root(x: np.ndarray) -> np.ndarray:
-    return np.sign(x) * np.sqrt(np.abs(x))
-
-
-def _apart(steps: list[int]) -> list[str]:
-    """Labels of ticks, from the last on; none for one that has no room beside the next."""
-    labels, free = [], np.inf
-    for step in reversed(steps):
-        place = np.sqrt(step / max(steps[-1], 1))
-        labels.append(str(step) if place <= free else "")
-        free = place - 0.07 if labels[-1] else free
-    return labels[::-1]
-
-
 def _banded(axis: Axes, rows: pl.DataFrame, measure: str, label: str, colour: str, most: int) -> None:
     """A line with a band of standard deviations; hollow where it is of fewer prompts than `most`."""
-    steps, values, spread = rows["step"].to_numpy(), _floats(rows, measure), _floats(rows, f"{measure}_std")
-    drawing.curve(axis, steps, values, label, colour, (values - spread, values + spread))
+    at, values, spread = rows["step"].to_numpy(), steps.floats(rows, measure), steps.floats(rows, f"{measure}_std")
+    drawing.curve(axis, at, values, label, colour, (values - spread, values + spread))
     few = (rows["prompts"] < most).to_numpy()
-    axis.plot(steps[few], values[few], "o", markersize=3, color=colour, markerfacecolor="white", label=f"_few, {label}")
-
-
-def _floats(rows: pl.DataFrame, column: str) -> np.ndarray:
-    """A column, NaN where it is null, at which a line breaks."""
-    return rows[column].cast(pl.Float64).to_numpy()
+    axis.plot(at[few], values[few], "o", markersize=3, color=colour, markerfacecolor="white", label=f"_few, {label}")
 
 
 def _limits(*several: pl.Series) -> tuple[tuple[float, float], str]:

@@ -4,7 +4,6 @@ Each function prints its own figures; every one is the median of several rounds,
 """
 
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,20 +24,10 @@ from stages.lib.params.sections import load
 from stages.lib.params.subjects import Dump, Runs, load_subject
 from stages.lib.sql import Database, connect
 from stages.lib.squares import Square
+from tests.bench_mediation import mediation
+from tests.timing import median
 
 SUBJECT = "abacus"
-
-
-def median(rounds: int, *actions: Callable[[], object]) -> list[float]:
-    """Median seconds of each action, the actions taken in turn after one unmeasured round."""
-    seconds: list[list[float]] = [[] for _ in actions]
-    for number in range(rounds + 1):
-        for action, kept in zip(actions, seconds, strict=True):
-            start = time.perf_counter()
-            action()
-            if number:
-                kept.append(time.perf_counter() - start)
-    return [statistics.median(kept) for kept in seconds]
 
 
 def dump() -> None:
@@ -226,7 +215,7 @@ def components() -> None:
     runner = executor.Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
     values = runner.values(runner.groups(table)[0])
     wanted = [
-        one for layer in range(8) for position in values.positions
+        one for layer in range(8) for position in table["positions"].struct.fields
         for one in (*patches("head", layer, range(a.heads), position), *patches("mlp", layer, [None], position))
     ]  # fmt: skip
     few = wanted[::16]
@@ -309,7 +298,7 @@ def _square(operator: str) -> Square:
     return Square(database, catalogue, store.LayerStore(Path(f"data/{SUBJECT}/activations/{operator}.h5")))
 
 
-BENCHMARKS = {function.__name__: function for function in (dump, memory, sql, neurons, components, bound, match, relabel)}
+BENCHMARKS = {function.__name__: function for function in (dump, memory, sql, neurons, components, mediation, bound, match, relabel)}
 
 
 if __name__ == "__main__":

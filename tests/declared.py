@@ -54,22 +54,30 @@ def _imports(path: Path) -> set[Path]:
 
 
 def sections(stage: str) -> set[str]:
-    """The sections of params.yaml that a stage reads: load(Section), load_subject(name), or all of them by Params."""
+    """The sections of params.yaml that a stage reads: load(Section), load_subject(name), load_finetuning(name), or all of them by Params."""
     path = source(stage)
     text = path.read_text()
     if path.suffix == ".sql":
-        first = {"trajectory.${key}": next(iter(_read()["trajectory"].values()))}
+        first = {f"{name}.${{key}}": next(iter(_read()[name].values())) for name in ("trajectory", "finetune")}
         return {name for name in stages()[stage].get("params", []) if any(f"${key}" in text for key in (_read() | first)[name])}
     if "check(Params" in text:
         return set(_read())
     used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
-    return used | ({f"{subjects_of(stage)}.${{key}}"} if "load_subject(" in text else set())
+    if "load_subject(" in text:
+        used.add(f"{subjects_of(stage)}.${{key}}")
+    return used | ({"finetune.${key}"} if "load_finetuning(" in text else set())
 
 
 def subjects_of(stage: str) -> str:
-    """The section of params.yaml where a foreach stage finds its subjects: `subjects`, or with checkpoints `dumped`."""
-    each = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["foreach"]
-    return "subjects" if each == "${subjects}" else "dumped"
+    """The section of params.yaml where a foreach stage finds its subjects: `subjects`, or with others `dumped` or `mediated`."""
+    each = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["foreach"].strip("${}")
+    return "dumped" if each == "trajectory" else each
+
+
+def ablates_to_means(experiment: str) -> bool:
+    """Whether any intervention of the experiment puts in a mean."""
+    [path] = (ROOT / "stages").glob(f"{experiment}_interventions.*")
+    return bool(re.search(r"""['"]mean['"]""", path.read_text()))
 
 
 def _read() -> dict:

@@ -14,6 +14,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 SHIPPED = yaml.safe_load((ROOT / "params.yaml").read_text())
 HALFWAY = "abacus-step-00100"
+TUNED = "abacus-three-operands"
 NO_POINTS = dict.fromkeys(f"abacus-step-{step:05}" for step in (250, 500, 1000, 1500, 2000, 3500))
 SETTINGS: dict[str, Any] = {
     "cells": {"largest_operand": 19, "largest_answer": 99},
@@ -29,6 +30,18 @@ SETTINGS: dict[str, Any] = {
         "evaluation_cells": 40,
         "precision": "float32",
         "threads": 1,
+    },
+    "finetune": {
+        TUNED: {
+            "source": "data/models/abacus/step-00200",
+            "batch": 16,
+            "steps": 12,
+            "warmup_steps": 2,
+            "evaluate_every": 6,
+            "evaluation_prompts": 40,
+            "precision": "float32",
+            "threads": 1,
+        }
     },
     "subjects": {"abacus": {"source": "data/models/abacus/step-00200", "revision": "step 200"}, "abacus-step-00000": None},
     "checkpoints": {
@@ -58,6 +71,11 @@ SETTINGS: dict[str, Any] = {
     "knockouts": {"fewest_neurons": 1, "most_heuristics": 8, "control_draws": 2, "knockout_replicates": 20, "flips": 100},
     "prompt_knockouts": {"neurons_per_layer": [2, 8]},
     "faults": {"prompts": 4},
+    "mediation": {"pairs_per_template": {"arithmetic": 2, "number_words": 2, "three_operands": 1, "retrieval": 2, "factual": 2}},
+    "mediation_interventions": {"single_heads": ["abacus"]},
+    "mediation_effects": {"mediation_replicates": 20},
+    "unit_mediation": {"single_units": ["abacus"], "mediated_pairs": 4},
+    "neuron_overlap": {"overlap_ks": [2, 8, 400]},
     "report": {"neurons_listed": 20, "neurons_drawn": 6, "map_side": 20, "detail_side": 10},
     "spectra": {"components": 4, "neurons_at_once": 24},
     "explained": {"threads": 1},
@@ -75,7 +93,8 @@ def merged(base: dict, changes: dict) -> dict:
 def changed(settings: dict[str, Any]) -> dict[str, Any]:
     """The shipped settings with these changes; what they say twice is changed twice."""
     whole = merged(SHIPPED, settings)
-    return whole | {"dumped": whole["subjects"] | whole["checkpoints"]}
+    both = whole["subjects"] | whole["checkpoints"]
+    return whole | {"dumped": both, "mediated": both | whole["finetuned"]}
 
 
 def copy_project(folder: Path, settings: dict[str, Any] | None = None) -> Path:

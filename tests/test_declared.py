@@ -34,6 +34,8 @@ def test_a_stage_lists_exactly_the_settings_it_reads(stage: str):
 @pytest.mark.parametrize("stage", [s for s in STAGES if declared.source(s).suffix == ".py"])
 def test_a_python_stage_lists_every_file_it_names(stage: str):
     mentioned = {Path(name).name for name in declared.data_files(stage)}
+    if stage.endswith("_runs") and not declared.ablates_to_means(stage.removesuffix("_runs")):
+        mentioned.discard("means.h5")
     known = " ".join(listed(stage, "deps") | listed(stage, "outs") | listed(stage, "metrics") | listed(stage, "plots"))
     for name in mentioned:
         folder_output = any("." not in Path(out).name for out in listed(stage, "outs"))
@@ -46,7 +48,15 @@ def test_a_stage_says_what_it_is_and_runs_itself(stage: str):
     if stage.endswith("_runs"):
         module = f"stages.runs {stage.removesuffix('_runs')}"
     assert STAGES[stage]["desc"]
-    assert re.fullmatch(rf"python -m {re.escape(module)}( \$\{{key\}})?", STAGES[stage]["cmd"])
+    pairs = r"( \w+)?" if stage.endswith("_runs") else ""
+    assert re.fullmatch(rf"python -m {re.escape(module)}( \$\{{key\}}{pairs})?", STAGES[stage]["cmd"])
+
+
+@pytest.mark.parametrize("stage", [s for s in STAGES if s.endswith("_runs")])
+def test_a_stage_of_runs_lists_the_tables_that_its_command_names(stage: str):
+    experiment, _, *pairs = STAGES[stage]["cmd"].removeprefix("python -m stages.runs ").split()
+    tables = {f"data/${{key}}/{name}.parquet" for name in (f"{experiment}_interventions", *(pairs or ["pairs"]))}
+    assert {d for d in listed(stage, "deps") if d.endswith(".parquet")} == tables
 
 
 def imports(path: Path) -> set[str]:

@@ -13,19 +13,31 @@ NEURON = {"component": "neuron", "layer": 1, "units": [3], "position": "last", "
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"component": "norm"}, "component 'norm' does not exist; there are none, mlp, head, neuron, residual, edge"),
+        ({"component": "norm"}, "component 'norm' does not exist; there are none, mlp, head, neuron, coordinate, residual, edge"),
         ({"layer": 3}, r"layer 3 does not exist; the subject has the layers 0\.\.2"),
         ({"layer": -1}, r"layer -1 does not exist"),
         ({"layer": None}, "layer None does not exist"),
         ({"units": [48]}, r"neuron 48 does not exist; there are 0\.\.47"),
         ({"units": [-2, 1]}, "neuron -2 does not exist"),
         ({"units": [1, 1]}, "name one unit twice"),
+        ({"component": "coordinate", "units": [32]}, r"coordinate 32 does not exist; there are 0\.\.31"),
+        ({"component": "coordinate", "replacement": "mean"}, "replacement 'mean' does not exist; there are zero, counterfactual"),
         ({"component": "head", "units": [4]}, r"head 4 does not exist; there are 0\.\.3"),
         ({"component": "mlp"}, "mlp has no units"),
-        ({"position": "op3"}, "position 'op3' does not exist; there are op1, operator, op2, last, all"),
+        ({"position": "op3"}, "position 'op3' does not exist; there are op1, operator, op2, last, all, or a token's place from 0"),
+        ({"position": "-1"}, "position '-1' does not exist"),
+        ({"position": "01"}, "position '01' does not exist"),
+        ({"position": "²"}, "position '²' does not exist"),
+        ({"position": "1\n"}, r"position '1\\n' does not exist"),
+        ({"position": None}, "position None does not exist"),
         ({"replacement": "noise"}, "replacement 'noise' does not exist; there are zero, mean, counterfactual"),
         ({"key_position": "op1"}, "key position 'op1' does not exist"),
-        ({"component": "edge", "units": None}, "key position None does not exist; there are op1, operator, op2, last, earlier"),
+        ({"key_position": "1"}, "key position '1' does not exist; there are None$"),
+        (
+            {"component": "edge", "units": None},
+            "key position None does not exist; there are op1, operator, op2, last, earlier, or a token's place from 0",
+        ),
+        ({"component": "edge", "units": None, "position": "all", "key_position": "1"}, "position 'all' does not exist"),
         (
             {"component": "edge", "units": None, "key_position": "op1", "replacement": "mean"},
             "replacement 'mean' does not exist; there are zero",
@@ -59,6 +71,16 @@ def test_two_patches_of_one_value_are_refused():
         interventions.read(intervention_table([[NEURON, whole]], [None]), subject("llama").architecture, ROLES)
     apart = [NEURON, {**NEURON, "units": [4]}, {**NEURON, "position": "op1"}, {**NEURON, "layer": 0}]
     assert len(interventions.read(intervention_table([apart], [None]), subject("llama").architecture, ROLES)[0].patches) == 4
+    at_places = [{**NEURON, "position": "1"}, {**NEURON, "position": "10"}, {**NEURON, "units": [4]}]
+    assert len(interventions.read(intervention_table([at_places], [None]), subject("llama").architecture, ROLES)[0].patches) == 3
+
+
+@pytest.mark.parametrize("positions", [("4", "4"), ("4", "last"), ("4", "all")])
+def test_a_role_may_be_where_a_place_is(positions: tuple[str, str]):
+    listed = intervention_table([[{**NEURON, "position": position} for position in positions]], [None])
+    message = "replaces neuron values of layer 1 at " + " and ".join(sorted(set(positions))) + " twice"
+    with pytest.raises(interventions.InterventionError, match=message):
+        interventions.read(listed, subject("llama").architecture, ROLES)
 
 
 def test_a_table_without_its_columns_is_refused():

@@ -9,7 +9,7 @@ from stages.lib.params import sections
 from stages.lib.params.subjects import load_subject
 from stages.lib.params.whole import Params
 from tests.conftest import run_in
-from tests.micro import ROOT, copy_project, merged
+from tests.micro import ROOT, TUNED, copy_project, merged
 
 GOOD = yaml.safe_load((ROOT / "params.yaml").read_text())
 
@@ -34,10 +34,23 @@ def test_the_shipped_settings_are_allowed():
         ({"subjects": {"Bad Name": GOOD["subjects"]["abacus"]}}, ["subjects", "Bad Name", "pattern"]),
         ({"checkpoints": {"abacus": GOOD["subjects"]["abacus"]}}, ["abacus is both a subject and a checkpoint"]),
         ({"subjects": {"other": GOOD["subjects"]["abacus"]}}, ["dumped must be the subjects and the checkpoints"]),
+        ({"finetune": {TUNED: {"task": "four_operands"}}}, [f"finetune.{TUNED}.task", "four_operands", "'three_operands'"]),
+        ({"finetune": {TUNED: {"batch": 0}}}, [f"finetune.{TUNED}.batch", "0", "greater than or equal to 1"]),
+        ({"finetune": {"planted": GOOD["finetune"][TUNED]}}, ["planted is a subject or a checkpoint"]),
+        ({"finetuned": {"abacus": GOOD["subjects"]["abacus"]}}, ["abacus is a subject or a checkpoint"]),
+        ({"finetuned": {"other": GOOD["subjects"]["abacus"]}}, ["finetuned.other", f"finetune makes {TUNED}"]),
+        ({"finetuned": {TUNED: {"source": "data/models/x"}}}, [f"finetuned.{TUNED}.source = 'data/models/x'", f"'data/models/{TUNED}'"]),
+        ({"finetune": {TUNED: {"before": "nobody"}}}, [f"finetune.{TUNED}.before is 'nobody'", "abacus"]),
+        ({"finetune": {TUNED: {"before": "planted"}}}, [f"finetune.{TUNED}.source", "is not that of planted"]),
+        ({"finetuned": {TUNED: {"bos": False}}}, [f"finetuned.{TUNED}.bos"]),
         ({"trajectory": {"planted": {"source": "data/models/planted", "step": 1, "last": "other"}}}, ["trajectory.planted", "its last"]),
         ({"trajectory": {"other": {"source": "x", "step": 1, "last": "abacus"}}}, ["trajectory.other", "subject or a checkpoint"]),
         ({"trajectory": {"abacus": {"source": "x"}}}, ["trajectory.abacus.source = 'x'", "step-06500"]),
         ({"trajectory": {"abacus": {"step": -1}}}, ["trajectory.abacus.step", "-1", "greater than or equal to 0"]),
+        ({"unit_mediation": {"single_units": ["llama"]}}, ["unit_mediation.single_units", "'llama'", "abacus"]),
+        ({"unit_mediation": {"mediated_pairs": 0}}, ["unit_mediation.mediated_pairs", "0", "greater than or equal to 1"]),
+        ({"neuron_overlap": {"overlap_ks": []}}, ["neuron_overlap.overlap_ks", "at least 1 item"]),
+        ({"overlap_figures": {"level": 1}}, ["overlap_figures.level", "1", "less than 1"]),
     ],
 )
 def test_a_wrong_value_is_named(change: dict, words: list[str]):
@@ -58,10 +71,18 @@ def test_an_unknown_subject_is_named(monkeypatch: pytest.MonkeyPatch):
         load_subject("llama")
 
 
+def test_a_finetuned_subject_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    assert load_subject(TUNED).source == f"data/models/{TUNED}"
+
+
 def test_a_stage_run_by_hand_names_what_is_wrong(micro: Path):
     done = run_in(micro, "python", "-m", "stages.dump", "llama", check=False)
     assert done.returncode == 1
-    assert done.stderr.strip() == "unknown subject 'llama'; params.yaml has the subjects abacus, planted; the checkpoints abacus-step-00100"
+    assert (
+        done.stderr.strip()
+        == "unknown subject 'llama'; params.yaml has the subjects abacus, planted; the checkpoints abacus-step-00100; the finetuned abacus-three-operands"
+    )
 
 
 def test_a_layer_that_the_model_lacks_is_named(monkeypatch: pytest.MonkeyPatch):

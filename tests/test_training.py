@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from stages.lib.model import tokenizer, training
+from stages.lib.model import fresh, tokenizer, training
 from stages.lib.params.sections import check
 from stages.lib.params.training import Train
 from tests.conftest import run_in
@@ -29,6 +29,11 @@ def settings(**changes) -> Train:
 OWN = tokenizer.build(50, ["+ = ( )"])
 
 
+def started(**changes) -> training.Run:
+    chosen = settings(**changes)
+    return training.Run.start("train", chosen, lambda: fresh.llama(chosen.model, OWN))
+
+
 def batch(step: int) -> training.Batch:
     rng = np.random.default_rng(step)
     sequences = [rng.integers(3, 50, length).tolist() for length in rng.integers(2, 20, 12)]
@@ -40,14 +45,14 @@ def weights(run: training.Run) -> dict[str, bytes]:
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path):
-    whole = training.Run.start(settings(), OWN)
+    whole = started()
     for step in range(12):
         whole.advance(batch(step))
-    first = training.Run.start(settings(), OWN)
+    first = started()
     for step in range(7):
         first.advance(batch(step))
     first.save_state(tmp_path / "state.safetensors", "print")
-    second = training.Run.start(settings(seed=9), OWN)
+    second = started(seed=9)
     assert weights(second) != weights(first)
     assert second.load_state(tmp_path / "state.safetensors", "print")
     for step in range(second.step, 12):
@@ -56,17 +61,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path):
 
 
 def test_a_state_of_something_else_is_not_used(tmp_path: Path):
-    run = training.Run.start(settings(), OWN)
+    run = started()
     run.advance(batch(0))
     run.save_state(tmp_path / "state.safetensors", "these settings")
-    other = training.Run.start(settings(), OWN)
+    other = started()
     before = weights(other)
     assert not other.load_state(tmp_path / "state.safetensors", "other settings")
     assert (weights(other), other.step) == (before, 0)
 
 
 def test_padding_to_the_right_changes_no_answer():
-    run = training.Run.start(settings(), OWN)
+    run = started()
     sequences = [[1, 7, 9], [1, 7, 9, 4, 5, 6], [1, 2]]
     [(tokens, lengths, answers)] = training.bucket(sequences, [5, 6, 7])
     together = run.predict([(tokens, lengths, answers)])[0]
@@ -76,7 +81,7 @@ def test_padding_to_the_right_changes_no_answer():
 
 def test_training_learns_a_planted_rule():
     """The answer repeats the second token: a model that trains at all gets it, one whose labels are misaligned cannot."""
-    run = training.Run.start(settings(steps=150, checkpoints=[150]), OWN)
+    run = started(steps=150, checkpoints=[150])
     rng = np.random.default_rng(0)
     for _ in range(150):
         sequences = [[1, int(a), int(b)][: int(n)] for a, b, n in zip(*rng.integers(3, 23, (2, 64)), rng.integers(2, 4, 64), strict=True)]
@@ -86,7 +91,7 @@ def test_training_learns_a_planted_rule():
 
 
 def test_an_infinite_loss_is_an_error():
-    run = training.Run.start(settings(), OWN)
+    run = started()
     run.model.lm_head.weight.data.fill_(float("inf"))
     with pytest.raises(FloatingPointError, match=r"train\.learning_rate"):
         run.advance(batch(0))

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 
 from stages import trajectory_figures
 from stages.lib import drawing
+from stages.lib.steps import labels as step_labels
 from stages.trajectory_figures import APPEARING, ARMS, FIGURES, KEPT, NO_NEURONS, NO_PROMPTS
 from tests.figure_tables import Tables, line, made, texts
 
@@ -173,7 +174,7 @@ def test_every_point_is_a_tick_and_early_ones_are_apart(name: str):
     ([0, 10, 6400, 6500], ["", "10", "", "6500"]), ([0], ["0"]),
 ])  # fmt: skip
 def test_labels_that_would_overlap_are_left_out(steps: list[int], labels: list[str]):
-    assert trajectory_figures._apart(steps) == labels
+    assert step_labels(steps) == labels
 
 
 def test_nothing_but_accuracy_is_drawn_where_there_is_nothing_else():

@@ -25,8 +25,8 @@ from stages.lib.scan import LayerSums, LayerTable
 from stages.lib.summing import SUMS, summed
 
 DatabaseError = duckdb.Error
-TRAJECTORIES = ("trajectory", "trajectory_kinds", "trajectory_knockouts")  # tables that are data/<table>/, with a file for each point
-FOLDERS = {"activations": "h5", "runs": "parquet"} | dict.fromkeys(TRAJECTORIES, "parquet")  # tables that are a folder of files
+SHARED = ("trajectory", "trajectory_kinds", "trajectory_knockouts", "trajectory_mediation", "finetuned")  # data/<table>/<subject>.parquet
+FOLDERS = {"activations": "h5", "runs": "parquet"} | dict.fromkeys(SHARED, "parquet")  # tables that are a folder of files
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
 
 
@@ -133,10 +133,10 @@ def _table(path: Path) -> str:
 
 
 def subject_files(subject: str, tables: list[str]) -> dict[str, list[Path]]:
-    """One subject's files of these tables, for a Database that sees nothing else; of trajectories those of every point."""
+    """One subject's files of these tables, for a Database that sees nothing else; of tables about several subjects those of all."""
     folder = Path("data") / subject
     several = {"activations": sorted(folder.glob("activations/*.h5")), "value_logits": [folder / "value_logits.h5"]}
-    several |= {name: sorted(Path("data", name).glob("*.parquet")) for name in TRAJECTORIES}
+    several |= {name: sorted(Path("data", name).glob("*.parquet")) for name in SHARED}
     found = {name: several.get(name, [folder / f"{name}.parquet"]) for name in tables}
     return {name: paths for name, paths in found.items() if paths}
 

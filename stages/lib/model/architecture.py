@@ -138,6 +138,16 @@ def patched(module: Any, change) -> Iterator[None]:
         handle.remove()
 
 
+@contextmanager
+def rewritten(module: Any, change) -> Iterator[None]:
+    """Within the context, the module's output y is replaced by change(y)."""
+    handle = module.register_forward_hook(lambda _, __, out: change(out))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 @torch.no_grad()
 def check(model: PreTrainedModel, architecture: Architecture) -> None:
     """The canary: in every layer, activations replaced by themselves change no logit, replaced by zeros change some."""

@@ -23,7 +23,8 @@ class Clean:
 
     streams: per layer, and for the final norm, what enters it: (prompts, positions, width); neurons: per layer the MLP's
     activations (prompts, positions, neurons); heads: per layer the input of the attention's output projection (prompts,
-    positions, heads x head width); keys, values: per layer (prompts, key heads, positions, head width); logits: at the
+    positions, heads x head width); outputs: layer -> what the MLP's output projection puts out (prompts, positions, width), of
+    layers where it is asked for; keys, values: per layer (prompts, key heads, positions, head width); logits: at the
     last position (prompts, vocabulary).
     """
 
@@ -31,6 +32,7 @@ class Clean:
     streams: list[torch.Tensor] = field(default_factory=list)
     neurons: list[torch.Tensor] = field(default_factory=list)
     heads: list[torch.Tensor] = field(default_factory=list)
+    outputs: dict[int, torch.Tensor] = field(default_factory=dict)
     keys: list[torch.Tensor] = field(default_factory=list)
     values: list[torch.Tensor] = field(default_factory=list)
     logits: torch.Tensor = field(default_factory=lambda: torch.empty(0))

@@ -1,8 +1,8 @@
 """Runs any table of interventions on any pairs of prompts, exactly, and does no work twice.
 
 Interventions that start at the same position go together, in copies of the prompts. Each copy leaves the clean run at its
-first patched layer (behind it, where only neurons are patched and the layer adds their value vectors to the stream as they
-are); copies that are patched alike so far are one copy; positions in front of the first patched one are never computed.
+first patched layer (behind it, where only neurons, or coordinates, are patched and the layer adds what the MLP puts out to the
+stream as it is); copies that are patched alike so far are one copy; positions in front of the first patched one are never computed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from stages.lib.model.architecture import patched
+from stages.lib.model.architecture import patched, rewritten
 from stages.lib.model.attending import attending, shares_prefix
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.clean import Calls, Resumed, record_calls
@@ -23,7 +23,7 @@ from stages.lib.model.norms import quick_norms, quicker
 from stages.lib.model.pairs import Pairs, by_length
 from stages.lib.model.planning import Block, Sizes, plan
 from stages.lib.model.rank_one import Moved, adds_value_vectors, entrances
-from stages.lib.model.replacing import NEURONS, Values
+from stages.lib.model.replacing import KINDS, Values, linear
 
 
 class Executor:
@@ -44,7 +44,7 @@ class Executor:
 
     def plan(self, table: pl.DataFrame, interventions: Sequence[Intervention]) -> list[Block]:
         """The blocks of work (see planning.plan)."""
-        return plan(table, interventions, self.groups, self.sizes.results())
+        return plan(table, interventions, self.groups, self.sizes.results(), len(self.checkpoint.architecture.layers) - 1)
 
     def groups(self, table: pl.DataFrame) -> list[Pairs]:
         """A table's pairs, in groups of one length that fit into a pass and into memory."""
@@ -109,7 +109,7 @@ class Executor:
             new = np.full(len(batch), -1)
             for i, one in enumerate(batch):
                 here = one.at(layer)
-                if owner[i] < 0 and here and self.additive[layer] and all(p.component in NEURONS for p in here):
+                if owner[i] < 0 and here and self.additive[layer] and linear(here):
                     new[i] = -2 - behind.setdefault(here, len(behind))
                 elif owner[i] >= 0 or here:
                     new[i] = through.setdefault((int(owner[i]), here), len(through))
@@ -172,19 +172,21 @@ class Executor:
     def _patch_inside(
         self, values: Values, layer: int, listed: list[tuple[int, Patch]], rows: torch.Size, start: int, changing: ExitStack
     ) -> None:
-        """Hooks the patches of heads and neurons onto the projections that read them."""
+        """Hooks the patches of heads and neurons onto the projections that read them, of coordinates onto the one that puts them out."""
         a = self.checkpoint.architecture
-        for module, components, shape in (
-            (a.layers[layer].attention_out, ("head",), (a.heads, a.head_width)),
-            (a.layers[layer].mlp_out, NEURONS, (a.neurons,)),
+        part = a.layers[layer]
+        for hooked, module, kind, shape in (
+            (patched, part.attention_out, "heads", (a.heads, a.head_width)),
+            (patched, part.mlp_out, "neurons", (a.neurons,)),
+            (rewritten, part.mlp_out, "outputs", (a.width,)),
         ):
-            if chosen := [(copy, patch) for copy, patch in listed if patch.component in components]:
+            if chosen := [(copy, patch) for copy, patch in listed if KINDS.get(patch.component) == kind]:
 
                 def change(x: torch.Tensor, chosen=chosen, shape=shape) -> torch.Tensor:
                     values.write(x.view(*rows, *shape), chosen, start)
                     return x
 
-                changing.enter_context(patched(module, change))
+                changing.enter_context(hooked(module, change))
 
     def _calls_at(self, values: Values, start: int) -> Calls:
         key = (values.pairs.tokens.shape[1], start)

@@ -1,12 +1,15 @@
 """Interventions as rows: which component is replaced by what, in which prompts; checked against the model they are meant for.
 
 A table of interventions has one row per patch; rows with the same number are applied together. This module knows their
-meaning but runs nothing.
+meaning but runs nothing. A position is a role, whose token stands elsewhere in each prompt, or a token's place, counted from 0
+and written in digits; an intervention at a place is meant for the pairs whose prompts both have it. A coordinate is one number of what
+an MLP's output projection puts out, before a norm that may follow: of that, neurons of the same layer are replaced first.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import TypeGuard, get_args
 
 import numpy as np
 import polars as pl
@@ -14,11 +17,13 @@ import polars as pl
 from stages.lib.model.architecture import Architecture
 from stages.lib.params.sections import Operator
 
-COMPONENTS = ("none", "mlp", "head", "neuron", "residual", "edge")
+COMPONENTS = ("none", "mlp", "head", "neuron", "coordinate", "residual", "edge")
 REPLACEMENTS = ("zero", "mean", "counterfactual")
+REPLACEABLE = {"edge": ("zero",), "coordinate": ("zero", "counterfactual")}  # of the others, by all three
 SPLITS = ("discovery", "evaluation")
 EARLIER = "earlier"  # every position in front of an edge's query
 ALL = "all"  # every position of the prompt
+PLACE = re.compile("0|[1-9][0-9]*")
 
 
 class InterventionError(ValueError):
@@ -27,7 +32,7 @@ class InterventionError(ValueError):
 
 @dataclass(frozen=True)
 class Patch:
-    """One replaced value. units: heads or neurons as int32 bytes (hashable, small), None for all of them."""
+    """One replaced value. units: heads, neurons or coordinates as int32 bytes (hashable, small), None for all of them."""
 
     component: str
     layer: int
@@ -86,9 +91,19 @@ def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) 
     return [replace(found[n], patches=tuple(sorted(patches[n], key=key))) for n in order]
 
 
-def _among(number: int, what: str, value: object, allowed: Sequence) -> None:
+def is_place(position: str | None) -> TypeGuard[str]:
+    """Whether a position is a token's place, in digits, and no role."""
+    return position is not None and PLACE.fullmatch(position) is not None
+
+
+def _among(number: int, what: str, value: object, allowed: Sequence, more: str = "") -> None:
     if value not in allowed:
-        raise InterventionError(f"intervention {number}: {what} {value!r} does not exist; there are {', '.join(map(str, allowed))}")
+        raise InterventionError(f"intervention {number}: {what} {value!r} does not exist; there are {', '.join(map(str, allowed))}{more}")
+
+
+def _position(number: int, what: str, value: str | None, named: Sequence[str]) -> None:
+    if not is_place(value):
+        _among(number, what, value, named, ", or a token's place from 0")
 
 
 def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequence[str]) -> None:
@@ -97,11 +112,15 @@ def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequenc
     if patch.layer is None or not 0 <= patch.layer < layers:
         raise InterventionError(f"intervention {number}: layer {patch.layer} does not exist; the subject has the layers 0..{layers - 1}")
     edge = patch.component == "edge"
-    _among(number, "position", patch.position, roles if edge else [*roles, ALL])
-    _among(number, "key position", patch.key_position, [*roles, EARLIER] if edge else [None])
-    _among(number, "replacement", patch.replacement, ["zero"] if edge else REPLACEMENTS)
+    _position(number, "position", patch.position, roles if edge else [*roles, ALL])
+    if edge:
+        _position(number, "key position", patch.key_position, [*roles, EARLIER])
+    else:
+        _among(number, "key position", patch.key_position, [None])
+    _among(number, "replacement", patch.replacement, REPLACEABLE.get(patch.component, REPLACEMENTS))
     units = patch.chosen()
-    counts = {"neuron": architecture.neurons, "head": architecture.heads, "edge": architecture.heads}
+    a = architecture
+    counts = {"neuron": a.neurons, "coordinate": a.width, "head": a.heads, "edge": a.heads}
     if units is None:
         return
     if patch.component not in counts:
@@ -115,13 +134,18 @@ def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequenc
 
 
 def _check_apart(number: int, patches: list[Patch]) -> None:
-    """Raises InterventionError where two patches of one intervention replace the same value, so that it is not clear by what."""
+    """Raises InterventionError where two patches of one intervention replace the same value, so that it is not clear by what.
+
+    A role and a place count as the same position: in some prompt they may be.
+    """
     places: dict[tuple[str, int], list[Patch]] = {}
     for patch in patches:
         kind = "neuron" if patch.component == "mlp" else patch.component
         for other in places.setdefault((kind, patch.layer), []):
-            same_position = patch.position == other.position or ALL in (patch.position, other.position)
+            both = {patch.position, other.position}
+            same_position = len(both) == 1 or ALL in both or len({is_place(position) for position in both}) == 2
             mine, theirs = patch.chosen(), other.chosen()
             if kind != "edge" and same_position and (mine is None or theirs is None or len(np.intersect1d(mine, theirs))):
-                raise InterventionError(f"intervention {number} replaces {kind} values of layer {patch.layer} at {patch.position} twice")
+                at = " and ".join(sorted(both))
+                raise InterventionError(f"intervention {number} replaces {kind} values of layer {patch.layer} at {at} twice")
         places[kind, patch.layer].append(patch)

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import torch
 
-from stages.lib.model.architecture import patched
+from stages.lib.model.architecture import patched, rewritten
 from stages.lib.model.interventions import EARLIER, Intervention, Patch
-from stages.lib.model.replacing import NEURONS, Values
+from stages.lib.model.replacing import KINDS, Values
 
 
 @torch.no_grad()
@@ -26,8 +26,11 @@ def logits(values: Values, intervention: Intervention) -> torch.Tensor:
                 handle = layer.block.register_forward_pre_hook(_cutting(values, patch), with_kwargs=True)
                 hooks.callback(handle.remove)
             else:
-                module = layer.mlp_out if patch.component in NEURONS else layer.attention_out if patch.component == "head" else layer.block
-                hooks.enter_context(patched(module, lambda x, patch=patch, new=new: _replaced(values, x, patch, new)))
+                module = {"neurons": layer.mlp_out, "outputs": layer.mlp_out, "heads": layer.attention_out}.get(
+                    kind := KINDS[patch.component]
+                )
+                hooked = rewritten if kind == "outputs" else patched
+                hooks.enter_context(hooked(module or layer.block, lambda x, patch=patch, new=new: _replaced(values, x, patch, new)))
         return model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
 
 

@@ -11,8 +11,8 @@ import polars as pl
 class Pairs:
     """Pairs of prompts of one length, each array (pairs,) or (pairs, positions).
 
-    number: as in the table; positions: role -> token position in the clean prompt, counterfactual_positions: in the other;
-    answers, counterfactual_answers: tokens.
+    number: as in the table; positions: role -> token position in the clean prompt, counterfactual_positions: in the other, and
+    in both "0", "1", … -> that very place, as far as both prompts have one; answers, counterfactual_answers: tokens.
     """
 
     number: np.ndarray
@@ -34,7 +34,7 @@ class Pairs:
                 return mine.keys() == theirs.keys() and all(np.array_equal(at, theirs[role]) for role, at in mine.items())
             return np.array_equal(mine, theirs)
 
-        return all(equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+        return self is other or all(equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
 
     def head(self, most: int) -> "Pairs":
         """The first pairs."""
@@ -62,15 +62,18 @@ def _pairs(group: pl.DataFrame) -> Pairs:
     def tokens(name: str) -> np.ndarray:
         return np.array(group[name].to_list(), np.int64)
 
+    clean, other = tokens("tokens"), tokens("counterfactual_tokens")
+    places = {str(place): np.full(len(group), place, np.int64) for place in range(min(clean.shape[1], other.shape[1]))}
+
     def positions(name: str) -> dict[str, np.ndarray]:
-        return {role: group[name].struct.field(role).to_numpy().astype(np.int64) for role in roles(group)}
+        return {role: group[name].struct.field(role).to_numpy().astype(np.int64) for role in roles(group)} | places
 
     return Pairs(
         group["pair"].to_numpy(),
-        tokens("tokens"),
+        clean,
         positions("positions"),
         group["answer_token"].to_numpy().astype(np.int64),
-        tokens("counterfactual_tokens"),
+        other,
         positions("counterfactual_positions"),
         group["counterfactual_answer_token"].to_numpy().astype(np.int64),
     )

@@ -1,12 +1,12 @@
 """Splits the work of a table of interventions into blocks that start at one place and share what they can."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from stages.lib.model.checkpoint import Checkpoint
-from stages.lib.model.interventions import ALL, Intervention, InterventionError
+from stages.lib.model.interventions import ALL, EARLIER, Intervention, InterventionError, Patch, is_place
 from stages.lib.model.pairs import Pairs
 
 FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects take, whatever is run
@@ -54,11 +54,17 @@ class Sizes:
 
 
 def plan(
-    table: pl.DataFrame, interventions: Sequence[Intervention], groups: Callable[[pl.DataFrame], list[Pairs]], most_results: int
+    table: pl.DataFrame,
+    interventions: Sequence[Intervention],
+    groups: Callable[[pl.DataFrame], list[Pairs]],
+    most_results: int,
+    last_layer: int,
 ) -> list[Block]:
     """The work of running `interventions` on the pairs of `table` that they name, in blocks of at most about `most_results` rows.
 
-    groups: splits pairs into groups that are run together. Raises InterventionError where one names a pair that is not in `table`.
+    groups: splits pairs into groups that are run together; one whose prompts are too short for a place that an intervention names
+    goes without it. Patches that cannot change any answer are left out of the blocks' interventions. Raises InterventionError where
+    an intervention names a pair that is not in `table`.
     """
     known = set(table["pair"])
     for one in interventions:
@@ -71,9 +77,14 @@ def plan(
     for named, members in chosen.items():
         wanted = [pl.col(name) == value for name, value in zip(("operator", "split", "pair"), named, strict=True) if value is not None]
         for pairs in groups(table.filter(wanted) if wanted else table):
+            first = {None: 0, ALL: 0, EARLIER: 0} | {position: int(at.min()) for position, at in pairs.positions.items()}
+            apart = _apart(pairs)
             entries: dict[tuple[int, int], list[Intervention]] = {}
             for one in members:
-                entries.setdefault(_entry(one, pairs), []).append(one)
+                if not all(p.position in first and p.key_position in first for p in one.patches):
+                    continue
+                moving = replace(one, patches=tuple(p for p in one.patches if not _idle(p, apart, pairs.tokens.shape[1], last_layer)))
+                entries.setdefault(_entry(moving, first, pairs.tokens.shape[1]), []).append(moving)
             size = max(1, most_results // len(pairs))
             for _, group in sorted(entries.items()):
                 ordered = sorted(group, key=_sharing)
@@ -81,12 +92,31 @@ def plan(
     return blocks
 
 
-def _entry(one: Intervention, pairs: Pairs) -> tuple[int, int]:
-    """Where an intervention leaves the clean run: first position and first layer; interventions that share both go together."""
-    if not one.patches:
-        return (pairs.tokens.shape[1], 0)
-    position = min(0 if p.position == ALL else int(pairs.positions[p.position].min()) for p in one.patches)
-    return (position, min(p.layer for p in one.patches))
+def _apart(pairs: Pairs) -> int:
+    """The first place at which any clean prompt differs from its counterfactual one; in front of it all values are the same."""
+    common = min(pairs.tokens.shape[1], pairs.counterfactual_tokens.shape[1])
+    differs = (pairs.tokens[:, :common] != pairs.counterfactual_tokens[:, :common]).any(0)
+    return int(differs.argmax()) if differs.any() else common
+
+
+def _idle(patch: Patch, apart: int, length: int, last_layer: int) -> bool:
+    """Whether a patch at a token's place changes nothing: it puts in the value that is there, or one that no later token reads.
+
+    Roles are left alone: a handful of positions, all of which matter.
+    """
+    if not is_place(patch.position):
+        return False
+    place = int(patch.position)
+    unread = patch.layer == last_layer and place < length - 1 and patch.component not in ("residual", "edge")
+    return unread or (patch.replacement == "counterfactual" and place < apart)
+
+
+def _entry(one: Intervention, first: Mapping[str | None, int], length: int) -> tuple[int, int]:
+    """Where an intervention leaves the clean run: first position and first layer; interventions that share both go together.
+
+    first: the first token that each position is in any of the prompts.
+    """
+    return min((first[p.position] for p in one.patches), default=length), min((p.layer for p in one.patches), default=0)
 
 
 def _sharing(one: Intervention) -> list[tuple]:

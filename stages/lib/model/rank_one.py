@@ -1,9 +1,9 @@
 """Avoids matrix products behind a change along one direction.
 
-A single neuron moves the stream x of a prompt to x + t v, v being its value vector. What a norm and a linear map W behind it
-make of that is (L(x) + t L(v)) / s + c with L(x) = W (gain * x), centred first where the norm centres: L is computed once
-per prompt and once per neuron, and s is a number. This serves the first projections of the next layer and, behind the
-last layer, the unembedding.
+A single neuron moves the stream x of a prompt to x + t v, v being its value vector; a single coordinate of what the MLP puts
+out, v being a basis vector. What a norm and a linear map W behind it make of that is (L(x) + t L(v)) / s + c with L(x) = W
+(gain * x), centred first where the norm centres: L is computed once per prompt and once per v, and s is a number. This serves
+the first projections of the next layer and, behind the last layer, the unembedding.
 """
 
 from collections.abc import Iterator

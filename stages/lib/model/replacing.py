@@ -3,11 +3,12 @@
 Tensors of a run under way are (copies, prompts, positions from `start` on, …): one copy of the prompts per intervention.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 import torch
+from torch.nn.functional import one_hot
 
 from stages.lib.model.architecture import value_vectors
 from stages.lib.model.checkpoint import Checkpoint
@@ -16,7 +17,14 @@ from stages.lib.model.interventions import ALL, EARLIER, InterventionError, Patc
 from stages.lib.model.pairs import Pairs
 from stages.lib.model.rank_one import Moved
 
-NEURONS = ("mlp", "neuron")  # components whose values are neurons' activations
+KINDS = {"mlp": "neurons", "neuron": "neurons", "coordinate": "outputs", "head": "heads", "residual": "residual"}  # component -> its values
+LINEAR = ("neurons", "outputs")  # kinds of values that add to the stream what is linear in them, unless the layer normalises it
+
+
+def linear(patches: Sequence[Patch]) -> bool:
+    """Whether what these patches add to the stream is a sum; replaced coordinates hide what neurons replaced beside them do."""
+    kinds = {KINDS.get(p.component) for p in patches}
+    return len(kinds) == 1 and kinds <= {*LINEAR}
 
 
 class Values:
@@ -40,10 +48,15 @@ class Values:
     def counterfactual(self) -> Clean:
         return clean_run(self.checkpoint, self.pairs.counterfactual_tokens)
 
-    def prepare(self, patches: Iterable[Patch]) -> None:
-        """Runs the counterfactuals if any of these patches needs them: now, while no hooks are in place."""
+    def prepare(self, patches: Sequence[Patch]) -> None:
+        """Runs the counterfactuals, and MLPs' output projections, if any of these patches needs them: now, while no hooks are in place."""
+        runs = [self.clean]
         if any(p.replacement == "counterfactual" for p in patches):
-            _ = self.counterfactual
+            runs.append(self.counterfactual)
+        for layer in sorted({p.layer for p in patches if p.component == "coordinate"}):
+            for run in runs:
+                if layer not in run.outputs:
+                    run.outputs[layer] = self.architecture.layers[layer].mlp_out(run.neurons[layer])
 
     def first_position(self, patches: Sequence[Patch]) -> int:
         """The first token position that any of these patches touches in any prompt."""
@@ -51,7 +64,7 @@ class Values:
 
     def new(self, patch: Patch) -> torch.Tensor:
         """What a patch puts in, for all units: (prompts, units, …), or (prompts, positions, units, …) where it is for all positions."""
-        kind = "neurons" if patch.component in NEURONS else {"head": "heads", "residual": "residual"}[patch.component]
+        kind = KINDS[patch.component]
         clean = self._of(self.clean, kind, patch.layer)
         if patch.replacement == "counterfactual":
             values = self._of(self.counterfactual, kind, patch.layer)
@@ -88,35 +101,35 @@ class Values:
                 x[copy, self.prompts[:, None], at[:, None], chosen[None]] = new[:, chosen]
 
     def moved(self, patches: list[tuple[int, Patch]]) -> Moved | None:
-        """The streams behind the layer at the one patched position, where in every copy one neuron is patched there; else None."""
+        """The streams behind the layer at the one patched position, where in every copy one neuron (coordinate) is patched; else None."""
         single = self._single(patches)
-        if not single or single[2].component != "neuron":
+        if not single or KINDS[single[2].component] not in LINEAR:
             return None
         _, units, first = single
         at = self.positions[first.position]
-        clean = self.clean.neurons[first.layer][self.prompts, at]
+        clean = self._of(self.clean, KINDS[first.component], first.layer)[self.prompts, at]
         steps = (self.new(first)[:, units] - clean[:, units]).T  # (copies, prompts)
-        return Moved(self.clean.streams[first.layer + 1][self.prompts, at], steps, self.vectors[first.layer][units])
+        return Moved(self.clean.streams[first.layer + 1][self.prompts, at], steps, self._directions(first, units))
 
     def added(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:
-        """Adds to x, the stream behind the layer, what patches of its neurons change there: (copies, prompts, positions, width).
+        """Adds to x, the stream behind the layer, what patches of its neurons or coordinates change there: (copies, prompts, positions,
+        width).
 
-        Every patch is on a copy that is clean up to this layer; what it changes is (new - clean activation) · value vector.
+        Every patch is on a copy that is clean up to this layer; what it changes is (new - clean value) · direction.
         """
-        layer = patches[0][1].layer
-        clean, vectors = self.clean.neurons[layer], self.vectors[layer]
         if moved := self.moved(patches):
             copies = torch.tensor([copy for copy, _ in patches], device=x.device)
             x[copies[:, None], self.prompts[None], self.positions[patches[0][1].position][None] - start] = moved.stream()[:, :, 0]
             return
         for copy, patch in patches:
-            units = self._chosen(patch)
+            clean, units = self._of(self.clean, KINDS[patch.component], patch.layer), self._chosen(patch)
             chosen: slice | torch.Tensor = slice(None) if units is None else units
+            directions = self._directions(patch, chosen)
             if patch.position == ALL:
-                x[copy] += (self.new(patch) - clean)[:, :, chosen] @ vectors[chosen]
+                x[copy] += (self.new(patch) - clean)[:, :, chosen] @ directions
             else:
                 at = self.positions[patch.position]
-                x[copy, self.prompts, at - start] += (self.new(patch) - clean[self.prompts, at])[:, chosen] @ vectors[chosen]
+                x[copy, self.prompts, at - start] += (self.new(patch) - clean[self.prompts, at])[:, chosen] @ directions
 
     def mask(self, edges: list[tuple[int, Patch]], copies: int, start: int) -> torch.Tensor | None:
         """Added to the attention scores so that no weight falls on cut edges: (rows, heads, queries, keys); None if none is cut."""
@@ -143,7 +156,16 @@ class Values:
     def _of(self, run: Clean, kind: str, layer: int) -> torch.Tensor:
         if kind == "heads":
             return run.heads[layer].unflatten(-1, (self.architecture.heads, self.architecture.head_width))
+        if kind == "outputs":
+            return run.outputs[layer]
         return run.neurons[layer] if kind == "neurons" else run.streams[layer]
+
+    def _directions(self, patch: Patch, units: slice | torch.Tensor) -> torch.Tensor:
+        """What the stream moves along where these neurons or coordinates change: (units, width)."""
+        if patch.component != "coordinate":
+            return self.vectors[patch.layer][units]
+        vectors, width = self.vectors[patch.layer], self.architecture.width
+        return one_hot(torch.arange(width, device=vectors.device)[units], width).to(vectors.dtype)
 
     def _single(self, patches: list[tuple[int, Patch]]) -> tuple[torch.Tensor, torch.Tensor, Patch] | None:
         """Copies and units, where each copy has one unit of one and the same component replaced at one and the same position."""

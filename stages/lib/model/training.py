@@ -1,10 +1,11 @@
-"""Training a small Llama-architecture model from scratch, to the same bytes every time on one machine.
+"""Training a causal language model, to the same bytes every time on one machine.
 
-A run is a pure function of its settings, its examples and the number of threads: the examples of a step depend on
-(seed, step) alone, so a run that resumes from its saved state continues exactly as if it had never stopped.
-The module knows batches of token sequences and answers; it does not know what the prompts mean.
+A run is a pure function of the model it starts with, its settings, its examples and the number of threads: the examples of
+a step depend on (seed, step) alone and nothing is dropped out, so a run that resumes from its saved state continues exactly
+as if it had never stopped. The module knows batches of token sequences and answers; it does not know what the prompts mean.
 """
 
+import copy
 import json
 import math
 from collections.abc import Callable
@@ -15,11 +16,11 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from stages.lib.model.padding import pad
-from stages.lib.params.training import Train
+from stages.lib.params.training import Optimisation
 
 Batch = list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # of (tokens (n, longest), lengths (n,), answers (n,)), right-padded
 logging.disable_progress_bar()  # one bar is enough
@@ -36,36 +37,26 @@ def bucket(sequences: list[list[int]], answers: list[int]) -> Batch:
 
 @dataclass
 class Run:
-    """A training run at some step: the model, its optimiser and the rows of the log so far."""
+    """A training run at some step: the model, its optimiser, the last step's loss and the rows of the log so far.
 
-    settings: Train
-    model: LlamaForCausalLM
+    section: where params.yaml has the settings, for messages.
+    """
+
+    section: str
+    settings: Optimisation
+    model: PreTrainedModel
     optimiser: torch.optim.AdamW
     step: int
+    loss: float
     log: list[dict]
 
     @classmethod
-    def start(cls, settings: Train, tokenizer: PreTrainedTokenizerFast) -> "Run":
-        """A run at step 0. Fixes torch's threads and determinism for the whole process."""
+    def start(cls, section: str, settings: Optimisation, make: Callable[[], PreTrainedModel]) -> "Run":
+        """A run at step 0 with the model that `make` returns. Fixes torch's threads and determinism for the whole process."""
         torch.set_num_threads(settings.threads)
         torch.use_deterministic_algorithms(True)
         torch.manual_seed(settings.seed)
-        shape = settings.model
-        config = LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=shape.width,
-            intermediate_size=shape.neurons,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.heads,
-            max_position_embeddings=shape.positions,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=None,
-            pad_token_id=tokenizer.pad_token_id,
-            tie_word_embeddings=False,
-        )
-        model = LlamaForCausalLM(config)
-        model.set_attn_implementation("eager")  # faster than sdpa on short prompts
+        model = make().eval().requires_grad_(True)  # eval: no dropout
         matrices = [p for p in model.parameters() if p.ndim > 1]
         vectors = [p for p in model.parameters() if p.ndim == 1]
         optimiser = torch.optim.AdamW(
@@ -73,7 +64,7 @@ class Run:
             lr=settings.learning_rate,
             betas=(settings.betas[0], settings.betas[1]),
         )
-        return cls(settings, model, optimiser, 0, [])
+        return cls(section, settings, model, optimiser, 0, math.nan, [])
 
     def learning_rate(self) -> float:
         """Linear warm-up, then cosine decay to 0 at the last step."""
@@ -83,42 +74,42 @@ class Run:
         progress = (self.step - s.warmup_steps) / max(1, s.steps - s.warmup_steps)
         return s.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
-    def advance(self, batch: Batch) -> float:
-        """One optimiser step on the mean cross entropy at the answers; returns it."""
+    def advance(self, batch: Batch) -> None:
+        """One optimiser step on the mean cross entropy at the answers, which is the loss."""
         count = sum(len(answers) for _, _, answers in batch)
-        total = 0.0
-        self.model.train()
+        self.loss = 0.0
         for tokens, lengths, answers in batch:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
                 logits = self._logits(tokens, lengths)
             loss = torch.nn.functional.cross_entropy(logits.float(), torch.from_numpy(answers), reduction="sum") / count
             loss.backward()
-            total += loss.item()
-        if not math.isfinite(total):
-            raise FloatingPointError(f"loss is {total} at step {self.step}; lower train.learning_rate in params.yaml")
+            self.loss += loss.item()
+        if not math.isfinite(self.loss):
+            raise FloatingPointError(f"loss is {self.loss} at step {self.step}; lower {self.section}.learning_rate in params.yaml")
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate()
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.step += 1
-        return total
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> list[np.ndarray]:
         """The most likely token after each prompt, per group of the batch, in float32."""
-        self.model.eval()
         return [self._logits(tokens, lengths).argmax(-1).numpy() for tokens, lengths, _ in batch]
 
     def _logits(self, tokens: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
-        hidden = self.model.model(input_ids=torch.from_numpy(tokens), use_cache=False).last_hidden_state
-        return self.model.lm_head(hidden[torch.arange(len(tokens)), torch.from_numpy(lengths) - 1])  # (n, vocabulary)
+        """Logits behind each prompt (n, vocabulary): the unembedding gets no other position, where most of the work would be."""
+        last = torch.arange(len(tokens)), torch.from_numpy(lengths) - 1
+        handle = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: (inputs[0][last],))
+        try:
+            return self.model(input_ids=torch.from_numpy(tokens), use_cache=False).logits
+        finally:
+            handle.remove()
 
-    def save_checkpoint(self, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-        """Writes the model in bfloat16, with its tokenizer, as a folder that transformers loads."""
-        shipped = LlamaForCausalLM(self.model.config).bfloat16()
-        shipped.load_state_dict(self.model.state_dict())
-        shipped.save_pretrained(folder)
+    def save(self, folder: Path, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype = torch.bfloat16) -> None:
+        """Writes the model with its tokenizer, as a folder that transformers loads."""
+        copy.deepcopy(self.model).to(dtype).save_pretrained(folder)  # type: ignore[arg-type]
         tokenizer.save_pretrained(folder)
 
     def save_state(self, path: Path, fingerprint: str) -> None:
@@ -126,7 +117,7 @@ class Run:
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         for i, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{i}.{name}": tensor for name, tensor in state.items()}
-        metadata = {"fingerprint": fingerprint, "step": str(self.step), "log": json.dumps(self.log)}
+        metadata = {"fingerprint": fingerprint, "step": str(self.step), "loss": str(self.loss), "log": json.dumps(self.log)}
         partial = path.with_suffix(".partial")
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, partial, metadata)
         partial.replace(path)
@@ -138,7 +129,7 @@ class Run:
             if metadata["fingerprint"] != fingerprint:
                 return False
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        self.step, self.log = int(metadata["step"]), json.loads(metadata["log"])
+        self.step, self.loss, self.log = int(metadata["step"]), float(metadata["loss"]), json.loads(metadata["log"])
         self.model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
         states: dict[int, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():
@@ -148,9 +139,10 @@ class Run:
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
         return True
 
-
-def evaluate(run: Run, batches: dict[str, Batch], correct: Callable[[str, float], None]) -> None:
-    """Calls `correct(name, accuracy)` for each named batch."""
-    for name, batch in batches.items():
-        hits = [p == answers for p, (_, _, answers) in zip(run.predict(batch), batch, strict=True)]
-        correct(name, float(np.concatenate(hits).mean()))
+    def measure(self, batches: dict[str, Batch]) -> None:
+        """Adds a row to the log: where the run is, and its accuracy on each named batch."""
+        row = {"step": self.step, "loss": self.loss, "learning_rate": self.learning_rate()}
+        for name, batch in batches.items():
+            hits = [p == answers for p, (_, _, answers) in zip(self.predict(batch), batch, strict=True)]
+            row[name] = float(np.concatenate(hits).mean())
+        self.log.append(row)

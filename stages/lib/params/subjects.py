@@ -40,10 +40,10 @@ class Runs(Section):
     memory_mib: Annotated[int, Field(ge=128)]
 
 
-Subjects = Annotated[dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Subject], Field(min_length=1)]
-
-
-Checkpoints = dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Subject]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+Subjects = Annotated[dict[Name, Subject], Field(min_length=1)]
+MoreSubjects = dict[Name, Subject]
+SECTIONS = ("subjects", "checkpoints", "finetuned")
 
 
 class Point(Section):
@@ -55,8 +55,8 @@ class Point(Section):
 
 
 def load_subject(name: str) -> Subject:
-    """The checked subject or checkpoint of this name. Raises ParamsError naming those there are."""
-    sections = {key: read().get(key) or {} for key in ("subjects", "checkpoints")}
+    """The checked subject of this name, wherever params.yaml has it. Raises ParamsError naming those there are."""
+    sections = {key: read().get(key) or {} for key in SECTIONS}
     for key, known in sections.items():
         if name in known:
             return check(Subject, known[name], f"{key}.{name}")

@@ -1,10 +1,25 @@
-"""Settings of our own subject and of its training."""
+"""Settings of our own subject and of training, whatever it starts from."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from stages.lib.params.sections import Count, NonNegative, Positive, Section, Seed, Share, Threads
+
+
+class Optimisation(Section):
+    """How a model is trained, from scratch or further."""
+
+    steps: Annotated[int, Field(ge=1, le=1_000_000)]
+    learning_rate: Positive
+    warmup_steps: Count
+    weight_decay: NonNegative
+    betas: Annotated[list[Share], Field(min_length=2, max_length=2)]
+    gradient_clip: Positive
+    precision: Literal["float32", "bfloat16"]
+    evaluate_every: Count
+    threads: Threads
+    seed: Seed
 
 
 class ModelShape(Section):
@@ -38,22 +53,12 @@ class CellWeights(Section):
     divide_to_zero: Positive
 
 
-class Train(Section):
+class Train(Optimisation):
     model: ModelShape
-    steps: Annotated[int, Field(ge=1, le=1_000_000)]
     checkpoints: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     batch: Batch
     cell_weights: CellWeights
-    learning_rate: Positive
-    warmup_steps: Count
-    weight_decay: NonNegative
-    betas: Annotated[list[Share], Field(min_length=2, max_length=2)]
-    gradient_clip: Positive
-    precision: Literal["float32", "bfloat16"]
-    evaluate_every: Count
     evaluation_cells: Count
-    threads: Threads
-    seed: Seed
 
     @model_validator(mode="after")
     def checkpoints_end_with_the_last_step(self) -> "Train":

@@ -1,0 +1,93 @@
+"""Trains a subject further on one task of the corpus, as the study of causal mediation did on three operands: a new subject.
+
+Reads data/cells.parquet, data/facts.parquet and the subject's folder; writes data/models/<name>/ (a model as the subject's, its
+weights stored in the same type) and data/<name>/finetune_log.csv: step, loss, learning_rate, and accuracy on a fixed sample of
+the task's prompts, of those that are trained on (train) and of those that never are (held_out; facts have none).
+Interrupted, it continues from data/models/<name>.partial/, which it removes when done.
+"""
+
+import inspect
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stages.lib import corpus
+from stages.lib.files import replacing
+from stages.lib.model import asking, padding, resuming, stored, tokenizer, training
+from stages.lib.params.corpus import Tasks
+from stages.lib.params.finetuning import Finetuning, load_finetuning
+from stages.lib.params.sections import ParamsError, load
+
+SPLITS = {"train": "train", "held_out": "held-out"}  # in the log, and in the corpus
+DRAWS_PER_PROMPT = 20  # for the fixed sample; where they hold too few prompts of a split, it is smaller
+Example = tuple[list[int], int]  # a prompt's tokens, and that of its answer
+
+
+class Examples:
+    """The prompts of each step in the subject's tokens, and those on which accuracy is measured."""
+
+    def __init__(self, name: str, settings: Finetuning, tasks: Tasks, cells: pl.DataFrame, facts: pl.DataFrame):
+        self.settings = settings
+        self.tokenizer = tokenizer.load(settings.source)
+        if settings.bos and self.tokenizer.bos_token_id is None:
+            raise ParamsError(f"finetune.{name}.bos is true, but the tokenizer of {settings.source} has no BOS token")
+        evenly = cells.select(1 / pl.len().over("operator")).to_series().to_numpy()
+        self.corpus = corpus.Corpus(tasks, cells, facts, evenly, split="train")
+        drawn = corpus.Corpus(tasks, cells, facts, evenly, split=None).draw(
+            settings.task, DRAWS_PER_PROMPT * settings.evaluation_prompts, np.random.default_rng([settings.seed, settings.steps])
+        )
+        known = {column: self._known([p for p in drawn if p.split == split]) for column, split in SPLITS.items()}
+        if not known["train"]:
+            raise ParamsError(
+                f"finetune.{name}: no answer to a prompt of {settings.task} is one token of {settings.source}; there is nothing to train on"
+            )
+        self.evaluation = {column: _batch(found[: settings.evaluation_prompts]) for column, found in known.items() if found}
+
+    def of_step(self, step: int) -> training.Batch:
+        rng = np.random.default_rng([self.settings.seed, step])
+        examples: list[Example] = []
+        while len(examples) < self.settings.batch:
+            examples += self._known(self.corpus.draw(self.settings.task, self.settings.batch, rng))
+        return _batch(examples[: self.settings.batch])
+
+    def _known(self, prompts: list[corpus.Prompt]) -> list[Example]:
+        """Those whose answer is one token."""
+        if not prompts:
+            return []
+        asked = asking.encode(self.tokenizer, [p.prompt for p in prompts], [p.answer for p in prompts], self.settings.bos)
+        return [(sequence, answer) for sequence, answer in zip(asked.sequences, asked.answers.tolist(), strict=True) if answer >= 0]
+
+
+def _batch(examples: list[Example]) -> training.Batch:
+    return training.bucket([tokens for tokens, _ in examples], [answer for _, answer in examples])
+
+
+def _fingerprint(settings: Finetuning, tasks: Tasks) -> str:
+    data = [Path(f"data/{name}.parquet") for name in ("cells", "facts")]
+    source = sorted(path for path in Path(settings.source).rglob("*") if path.is_file())
+    code = [Path(inspect.getfile(module)) for module in (training, padding, asking, corpus, stored)]
+    return resuming.fingerprint((settings, tasks), [*data, *source, *code, Path(__file__)])
+
+
+def _said(row: dict) -> str:
+    return ", ".join(f"{name.replace('_', '-')} {row[name]:.3f}" for name in SPLITS if name in row)
+
+
+def main(name: str) -> None:
+    settings, tasks = load_finetuning(name), load(Tasks)
+    cells, facts = pl.read_parquet("data/cells.parquet"), pl.read_parquet("data/facts.parquet")
+    examples = Examples(name, settings, tasks, cells, facts)
+    model, dtype = stored.load(settings.source, settings.threads)
+    run = training.Run.start(f"finetune.{name}", settings, lambda: model)
+    partial = Path(f"data/models/{name}.partial")
+    resuming.complete(run, examples, partial, _fingerprint(settings, tasks), lambda: None, _said)
+    run.save(partial, examples.tokenizer, dtype)
+    with replacing(Path("data") / name / "finetune_log.csv") as path:
+        pl.DataFrame(run.log).write_csv(path)
+    resuming.deliver(partial, Path("data/models") / name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
