@@ -91,7 +91,7 @@ def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     made = folder.with_suffix(".made")
     with FileLock(folder.with_suffix(".lock")):
         if not made.exists():
-            run_in(copy_project(folder), "dvc", "repro", "--quiet")
+            run_in(copy_project(folder), "python", "-m", "tests.quick_dvc", "repro", "--quiet")
             made.touch()
     return folder
 
