@@ -81,14 +81,9 @@ def _maps(rows: list[Row], known: list[str], title: str) -> Figure:
     tables = [table for _, row in rows for _, table in row]
     limit = max((abs(value) for table in tables for value in table["value"].drop_nulls()), default=1.0) or 1.0
     size = (2.6, min(max(0.17 * max(table["layer"].n_unique() for table in tables), 0.6), 4) + 0.7)
-    figure, axes = drawing.panels(len(rows), max(len(row) for _, row in rows), title, size)
-    for line, (label, row) in zip(axes, rows, strict=True):
-        line[0].set_ylabel(label)
-        for axis, (above, table) in zip(line, row, strict=False):
-            axis.set_title(above, fontsize=8)
-            _map(axis, table, known, (-limit, limit))
-        for axis in line[len(row) :]:
-            axis.remove()
+    figure, panels = drawing.rows_of_panels(rows, title, size)
+    for axis, table in panels:
+        _map(axis, table, known, (-limit, limit))
     drawing.colour_bar(figure, np.array(figure.axes), (-limit, limit), "ln(1 + e) of the mean effect e")
     return figure
 

@@ -28,9 +28,7 @@ LINES = ["#0072b2", "#56b4e9", "#009e73", "#e69f00", "#cc79a7", "#d55e00", "#882
 IN_A_ROW = 4  # panels
 NOTHING = "no effects to rank"
 Tables = dict[str, pl.DataFrame]
-Row = tuple[
-    str, list[tuple[str, pl.DataFrame]]
-]  # what is written left of it; titles of its panels, with columns row, column, value, p_value
+Row = tuple[str, list[tuple[str, pl.DataFrame]]]  # what is left of it; titles of its panels, with columns row, column, value, p_value
 
 
 def main(subject: str) -> None:
@@ -117,15 +115,9 @@ def _numbers(table: pl.DataFrame) -> str:
 def _maps(rows: list[Row], title: str, known: list[str], limits: tuple[float, float], level: float) -> Figure:
     """Heat maps with one scale; what chance explains is crossed out. Without panels, one that says so."""
     rows = rows or [("", [("", pl.DataFrame(schema=["row", "column", "value", "p_value"]))])]
-    title += f"; crossed out: p > {level:g}"
-    figure, axes = drawing.panels(len(rows), max(len(row) for _, row in rows), title, (2.7, 2.2))
-    for line, (label, row) in zip(axes, rows, strict=True):
-        line[0].set_ylabel(label)
-        for axis, (above, table) in zip(line, row, strict=False):
-            axis.set_title(above, fontsize=8)
-            _map(axis, table, known, limits, level)
-        for axis in line[len(row) :]:
-            axis.remove()
+    figure, panels = drawing.rows_of_panels(rows, f"{title}; crossed out: p > {level:g}", (2.7, 2.2))
+    for axis, table in panels:
+        _map(axis, table, known, limits, level)
     return figure
 
 

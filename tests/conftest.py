@@ -114,6 +114,15 @@ def reader(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
 
 
 @pytest.fixture
+def close_figures() -> Iterator[None]:
+    """Frees the figures that a test has drawn."""
+    yield
+    from stages.lib import drawing  # only here: most tests draw nothing
+
+    drawing.plt.close("all")
+
+
+@pytest.fixture
 def micro_copy(micro: Path, tmp_path: Path) -> Path:
     """A copy of the micro project for a test that changes it."""
     return Path(shutil.copytree(micro, tmp_path / "project", symlinks=True))

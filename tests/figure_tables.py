@@ -1,10 +1,12 @@
 """Made tables for the figures, and what to read off their axes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
@@ -98,6 +100,18 @@ def write(folder: Path, tables: Tables, subject: str = "s") -> None:
     (folder / "data" / subject).mkdir(parents=True)
     for name, table in tables.items():
         table.write_parquet(folder / "data" / subject / f"{name}.parquet")
+
+
+def written_twice(draw: Callable[[], object], prepare: Callable[[Path], object], folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The files that `draw` writes below reports/, run in two projects that `prepare` makes: with the same bytes in both."""
+    written = []
+    for time in ("first", "second"):
+        prepare(folder / time)
+        monkeypatch.chdir(folder / time)
+        draw()
+        written.append({str(path): path.read_bytes() for path in Path("reports").rglob("*.*")})
+    assert written[0] == written[1]
+    return set(written[0])
 
 
 def texts(axis: Axes) -> str:

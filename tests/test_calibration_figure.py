@@ -1,13 +1,10 @@
 """The figure of labels on planted truth shows its table, and says so where nothing was planted or chosen."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import polars as pl
 import pytest
 
 from stages import calibration_figure
-from stages.lib import drawing
 from tests import heuristic_figure_tables as tables
 from tests.figure_tables import line, texts
 from tests.heuristic_figure_tables import LEVEL, LEVELS, THRESHOLD, THRESHOLDS
@@ -15,10 +12,7 @@ from tests.heuristic_figure_tables import LEVEL, LEVELS, THRESHOLD, THRESHOLDS
 TABLES = tables.calibration()
 
 
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    drawing.plt.close("all")
+pytestmark = pytest.mark.usefixtures("close_figures")
 
 
 @pytest.mark.parametrize(("name", "groups"), [("grades", calibration_figure.GRADES), ("kinds", tables.KINDS)])

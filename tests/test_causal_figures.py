@@ -1,6 +1,5 @@
 """Figures of the causal tests show what is in the tables, by the right neurons, and say so where nothing is."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +12,13 @@ from stages import causal_figures
 from stages.lib import drawing, failing
 from tests import causal_figure_tables
 from tests.causal_figure_tables import HEURISTICS, LAYERS, MEMBERSHIP, histogram
-from tests.figure_tables import WHY, Tables, empty, line, texts, write
+from tests.figure_tables import WHY, Tables, empty, line, texts, write, written_twice
 
 MADE = causal_figure_tables.tables()
 NOTHING = {name: table for name, table in empty(MADE).items() if name in MADE}
 
 
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    drawing.plt.close("all")
+pytestmark = pytest.mark.usefixtures("close_figures")
 
 
 def panels(name: str, rows: int, tables: Tables = MADE) -> dict[str, list[Axes]]:
@@ -39,14 +35,8 @@ def shown(name: str, operator: str) -> tuple[list[Axes], dict[str, str]]:
 
 @pytest.mark.parametrize("tables", [MADE, NOTHING], ids=["tables", "empty"])
 def test_figures_are_written_the_same_bytes_twice(tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = []
-    for time in ("first", "second"):
-        write(tmp_path / time, tables)
-        monkeypatch.chdir(tmp_path / time)
-        causal_figures.main("s")
-        written.append({str(path): path.read_bytes() for path in Path("reports").rglob("*.*")})
-    assert set(written[0]) == {f"reports/s/causal_figures/{name}.{kind}" for name in causal_figures.FIGURES for kind in ("png", "svg")}
-    assert written[0] == written[1]
+    written = written_twice(lambda: causal_figures.main("s"), lambda folder: write(folder, tables), tmp_path, monkeypatch)
+    assert written == {f"reports/s/causal_figures/{name}.{kind}" for name in causal_figures.FIGURES for kind in ("png", "svg")}
 
 
 @pytest.mark.parametrize("name", causal_figures.FIGURES)

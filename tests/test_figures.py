@@ -1,6 +1,5 @@
 """Figures show what is in the tables, say why where nothing is, and come out the same twice."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,15 +11,12 @@ import pytest
 from stages import circuit_figures, neuron_figures
 from stages.lib import drawing
 from tests import figure_tables
-from tests.figure_tables import KS, NEURONS, OPERATORS, WHY, Tables, image, line, texts, write
+from tests.figure_tables import KS, NEURONS, OPERATORS, WHY, Tables, image, line, texts, write, written_twice
 
 STAGES = [circuit_figures, neuron_figures]
 
 
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    drawing.plt.close("all")
+pytestmark = pytest.mark.usefixtures("close_figures")
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +34,9 @@ def empty(tables: Tables) -> Tables:
 def test_every_figure_is_written_the_same_bytes_twice(
     stage: ModuleType, kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    written = []
-    for time in ("first", "second"):
-        write(tmp_path / time, request.getfixturevalue(kind))
-        monkeypatch.chdir(tmp_path / time)
-        stage.main("s")
-        written.append({path.name: path.read_bytes() for path in Path("reports/s").rglob("*.*")})
-    assert set(written[0]) == {f"{name}.{kind}" for name in stage.FIGURES for kind in ("png", "svg")}
-    assert written[0] == written[1]
+    tables = request.getfixturevalue(kind)
+    written = written_twice(lambda: stage.main("s"), lambda folder: write(folder, tables), tmp_path, monkeypatch)
+    assert {Path(path).name for path in written} == {f"{name}.{kind}" for name in stage.FIGURES for kind in ("png", "svg")}
 
 
 @pytest.mark.parametrize(("stage", "name"), [(stage, name) for stage in STAGES for name in stage.FIGURES])

@@ -1,6 +1,5 @@
 """Figures about heuristics show what is in tables and stores, outline the right cells, and say so where nothing is."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,17 +13,14 @@ from stages import calibration_figure, heuristic_figures
 from stages.heuristic_figures import LOWEST, Study
 from stages.lib import drawing, heatmaps
 from tests import heuristic_figure_tables as tables
-from tests.figure_tables import image, line, texts
+from tests.figure_tables import image, line, texts, written_twice
 from tests.heuristic_figure_tables import OP1, OP2, SIDE, THRESHOLD, value_logits
 
 MADE, CHOSEN = tables.tables(), tables.calibration()
 NAMES = {*heuristic_figures.FIGURES, "matched_neurons_add", "matched_neurons_subtract"}
 
 
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    drawing.plt.close("all")
+pytestmark = pytest.mark.usefixtures("close_figures")
 
 
 @pytest.fixture
@@ -39,16 +35,13 @@ def nothing(study: Study) -> Study:
 
 
 def test_figures_are_written_the_same_bytes_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = []
-    for time in ("first", "second"):
-        tables.write(tmp_path / time, MADE, CHOSEN)
-        monkeypatch.chdir(tmp_path / time)
+    def both() -> None:
         heuristic_figures.main("s")
         calibration_figure.main()
-        written.append({str(path): path.read_bytes() for path in Path("reports").rglob("*.*")})
+
+    written = written_twice(both, lambda folder: tables.write(folder, MADE, CHOSEN), tmp_path, monkeypatch)
     wanted = {f"reports/s/heuristic_figures/{name}" for name in NAMES} | {f"reports/calibration/{n}" for n in ("grades", "kinds", "noise")}
-    assert set(written[0]) == {f"{name}.{kind}" for name in wanted for kind in ("png", "svg")}
-    assert written[0] == written[1]
+    assert written == {f"{name}.{kind}" for name in wanted for kind in ("png", "svg")}
 
 
 @pytest.mark.parametrize("name", heuristic_figures.FIGURES)

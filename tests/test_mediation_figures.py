@@ -1,6 +1,5 @@
 """Figures of causal mediation show what is in the tables, in the right panels, and say so where nothing is."""
 
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import pytest
 from matplotlib.axes import Axes
 
 from stages import mediation_figures
-from stages.lib import drawing
 from stages.lib.conditions import CONDITIONS, TASKS
-from tests.figure_tables import Tables, image, line, made, texts, write
+from tests.figure_tables import Tables, image, line, made, texts, write, written_twice
 
 LAYERS, HEADS = [0, 1], [0, 1]
 KINDS = [(task, condition) for task in TASKS[:2] for condition in CONDITIONS[:3]] + [(TASKS[3], CONDITIONS[3]), ("own", "odd")]
@@ -50,10 +48,7 @@ MADE = tables()
 NOTHING = {name: table.clear() for name, table in MADE.items()}
 
 
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    drawing.plt.close("all")
+pytestmark = pytest.mark.usefixtures("close_figures")
 
 
 def panels(name: str, given: Tables = MADE) -> list[Axes]:
@@ -73,16 +68,8 @@ def wanted(column: str, **of: str) -> dict[tuple[str, str], float]:
 
 @pytest.mark.parametrize("given", [MADE, NOTHING], ids=["tables", "empty"])
 def test_figures_are_written_the_same_bytes_twice(given: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = []
-    for time in ("first", "second"):
-        write(tmp_path / time, given)
-        monkeypatch.chdir(tmp_path / time)
-        mediation_figures.main("s")
-        written.append({str(path): path.read_bytes() for path in Path("reports").rglob("*.*")})
-    assert set(written[0]) == {
-        f"reports/s/mediation_figures/{name}.{kind}" for name in mediation_figures.FIGURES for kind in ("png", "svg")
-    }
-    assert written[0] == written[1]
+    written = written_twice(lambda: mediation_figures.main("s"), lambda folder: write(folder, given), tmp_path, monkeypatch)
+    assert written == {f"reports/s/mediation_figures/{name}.{kind}" for name in mediation_figures.FIGURES for kind in ("png", "svg")}
 
 
 @pytest.mark.parametrize("name", mediation_figures.FIGURES)

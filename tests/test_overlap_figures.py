@@ -1,6 +1,5 @@
 """Figures of neuron overlap show what is in the tables, in the right panels, and say so where nothing is."""
 
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import yaml
 from matplotlib.axes import Axes
 
 from stages import overlap_figures
-from stages.lib import drawing
 from stages.lib.params.mediation import OverlapFigures
-from tests.figure_tables import Tables, image, line, made, texts, write
+from tests.figure_tables import Tables, image, line, made, texts, write, written_twice
 
 WIDTHS = {"neuron": 100, "coordinate": 20}
 LAYERS, KS = [1, 2], [2, 10, 50]
@@ -43,10 +41,7 @@ MADE = tables()
 NOTHING = {name: table.clear() for name, table in MADE.items()}
 
 
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    drawing.plt.close("all")
+pytestmark = pytest.mark.usefixtures("close_figures")
 
 
 def panels(name: str, given: Tables = MADE) -> list[Axes]:
@@ -71,15 +66,12 @@ def check(axis: Axes, rows: pl.DataFrame, downs: list[str], acrosses: list[str])
 
 @pytest.mark.parametrize("given", [MADE, NOTHING], ids=["tables", "empty"])
 def test_figures_are_written_the_same_bytes_twice(given: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = []
-    for time in ("first", "second"):
-        write(tmp_path / time, given)
-        monkeypatch.chdir(tmp_path / time)
-        Path("params.yaml").write_text(yaml.safe_dump({"overlap_figures": SETTINGS.model_dump()}))
-        overlap_figures.main("s")
-        written.append({str(path): path.read_bytes() for path in Path("reports").rglob("*.*")})
-    assert set(written[0]) == {f"reports/s/overlap_figures/{name}.{kind}" for name in overlap_figures.FIGURES for kind in ("png", "svg")}
-    assert written[0] == written[1]
+    def prepare(folder: Path) -> None:
+        write(folder, given)
+        (folder / "params.yaml").write_text(yaml.safe_dump({"overlap_figures": SETTINGS.model_dump()}))
+
+    written = written_twice(lambda: overlap_figures.main("s"), prepare, tmp_path, monkeypatch)
+    assert written == {f"reports/s/overlap_figures/{name}.{kind}" for name in overlap_figures.FIGURES for kind in ("png", "svg")}
 
 
 @pytest.mark.parametrize("name", overlap_figures.FIGURES)

@@ -1,6 +1,5 @@
 """Figures of training show what is in the tables of its points, and say so where nothing is."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from stages import trajectory_figures
 from stages.lib import drawing
 from stages.lib.steps import labels as step_labels
 from stages.trajectory_figures import APPEARING, ARMS, FIGURES, KEPT, NO_NEURONS, NO_PROMPTS
-from tests.figure_tables import Tables, line, made, texts
+from tests.figure_tables import Tables, line, made, texts, written_twice
 
 STEPS, OPERATORS, COUNTS = [0, 250, 500, 1000, 6500], ["add", "subtract", "divide"], [5, 10, 25, 50]
 TYPES = [("op1", "range", 20), ("op1", "modulo", 19), ("result", "pattern", 999), ("result", "range", 60), ("result", "modulo", 90)]
@@ -48,10 +47,7 @@ def tables() -> Tables:
 MADE = tables()
 
 
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    drawing.plt.close("all")
+pytestmark = pytest.mark.usefixtures("close_figures")
 
 
 def write(folder: Path, tables: Tables) -> None:
@@ -95,15 +91,9 @@ def corners(axis: Axes, label: str) -> set[tuple[float, float]]:
 def test_a_figure_of_each_kind_for_every_last_point_and_the_same_bytes_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     another = pl.col("step") < 1000
     runs = {name: table.with_columns(last=pl.when(another).then(pl.lit("early")).otherwise("last")) for name, table in MADE.items()}
-    found = []
-    for time in ("first", "second"):
-        write(tmp_path / time, runs)
-        monkeypatch.chdir(tmp_path / time)
-        trajectory_figures.main()
-        found.append({str(path): path.read_bytes() for path in Path("reports").rglob("*.*")})
+    written = written_twice(trajectory_figures.main, lambda folder: write(folder, runs), tmp_path, monkeypatch)
     names = {f"reports/trajectory/{last}_{name}.{kind}" for last in ("early", "run") for name in FIGURES for kind in ("png", "svg")}
-    assert set(found[0]) == names
-    assert found[0] == found[1]
+    assert written == names
 
 
 @pytest.mark.parametrize("folders", [[], list(MADE)])

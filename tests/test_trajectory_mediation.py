@@ -10,6 +10,7 @@ from stages import trajectory_mediation_figure as figure
 from tests import mediated
 from tests.made import ask
 
+pytestmark = pytest.mark.usefixtures("close_figures")
 STEPS = [0, 250, 6500]
 
 

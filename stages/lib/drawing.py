@@ -42,20 +42,6 @@ def save(figure: Figure, path: Path) -> None:
     plt.close(figure)
 
 
-def lines(series: dict[str, list[tuple[np.ndarray, np.ndarray, str, str]]], x: str, y: str, title: str) -> Figure:
-    """Panels side by side: panel title -> (x values, y values, label, colour) of each line; y runs from 0 to 1."""
-    figure, axes = plt.subplots(1, len(series), figsize=(3.4 * len(series), 2.8), sharey=True, squeeze=False)
-    for axis, (name, curves) in zip(axes[0], series.items(), strict=True):
-        for xs, ys, label, colour in curves:
-            axis.plot(xs, ys, label=label, color=colour, marker="o", markersize=2, linewidth=1.2)
-        axis.set(title=name, xlabel=x, ylim=(-0.02, 1.02))
-        axis.grid(alpha=0.3, linewidth=0.5)
-    axes[0][0].set_ylabel(y)
-    axes[0][-1].legend(loc="lower right")
-    figure.suptitle(title, fontsize=10)
-    return figure
-
-
 def maps(panels: list[tuple[str, np.ndarray]], title: str, columns: int = 4) -> Figure:
     """Heat maps over op1 (down) and op2 (across), each with its own diverging scale centred at 0; NaN cells stay grey."""
     rows = -(-len(panels) // columns)
@@ -97,6 +83,22 @@ def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (1.9
         axis.yaxis.label.set_size(8)
         axis.grid(alpha=0.3, linewidth=0.5)
     return figure, axes
+
+
+def rows_of_panels(
+    rows: list[tuple[str, list[tuple[str, pl.DataFrame]]]], title: str, size: tuple[float, float]
+) -> tuple[Figure, list[tuple[Axes, pl.DataFrame]]]:
+    """A figure of rows of unequal length: what is written left of each, and titles and tables of its panels. Also every panel's table."""
+    figure, axes = panels(len(rows), max(len(row) for _, row in rows), title, size)
+    filled = []
+    for line, (label, row) in zip(axes, rows, strict=True):
+        line[0].set_ylabel(label)
+        for axis, (above, table) in zip(line, row, strict=False):
+            axis.set_title(above, fontsize=8)
+            filled.append((axis, table))
+        for axis in line[len(row) :]:
+            axis.remove()
+    return figure, filled
 
 
 def operator_panels(
