@@ -130,7 +130,7 @@ def test_push_pull_and_rerun_of_the_last_query(micro_copy: Path, tmp_path: Path,
 
 def test_a_pulled_file_whose_bytes_are_wrong_is_refused(micro_copy: Path, tmp_path: Path, sftp):
     configure(micro_copy, sftp)
-    run_in(micro_copy, "dvc", "push")
+    run_in(micro_copy, "dvc", "push", "data/abacus/accuracy.parquet")
     content = (micro_copy / "data/abacus/accuracy.parquet").read_bytes()
     [stored] = [p for p in (tmp_path / "storage").rglob("*") if p.is_file() and p.read_bytes() == content]
     stored.chmod(0o644)
