@@ -77,16 +77,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts tests of the micro project first: one process makes it (one core, minutes) while the others take the rest, from the end.
-
-    Of these, tests that change a copy come first: they run up to four minutes, so that none is left for the last.
-    """
-
-    def last(item: pytest.Item) -> tuple[bool, bool]:
-        fixtures = getattr(item, "fixturenames", ())
-        return "micro" not in fixtures, "micro_copy" not in fixtures
-
-    items.sort(key=last)
+    """Puts tests of the micro project first: one process makes it (one core, minutes) while the others take the rest, from the end."""
+    items.sort(key=lambda item: "micro" not in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")
