@@ -18,8 +18,7 @@ with
     ),
     answers as (
         select
-            operator, membership, kept, ablation, neurons, pair, avg(correct::integer) as correct,
-            avg((answer_logit::double - mean_logit) / nullif(max_logit::double - mean_logit, 0)) as nl
+            operator, membership, kept, ablation, neurons, pair, avg(correct::integer) as correct, avg(normal_logit(runs)) as nl
         from runs join interventions using (intervention)
         where experiment = 'bag'
         group by all
@@ -38,14 +37,13 @@ with
     intervals as (
         select
             operator, membership, kept, ablation,
-            quantile_cont(list_dot_product(corrects, weights) / prompts, [(1 - $confidence) / 2, (1 + $confidence) / 2]) as edges
-        from measured
-        join (select operator, weights::double[] as weights from bootstrap_weights where split = 'evaluation') using (operator)
+            percentile_interval(list_dot_product(corrects, weights) / prompts, $confidence) as edges
+        from measured join bootstrap('evaluation') using (operator)
         group by all
     )
 select
     $subject as subject, operator, measured.membership, kept, ablation, neurons, accuracy, edges[1] as ci_low, edges[2] as ci_high,
-    (nl - nothing) / nullif(everything - nothing, 0) as faithfulness, prompts
+    faithfulness(nl, nothing, everything) as faithfulness, prompts
 from measured
 join ends using (operator, ablation)
 join intervals using (operator, kept, ablation)

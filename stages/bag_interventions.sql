@@ -28,7 +28,7 @@ with
     shuffled as (
         select *, row_number() over (
                 partition by operator, membership, draw, layer
-                order by md5_number_lower(concat_ws(':', $knockout_seed, 'bag', draw, operator, layer, neuron)), neuron
+                order by lot($knockout_seed, 'bag', draw, operator, layer, neuron), neuron
             ) as place
         from every, (select unnest(range($control_draws)) as draw)
     ),

@@ -15,12 +15,12 @@ with
     replicates as (select unnest(range($replicates)) as replicate),
     slots as (  -- a slot is one draw of a seed; each seed has equally many pairs
         select operator, split, size, replicate, place as slot,
-            md5_number_lower(concat_ws(':', $resampling_seed, operator, split, replicate, slot)) % seeds as drawn
+            lot($resampling_seed, operator, split, replicate, slot) % seeds as drawn
         from seeds, replicates
     ),
     draws as (
         select replicate, start
-            + md5_number_lower(concat_ws(':', $resampling_seed, slots.operator, slots.split, replicate, slot, turn)) % seeds.size as pair
+            + lot($resampling_seed, slots.operator, slots.split, replicate, slot, turn) % seeds.size as pair
         from slots
         join seeds on (seeds.operator, seeds.split, place) = (slots.operator, slots.split, drawn), unnest(range(slots.size)) as turns(turn)
     ),

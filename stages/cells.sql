@@ -22,7 +22,7 @@ with
     )
 select
     operator, op1, op2, result,
-    case when md5_number_lower(concat_ws(':', $seed, operator, op1, op2)) % 100 < $held_out_percent
+    case when lot($seed, operator, op1, op2) % 100 < $held_out_percent
         then 'held-out' else 'train' end as split
 from answers
 where result between 0 and $largest_answer

@@ -14,15 +14,11 @@ with
         where circuit = $ranking and isfinite(faithfulness) and faithfulness >= $target
         group by operator
     ),
-    heads as (
-        select operator, layer, head, max(effect) as effect, max(logit_effect) as logit_effect
-        from component_effects where component = 'head' group by operator, layer, head
-    ),
     ranked as (
         select *, row_number() over (
             partition by operator order by if($ranking = 'effect', effect, logit_effect) desc nulls last, layer, head
         ) as rank
-        from heads
+        from head_effects()
     )
 select $subject as subject, operator, layer, head, rank, effect, logit_effect, smallest.heads is not null as reached
 from ranked left join smallest using (operator)

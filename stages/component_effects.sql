@@ -21,11 +21,7 @@ with
     prompts as (select pair, operator from pairs where split = 'discovery'),
     each_prompt as (
         select
-            patched.intervention, operator, pair,
-            ((patched.counterfactual_probability::double - clean.counterfactual_probability) / nullif(clean.counterfactual_probability, 0)
-                + (clean.answer_probability::double - patched.answer_probability) / nullif(patched.answer_probability, 0)) / 2 as effect,
-            (patched.counterfactual_logit::double - clean.counterfactual_logit + clean.answer_logit - patched.answer_logit) / 2
-                as logit_effect
+            patched.intervention, operator, pair, effect(patched, clean) as effect, logit_effect(patched, clean) as logit_effect
         from runs as patched
         join runs as clean using (pair)
         join prompts using (pair)
@@ -42,20 +38,16 @@ with
             list(logit_effect order by pair) as each_logit_effect
         from each_prompt group by intervention, operator
     ),
-    weights as (select operator, weights::double[] as weights from bootstrap_weights where split = 'discovery'),
-    replicates as (  -- a prompt that is left out weighs nothing
+    replicates as (
         select
-            intervention, operator,
-            list_dot_product(each_effect, weights)
-                / nullif(if(undefined = 0, len(weights), list_dot_product(is_defined, weights)), 0) as effect,
+            intervention, operator, weighted_mean(each_effect, is_defined, prompts, weights) as effect,
             list_dot_product(each_logit_effect, weights) / len(weights) as logit_effect
-        from effects join weights using (operator)
+        from effects join bootstrap('discovery') using (operator)
     ),
     intervals as (
         select
             intervention, operator,
-            quantile_cont(effect, [(1 - $confidence) / 2, (1 + $confidence) / 2]) as ends,
-            quantile_cont(logit_effect, [(1 - $confidence) / 2, (1 + $confidence) / 2]) as logit_ends
+            percentile_interval(effect, $confidence) as ends, percentile_interval(logit_effect, $confidence) as logit_ends
         from replicates group by intervention, operator
     )
 select

@@ -11,17 +11,15 @@
 -- key_position  VARCHAR    null, of edges only
 -- replacement   VARCHAR    counterfactual; null where nothing is patched
 with
-    roles as (select unnest(['op1', 'operator', 'op2', 'last']) as position, unnest(range(4)) as role),
-    layers as (select unnest(range(layers)) as layer, heads from architecture),
     components as (
-        select 'mlp' as component, layer, null as head from layers
+        select 'mlp' as component, layer, null as head from each_layer()
         union all
-        select 'head', layer, unnest(range(heads)) from layers
+        select 'head', layer, head from each_head()
     ),
     patches as (
         select 'none' as component, null as layer, null as head, null as position, null as role from architecture
         union all
-        select component, layer, head, position, role from components, roles
+        select component, layer, head, position, role from components, roles()
     )
 select
     $subject as subject,

@@ -11,11 +11,7 @@
 with
     each_prompt as (
         select
-            patched.intervention, operator, seed,
-            ((patched.counterfactual_probability::double - clean.counterfactual_probability) / nullif(clean.counterfactual_probability, 0)
-                + (clean.answer_probability::double - patched.answer_probability) / nullif(patched.answer_probability, 0)) / 2 as effect,
-            (patched.counterfactual_logit::double - clean.counterfactual_logit + clean.answer_logit - patched.answer_logit) / 2
-                as logit_effect
+            patched.intervention, operator, seed, effect(patched, clean) as effect, logit_effect(patched, clean) as logit_effect
         from runs as patched
         join runs as clean using (pair)
         join pairs using (pair)

@@ -18,7 +18,6 @@
 -- seed          INTEGER    null, of random circuits only
 with
     operators as (select operator, count(*) as heads from circuit_heads group by operator),
-    model as (select layer, heads from (select *, unnest(range(layers)) as layer from architecture)),
     circuits as (
         select
             operator, row_number() over (order by operator, place) - 1 as intervention, circuit,
@@ -29,8 +28,7 @@ with
     ),
     heads_left_out as (
         select operator, layer, list(head::integer order by head) as units
-        from operators cross join (select layer, unnest(range(heads)) as head from model)
-        anti join circuit_heads using (operator, layer, head)
+        from operators cross join each_head() anti join circuit_heads using (operator, layer, head)
         group by all
     ),
     sources as (select operator, source, max(layer) as highest from attention_sources group by all),
@@ -39,12 +37,12 @@ with
             'head' as component, layer, units, 'all' as position, null as key_position, 'mean' as replacement
         from heads_left_out
         union all
-        select operator, 'nothing', unnest(['head', 'mlp']), layer, null, 'all', null, 'mean' from operators, model
+        select operator, 'nothing', unnest(['head', 'mlp']), layer, null, 'all', null, 'mean' from operators, each_layer()
         union all
         select operator, unnest(['circuit_cut', 'model_cut']), 'edge', layer, null, source, 'earlier', 'zero'
-        from sources join model on layer < highest  -- the head reads the stream that enters its own layer
+        from sources join each_layer() on layer < highest  -- the head reads the stream that enters its own layer
         union all
-        select operator, 'last_cut', 'edge', layer, null, 'last', source, 'zero' from sources, model
+        select operator, 'last_cut', 'edge', layer, null, 'last', source, 'zero' from sources, each_layer()
     )
 select
     $subject as subject, intervention::integer as intervention, operator, 'evaluation' as split, coalesce(component, 'none') as component,

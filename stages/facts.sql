@@ -35,6 +35,6 @@ join nouns as object
     on object.category = relations.category
     and object.place = case
         when relation in ('capital', 'capital_of') then entity.place  -- one-to-one, so that each direction has one answer
-        else md5_number_lower(concat_ws(':', $seed, relation, entity.name)) % size
+        else lot($seed, relation, entity.name) % size
     end
 order by relation, entity

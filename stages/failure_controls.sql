@@ -15,12 +15,12 @@
 -- auc_ci_high      DOUBLE   upper end; null with fewer than 2 strata
 with
     asked as (
-        select failures.*, cells.result, op1 % nullif(op2, 0) as remainder,
+        select failures.*, cells.result,
             case operator
-                when 'add' then len([p for p in [10, 100, 1000] if op1 % p + op2 % p >= p])
-                when 'subtract' then len([p for p in [10, 100, 1000] if op1 % p < op2 % p])
-                when 'multiply' then (op1 % 10) * (op2 % 10) // 10
-                else floor(log2(if(cells.result = 0, op2 - op1, least(remainder + 1, op2 - remainder))))
+                when 'add' then carries(op1, op2)
+                when 'subtract' then borrows(op1, op2)
+                when 'multiply' then carried(op1, op2)
+                else floor(log2(slack(op1, op2, cells.result)))
             end as difficulty
         from failures join cells using (operator, op1, op2)
     ),

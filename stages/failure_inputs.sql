@@ -14,8 +14,7 @@
 -- gain_chance  DOUBLE   (values - 1) / (2 ln 2 cells): bits that a feature tells by chance, on average; rough where few cells fail
 with
     asked as (
-        select operator, op1, op2, cells.result, not correct as failed, cells.split, mirror.split as mirror,
-            op1 % nullif(op2, 0) as remainder
+        select operator, op1, op2, cells.result, not correct as failed, cells.split, mirror.split as mirror
         from predictions
         join cells using (operator, op1, op2)
         left join cells as mirror on (mirror.operator, mirror.op1, mirror.op2) = (operator, op2, op1) and operator in ('add', 'multiply')
@@ -26,13 +25,11 @@ with
             case when op1 < op2 then 'op1 < op2' when op1 > op2 then 'op1 > op2' else 'op1 = op2' end as "order of operands",
             op1 % 10 as "units of op1", op2 % 10 as "units of op2", result % 10 as "units of result",
             len(op1::varchar) as "digits of op1", len(op2::varchar) as "digits of op2", len(result::varchar) as "digits of result",
-            op1 // $span * $span || '..' || op1 // $span * $span + $span - 1 as "span of op1",
-            op2 // $span * $span || '..' || op2 // $span * $span + $span - 1 as "span of op2",
-            result // $span * $span || '..' || result // $span * $span + $span - 1 as "span of result",
-            if(operator = 'add', len([p for p in [10, 100, 1000] if op1 % p + op2 % p >= p]), null) as carries,
-            if(operator = 'subtract', len([p for p in [10, 100, 1000] if op1 % p < op2 % p]), null) as borrows,
-            if(operator = 'multiply', (op1 % 10) * (op2 % 10) // 10, null) as carried,
-            if(operator = 'divide', if(result = 0, op2 - op1, least(remainder + 1, op2 - remainder)), null) as steps,
+            span(op1, $span) as "span of op1", span(op2, $span) as "span of op2", span(result, $span) as "span of result",
+            if(operator = 'add', carries(op1, op2), null) as carries,
+            if(operator = 'subtract', borrows(op1, op2), null) as borrows,
+            if(operator = 'multiply', carried(op1, op2), null) as carried,
+            if(operator = 'divide', slack(op1, op2, result), null) as steps,
             (2 ** floor(log2(steps)))::integer as doubling,
             if(doubling = 1, '1', doubling || '..' || 2 * doubling - 1) as slack
         from asked

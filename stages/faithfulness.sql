@@ -22,8 +22,7 @@ with
     ),
     answers as (
         select
-            experiment, operator, intervention, circuit, pair, correct,
-            (answer_logit::double - mean_logit) / nullif(max_logit::double - mean_logit, 0) as nl
+            experiment, operator, intervention, circuit, pair, correct, normal_logit(runs) as nl
         from runs join interventions using (experiment, intervention) join pairs using (pair)
     ),
     ends as (
@@ -35,7 +34,7 @@ with
         select
             experiment, operator, intervention,
             avg(nl - nothing) / nullif(avg(everything - nothing), 0) as faithfulness,
-            avg((nl - nothing) / nullif(everything - nothing, 0)) as mean_of_ratios,
+            avg(faithfulness(nl, nothing, everything)) as mean_of_ratios,
             avg(correct::integer) as accuracy, count(*) as prompts,
             list(nl - nothing order by pair) as gained, list(everything - nothing order by pair) as whole
         from answers join ends using (experiment, operator, pair)
@@ -44,10 +43,8 @@ with
     intervals as (
         select
             experiment, intervention,
-            quantile_cont(list_dot_product(gained, weights) / nullif(list_dot_product(whole, weights), 0),
-                [(1 - $confidence) / 2, (1 + $confidence) / 2]) as edges
-        from measured
-        join (select operator, weights::double[] as weights from bootstrap_weights where split = 'evaluation') using (operator)
+            percentile_interval(list_dot_product(gained, weights) / nullif(list_dot_product(whole, weights), 0), $confidence) as edges
+        from measured join bootstrap('evaluation') using (operator)
         group by all
     )
 select

@@ -23,10 +23,7 @@ with
         select distinct intervention, operator, membership, heuristic, replacement as ablation, arm
         from knockout_interventions where arm in ('heuristic', 'none')
     ),
-    answers as (
-        select intervention, pair, correct::integer as correct, answer_logit::double - mean_logit as logit
-        from runs where experiment = 'knockout'
-    ),
+    answers as (from answers_of('knockout')),
     clean as (select pair, logit as logit_before from answers join interventions using (intervention) where arm = 'none'),
     meant as (  -- every heuristic beside every prompt; a set of results is not in the catalogue
         select
@@ -42,14 +39,14 @@ with
     drawn as (
         select *, associated and row_number() over (
                 partition by operator, heuristic, associated
-                order by md5_number_lower(concat_ws(':', 'associated', $fault_seed, operator, heuristic, pair)), pair
+                order by lot('associated', $fault_seed, operator, heuristic, pair), pair
             ) <= $prompts as taken
         from meant
     ),
     contaminated as (
         select *, row_number() over (
                 partition by operator, heuristic
-                order by md5_number_lower(concat_ws(':', 'other', $fault_seed, operator, heuristic, pair)), pair
+                order by lot('other', $fault_seed, operator, heuristic, pair), pair
             ) as place
         from drawn where not taken
         qualify place <= $prompts

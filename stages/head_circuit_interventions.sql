@@ -14,15 +14,11 @@
 -- heads         SMALLINT   heads in the circuit
 -- seed          INTEGER    of a random order; null otherwise
 with
-    model as (select layers * heads as heads, unnest(range(layers)) as layer from architecture),
+    model as (select layers * heads as heads from architecture),
     operators as (select distinct operator from component_effects),
-    largest as (
-        select operator, layer, head, max(effect) as effect, max(logit_effect) as logit_effect
-        from component_effects where component = 'head' group by operator, layer, head
-    ),
     scores as (
         select operator, layer, head, unnest(['effect', 'logit_effect']) as circuit, unnest([effect, logit_effect]) as score
-        from largest
+        from head_effects()
     ),
     ranked as (
         select operator, circuit, null as seed, layer, head,
@@ -31,9 +27,9 @@ with
         union all
         select operator, 'random', seed, layer, head,
             row_number() over (
-                partition by operator, seed order by md5_number_lower(concat_ws(':', seed, operator, layer, head)), layer, head
+                partition by operator, seed order by lot(seed, operator, layer, head), layer, head
             )
-        from largest, (select unnest(range($random_circuits)) as seed)
+        from head_effects(), (select unnest(range($random_circuits)) as seed)
     ),
     counts as (select distinct unnest($head_counts || [heads]) as size, heads as total from model),
     sizes as (select * from counts where size <= total),
@@ -42,7 +38,7 @@ with
         where seed is null or seed = 0 or size between 1 and total - 1  -- no head and all heads are the same for every seed
         union all
         select operator, unnest(['everything', 'nothing']), null, unnest([heads, 0])
-        from operators, (select any_value(heads) as heads from model)
+        from operators, model
     ),
     numbered as (
         select *, row_number() over (order by operator, circuit, seed nulls first, size) - 1 as intervention from circuits
@@ -54,7 +50,7 @@ with
         where rank > size
         group by intervention, layer
         union all
-        select intervention, unnest(['head', 'mlp']), layer, null from numbered, model where circuit = 'nothing'
+        select intervention, unnest(['head', 'mlp']), layer, null from numbered, each_layer() where circuit = 'nothing'
     )
 select
     $subject as subject, intervention::integer as intervention, operator, 'evaluation' as split,

@@ -15,9 +15,7 @@
 with
     circuits as (select distinct intervention, operator, circuit, heads, seed from head_circuit_interventions),
     normalised as (  -- where all logits are equal nothing speaks for the answer
-        select intervention, pair, correct,
-            coalesce((answer_logit::double - mean_logit) / nullif(max_logit::double - mean_logit, 0), 0) as logit
-        from runs
+        select intervention, pair, correct, coalesce(normal_logit(runs), 0) as logit from runs
     ),
     ends as (  -- both ends of the scale, for each prompt
         select
@@ -31,22 +29,18 @@ with
     measured as (
         select
             intervention,
-            (avg(logit) - avg(nothing)) / nullif(avg(everything) - avg(nothing), 0) as faithfulness,
-            avg((logit - nothing) / nullif(everything - nothing, 0)) as mean_of_ratios,
+            faithfulness(avg(logit), avg(nothing), avg(everything)) as faithfulness,
+            avg(faithfulness(logit, nothing, everything)) as mean_of_ratios,
             avg(correct::integer) as accuracy, count(*) as prompts,
             list(logit - nothing order by pair) as recovered, list(everything - nothing order by pair) as whole
         from normalised join ends using (pair)
         group by intervention
     ),
-    weights as (select operator, weights::double[] as weights from bootstrap_weights where split = 'evaluation'),
     intervals as (
         select
             intervention,
-            quantile_cont(
-                list_dot_product(recovered, weights) / nullif(list_dot_product(whole, weights), 0),
-                [(1 - $confidence) / 2, (1 + $confidence) / 2]
-            ) as ends
-        from measured join circuits using (intervention) join weights using (operator)
+            percentile_interval(list_dot_product(recovered, weights) / nullif(list_dot_product(whole, weights), 0), $confidence) as ends
+        from measured join circuits using (intervention) join bootstrap('evaluation') using (operator)
         group by intervention
     )
 select

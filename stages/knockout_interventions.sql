@@ -38,7 +38,7 @@ with
     drawn as (
         select *, row_number() over (
                 partition by operator, membership, heuristic, draw, layer
-                order by md5_number_lower(concat_ws(':', $knockout_seed, draw, operator, heuristic, layer, neuron)), neuron
+                order by lot($knockout_seed, draw, operator, heuristic, layer, neuron), neuron
             ) as place
         from others, (select unnest(range($control_draws)) as draw)
         qualify place <= wanted

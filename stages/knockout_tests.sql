@@ -44,7 +44,7 @@ with
     ),
     signs as (
         select flip,
-            list(2 * (md5_number_lower(concat_ws(':', $knockout_seed, 'flip', flip, place)) % 2)::double - 1 order by place) as signs
+            list(2 * (lot($knockout_seed, 'flip', flip, place) % 2)::double - 1 order by place) as signs
         from (select unnest(range($flips)) as flip), (select unnest(range((select max(heuristics) from compared))) as place)
         group by flip
     ),

@@ -29,10 +29,7 @@ with
     interventions as (  -- one row per patch there
         select distinct intervention, operator, membership, heuristic, replacement as ablation, arm, neurons from knockout_interventions
     ),
-    answers as (
-        select intervention, pair, correct::integer as correct, answer_logit::double - mean_logit as logit
-        from runs where experiment = 'knockout'
-    ),
+    answers as (from answers_of('knockout')),
     clean as (
         select pair, correct as correct_before, logit as logit_before
         from answers join interventions using (intervention) where arm = 'none'
@@ -65,24 +62,21 @@ with
             list((1 - about) * (before - correct) order by pair) as lost_other
         from compared group by all
     ),
-    replicates as (
-        select operator, weights::double[] as weights from bootstrap_weights
-        where split = 'evaluation' and replicate < $knockout_replicates
-    ),
     drawn as (
         select
             operator, membership, heuristic, ablation, arm,
             nullif(list_dot_product(abouts, weights), 0) as n, nullif(prompts - list_dot_product(abouts, weights), 0) as m,
             list_dot_product(right_associated, weights) / n as associated, list_dot_product(right_other, weights) / m as other,
             list_dot_product(lost_associated, weights) / n - list_dot_product(lost_other, weights) / m as dissociation
-        from measured join replicates using (operator)
+        from measured join bootstrap('evaluation') using (operator)
+        where replicate < $knockout_replicates
     ),
     intervals as (
         select
             operator, membership, heuristic, ablation, arm,
-            quantile_cont(associated, [(1 - $confidence) / 2, (1 + $confidence) / 2]) as associated,
-            quantile_cont(other, [(1 - $confidence) / 2, (1 + $confidence) / 2]) as other,
-            quantile_cont(dissociation, [(1 - $confidence) / 2, (1 + $confidence) / 2]) as dissociation
+            percentile_interval(associated, $confidence) as associated,
+            percentile_interval(other, $confidence) as other,
+            percentile_interval(dissociation, $confidence) as dissociation
         from drawn group by all
     )
 select

@@ -20,10 +20,7 @@
 -- null_deviation           DOUBLE    its standard deviation
 -- p_value                  DOUBLE    (1 + neurons of the null that are as selective) / (1 + null_neurons)
 with
-    answers as (
-        select intervention, pair, correct::integer as correct, answer_logit::double - mean_logit as logit
-        from runs where experiment = 'neuron_knockout'
-    ),
+    answers as (from answers_of('neuron_knockout')),
     clean as (
         select pair, correct, logit
         from answers join neuron_knockout_interventions using (intervention) where component = 'none'

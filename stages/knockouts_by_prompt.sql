@@ -18,10 +18,7 @@ with
         select distinct intervention, operator, membership, arm, replacement as ablation, neurons_per_layer, neurons
         from prompt_knockout_interventions
     ),
-    answers as (
-        select intervention, pair, correct::integer as correct, answer_logit::double - mean_logit as logit
-        from runs where experiment = 'prompt_knockout'
-    ),
+    answers as (from answers_of('prompt_knockout')),
     clean as (select pair, correct, logit from answers join interventions using (intervention) where arm = 'none'),
     compared as (
         select
@@ -45,9 +42,8 @@ with
     intervals as (
         select
             operator, membership, arm, ablation, neurons_per_layer,
-            quantile_cont(list_dot_product(corrects, weights) / prompts, [(1 - $confidence) / 2, (1 + $confidence) / 2]) as edges
-        from measured
-        join (select operator, weights::double[] as weights from bootstrap_weights where split = 'evaluation') using (operator)
+            percentile_interval(list_dot_product(corrects, weights) / prompts, $confidence) as edges
+        from measured join bootstrap('evaluation') using (operator)
         group by all
     )
 select

@@ -20,11 +20,8 @@ with
     rankings as (select unnest(['effect', 'logit_effect', 'size']) as ranking),
     ks as (select distinct k::integer as k, neurons as width from architecture, unnest($overlap_ks) as wanted(k) where k <= neurons),
     ranked as (
-        select
-            question, operator, layer, unit as neuron,
-            unnest(['effect', 'logit_effect', 'size']) as ranking, unnest([rank, rank_logit, rank_size]) as rank,
-            unnest([effect, logit_effect, logit_effect]) is not null as known
-        from unit_effects where component = 'neuron' and half = 'both' and operator <> 'all'
+        select question, operator, layer, unit as neuron, ranking, rank, known
+        from unit_rankings() where component = 'neuron' and half = 'both' and operator <> 'all'
     ),
     asked as (select question, operator, layer, ranking, count(*) filter (known) as known from ranked group by all),
     grid as (

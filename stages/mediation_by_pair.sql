@@ -34,10 +34,7 @@ with
     ),
     each_token as (  -- up to 3 million rows: numbers only, names come last
         select
-            pair, layer, unit, class, c.correct,
-            ((p.counterfactual_probability::double - c.counterfactual_probability) / nullif(c.counterfactual_probability, 0)
-                + (c.answer_probability::double - p.answer_probability) / nullif(p.answer_probability, 0)) / 2 as effect,
-            if(differ, p.counterfactual_logit::double - c.counterfactual_logit + c.answer_logit - p.answer_logit, null) / 2 as logit_effect,
+            pair, layer, unit, class, c.correct, effect(p, c) as effect, if(differ, logit_effect(p, c), null) as logit_effect,
             if(differ, (p.predicted = other_token and c.predicted <> other_token)::integer, null) as desired,
             (c.correct and p.predicted not in (answer_token, other_token))::integer as undesired
         from runs as p

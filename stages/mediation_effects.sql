@@ -25,14 +25,11 @@
 -- pairs           BIGINT    pairs that have an effect
 -- undefined       BIGINT    pairs left out: a probability that the effect divides by is 0
 with
-    members as (
-        select pair, task, condition, unnest(if(operator is null, ['all'], [operator, 'all'])) as operator from mediation_pairs
-    ),
     groups as (
         select task, condition, operator, row_number() over (order by task, condition, operator) as g
-        from (select distinct task, condition, operator from members)
+        from (select distinct task, condition, operator from grouped_pairs())
     ),
-    numbered as (select g, pair from members join groups using (task, condition, operator)),
+    numbered as (select g, pair from grouped_pairs() join groups using (task, condition, operator)),
     sites as (
         select component, layer, head, position_class, row_number() over (order by layer, component, head, position_class) as site
         from (select distinct component, layer, head, position_class from mediation_by_pair)
@@ -64,20 +61,16 @@ with
     weights as (
         select g, weights::double[] as weights from mediation_weights join groups using (task, condition, operator)
     ),
-    replicates as (  -- sums over pairs, and how many they are of: a pair that is left out weighs nothing
+    replicates as (
         select
-            g, site, answered,
-            list_dot_product(each_effect, weights) as effect_sum,
-            if(pairs = len(weights), pairs, list_dot_product(has_effect, weights)) as effect_pairs,
-            if(logit_pairs > 0, list_dot_product(each_logit, weights), null) as logit_sum,
-            if(undefined = 0 and logit_pairs in (0, pairs), effect_pairs, list_dot_product(has_logit, weights)) as logit_pairs
+            g, site, answered, weighted_mean(each_effect, has_effect, pairs, weights) as effect,
+            weighted_mean(each_logit, has_logit, logit_pairs, weights) as logit_effect
         from effects join weights using (g)
     ),
     intervals as (
         select
             g, site, answered,
-            quantile_cont(effect_sum / nullif(effect_pairs, 0), [(1 - $confidence) / 2, (1 + $confidence) / 2]) as ends,
-            quantile_cont(logit_sum / nullif(logit_pairs, 0), [(1 - $confidence) / 2, (1 + $confidence) / 2]) as logit_ends
+            percentile_interval(effect, $confidence) as ends, percentile_interval(logit_effect, $confidence) as logit_ends
         from replicates group by g, site, answered
     )
 select

@@ -14,7 +14,7 @@
 -- replacement   VARCHAR    counterfactual; null where nothing is patched
 with
     layers as (
-        select unnest(range(layers)) as layer, if(list_contains($single_heads, $subject), heads, 0) as heads from architecture
+        select layer, if(list_contains($single_heads, $subject), heads, 0) as heads from each_layer()
     ),
     components as (
         select layer, 'mlp' as component, -2 as unit from layers

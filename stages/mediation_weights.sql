@@ -18,18 +18,15 @@ with
     draws as (
         select
             replicate,
-            md5_number_lower(concat_ws(':', $resampling_seed, task, condition, template, operator, replicate, turn)) as drawn,
+            lot($resampling_seed, task, condition, template, operator, replicate, turn) as drawn,
             members[1 + (drawn % len(members))::bigint] as pair
         from strata, replicates, unnest(range(len(members))) as turns(turn)
     ),
-    counts as (select replicate, pair, count(*) as weight from draws group by replicate, pair),
-    members as (
-        select pair, task, condition, unnest(if(operator is null, ['all'], [operator, 'all'])) as operator from mediation_pairs
-    )
+    counts as (select replicate, pair, count(*) as weight from draws group by replicate, pair)
 select
     $subject as subject, task, condition, operator, replicate::integer as replicate,
     list(coalesce(weight, 0)::float order by pair) as weights
-from members
+from grouped_pairs()
 cross join replicates
 left join counts using (replicate, pair)
 group by task, condition, operator, replicate

@@ -23,9 +23,6 @@ with
         from neuron_effects left join (select operator, count(*) as heads from circuit_heads group by operator) using (operator)
         group by operator
     ),
-    model as (
-        select layer, neurons, heads, layers from (select *, unnest(range(layers)) as layer from architecture)
-    ),
     ranked as (
         select
             operator, null as seed, layer, position, neuron,
@@ -33,7 +30,7 @@ with
             unnest(if(method = 'exact', [rank, rank_mean_plus_std, rank_logit], [rank])) as place
         from neuron_effects
         union all  -- random places: of the same neurons
-        select operator, seed, layer, position, neuron, 'random', md5_number_lower(concat_ws(':', seed, operator, layer, position, neuron))
+        select operator, seed, layer, position, neuron, 'random', lot(seed, operator, layer, position, neuron)
         from neuron_effects, (select unnest(range($random_circuits)) as seed) where method = 'exact'
     ),
     orders as (
@@ -55,8 +52,7 @@ with
     ),
     heads_left_out as (
         select operator, layer, list(head::integer order by head) as units
-        from operators cross join (select layer, unnest(range(heads)) as head from model)
-        anti join circuit_heads using (operator, layer, head)
+        from operators cross join each_head() anti join circuit_heads using (operator, layer, head)
         group by all
     ),
     patches as (
@@ -68,7 +64,7 @@ with
             (numbered.operator, numbered.circuit, numbered.k) = (chosen.operator, chosen.circuit, chosen.k)
             and numbered.seed is not distinct from chosen.seed
         union all
-        select intervention, unnest(['head', 'mlp']), layer, null, 'all' from numbered, model where circuit = 'nothing'
+        select intervention, unnest(['head', 'mlp']), layer, null, 'all' from numbered, each_layer() where circuit = 'nothing'
     )
 select
     $subject as subject, intervention::integer as intervention, operator, 'evaluation' as split, coalesce(component, 'none') as component,

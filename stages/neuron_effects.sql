@@ -21,9 +21,8 @@
 with
     operators as (select operator, row_number() over (order by operator) as o from (select distinct operator from pairs)),
     prompts as (select pair, o from pairs join operators using (operator) where split = 'discovery'),
-    roles as (select unnest(['op1', 'operator', 'op2', 'last']) as position, unnest(range(4)) as role),
     patches as (
-        select intervention, layer, units[1] as neuron, role from neuron_interventions join roles using (position)
+        select intervention, layer, units[1] as neuron, role from neuron_interventions join roles() using (position)
     ),
     clean as (
         select o, pair, answer_logit, counterfactual_logit, answer_probability, counterfactual_probability
@@ -31,14 +30,11 @@ with
     ),
     measured as (  -- 5 million rows of our subject: numbers only, names come last
         select
-            0 as estimated, layer, neuron, role, o, pair,
-            ((p.counterfactual_probability::double - c.counterfactual_probability) / nullif(c.counterfactual_probability, 0)
-                + (c.answer_probability::double - p.answer_probability) / nullif(p.answer_probability, 0)) / 2 as effect,
-            (p.counterfactual_logit::double - c.counterfactual_logit + c.answer_logit - p.answer_logit) / 2 as logit_effect
+            0 as estimated, layer, neuron, role, o, pair, effect(p, c) as effect, logit_effect(p, c) as logit_effect
         from runs as p join clean as c using (pair) join patches using (intervention)
         union all
         select 1, layer, neuron, role, o, pair, attribution::double, attribution::double
-        from neuron_attributions join prompts using (pair) join roles using (position)
+        from neuron_attributions join prompts using (pair) join roles() using (position)
     ),
     effects as (
         select
@@ -51,15 +47,12 @@ with
         group by all
     ),
     weights as (
-        select o, replicate, weights::double[] as weights from bootstrap_weights join operators using (operator)
-        where split = 'discovery' and replicate < $neuron_replicates
+        select o, weights from bootstrap('discovery') join operators using (operator) where replicate < $neuron_replicates
     ),
-    intervals as (  -- a prompt that is left out weighs nothing
+    intervals as (
         select
             estimated, layer, neuron, role, o,
-            quantile_cont(list_dot_product(each_effect, weights)
-                / nullif(case when undefined = 0 then len(weights) else list_dot_product(is_defined, weights) end, 0),
-                [(1 - $confidence) / 2, (1 + $confidence) / 2]) as ends
+            percentile_interval(weighted_mean(each_effect, is_defined, prompts, weights), $confidence) as ends
         from effects join weights using (o)
         where effects.prompts > 0
         group by all
@@ -73,6 +66,6 @@ select
 from effects
 left join intervals using (estimated, layer, neuron, role, o)
 join operators using (o)
-join roles using (role)
+join roles() using (role)
 window peers as (partition by o, estimated, layer, role)
 order by operator, estimated, role, layer, neuron

@@ -12,13 +12,11 @@
 -- key_position  VARCHAR    null, of edges only
 -- replacement   VARCHAR    counterfactual; null for the clean run
 with
-    places as (
-        select unnest([0, 1, 2]) as turn, unnest(['op1', 'operator', 'op2']) as position, 0 as layer
-        union all
-        select 3, 'last', unnest(range(first_layer, layers)) from late_layers  -- no row where first_layer is null
+    places as (  -- none of the last position where first_layer is null
+        select role, position, unnest(if(position = 'last', range(first_layer, layers), [0])) as layer from roles(), late_layers
     ),
     patches as (
-        select layer, turn, position, unnest(range(neurons)) as neuron from architecture, places
+        select layer, role, position, unnest(range(neurons)) as neuron from architecture, places
     )
 select
     $subject as subject, 0 as intervention, null::varchar as operator, 'discovery' as split, 'none' as component,
@@ -27,7 +25,7 @@ select
 from architecture
 union all
 select
-    $subject, row_number() over (order by turn, layer, neuron)::integer, null, 'discovery', 'neuron',
+    $subject, row_number() over (order by role, layer, neuron)::integer, null, 'discovery', 'neuron',
     layer::smallint, [neuron::integer], position, null, 'counterfactual'
 from patches
 order by intervention

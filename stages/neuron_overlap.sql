@@ -19,13 +19,7 @@
 with
     sizes as (select 'neuron' as component, neurons as width from architecture union all select 'coordinate', width from architecture),
     ks as (select distinct component, width, k::integer as k from sizes, unnest($overlap_ks) as wanted(k) where k <= width),
-    ranked as (
-        select
-            question, half, component, layer, unit,
-            unnest(['effect', 'logit_effect', 'size']) as ranking, unnest([rank, rank_logit, rank_size]) as rank,
-            unnest([effect, logit_effect, logit_effect]) is not null as known
-        from unit_effects where operator = 'all'
-    ),
+    ranked as (from unit_rankings() where operator = 'all'),
     tops as (select * from ranked where known and rank <= list_max($overlap_ks)),
     sides as (
         select question, half, component, layer, ranking, count(*) filter (known) as known from ranked group by all

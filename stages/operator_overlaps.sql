@@ -10,13 +10,7 @@
 -- iou         DOUBLE    neurons in both sets / neurons in either
 -- chance      DOUBLE    IoU of two sets of k in n that share as many as random ones do on average, k²/n: k / (2n - k)
 with
-    ranked as (
-        select
-            operator, layer, position, neuron,
-            unnest(['effect', 'logit_effect']) as ranking,
-            unnest([rank, rank_logit]) as place
-        from neuron_effects where method = 'exact' and effect is not null and logit_effect is not null
-    ),
+    ranked as (from neuron_rankings() where ranking <> 'effect_plus_std'),
     layers as (  -- IoU is convex in what is shared, so the expected IoU lies above chance, by 1 % of it at 50 of 512
         select
             ranking, a.operator as operator_a, b.operator as operator_b, layer, position, k, count(*) as neurons,

@@ -28,7 +28,7 @@ with
     ranked as (
         select operator, op1, op2, seed,
             row_number() over (
-                partition by operator, seed order by md5_number_lower(concat_ws(':', 'pair', seed, operator, op1, op2)), op1, op2
+                partition by operator, seed order by lot('pair', seed, operator, op1, op2), op1, op2
             ) as rank
         from predictions, (select unnest($seeds)::integer as seed)
         where correct
@@ -47,10 +47,10 @@ with
         left join blocks on blocks.operator = operators.operator and blocks.result = chosen.result
         where others > 0
         qualify row_number() over (partition by key order by other) - 1
-            = md5_number_lower('operator:' || key) % count(*) over (partition by key)
+            = lot('operator', key) % count(*) over (partition by key)
     ),
     drawn as (
-        select *, (md5_number_lower('counterfactual:' || key) % others)::bigint as draw, if(draw >= start, draw + size, draw) as place
+        select *, (lot('counterfactual', key) % others)::bigint as draw, if(draw >= start, draw + size, draw) as place
         from with_operator
     ),
     paired as (

@@ -10,14 +10,7 @@
 -- k          INTEGER   how many neurons rank highest
 -- shared     DOUBLE    share of the k highest that both rankings have in common
 -- chance     DOUBLE    its expectation of two random rankings: k / neurons
-with
-    ranked as (
-        select
-            operator, layer, position, neuron,
-            unnest(['effect', 'effect_plus_std', 'logit_effect']) as ranking,
-            unnest([rank, rank_mean_plus_std, rank_logit]) as place
-        from neuron_effects where method = 'exact' and effect is not null and logit_effect is not null
-    )
+with ranked as (from neuron_rankings())
 select
     $subject as subject, operator, layer, position, a.ranking as ranking_a, b.ranking as ranking_b, k,
     count(*) filter (where a.place <= k and b.place <= k) / k as shared,

@@ -19,20 +19,19 @@
 -- pairs           BIGINT   pairs
 -- undefined       BIGINT   most pairs left out of one mean: a probability that the effect divides by is 0
 with
-    members as (
-        select pair, task, condition, unnest(if(operator is null, ['all'], [operator, 'all'])) as operator from mediation_pairs
-    ),
     mlps as (
         select
             pair, layer, position_class, effect, correct,
             position_class = 'last' and layer >= layers // 2 as late, position_class = 'last' and layer = layers - 1 as last_layer
         from mediation_by_pair, architecture where component = 'mlp'
     ),
-    wanted as (select distinct task, condition, operator, layer, position_class, late, last_layer from mlps join members using (pair)),
+    wanted as (
+        select distinct task, condition, operator, layer, position_class, late, last_layer from mlps join grouped_pairs() using (pair)
+    ),
     each_pair as (  -- every pair of the group, in the order of its weights; nulls where it has no such token or does not count
         select wanted.*, answered, members.pair, m.pair is not null as counts, m.effect
         from wanted
-        join members using (task, condition, operator)
+        join grouped_pairs() as members using (task, condition, operator)
         cross join (values (false), (true)) as which(answered)
         left join mlps as m
             on (m.layer, m.position_class, m.pair) = (wanted.layer, wanted.position_class, members.pair) and (m.correct or not answered)
@@ -58,11 +57,10 @@ with
             max(counted) as pairs, max(counted - defined) as undefined
         from effects group by all
     ),
-    replicates as (  -- a pair that is left out weighs nothing
+    replicates as (
         select
             task, condition, operator, answered, late, replicate,
-            ln(nullif(1 + list_dot_product(each_effect, weights::double[])
-                / nullif(if(defined = len(weights), defined, list_dot_product(has_effect, weights::double[])), 0), 0)) as log_effect
+            ln(nullif(1 + weighted_mean(each_effect, has_effect, defined, weights::double[]), 0)) as log_effect
         from effects join mediation_weights using (task, condition, operator)
     ),
     ratios as (
@@ -74,8 +72,8 @@ with
     intervals as (
         select
             task, condition, operator, answered,
-            if(quantile_cont(log_effects, (1 - $confidence) / 2) > 0,
-                quantile_cont(late / log_effects, [(1 - $confidence) / 2, (1 + $confidence) / 2]) filter (log_effects > 0), null) as ends
+            if(percentile_interval(log_effects, $confidence)[1] > 0,
+                percentile_interval(late / if(log_effects > 0, log_effects, null), $confidence), null) as ends
         from ratios group by task, condition, operator, answered
     )
 select

@@ -48,8 +48,7 @@ with
         from accuracy group by operator
     ),
     answers as (
-        select operator, kept, seed, pair, avg(correct::integer) as correct,
-            avg((answer_logit::double - mean_logit) / nullif(max_logit::double - mean_logit, 0)) as nl
+        select operator, kept, seed, pair, avg(correct::integer) as correct, avg(normal_logit(runs)) as nl
         from runs
         join (select distinct intervention, kept from trajectory_interventions where kept is not null) using (intervention)
         join (select pair, operator, seed from pairs) using (pair)
@@ -62,8 +61,7 @@ with
     ),
     faithful as (
         select operator, kept, seed, correct, prompts,
-            (nl - any_value(nl) filter (kept = 'nothing') over whole)
-                / nullif(any_value(nl) filter (kept = 'everything') over whole - any_value(nl) filter (kept = 'nothing') over whole, 0)
+            faithfulness(nl, any_value(nl) filter (kept = 'nothing') over whole, any_value(nl) filter (kept = 'everything') over whole)
                 as faithfulness
         from measured
         window whole as (partition by operator, seed)

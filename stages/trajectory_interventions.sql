@@ -33,7 +33,7 @@ with
             row_number() over (partition by operator, draw, layer order by stands desc, turn, neuron) as place_standing,
             row_number() over (partition by operator, draw, layer order by turn, neuron) as place
         from (
-            select *, md5_number_lower(concat_ws(':', $knockout_seed, 'trajectory', draw, operator, layer, neuron)) as turn
+            select *, lot($knockout_seed, 'trajectory', draw, operator, layer, neuron) as turn
             from every, (select unnest(range($control_draws)) as draw)
         )
     ),
@@ -66,7 +66,7 @@ with
         select operator, pair, layer, neuron,
             row_number() over (
                 partition by pair, layer
-                order by md5_number_lower(concat_ws(':', $prompt_knockout_seed, 'trajectory', pair, layer, neuron)), neuron
+                order by lot($prompt_knockout_seed, 'trajectory', pair, layer, neuron), neuron
             ) as place
         from standing join prompts using (operator) anti join own using (pair, layer, neuron)
     ),

@@ -33,10 +33,7 @@ with
     clean as (select * from runs where intervention = 0),
     measured as (  -- numbers only, names come last
         select
-            p.intervention, p.pair,
-            ((p.counterfactual_probability::double - c.counterfactual_probability) / nullif(c.counterfactual_probability, 0)
-                + (c.answer_probability::double - p.answer_probability) / nullif(p.answer_probability, 0)) / 2 as effect,
-            (p.counterfactual_logit::double - c.counterfactual_logit + c.answer_logit - p.answer_logit) / 2 as logit_effect
+            p.intervention, p.pair, effect(p, c) as effect, logit_effect(p, c) as logit_effect
         from runs as p join clean as c using (pair) where p.intervention > 0
     ),
     effects as (
@@ -48,7 +45,7 @@ with
         group by g, intervention
     ),
     named as (  -- equal effects, such as those of dead neurons, are ranked in another order in every group: no overlap
-        select *, units[1] as unit, md5_number_lower(concat_ws(':', question, operator, half, units[1])) as lot
+        select *, units[1] as unit, lot(question, operator, half, units[1]) as lot
         from effects join groups using (g) join (select intervention, component, layer, units from unit_mediation_interventions)
             using (intervention)
     )

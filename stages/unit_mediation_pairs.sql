@@ -19,7 +19,7 @@
 with
     asked as (
         select
-            *, md5_number_lower(concat_ws(':', $unit_seed, pair)) as drawn,
+            *, lot($unit_seed, pair) as drawn,
             case
                 when task <> 'arithmetic' then task
                 when template = len($arithmetic) - 1 then 'arithmetic_symbols'

@@ -7,6 +7,7 @@ the params sections it lists as $names, $subject, and nothing else within reach,
 
 import re
 import sys
+from contextlib import suppress
 from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
@@ -28,6 +29,7 @@ DatabaseError = duckdb.Error
 SHARED = ("trajectory", "trajectory_kinds", "trajectory_knockouts", "trajectory_mediation", "finetuned")  # data/<table>/<subject>.parquet
 FOLDERS = {"activations": "h5", "runs": "parquet"} | dict.fromkeys(SHARED, "parquet")  # tables that are a folder of files
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
+MACROS = Path(__file__).with_name("macros.sql")
 
 
 class QueryError(ValueError):
@@ -53,8 +55,15 @@ class Database:
                 listed = ", ".join(f"'{path}'" for path in paths)
                 reader = "read_csv" if paths[0].suffix == ".csv" else "read_parquet"
                 self.connection.execute(f'create view "{name}" as from {reader}([{listed}], union_by_name => true)')
+        self._add_macros()
         allowed = [str(path) for name, paths in files.items() if name not in MEASURES for path in paths]
         self._lock(allowed)
+
+    def _add_macros(self) -> None:
+        """Formulas that queries share, and of shared small tables those that can be made of the tables here."""
+        for statement in self.connection.extract_statements(MACROS.read_text()):
+            with suppress(duckdb.CatalogException, duckdb.BinderException):  # a table that it reads, or a column, is not here
+                self.connection.execute(statement)
 
     def _lock(self, allowed: list[str]) -> None:
         """Leaves nothing within reach of a query but these files."""
