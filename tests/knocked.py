@@ -141,6 +141,7 @@ def said(table: pl.DataFrame, experiment: str, pairs: pl.DataFrame, answer: Answ
                 rows.append((number, prompt.pair, mean + logit, mean, mean + 40, correct))
     logits = dict.fromkeys(["answer_logit", "mean_logit", "max_logit"], pl.Float32)
     made = pl.DataFrame(rows, schema={"intervention": pl.Int32, "pair": pl.Int32} | logits | {"correct": pl.Boolean}, orient="row")
+    made = made.with_columns(subject=pl.lit("s"))
     other = made.with_columns(correct=~pl.col("correct"), experiment=pl.lit("another"))
     return pl.concat([made.with_columns(experiment=pl.lit(experiment)), other]).sample(fraction=1, shuffle=True, seed=4)
 

@@ -26,7 +26,7 @@ MEASURES = ["accuracy_associated", "accuracy_other", "logit_change_associated", 
 
 
 INTERVENTIONS = ["intervention", "operator", "arm", "membership", "heuristic", "replacement"]
-RUNS = ["experiment", "intervention", "pair", "answer_logit", "mean_logit", "correct"]
+RUNS = ["subject", "experiment", "intervention", "pair", "answer_logit", "mean_logit", "correct"]
 
 
 def tabled(columns: list[str], *rows: tuple) -> pl.DataFrame:
@@ -54,7 +54,7 @@ def given(prompts: pl.DataFrame) -> Tables:
     clean = [(o, "none", None, None, None) for o in ("add", "divide")]
     numbered = list(enumerate(clean + [(o, arm, h if which == "one" else which, h, r) for o, arm, which, h, r in chosen]))
     answers = [
-        (experiment, number, pair, *random.normal(size=2).tolist(), bool(random.random() < 0.6))
+        ("s", experiment, number, pair, *random.normal(size=2).tolist(), bool(random.random() < 0.6))
         for number, (operator, *_) in numbered
         for pair in prompts.filter(operator=operator, split="evaluation")["pair"]
         for experiment in ("knockout", "neuron")
@@ -115,7 +115,9 @@ def test_the_contaminated_control_is_drawn_evenly_from_all_that_is_not_drawn():
     knockouts = [(0, "add", "none", None, None, None), *((i + 1, "add", "heuristic", h, h, "zero") for i, h in enumerate(names))]
     given = {
         "knockout_interventions": tabled(INTERVENTIONS, *knockouts),
-        "runs": tabled(RUNS, *(("knockout", i, pair, (i > 0) * 2.0**pair, 0.0, pair % 2 == 0) for i in range(301) for pair in range(20))),
+        "runs": tabled(
+            RUNS, *(("s", "knockout", i, pair, (i > 0) * 2.0**pair, 0.0, pair % 2 == 0) for i in range(301) for pair in range(20))
+        ),
         "prompt_associations": tabled(["operator", "pair", "heuristic"], *(("add", pair, h) for h in names for pair in range(10))),
         "pairs": frame(operator="add", split="evaluation", pair=range(20), op1=1, op2=1, result=2),
         "heuristics": tabled(["operator", "heuristic", "kind", "quantity"], *(("add", h, "range", "op1") for h in names)),

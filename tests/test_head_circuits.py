@@ -25,7 +25,8 @@ def effects() -> pl.DataFrame:
                 rows.append((operator, "head", layer, head, "last", 10.0 - place, 0.0))
                 rows.append((operator, "head", layer, head, "op1", None if place == 5 else -3.0, float(place)))
     schema = {"operator": pl.String, "component": pl.String, "layer": pl.Int16, "head": pl.Int16, "position": pl.String}
-    return pl.DataFrame(rows, schema={**schema, "effect": pl.Float64, "logit_effect": pl.Float64}, orient="row")
+    made = pl.DataFrame(rows, schema={**schema, "effect": pl.Float64, "logit_effect": pl.Float64}, orient="row")
+    return made.with_columns(subject=pl.lit("s"))
 
 
 def test_circuits_of_heads_ablate_the_others(effects: pl.DataFrame):

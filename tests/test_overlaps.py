@@ -30,7 +30,7 @@ def planted(tops: dict[str, list[int]], width: int) -> pl.DataFrame:
         order = [*first, *(unit for unit in range(width) if unit not in first)]
         rows += [(question, "all", half, "neuron", 1, unit, -i, -i, i + 1, i + 1, i + 1) for i, unit in enumerate(order)]
     names = ["question", "operator", "half", "component", "layer", "unit", "effect", "logit_effect", *RANKS.values()]
-    return frame(**dict(zip(names, zip(*rows, strict=True), strict=True))).sample(fraction=1, shuffle=True, seed=6)
+    return frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True))).sample(fraction=1, shuffle=True, seed=6)
 
 
 def tail(width: int, size: int, k: int, shared: int) -> float:

@@ -25,7 +25,8 @@ create macro faithfulness(nl, nothing, everything) as (nl - nothing) / nullif(ev
 
 -- Each answer of one experiment: whether it is correct, 0 or 1, and the logit of the correct one above the mean over the vocabulary.
 create macro answers_of(wanted) as table
-    select intervention, pair, correct::integer as correct, answer_logit::double - mean_logit as logit from runs where experiment = wanted;
+    select subject, intervention, pair, correct::integer as correct, answer_logit::double - mean_logit as logit
+    from runs where experiment = wanted;
 
 -- Intervals: percentile bootstrap (Efron and Tibshirani 1993, ch. 13). Replicates differ in the weights of the prompts alone.
 
@@ -58,14 +59,14 @@ create macro each_head() as table select *, unnest(range(heads)) as head from ea
 
 -- What each head does at the position where it does most (Fig. 2a has all positions): effect and logit_effect, each at its own.
 create macro head_effects() as table
-    select operator, layer, head, max(effect) as effect, max(logit_effect) as logit_effect
-    from component_effects where component = 'head' group by operator, layer, head;
+    select subject, operator, layer, head, max(effect) as effect, max(logit_effect) as logit_effect
+    from component_effects where component = 'head' group by subject, operator, layer, head;
 
 -- The three ways to rank a layer's neurons at a position, below each other: by effect, by effect_plus_std as the study's code does (its
 -- standard deviation over prompts added), and by logit_effect. place: 1 for the largest. Of neurons that have both effects.
 create macro neuron_rankings() as table
     select
-        operator, layer, position, neuron, unnest(['effect', 'effect_plus_std', 'logit_effect']) as ranking,
+        subject, operator, layer, position, neuron, unnest(['effect', 'effect_plus_std', 'logit_effect']) as ranking,
         unnest([rank, rank_mean_plus_std, rank_logit]) as place
     from neuron_effects where method = 'exact' and effect is not null and logit_effect is not null;
 
@@ -73,12 +74,12 @@ create macro neuron_rankings() as table
 
 -- Each pair in all groups that its effects are averaged over: its operator's, if it has one, and that of all operators together.
 create macro grouped_pairs() as table
-    select pair, task, condition, unnest(if(operator is null, ['all'], [operator, 'all'])) as operator from mediation_pairs;
+    select subject, pair, task, condition, unnest(if(operator is null, ['all'], [operator, 'all'])) as operator from mediation_pairs;
 
 -- The three ways to rank a layer's units, below each other: by effect, by logit_effect, and by its size, whatever its sign.
 create macro unit_rankings() as table
     select
-        question, half, operator, component, layer, unit,
+        subject, question, half, operator, component, layer, unit,
         unnest(['effect', 'logit_effect', 'size']) as ranking, unnest([rank, rank_logit, rank_size]) as rank,
         unnest([effect, logit_effect, logit_effect]) is not null as known
     from unit_effects;
