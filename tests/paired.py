@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import polars as pl
 import yaml
@@ -17,6 +16,7 @@ from stages.lib.corpus import NUMBER_WORDS, Corpus
 from stages.lib.model import tokenizer as tokenizers
 from stages.lib.params import sections
 from stages.lib.params.corpus import Tasks
+from stages.lib.sql import Database
 from tests.micro import ROOT, merged
 
 PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
@@ -39,7 +39,7 @@ READ = {word: number for number, word in enumerate(NUMBER_WORDS)} | {str(number)
 @cache
 def tables() -> dict[str, pl.DataFrame]:
     settings = {"cells": CELLS, "facts": PARAMS["facts"]}
-    return {name: duckdb.sql((ROOT / f"stages/{name}.sql").read_text(), params=of).pl() for name, of in settings.items()}
+    return {name: Database({}).sql((ROOT / f"stages/{name}.sql").read_text(), **of).pl() for name, of in settings.items()}
 
 
 @cache

@@ -2,7 +2,6 @@
 
 import re
 
-import duckdb
 import numpy as np
 import polars as pl
 import pytest
@@ -11,6 +10,7 @@ import yaml
 from stages.lib.corpus import CALCULATE, NUMBER_WORDS, Corpus
 from stages.lib.params.corpus import Tasks
 from stages.lib.params.sections import check
+from stages.lib.sql import Database
 from tests.micro import ROOT
 
 PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
@@ -20,7 +20,7 @@ SYMBOLS = {words.symbol: name for name, words in TASKS.operators.items()}
 
 @pytest.fixture(scope="module")
 def tables() -> tuple[pl.DataFrame, pl.DataFrame]:
-    return tuple(duckdb.sql((ROOT / f"stages/{s}.sql").read_text(), params=PARAMS[s]).pl() for s in ("cells", "facts"))  # type: ignore[return-value]
+    return tuple(Database({}).sql((ROOT / f"stages/{s}.sql").read_text(), **PARAMS[s]).pl() for s in ("cells", "facts"))  # type: ignore[return-value]
 
 
 def corpus(tables: tuple[pl.DataFrame, pl.DataFrame], split: str | None) -> Corpus:
