@@ -90,15 +90,9 @@ def given() -> Tables:
     """A row or two of all that macros read, beside what they are to leave out."""
     probabilities = {"answer_probability": [0.6], "counterfactual_probability": [0.1]}
     clean = pl.DataFrame(probabilities | {"answer_logit": [5.0], "counterfactual_logit": [2.0], "mean_logit": [1.0], "max_logit": [9.0]})
-    runs = pl.DataFrame(
-        [
-            ("s", "knockout", 3, 0, True, 3.0, 1.0),
-            ("s", "knockout", 3, 1, False, 0.5, 2.0),
-            ("s", "bag", 3, 1, False, 0.5, 2.0),
-        ],
-        schema=["subject", "experiment", "intervention", "pair", "correct", "answer_logit", "mean_logit"],
-        orient="row",
-    )
+    answers = [("s", "knockout", 3, 0, True, 3.0, 1.0), ("s", "knockout", 3, 1, False, 0.5, 2.0), ("s", "bag", 3, 1, False, 0.5, 2.0)]
+    columns = ["subject", "experiment", "intervention", "pair", "correct", "answer_logit", "mean_logit"]
+    runs = pl.DataFrame(answers, schema=columns, orient="row")
     heads = [
         ("s", "head", "op1", 3.0, -1.0),
         ("s", "head", "last", 1.0, 5.0),
