@@ -39,9 +39,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
-from stages.lib import store
+from stages.lib import progress, store
 from stages.lib.files import write_table
 from stages.lib.model import checkpoint, grid, lens
 from stages.lib.model.asking import Said
@@ -62,7 +61,7 @@ def main(subject: str) -> None:
     }  # fmt: skip
     means: dict[str, grid.Means] = {}
     predictions = []
-    with tqdm(total=len(prompts), desc=f"dump {subject}", unit="prompt") as bar:
+    with progress.bar(total=len(prompts), desc=f"dump {subject}", unit="prompt") as bar:
         for operator in chosen.operators:
             square = Square(prompts.filter(pl.col("operator") == operator))
             means[operator] = grid.Means.zeros(loaded, square.tokens.shape[2])
@@ -112,7 +111,7 @@ def dump_operator(
     path: Path,
     attributes: dict[str, str],
     means: grid.Means,
-    bar: tqdm,
+    bar: progress.Bar,
 ) -> list[Said]:
     """Streams one square into its store, a block of rows at a time; returns what the subject says."""
     rows, columns = square.shape

@@ -25,8 +25,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
+from stages.lib import progress
 from stages.lib.covering import listed, members
 from stages.lib.explaining import Cells, explain, indicators, waves
 from stages.lib.files import write_table
@@ -53,7 +53,7 @@ def main(subject: str) -> None:
         activations = LayerStore(path)
         operator = activations.attributes["operator"]
         square = Labelled(database, activations, votes, labels.filter(operator=operator), catalogue)
-        with tqdm(total=len(square.maps), desc=f"explained {subject} {operator}", unit="map") as bar:
+        with progress.bar(total=len(square.maps), desc=f"explained {subject} {operator}", unit="map") as bar:
             for found in square.rows(settings.threads):
                 rows += [(operator, *row) for row in found]
                 bar.update()

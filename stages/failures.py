@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
+from stages.lib import progress
 from stages.lib.covering import listed, members
 from stages.lib.files import write_table
 from stages.lib.params.failures import Failures
@@ -87,7 +87,7 @@ class Bag:
     def rows(self, neurons_at_once: int, title: str) -> pl.DataFrame:
         """The operator's rows; so many maps in memory."""
         sums = {membership: Sums(len(self.cells)) for membership in MEMBERSHIPS}
-        with tqdm(total=len(self.neurons), desc=f"{title} {self.operator}", unit="neuron") as bar:
+        with progress.bar(total=len(self.neurons), desc=f"{title} {self.operator}", unit="neuron") as bar:
             blocks = self.neurons.with_columns(block=pl.col("neuron") // neurons_at_once)
             for (layer, block), some in blocks.group_by("layer", "block", maintain_order=True):
                 self._add(layer, slice(block * neurons_at_once, (block + 1) * neurons_at_once), some, sums)

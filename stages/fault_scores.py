@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
+from stages.lib import progress
 from stages.lib.faults import FAULTS, Sizes, best, operand_sizes, result_sizes
 from stages.lib.files import write_table
 from stages.lib.params.faults import Faults
@@ -52,7 +52,7 @@ def main(subject: str) -> None:
         square = Square(database, catalogue, LayerStore(path))
         layers, sizes = square.activations.layers, (operand_sizes(square), result_sizes(square, settings.cap))
         width = square.activations.axes["neuron"]
-        with tqdm(total=len(layers) * width, desc=f"faults {subject} {square.operator}", unit="neuron") as bar:
+        with progress.bar(total=len(layers) * width, desc=f"faults {subject} {square.operator}", unit="neuron") as bar:
             for layer in layers:
                 found = layer_bests(square, layer, votes, sizes, scored, bar)
                 keys = {"subject": subject, "operator": square.operator, "layer": layer}
@@ -61,7 +61,9 @@ def main(subject: str) -> None:
     write_table(table.sort("operator", "layer", "fault", "quantities", "threshold"), folder / "fault_scores.parquet")
 
 
-def layer_bests(square: Square, layer: int, votes: LayerStore, sizes: tuple[Sizes, Sizes], settings: Scores, bar: tqdm) -> np.ndarray:
+def layer_bests(
+    square: Square, layer: int, votes: LayerStore, sizes: tuple[Sizes, Sizes], settings: Scores, bar: progress.Bar
+) -> np.ndarray:
     """The best score of each neuron of a layer: (neurons, operands and result, right and published sizes)."""
 
     def score(of: tuple[int, np.ndarray, np.ndarray]) -> list[np.ndarray]:

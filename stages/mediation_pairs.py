@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from tqdm import tqdm
 
+from stages.lib import progress
 from stages.lib.files import write_table
 from stages.lib.mediating import Mediating
 from stages.lib.model import placing, tokenizer
@@ -64,7 +64,7 @@ def main(subject: str) -> None:
     loaded = tokenizer.load(chosen.source)
     place = partial(placing.place, loaded, bos=chosen.bos)
     rows = []
-    for group in tqdm(tasks.groups(partial(placing.known, loaded)), desc=f"mediation pairs {subject}", unit="group"):
+    for group in progress.bar(tasks.groups(partial(placing.known, loaded)), desc=f"mediation pairs {subject}", unit="group"):
         rows += [_row(group, *found) for found in suitable(group, settings, place)]
     table = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_row_index("pair")
     columns = [pl.lit(subject).alias("subject"), pl.col("pair").cast(pl.Int32), *SCHEMA]

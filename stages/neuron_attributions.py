@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
+from stages.lib import progress
 from stages.lib.files import write_table
 from stages.lib.model import checkpoint, pairs
 from stages.lib.model.attribution import attributions
@@ -35,7 +35,7 @@ def main(subject: str) -> None:
     loaded = checkpoint.load(chosen.source, chosen.dtype, settings.device, settings.threads)
     executor = Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
     frames = [pl.DataFrame(schema=SCHEMA)]
-    for group in tqdm(executor.groups(prompts), desc=f"attributions {subject}", unit="group"):
+    for group in progress.bar(executor.groups(prompts), desc=f"attributions {subject}", unit="group"):
         found = attributions(executor.values(group), sites)
         frames += [_frame(subject, layer, role, group, values.float().cpu().numpy()) for (layer, role), values in found.items()]
     write_table(pl.concat(frames).sort("layer", "position", "neuron", "pair"), folder / "neuron_attributions.parquet")

@@ -45,8 +45,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
+from stages.lib import progress
 from stages.lib.judging import GROUPS, MEASURES, Judged, judged
 from stages.lib.params.heuristics import Nulls, Scores
 from stages.lib.params.sections import load
@@ -85,7 +85,7 @@ def main(subject: str) -> None:
     parts = {name: Parts(folder / f"{name}.parquet", digest([*code, *inputs], settings, scored.answer_sets)) for name in SCHEMAS}
     todo = [(store, layer) for store in stores for layer in store.layers]
     missing = sorted({number for part in parts.values() for number in part.missing(len(todo))})
-    with tqdm(total=sum(store.axes["neuron"] for store, _ in todo), desc=f"nulls {subject}", unit="neuron") as bar:
+    with progress.bar(total=sum(store.axes["neuron"] for store, _ in todo), desc=f"nulls {subject}", unit="neuron") as bar:
         bar.update(sum(store.axes["neuron"] for number, (store, _) in enumerate(todo) if number not in missing))
         square = None
         for number in missing:
@@ -102,7 +102,7 @@ def main(subject: str) -> None:
 
 
 def _layer(
-    square: Square, layer: int, votes: LayerStore, labels: Relabellings, settings: Nulls, scored: Scores, bar: tqdm
+    square: Square, layer: int, votes: LayerStore, labels: Relabellings, settings: Nulls, scored: Scores, bar: progress.Bar
 ) -> Iterator[tuple[int, Judged]]:
     def judge(of: tuple[int, np.ndarray, np.ndarray]) -> tuple[int, Judged]:
         neuron, activations, logits = of

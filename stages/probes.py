@@ -26,8 +26,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
+from stages.lib import progress
 from stages.lib.files import write_table
 from stages.lib.model import checkpoint, discriminant, reading
 from stages.lib.params.reading import Probes
@@ -80,7 +80,7 @@ def main(subject: str) -> None:
     loaded = checkpoint.load(chosen.source, chosen.dtype, dump.device, dump.threads)
     layers = range(len(loaded.architecture.layers))
     rows: list[tuple] = []
-    with tqdm(total=sum(len(s.answers) for s in samples) * len(layers), desc=f"probes {subject}", unit="prompt-layer") as bar:
+    with progress.bar(total=sum(len(s.answers) for s in samples) * len(layers), desc=f"probes {subject}", unit="prompt-layer") as bar:
         for sample in samples:
             answers, key = len(np.unique(sample.answers[sample.tests :])), (subject, sample.operator)
             if len(sample.answers) < settings.fewest_prompts:

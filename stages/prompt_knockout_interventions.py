@@ -33,8 +33,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
+from stages.lib import progress
 from stages.lib.choosing import ARMS, Layer, chosen
 from stages.lib.files import write_table
 from stages.lib.params.causal import PromptKnockouts
@@ -96,7 +96,7 @@ def associated(associations: pl.DataFrame, pairs: pl.Series, heuristics: list[li
 def choices(layers: list[Layer], about: list[np.ndarray], pairs: pl.Series, settings: PromptKnockouts, name: str) -> Iterator[tuple]:
     """A CHOICE for each prompt, arm, count and layer; where an arm has no neuron in any layer, one without layer and units."""
     counts = sorted(set(settings.neurons_per_layer))
-    for place, pair in enumerate(tqdm(pairs, desc=f"choosing {name}", unit="prompt", leave=False)):
+    for place, pair in enumerate(progress.bar(pairs, desc=f"choosing {name}", unit="prompt", leave=False)):
         seed = (settings.prompt_knockout_seed, pair)
         orders = [chosen(one, mask[place], counts[-1], seed) for one, mask in zip(layers, about, strict=True)]
         for arm in ARMS:

@@ -26,9 +26,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
-from stages.lib import store
+from stages.lib import progress, store
 from stages.lib.model import canary, checkpoint, interventions, pairs
 from stages.lib.model.executor import Executor
 from stages.lib.model.measuring import Measured
@@ -66,7 +65,7 @@ def main(experiment: str, subject: str, pairs_table: str = "pairs") -> None:
     bundles = bundled(blocks)
     missing = parts.missing(len(bundles))
     sizes = [sum(block.runs for block in bundle) for bundle in bundles]
-    with tqdm(total=sum(sizes), desc=f"{experiment} {subject}", unit="run", unit_scale=True) as bar:
+    with progress.bar(total=sum(sizes), desc=f"{experiment} {subject}", unit="run", unit_scale=True) as bar:
         bar.update(sum(sizes) - sum(sizes[number] for number in missing))
         for number in missing:
             parts.write(number, rows(executor, bundles[number], experiment, subject, bar))
@@ -87,7 +86,7 @@ def bundled(blocks: Sequence[Block]) -> list[list[Block]]:
     return bundles
 
 
-def rows(executor: Executor, blocks: Sequence[Block], experiment: str, subject: str, bar: tqdm) -> pl.DataFrame:
+def rows(executor: Executor, blocks: Sequence[Block], experiment: str, subject: str, bar: progress.Bar) -> pl.DataFrame:
     """The rows of the table `runs` of some blocks, in order."""
     frames = []
     for block in blocks:

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
+from stages.lib import progress
 from stages.lib.answer_sets import find
 from stages.lib.files import write_table
 from stages.lib.matching import scores, strengths
@@ -51,13 +51,15 @@ def main(subject: str) -> None:
     for path in sorted((folder / "activations").glob("*.h5")):
         square = Square(database, catalogue, LayerStore(path))
         layers = square.activations.layers
-        with tqdm(total=len(layers) * square.activations.axes["neuron"], desc=f"scores {subject} {square.operator}", unit="neuron") as bar:
+        with progress.bar(
+            total=len(layers) * square.activations.axes["neuron"], desc=f"scores {subject} {square.operator}", unit="neuron"
+        ) as bar:
             frames += [frame for layer in layers for frame in _layer(square, layer, votes, settings, bar)]
     keys = ["operator", "layer", "neuron", "heuristic", "side"]
     write_table(pl.concat(frames).select(pl.lit(subject).alias("subject"), pl.all()).sort(keys), folder / "scores.parquet")
 
 
-def _layer(square: Square, layer: int, votes: LayerStore, settings: Scores, bar: tqdm) -> list[pl.DataFrame]:
+def _layer(square: Square, layer: int, votes: LayerStore, settings: Scores, bar: progress.Bar) -> list[pl.DataFrame]:
     """The matches of one layer's neurons, some neurons at a time in memory."""
 
     def score(of: tuple[int, np.ndarray, np.ndarray]) -> pl.DataFrame:

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from tqdm import tqdm
 
+from stages.lib import progress
 from stages.lib.files import write_table
 from stages.lib.fourier import Pairs, strongest
 from stages.lib.params.explained import Spectra
@@ -45,7 +45,7 @@ def main(subject: str) -> None:
         activations = LayerStore(path)
         operator, neurons = activations.attributes["operator"], activations.axes["neuron"]
         pairs = Pairs.of((activations.axes["op1"], activations.axes["op2"]))
-        with tqdm(total=neurons * len(activations.layers), desc=f"spectra {subject} {operator}", unit="neuron") as bar:
+        with progress.bar(total=neurons * len(activations.layers), desc=f"spectra {subject} {operator}", unit="neuron") as bar:
             for layer in activations.layers:
                 for first in range(0, neurons, settings.neurons_at_once):
                     maps = widen(activations.read(layer, slice(first, first + settings.neurons_at_once), slice(None)))

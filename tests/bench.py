@@ -53,7 +53,7 @@ def dump() -> None:
 
         def whole() -> None:
             means = grid.Means.zeros(loaded, square.tokens.shape[2])
-            with stage.tqdm(disable=True) as bar:
+            with stage.progress.bar(disable=True) as bar:
                 layers = list(range(len(loaded.architecture.layers)))
                 stage.dump_operator(loaded, square, layers, settings, Path(folder) / "add.h5", {}, means, bar)
 
@@ -78,7 +78,7 @@ side = int(sys.argv[1])
 settings, chosen = load(Dump), load_subject("abacus")
 loaded = checkpoint.load(chosen.source, chosen.dtype, settings.device, settings.threads)
 square = stage.Square(pl.read_parquet("data/abacus/prompts.parquet").filter(pl.col("operator") == "add", pl.col("op1") < side, pl.col("op2") < side))
-with tempfile.TemporaryDirectory(dir=".") as folder, stage.tqdm(disable=True) as bar:
+with tempfile.TemporaryDirectory(dir=".") as folder, stage.progress.bar(disable=True) as bar:
     stage.dump_operator(loaded, square, [0, 1, 2], settings, Path(folder) / "add.h5", {}, grid.Means.zeros(loaded, 5), bar)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """

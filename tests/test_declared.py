@@ -78,6 +78,7 @@ def imports(path: Path) -> set[str]:
         ("h5py", "stages/lib/store.py"),
         ("duckdb", "stages/lib/sql.py"),
         ("matplotlib", "stages/lib/drawing.py"),
+        ("tqdm", "stages/lib/progress.py"),
         ("sqlglot", ("stages/lib/narrowing.py", "stages/lib/summing.py")),
     ],
 )

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from stages.lib.model import fresh, tokenizer, training
 from stages.lib.params.sections import check
 from stages.lib.params.training import Train
-from tests.conftest import run_in
 from tests.micro import ROOT, SETTINGS, merged
+from tests.terminals import Terminal
 
 
 def settings(**changes) -> Train:
@@ -112,18 +111,21 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_an_interrupted_stage_continues_to_the_same_bytes(micro: Path, micro_copy: Path):
-    environment = {"PYTHONPATH": str(micro_copy), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-m", "stages.train"], cwd=micro_copy, env=environment, stderr=subprocess.PIPE, text=True)
+    terminal = Terminal(micro_copy, sys.executable, "-m", "stages.train")
     seen = ""
-    while max(map(int, re.findall(r"\b(\d+)/200 ", seen)), default=0) < 20 and process.poll() is None:
-        seen = (seen + process.stderr.read(20))[-400:]
-    process.send_signal(signal.SIGINT)
-    _, rest = process.communicate()
-    assert process.returncode != 0
+    for piece in terminal.pieces():
+        seen = (seen + piece)[-400:]
+        if max(map(int, re.findall(r"\b(\d+)/200 ", seen)), default=0) >= 20:
+            break
+    terminal.process.send_signal(signal.SIGINT)
+    status, rest = terminal.finish()
+    assert status != 0
     assert "the same command continues from there" in rest
     assert (micro_copy / "data/models/abacus.partial/state.safetensors").exists()
     assert digests(micro_copy / "data/models/abacus") == digests(micro / "data/models/abacus")  # nothing computed is lost
-    continued = run_in(micro_copy, sys.executable, "-m", "stages.train")
-    assert " 0/200" not in continued.stderr
+    status, continued = Terminal(micro_copy, sys.executable, "-m", "stages.train").finish()
+    assert status == 0
+    assert "200/200 " in continued
+    assert " 0/200 " not in continued
     assert digests(micro_copy / "data/models/abacus") == digests(micro / "data/models/abacus")
     assert not (micro_copy / "data/models/abacus.partial").exists()

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from stages.lib import progress
 from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.padding import pad
@@ -59,7 +59,7 @@ def ask(checkpoint: Checkpoint, asked: Asked, prompts_per_pass: int, desc: str) 
     """Runs every prompt, prompts of similar length together; the results are in the order of `asked`."""
     order = np.argsort([len(s) for s in asked.sequences], kind="stable")
     parts = []
-    for start in tqdm(range(0, len(order), prompts_per_pass), desc=desc, unit="pass"):
+    for start in progress.bar(range(0, len(order), prompts_per_pass), desc=desc, unit="pass"):
         chosen = order[start : start + prompts_per_pass]
         tokens, lengths = pad([asked.sequences[i] for i in chosen])
         device = checkpoint.model.device

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from tqdm import tqdm
-
+from stages.lib import progress
 from stages.lib.model.training import Batch, Run
 from stages.lib.params.sections import Section
 
@@ -46,7 +45,7 @@ def complete(run: Run, examples: Examples, folder: Path, known: str, kept: Calla
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     saved = time.monotonic()
-    with _interruption() as asked_to_stop, tqdm(total=run.settings.steps, initial=run.step, desc=run.section, unit="step") as bar:
+    with _interruption() as asked_to_stop, progress.bar(total=run.settings.steps, initial=run.step, desc=run.section, unit="step") as bar:
         while True:
             due = run.step % run.settings.evaluate_every == 0 or run.step == run.settings.steps
             if due and (not run.log or run.log[-1]["step"] != run.step):
