@@ -38,8 +38,11 @@ class Terminal:
                 return
             yield read.decode(errors="replace").replace("\r\n", "\n")
 
-    def finish(self) -> tuple[int, str]:
-        """Exit status and the rest of what appears."""
+    def finish(self, typed: bytes = b"") -> tuple[int, str]:
+        """Exit status and the rest of what appears, after `typed` has gone to a stdin that is a pipe."""
+        if self.process.stdin:
+            self.process.stdin.write(typed)
+            self.process.stdin.close()
         text = "".join(self.pieces())
         os.close(self.own)
         return self.process.wait(), text

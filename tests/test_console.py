@@ -51,8 +51,10 @@ def test_parameters_have_names_and_types(micro: Path):
         (["drop view cells"], ["only reads", "DROP"]),
         (["select $x"], ["$x has no value"]),
         (["select 1", "-p", "x"], ["NAME=VALUE", "'x'"]),
-        (["nowhere.sql"], ["nowhere.sql"]),
-        (["select 1", "--data", "nowhere"], ["nowhere", "dvc repro"]),
+        (["nowhere.sql"], ["there is no file nowhere.sql in /", "SELECT"]),
+        (["table"], ["there is no command table", "tables, made, shell", '"from table"']),
+        (["select 1", "--data", "nowhere"], ["there is no folder nowhere in /", "`make`", "`dvc pull`", "--data"]),
+        (["select 1", "--data", "stages"], ["there is no table in /", "stages. ", "`make`"]),
         (["select * from read_csv('params.yaml')"], ["params.yaml"]),
     ],
 )
@@ -60,6 +62,7 @@ def test_an_error_is_one_message_and_a_status(micro: Path, arguments: list[str],
     done = bag(micro, *arguments, check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("bag: ")
     for word in words:
         assert word in done.stderr
 
