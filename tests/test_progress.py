@@ -59,10 +59,10 @@ def test_units_that_take_long_have_a_line_each(clock: Clock, capsys: pytest.Capt
         seen.append(item)
         clock.now += 100
     assert seen == ["a", "b", "c"]
-    assert lines(capsys)[:2] == ["pairs: 1 passes, 2 min", "pairs: 2 passes, 3 min"]
+    assert lines(capsys)[:2] == ["pairs: 1 pass, 2 min", "pairs: 2 passes, 3 min"]
     for _ in progress.Log("ab", total=2, desc="pairs", unit="pass", clock=clock):
         clock.now += 4000
-    assert lines(capsys) == ["pairs: 1 of 2 passes, 67 min, about 67 min left", "pairs: 2 of 2 passes, 2 h 13 min"]
+    assert lines(capsys) == ["pairs: 1 of 2 passes, 67 min", "pairs: 2 of 2 passes, 2 h 13 min"]
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -77,10 +77,19 @@ def test_what_an_earlier_run_did_does_not_count_as_speed(clock: Clock, capsys: p
         clock.now += 20
         log.update(20)
     assert lines(capsys) == [
-        "runs: 920 of 1,000 runs, 20 s, about 80 s left",
+        "runs: 920 of 1,000 runs, 20 s" + (", about 80 s left" if at_once else ""),
         "runs: 940 of 1,000 runs, 40 s, about 60 s left; loss 0.5",
         "runs: 940 of 1,000 runs, 40 s; loss 0.5",  # ended early: that is how far it came
     ]
+
+
+def test_what_the_first_unit_takes_to_warm_up_is_not_expected_of_the_others(clock: Clock, capsys: pytest.CaptureFixture):
+    with progress.Log(total=512, desc="nulls", unit="neuron", clock=clock) as log:
+        log.update(0)  # an earlier run did nothing
+        for seconds, done in ((28, 1), (10, 200)):
+            clock.now += seconds
+            log.update(done)
+    assert lines(capsys)[:2] == ["nulls: 1 of 512 neurons, 28 s", "nulls: 201 of 512 neurons, 38 s, about 16 s left"]
 
 
 def test_no_unit_is_lost_among_threads(clock: Clock, capsys: pytest.CaptureFixture):

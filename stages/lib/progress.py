@@ -37,7 +37,7 @@ class Log(Generic[Item]):
         self.iterable = () if iterable is None else iterable
         self.total, self.desc, self.unit, self.done, self.clock = total, desc, unit, initial, clock
         self.started = self.printed = clock()
-        self.base = self.started, initial  # a moment, and what was done by then: from there the rate is taken
+        self.base: tuple[float, int] | None = None  # a moment, and what was done by then: from there the rate is taken
         self.remark = ""
         self.lock = Lock()
 
@@ -59,9 +59,9 @@ class Log(Generic[Item]):
         with self.lock:
             self.done += n
             now = self.clock()
-            if now - self.started < 1:  # what a stage that goes on from an earlier run finds done, it reports at once
+            if n and not self.base:  # the first unit warms up, or is all that an earlier run did: neither tells how fast it goes
                 self.base = now, self.done
-            elif now - self.printed >= SECONDS_BETWEEN_LINES and self.done != self.total:
+            if now - self.printed >= SECONDS_BETWEEN_LINES and self.done != self.total:
                 self.printed = now
                 self._print(now, self._left(now))
 
@@ -70,13 +70,13 @@ class Log(Generic[Item]):
         self.remark = f"; {s}"
 
     def _left(self, now: float) -> str:
-        since, before = self.base
+        since, before = self.base or (now, self.done)
         if self.total is None or self.done == before:
             return ""
         return f", about {spoken((self.total - self.done) * (now - since) / (self.done - before))} left"
 
     def _print(self, now: float, left: str = "") -> None:
-        units = self.unit + ("es" if self.unit.endswith("s") else "s")
+        units = self.unit if (self.total or self.done) == 1 else self.unit + ("es" if self.unit.endswith("s") else "s")
         of = "" if self.total is None else f" of {self.total:,}"
         print(f"{self.desc}: {self.done:,}{of} {units}, {spoken(now - self.started)}{left}{self.remark}", file=sys.stderr, flush=True)
 
