@@ -1,8 +1,7 @@
-"""Draws how far labels can be trusted: precision and recall on planted neurons, and labels of neurons that are noise.
+"""Draws how far labels can be trusted, on planted neurons. A panel without data says so.
 
-Reads data/label_calibration.parquet and data/label_setting.parquet; writes into reports/calibration/, as .png and as .svg:
-grades (precision and recall against the threshold, by grade), kinds (the same of exact neurons, by kind of heuristic) and
-noise (share of noise neurons with a label against the level of false discovery). A panel without data says so.
+Precision and recall against the threshold, by how exactly a neuron implements its heuristic and by the heuristic's kind; and the
+share of noise neurons that get a label against the level of false discovery.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Draws the causal tests: heuristics, prompts and neurons knocked out, the bag alone, and what cells that fail have of it.
 
-Reads the tables of TABLES, data/<subject>/<table>.parquet; writes into reports/<subject>/causal_figures/, as .png and as .svg:
-knockouts_by_heuristic and knockouts_by_heuristic_scored (Fig. 7), knockouts_by_prompt and knockouts_by_prompt_mean (Fig. 8),
-knockouts_by_neuron, bag_alone, failures and failures_scored (Fig. 9), and failure_inputs. A panel without data says why.
+Fig. 7 of the study is about neurons of one heuristic, Fig. 8 about those of one prompt, Fig. 9 about cells that fail. Called and scored
+neurons, and neurons set to 0 and to their mean, have figures of their own. A panel without data says why.
 """
 
 import sys

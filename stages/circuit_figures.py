@@ -1,8 +1,6 @@
 """Draws the circuit: effects of components, circuits of heads, what can be read where, what heads look at, and cuts.
 
-Reads the tables of TABLES, data/<subject>/<table>.parquet; writes, as .png and as .svg, reports/<subject>/component_effects
-(Fig. 2a) and, into circuit_figures/ beside it, component_effects_logit, component_stability, heads (Fig. 11), probes
-(Fig. 3), attention (Fig. 14) and cuts. A panel without data says why.
+Components are Fig. 2a of the study, circuits of heads Fig. 11, probes Fig. 3, attention Fig. 14. A panel without data says why.
 """
 
 import sys

@@ -1,8 +1,4 @@
-"""Draws a subject's neurons: activation maps of those that vary most.
-
-Reads data/<subject>/neuron_variances.parquet and the activation store, through SQL; writes into reports/<subject>/:
-figures/neurons_<operator> with several neurons each, and neurons, the first of every operator; as .png and as .svg.
-"""
+"""Draws a subject's neurons: activation maps of those that vary most, several of each operator, and the first of all operators together."""
 
 import sys
 from pathlib import Path

@@ -1,9 +1,6 @@
 """Draws which heuristics neurons stand for, how that compares with chance, and how much of the neurons it explains.
 
-Reads the tables of TABLES, data/<subject>/<table>.parquet, data/<subject>/value_logits.h5 and activations/<operator>.h5,
-data/heuristics.parquet, data/cells.parquet and data/label_setting.parquet; writes into reports/<subject>/heuristic_figures/,
-as .png and as .svg: matched_neurons_<operator> (Fig. 1, 5, Tables 4-8 of the study), neurons_by_kind, score_against_chance,
-classified_share, classified_share_operands, classified_share_result and explained. A panel without data says why.
+Neurons beside their heuristics are Fig. 1 and 5 and Tables 4-8 of the study. A panel without data says why.
 """
 
 import sys

@@ -1,8 +1,6 @@
 """Draws causal mediation: where effects are, which heads have them, what they do to predictions, and how much late MLPs matter.
 
-Reads the tables of TABLES, data/<subject>/<table>.parquet; writes into reports/<subject>/mediation_figures/, as .png and as .svg:
-effects (Fig. 3), arithmetic and number_words (the same by operator), heads, changes and importance. All pairs count, whether or
-not their clean prompt is answered correctly. A panel without data says why.
+Effects are Fig. 3 of the study. All pairs count, whether or not their clean prompt is answered correctly. A panel without data says why.
 """
 
 import sys

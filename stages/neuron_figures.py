@@ -1,8 +1,7 @@
 """Draws neurons: their effects, how attribution and rankings agree, circuits of the top ones, and what they have in common.
 
-Reads the tables of TABLES, data/<subject>/<table>.parquet; writes into reports/<subject>/neuron_figures/, as .png and as .svg:
-neuron_effects (Fig. 4a, 12a), attribution, rankings, top_k (Fig. 4b), first_mlp_top_k (Fig. 12b), operator_overlaps (Fig. 15)
-and token_activations (Fig. 13). A panel without data says why.
+Effects are Fig. 4a and 12a of the study, circuits of top neurons Fig. 4b and 12b, overlaps of operators Fig. 15, activations on numbers
+Fig. 13. A panel without data says why.
 """
 
 import sys

@@ -1,8 +1,6 @@
 """Draws which kinds of question share neurons, and whether those that mediate word problems are the heuristic neurons of the grid.
 
-Reads the tables of TABLES, data/<subject>/<table>.parquet; writes into reports/<subject>/overlap_figures/, as .png and as .svg:
-overlap and overlap_logit (for one k, by effect and by logit effect), overlap_by_k, and heuristics. Questions are compared by halves
-of their pairs, so that the diagonal, a question's own two halves, is what noise leaves of a full overlap.
+Questions are compared by halves of their pairs, so that the diagonal, a question's own two halves, is what noise leaves of a full overlap.
 """
 
 import sys

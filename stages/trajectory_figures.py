@@ -1,8 +1,7 @@
 """Draws the bag over training: when it appears, what it carries, and which types of heuristics come first.
 
-Reads the files of data/trajectory/, data/trajectory_kinds/ and data/trajectory_knockouts/, one for each point of training. Writes for
-every subject that training ended with, as reports/trajectory/<subject>_<figure>.png and .svg: appearance (Fig. 10a), faithfulness
-(Fig. 10b), knockouts (Fig. 10c) and kinds; without points the folder is empty. A panel without data says why.
+They are Fig. 10a (appearance), 10b (faithfulness) and 10c (knockouts) of the study, once for every subject that training ended with;
+without points of training there are none. A panel without data says why.
 """
 
 from itertools import cycle

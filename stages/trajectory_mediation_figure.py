@@ -1,7 +1,6 @@
 """Draws causal mediation over training: when late MLPs at the last position come to write the result.
 
-Reads the files of data/trajectory_mediation/, one for each point of training; writes reports/trajectory_mediation/<subject>.png and
-.svg for every subject that training ended with; without points the folder is empty.
+One figure for every subject that training ended with; without points of training there is none.
 """
 
 from pathlib import Path
