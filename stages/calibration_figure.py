@@ -20,9 +20,7 @@ NOTHING = "no such neuron was planted"
 
 
 def main() -> None:
-    table, setting = pl.read_parquet(CALIBRATION), pl.read_parquet(SETTING)
-    for name, draw in FIGURES.items():
-        drawing.save(draw(table, setting), Path("reports/calibration") / name)
+    drawing.write(FIGURES, Path("reports/calibration"), pl.read_parquet(CALIBRATION), pl.read_parquet(SETTING))
 
 
 def grades(table: pl.DataFrame, setting: pl.DataFrame) -> Figure:

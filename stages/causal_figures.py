@@ -14,18 +14,17 @@ import numpy as np
 import polars as pl
 
 from stages.lib import drawing, failing
-from stages.lib.drawing import Axes, Figure
+from stages.lib.drawing import GREEN, ORANGE, OTHERS, OWN, SKY, Axes, Figure, Tables
 
 TABLES = [
-    "knockouts_by_heuristic", "knockout_tests", "knockouts_by_prompt", "knockouts_by_neuron", "bag_alone", "failures", "failure_tests",
-    "failure_inputs", "pairs_found",
+    "knockouts_by_heuristic.parquet", "knockout_tests.parquet", "knockouts_by_prompt.parquet", "knockouts_by_neuron.parquet",
+    "bag_alone.parquet", "failures.parquet", "failure_tests.parquet", "failure_inputs.parquet", "pairs_found.parquet",
 ]  # fmt: skip
-OWN, OTHERS = "#d55e00", "#0072b2"
 SIDES = {"control": (OTHERS, "x"), "heuristic": (OWN, "o")}  # arms of knockouts_by_heuristic
 ARMS = {  # of knockouts_by_prompt -> label, colour, line
-    "heuristic": ("best of its heuristics", OWN, "-"), "count": ("most of its heuristics", "#e69f00", "-"),
-    "matched": ("others of equal effect", "#009e73", (0, (2, 4))), "control": ("other heuristics", OTHERS, (2, (2, 4))),
-    "contaminated": ("others or its own", "#56b4e9", (4, (2, 4))),
+    "heuristic": ("best of its heuristics", OWN, "-"), "count": ("most of its heuristics", ORANGE, "-"),
+    "matched": ("others of equal effect", GREEN, (0, (2, 4))), "control": ("other heuristics", OTHERS, (2, (2, 4))),
+    "contaminated": ("others or its own", SKY, (4, (2, 4))),
 }  # fmt: skip  # dashes fill one another's gaps where lines coincide
 KEPT = {"heuristic": ("heuristic neurons", OWN), "random": ("as many random ones", "#999999"), "rest": ("the rest", OTHERS)}
 ENDS = {"nothing": -1, "everything": 1}  # of bag_alone, left and right of the memberships
@@ -34,13 +33,10 @@ BINS = 20  # of p-values: the first holds those up to 0.05
 LAYERS = 8  # in knockouts_by_neuron, evenly spread
 SILENCE = {"zero": "0", "mean": "their mean"}
 NO_NEURONS = "no heuristic has enough such neurons"
-Tables = dict[str, pl.DataFrame]
 
 
 def main(subject: str) -> None:
-    tables = {name: pl.read_parquet(Path("data") / subject / f"{name}.parquet") for name in TABLES}
-    for name, draw in FIGURES.items():
-        drawing.save(draw(tables, subject), Path("reports") / subject / "causal_figures" / name)
+    drawing.write(FIGURES, Path("reports") / subject / "causal_figures", drawing.tables(subject, TABLES), subject)
 
 
 def absent(axis: Axes, tables: Tables, operator: str, why: str = NO_NEURONS) -> None:
@@ -101,8 +97,8 @@ def knockouts_by_prompt(tables: Tables, subject: str, ablation: str = "zero") ->
             rows = table.filter(operator=operator, membership=membership)
             for place, (arm, (label, colour, dashes)) in enumerate(ARMS.items()):
                 line = rows.filter(arm=arm)
-                band = (line["ci_low"], line["ci_high"])
-                drawing.curve(axis, line["neurons"], line["accuracy"], label, colour, band, linestyle=dashes, zorder=3 - 0.1 * place)
+                band, style = (line["ci_low"], line["ci_high"]), {"linestyle": dashes, "zorder": 3 - 0.1 * place}
+                drawing.curve(axis, line["neurons"], line["accuracy"], label, colour, band=band, **style)
             if rows.is_empty():
                 absent(axis, tables, operator)
         column[1].set_xlabel("neurons silenced, mean")

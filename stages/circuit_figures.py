@@ -10,27 +10,25 @@ import numpy as np
 import polars as pl
 
 from stages.lib import drawing
-from stages.lib.drawing import ROLES, Figure
+from stages.lib.drawing import ROLES, Figure, Tables
 
 TABLES = [
-    "component_effects", "component_stability", "head_faithfulness", "smallest_circuits", "circuit_heads", "probes", "late_layers",
-    "attention_patterns", "faithfulness", "pairs_found",
+    "component_effects.parquet", "component_stability.parquet", "head_faithfulness.parquet", "smallest_circuits.parquet",
+    "circuit_heads.parquet", "probes.parquet", "late_layers.parquet", "attention_patterns.parquet", "faithfulness.parquet",
+    "pairs_found.parquet",
 ]  # fmt: skip
 MEASURES = ["effect", "median_effect", "logit_effect"]
 CUTS = {  # circuit -> label
     "everything": "model", "model_cut": "model,\ncut", "circuit": "circuit", "circuit_cut": "circuit,\ncut",
     "last_cut": "circuit,\nlast cut", "nothing": "nothing",
 }  # fmt: skip
-IN_GIT = {"component_effects"}  # in Git too, beside the other figures' folder, for the README
 LOWEST = -1.0  # faithfulness below it is written, not drawn
-Tables = dict[str, pl.DataFrame]
 
 
 def main(subject: str) -> None:
-    tables = {name: pl.read_parquet(Path("data") / subject / f"{name}.parquet") for name in TABLES}
-    folder = Path("reports") / subject
-    for name, draw in FIGURES.items():
-        drawing.save(draw(tables, subject), folder / ("" if name in IN_GIT else "circuit_figures") / name)
+    tables, folder = drawing.tables(subject, TABLES), Path("reports") / subject
+    drawing.save(component_effects(tables, subject), folder / "component_effects")  # not in the folder: it is in Git, for the README
+    drawing.write(FIGURES, folder / "circuit_figures", tables, subject)
 
 
 def component_effects(tables: Tables, subject: str) -> Figure:
@@ -46,26 +44,25 @@ def component_effects_logit(tables: Tables, subject: str) -> Figure:
 
 def _components(tables: Tables, value: pl.Expr, title: str, label: str) -> Figure:
     name = pl.concat_str(pl.lit("L"), "layer", pl.coalesce(pl.format(" head {}", "head"), pl.lit(" MLP")))
-    table = tables["component_effects"].sort("layer", pl.col("head").fill_null(1 << 14)).with_columns(row=name, value=value)
+    table = tables["component_effects"].sort("layer", pl.col("head").fill_null(1 << 14))
+    table = table.with_columns(row=name, column="position", value=value)
     limit = max(table["value"].drop_nulls().abs(), default=1.0) or 1.0
-    return _heats(tables, table, ROLES, title, (-limit, limit), label)[0]
+    figure, axes = _heats(tables["pairs_found"], table, ROLES, title, (-limit, limit))
+    drawing.colour_bar(figure, axes, (-limit, limit), label)
+    return figure
 
 
 def _heats(
-    tables: Tables, table: pl.DataFrame, columns: list[str], title: str, limits: tuple[float, float], label: str
+    found: pl.DataFrame, table: pl.DataFrame, columns: list[str], title: str, limits: tuple[float, float]
 ) -> tuple[Figure, np.ndarray]:
-    """A heat map of `value` per operator: its rows by the column `row` in order of appearance, its columns by `position`."""
-    names = table["row"].unique(maintain_order=True).to_list()
-    size = (1.7, min(max(0.17 * len(names), 1.2), 9))
-    figure, axes, panels = drawing.operator_panels(1, tables["pairs_found"], title, size, sharex=True, sharey=True)
+    """A heat map of `value` per operator: its rows by the column `row` in order of appearance, its columns by `column`."""
+    rows = table["row"].unique(maintain_order=True).to_list()
+    figure, axes, panels = drawing.operator_panels(1, found, title, (1.7, min(max(0.17 * len(rows), 1.2), 9)), sharex=True, sharey=True)
     for operator, [axis], why in panels:
-        values = np.full((max(len(names), 1), len(columns)), np.nan)
-        for row, position, value in table.filter(operator=operator).select("row", "position", "value").drop_nulls().iter_rows():
-            values[names.index(row), columns.index(position)] = value
-        drawing.heat(axis, values, names or [""], columns, limits)
-        if np.isnan(values).all():
+        part = table.filter(operator=operator).drop_nulls("value")
+        drawing.heat_table(axis, part, rows, columns, limits)
+        if part.is_empty():
             drawing.absent(axis, why)
-    drawing.colour_bar(figure, axes, limits, label)
     return figure, axes
 
 
@@ -111,11 +108,12 @@ def heads(tables: Tables, subject: str) -> Figure:
 
 def probes(tables: Tables, subject: str) -> Figure:
     """Accuracy of linear probes, controls below each panel; the line is above the first of the late layers."""
-    table = tables["probes"].sort("layer").with_columns(value="accuracy", row=pl.format("layer {}", "layer"))
+    table = tables["probes"].sort("layer").with_columns(row=pl.format("layer {}", "layer"), column="position", value="accuracy")
     first, accuracy = tables["late_layers"].select("first_layer", "accuracy").row(0)
     late = f"from layer {first} (line; mean accuracy {accuracy or 0:.2f})" if first is not None else "from no layer"
     title = f"{subject}: a linear probe reads the answer from the residual stream; at the last position, it counts as readable {late}"
-    figure, axes = _heats(tables, table, ROLES, title, (0, 1), "accuracy")
+    figure, axes = _heats(tables["pairs_found"], table, ROLES, title, (0, 1))
+    drawing.colour_bar(figure, axes, (0, 1), "accuracy")
     for axis, operator in zip(axes[0], drawing.operators(tables["pairs_found"]), strict=True):
         controls = table.filter(operator=operator).select(pl.max("shuffled_accuracy", "majority_accuracy")).row(0)
         if None not in controls:
@@ -128,16 +126,17 @@ def probes(tables: Tables, subject: str) -> Figure:
 def attention(tables: Tables, subject: str) -> Figure:
     """Mean attention from the last position; frames: heads of the operator's circuit."""
     table = tables["attention_patterns"].filter(query_position="last").sort("layer", "head")
-    table = table.with_columns(row=pl.format("L{} head {}", "layer", "head"), position="key_position", value="weight")
+    table = table.with_columns(row=pl.format("L{} head {}", "layer", "head"), column="key_position", value="weight")
     columns = ["bos"] * ("bos" in table["key_position"]) + ROLES
     title = f"{subject}: mean attention from the last position; framed: heads of the circuit"
-    figure, axes = _heats(tables, table, columns, title, (0, 1), "attention weight")
+    figure, axes = _heats(tables["pairs_found"], table, columns, title, (0, 1))
+    drawing.colour_bar(figure, axes, (0, 1), "attention weight")
     names = table["row"].unique(maintain_order=True).to_list()
     for axis, operator in zip(axes[0], drawing.operators(tables["pairs_found"]), strict=True):
         for layer, head in tables["circuit_heads"].filter(operator=operator).select("layer", "head").iter_rows():
             row = names.index(f"L{layer} head {head}")
-            axis.hlines([row - 0.45, row + 0.45], -0.5, len(columns) - 0.5, color="#d55e00", linewidth=1.2)
-            axis.vlines([-0.5, len(columns) - 0.5], row - 0.45, row + 0.45, color="#d55e00", linewidth=1.2)
+            axis.hlines([row - 0.45, row + 0.45], -0.5, len(columns) - 0.5, color=drawing.OWN, linewidth=1.2)
+            axis.vlines([-0.5, len(columns) - 0.5], row - 0.45, row + 0.45, color=drawing.OWN, linewidth=1.2)
     return figure
 
 
@@ -170,7 +169,7 @@ def cuts(tables: Tables, subject: str) -> Figure:
 
 
 FIGURES = {draw.__name__: draw for draw in (
-    component_effects, component_effects_logit, component_stability, heads, probes, attention, cuts,
+    component_effects_logit, component_stability, heads, probes, attention, cuts,
 )}  # fmt: skip
 
 if __name__ == "__main__":

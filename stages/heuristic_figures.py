@@ -14,19 +14,18 @@ import numpy as np
 import polars as pl
 
 from stages.lib import drawing, heatmaps
-from stages.lib.drawing import Axes, Figure
+from stages.lib.drawing import BLUE, GREEN, VERMILION, Axes, Figure, Tables
 from stages.lib.params.heuristic_figures import Portraits
 from stages.lib.params.sections import load
 from stages.lib.portraits import Portrayer
 
-TABLES = ["labels", "matches", "classified_share", "explained"]
+TABLES = ["labels.parquet", "matches.parquet", "classified_share.parquet", "explained.parquet"]
 SETTING = Path("data/label_setting.parquet")
 NOT_LABELLED = "no heuristic describes a neuron well enough"
 CRITERIA = {  # criterion -> label, colour
-    "raw": ("score", "#d55e00"), "corrected": ("corrected score", "#0072b2"), "fdr": ("corrected score, FDR controlled", "#009e73"),
+    "raw": ("score", VERMILION), "corrected": ("corrected score", BLUE), "fdr": ("corrected score, FDR controlled", GREEN),
 }  # fmt: skip
 QUANTITIES = {"any": "any heuristic", "operands": "a heuristic of the operands", "result": "a heuristic of the result"}
-LABEL = "#0072b2"
 LOWEST = -0.2  # explained share below it is drawn there
 
 
@@ -36,24 +35,22 @@ class Study:
 
     subject: str
     operators: list[str]
-    tables: dict[str, pl.DataFrame]
+    tables: Tables
     threshold: float | None
     settings: Portraits
 
 
 def main(subject: str) -> None:
-    study, folder = read(subject), Path("reports") / subject / "heuristic_figures"
-    for operator in study.operators:
-        drawing.save(matched_neurons(study, operator), folder / f"matched_neurons_{operator}")
-    for name, draw in FIGURES.items():
-        drawing.save(draw(study), folder / name)
+    study = read(subject)
+    neurons = {f"matched_neurons_{operator}": partial(matched_neurons, operator=operator) for operator in study.operators}
+    drawing.write(neurons | FIGURES, Path("reports") / subject / "heuristic_figures", study)
 
 
 def read(subject: str) -> Study:
     folder = Path("data") / subject
     operators = [operator for operator in drawing.COLOURS if (folder / "activations" / f"{operator}.h5").exists()]
-    tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in TABLES}
-    return Study(subject, operators, tables, next(iter(pl.read_parquet(SETTING)["threshold"]), None), load(Portraits))
+    threshold = next(iter(pl.read_parquet(SETTING)["threshold"]), None)
+    return Study(subject, operators, drawing.tables(subject, TABLES), threshold, load(Portraits))
 
 
 def matched_neurons(study: Study, operator: str) -> Figure:
@@ -77,15 +74,12 @@ def neurons_by_kind(study: Study) -> Figure:
     size = (min(max(1.7, 0.22 * len(layers)), 4), max(0.17 * len(rows), 1.2))
     figure, axes = drawing.panels(1, len(study.operators), title, size, sharey=True)
     both = pl.concat([table, table.with_columns(row=pl.lit("any"))])
-    counted = both.group_by("operator", "row", "layer").agg(pl.n_unique("neuron"))
-    largest = float(counted["neuron"].max() or 1)  # type: ignore[arg-type]
+    counted = both.group_by("operator", "row", column=pl.col("layer").cast(pl.String)).agg(value=pl.n_unique("neuron"))
     for axis, operator in zip(axes[0], study.operators, strict=True):
-        values = np.zeros((len(rows), max(len(layers), 1)))
-        for row, layer, neurons in counted.filter(operator=operator).select("row", "layer", "neuron").iter_rows():
-            values[rows.index(row), layers.index(layer)] = neurons
-        heatmaps.counts(axis, values, rows, [str(layer) for layer in layers] or [""], largest)
+        part = counted.filter(operator=operator)
+        heatmaps.counts(axis, part, rows, [str(layer) for layer in layers], max(counted["value"], default=1))
         axis.set(title=operator, xlabel="layer")
-        if not values.any():
+        if part.is_empty():
             drawing.absent(axis, NOT_LABELLED)
     return figure
 
@@ -104,7 +98,7 @@ def score_against_chance(study: Study) -> Figure:
             drawing.absent(axis, "no heuristic is clearly better than chance")
             continue
         axis.hexbin(part["share"], part["score"], gridsize=45, extent=(0, 1, 0, 1), bins="log", cmap="Greys", mincnt=1, linewidths=0.1)
-        axis.plot(labelled["share"], labelled["score"], ".", markersize=2, color=LABEL, label="labels", rasterized=True)
+        axis.plot(labelled["share"], labelled["score"], ".", markersize=2, color=BLUE, label="labels", rasterized=True)
         axis.plot([0, 1], [0, 1], color=drawing.GUIDE, linewidth=0.8, linestyle="--", label="chance")
         axis.plot([0, 1], [study.settings.published] * 2, color=CRITERIA["raw"][1], linewidth=1, label="published threshold")
         if study.threshold is not None:
@@ -144,7 +138,7 @@ def _with_null(axis: Axes, part: pl.DataFrame, label: str, colour: str) -> None:
     null = part.drop_nulls("null_share")
     mean, spread = null["null_share"], 2 * null["null_deviation"].fill_null(0)
     band = ((mean - spread).clip(0, 1), (mean + spread).clip(0, 1))
-    drawing.curve(axis, null["threshold"], mean, f"_{label}", colour, band, marker="", linestyle="--", linewidth=0.9)
+    drawing.curve(axis, null["threshold"], mean, f"_{label}", colour, band=band, marker="", linestyle="--", linewidth=0.9)
 
 
 def explained(study: Study) -> Figure:

@@ -13,26 +13,21 @@ import numpy as np
 import polars as pl
 
 from stages.lib import drawing
-from stages.lib.conditions import chunks, kinds, name, of, ordered
-from stages.lib.drawing import Axes, Figure
+from stages.lib.conditions import kinds, name, of, ordered
+from stages.lib.drawing import BLUE, IN_A_ROW, SKY, VERMILION, Axes, Figure, Row, Tables, in_rows
 
-TABLES = ["mediation_effects", "relative_importance"]
+TABLES = ["mediation_effects.parquet", "relative_importance.parquet"]
 CLASSES = ["early", "op1", "operator", "middle", "op2", "op3", "query", "entity", "late", "last"]
-BLOCKS = {"mlp": ("MLPs", "#d55e00"), "attention": ("attention", "#0072b2")}
+BLOCKS = {"mlp": ("MLPs", VERMILION), "attention": ("attention", BLUE)}
 CHANGES = {"desired": "-", "undesired": (0, (2, 2))}
-WHICH = {"all": ("all pairs", "#0072b2"), "answered": ("those answered correctly", "#56b4e9")}
-IN_A_ROW = 4  # panels
+WHICH = {"all": ("all pairs", BLUE), "answered": ("those answered correctly", SKY)}
 LOWEST, HIGHEST = -0.5, 1.5  # importance drawn
 NO_INTERVAL, NO_ANSWER = "log effects may add up to 0", "no prompt is answered correctly"
 NO_PAIRS, NO_EFFECT, NO_SUM = "no pairs of such prompts", "no pair has an effect", "log effects do not add up to more than 0"
-Tables = dict[str, pl.DataFrame]
-Row = tuple[str, list[tuple[str, pl.DataFrame]]]  # what is written left of it; titles of its panels, with columns layer, column and value
 
 
 def main(subject: str) -> None:
-    tables = {table: pl.read_parquet(Path("data") / subject / f"{table}.parquet") for table in TABLES}
-    for figure, draw in FIGURES.items():
-        drawing.save(draw(tables, subject), Path("reports") / subject / "mediation_figures" / figure)
+    drawing.write(FIGURES, Path("reports") / subject / "mediation_figures", drawing.tables(subject, TABLES), subject)
 
 
 def effects(tables: Tables, subject: str) -> Figure:
@@ -40,7 +35,7 @@ def effects(tables: Tables, subject: str) -> Figure:
     table = _blocks(tables).filter(operator="all")
     rows = [
         (label, [(name(kind), of(table, kind).filter(component=block)) for kind in some])
-        for some in chunks(kinds(table), IN_A_ROW)
+        for some in in_rows(kinds(table))
         for block, (label, _) in BLOCKS.items()
     ]
     return _maps(rows, CLASSES, f"{subject}: mean effect of patching a layer's MLP or attention block")
@@ -61,47 +56,43 @@ def by_operator(tables: Tables, subject: str, task: str) -> Figure:
 def heads(tables: Tables, subject: str) -> Figure:
     """Mean effect of single heads at the last position."""
     table = tables["mediation_effects"].filter(which="all", operator="all", component="head", position_class="last")
-    table = table.with_columns(column=pl.format("head {}", "head"), value="log_effect")
-    rows = [("", [(name(kind), of(table, kind)) for kind in some]) for some in chunks(kinds(table), IN_A_ROW)]
+    table = _by_layer(table, pl.format("head {}", "head"))
+    rows = [("", [(name(kind), of(table, kind)) for kind in some]) for some in in_rows(kinds(table))]
     columns = [f"head {head}" for head in sorted({*table["head"]})]
     return _maps(rows, columns, f"{subject}: mean effect of patching one head at the last position")
 
 
 def _blocks(tables: Tables) -> pl.DataFrame:
-    """Rows of MLPs and attention blocks, all pairs, as a panel wants them."""
-    table = tables["mediation_effects"].filter(pl.col("component").is_in(list(BLOCKS)), which="all")
-    return table.with_columns(column="position_class", value="log_effect")
+    """Rows of MLPs and attention blocks, all pairs, as a heat map wants them."""
+    return _by_layer(tables["mediation_effects"].filter(pl.col("component").is_in(list(BLOCKS)), which="all"), pl.col("position_class"))
+
+
+def _by_layer(table: pl.DataFrame, across: pl.Expr) -> pl.DataFrame:
+    """In order of layers, which are the rows of a heat map, with its columns."""
+    return table.sort("layer").with_columns(row=pl.format("layer {}", "layer"), column=across, value="log_effect")
 
 
 def _maps(rows: list[Row], known: list[str], title: str) -> Figure:
-    """Heat maps with one scale: layers down, `column` across, in the order of `known`; without panels, one that says so."""
-    rows = rows or [("", [("", pl.DataFrame(schema=["layer", "column", "value"]))])]
+    """Heat maps with one scale: layers down, columns across in the order of `known`."""
     tables = [table for _, row in rows for _, table in row]
     limit = max((abs(value) for table in tables for value in table["value"].drop_nulls()), default=1.0) or 1.0
-    size = (2.6, min(max(0.17 * max(table["layer"].n_unique() for table in tables), 0.6), 4) + 0.7)
-    figure, panels = drawing.rows_of_panels(rows, title, size)
+    most = max((table["row"].n_unique() for table in tables), default=0)
+    figure, panels = drawing.rows_of_panels(rows, title, (2.6, min(max(0.17 * most, 0.6), 4) + 0.7))
     for axis, table in panels:
-        _map(axis, table, known, (-limit, limit))
+        layers = table["row"].unique(maintain_order=True).to_list()
+        drawing.heat_table(axis, table, layers, ordered(table["column"], known), (-limit, limit))
+        if table["value"].drop_nulls().is_empty():
+            drawing.absent(axis, NO_EFFECT if layers else NO_PAIRS)
     drawing.colour_bar(figure, np.array(figure.axes), (-limit, limit), "ln(1 + e) of the mean effect e")
     return figure
 
 
-def _map(axis: Axes, table: pl.DataFrame, known: list[str], limits: tuple[float, float]) -> None:
-    layers, columns = sorted({*table["layer"]}), ordered(table["column"], known)
-    values = np.full((max(len(layers), 1), max(len(columns), 1)), np.nan)
-    for layer, column, value in table.select("layer", "column", "value").drop_nulls().iter_rows():
-        values[layers.index(layer), columns.index(column)] = value
-    drawing.heat(axis, values, [f"layer {layer}" for layer in layers] or [""], columns or [""], limits)
-    if np.isnan(values).all():
-        drawing.absent(axis, NO_EFFECT if layers else NO_PAIRS)
-
-
 def changes(tables: Tables, subject: str) -> Figure:
     """What patches at the last position do to the prediction, by layer."""
-    table = _blocks(tables).filter(operator="all", position_class="last").sort("layer")
+    table = _blocks(tables).filter(operator="all", position_class="last")
     asked = kinds(table) or [("", "")]
     title = f"{subject}: patches at the last position that change the prediction to the other prompt's answer (desired) or to neither"
-    figure, axes = drawing.panels(len(chunks(asked, IN_A_ROW)), min(len(asked), IN_A_ROW), title, (2.4, 1.8), sharey=True)
+    figure, axes = drawing.panels(len(in_rows(asked)), min(len(asked), IN_A_ROW), title, (2.4, 1.8), sharey=True)
     for axis in axes.flat[len(asked) :]:
         axis.remove()
     for axis, kind in zip(axes.flat, asked, strict=False):

@@ -6,32 +6,34 @@ Fig. 13. A panel without data says why.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from stages.lib import drawing
-from stages.lib.drawing import Figure
+from stages.lib.drawing import Figure, Tables
 
 TABLES = [
-    "neuron_effects", "attribution_agreement", "ranking_agreement", "faithfulness", "operator_overlaps", "token_activations",
-    "late_layers", "pairs_found",
+    "neuron_effects.parquet", "attribution_agreement.parquet", "ranking_agreement.parquet", "faithfulness.parquet",
+    "operator_overlaps.parquet", "token_activations.parquet", "late_layers.parquet", "pairs_found.parquet",
 ]  # fmt: skip
 NO_LATE_LAYER = "the answer cannot be read behind any layer"
 SHOWN = 3  # neurons of each operator in token_activations
-Tables = dict[str, pl.DataFrame]
+OPERANDS = {"op1": drawing.ORANGE, "operator": drawing.VERMILION, "op2": drawing.WINE}  # positions of the first layer's neurons
 
 
 def main(subject: str) -> None:
-    tables = {name: pl.read_parquet(Path("data") / subject / f"{name}.parquet") for name in TABLES}
-    for name, draw in FIGURES.items():
-        drawing.save(draw(tables, subject), Path("reports") / subject / "neuron_figures" / name)
+    drawing.write(FIGURES, Path("reports") / subject / "neuron_figures", drawing.tables(subject, TABLES), subject)
 
 
-def _sites(table: pl.DataFrame) -> dict[tuple[int, str], tuple[str, str]]:
-    """(layer, position) -> label and colour, the first layer's positions before the late layers."""
+def _sites(table: pl.DataFrame) -> dict[tuple[int, str], tuple[str, Any]]:
+    """(layer, position) -> label and colour, the first layer's positions before the late layers, which go from blue to green."""
     sites = sorted(table.select("layer", "position").drop_nulls().unique().rows(), key=lambda site: (drawing.ROLES.index(site[1]), site[0]))
-    return {site: (f"L{site[0]} {site[1]}", colour) for site, colour in drawing.site_colours(sites).items()}
+    late = [site for site in sites if site[1] not in OPERANDS]
+    cold = dict(zip(late, np.linspace(0.1, 0.75, len(late)), strict=True))
+    colours = {site: OPERANDS.get(site[1]) or drawing.matplotlib.colormaps["winter"](cold[site]) for site in sites}
+    return {site: (f"L{site[0]} {site[1]}", colours[site]) for site in sites}
 
 
 def neuron_effects(tables: Tables, subject: str) -> Figure:
@@ -146,23 +148,23 @@ def _top_neurons(tables: Tables, prefix: str, title: str, why: str) -> Figure:
 def operator_overlaps(tables: Tables, subject: str) -> Figure:
     """IoU of two operators' top neurons: above the diagonal ranked by effect, below it by logit effect."""
     table, asked = tables["operator_overlaps"], list(drawing.operators(tables["pairs_found"]))
+    first, second = (pl.col(name).cast(pl.Enum(asked)) for name in ("operator_a", "operator_b"))
+    a_is_row = pl.when((first < second) == (pl.col("ranking") == "effect"))
+    row, column = a_is_row.then("operator_a").otherwise("operator_b"), a_is_row.then("operator_b").otherwise("operator_a")
+    table = table.with_columns(row=row, column=column, value="iou")
     ks = table["k"].unique().sort().to_list()
     sites = {"late layers": pl.col("layer").is_null()} | {f"L0 {role}": pl.col("position") == role for role in drawing.ROLES[:3]}
     title = f"{subject}: IoU of two operators' k top neurons; above the diagonal by effect, below by logit effect"
     figure, axes = drawing.panels(len(sites), max(len(ks), 1), title, (2.1, 1.6), sharex=True, sharey=True)
-    for row, (site, chosen) in zip(axes, sites.items(), strict=True):
-        for axis, k in zip(row, ks or [0], strict=True):
+    for line, (site, chosen) in zip(axes, sites.items(), strict=True):
+        for axis, k in zip(line, ks or [0], strict=True):
             part = table.filter(chosen, k=k)
-            values = np.full((len(asked), len(asked)), np.nan)
-            for ranking, *two, iou in part.select("ranking", "operator_a", "operator_b", "iou").iter_rows():
-                i, j = sorted(map(asked.index, two))
-                values[(i, j) if ranking == "effect" else (j, i)] = iou
-            drawing.heat(axis, values, asked, asked, (0, 1))
+            drawing.heat_table(axis, part, asked, asked, (0, 1))
             chance = f" (chance {part['chance'][0]:.2f})" if part.height else ""
             axis.set_title(f"k = {k}{chance}", fontsize=8, pad=3)
             if part.is_empty():
                 drawing.absent(axis, NO_LATE_LAYER if site == "late layers" else "fewer than two operators have effects")
-        row[0].set_ylabel(site)
+        line[0].set_ylabel(site)
     drawing.colour_bar(figure, axes, (0, 1), "IoU")
     return figure
 

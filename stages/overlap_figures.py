@@ -12,28 +12,23 @@ import numpy as np
 import polars as pl
 
 from stages.lib import drawing
-from stages.lib.conditions import TASKS, chunks, name, ordered
-from stages.lib.drawing import Axes, Figure
+from stages.lib.conditions import TASKS, name, ordered
+from stages.lib.drawing import BLUE, GREEN, GREY, ORANGE, PINK, SKY, VERMILION, WINE, Axes, Figure, Row, Tables, in_rows
 from stages.lib.params.mediation import OverlapFigures
 from stages.lib.params.sections import load
 
-TABLES = ["neuron_overlap", "mediating_heuristics"]
+TABLES = ["neuron_overlap.parquet", "mediating_heuristics.parquet"]
 REFERENCE = "arithmetic_words"  # whose overlap with the others is drawn for every k
 QUESTIONS = [REFERENCE, "arithmetic_symbols", *TASKS[1:]]  # then a user's own
 COMPONENTS = {"neuron": "neurons", "coordinate": "coordinates"}
 MEMBERS = {"label": "labelled", "top": "top of the grid"}
-LINES = ["#0072b2", "#56b4e9", "#009e73", "#e69f00", "#cc79a7", "#d55e00", "#882255", "#777777"]
-IN_A_ROW = 4  # panels
+LINES = [BLUE, SKY, GREEN, ORANGE, PINK, VERMILION, WINE, GREY]
 NOTHING = "no effects to rank"
-Tables = dict[str, pl.DataFrame]
-Row = tuple[str, list[tuple[str, pl.DataFrame]]]  # what is left of it; titles of its panels, with columns row, column, value, p_value
 
 
 def main(subject: str) -> None:
-    settings = load(OverlapFigures)
-    tables = {table: pl.read_parquet(Path("data") / subject / f"{table}.parquet") for table in TABLES}
-    for figure, draw in FIGURES.items():
-        drawing.save(draw(tables, subject, settings), Path("reports") / subject / "overlap_figures" / figure)
+    folder = Path("reports") / subject / "overlap_figures"
+    drawing.write(FIGURES, folder, drawing.tables(subject, TABLES), subject, load(OverlapFigures))
 
 
 def overlap(tables: Tables, subject: str, settings: OverlapFigures, ranking: str) -> Figure:
@@ -43,7 +38,7 @@ def overlap(tables: Tables, subject: str, settings: OverlapFigures, ranking: str
     for component, plural in COMPONENTS.items():
         part = _closest(table.filter(component=component), settings.drawn_share)
         panels = [(f"layer {layer}: {_numbers(of)}", of) for layer, of in _by(part, "layer")]
-        rows += [(plural, some) for some in chunks(panels, IN_A_ROW)]
+        rows += [(plural, some) for some in in_rows(panels)]
     above = f"{subject}: share of the units of largest {name([ranking])} that halves of two questions' pairs have in common"
     return _maps(rows, above, QUESTIONS, (0, 1), settings.level)
 
@@ -90,7 +85,7 @@ def heuristics(tables: Tables, subject: str, settings: OverlapFigures, ranking: 
             for layer, of in _by(table.filter(question=question), "layer")
             for members, title in MEMBERS.items()
         ]
-        rows += [(name([question]), some) for some in chunks(panels, IN_A_ROW)]
+        rows += [(name([question]), some) for some in in_rows(panels)]
     above = f"{subject}: neurons of largest {name([ranking])} on an operator's questions that the grid names for one (across), above chance"
     return _maps(rows, above, list(drawing.COLOURS), (-1, 1), settings.level)
 
@@ -111,27 +106,18 @@ def _numbers(table: pl.DataFrame) -> str:
 
 
 def _maps(rows: list[Row], title: str, known: list[str], limits: tuple[float, float], level: float) -> Figure:
-    """Heat maps with one scale; what chance explains is crossed out. Without panels, one that says so."""
-    rows = rows or [("", [("", pl.DataFrame(schema=["row", "column", "value", "p_value"]))])]
+    """Heat maps with one scale, rows and columns in the order of `known`; what chance explains is crossed out."""
     figure, panels = drawing.rows_of_panels(rows, f"{title}; crossed out: p > {level:g}", (2.7, 2.2))
     for axis, table in panels:
-        _map(axis, table, known, limits, level)
+        downs, acrosses = ([name([one]) for one in ordered(table[side], known)] for side in ("row", "column"))
+        named = table.with_columns(pl.col("row", "column").str.replace_all("_", " "))
+        drawing.heat_table(axis, named, downs, acrosses, limits)
+        p_values = drawing.matrix(named.with_columns(value="p_value"), downs, acrosses)
+        for y, x in np.argwhere(p_values > level):
+            axis.plot([x - 0.45, x + 0.45], [y + 0.45, y - 0.45], color=drawing.GUIDE, linewidth=0.6)
+        if table.is_empty():
+            drawing.absent(axis, NOTHING)
     return figure
-
-
-def _map(axis: Axes, table: pl.DataFrame, known: list[str], limits: tuple[float, float], level: float) -> None:
-    downs, acrosses = (ordered(table[column], known) for column in ("row", "column"))
-    values = np.full((max(len(downs), 1), max(len(acrosses), 1)), np.nan)
-    crossed = []
-    for down, across, value, p_value in table.select("row", "column", "value", "p_value").iter_rows():
-        at = downs.index(down), acrosses.index(across)
-        values[at] = value
-        crossed += [at] * (p_value > level)
-    drawing.heat(axis, values, [name([down]) for down in downs] or [""], [name([across]) for across in acrosses] or [""], limits)
-    for y, x in sorted(crossed):
-        axis.plot([x - 0.45, x + 0.45], [y + 0.45, y - 0.45], color=drawing.GUIDE, linewidth=0.6)
-    if table.is_empty():
-        drawing.absent(axis, NOTHING)
 
 
 FIGURES: dict[str, Callable[[Tables, str, OverlapFigures], Figure]] = {

@@ -12,28 +12,26 @@ import numpy as np
 import polars as pl
 
 from stages.lib import drawing, steps
-from stages.lib.drawing import Axes, Figure
+from stages.lib.drawing import BLUE, GREEN, GREY, ORANGE, OTHERS, OWN, PINK, SKY, VERMILION, Axes, Figure, Tables
 
-TABLES = ["trajectory", "trajectory_kinds", "trajectory_knockouts"]
+TABLES = ["trajectory", "trajectory_kinds", "trajectory_knockouts"]  # folders below data/, with a file for each point of training
 FOLDER = Path("reports/trajectory")
-OWN, OTHERS = "#d55e00", "#0072b2"
 APPEARING: dict[str, tuple[str, str, dict[str, Any]]] = {  # columns of trajectory -> label, colour, style
     "shared_with_last": ("share of the last point's pairs", OWN, {"zorder": 3}),
     "shared_by_chance": ("of these, by chance", drawing.GUIDE, {"linestyle": "--", "marker": ""}),
     "accuracy_trained": ("accuracy, trained cells", OTHERS, {}),
-    "accuracy_held_out": ("accuracy, held-out cells", "#56b4e9", {"linestyle": "--"}),
+    "accuracy_held_out": ("accuracy, held-out cells", SKY, {"linestyle": "--"}),
 }
 KEPT = {  # in faithfulness_… -> label, colour
-    "all": ("all that stand for a heuristic", OWN), "shared": ("those that do so at the last point, too", "#e69f00"),
-    "drawn": ("as many of all, drawn", "#009e73"), "random": ("as many as all, of any", "#777777"),
+    "all": ("all that stand for a heuristic", OWN), "shared": ("those that do so at the last point, too", ORANGE),
+    "drawn": ("as many of all, drawn", GREEN), "random": ("as many as all, of any", GREY),
 }  # fmt: skip
 ARMS = {"heuristic": ("best of its heuristics", OWN), "control": ("other heuristics", OTHERS)}  # of trajectory_knockouts
 FEWEST = 20  # pairs at the last point that a type needs to be drawn
 QUANTITIES = ["op1", "op2", "both", "result"]
-KINDS = [OTHERS, "#cc79a7", "#009e73", OWN, "#e69f00", "#56b4e9"]  # in order of their names
+KINDS = [BLUE, PINK, GREEN, VERMILION, ORANGE, SKY]  # in order of their names
 NO_NEURONS, NO_PROMPTS = "no heuristic has neurons at the last point", "no prompt answered correctly, or no late layer"
 SEEDS = "bands: standard deviation over seeds of prompts; hollow: fewer prompts than elsewhere, for want of correct ones"
-Tables = dict[str, pl.DataFrame]
 
 
 def main() -> None:
@@ -44,8 +42,7 @@ def main() -> None:
     tables = {name: pl.read_parquet(paths).sort("step") for name, paths in files.items()}
     for last in tables["trajectory"]["last"].unique().sort():
         here = {name: table.filter(last=last) for name, table in tables.items()}
-        for name, draw in FIGURES.items():
-            drawing.save(draw(here, last), FOLDER / f"{last}_{name}")
+        drawing.write({f"{last}_{name}": draw for name, draw in FIGURES.items()}, FOLDER, here, last)
 
 
 def appearance(tables: Tables, last: str) -> Figure:
@@ -64,7 +61,7 @@ def appearance(tables: Tables, last: str) -> Figure:
 
 def faithfulness(tables: Tables, last: str) -> Figure:
     """What neurons kept alone carry of the answer."""
-    table = tables["trajectory"]
+    table = _with_few(tables["trajectory"])
     limits, cut = _limits(*(table[f"faithfulness_{kept}"] for kept in KEPT))
     title = f"{last}: neurons of the late layers that are kept, all others at their mean; {SEEDS}"
     figure, axes, columns = _over_steps(tables, 1, title)
@@ -72,7 +69,7 @@ def faithfulness(tables: Tables, last: str) -> Figure:
         rows = table.filter(operator=operator)
         axis.axhline(1, color=drawing.GUIDE, linewidth=0.6, linestyle=":")
         for kept, (label, colour) in KEPT.items():
-            _banded(axis, rows, f"faithfulness_{kept}", label, colour, max(table["prompts"], default=0))
+            _banded(axis, rows, f"faithfulness_{kept}", label, colour)
         if rows["faithfulness_all"].drop_nulls().is_empty():
             drawing.absent(axis, NO_PROMPTS)
     axes[0, 0].set(ylabel="faithfulness" + cut, ylim=limits)
@@ -82,7 +79,7 @@ def faithfulness(tables: Tables, last: str) -> Figure:
 
 def knockouts(tables: Tables, last: str) -> Figure:
     """Rows: how many neurons of each late layer are silenced for each prompt, the fewest, the most and some number between."""
-    table = tables["trajectory_knockouts"]
+    table = _with_few(tables["trajectory_knockouts"])
     sizes = sorted({*table["neurons_per_layer"]}) or [0]
     shown = sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})
     title = f"{last}: for each prompt, up to so many neurons of each late layer set to 0; {SEEDS}"
@@ -91,7 +88,7 @@ def knockouts(tables: Tables, last: str) -> Figure:
         for axis, size in zip(column, shown, strict=True):
             rows = table.filter(operator=operator, neurons_per_layer=size)
             for arm, (label, colour) in ARMS.items():
-                _banded(axis, rows.filter(arm=arm), "accuracy", label, colour, max(table["prompts"], default=0))
+                _banded(axis, rows.filter(arm=arm), "accuracy", label, colour)
             if rows.is_empty():
                 drawing.absent(axis, NO_PROMPTS)
     for axis, size in zip(axes[:, 0], shown, strict=True):
@@ -136,11 +133,16 @@ def _over_steps(tables: Tables, rows: int, title: str) -> tuple[Figure, np.ndarr
     return figure, axes, list(zip(asked, axes.T, strict=True))
 
 
-def _banded(axis: Axes, rows: pl.DataFrame, measure: str, label: str, colour: str, most: int) -> None:
-    """A line with a band of standard deviations; hollow where it is of fewer prompts than `most`."""
+def _with_few(table: pl.DataFrame) -> pl.DataFrame:
+    """With a column `few`: fewer prompts than elsewhere in the table."""
+    return table.with_columns(few=pl.col("prompts") < pl.col("prompts").max())
+
+
+def _banded(axis: Axes, rows: pl.DataFrame, measure: str, label: str, colour: str) -> None:
+    """A line with a band of standard deviations; hollow where it is of few prompts."""
     at, values, spread = rows["step"].to_numpy(), steps.floats(rows, measure), steps.floats(rows, f"{measure}_std")
-    drawing.curve(axis, at, values, label, colour, (values - spread, values + spread))
-    few = (rows["prompts"] < most).to_numpy()
+    drawing.curve(axis, at, values, label, colour, band=(values - spread, values + spread))
+    few = rows["few"].to_numpy()
     axis.plot(at[few], values[few], "o", markersize=3, color=colour, markerfacecolor="white", label=f"_few, {label}")
 
 

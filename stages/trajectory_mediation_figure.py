@@ -9,11 +9,11 @@ import polars as pl
 
 from stages.lib import drawing, steps
 from stages.lib.conditions import CONDITIONS, TASKS, name, ordered
-from stages.lib.drawing import Figure
+from stages.lib.drawing import BLUE, GREEN, ORANGE, PINK, VERMILION, Figure
 
-TABLE = "trajectory_mediation"
-FOLDER = Path("reports") / TABLE
-COLOURS = dict(zip(CONDITIONS, ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00"], strict=True))
+TABLE = "trajectory_mediation"  # a folder below data/, with a file for each point of training
+FOLDER = Path("reports/trajectory_mediation")
+COLOURS = dict(zip(CONDITIONS, [VERMILION, BLUE, GREEN, PINK, ORANGE], strict=True))
 MEASURES = {"importance": "relative importance\nof late MLPs", "log_effects": "sum of all MLPs'\nlog effects", "correct": "accuracy"}
 LIMITS = (-0.5, 1.5)  # of importance
 NO_PAIRS = "no pairs of such prompts"
@@ -24,7 +24,7 @@ def main() -> None:
     if files := sorted(Path("data", TABLE).glob("*.parquet")):
         table = pl.read_parquet(files).filter(operator="all").sort("step")
         for last in table["last"].unique().sort():
-            drawing.save(draw(table.filter(last=last), last), FOLDER / last)
+            drawing.write({last: draw}, FOLDER, table.filter(last=last), last)
 
 
 def draw(table: pl.DataFrame, last: str) -> Figure:
@@ -43,7 +43,7 @@ def draw(table: pl.DataFrame, last: str) -> Figure:
             for axis, measure in zip(column, MEASURES, strict=True):
                 values = steps.floats(line, measure)
                 band = (steps.floats(line, "ci_low"), steps.floats(line, "ci_high")) if measure == "importance" else None
-                drawing.curve(axis, line["step"], values, name([condition]), COLOURS.get(condition, "black"), band)
+                drawing.curve(axis, line["step"], values, name([condition]), COLOURS.get(condition, "black"), band=band)
         alike = rows.group_by("step").agg(pl.col("without_effect").mean()).sort("step")
         label = "if all effects were alike"
         drawing.curve(column[0], alike["step"], steps.floats(alike, "without_effect"), label, drawing.GUIDE, linestyle="--", marker="")

@@ -1,6 +1,6 @@
 """Made tables for the figures, and what to read off their axes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from stages import circuit_figures
 from stages.lib import dictionary, drawing
+from stages.lib.drawing import Tables
 from tests.micro import ROOT
 
 KINDS = {
@@ -23,7 +25,6 @@ SITES = [(0, "op1"), (0, "operator"), (0, "op2"), (1, "last")]
 WHY = "the subject answers only 2 prompts correctly"
 DOCUMENTED = dictionary.tables(ROOT / "stages")
 RNG = np.random.default_rng(0)
-Tables = dict[str, pl.DataFrame]
 
 
 def made(name: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
@@ -90,10 +91,16 @@ def tables() -> Tables:
     }
 
 
-def empty(tables: Tables) -> Tables:
-    """A subject that answers nothing."""
+def cleared(tables: Tables) -> Tables:
+    """The same tables without rows."""
+    return {name: table.clear() for name, table in tables.items()}
+
+
+def unanswered(tables: Tables) -> Tables:
+    """The same tables of a subject that answers nothing."""
     late = made("late_layers", [{"first_layer": None, "layers": 2, "accuracy": None}])
-    return {name: table.clear() for name, table in tables.items()} | {"late_layers": late, "pairs_found": found([])}
+    known = {"late_layers": late, "pairs_found": found([])}
+    return cleared(tables) | {name: table for name, table in known.items() if name in tables}
 
 
 def write(folder: Path, tables: Tables, subject: str = "s") -> None:
@@ -112,6 +119,22 @@ def written_twice(draw: Callable[[], object], prepare: Callable[[Path], object],
         written.append({str(path): path.read_bytes() for path in Path("reports").rglob("*.*")})
     assert written[0] == written[1]
     return set(written[0])
+
+
+def pictures(folder: str, names: Iterable[str]) -> set[str]:
+    """The files of these figures below reports/."""
+    return {f"reports/{folder}/{name}.{kind}" for name in names for kind in ("png", "svg")}
+
+
+def panels(figure: Figure) -> list[Axes]:
+    return [axis for axis in figure.axes if axis.get_label() != "<colorbar>"]
+
+
+def by_operator(figure: Figure, operators: list[str]) -> dict[str, list[Axes]]:
+    """The panels of each operator, from top to bottom."""
+    axes = np.reshape(panels(figure), (-1, len(operators)))
+    assert all(axis.get_title().startswith(operator) for axis, operator in zip(axes[0], operators, strict=True))
+    return dict(zip(operators, axes.T.tolist(), strict=True))
 
 
 def texts(axis: Axes) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from stages import calibration_figure
 from tests import heuristic_figure_tables as tables
-from tests.figure_tables import line, texts
+from tests.figure_tables import cleared, line, texts
 from tests.heuristic_figure_tables import LEVEL, LEVELS, THRESHOLD, THRESHOLDS
 
 TABLES = tables.calibration()
@@ -43,7 +43,7 @@ def test_noise_that_is_labelled_is_held_against_the_level():
 
 @pytest.mark.parametrize("name", calibration_figure.FIGURES)
 def test_nothing_planted_and_nothing_chosen_is_said(name: str):
-    figure = calibration_figure.FIGURES[name](*(table.clear() for table in TABLES.values()))
+    figure = calibration_figure.FIGURES[name](*cleared(TABLES).values())
     assert all("no data: " in texts(axis) for axis in figure.axes)
     assert "none was chosen" in figure.get_suptitle().replace("\n", " ")
 

@@ -12,31 +12,30 @@ from stages import causal_figures
 from stages.lib import drawing, failing
 from tests import causal_figure_tables
 from tests.causal_figure_tables import HEURISTICS, LAYERS, MEMBERSHIP, histogram
-from tests.figure_tables import WHY, Tables, empty, line, texts, write, written_twice
+from tests.figure_tables import WHY, Tables, by_operator, line, pictures, texts, unanswered, write, written_twice
 
 MADE = causal_figure_tables.tables()
-NOTHING = {name: table for name, table in empty(MADE).items() if name in MADE}
+NOTHING = unanswered(MADE)
+OPERATORS = ["add", "subtract", "divide"]
 
 
 pytestmark = pytest.mark.usefixtures("close_figures")
 
 
-def panels(name: str, rows: int, tables: Tables = MADE) -> dict[str, list[Axes]]:
-    """The panels of each operator, from top to bottom."""
-    axes = np.reshape(causal_figures.FIGURES[name](tables, "s").axes, (rows, 3))
-    return dict(zip(["add", "subtract", "divide"], axes.T.tolist(), strict=True))
+def panels(name: str, tables: Tables = MADE) -> dict[str, list[Axes]]:
+    return by_operator(causal_figures.FIGURES[name](tables, "s"), OPERATORS)
 
 
 def shown(name: str, operator: str) -> tuple[list[Axes], dict[str, str]]:
     """An operator's panels of the figure of called neurons, or of that of scored ones; which rows of the tables they show."""
     membership = MEMBERSHIP[operator]
-    return panels(name + "_scored" * (membership == "scored"), 2)[operator], {"operator": operator, "membership": membership}
+    return panels(name + "_scored" * (membership == "scored"))[operator], {"operator": operator, "membership": membership}
 
 
 @pytest.mark.parametrize("tables", [MADE, NOTHING], ids=["tables", "empty"])
 def test_figures_are_written_the_same_bytes_twice(tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     written = written_twice(lambda: causal_figures.main("s"), lambda folder: write(folder, tables), tmp_path, monkeypatch)
-    assert written == {f"reports/s/causal_figures/{name}.{kind}" for name in causal_figures.FIGURES for kind in ("png", "svg")}
+    assert written == pictures("s/causal_figures", causal_figures.FIGURES)
 
 
 @pytest.mark.parametrize("name", causal_figures.FIGURES)
@@ -45,10 +44,11 @@ def test_a_panel_without_data_says_why(name: str):
     nothing = causal_figures.FIGURES[name](NOTHING, "s").axes
     assert nothing
     assert all(f"no data: {why}" in texts(axis) for axis in nothing)
-    rows = len(causal_figures.FIGURES[name](MADE, "s").axes) // 3
-    for operator, column in panels(name, rows).items():
+    for operator, column in panels(name).items():
         silent = operator == "divide" or (operator == "subtract" and name.startswith("failure"))
-        uncalled = [operator == "subtract" and (name == "knockouts_by_heuristic" or ("prompt" in name and row == 0)) for row in range(rows)]
+        uncalled = [
+            operator == "subtract" and (name == "knockouts_by_heuristic" or ("prompt" in name and row == 0)) for row in range(len(column))
+        ]
         assert [f"no data: {causal_figures.NO_NEURONS}" in texts(axis) for axis in column] == uncalled
         assert ["no data: " in texts(axis) for axis in column] == [silent or alone for alone in uncalled]
 
@@ -87,7 +87,7 @@ def test_means_and_p_values_are_written_above_their_panel(operator: str):
 @pytest.mark.parametrize("operator", MEMBERSHIP)
 @pytest.mark.parametrize(("name", "ablation"), [("knockouts_by_prompt", "zero"), ("knockouts_by_prompt_mean", "mean")])
 def test_arms_are_lines_over_the_neurons_silenced(operator: str, name: str, ablation: str):
-    called, scored = panels(name, 2)[operator]
+    called, scored = panels(name)[operator]
     for axis, membership in ((called, "called"), (scored, "scored"))[operator == "subtract" :]:
         assert len(axis.lines) == len(axis.collections) == len(causal_figures.ARMS)
         for (arm, (label, *_)), band in zip(causal_figures.ARMS.items(), axis.collections, strict=True):
@@ -100,7 +100,7 @@ def test_arms_are_lines_over_the_neurons_silenced(operator: str, name: str, abla
 
 @pytest.mark.parametrize(("operator", "place"), [(operator, place) for operator in MEMBERSHIP for place in range(len(LAYERS))])
 def test_p_values_are_counted_in_twentieths_with_their_upper_edge(operator: str, place: int):
-    axis = panels("knockouts_by_neuron", 2)[operator][place]
+    axis = panels("knockouts_by_neuron")[operator][place]
     rows = MADE["knockouts_by_neuron"].filter(pl.col("null_neurons") >= 19, operator=operator, layer=LAYERS[place], ablation="zero")
     groups = {"called": rows.filter(pl.col("membership") != "scored"), "only scored": rows.filter(membership="scored")}
     groups = {name: group["p_value"].to_numpy() for name, group in groups.items() if group.height}
@@ -115,7 +115,7 @@ def test_p_values_are_counted_in_twentieths_with_their_upper_edge(operator: str,
 
 @pytest.mark.parametrize("operator", MEMBERSHIP)
 def test_bags_are_bars_with_their_neurons(operator: str):
-    column = panels("bag_alone", 2)[operator]
+    column = panels("bag_alone")[operator]
     names = {tick: label.get_text() for tick, label in zip(column[1].get_xticks(), column[1].get_xticklabels(), strict=True)}
     colours = {drawing.matplotlib.colors.to_rgba(colour): kept for kept, (_, colour) in causal_figures.KEPT.items()}
     ends = {"none": (None, "nothing"), "all": (None, "everything")}
@@ -132,7 +132,7 @@ def test_bags_are_bars_with_their_neurons(operator: str):
 
 @pytest.mark.parametrize("membership", ["called", "scored"])
 def test_densities_are_shares_of_each_side_with_the_test_beside_them(membership: str):
-    column = panels("failures" + "_scored" * (membership == "scored"), 2)["add"]
+    column = panels("failures" + "_scored" * (membership == "scored"))["add"]
     for axis, measure in zip(column, failing.MEASURES, strict=True):
         rows, tests = (MADE[name].filter(operator="add", membership=membership) for name in ("failures", "failure_tests"))
         [test] = tests.filter(measure=measure).iter_rows(named=True)
@@ -148,7 +148,7 @@ def test_densities_are_shares_of_each_side_with_the_test_beside_them(membership:
 
 
 def test_whole_numbers_get_bins_of_whole_width():
-    shares, edges, _ = panels("failures", 2)["add"][0].patches[0].get_data()
+    shares, edges, _ = panels("failures")["add"][0].patches[0].get_data()
     assert set(np.diff(edges)) == {3}  # 100 values, at most 40 bins
     assert all(edge % 1 == 0.5 for edge in edges)
     assert len(shares) <= failing.BINS
@@ -163,14 +163,14 @@ def test_whole_numbers_get_bins_of_whole_width():
 )  # fmt: skip
 def test_few_cells_are_not_compared(right: int, wrong: int, why: str):
     tests = MADE["failure_tests"].with_columns(cells_correct=pl.lit(right), cells_incorrect=pl.lit(wrong))
-    for name, rows in (("failures", 2), ("failure_inputs", 3)):
-        for axis in panels(name, rows, MADE | {"failure_tests": tests})["add"]:
+    for name in ("failures", "failure_inputs"):
+        for axis in panels(name, MADE | {"failure_tests": tests})["add"]:
             assert (f"no data: {why}" in texts(axis)) == bool(why)
 
 
 def test_cells_without_associated_neurons_are_not_drawn():
     none = MADE["failures"].with_columns(associated_neurons=pl.lit(0, pl.Int32))
-    for axis in panels("failures", 2, MADE | {"failures": none})["add"]:
+    for axis in panels("failures", MADE | {"failures": none})["add"]:
         assert "no data: no cell has such neurons" in texts(axis)
 
 
@@ -178,7 +178,7 @@ def test_features_that_tell_most_are_bars_in_order_of_value():
     table = MADE["failure_inputs"].filter(operator="add")
     usual = MADE["failure_inputs"].filter(operator="add", feature="slack").select(pl.sum("failures") / pl.sum("cells")).item()
     wanted = {"slack": ["1", "2..3", "8..15", "16..31"], "split": ["held-out", "train"], "units of op1": ["0", "9"]}
-    column = panels("failure_inputs", 3)["add"]
+    column = panels("failure_inputs")["add"]
     assert [axis.get_title() for axis in column] == ["add: slack", "split", "units of op1"]
     for axis, (feature, values) in zip(column, wanted.items(), strict=True):
         assert [label.get_text() for label in axis.get_yticklabels()] == values

@@ -11,9 +11,12 @@ import pytest
 from stages import circuit_figures, neuron_figures
 from stages.lib import drawing
 from tests import figure_tables
-from tests.figure_tables import KS, NEURONS, OPERATORS, WHY, Tables, image, line, texts, write, written_twice
+from tests.figure_tables import KS, NEURONS, OPERATORS, WHY, Tables, image, line, panels, pictures, texts, write, written_twice
 
-STAGES = [circuit_figures, neuron_figures]
+FIGURES = {
+    circuit_figures: circuit_figures.FIGURES | {"component_effects": circuit_figures.component_effects},
+    neuron_figures: neuron_figures.FIGURES,
+}
 
 
 pytestmark = pytest.mark.usefixtures("close_figures")
@@ -26,28 +29,28 @@ def tables() -> Tables:
 
 @pytest.fixture(scope="module")
 def empty(tables: Tables) -> Tables:
-    return figure_tables.empty(tables)
+    return figure_tables.unanswered(tables)
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", FIGURES)
 @pytest.mark.parametrize("kind", ["tables", "empty"])
 def test_every_figure_is_written_the_same_bytes_twice(
     stage: ModuleType, kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     tables = request.getfixturevalue(kind)
     written = written_twice(lambda: stage.main("s"), lambda folder: write(folder, tables), tmp_path, monkeypatch)
-    assert {Path(path).name for path in written} == {f"{name}.{kind}" for name in stage.FIGURES for kind in ("png", "svg")}
+    folder = "s/" + stage.__name__.removeprefix("stages.")
+    assert written == pictures(folder, stage.FIGURES) | pictures("s", FIGURES[stage].keys() - stage.FIGURES)
 
 
-@pytest.mark.parametrize(("stage", "name"), [(stage, name) for stage in STAGES for name in stage.FIGURES])
+@pytest.mark.parametrize(("stage", "name"), [(stage, name) for stage in FIGURES for name in FIGURES[stage]])
 def test_a_panel_without_data_says_why(stage: ModuleType, name: str, tables: Tables, empty: Tables):
-    nothing = stage.FIGURES[name](empty, "s")
-    panels = [axis for axis in nothing.axes if axis.get_label() != "<colorbar>"]
-    assert panels
-    assert all("no data: " in texts(axis) for axis in panels)
+    nothing = panels(FIGURES[stage][name](empty, "s"))
+    assert nothing
+    assert all("no data: " in texts(axis) for axis in nothing)
     if name not in ("operator_overlaps", "top_k"):
-        assert all(WHY in texts(axis) for axis in panels)
-    without_divide = stage.FIGURES[name](tables, "s")
+        assert all(WHY in texts(axis) for axis in nothing)
+    without_divide = FIGURES[stage][name](tables, "s")
     said = [axis for axis in without_divide.axes if WHY in texts(axis)]
     assert bool(said) == (name != "operator_overlaps")
     shared = name in ("component_stability", "cuts")

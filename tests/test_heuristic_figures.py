@@ -13,7 +13,7 @@ from stages import calibration_figure, heuristic_figures
 from stages.heuristic_figures import LOWEST, Study
 from stages.lib import drawing, heatmaps
 from tests import heuristic_figure_tables as tables
-from tests.figure_tables import image, line, texts, written_twice
+from tests.figure_tables import cleared, image, line, pictures, texts, written_twice
 from tests.heuristic_figure_tables import OP1, OP2, SIDE, THRESHOLD, value_logits
 
 MADE, CHOSEN = tables.tables(), tables.calibration()
@@ -31,7 +31,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
 
 
 def nothing(study: Study) -> Study:
-    return replace(study, tables={name: table.clear() for name, table in MADE.items()}, threshold=None)
+    return replace(study, tables=cleared(MADE), threshold=None)
 
 
 def test_figures_are_written_the_same_bytes_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -40,8 +40,7 @@ def test_figures_are_written_the_same_bytes_twice(tmp_path: Path, monkeypatch: p
         calibration_figure.main()
 
     written = written_twice(both, lambda folder: tables.write(folder, MADE, CHOSEN), tmp_path, monkeypatch)
-    wanted = {f"reports/s/heuristic_figures/{name}" for name in NAMES} | {f"reports/calibration/{n}" for n in ("grades", "kinds", "noise")}
-    assert written == {f"{name}.{kind}" for name in wanted for kind in ("png", "svg")}
+    assert written == pictures("s/heuristic_figures", NAMES) | pictures("calibration", ["grades", "kinds", "noise"])
 
 
 @pytest.mark.parametrize("name", heuristic_figures.FIGURES)

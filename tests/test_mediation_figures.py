@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 
 from stages import mediation_figures
 from stages.lib.conditions import CONDITIONS, TASKS
-from tests.figure_tables import Tables, image, line, made, texts, write, written_twice
+from tests import figure_tables
+from tests.figure_tables import Tables, cleared, image, line, made, pictures, texts, write, written_twice
 
 LAYERS, HEADS = [0, 1], [0, 1]
 KINDS = [(task, condition) for task in TASKS[:2] for condition in CONDITIONS[:3]] + [(TASKS[3], CONDITIONS[3]), ("own", "odd")]
@@ -45,14 +46,14 @@ def tables() -> Tables:
 
 
 MADE = tables()
-NOTHING = {name: table.clear() for name, table in MADE.items()}
+NOTHING = cleared(MADE)
 
 
 pytestmark = pytest.mark.usefixtures("close_figures")
 
 
 def panels(name: str, given: Tables = MADE) -> list[Axes]:
-    return [axis for axis in mediation_figures.FIGURES[name](given, "s").axes if axis.get_label() != "<colorbar>"]
+    return figure_tables.panels(mediation_figures.FIGURES[name](given, "s"))
 
 
 def shown(axis: Axes) -> dict[tuple[str, str], float]:
@@ -69,7 +70,7 @@ def wanted(column: str, **of: str) -> dict[tuple[str, str], float]:
 @pytest.mark.parametrize("given", [MADE, NOTHING], ids=["tables", "empty"])
 def test_figures_are_written_the_same_bytes_twice(given: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     written = written_twice(lambda: mediation_figures.main("s"), lambda folder: write(folder, given), tmp_path, monkeypatch)
-    assert written == {f"reports/s/mediation_figures/{name}.{kind}" for name in mediation_figures.FIGURES for kind in ("png", "svg")}
+    assert written == pictures("s/mediation_figures", mediation_figures.FIGURES)
 
 
 @pytest.mark.parametrize("name", mediation_figures.FIGURES)

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 
 from stages import overlap_figures
 from stages.lib.params.mediation import OverlapFigures
-from tests.figure_tables import Tables, image, line, made, texts, write, written_twice
+from tests import figure_tables
+from tests.figure_tables import Tables, cleared, image, line, made, pictures, texts, write, written_twice
 
 WIDTHS = {"neuron": 100, "coordinate": 20}
 LAYERS, KS = [1, 2], [2, 10, 50]
@@ -38,14 +39,14 @@ def tables() -> Tables:
 
 
 MADE = tables()
-NOTHING = {name: table.clear() for name, table in MADE.items()}
+NOTHING = cleared(MADE)
 
 
 pytestmark = pytest.mark.usefixtures("close_figures")
 
 
 def panels(name: str, given: Tables = MADE) -> list[Axes]:
-    return overlap_figures.FIGURES[name](given, "s", SETTINGS).axes
+    return figure_tables.panels(overlap_figures.FIGURES[name](given, "s", SETTINGS))
 
 
 def crossed(axis: Axes) -> set[tuple[int, int]]:
@@ -71,7 +72,7 @@ def test_figures_are_written_the_same_bytes_twice(given: Tables, tmp_path: Path,
         (folder / "params.yaml").write_text(yaml.safe_dump({"overlap_figures": SETTINGS.model_dump()}))
 
     written = written_twice(lambda: overlap_figures.main("s"), prepare, tmp_path, monkeypatch)
-    assert written == {f"reports/s/overlap_figures/{name}.{kind}" for name in overlap_figures.FIGURES for kind in ("png", "svg")}
+    assert written == pictures("s/overlap_figures", overlap_figures.FIGURES)
 
 
 @pytest.mark.parametrize("name", overlap_figures.FIGURES)

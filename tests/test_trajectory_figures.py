@@ -12,7 +12,7 @@ from stages import trajectory_figures
 from stages.lib import drawing
 from stages.lib.steps import labels as step_labels
 from stages.trajectory_figures import APPEARING, ARMS, FIGURES, KEPT, NO_NEURONS, NO_PROMPTS
-from tests.figure_tables import Tables, line, made, texts, written_twice
+from tests.figure_tables import Tables, by_operator, line, made, pictures, texts, written_twice
 
 STEPS, OPERATORS, COUNTS = [0, 250, 500, 1000, 6500], ["add", "subtract", "divide"], [5, 10, 25, 50]
 TYPES = [("op1", "range", 20), ("op1", "modulo", 19), ("result", "pattern", 999), ("result", "range", 60), ("result", "modulo", 90)]
@@ -58,11 +58,8 @@ def write(folder: Path, tables: Tables) -> None:
             table.filter(subject=subject).write_parquet(folder / "data" / name / f"{subject}.parquet")
 
 
-def panels(name: str, rows: int, tables: Tables = MADE) -> dict[str, list[Axes]]:
-    """The panels of each operator, from top to bottom."""
-    axes = np.reshape(FIGURES[name](tables, "run").axes, (rows, len(OPERATORS)))
-    assert [axis.get_title() for axis in axes[0]] == OPERATORS
-    return dict(zip(OPERATORS, axes.T.tolist(), strict=True))
+def panels(name: str, tables: Tables = MADE) -> dict[str, list[Axes]]:
+    return by_operator(FIGURES[name](tables, "run"), OPERATORS)
 
 
 def drawn(axis: Axes, label: str) -> dict[int, float]:
@@ -92,8 +89,7 @@ def test_a_figure_of_each_kind_for_every_last_point_and_the_same_bytes_twice(tmp
     another = pl.col("step") < 1000
     runs = {name: table.with_columns(last=pl.when(another).then(pl.lit("early")).otherwise("last")) for name, table in MADE.items()}
     written = written_twice(trajectory_figures.main, lambda folder: write(folder, runs), tmp_path, monkeypatch)
-    names = {f"reports/trajectory/{last}_{name}.{kind}" for last in ("early", "run") for name in FIGURES for kind in ("png", "svg")}
-    assert written == names
+    assert written == pictures("trajectory", [f"{last}_{name}" for last in ("early", "run") for name in FIGURES])
 
 
 @pytest.mark.parametrize("folders", [[], list(MADE)])
@@ -106,7 +102,7 @@ def test_without_points_there_is_an_empty_folder(tmp_path: Path, monkeypatch: py
 
 
 def test_shares_and_accuracies_are_lines_over_steps():
-    for operator, [axis] in panels("appearance", 1).items():
+    for operator, [axis] in panels("appearance").items():
         rows = MADE["trajectory"].filter(operator=operator)
         for measure, (label, *_) in APPEARING.items():
             assert drawn(axis, label) == told(rows, measure)
@@ -114,7 +110,7 @@ def test_shares_and_accuracies_are_lines_over_steps():
 
 
 def test_faithfulness_has_a_line_for_all_that_is_kept_with_a_band():
-    for operator, [axis] in panels("faithfulness", 1).items():
+    for operator, [axis] in panels("faithfulness").items():
         rows = MADE["trajectory"].filter(operator=operator)
         for kept, (label, _) in KEPT.items():
             assert drawn(axis, label) == told(rows, f"faithfulness_{kept}")
@@ -124,7 +120,7 @@ def test_faithfulness_has_a_line_for_all_that_is_kept_with_a_band():
 
 
 def test_knock_outs_of_few_some_and_many_neurons_have_a_row_each():
-    for operator, column in panels("knockouts", 3).items():
+    for operator, column in panels("knockouts").items():
         for axis, count in zip(column, (5, 25, 50), strict=True):
             for arm, (label, _) in ARMS.items():
                 rows = MADE["trajectory_knockouts"].filter(operator=operator, arm=arm, neurons_per_layer=count)
@@ -133,12 +129,12 @@ def test_knock_outs_of_few_some_and_many_neurons_have_a_row_each():
                 assert drawn(axis, f"_few, {label}") == told(rows.filter(pl.col("prompts") < 500), "accuracy")
             assert (f"no data: {NO_PROMPTS}" in texts(axis)) == (operator == "divide")
     one = MADE | {"trajectory_knockouts": MADE["trajectory_knockouts"].filter(neurons_per_layer=10)}
-    assert panels("knockouts", 1, one)["add"][0].get_ylabel() == "accuracy,\n10 neurons per layer"
+    assert panels("knockouts", one)["add"][0].get_ylabel() == "accuracy,\n10 neurons per layer"
 
 
 def test_types_of_enough_pairs_are_lines_above_chance_by_quantity():
     above = (pl.col("shared_with_last") - pl.col("shared_by_chance")) / (1 - pl.col("shared_by_chance"))
-    for operator, column in panels("kinds", 2).items():
+    for operator, column in panels("kinds").items():
         shown = {"op1": ["range"], "result": ["modulo", "pattern", "range"]} if operator != "divide" else {}
         for axis, quantity in zip(column, ("op1", "result"), strict=True):
             assert sorted(drawn_line.get_label() for drawn_line in axis.lines) == shown.get(quantity, [])
@@ -169,14 +165,14 @@ def test_labels_that_would_overlap_are_left_out(steps: list[int], labels: list[s
 
 def test_nothing_but_accuracy_is_drawn_where_there_is_nothing_else():
     first = {name: table.filter(step=0).clear() if name != "trajectory" else table.filter(step=0) for name, table in MADE.items()}
-    for name, rows in (("faithfulness", 1), ("knockouts", 1), ("kinds", 1)):
-        for [axis] in panels(name, rows, first).values():
+    for name in ("faithfulness", "knockouts", "kinds"):
+        for [axis] in panels(name, first).values():
             assert "no data: " in texts(axis)
 
 
 def test_what_lies_far_out_is_cut_and_that_is_said():
     far = MADE["trajectory"].with_columns(faithfulness_random=pl.col("faithfulness_random") * 40 - 20)
-    [axis] = panels("faithfulness", 1, MADE | {"trajectory": far})["add"]
+    [axis] = panels("faithfulness", MADE | {"trajectory": far})["add"]
     assert axis.get_ylim() == (-0.55, 1.55)
     assert "cut off" in axis.get_ylabel()
-    assert "cut off" not in panels("faithfulness", 1)["add"][0].get_ylabel()
+    assert "cut off" not in panels("faithfulness")["add"][0].get_ylabel()

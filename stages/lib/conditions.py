@@ -1,14 +1,12 @@
 """Tasks and conditions of causal mediation: their order in figures, their names, their rows of a table."""
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 import polars as pl
 
 TASKS = ["arithmetic", "number_words", "three_operands", "retrieval", "factual"]  # then a user's own
 CONDITIONS = ["result_varies", "result_fixed", "operator_varies", "query_varies", "entity_varies"]
 Kind = tuple[str, str]  # task and condition
-One = TypeVar("One")
 
 
 def kinds(table: pl.DataFrame) -> list[Kind]:
@@ -31,8 +29,3 @@ def of(table: pl.DataFrame, kind: Kind) -> pl.DataFrame:
 def name(parts: Iterable[str]) -> str:
     """A task, a condition, or both in words."""
     return ", ".join(parts).replace("_", " ")
-
-
-def chunks(whole: list[One], size: int) -> list[list[One]]:
-    """The same in groups of this size, the last one perhaps smaller."""
-    return [whole[first : first + size] for first in range(0, len(whole), size)]

@@ -1,9 +1,10 @@
 """One style for every figure: readable in print, the same bytes every time. The one importer of matplotlib."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 
@@ -24,13 +25,32 @@ plt.rcParams.update(
         "axes.spines.right": False, "legend.frameon": False, "svg.hashsalt": "fixed", "figure.constrained_layout.use": True,
     }
 )  # fmt: skip
-COLOURS = {"add": "#0072b2", "subtract": "#d55e00", "multiply": "#009e73", "divide": "#cc79a7"}  # told apart by the colour-blind
-RANKINGS = {
-    "effect": "#d55e00", "effect_plus_std": "#e69f00", "median_effect": "#009e73", "logit_effect": "#0072b2", "attribution": "#009e73",
-    "random": "#777777",
-}  # fmt: skip
+BLUE, VERMILION, GREEN, PINK = "#0072b2", "#d55e00", "#009e73", "#cc79a7"  # these eight are told apart by the colour-blind
+ORANGE, SKY, WINE, GREY = "#e69f00", "#56b4e9", "#882255", "#777777"
 GUIDE = "#555555"  # lines that are no data: chance, thresholds
+NO_CELL = "#d0d0d0"  # places of a map without a number
+OWN, OTHERS = VERMILION, BLUE  # of one heuristic, and of others
+COLOURS = {"add": BLUE, "subtract": VERMILION, "multiply": GREEN, "divide": PINK}
+RANKINGS = {
+    "effect": VERMILION, "effect_plus_std": ORANGE, "median_effect": GREEN, "logit_effect": BLUE, "attribution": GREEN, "random": GREY,
+}  # fmt: skip
 ROLES = ["op1", "operator", "op2", "last"]
+IN_A_ROW = 4  # panels, where there is one for each of many kinds
+Tables = dict[str, pl.DataFrame]  # a table's name -> the table
+Row = tuple[str, list[tuple[str, pl.DataFrame]]]  # of panels: what is written left of it, their titles and what they show
+LONG = {"row": pl.String, "column": pl.String, "value": pl.Float64, "p_value": pl.Float64}  # a long table for a heat map
+One = TypeVar("One")
+
+
+def tables(subject: str, files: list[str]) -> Tables:
+    """The subject's tables in these files below data/<subject>/."""
+    return {Path(file).stem: pl.read_parquet(Path("data") / subject / file) for file in files}
+
+
+def write(figures: dict[str, Callable[..., Figure]], folder: Path, *given: Any) -> None:
+    """Draws each figure from what is given, and saves it in the folder under its name."""
+    for name, draw in figures.items():
+        save(draw(*given), folder / name)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -40,27 +60,6 @@ def save(figure: Figure, path: Path) -> None:
     with replacing(path.with_suffix(".svg")) as partial:
         figure.savefig(partial, format="svg", metadata={"Date": None})
     plt.close(figure)
-
-
-def maps(panels: list[tuple[str, np.ndarray]], title: str, columns: int = 4) -> Figure:
-    """Heat maps over op1 (down) and op2 (across), each with its own diverging scale centred at 0; NaN cells stay grey."""
-    rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(2.3 * columns, 2.05 * rows + 0.4), squeeze=False, sharex=True, sharey=True)
-    colours = matplotlib.colormaps["RdBu_r"].with_extremes(bad="#d0d0d0")
-    for axis, (name, values) in zip(axes.flat, panels, strict=False):
-        limit = np.nanmax(np.abs(values)) or 1.0
-        image = axis.imshow(values, cmap=colours, vmin=-limit, vmax=limit, origin="upper", interpolation="nearest", aspect="equal")
-        axis.set_title(name, pad=3)
-        axis.spines[:].set_visible(False)
-        figure.colorbar(image, ax=axis, shrink=0.8, aspect=15).ax.tick_params(labelsize=6)
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    for axis in axes[:, 0]:
-        axis.set_ylabel("op1")
-    for axis in axes[-1, :]:
-        axis.set_xlabel("op2")
-    figure.suptitle(title, fontsize=10)
-    return figure
 
 
 def operators(found: pl.DataFrame) -> dict[str, str]:
@@ -85,10 +84,14 @@ def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (1.9
     return figure, axes
 
 
-def rows_of_panels(
-    rows: list[tuple[str, list[tuple[str, pl.DataFrame]]]], title: str, size: tuple[float, float]
-) -> tuple[Figure, list[tuple[Axes, pl.DataFrame]]]:
-    """A figure of rows of unequal length: what is written left of each, and titles and tables of its panels. Also every panel's table."""
+def in_rows(panels: list[One]) -> list[list[One]]:
+    """The same, so many in a row, in the last perhaps fewer."""
+    return [panels[first : first + IN_A_ROW] for first in range(0, len(panels), IN_A_ROW)]
+
+
+def rows_of_panels(rows: list[Row], title: str, size: tuple[float, float]) -> tuple[Figure, list[tuple[Axes, pl.DataFrame]]]:
+    """A figure of rows of unequal length, and every panel's table; without rows, one panel of a long table that is empty."""
+    rows = rows or [("", [("", pl.DataFrame(schema=LONG))])]
     figure, axes = panels(len(rows), max(len(row) for _, row in rows), title, size)
     filled = []
     for line, (label, row) in zip(axes, rows, strict=True):
@@ -121,9 +124,18 @@ def absent(axis: Axes, why: str, x: float | None = None) -> None:
         axis.text(x, 0.5, fill(f"no data: {why}", 26), transform=axis.get_xaxis_transform(), rotation=90, **style)
 
 
-def heat(axis: Axes, values: np.ndarray, rows: list[str], columns: list[str], limits: tuple[float, float]) -> None:
-    """A heat map (rows, columns) with its numbers, where there is room for them; NaN stays grey. Diverging if limits[0] < 0."""
-    colours = matplotlib.colormaps["RdBu_r" if limits[0] < 0 else "Blues"].with_extremes(bad="#d0d0d0")
+def matrix(table: pl.DataFrame, rows: list[str], columns: list[str]) -> np.ndarray:
+    """A long table's column `value` as (rows, columns), at least one each, by its columns `row` and `column`; NaN where it has none."""
+    values = np.full((max(len(rows), 1), max(len(columns), 1)), np.nan)
+    for row, column, value in table.select("row", "column", "value").drop_nulls().iter_rows():
+        values[rows.index(row), columns.index(column)] = value
+    return values
+
+
+def heat_table(axis: Axes, table: pl.DataFrame, rows: list[str], columns: list[str], limits: tuple[float, float]) -> None:
+    """A heat map of a long table, as in `matrix`, with its numbers where there is room for them. Diverging if limits[0] < 0."""
+    values, rows, columns = matrix(table, rows, columns), rows or [""], columns or [""]
+    colours = matplotlib.colormaps["RdBu_r" if limits[0] < 0 else "Blues"].with_extremes(bad=NO_CELL)
     axis.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], interpolation="nearest", aspect="auto")
     every = -(-len(rows) // 45)
     digits = min(max(2 - math.floor(math.log10(limits[1])), 1), 3)
@@ -147,7 +159,7 @@ def colour_bar(figure: Figure, axes: np.ndarray, limits: tuple[float, float], la
     bar.ax.tick_params(labelsize=7)
 
 
-def curve(axis: Axes, xs: Any, ys: Any, label: str, colour: Any, band: tuple[Any, Any] | None = None, **style: Any) -> None:
+def curve(axis: Axes, xs: Any, ys: Any, label: str, colour: Any, *, band: tuple[Any, Any] | None = None, **style: Any) -> None:
     """A line, with a band around it from band[0] to band[1]."""
     axis.plot(xs, ys, **{"label": label, "color": colour, "marker": "o", "markersize": 2, "linewidth": 1.2} | style)
     if band:
@@ -179,17 +191,9 @@ def circuits(table: pl.DataFrame, found: pl.DataFrame, x: str, title: str, why: 
                 low, high = ("ci_low", "ci_high") if chosen else (measure, measure)
                 line = rows.group_by(x).agg(pl.mean(measure), low=pl.min(low), high=pl.max(high)).sort(x)
                 if rows.height:
-                    curve(axis, line[x], line[measure], ranking, colour, (line["low"], line["high"]))
+                    curve(axis, line[x], line[measure], ranking, colour, band=(line["low"], line["high"]))
             if part.is_empty():
                 absent(axis, why or reason)
     axes[0, 0].set(ylabel=f"faithfulness{cut}", ylim=(max(lowest, -0.5) - 0.05, 1.1))
     axes[1, 0].set(ylabel="accuracy", ylim=(-0.03, 1.05))
     return figure, axes
-
-
-def site_colours(sites: list[tuple[int, str]]) -> dict[tuple[int, str], Any]:
-    """Colours of places (layer, position): warm ones of the operands' positions, blue to green along the layers at the last."""
-    warm = {"op1": "#e69f00", "operator": "#d55e00", "op2": "#882255"}
-    late = [site for site in sites if site[1] not in warm]
-    cold = dict(zip(late, np.linspace(0.1, 0.75, len(late)), strict=True))
-    return {site: warm.get(site[1]) or matplotlib.colormaps["winter"](cold[site]) for site in sites}

@@ -7,15 +7,14 @@ import numpy as np
 import polars as pl
 
 from stages.lib import drawing
-from stages.lib.drawing import Axes, Figure
+from stages.lib.drawing import BLUE, VERMILION, Axes, Figure, Tables
 
 MEASURES = {"associated_neurons": "neurons of its heuristics", "answer_contribution": "added to the answer, logits"}
-SIDES = {True: ("answered correctly", "mean_correct", "#0072b2"), False: ("answered wrongly", "mean_incorrect", "#d55e00")}
+SIDES = {True: ("answered correctly", "mean_correct", BLUE), False: ("answered wrongly", "mean_incorrect", VERMILION)}
 BINS = 40  # of a density, about
 TAIL = 0.002  # share of cells, at either end, that does not widen a density
 FEWEST = 5  # cells that fail, and cells that do not, for a comparison
 FEATURES = 3  # of those that tell most
-Tables = dict[str, pl.DataFrame]
 
 
 def failures(tables: Tables, subject: str, membership: str = "called") -> Figure:

@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from stages.lib import drawing
 from stages.lib.drawing import Axes, Figure
@@ -66,7 +67,7 @@ def _map(axis: Axes, example: Example, at: tuple[slice, slice]) -> Any:
     values, members = example.values[at], example.members[at]
     size = np.abs(example.values[~np.isnan(example.values)])
     limit = float(np.quantile(size, 0.995) or size.max() or 1) if size.size else 1.0
-    colours = drawing.matplotlib.colormaps["RdBu_r"].with_extremes(bad="#d0d0d0")
+    colours = drawing.matplotlib.colormaps["RdBu_r"].with_extremes(bad=drawing.NO_CELL)
     edges = (at[1].start - 0.5, at[1].stop - 0.5, at[0].stop - 0.5, at[0].start - 0.5)
     image = axis.imshow(values, cmap=colours, vmin=-limit, vmax=limit, extent=edges, interpolation="auto", aspect="equal")
     whole = values.shape == example.values.shape
@@ -131,8 +132,9 @@ def window(valid: np.ndarray, members: np.ndarray, side: int) -> tuple[slice, sl
     return max(found, key=lambda place: (round(place[0] / best, 1), place[1]))[2]
 
 
-def counts(axis: Axes, values: np.ndarray, rows: list[str], columns: list[str], largest: float) -> None:
-    """A heat map (rows, columns) of whole numbers, with them where there is room."""
+def counts(axis: Axes, table: pl.DataFrame, rows: list[str], columns: list[str], largest: float) -> None:
+    """A heat map of a long table of whole numbers, as in `drawing.matrix`, 0 where it has none; with them where there is room."""
+    values, columns = np.nan_to_num(drawing.matrix(table, rows, columns)), columns or [""]
     axis.imshow(values, cmap="Blues", vmin=0, vmax=largest, interpolation="nearest", aspect="auto")
     every = -(-len(columns) // 12)
     axis.set_xticks(range(0, len(columns), every), columns[::every])
