@@ -11,27 +11,27 @@ Table architecture: a subject's sizes, one row
 """
 
 import sys
-from pathlib import Path
 
 import polars as pl
 
 from stages.lib.files import write_table
 from stages.lib.model import checkpoint
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import Runs, load_subject
+from stages.lib.subject import Subject
 
 
-def main(subject: str) -> None:
-    chosen, settings = load_subject(subject), load(Runs)
-    loaded = checkpoint.load(chosen.source, chosen.dtype, settings.device, settings.threads)
+def main(name: str) -> None:
+    subject = Subject.named(name)
+    loaded = checkpoint.of(subject.settings, load(Machine))
     a = loaded.architecture
     row = {
         "layers": len(a.layers), "width": a.width, "neurons": a.neurons, "heads": a.heads, "head_width": a.head_width,
         "vocabulary": loaded.model.config.vocab_size,
     }  # fmt: skip
     short = ("layers", "heads", "head_width")
-    columns = [pl.lit(value, pl.Int16 if name in short else pl.Int32).alias(name) for name, value in row.items()]
-    write_table(pl.select(pl.lit(subject).alias("subject"), *columns), Path("data") / subject / "architecture.parquet")
+    columns = [pl.lit(value, pl.Int16 if size in short else pl.Int32).alias(size) for size, value in row.items()]
+    write_table(pl.select(pl.lit(subject.name).alias("subject"), *columns), subject.path("architecture.parquet"))
 
 
 if __name__ == "__main__":

@@ -16,15 +16,16 @@ Table attention_patterns: how much each head looks from one position at another
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from stages.lib.files import write_table
 from stages.lib.model import checkpoint, reading, tokenizer
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import Dump, load_subject
+from stages.lib.params.subjects import Passes
+from stages.lib.subject import Subject
 
 COLUMNS = {
     "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "head": pl.Int16, "query_position": pl.String,
@@ -32,22 +33,21 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def main(subject: str) -> None:
-    chosen, dump = load_subject(subject), load(Dump)
-    folder = Path("data") / subject
-    pairs = pl.read_parquet(folder / "pairs.parquet").filter(pl.col("split") == "discovery").sort("pair")
-    bos = tokenizer.load(chosen.source).bos_token_id
-    loaded = checkpoint.load(chosen.source, chosen.dtype, dump.device, dump.threads)
+def main(name: str) -> None:
+    subject, passes = Subject.named(name), load(Passes)
+    pairs = subject.table("pairs.parquet").filter(pl.col("split") == "discovery").sort("pair")
+    bos = tokenizer.load(subject.settings.source).bos_token_id
+    loaded = checkpoint.of(subject.settings, load(Machine))
     rows: list[tuple] = []
     for operator, prompts in sorted(pairs.partition_by("operator", as_dict=True).items()):
         tokens = np.array(prompts["tokens"].to_list(), np.int64)  # the prompts of an operator have one length
         names = position_names(prompts["positions"][0], tokens[0].tolist(), bos)
-        mean, std = reading.attention(loaded, tokens, dump.prompts_per_pass)
+        mean, std = reading.attention(loaded, tokens, passes.prompts_per_pass)
         for layer, head, query, key in np.ndindex(mean.shape):
             if key <= query:
                 place = (layer, head, query, key)
-                rows.append((subject, *operator, layer, head, names[query], names[key], mean[place], std[place], len(tokens)))
-    write_table(pl.DataFrame(rows, schema=COLUMNS, orient="row"), folder / "attention_patterns.parquet")
+                rows.append((subject.name, *operator, layer, head, names[query], names[key], mean[place], std[place], len(tokens)))
+    write_table(pl.DataFrame(rows, schema=COLUMNS, orient="row"), subject.path("attention_patterns.parquet"))
 
 
 def position_names(roles: dict[str, int], tokens: list[int], bos: int | None) -> list[str]:

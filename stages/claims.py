@@ -20,14 +20,15 @@ Table claims: one row per statement, and per operator where it is about each
 
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import polars as pl
 import yaml
 
 from stages.lib.files import write_table
-from stages.lib.params.sections import Operator
 from stages.lib.sql import Database, subject_files
+from stages.lib.subject import Subject
+from stages.lib.words import OPERATORS
 
 CLAIMS = Path(__file__).parent / "lib" / "claims.yaml"
 TABLES = [
@@ -44,11 +45,12 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def main(subject: str) -> None:
-    database = Database(subject_files(subject, [Path(name).stem for name in TABLES]), threads=1)
+def main(name: str) -> None:
+    subject = Subject.named(name)
+    database = Database(subject_files(subject.name, [Path(table).stem for table in TABLES]), threads=1)
     listed = yaml.safe_load(CLAIMS.read_text())
-    rows = [row for entry in listed for row in judged(entry, database, subject)]
-    write_table(pl.DataFrame(rows, schema=SCHEMA, orient="row"), Path("data") / subject / "claims.parquet")
+    rows = [row for entry in listed for row in judged(entry, database, subject.name)]
+    write_table(pl.DataFrame(rows, schema=SCHEMA, orient="row"), subject.path("claims.parquet"))
 
 
 def judged(entry: dict[str, Any], database: Database, subject: str) -> list[dict[str, Any]]:
@@ -63,7 +65,7 @@ def judged(entry: dict[str, Any], database: Database, subject: str) -> list[dict
     measured = {row["operator"]: row for row in asked}
     if len(measured) < len(asked):
         raise ValueError(f"the query of claim {entry['claim']} gives two rows for one operator")
-    named = [o for o in get_args(Operator) if o in measured or o in published]
+    named: list[str | None] = [o for o in OPERATORS if o in measured or o in published]
     rows = []
     for operator in named or [None]:
         found = measured.get(operator, {})

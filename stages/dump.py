@@ -35,6 +35,7 @@ Table value_logits: which numbers each neuron's value vector votes for (lazy, fr
 """
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -45,39 +46,40 @@ from stages.lib import store
 from stages.lib.files import write_table
 from stages.lib.model import checkpoint, grid, lens
 from stages.lib.model.asking import Said
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import Dump, load_subject
+from stages.lib.params.subjects import Dump, Passes
+from stages.lib.subject import Subject
 
 
-def main(subject: str) -> None:
-    chosen, dump = load_subject(subject), load(Dump)
-    folder = Path("data") / subject
-    prompts = pl.read_parquet(folder / "prompts.parquet")
-    numbers = pl.read_parquet(folder / "numbers.parquet")
-    loaded = checkpoint.load(chosen.source, chosen.dtype, dump.device, dump.threads)
-    layers = chosen.kept_layers(len(loaded.architecture.layers))
+def main(name: str) -> None:
+    subject = Subject.named(name)
+    chosen = subject.settings
+    prompts, numbers = subject.table("prompts.parquet"), subject.table("numbers.parquet")
+    loaded = checkpoint.of(chosen, load(Machine))
     attributes = {
-        "subject": subject, "source": chosen.source, "revision": chosen.revision, **checkpoint.fingerprint(chosen.source),
+        "subject": name, "source": chosen.source, "revision": chosen.revision, **checkpoint.fingerprint(chosen.source),
         "limit": str(len(numbers) - 1), "convention": "activation after the non-linearity (gated: act(gate) * up), last position",
     }  # fmt: skip
+    dumping = Dumping(loaded, chosen.kept_layers(len(loaded.architecture.layers)), load(Dump), load(Passes).prompts_per_pass, attributes)
     means: dict[str, grid.Means] = {}
     predictions = []
-    with tqdm(total=len(prompts), desc=f"dump {subject}", unit="prompt") as bar:
+    with tqdm(total=len(prompts), desc=f"dump {name}", unit="prompt") as bar:
         for operator in chosen.operators:
-            square = Square(prompts.filter(pl.col("operator") == operator))
+            square = PromptSquare(operator, prompts.filter(operator=operator))
             means[operator] = grid.Means.zeros(loaded, square.tokens.shape[2])
-            path = folder / "activations" / f"{operator}.h5"
-            answers = dump_operator(loaded, square, layers, dump, path, {**attributes, "operator": operator}, means[operator], bar)
+            answers = dumping.write(square, subject.path(f"activations/{operator}.h5"), means[operator], bar)
             predictions.append(square.predictions(answers, numbers))
-    write_table(pl.concat(predictions).sort("operator", "op1", "op2"), folder / "predictions.parquet")
-    _write_means(folder / "means.h5", means, attributes)
-    _write_value_logits(folder / "value_logits.h5", loaded, numbers, attributes)
+    write_table(pl.concat(predictions).sort("operator", "op1", "op2"), subject.path("predictions.parquet"))
+    _write_means(subject.path("means.h5"), means, attributes)
+    _write_value_logits(subject.path("value_logits.h5"), loaded, numbers, attributes)
 
 
-class Square:
+class PromptSquare:
     """One operator's prompts as arrays over (op1, op2)."""
 
-    def __init__(self, prompts: pl.DataFrame):
+    def __init__(self, operator: str, prompts: pl.DataFrame):
+        self.operator = operator
         self.prompts = prompts.sort("op1", "op2")
         side = self.prompts["op1"].n_unique()
         self.shape = (side, len(prompts) // side)
@@ -104,35 +106,36 @@ class Square:
         )
 
 
-def dump_operator(
-    loaded: checkpoint.Checkpoint,
-    square: Square,
-    layers: list[int],
-    settings: Dump,
-    path: Path,
-    attributes: dict[str, str],
-    means: grid.Means,
-    bar: tqdm,
-) -> list[Said]:
-    """Streams one square into its store, a block of rows at a time; returns what the subject says."""
-    rows, columns = square.shape
-    block_rows = max(1, min(rows, settings.cells_per_block // columns))
-    pass_rows = max(1, settings.prompts_per_pass // columns)
-    axes = {"neuron": loaded.architecture.neurons, "op1": rows, "op2": columns}
-    buffers = {layer: np.empty((axes["neuron"], block_rows, columns), settings.store_dtype) for layer in layers}
-    said = []
-    with store.writing(path) as file:
-        chunk = (settings.neurons_per_chunk, block_rows, columns)
-        writer = store.LayerWriter(file, layers, axes, settings.store_dtype, chunk, attributes, {"result": square.results})
-        for start in range(0, rows, block_rows):
-            part = slice(start, min(start + block_rows, rows))
-            into = {layer: buffer[:, : part.stop - start] for layer, buffer in buffers.items()}
-            for answers in grid.run(loaded, square.tokens[part], square.answers[part], pass_rows, into, means):
-                said.append(answers)
-                bar.update(len(answers.predicted))
-            for layer, block in into.items():
-                writer.write(layer, start, block)
-    return said
+@dataclass(frozen=True)
+class Dumping:
+    """How the squares of a subject are written down. layers: those kept; attributes: provenance, stored on the files."""
+
+    loaded: checkpoint.Checkpoint
+    layers: list[int]
+    settings: Dump
+    prompts_per_pass: int
+    attributes: dict[str, str]
+
+    def write(self, square: PromptSquare, path: Path, means: grid.Means, bar: tqdm) -> list[Said]:
+        """Streams a square into its store, a block of rows at a time, and adds to its means; returns what the subject says."""
+        rows, columns = square.shape
+        dtype, block_rows = self.settings.store_dtype, max(1, min(rows, self.settings.cells_per_block // columns))
+        axes = {"neuron": self.loaded.architecture.neurons, "op1": rows, "op2": columns}
+        buffers = {layer: np.empty((axes["neuron"], block_rows, columns), dtype) for layer in self.layers}
+        chunk, of = (self.settings.neurons_per_chunk, block_rows, columns), {**self.attributes, "operator": square.operator}
+        said = []
+        with store.writing(path) as file:
+            writer = store.LayerWriter(file, self.layers, axes, dtype, chunk, of, columns={"result": square.results})
+            for start in range(0, rows, block_rows):
+                part = slice(start, min(start + block_rows, rows))
+                into = {layer: buffer[:, : part.stop - start] for layer, buffer in buffers.items()}
+                rows_at_once = max(1, self.prompts_per_pass // columns)
+                for answers in grid.run(self.loaded, square.tokens[part], square.answers[part], rows_at_once, into, means):
+                    said.append(answers)
+                    bar.update(len(answers.predicted))
+                for layer, block in into.items():
+                    writer.write(layer, start, block)
+        return said
 
 
 def _write_means(path: Path, means: dict[str, grid.Means], attributes: dict[str, str]) -> None:

@@ -28,13 +28,14 @@ import polars as pl
 from tqdm import tqdm
 
 from stages.lib.covering import listed, members
-from stages.lib.explaining import Cells, explain, indicators, waves
+from stages.lib.explaining import SplitCells, explain, indicators, waves
 from stages.lib.files import write_table
-from stages.lib.fourier import Pairs
-from stages.lib.params.explained import Explained
+from stages.lib.fourier import FrequencyPairs
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
 from stages.lib.sql import Database
 from stages.lib.store import LayerStore, widen
+from stages.lib.subject import Subject
 
 SCHEMA = {
     "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "map": pl.String, "theory": pl.String, "terms": pl.Int32,
@@ -42,23 +43,22 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def main(subject: str) -> None:
-    settings, folder = load(Explained), Path("data") / subject
-    labels = pl.read_parquet(folder / "labels.parquet")
+def main(name: str) -> None:
+    subject = Subject.named(name)
+    labels = subject.table("labels.parquet")
     catalogue = pl.read_parquet("data/heuristics.parquet")
     database = Database({"cells": [Path("data/cells.parquet")]}, threads=1)
-    votes = LayerStore(folder / "value_logits.h5")
+    votes = subject.votes()
     rows: list[tuple] = []
-    for path in sorted((folder / "activations").glob("*.h5")):
-        activations = LayerStore(path)
+    for activations in subject.squares():
         operator = activations.attributes["operator"]
         square = Labelled(database, activations, votes, labels.filter(operator=operator), catalogue)
-        with tqdm(total=len(square.maps), desc=f"explained {subject} {operator}", unit="map") as bar:
-            for found in square.rows(settings.threads):
+        with tqdm(total=len(square.maps), desc=f"explained {name} {operator}", unit="map") as bar:
+            for found in square.rows(load(Machine).threads):
                 rows += [(operator, *row) for row in found]
                 bar.update()
-    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").select(pl.lit(subject).alias("subject"), pl.all())
-    write_table(frame.sort("operator", "layer", "neuron", "map", "theory"), folder / "explained.parquet")
+    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").select(pl.lit(name).alias("subject"), pl.all())
+    write_table(frame.sort("operator", "layer", "neuron", "map", "theory"), subject.path("explained.parquet"))
 
 
 class Labelled:
@@ -70,7 +70,7 @@ class Labelled:
         operator, results = activations.attributes["operator"], activations.columns["result"]
         self.activations, self.votes = activations, votes
         table = database.sql("select op1, op2, split from cells where operator = $operator order by op1, op2", operator=operator).pl()
-        self.cells, self.pairs = Cells.of(table, results), Pairs.of((results.shape[0], results.shape[1]))
+        self.cells, self.pairs = SplitCells.of(table, results), FrequencyPairs.of((results.shape[0], results.shape[1]))
         self.results = results[self.cells.op1, self.cells.op2]
         names = sorted(set(labels["heuristic"]))
         satisfied = members(database, operator, listed(catalogue, operator, names))

@@ -29,8 +29,9 @@ from stages.lib.params.failures import Failures
 from stages.lib.params.sections import load
 from stages.lib.sql import Database
 from stages.lib.store import LayerStore, widen
+from stages.lib.subject import Subject
+from stages.lib.words import OVERLAPPING_MEMBERSHIPS as MEMBERSHIPS
 
-MEMBERSHIPS = ("called", "scored")
 KEYS = ["operator", "op1", "op2", "membership"]
 CELLS = """
     select op1, op2, correct, predicted, if(correct is null, null, result) as answer
@@ -44,17 +45,17 @@ NEURONS = """
 """
 
 
-def main(subject: str) -> None:
-    settings, folder = load(Failures), Path("data") / subject
+def main(name: str) -> None:
+    subject, settings = Subject.named(name), load(Failures)
     catalogue = pl.read_parquet("data/heuristics.parquet")
-    paths = [Path("data/cells.parquet"), folder / "predictions.parquet", folder / "heuristic_neurons.parquet"]
+    paths = [Path("data/cells.parquet"), subject.path("predictions.parquet"), subject.path("heuristic_neurons.parquet")]
     database = Database({path.stem: [path] for path in paths}, threads=1)
-    votes = LayerStore(folder / "value_logits.h5")
+    votes = subject.votes()
     frames = [
-        Bag(database, catalogue, LayerStore(path), votes).rows(settings.neurons_at_once, f"failures {subject}")
-        for path in sorted((folder / "activations").glob("*.h5"))
+        OperatorBag(database, catalogue, activations, votes).rows(settings.neurons_at_once, f"failures {name}")
+        for activations in subject.squares()
     ]
-    write_table(pl.concat(frames).select(pl.lit(subject).alias("subject"), pl.all()).sort(KEYS), folder / "failures.parquet")
+    write_table(pl.concat(frames).select(pl.lit(name).alias("subject"), pl.all()).sort(KEYS), subject.path("failures.parquet"))
 
 
 class Sums:
@@ -70,7 +71,7 @@ class Sums:
         self.prediction += associated * prediction
 
 
-class Bag:
+class OperatorBag:
     """One operator's cells, in order of op1, then op2, and the late neurons that stand for heuristics.
 
     Cells that the subject was not asked, having no token for the answer, are summed like the others and have no row.

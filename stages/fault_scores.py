@@ -29,10 +29,12 @@ from stages.lib.faults import FAULTS, Sizes, best, operand_sizes, result_sizes
 from stages.lib.files import write_table
 from stages.lib.params.faults import Faults
 from stages.lib.params.heuristics import Nulls, Scores
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
 from stages.lib.sql import Database
 from stages.lib.squares import Square
 from stages.lib.store import LayerStore
+from stages.lib.subject import Subject
 
 SCHEMA = {
     "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "fault": pl.String, "quantities": pl.String, "threshold": pl.Float64,
@@ -40,25 +42,23 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def main(subject: str) -> None:
-    scored, settings = load(Scores), load(Faults)
+def main(name: str) -> None:
+    subject, scored, settings = Subject.named(name), load(Scores), load(Faults)
     thresholds = sorted({*load(Nulls).thresholds, settings.published})
     catalogue = pl.read_parquet("data/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/cells.parquet")]}, threads=1)
-    folder = Path("data") / subject
-    votes = LayerStore(folder / "value_logits.h5")
+    votes = subject.votes()
     rows: list[dict[str, object]] = []
-    for path in sorted((folder / "activations").glob("*.h5")):
-        square = Square(database, catalogue, LayerStore(path))
-        layers, sizes = square.activations.layers, (operand_sizes(square), result_sizes(square, settings.cap))
-        width = square.activations.axes["neuron"]
-        with tqdm(total=len(layers) * width, desc=f"faults {subject} {square.operator}", unit="neuron") as bar:
+    for activations in subject.squares():
+        square, layers = Square(database, catalogue, activations), activations.layers
+        sizes = operand_sizes(square), result_sizes(square, settings.cap)
+        with tqdm(total=len(layers) * activations.axes["neuron"], desc=f"faults {name} {square.operator}", unit="neuron") as bar:
             for layer in layers:
                 found = layer_bests(square, layer, votes, sizes, scored, bar)
-                keys = {"subject": subject, "operator": square.operator, "layer": layer}
+                keys = {"subject": name, "operator": square.operator, "layer": layer}
                 rows += [keys | row for row in counted(found, thresholds)]
     table = pl.DataFrame(rows, schema=SCHEMA, orient="row")
-    write_table(table.sort("operator", "layer", "fault", "quantities", "threshold"), folder / "fault_scores.parquet")
+    write_table(table.sort("operator", "layer", "fault", "quantities", "threshold"), subject.path("fault_scores.parquet"))
 
 
 def layer_bests(square: Square, layer: int, votes: LayerStore, sizes: tuple[Sizes, Sizes], settings: Scores, bar: tqdm) -> np.ndarray:
@@ -70,7 +70,7 @@ def layer_bests(square: Square, layer: int, votes: LayerStore, sizes: tuple[Size
         bar.update()
         return [best(activations, sizes[0]), best(activations * logits[square.results], sizes[1])]
 
-    with ThreadPoolExecutor(settings.threads) as pool:
+    with ThreadPoolExecutor(load(Machine).threads) as pool:
         return np.array([found for some in square.neurons(layer, votes, settings.neurons_at_once) for found in pool.map(score, some)])
 
 

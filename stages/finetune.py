@@ -6,26 +6,27 @@ the task's prompts, of those that are trained on (train) and of those that never
 Interrupted, it continues from data/models/<name>.partial/, which it removes when done.
 """
 
-import inspect
 import sys
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from stages.lib import corpus
+from stages.lib import corpus, model
 from stages.lib.files import replacing
-from stages.lib.model import asking, padding, resuming, stored, tokenizer, training
+from stages.lib.model import asking, resuming, stored, tokenizer, training
 from stages.lib.params.corpus import Tasks
 from stages.lib.params.finetuning import Finetuning, load_finetuning
 from stages.lib.params.sections import ParamsError, load
+from stages.lib.parts import digest
 
 SPLITS = {"train": "train", "held_out": "held-out"}  # in the log, and in the corpus
 DRAWS_PER_PROMPT = 20  # for the fixed sample; where they hold too few prompts of a split, it is smaller
+DATA = (Path("data/cells.parquet"), Path("data/facts.parquet"))
 Example = tuple[list[int], int]  # a prompt's tokens, and that of its answer
 
 
-class Examples:
+class FinetuneExamples:
     """The prompts of each step in the subject's tokens, and those on which accuracy is measured."""
 
     def __init__(self, name: str, settings: Finetuning, tasks: Tasks, cells: pl.DataFrame, facts: pl.DataFrame):
@@ -64,11 +65,8 @@ def _batch(examples: list[Example]) -> training.Batch:
     return training.bucket([tokens for tokens, _ in examples], [answer for _, answer in examples])
 
 
-def _fingerprint(settings: Finetuning, tasks: Tasks) -> str:
-    data = [Path(f"data/{name}.parquet") for name in ("cells", "facts")]
-    source = sorted(path for path in Path(settings.source).rglob("*") if path.is_file())
-    code = [Path(inspect.getfile(module)) for module in (training, padding, asking, corpus, stored)]
-    return resuming.fingerprint((settings, tasks), [*data, *source, *code, Path(__file__)])
+def _key(settings: Finetuning, tasks: Tasks) -> str:
+    return digest([*DATA, Path(settings.source), model, corpus, Path(__file__)], settings, tasks)
 
 
 def _said(row: dict) -> str:
@@ -77,12 +75,12 @@ def _said(row: dict) -> str:
 
 def main(name: str) -> None:
     settings, tasks = load_finetuning(name), load(Tasks)
-    cells, facts = pl.read_parquet("data/cells.parquet"), pl.read_parquet("data/facts.parquet")
-    examples = Examples(name, settings, tasks, cells, facts)
-    model, dtype = stored.load(settings.source, settings.threads)
-    run = training.Run.start(f"finetune.{name}", settings, lambda: model)
+    cells, facts = map(pl.read_parquet, DATA)
+    examples = FinetuneExamples(name, settings, tasks, cells, facts)
+    source, dtype = stored.load(settings.source, settings.threads)
+    run = training.Run.start(f"finetune.{name}", settings, lambda: source)
     partial = Path(f"data/models/{name}.partial")
-    resuming.complete(run, examples, partial, _fingerprint(settings, tasks), lambda: None, _said)
+    resuming.complete(run, examples, partial, _key(settings, tasks), lambda: None, _said)
     run.save(partial, examples.tokenizer, dtype)
     with replacing(Path("data") / name / "finetune_log.csv") as path:
         pl.DataFrame(run.log).write_csv(path)

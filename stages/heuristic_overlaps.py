@@ -23,24 +23,25 @@ from stages.lib.files import write_table
 from stages.lib.params.heuristics import Overlaps
 from stages.lib.params.sections import load
 from stages.lib.sql import Database
+from stages.lib.subject import Subject
 
 SCHEMA = {
     "subject": pl.String, "operator": pl.String, "heuristic": pl.String, "other": pl.String, "overlap": pl.Float32, "same": pl.Boolean,
 }  # fmt: skip
 
 
-def main(subject: str) -> None:
-    smallest = load(Overlaps).smallest_overlap
-    used = pl.read_parquet(f"data/{subject}/scores.parquet", columns=["operator", "heuristic"]).unique().sort("operator", "heuristic")
+def main(name: str) -> None:
+    subject, smallest = Subject.named(name), load(Overlaps).smallest_overlap
+    used = subject.table("scores.parquet", ["operator", "heuristic"]).unique().sort("operator", "heuristic")
     catalogue = pl.read_parquet("data/heuristics.parquet")
     database = Database({"cells": [Path("data/cells.parquet")]}, threads=1)
     frames = [pl.DataFrame(schema=SCHEMA)]
     for (operator,), names in used.group_by("operator", maintain_order=True):
         heuristics = listed(catalogue, str(operator), names["heuristic"])
         frame = overlaps(names["heuristic"].to_list(), members(database, str(operator), heuristics), smallest)
-        constants = {"subject": pl.lit(subject), "operator": pl.lit(operator)}
+        constants = {"subject": pl.lit(name), "operator": pl.lit(operator)}
         frames.append(frame.with_columns(**constants).select(list(SCHEMA)))
-    write_table(pl.concat(frames).sort("operator", "heuristic", "other"), Path("data") / subject / "heuristic_overlaps.parquet")
+    write_table(pl.concat(frames).sort("operator", "heuristic", "other"), subject.path("heuristic_overlaps.parquet"))
 
 
 def overlaps(names: list[str], satisfied: np.ndarray, smallest: float) -> pl.DataFrame:

@@ -20,10 +20,11 @@ from pathlib import Path
 import polars as pl
 
 from stages.lib.files import write_table
-from stages.lib.heuristics import QUANTITIES, Heuristic, digit_sums, moduli, parse, patterns, periods, ranges
+from stages.lib.heuristics import Heuristic, digit_sums, moduli, parse, patterns, periods, ranges
 from stages.lib.params.heuristics import Grid, Heuristics
-from stages.lib.params.sections import Operator, load
+from stages.lib.params.sections import load
 from stages.lib.sql import Database, DatabaseError
+from stages.lib.words import QUANTITIES, Operator
 
 CELLS = Path("data/cells.parquet")
 

@@ -30,7 +30,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -39,11 +38,11 @@ from tqdm import tqdm
 from stages.lib.files import write_table
 from stages.lib.mediating import Mediating
 from stages.lib.model import placing, tokenizer
-from stages.lib.pairings import Group, Pair
+from stages.lib.pairings import Pair, PairGroup
 from stages.lib.params.corpus import Tasks
 from stages.lib.params.mediation import Mediation
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import load_subject
+from stages.lib.subject import Subject
 from stages.lib.wordings import Text
 
 LAST = pl.Struct({"last": pl.Int16})
@@ -57,21 +56,21 @@ Found = tuple[Pair, placing.Placed, placing.Placed]
 Place = Callable[[list[Text]], list[placing.Placed | None]]
 
 
-def main(subject: str) -> None:
-    chosen, settings = load_subject(subject), load(Mediation)
+def main(name: str) -> None:
+    subject, settings = Subject.named(name), load(Mediation)
     cells, facts = pl.read_parquet("data/cells.parquet"), pl.read_parquet("data/facts.parquet")
-    tasks = Mediating(settings, load(Tasks), cells, facts, chosen.operators)  # before anything that takes long
-    loaded = tokenizer.load(chosen.source)
-    place = partial(placing.place, loaded, bos=chosen.bos)
+    tasks = Mediating(settings, load(Tasks), cells, facts, subject.settings.operators)  # before anything that takes long
+    loaded = tokenizer.load(subject.settings.source)
+    place = partial(placing.place, loaded, bos=subject.settings.bos)
     rows = []
-    for group in tqdm(tasks.groups(partial(placing.known, loaded)), desc=f"mediation pairs {subject}", unit="group"):
+    for group in tqdm(tasks.groups(partial(placing.known, loaded)), desc=f"mediation pairs {name}", unit="group"):
         rows += [_row(group, *found) for found in suitable(group, settings, place)]
     table = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_row_index("pair")
-    columns = [pl.lit(subject).alias("subject"), pl.col("pair").cast(pl.Int32), *SCHEMA]
-    write_table(table.select(columns), Path("data") / subject / "mediation_pairs.parquet")
+    columns = [pl.lit(name).alias("subject"), pl.col("pair").cast(pl.Int32), *SCHEMA]
+    write_table(table.select(columns), subject.path("mediation_pairs.parquet"))
 
 
-def suitable(group: Group, settings: Mediation, place: Place) -> list[Found]:
+def suitable(group: PairGroup, settings: Mediation, place: Place) -> list[Found]:
     """As many pairs of the group as are wanted whose prompts are alike in tokens; fewer where draws run out."""
     wanted = settings.pairs_per_template[group.task]
     drawn = group.pairs(settings.mediation_seed, wanted * settings.draws_per_pair)
@@ -84,7 +83,7 @@ def suitable(group: Group, settings: Mediation, place: Place) -> list[Found]:
     return found[:wanted]
 
 
-def _row(group: Group, pair: Pair, clean: placing.Placed, counterfactual: placing.Placed) -> tuple:
+def _row(group: PairGroup, pair: Pair, clean: placing.Placed, counterfactual: placing.Placed) -> tuple:
     texts = [text for side in (pair.clean, pair.counterfactual) for text in (side.prompt, side.answer)]
     last = {"last": len(clean.tokens) - 1}
     kind = (group.task, group.condition, group.template, group.operator, group.shots)

@@ -4,20 +4,19 @@ import json
 import sys
 from pathlib import Path
 
-import polars as pl
-
 from stages.lib.files import replacing
+from stages.lib.subject import Subject
 
 
-def main(subject: str) -> None:
-    grid = pl.read_parquet(f"data/{subject}/accuracy.parquet")
-    tasks = pl.read_parquet(f"data/{subject}/task_accuracy.parquet")
+def main(name: str) -> None:
+    subject = Subject.named(name)
+    grid, tasks = subject.table("accuracy.parquet"), subject.table("task_accuracy.parquet")
     metrics: dict = {"grid": {}, "tasks": {}}
     for operator, split, accuracy in grid.select("operator", "split", "accuracy").rows():
         metrics["grid"].setdefault(operator, {})[split] = round(accuracy, 4)
     for task, operator, split, accuracy in tasks.select("task", "operator", "split", "accuracy").rows():
         metrics["tasks"].setdefault(task, {}).setdefault(operator, {})[split] = round(accuracy, 4)
-    with replacing(Path("reports") / subject / "metrics.json") as partial:
+    with replacing(Path("reports") / name / "metrics.json") as partial:
         partial.write_text(json.dumps(metrics, indent=2) + "\n")
 
 

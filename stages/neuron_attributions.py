@@ -10,7 +10,6 @@ Table neuron_attributions: first-order estimates of neuron effects, to be held a
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -20,28 +19,29 @@ from stages.lib.files import write_table
 from stages.lib.model import checkpoint, pairs
 from stages.lib.model.attribution import attributions
 from stages.lib.model.executor import Executor
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import Runs, load_subject
+from stages.lib.params.subjects import Runs
+from stages.lib.subject import Subject
 
 SCHEMA = {"subject": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "position": pl.String, "pair": pl.Int32, "attribution": pl.Float32}
 
 
-def main(subject: str) -> None:
-    chosen, settings = load_subject(subject), load(Runs)
-    folder = Path("data") / subject
-    patched = pl.read_parquet(folder / "neuron_interventions.parquet").filter(pl.col("component") == "neuron")
+def main(name: str) -> None:
+    subject, settings = Subject.named(name), load(Runs)
+    patched = subject.table("neuron_interventions.parquet").filter(pl.col("component") == "neuron")
     sites = patched.select("layer", "position").unique().sort("layer", "position").rows()
-    prompts = pl.read_parquet(folder / "pairs.parquet").filter(pl.col("split").is_in(patched["split"].unique().to_list()))
-    loaded = checkpoint.load(chosen.source, chosen.dtype, settings.device, settings.threads)
+    prompts = subject.table("pairs.parquet").filter(pl.col("split").is_in(patched["split"].unique().to_list()))
+    loaded = checkpoint.of(subject.settings, load(Machine))
     executor = Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
     frames = [pl.DataFrame(schema=SCHEMA)]
-    for group in tqdm(executor.groups(prompts), desc=f"attributions {subject}", unit="group"):
+    for group in tqdm(executor.groups(prompts), desc=f"attributions {name}", unit="group"):
         found = attributions(executor.values(group), sites)
-        frames += [_frame(subject, layer, role, group, values.float().cpu().numpy()) for (layer, role), values in found.items()]
-    write_table(pl.concat(frames).sort("layer", "position", "neuron", "pair"), folder / "neuron_attributions.parquet")
+        frames += [_frame(name, layer, role, group, values.float().cpu().numpy()) for (layer, role), values in found.items()]
+    write_table(pl.concat(frames).sort("layer", "position", "neuron", "pair"), subject.path("neuron_attributions.parquet"))
 
 
-def _frame(subject: str, layer: int, role: str, of: pairs.Pairs, values: np.ndarray) -> pl.DataFrame:
+def _frame(subject: str, layer: int, role: str, of: pairs.PromptPairs, values: np.ndarray) -> pl.DataFrame:
     """Rows of one site; values: (pairs, neurons)."""
     columns = {
         "neuron": np.tile(np.arange(values.shape[1]), len(of)),

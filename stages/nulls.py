@@ -49,6 +49,7 @@ from tqdm import tqdm
 
 from stages.lib.judging import GROUPS, MEASURES, Judged, judged
 from stages.lib.params.heuristics import Nulls, Scores
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
 from stages.lib.parts import Parts, digest
 from stages.lib.relabelling import Relabellings, permutations
@@ -110,7 +111,7 @@ def _layer(
         bar.update()
         return neuron, found
 
-    with ThreadPoolExecutor(settings.threads) as pool:
+    with ThreadPoolExecutor(load(Machine).threads) as pool:
         for some in square.neurons(layer, votes, settings.neurons_at_once):
             yield from pool.map(judge, some)
 

@@ -22,14 +22,14 @@ import polars as pl
 
 from stages.lib.corpus import Corpus
 from stages.lib.files import write_table
-from stages.lib.heuristics import QUANTITIES
 from stages.lib.model import tokenizer
 from stages.lib.model.planting import Planting, kinks
 from stages.lib.params.corpus import Cells, Tasks
 from stages.lib.params.heuristics import Heuristics
 from stages.lib.params.planted import Planted
 from stages.lib.params.sections import load
-from stages.lib.planted import OPERATORS, Bag, satisfying
+from stages.lib.planted import KNOWN, PlantedBag, satisfying
+from stages.lib.words import QUANTITIES
 
 FOLDER = Path("data/models/planted")
 LAYER = 1
@@ -38,8 +38,8 @@ LAYER = 1
 def main() -> None:
     limits, tasks, heuristics = load(Cells), load(Tasks), load(Heuristics)
     cells, facts = pl.read_parquet("data/cells.parquet"), pl.read_parquet("data/facts.parquet")
-    asked = cells.filter(pl.col("operator").is_in(OPERATORS))
-    bag = Bag(load(Planted), limits.largest_operand)
+    asked = cells.filter(pl.col("operator").is_in(KNOWN))
+    bag = PlantedBag(load(Planted), limits.largest_operand)
     bag.fill(heuristics.grids[heuristics.grid], asked, len(kinks(limits.largest_operand)))
     corpus = Corpus(tasks, cells, facts, np.ones(len(cells)), split=None)
     own = tokenizer.build(limits.largest_answer, [*corpus.texts(), "="])
@@ -54,17 +54,17 @@ def main() -> None:
     write_table(truth(bag, asked), Path("data/planted_truth.parquet"))
 
 
-def truth(bag: Bag, cells: pl.DataFrame) -> pl.DataFrame:
+def truth(bag: PlantedBag, cells: pl.DataFrame) -> pl.DataFrame:
     """The table `planted_truth`; cells: of the operators that are asked."""
     planted = satisfying(sorted({name for neuron in bag.neurons for name in neuron.heuristics}), bag.largest)
     present = {}
-    for operator in OPERATORS:
+    for operator in KNOWN:
         values = {q: cells.filter(operator=operator)[q].unique().to_numpy() for q in QUANTITIES}
         present[operator] = {c.heuristic.name for c in planted if c.values[values[c.heuristic.quantity]].any()}
     rows = [
         (LAYER, i, operator, neuron.grade, neuron.noise, name, neuron.vote > 0)
         for i, neuron in enumerate(bag.neurons)
-        for operator in OPERATORS
+        for operator in KNOWN
         for name in neuron.heuristics or [None]
         if name is None or name in present[operator]
     ]

@@ -22,7 +22,6 @@ Table probes: how often a linear probe of the residual stream names the answer
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -30,11 +29,13 @@ from tqdm import tqdm
 
 from stages.lib.files import write_table
 from stages.lib.model import checkpoint, discriminant, reading
+from stages.lib.params.machine import Machine
 from stages.lib.params.reading import Probes
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import Dump, load_subject
+from stages.lib.params.subjects import Passes
+from stages.lib.subject import Subject
+from stages.lib.words import ROLES
 
-ROLES = ["op1", "operator", "op2", "last"]
 COLUMNS = {
     "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "position": pl.String, "accuracy": pl.Float64,
     "shuffled_accuracy": pl.Float64, "majority_accuracy": pl.Float64, "answers": pl.Int32, "prompts": pl.Int64,
@@ -71,27 +72,26 @@ class Sample:
         return float((self.answers[: self.tests] == values[counts.argmax()]).mean())
 
 
-def main(subject: str) -> None:
-    chosen, dump, settings = load_subject(subject), load(Dump), load(Probes)
-    folder = Path("data") / subject
-    predictions = pl.read_parquet(folder / "predictions.parquet").filter("correct").select("operator", "op1", "op2")
-    prompts = pl.read_parquet(folder / "prompts.parquet").join(predictions, on=["operator", "op1", "op2"])
-    samples = [Sample.draw(o, prompts.filter(pl.col("operator") == o), settings) for o in chosen.operators]
-    loaded = checkpoint.load(chosen.source, chosen.dtype, dump.device, dump.threads)
+def main(name: str) -> None:
+    subject, passes, settings = Subject.named(name), load(Passes), load(Probes)
+    predictions = subject.table("predictions.parquet").filter("correct").select("operator", "op1", "op2")
+    prompts = subject.table("prompts.parquet").join(predictions, on=["operator", "op1", "op2"])
+    samples = [Sample.draw(o, prompts.filter(pl.col("operator") == o), settings) for o in subject.settings.operators]
+    loaded = checkpoint.of(subject.settings, load(Machine))
     layers = range(len(loaded.architecture.layers))
     rows: list[tuple] = []
-    with tqdm(total=sum(len(s.answers) for s in samples) * len(layers), desc=f"probes {subject}", unit="prompt-layer") as bar:
+    with tqdm(total=sum(len(s.answers) for s in samples) * len(layers), desc=f"probes {name}", unit="prompt-layer") as bar:
         for sample in samples:
-            answers, key = len(np.unique(sample.answers[sample.tests :])), (subject, sample.operator)
+            answers, key = len(np.unique(sample.answers[sample.tests :])), (name, sample.operator)
             if len(sample.answers) < settings.fewest_prompts:
                 rows += [(*key, layer, role, None, None, None, answers, sample.tests) for layer in layers for role in ROLES]
                 continue
-            for layer, role, real, shuffled in probe(loaded, sample, settings, dump.prompts_per_pass):
+            for layer, role, real, shuffled in probe(loaded, sample, settings, passes.prompts_per_pass):
                 rows.append((*key, layer, role, real, shuffled, sample.majority, answers, sample.tests))
                 bar.update(len(sample.answers) if role == "last" else 0)
     frame = pl.DataFrame(rows, schema=COLUMNS, orient="row")
     order = pl.col("position").replace_strict(ROLES, range(len(ROLES)))
-    write_table(frame.sort("operator", "layer", order), folder / "probes.parquet")
+    write_table(frame.sort("operator", "layer", order), subject.path("probes.parquet"))
 
 
 def probe(

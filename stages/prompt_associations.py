@@ -12,7 +12,6 @@ Table prompt_associations: the heuristics that the clean prompt of each pair sat
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -21,24 +20,25 @@ from stages.lib.covering import listed, members
 from stages.lib.files import write_table
 from stages.lib.heuristics import Heuristic
 from stages.lib.sql import Database
+from stages.lib.subject import Subject
 
 SCHEMA = {"operator": pl.String, "pair": pl.Int32, "heuristic": pl.String}
 
 
-def main(subject: str) -> None:
-    folder = Path("data") / subject
-    path = folder / "pairs.parquet"
-    database = Database({"cells": [path]}, threads=1)  # the prompts stand in for the cells: a predicate is about one at a time
-    named = pl.read_parquet(folder / "scores.parquet", columns=["operator", "heuristic"]).unique()
-    pairs = pl.read_parquet(path, columns=["operator", "op1", "op2", "pair"])
+def main(name: str) -> None:
+    subject = Subject.named(name)
+    # The prompts stand in for the cells: a predicate is about one at a time.
+    database = Database({"cells": [subject.path("pairs.parquet")]}, threads=1)
+    named = subject.table("scores.parquet", ["operator", "heuristic"]).unique()
+    pairs = subject.table("pairs.parquet", ["operator", "op1", "op2", "pair"])
     catalogue = pl.read_parquet("data/heuristics.parquet")
     frames = [pl.DataFrame(schema=SCHEMA)]
     for operator in pairs["operator"].unique().sort():
         of = listed(catalogue, operator, named.filter(operator=operator)["heuristic"].sort())
         prompts = pairs.filter(operator=operator).sort("op1", "op2")  # the order of `members`, in which equal prompts are equal
         frames.append(satisfied(prompts, of, members(database, operator, of)))
-    table = pl.concat(frames).select(pl.lit(subject).alias("subject"), pl.all()).sort("operator", "pair", "heuristic")
-    write_table(table, folder / "prompt_associations.parquet")
+    table = pl.concat(frames).select(pl.lit(name).alias("subject"), pl.all()).sort("operator", "pair", "heuristic")
+    write_table(table, subject.path("prompt_associations.parquet"))
 
 
 def satisfied(prompts: pl.DataFrame, heuristics: list[Heuristic], holds: np.ndarray) -> pl.DataFrame:

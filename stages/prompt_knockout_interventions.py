@@ -29,16 +29,17 @@ Table prompt_knockout_interventions: neurons that are silenced at the last posit
 
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 from tqdm import tqdm
 
-from stages.lib.choosing import ARMS, Layer, chosen
+from stages.lib.choosing import ARMS, LayerHeuristics, chosen
 from stages.lib.files import write_table
 from stages.lib.params.causal import PromptKnockouts
 from stages.lib.params.sections import load
+from stages.lib.subject import Subject
+from stages.lib.words import OVERLAPPING_MEMBERSHIPS as MEMBERSHIPS
 
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "subject": pl.String, "intervention": pl.Int32, "operator": pl.String, "split": pl.String, "pair": pl.Int32, "component": pl.String,
@@ -46,16 +47,14 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "membership": pl.String, "arm": pl.String, "neurons_per_layer": pl.Int32, "neurons": pl.Int32,
 }  # fmt: skip
 CHOICE = ("pair", "arm", "neurons_per_layer", "neurons", "layer", "units")
-MEMBERSHIPS = ("called", "scored")  # labels leave out what says the same as a better one, and with it neurons of the prompt's heuristics
 
 
-def main(subject: str) -> None:
-    settings = load(PromptKnockouts)
-    folder = Path("data") / subject
-    neurons = pl.read_parquet(folder / "heuristic_neurons.parquet").filter("late")
-    associations = pl.read_parquet(folder / "prompt_associations.parquet")
-    effects = pl.read_parquet(folder / "neuron_effects.parquet").filter(method="exact", position="last")
-    evaluated = pl.read_parquet(folder / "pairs.parquet", columns=["operator", "split", "pair"]).filter(split="evaluation")
+def main(name: str) -> None:
+    subject, settings = Subject.named(name), load(PromptKnockouts)
+    neurons = subject.table("heuristic_neurons.parquet").filter("late")
+    associations = subject.table("prompt_associations.parquet")
+    effects = subject.table("neuron_effects.parquet").filter(method="exact", position="last")
+    evaluated = subject.table("pairs.parquet", ["operator", "split", "pair"]).filter(split="evaluation")
     frames = [pl.DataFrame(schema=SCHEMA)]
     for operator in neurons["operator"].unique().sort():
         pairs = evaluated.filter(operator=operator)["pair"].sort()
@@ -65,12 +64,12 @@ def main(subject: str) -> None:
                 continue
             layers = [layer(of, effects.filter(operator=operator), number) for number in of["layer"].unique().sort()]
             about = associated(associations.filter(operator=operator), pairs, [one.heuristics for one in layers])
-            chosen_here = choices(layers, about, pairs, settings, f"{subject} {operator} {membership}")
+            chosen_here = choices(layers, about, pairs, settings, f"{name} {operator} {membership}")
             frames.append(_frame(chosen_here, operator=operator, membership=membership))
-    write_table(numbered(pl.concat(frames, how="diagonal"), subject), folder / "prompt_knockout_interventions.parquet")
+    write_table(numbered(pl.concat(frames, how="diagonal"), name), subject.path("prompt_knockout_interventions.parquet"))
 
 
-def layer(members: pl.DataFrame, effects: pl.DataFrame, number: int) -> Layer:
+def layer(members: pl.DataFrame, effects: pl.DataFrame, number: int) -> LayerHeuristics:
     """One layer of an operator. members: rows of heuristic_neurons of one membership; effects: of neuron_effects."""
     members, effects = members.filter(layer=number), effects.filter(layer=number)
     heuristics = members["heuristic"].unique().sort()
@@ -78,7 +77,7 @@ def layer(members: pl.DataFrame, effects: pl.DataFrame, number: int) -> Layer:
     scores, strengths = np.zeros((len(heuristics), width), np.float32), np.full(width, np.nan)
     scores[heuristics.search_sorted(members["heuristic"]).to_numpy(), members["neuron"]] = members["corrected"]
     strengths[effects["neuron"]] = effects["logit_effect"]
-    return Layer(number, heuristics.to_list(), scores, strengths)
+    return LayerHeuristics(number, heuristics.to_list(), scores, strengths)
 
 
 def associated(associations: pl.DataFrame, pairs: pl.Series, heuristics: list[list[str]]) -> list[np.ndarray]:
@@ -93,7 +92,9 @@ def associated(associations: pl.DataFrame, pairs: pl.Series, heuristics: list[li
     return found
 
 
-def choices(layers: list[Layer], about: list[np.ndarray], pairs: pl.Series, settings: PromptKnockouts, name: str) -> Iterator[tuple]:
+def choices(
+    layers: list[LayerHeuristics], about: list[np.ndarray], pairs: pl.Series, settings: PromptKnockouts, name: str
+) -> Iterator[tuple]:
     """A CHOICE for each prompt, arm, count and layer; where an arm has no neuron in any layer, one without layer and units."""
     counts = sorted(set(settings.neurons_per_layer))
     for place, pair in enumerate(tqdm(pairs, desc=f"choosing {name}", unit="prompt", leave=False)):

@@ -24,7 +24,6 @@ Table numbers: the numbers that are one token of the subject behind a prompt
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -33,11 +32,13 @@ from stages.lib.files import write_table
 from stages.lib.model import prompting, tokenizer
 from stages.lib.params.corpus import Cells, Tasks
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import load_subject
+from stages.lib.subject import Subject
+from stages.lib.words import ROLES
 
 
-def main(subject: str) -> None:
-    chosen, grid, tasks = load_subject(subject), load(Cells), load(Tasks)
+def main(name: str) -> None:
+    subject, grid, tasks = Subject.named(name), load(Cells), load(Tasks)
+    chosen = subject.settings
     loaded = tokenizer.load(chosen.source)
     cells = pl.read_parquet("data/cells.parquet", columns=["operator", "op1", "op2", "result"])
     operands = range(grid.largest_operand + 1)
@@ -50,7 +51,7 @@ def main(subject: str) -> None:
         answers = template.answers(grid.largest_answer)
         numbers = numbers or answers
         if numbers != answers:
-            raise ValueError(f"{subject}: the numbers' tokens differ between operators; give each operator a subject of its own")
+            raise ValueError(f"{name}: the numbers' tokens differ between operators; give each operator a subject of its own")
         op1, op2 = (axis.ravel() for axis in np.indices(tokens.shape[:2]))
         square = pl.DataFrame({"op1": op1, "op2": op2, "tokens": tokens.reshape(-1, tokens.shape[2])}).with_columns(
             pl.lit(operator).alias("operator"),
@@ -64,13 +65,13 @@ def main(subject: str) -> None:
         pl.concat(squares)
         .join(cells, on=["operator", "op1", "op2"], how="left")
         .join(answer.rename({"number": "result", "token": "answer_token"}), on="result", how="left")
-        .with_columns(pl.lit(subject).alias("subject"), pl.when(pl.col("answer_token").is_not_null()).then("result").alias("result"))
+        .with_columns(pl.lit(name).alias("subject"), pl.when(pl.col("answer_token").is_not_null()).then("result").alias("result"))
         .sort("operator", "op1", "op2")
     )
     keys = ["subject", "operator", "op1", "op2"]
-    folder = Path("data") / subject
-    write_table(prompts.select(*keys, "result", "tokens", "answer_token", *prompting.ROLES), folder / "prompts.parquet")
-    write_table(answer.select(pl.lit(subject).alias("subject"), "number", "token"), folder / "numbers.parquet")
+    positions = [f"{role}_position" for role in ROLES]
+    write_table(prompts.select(*keys, "result", "tokens", "answer_token", *positions), subject.path("prompts.parquet"))
+    write_table(answer.select(pl.lit(name).alias("subject"), "number", "token"), subject.path("numbers.parquet"))
 
 
 if __name__ == "__main__":

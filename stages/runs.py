@@ -28,14 +28,16 @@ import numpy as np
 import polars as pl
 from tqdm import tqdm
 
-from stages.lib import store
+from stages.lib import model, store
 from stages.lib.model import canary, checkpoint, interventions, pairs
 from stages.lib.model.executor import Executor
 from stages.lib.model.measuring import Measured
 from stages.lib.model.planning import Block
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import Runs, load_subject
+from stages.lib.params.subjects import Runs
 from stages.lib.parts import Parts, digest
+from stages.lib.subject import Subject
 
 SCHEMA = {
     "subject": pl.String, "experiment": pl.String, "intervention": pl.Int32, "pair": pl.Int32, "answer_logit": pl.Float32,
@@ -46,30 +48,28 @@ SCHEMA = {
 TOGETHER = 10_000  # runs on single pairs that are written, and lost when interrupted, together
 
 
-def main(experiment: str, subject: str, pairs_table: str = "pairs") -> None:
-    chosen, settings = load_subject(subject), load(Runs)
-    folder = Path("data") / subject
-    inputs = [folder / f"{experiment}_interventions.parquet", folder / f"{pairs_table}.parquet"]
+def main(experiment: str, name: str, pairs_table: str = "pairs") -> None:
+    subject, settings, machine = Subject.named(name), load(Runs), load(Machine)
+    inputs = [subject.path(f"{experiment}_interventions.parquet"), subject.path(f"{pairs_table}.parquet")]
     table, prompts = map(pl.read_parquet, inputs)
     means = None
     if "mean" in table["replacement"]:
-        inputs.append(folder / "means.h5")
-        means = {name: store.read_array(inputs[-1], name).mean(0) for name in ("neurons", "heads", "residual")}  # pooled over operators
-    loaded = checkpoint.load(chosen.source, chosen.dtype, settings.device, settings.threads)
+        inputs.append(subject.path("means.h5"))
+        means = {kind: store.read_array(inputs[-1], kind).mean(0) for kind in ("neurons", "heads", "residual")}  # pooled over operators
+    loaded = checkpoint.of(subject.settings, machine)
     wanted = interventions.read(table, loaded.architecture, pairs.roles(prompts))
     executor = Executor(loaded, means, settings.rows_per_pass, settings.memory_mib << 20)
     blocks = executor.plan(prompts, wanted)
     canary.check(executor, blocks)
-    code = [Path(__file__), *(Path(__file__).parent / "lib/model").glob("*.py")]
-    key = digest([*inputs, *code], checkpoint.fingerprint(chosen.source), chosen, settings)
-    parts = Parts(folder / "runs" / f"{experiment}.parquet", key)
+    key = digest([*inputs, model, Path(__file__)], checkpoint.fingerprint(subject.settings.source), subject, settings, machine.device)
+    parts = Parts(subject.path(f"runs/{experiment}.parquet"), key)
     bundles = bundled(blocks)
     missing = parts.missing(len(bundles))
     sizes = [sum(block.runs for block in bundle) for bundle in bundles]
-    with tqdm(total=sum(sizes), desc=f"{experiment} {subject}", unit="run", unit_scale=True) as bar:
+    with tqdm(total=sum(sizes), desc=f"{experiment} {name}", unit="run", unit_scale=True) as bar:
         bar.update(sum(sizes) - sum(sizes[number] for number in missing))
         for number in missing:
-            parts.write(number, rows(executor, bundles[number], experiment, subject, bar))
+            parts.write(number, rows(executor, bundles[number], experiment, name, bar))
     parts.finish(len(bundles), pl.DataFrame(schema=SCHEMA))
 
 
@@ -99,7 +99,7 @@ def rows(executor: Executor, blocks: Sequence[Block], experiment: str, subject: 
     return whole.sort("intervention", "pair")
 
 
-def _frame(batch: Sequence[interventions.Intervention], of: pairs.Pairs, measured: Measured) -> pl.DataFrame:
+def _frame(batch: Sequence[interventions.Intervention], of: pairs.PromptPairs, measured: Measured) -> pl.DataFrame:
     columns = {name: getattr(measured, name).ravel() for name in Measured.__dataclass_fields__}
     numbers = np.array([one.number for one in batch])
     return pl.DataFrame({

@@ -30,10 +30,12 @@ from stages.lib.answer_sets import find
 from stages.lib.files import write_table
 from stages.lib.matching import scores, strengths
 from stages.lib.params.heuristics import Scores
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
 from stages.lib.sql import Database
 from stages.lib.squares import Group, Square
 from stages.lib.store import LayerStore
+from stages.lib.subject import Subject
 
 SCHEMA = {
     "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "kind": pl.String, "quantity": pl.String,
@@ -41,20 +43,18 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def main(subject: str) -> None:
-    settings = load(Scores)
+def main(name: str) -> None:
+    subject, settings = Subject.named(name), load(Scores)
     catalogue = pl.read_parquet("data/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/cells.parquet")]}, threads=1)
-    folder = Path("data") / subject
-    votes = LayerStore(folder / "value_logits.h5")
+    votes = subject.votes()
     frames = [pl.DataFrame(schema=SCHEMA)]
-    for path in sorted((folder / "activations").glob("*.h5")):
-        square = Square(database, catalogue, LayerStore(path))
-        layers = square.activations.layers
-        with tqdm(total=len(layers) * square.activations.axes["neuron"], desc=f"scores {subject} {square.operator}", unit="neuron") as bar:
+    for activations in subject.squares():
+        square, layers = Square(database, catalogue, activations), activations.layers
+        with tqdm(total=len(layers) * activations.axes["neuron"], desc=f"scores {name} {square.operator}", unit="neuron") as bar:
             frames += [frame for layer in layers for frame in _layer(square, layer, votes, settings, bar)]
     keys = ["operator", "layer", "neuron", "heuristic", "side"]
-    write_table(pl.concat(frames).select(pl.lit(subject).alias("subject"), pl.all()).sort(keys), folder / "scores.parquet")
+    write_table(pl.concat(frames).select(pl.lit(name).alias("subject"), pl.all()).sort(keys), subject.path("scores.parquet"))
 
 
 def _layer(square: Square, layer: int, votes: LayerStore, settings: Scores, bar: tqdm) -> list[pl.DataFrame]:
@@ -67,7 +67,7 @@ def _layer(square: Square, layer: int, votes: LayerStore, settings: Scores, bar:
         return frame.select(pl.lit(square.operator).alias("operator"), pl.lit(layer, pl.Int16).alias("layer"),
                             pl.lit(neuron, pl.Int32).alias("neuron"), pl.all())  # fmt: skip
 
-    with ThreadPoolExecutor(settings.threads) as pool:
+    with ThreadPoolExecutor(load(Machine).threads) as pool:
         return [frame for some in square.neurons(layer, votes, settings.neurons_at_once) for frame in pool.map(score, some)]
 
 

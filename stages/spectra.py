@@ -19,17 +19,17 @@ Table spectra: the strongest waves of each neuron's activation map
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 from tqdm import tqdm
 
 from stages.lib.files import write_table
-from stages.lib.fourier import Pairs, strongest
+from stages.lib.fourier import FrequencyPairs, strongest
 from stages.lib.params.explained import Spectra
 from stages.lib.params.sections import load
-from stages.lib.store import LayerStore, widen
+from stages.lib.store import widen
+from stages.lib.subject import Subject
 
 SCHEMA = {
     "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "place": pl.Int32, "frequency1": pl.Int16,
@@ -38,26 +38,25 @@ SCHEMA = {
 ROUNDING = np.finfo(np.float32).eps  # a smaller share is rounding, not a wave
 
 
-def main(subject: str) -> None:
-    settings, folder = load(Spectra), Path("data") / subject
+def main(name: str) -> None:
+    subject, settings = Subject.named(name), load(Spectra)
     frames = [pl.DataFrame(schema=SCHEMA)]
-    for path in sorted((folder / "activations").glob("*.h5")):
-        activations = LayerStore(path)
+    for activations in subject.squares():
         operator, neurons = activations.attributes["operator"], activations.axes["neuron"]
-        pairs = Pairs.of((activations.axes["op1"], activations.axes["op2"]))
-        with tqdm(total=neurons * len(activations.layers), desc=f"spectra {subject} {operator}", unit="neuron") as bar:
+        pairs = FrequencyPairs.of((activations.axes["op1"], activations.axes["op2"]))
+        with tqdm(total=neurons * len(activations.layers), desc=f"spectra {name} {operator}", unit="neuron") as bar:
             for layer in activations.layers:
                 for first in range(0, neurons, settings.neurons_at_once):
                     maps = widen(activations.read(layer, slice(first, first + settings.neurons_at_once), slice(None)))
                     bar.update(len(maps))
                     found = spectrum(maps, pairs, settings.components).with_columns(
-                        pl.col("neuron") + first, subject=pl.lit(subject), operator=pl.lit(operator), layer=layer
+                        pl.col("neuron") + first, subject=pl.lit(name), operator=pl.lit(operator), layer=layer
                     )
-                    frames.append(found.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items()))
-    write_table(pl.concat(frames).sort("operator", "layer", "neuron", "place"), folder / "spectra.parquet")
+                    frames.append(found.select(pl.col(column).cast(kind) for column, kind in SCHEMA.items()))
+    write_table(pl.concat(frames).sort("operator", "layer", "neuron", "place"), subject.path("spectra.parquet"))
 
 
-def spectrum(maps: np.ndarray, pairs: Pairs, components: int) -> pl.DataFrame:
+def spectrum(maps: np.ndarray, pairs: FrequencyPairs, components: int) -> pl.DataFrame:
     """The strongest waves of maps (neurons, op1, op2) float32: columns neuron, from 0, and those from `place` on."""
     varied = np.flatnonzero((maps != maps[:, :1, :1]).any(axis=(1, 2)))
     maps = maps[varied]

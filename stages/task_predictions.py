@@ -12,27 +12,28 @@ Table task_predictions: a subject's answers to the prompts of the tasks
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from stages.lib.files import write_table
 from stages.lib.model import asking, checkpoint, tokenizer
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import Dump, load_subject
+from stages.lib.params.subjects import Passes
+from stages.lib.subject import Subject
 
 
-def main(subject: str) -> None:
-    chosen, dump = load_subject(subject), load(Dump)
+def main(name: str) -> None:
+    subject = Subject.named(name)
     tasks = pl.read_parquet("data/tasks.parquet")
-    own = tokenizer.load(chosen.source)
-    loaded = checkpoint.load(chosen.source, chosen.dtype, dump.device, dump.threads)
-    asked = asking.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), chosen.bos)
-    said = asking.ask(loaded, asked, dump.prompts_per_pass, desc=f"tasks {subject}")
+    own = tokenizer.load(subject.settings.source)
+    loaded = checkpoint.of(subject.settings, load(Machine))
+    asked = asking.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos)
+    said = asking.ask(loaded, asked, load(Passes).prompts_per_pass, desc=f"tasks {name}")
     one_token = asked.answers >= 0
     answered = tasks.select(
-        pl.lit(subject).alias("subject"),
+        pl.lit(name).alias("subject"),
         "task",
         "prompt_number",
         predicted=pl.Series(own.batch_decode([[token] for token in said.predicted])),
@@ -41,7 +42,7 @@ def main(subject: str) -> None:
         max_logit=pl.Series(said.max_logit),
         answer_probability=_or_null(said.answer_probability, one_token),
     )
-    write_table(answered, Path("data") / subject / "task_predictions.parquet")
+    write_table(answered, subject.path("task_predictions.parquet"))
 
 
 def _or_null(values: np.ndarray, known: np.ndarray) -> pl.Series:

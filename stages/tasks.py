@@ -22,8 +22,7 @@ from stages.lib.corpus import Corpus
 from stages.lib.files import write_table
 from stages.lib.params.corpus import Tasks
 from stages.lib.params.sections import load
-
-TASKS = ["arithmetic", "number_words", "three_operands", "retrieval", "factual"]
+from stages.lib.words import TASKS
 
 
 def main() -> None:

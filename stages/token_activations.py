@@ -12,36 +12,36 @@ Table token_activations: activation of the first layer's neurons at the first op
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from stages.lib.files import write_table
 from stages.lib.model import checkpoint, reading
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import Dump, load_subject
+from stages.lib.params.subjects import Passes
+from stages.lib.subject import Subject
 
 LAYER = 0
 
 
-def main(subject: str) -> None:
-    chosen, dump = load_subject(subject), load(Dump)
-    folder = Path("data") / subject
+def main(name: str) -> None:
+    subject = Subject.named(name)
     prompts = (
-        pl.scan_parquet(folder / "prompts.parquet")
-        .filter(pl.col("operator") == chosen.operators[0], pl.col("op2") == pl.col("op2").min())
+        pl.scan_parquet(subject.path("prompts.parquet"))
+        .filter(pl.col("operator") == subject.settings.operators[0], pl.col("op2") == pl.col("op2").min())
         .select(pl.col("op1").cast(pl.Int32), pl.col("tokens").list.head(pl.col("op1_position") + 1))
         .sort("op1")
         .collect()
     )
     tokens = np.array(prompts["tokens"].to_list(), np.int64)  # (numbers, positions up to op1)
-    loaded = checkpoint.load(chosen.source, chosen.dtype, dump.device, dump.threads)
-    activations = reading.neurons(loaded, tokens, LAYER, dump.prompts_per_pass).T  # (neurons, numbers)
+    loaded = checkpoint.of(subject.settings, load(Machine))
+    activations = reading.neurons(loaded, tokens, LAYER, load(Passes).prompts_per_pass).T  # (neurons, numbers)
     neuron, number = (axis.ravel() for axis in np.indices(activations.shape, dtype=np.int32))
     table = pl.DataFrame({"neuron": neuron, "number": prompts["op1"].to_numpy()[number], "activation": activations.ravel()})
-    keys = [pl.lit(subject).alias("subject"), pl.lit(LAYER, pl.Int16).alias("layer")]
-    write_table(table.select(*keys, "neuron", "number", "activation"), folder / "token_activations.parquet")
+    keys = [pl.lit(subject.name).alias("subject"), pl.lit(LAYER, pl.Int16).alias("layer")]
+    write_table(table.select(*keys, "neuron", "number", "activation"), subject.path("token_activations.parquet"))
 
 
 if __name__ == "__main__":

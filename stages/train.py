@@ -5,23 +5,25 @@ bfloat16) and training_log.csv: step, loss, learning_rate, and accuracy on a fix
 Interrupted, it continues from data/models/abacus.partial/, which it removes when done.
 """
 
-import inspect
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from stages.lib import corpus
-from stages.lib.model import fresh, padding, resuming, tokenizer, training
+from stages.lib import corpus, model
+from stages.lib.model import fresh, resuming, tokenizer, training
 from stages.lib.params.corpus import Cells, Tasks
 from stages.lib.params.sections import load
 from stages.lib.params.training import CellWeights, Train
+from stages.lib.parts import digest
+from stages.lib.words import OPERATORS
 
 FOLDER = Path("data/models/abacus")
 PARTIAL = Path("data/models/abacus.partial")
+DATA = (Path("data/cells.parquet"), Path("data/facts.parquet"))
 
 
-class Examples:
+class TrainExamples:
     """The training examples of each step, and the cells on which accuracy is measured."""
 
     def __init__(self, settings: Train, tasks: Tasks, largest_answer: int, cells: pl.DataFrame, facts: pl.DataFrame):
@@ -72,27 +74,22 @@ def _sample(rng: np.random.Generator, cells: pl.DataFrame, operator: str, split:
     return np.sort(rng.choice(rows, min(count, len(rows)), replace=False))
 
 
-def _fingerprint(*settings: Cells | Tasks | Train) -> str:
-    data = [Path(f"data/{name}.parquet") for name in ("cells", "facts")]
-    code = [Path(inspect.getfile(module)) for module in (training, padding, corpus, tokenizer, fresh)]
-    return resuming.fingerprint(settings, [*data, *code, Path(__file__)])
-
-
 def _said(row: dict) -> str:
-    return "held-out " + " ".join(f"{name[:3]} {row[f'{name} held-out']:.2f}" for name in ("add", "subtract", "multiply", "divide"))
+    return "held-out " + " ".join(f"{name[:3]} {row[f'{name} held-out']:.2f}" for name in OPERATORS)
 
 
 def main() -> None:
     settings, tasks, grid = load(Train), load(Tasks), load(Cells)
-    cells, facts = pl.read_parquet("data/cells.parquet"), pl.read_parquet("data/facts.parquet")
-    examples = Examples(settings, tasks, grid.largest_answer, cells, facts)
+    cells, facts = map(pl.read_parquet, DATA)
+    examples = TrainExamples(settings, tasks, grid.largest_answer, cells, facts)
     run = training.Run.start("train", settings, lambda: fresh.llama(settings.model, examples.tokenizer))
 
     def keep() -> None:
         if run.step in settings.checkpoints:
             run.save(PARTIAL / f"step-{run.step:05d}", examples.tokenizer)
 
-    resuming.complete(run, examples, PARTIAL, _fingerprint(settings, tasks, grid), keep, _said)
+    key = digest([*DATA, model, corpus, Path(__file__)], settings, tasks, grid)
+    resuming.complete(run, examples, PARTIAL, key, keep, _said)
     pl.DataFrame(run.log).write_csv(PARTIAL / "training_log.csv")
     resuming.deliver(PARTIAL, FOLDER)
 

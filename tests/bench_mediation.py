@@ -13,8 +13,10 @@ from stages.lib.model.executor import Executor
 from stages.lib.model.interventions import Intervention, Patch
 from stages.lib.model.replacing import Values
 from stages.lib.params.corpus import Tasks
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import Runs, load_subject
+from stages.lib.params.subjects import Runs
+from stages.lib.subject import Subject
 from tests.timing import median
 
 SUBJECT = "abacus"
@@ -53,8 +55,8 @@ def mediation() -> None:
 
 
 def _runner(dtype: str | None) -> Executor:
-    settings, chosen = load(Runs), load_subject(SUBJECT)
-    loaded = checkpoint.load(chosen.source, dtype or chosen.dtype, settings.device, settings.threads)
+    settings, chosen = load(Runs), Subject.named(SUBJECT).settings
+    loaded = checkpoint.of(chosen.model_copy(update={"dtype": dtype or chosen.dtype}), load(Machine))
     return Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
 
 
@@ -64,7 +66,7 @@ def arithmetic() -> pl.DataFrame:
     if path.exists():
         chosen = pl.read_parquet(path).filter(pl.col("task") == "arithmetic", pl.col("condition") == "result_varies")
         return chosen.sort("pair").with_columns(pair=pl.int_range(pl.len()))
-    cells, subject, templates = pl.read_parquet("data/cells.parquet"), load_subject(SUBJECT), load(Tasks)
+    cells, subject, templates = pl.read_parquet("data/cells.parquet"), Subject.named(SUBJECT).settings, load(Tasks)
     prompts, answers = [], []
     for (operator,), part in cells.sort("operator", "op1", "op2").group_by("operator", maintain_order=True):
         for number, template in enumerate(templates.arithmetic):

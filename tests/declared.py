@@ -54,7 +54,10 @@ def _imports(path: Path) -> set[Path]:
 
 
 def sections(stage: str) -> set[str]:
-    """The sections of params.yaml that a stage reads: load(Section), load_subject(name), load_finetuning(name), or all of them by Params."""
+    """The sections of params.yaml that a stage reads: load(Section), a subject's settings, load_finetuning(name), or all by Params.
+
+    Without `machine`: what it says changes no numbers, so that no stage shall be rerun for it.
+    """
     path = source(stage)
     text = path.read_text()
     if path.suffix == ".sql":
@@ -62,8 +65,8 @@ def sections(stage: str) -> set[str]:
         return {name for name in stages()[stage].get("params", []) if any(f"${key}" in text for key in (_read() | first)[name])}
     if "check(Params" in text:
         return set(_read())
-    used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
-    if "load_subject(" in text:
+    used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()} - {"machine"}
+    if "subject.settings" in text or "load_subject(" in text:
         used.add(f"{subjects_of(stage)}.${{key}}")
     return used | ({"finetune.${key}"} if "load_finetuning(" in text else set())
 

@@ -90,7 +90,7 @@ def write(folder: Path, subject: Tables, chosen: Tables) -> None:
     for operator in OPERATORS:
         with store.writing(folder / f"data/s/activations/{operator}.h5") as file:
             axes, columns = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}, {"result": results(operator)}
-            writer = store.LayerWriter(file, [0, 1], axes, "float16", (4, 8, SIDE), {"operator": operator}, columns)
+            writer = store.LayerWriter(file, [0, 1], axes, "float16", (4, 8, SIDE), {"operator": operator}, columns=columns)
             for layer in (0, 1):
                 writer.write(layer, 0, activations(layer, operator))
     with store.writing(folder / "data/s/value_logits.h5") as file:

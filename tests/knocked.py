@@ -16,7 +16,7 @@ from stages.lib.dictionary import tables
 from stages.lib.model import interventions
 from stages.lib.sql import Database
 from tests.made import OPERATORS, ask, frame
-from tests.micro import ROOT
+from tests.micro import ROOT, alone
 from tests.test_executor import ROLES, subject
 
 MEMBERSHIPS = ("label", "called", "scored")
@@ -113,7 +113,7 @@ def prompt_knockouts(pairs: pl.DataFrame, members: pl.DataFrame, counts: list[in
         Path("data/s").mkdir(parents=True)
         for name, table in given.items():
             table.write_parquet(f"data/s/{name}.parquet")
-        settings = {"prompt_knockouts": {"neurons_per_layer": counts, "prompt_knockout_seed": seed}}
+        settings = alone("s") | {"prompt_knockouts": {"neurons_per_layer": counts, "prompt_knockout_seed": seed}}
         Path("params.yaml").write_text(yaml.safe_dump(settings))
         prompt_knockout_interventions.main("s")
         documented = {name: kind for name, (kind, _) in tables(ROOT / "stages")["prompt_knockout_interventions"].columns.items()}

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from stages.lib.choosing import ARMS, Layer, chosen
+from stages.lib.choosing import ARMS, LayerHeuristics, chosen
 
 SEEDS = range(25)
 
 
-def random_layer(seed: int) -> tuple[Layer, np.ndarray]:
+def random_layer(seed: int) -> tuple[LayerHeuristics, np.ndarray]:
     """A layer whose neurons stand for few heuristics with scores that are often equal, some without effect; what a prompt satisfies."""
     rng = np.random.default_rng(seed)
     heuristics, neurons = int(rng.integers(1, 9)), int(rng.integers(5, 60))
@@ -16,7 +16,7 @@ def random_layer(seed: int) -> tuple[Layer, np.ndarray]:
     scores = np.where(stands, rng.choice([0.4, 0.5, 0.75], stands.shape), 0).astype(np.float32)
     effects = rng.normal(size=neurons).round(1)
     effects[rng.random(neurons) < 0.1] = np.nan
-    return Layer(seed % 3, [f"h{i}" for i in range(heuristics)], scores, effects), rng.random(heuristics) < 0.5
+    return LayerHeuristics(seed % 3, [f"h{i}" for i in range(heuristics)], scores, effects), rng.random(heuristics) < 0.5
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -58,7 +58,7 @@ def test_a_contaminated_control_holds_associated_neurons():
     """As often as they are among those that stand for something else: here half of them."""
     scores = np.zeros((2, 40), np.float32)
     scores[0, :20] = scores[1, 10:30] = 0.5
-    layer, about = Layer(0, ["a", "b"], scores, np.zeros(40)), np.array([True, False])
+    layer, about = LayerHeuristics(0, ["a", "b"], scores, np.zeros(40)), np.array([True, False])
     drawn = [chosen(layer, about, 5, (0, pair)) for pair in range(200)]
     share = np.mean([[n < 20 for n in arms["contaminated"]] for arms in drawn])
     assert share == pytest.approx(0.5, abs=4 * 0.5 / 1000**0.5)

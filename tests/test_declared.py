@@ -91,3 +91,13 @@ def test_lib_imports_no_stage_and_stages_import_no_stage():
     names = {f"stages.{stage}" for stage in STAGES}
     for path in (ROOT / "stages").rglob("*.py"):
         assert not imports(path) & names, path
+
+
+def test_a_class_name_means_one_thing():
+    found: dict[str, list[str]] = {}
+    for path in (ROOT / "stages").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert len(found) > 50
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}

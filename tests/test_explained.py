@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from stages import explained, spectra
 from stages.lib.dictionary import tables
-from stages.lib.explaining import Cells, explain, indicators, waves
-from stages.lib.fourier import Pairs, strongest
+from stages.lib.explaining import SplitCells, explain, indicators, waves
+from stages.lib.fourier import FrequencyPairs, strongest
 from stages.lib.sql import Database
 from stages.lib.store import LayerWriter, writing
-from tests.micro import ROOT
+from tests.micro import ROOT, alone
 
 SIDE, LIMIT, HELD_OUT = 40, 60, 0.2
 OP1, OP2 = np.indices((SIDE, SIDE))
@@ -27,7 +27,7 @@ SHAPES = st.tuples(st.integers(1, 11), st.integers(1, 11)).filter(lambda shape: 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.integers(0, 10**6))
 def test_pairs_are_all_frequencies_once_and_share_the_variance(shape: tuple[int, int], seed: int):
-    pairs, (n1, n2) = Pairs.of(shape), shape
+    pairs, (n1, n2) = FrequencyPairs.of(shape), shape
     named = {(f % n1, g % n2) for f, g in pairs.frequencies} | {(-f % n1, -g % n2) for f, g in pairs.frequencies}
     assert named == {(f, g) for f in range(n1) for g in range(n2)} - {(0, 0)}
     assert len(pairs.frequencies) == sum(f <= -f % n1 if f != -f % n1 else g <= -g % n2 for f, g in named)
@@ -44,7 +44,7 @@ def test_pairs_are_all_frequencies_once_and_share_the_variance(shape: tuple[int,
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.data())
 def test_a_wave_has_the_frequency_of_its_pair_and_no_other(shape: tuple[int, int], data: st.DataObject):
-    pairs = Pairs.of(shape)
+    pairs = FrequencyPairs.of(shape)
     op1, op2 = (axis.ravel() for axis in np.indices(shape))
     pair = data.draw(st.integers(0, len(pairs.frequencies) - 1))
     angle = 2 * np.pi * (pairs.frequencies[pair] / shape @ np.stack([op1, op2]))
@@ -83,14 +83,14 @@ def split(seed: int = 0) -> np.ndarray:
     return np.where(np.random.default_rng(seed).random((SIDE, SIDE)) < HELD_OUT, "held-out", "train")
 
 
-def triangle() -> Cells:
+def triangle() -> SplitCells:
     """The cells of subtraction."""
     table = pl.DataFrame({"op1": OP1[RESULTS["subtract"] >= 0], "op2": OP2[RESULTS["subtract"] >= 0], "split": split()[OP1 >= OP2]})
-    return Cells.of(table, np.where(OP1 >= OP2, OP1 - OP2, -1))
+    return SplitCells.of(table, np.where(OP1 >= OP2, OP1 - OP2, -1))
 
 
 def test_planted_waves_are_found_also_where_cells_are_no_full_square():
-    cells, pairs = triangle(), Pairs.of((SIDE, SIDE))
+    cells, pairs = triangle(), FrequencyPairs.of((SIDE, SIDE))
     turn = 2 * np.pi / SIDE
     values = (
         3 * np.cos(turn * 4 * cells.op1 + 1)
@@ -108,7 +108,7 @@ def test_planted_waves_are_found_also_where_cells_are_no_full_square():
 
 
 def test_waves_are_chosen_without_a_look_at_held_out_cells():
-    cells, pairs, random = triangle(), Pairs.of((SIDE, SIDE)), np.random.default_rng(1)
+    cells, pairs, random = triangle(), FrequencyPairs.of((SIDE, SIDE)), np.random.default_rng(1)
     values = random.normal(size=len(cells.op1))
     other = np.concatenate([values[: cells.training], random.normal(size=len(values) - cells.training)])
     np.testing.assert_array_equal(waves(values, cells, pairs, 7), waves(other, cells, pairs, 7))
@@ -146,7 +146,7 @@ def planted() -> tuple[dict[str, np.ndarray], np.ndarray]:
 def write_store(path: Path, operator: str, values: np.ndarray, results: np.ndarray) -> None:
     axes = dict(zip(("neuron", "op1", "op2"), values.shape, strict=True))
     with writing(path) as file:
-        LayerWriter(file, [1], axes, "float16", (3, 15, SIDE), {"operator": operator}, {"result": results}).write(1, 0, values)
+        LayerWriter(file, [1], axes, "float16", (3, 15, SIDE), {"operator": operator}, columns={"result": results}).write(1, 0, values)
 
 
 @pytest.fixture(scope="module")
@@ -172,12 +172,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]  # fmt: skip
     names = ["subject", "operator", "layer", "neuron", "heuristic", "quantity", "side"]
     pl.DataFrame(rows, schema=names, orient="row").write_parquet(data / "labels.parquet")
-    run(folder, "1", {"neurons_at_once": 3, "components": 4})
+    run(folder, 1, {"neurons_at_once": 3, "components": 4})
     return folder
 
 
-def run(folder: Path, threads: str, of_spectra: dict) -> None:
-    (folder / "params.yaml").write_text(yaml.safe_dump({"spectra": of_spectra, "explained": {"threads": int(threads)}}))
+def run(folder: Path, threads: int, of_spectra: dict) -> None:
+    (folder / "params.yaml").write_text(
+        yaml.safe_dump(alone("s") | {"machine": {"device": "cpu", "threads": threads}, "spectra": of_spectra})
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         spectra.main("s")
@@ -288,5 +290,5 @@ def test_tables_are_as_documented_and_the_same_for_any_threads_and_blocks(projec
     for name in paths:
         documented = tables(ROOT / "stages")[name].columns
         assert database.columns(name) == {column: kind for column, (kind, _) in documented.items()}
-    run(project, "2", {"neurons_at_once": 1, "components": 4})  # one block is a constant neuron alone
+    run(project, 2, {"neurons_at_once": 1, "components": 4})  # one block is a constant neuron alone
     assert {name: path.read_bytes() for name, path in paths.items()} == before

@@ -14,7 +14,7 @@ from stages.lib.heuristics import parse
 from stages.lib.sql import Database
 from stages.lib.store import LayerWriter, writing
 from tests.made import ask, late_layers
-from tests.micro import ROOT
+from tests.micro import ROOT, alone
 from tests.test_failure_tests import concluded
 
 SIDE, LIMIT, NEURONS, LAYERS = 12, 15, 10, (0, 1, 2)
@@ -39,7 +39,7 @@ class Project:
             attributes, columns = {"operator": operator}, {"result": np.where(results <= LIMIT, results, -1)}
             with writing(self.data / f"activations/{operator}.h5") as file:
                 axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
-                writer = LayerWriter(file, [*LAYERS], axes, "float16", (4, 5, SIDE), attributes, columns)
+                writer = LayerWriter(file, [*LAYERS], axes, "float16", (4, 5, SIDE), attributes, columns=columns)
                 for layer in LAYERS:
                     writer.write(layer, 0, self.values[operator][layer])
         with writing(self.data / "value_logits.h5") as file:
@@ -76,7 +76,7 @@ class Project:
         setting = pl.DataFrame({"threshold": [0.4], "level": [0.05]})
         chosen = ask("heuristic_neurons", {"matches": table, "label_setting": setting, "late_layers": late_layers(first_layer)})
         chosen.sample(fraction=1, shuffle=True, seed=2).write_parquet(self.data / "heuristic_neurons.parquet")
-        (self.folder / "params.yaml").write_text(yaml.safe_dump({"failures": {"neurons_at_once": neurons_at_once}}))
+        (self.folder / "params.yaml").write_text(yaml.safe_dump(alone("s") | {"failures": {"neurons_at_once": neurons_at_once}}))
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.folder)
             failures.main("s")

@@ -14,7 +14,7 @@ from stages.lib.heuristics import parse
 from stages.lib.sql import Database
 from stages.lib.store import LayerWriter, writing
 from tests.made import frame
-from tests.micro import ROOT
+from tests.micro import ROOT, SHIPPED, alone, merged
 
 M, NEURONS, NUMBERS = 20, 12, 2 * 20
 OP1, OP2 = np.indices((M, M))
@@ -54,7 +54,7 @@ def project(
     for operator, values in maps.items():
         axes = {"neuron": values.shape[1], "op1": M, "op2": M}
         with writing(folder / f"data/s/activations/{operator}.h5") as file:
-            writer = LayerWriter(file, layers, axes, "float16", (4, M, M), {"operator": operator}, {"result": RESULTS[operator]})
+            writer = LayerWriter(file, layers, axes, "float16", (4, M, M), {"operator": operator}, columns={"result": RESULTS[operator]})
             for layer in layers:
                 writer.write(layer, 0, values[layer])
         valid = RESULTS[operator] >= 0
@@ -63,10 +63,9 @@ def project(
     pl.concat(cells).write_parquet(folder / "data/cells.parquet")
     columns = ["operator", "heuristic", "kind", "quantity", "predicate", "usable"]
     pl.DataFrame(catalogue, schema=columns, orient="row").write_parquet(folder / "data/heuristics.parquet")
-    settings = yaml.safe_load((ROOT / "params.yaml").read_text())
-    settings["scores"] |= {"neurons_at_once": 5, "threads": 2}
-    settings["nulls"]["thresholds"] = [t for t in THRESHOLDS if t != 0.5]
-    settings["faults"] = {"published": 0.5, "prompts": 3, "fault_seed": 0, "cap": cap}
+    nulls, faults = {"thresholds": [t for t in THRESHOLDS if t != 0.5]}, {"published": 0.5, "prompts": 3, "fault_seed": 0, "cap": cap}
+    changes = {"machine": {"threads": 2}, "scores": {"neurons_at_once": 5}, "nulls": nulls, "faults": faults}
+    settings = merged(SHIPPED, alone("s") | changes)
     (folder / "params.yaml").write_text(yaml.safe_dump(settings))
     monkeypatch.chdir(folder)
 

@@ -54,9 +54,9 @@ def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {file: digest for name in OUTPUTS for file, digest in digests(folder / name).items()}
 
 
-def examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> finetune.Examples:
+def examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> finetune.FinetuneExamples:
     monkeypatch.chdir(folder)
-    return finetune.Examples("new", load_finetuning("new"), TASKS, *tables().values())
+    return finetune.FinetuneExamples("new", load_finetuning("new"), TASKS, *tables().values())
 
 
 def prompts(batch: Any) -> list[tuple[list[int], int]]:
@@ -174,10 +174,10 @@ def test_interrupted_amid_a_step_it_goes_on_to_the_same_bytes(
 
 def test_a_state_is_not_used_for_another_source(forgetful: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(project(tmp_path / "project", forgetful))
-    settings, before = load_finetuning("new"), finetune._fingerprint(load_finetuning("new"), TASKS)
-    assert finetune._fingerprint(settings, TASKS) == before
+    settings, before = load_finetuning("new"), finetune._key(load_finetuning("new"), TASKS)
+    assert finetune._key(settings, TASKS) == before
     random_model("llama").save_pretrained(forgetful)
-    assert finetune._fingerprint(settings, TASKS) != before
+    assert finetune._key(settings, TASKS) != before
 
 
 def test_what_cannot_be_trained_is_named_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

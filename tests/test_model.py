@@ -59,7 +59,7 @@ def test_a_deaf_layer_fails_the_canary(kind: str):
 def test_a_hook_that_misses_fails_the_canary(kind: str):
     model = random_model(kind)
     found = architecture.find(model)
-    wrong = architecture.Layer(*(vars(found.layers[0]) | {"mlp_out": torch.nn.Linear(4, 4)}).values())
+    wrong = architecture.DecoderLayer(*(vars(found.layers[0]) | {"mlp_out": torch.nn.Linear(4, 4)}).values())
     with pytest.raises(architecture.ArchitectureError, match="layer 0"):
         architecture.check(model, architecture.Architecture([wrong], *list(vars(found).values())[1:]))
 

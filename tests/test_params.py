@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from stages.lib.params import sections
-from stages.lib.params.subjects import load_subject
 from stages.lib.params.whole import Params
+from stages.lib.subject import Subject
 from tests.conftest import run_in
 from tests.micro import ROOT, TUNED, copy_project, merged
 
@@ -21,10 +21,11 @@ def test_the_shipped_settings_are_allowed():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"dump": {"threads": "8"}}, ["dump.threads", "'8'", "valid integer"]),
-        ({"dump": {"threads": 0}}, ["dump.threads", "0", "greater than or equal to 1"]),
+        ({"machine": {"threads": "8"}}, ["machine.threads", "'8'", "valid integer"]),
+        ({"machine": {"threads": 0}}, ["machine.threads", "0", "greater than or equal to 1"]),
+        ({"machine": {"device": "gpu"}}, ["machine.device", "'gpu'", "'cpu' or 'cuda'"]),
         ({"dump": {"store_dtype": "int8"}}, ["dump.store_dtype", "int8", "'float16' or 'float32'"]),
-        ({"dump": {"thread": 2}}, ["dump.thread", "2", "no such key", "threads"]),
+        ({"machine": {"thread": 2}}, ["machine.thread", "2", "no such key", "threads"]),
         ({"dumb": {}}, ["dumb", "no such key", "dump", "train"]),
         ({"cells": {"held_out_percent": 80}}, ["cells.held_out_percent", "80", "less than or equal to 50"]),
         ({"train": {"checkpoints": [0, 5]}}, ["train", "checkpoints must rise and end with steps"]),
@@ -68,12 +69,12 @@ def test_a_missing_key_is_named():
 def test_an_unknown_subject_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(sections.ParamsError, match=r"unknown subject 'llama'.*abacus"):
-        load_subject("llama")
+        Subject.named("llama")
 
 
 def test_a_finetuned_subject_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
-    assert load_subject(TUNED).source == f"data/models/{TUNED}"
+    assert Subject.named(TUNED).settings.source == f"data/models/{TUNED}"
 
 
 def test_a_stage_run_by_hand_names_what_is_wrong(micro: Path):
@@ -87,9 +88,9 @@ def test_a_stage_run_by_hand_names_what_is_wrong(micro: Path):
 
 def test_a_layer_that_the_model_lacks_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
-    subject = load_subject("abacus").model_copy(update={"layers": [0, 7]})
+    settings = Subject.named("abacus").settings.model_copy(update={"layers": [0, 7]})
     with pytest.raises(sections.ParamsError, match=r"layer 7.*0\.\.2"):
-        subject.kept_layers(3)
+        settings.kept_layers(3)
 
 
 def test_dvc_repro_stops_at_a_wrong_value_with_nothing_written(tmp_path: Path):

@@ -12,7 +12,7 @@ import yaml
 from stages import runs
 from stages.lib import store
 from stages.lib.model import canary, checkpoint, executor, interventions
-from tests.micro import ROOT
+from tests.micro import SHIPPED, alone
 from tests.test_executor import LAYOUTS, PLACES, ROLES, expected, intervention_table, measured, pair_table, subject
 
 LENGTHS = [(5, 5), (8, 8), (8, 5), (5, 8), (8, 8)]
@@ -136,9 +136,8 @@ def test_an_intervention_without_a_pair_to_run_on_is_no_error():
 @pytest.fixture
 def project(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder data/tiny of a project with one random subject, its means, and two tables of pairs; it has no split and no operators."""
-    settings = yaml.safe_load((ROOT / "params.yaml").read_text())
-    chosen = {**settings["subjects"]["abacus"], "source": str(checkpoint_folder), "revision": "random"}
-    kept = {"subjects": {"tiny": chosen}, "runs": {**settings["runs"], "threads": 1, "rows_per_pass": 64}}
+    chosen = alone("tiny", source=str(checkpoint_folder), revision="random")
+    kept = chosen | {"runs": {**SHIPPED["runs"], "rows_per_pass": 64}}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(kept))
     data = tmp_path / "data/tiny"
     data.mkdir(parents=True)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import yaml
 
 from stages import prompt_associations
 from stages.lib.dictionary import tables
@@ -11,7 +12,7 @@ from stages.lib.heuristics import parse
 from stages.lib.sql import Database
 from tests.knocked import ENDS, EVEN, LOW, MEANS, OWN, SAME, SET, asked, prompts, standing
 from tests.made import OPERATORS
-from tests.micro import ROOT
+from tests.micro import ROOT, alone
 
 
 def associated(folder: Path, monkeypatch: pytest.MonkeyPatch, pairs: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
@@ -22,6 +23,7 @@ def associated(folder: Path, monkeypatch: pytest.MonkeyPatch, pairs: pl.DataFram
     catalogue = pl.DataFrame(rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row")
     for name, table in {"heuristics": catalogue, "s/pairs": pairs, "s/scores": members}.items():
         table.write_parquet(folder / f"data/{name}.parquet")
+    (folder / "params.yaml").write_text(yaml.safe_dump(alone("s")))
     monkeypatch.chdir(folder)
     prompt_associations.main("s")
     documented = {name: kind for name, (kind, _) in tables(ROOT / "stages")["prompt_associations"].columns.items()}

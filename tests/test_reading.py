@@ -12,7 +12,7 @@ from stages import attention_patterns, probes, token_activations
 from stages.lib.dictionary import tables
 from stages.lib.model import architecture, checkpoint, reading
 from stages.lib.sql import Database
-from tests.micro import ROOT
+from tests.micro import ROOT, SHIPPED, alone
 
 SECTIONS = {
     "probes": {"prompts": 300, "fewest_prompts": 20, "test_percent": 20, "shrinkage": 0.001, "layers_at_once": 2, "seed": 0},
@@ -77,9 +77,8 @@ def test_neurons_of_a_cut_prompt_are_those_of_the_whole(checkpoint_folder: Path)
 @pytest.fixture
 def project(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose subject is a random model: additions of 0..19, all answered correctly, and five divisions."""
-    params = yaml.safe_load((ROOT / "params.yaml").read_text()) | SECTIONS
-    subject = {**params["subjects"]["abacus"], "source": str(checkpoint_folder), "operators": ["add", "divide"]}
-    params |= {"subjects": {"tiny": subject}, "dump": {**params["dump"], "threads": 1, "prompts_per_pass": 150}}
+    subject = alone("tiny", source=str(checkpoint_folder), operators=["add", "divide"])
+    params = SHIPPED | SECTIONS | subject | {"passes": {"prompts_per_pass": 150}}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     rows = []
     for operator, sign, calculate in (("add", 120, lambda a, b: a + b), ("divide", 122, lambda a, b: a // b if a and b else None)):

@@ -23,7 +23,6 @@ SETTINGS = Nulls(
     smallest_corrected=0.3,
     thresholds=[0.4, 0.6],
     neurons_at_once=5,
-    threads=1,
     seed=0,
 )
 NAMES = {
@@ -46,7 +45,7 @@ def square(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp(request.param)
     with writing(folder / "store.h5") as file:
         axes = {"neuron": 1, "op1": SIZE, "op2": SIZE}
-        LayerWriter(file, [0], axes, "float16", (1, SIZE, SIZE), {"operator": request.param}, {"result": limited})
+        LayerWriter(file, [0], axes, "float16", (1, SIZE, SIZE), {"operator": request.param}, columns={"result": limited})
     cells = pl.DataFrame({"operator": request.param, "op1": op1[results >= 0], "op2": op2[results >= 0], "result": results[results >= 0]})
     cells.write_parquet(folder / "cells.parquet")
     rows = [(request.param, name, kind, quantity, name.replace("mod", "%")) for name, (kind, quantity) in NAMES.items()]

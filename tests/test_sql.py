@@ -27,7 +27,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
                 axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
                 attributes = {"subject": subject, "operator": operator}
                 result = rng.integers(-1, 9, (SIDE, SIDE))
-                writer = store.LayerWriter(file, [0, 2], axes, "float16", CHUNK, attributes, {"result": result})
+                writer = store.LayerWriter(file, [0, 2], axes, "float16", CHUNK, attributes, columns={"result": result})
                 for layer in (0, 2):
                     for first in range(0, SIDE, 5):
                         writer.write(layer, first, rng.normal(size=(NEURONS, min(5, SIDE - first), SIDE)))

@@ -16,7 +16,7 @@ def write(path: Path, values: np.ndarray, block: int = 5, dtype: str = "float32"
     axes = dict(zip(("neuron", "op1", "op2"), values.shape, strict=True))
     with store.writing(path) as file:
         results = np.arange(values.shape[1] * values.shape[2]).reshape(values.shape[1:]) - 1
-        writer = store.LayerWriter(file, [2], axes, dtype, chunk, {"subject": "s"}, {"result": results})
+        writer = store.LayerWriter(file, [2], axes, dtype, chunk, {"subject": "s"}, columns={"result": results})
         for first in range(0, values.shape[1], block):
             writer.write(2, first, values[:, first : first + block])
 

@@ -9,7 +9,7 @@ ARMS = ("heuristic", "count", "control", "contaminated", "matched")
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerHeuristics:
     """Heuristics of one layer. scores: corrected scores (heuristics, neurons), 0 where a neuron does not stand for one.
 
     effects: of each neuron on the answer (neurons,), NaN where not measured.
@@ -21,7 +21,7 @@ class Layer:
     effects: np.ndarray
 
 
-def chosen(layer: Layer, about: np.ndarray, most: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
+def chosen(layer: LayerHeuristics, about: np.ndarray, most: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
     """For each arm, up to `most` neurons, the first ones first. about: which heuristics the prompt satisfies, bool (heuristics,)."""
     rng = np.random.default_rng([*seed, layer.number])
     best = layer.scores[about].max(axis=0, initial=0)

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 import numpy as np
 import polars as pl
 
-from stages.lib.heuristics import QUANTITIES, Heuristic, parse
+from stages.lib.heuristics import Heuristic, parse
 from stages.lib.sql import Database
+from stages.lib.words import QUANTITIES
 
 
 def listed(catalogue: pl.DataFrame, operator: str, names: Iterable[str] | None = None) -> list[Heuristic]:

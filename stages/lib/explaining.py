@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stages.lib.fourier import Pairs
+from stages.lib.fourier import FrequencyPairs
 
 COLLINEAR = 1e-10  # of the largest eigenvalue of the terms' products; a smaller one is rounding: the terms depend on each other
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class SplitCells:
     """The cells of an operator that a store has answers for, those of training first.
 
     shape: of the square; order: (cells,) which of the operator's cells, by op1, then op2, each is; op1, op2: (cells,);
@@ -25,7 +25,7 @@ class Cells:
     training: int
 
     @classmethod
-    def of(cls, cells: pl.DataFrame, results: np.ndarray) -> "Cells":
+    def of(cls, cells: pl.DataFrame, results: np.ndarray) -> "SplitCells":
         """cells: op1, op2, split of all of an operator's, by op1, then op2; results: the store's answers (op1, op2), -1 for none."""
         op1, op2 = cells["op1"].to_numpy(), cells["op2"].to_numpy()
         answered = results[op1, op2] >= 0
@@ -57,7 +57,7 @@ def indicators(members: np.ndarray) -> np.ndarray:
     return np.concatenate([np.ones((1, members.shape[1])), members])
 
 
-def waves(values: np.ndarray, cells: Cells, pairs: Pairs, count: int) -> np.ndarray:
+def waves(values: np.ndarray, cells: SplitCells, pairs: FrequencyPairs, count: int) -> np.ndarray:
     """The intercept and the strongest waves as terms, `count` of them or, since a wave has a cosine and a sine, one more.
 
     Each wave is the strongest of what the former leave of values (cells,) on the training cells, all other places of the

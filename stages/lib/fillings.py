@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stages.lib.params.mediation import Table
+from stages.lib.params.mediation import FilledTemplate
 from stages.lib.params.sections import FILE, ParamsError
 from stages.lib.params.templates import placeholders
 
 Fact = tuple[dict[str, str], str]  # values of the placeholders, and the answer
 
 
-def fillings(table: Table, key: str) -> list[Fact]:
+def fillings(table: FilledTemplate, key: str) -> list[Fact]:
     """The file's facts, sorted; `key` is where in params.yaml the table stands.
 
     Rows that lack a value are left out, and so are questions with several answers. Raises ParamsError on a file or column that is missing.

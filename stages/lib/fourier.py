@@ -11,7 +11,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class FrequencyPairs:
     """Every pair of frequencies of a square but (0, 0), which is the mean.
 
     shape: of the square; frequencies: (pairs, 2) f1 and f2; places: (pairs,) where each is in numpy's rfft2, flat;
@@ -24,7 +24,7 @@ class Pairs:
     weights: np.ndarray
 
     @classmethod
-    def of(cls, shape: tuple[int, int]) -> "Pairs":
+    def of(cls, shape: tuple[int, int]) -> "FrequencyPairs":
         (n1, n2), half = shape, shape[1] // 2 + 1
         f1, f2 = (axis.ravel() for axis in np.indices((n1, half)))
         edge = 2 * f2 % n2 == 0  # in these columns rfft2 holds both members of a pair

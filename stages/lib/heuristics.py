@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-QUANTITIES = ("op1", "op2", "result")
-
 
 class HeuristicError(ValueError):
     """A name that is no heuristic."""

@@ -9,12 +9,13 @@ import polars as pl
 from stages.lib.corpus import NUMBER_WORDS
 from stages.lib.fillings import Fact, fillings
 from stages.lib.operations import compositions, operations
-from stages.lib.pairings import CONDITIONS, Exercise, Group, entities, retrieval
+from stages.lib.pairings import Exercise, PairGroup, entities, retrieval
 from stages.lib.params import templates
 from stages.lib.params.corpus import Tasks
 from stages.lib.params.mediation import Mediation
 from stages.lib.params.sections import check
 from stages.lib.wordings import Wording
+from stages.lib.words import ARITHMETIC_CONDITIONS, Arithmetic
 
 
 class Mediating:
@@ -33,7 +34,7 @@ class Mediating:
         for name, tables in settings.tables.items():
             self.facts[name] = [(table.template, fillings(table, f"mediation.tables.{name}.{i}")) for i, table in enumerate(tables)]
 
-    def groups(self, known: Callable[[list[str]], set[str]]) -> list[Group]:
+    def groups(self, known: Callable[[list[str]], set[str]]) -> list[PairGroup]:
         """All of them, of questions whose answers are known; known: picks these."""
         largest = int(self.cells["result"].max() or 0)  # type: ignore[arg-type]
         numbers, words = known(list(map(str, range(largest + 1)))), known(NUMBER_WORDS[: self.tasks.largest_word_number + 1])
@@ -47,36 +48,36 @@ class Mediating:
             *self._entities(known),
         ]
 
-    def _two_operands(self, task: str, texts: list[str], write: Callable[[int], str], results: list[int]) -> Iterator[Group]:
+    def _two_operands(self, task: Arithmetic, texts: list[str], write: Callable[[int], str], results: list[int]) -> Iterator[PairGroup]:
         smallest, largest = self.settings.operands
         largest = min(largest, self.tasks.largest_word_number) if task == "number_words" else largest
         within = [pl.col(name).is_between(smallest, largest) for name in ("op1", "op2")]
         words = {name: of for name, of in self.tasks.operators.items() if name in self.operators}
         made = operations(self.cells.filter(*within, pl.col("result").is_in(results)), words)
-        for condition, (number, text), operation in product(CONDITIONS, enumerate(texts), made):
+        for condition, (number, text), operation in product(ARITHMETIC_CONDITIONS, enumerate(texts), made):
             others = [other for other in made if other is not operation]
             yield self._exercise(task, number, text, write).group(condition, operation, others)
 
-    def _three_operands(self, results: list[int]) -> Iterator[Group]:
+    def _three_operands(self, results: list[int]) -> Iterator[PairGroup]:
         smallest, largest = self.settings.operands
         composed = compositions(self.tasks.operators, range(smallest, min(largest, self.tasks.largest_operand_of_three) + 1), results)
         asked = [(number, key) for number, key in enumerate(composed) if {*key[:2]} <= {*self.operators}]
-        for condition, (number, (first, second, left)) in product(CONDITIONS, asked):
+        for condition, (number, (first, second, left)) in product(ARITHMETIC_CONDITIONS, asked):
             text = self.settings.bracketed.left if left else self.settings.bracketed.right
             others = [composed[key] for other, key in asked if key[2] == left and other != number]
             yield self._exercise("three_operands", number, text, str).group(condition, composed[first, second, left], others)
 
-    def _exercise(self, task: str, template: int, text: str, write: Callable[[int], str]) -> Exercise:
-        return Exercise(task, template, Wording(text), write, self.settings.shots[task], self.settings.draws_per_pair)  # type: ignore[index]
+    def _exercise(self, task: Arithmetic, template: int, text: str, write: Callable[[int], str]) -> Exercise:
+        return Exercise(task, template, Wording(text), write, self.settings.shots[task], self.settings.draws_per_pair)
 
-    def _retrieval(self, known: set[str]) -> Iterator[Group]:
+    def _retrieval(self, known: set[str]) -> Iterator[PairGroup]:
         smallest, largest = self.settings.operands
         largest = min(largest, int(self.cells["op1"].max() or 0))  # type: ignore[arg-type]
         numbers = [number for number in range(max(smallest, 2), largest + 1) if str(number) in known]  # one is not said in the plural
         for template, text in enumerate(self.tasks.retrieval):
             yield retrieval(template, Wording(text), self.tasks.retrieval_things, np.array(numbers))
 
-    def _entities(self, known: Callable[[list[str]], set[str]]) -> Iterator[Group]:
+    def _entities(self, known: Callable[[list[str]], set[str]]) -> Iterator[PairGroup]:
         for task, filled in self.facts.items():
             for template, (text, facts) in enumerate(filled):
                 answers = known([answer for _, answer in facts])

@@ -11,7 +11,7 @@ import polars as pl
 from stages.lib.corpus import SAME_EITHER_WAY
 from stages.lib.counterparts import Counterparts
 from stages.lib.params.corpus import Words
-from stages.lib.params.sections import Operator
+from stages.lib.words import Operator
 
 Composition = tuple[Operator, Operator, bool]  # two operators in reading order; whether the first stands in brackets
 NONE = -1  # where there is no answer

@@ -14,7 +14,6 @@ from stages.lib.counterparts import Counterparts
 from stages.lib.operations import Operation
 from stages.lib.wordings import Text, Wording
 
-CONDITIONS = ("result_varies", "result_fixed", "operator_varies")
 Asked = tuple[Operation, tuple[int, ...]]  # what is asked of which operands
 Choice = tuple[Asked, Asked, np.ndarray]  # clean, counterfactual, and what both operations can be asked: (questions, operands)
 Choose = Callable[[np.random.Generator], Choice | None]
@@ -34,7 +33,7 @@ Draw = Callable[[np.random.Generator], Pair | None]
 
 
 @dataclass(frozen=True)
-class Group:
+class PairGroup:
     """Pairs of one kind. draw: one more of them at random, or None where it finds none."""
 
     task: str
@@ -66,7 +65,7 @@ class Exercise:
     shots: int
     tries: int
 
-    def group(self, condition: str, operation: Operation, others: Sequence[Operation]) -> Group:
+    def group(self, condition: str, operation: Operation, others: Sequence[Operation]) -> PairGroup:
         """Pairs whose clean prompt asks `operation`, and whose counterfactual one of `others` where the operator varies."""
         choose = _same_operands(operation, others) if condition == "operator_varies" else _same_operation(operation, condition)
 
@@ -77,7 +76,7 @@ class Exercise:
             examples = self._examples(rng, (clean, counterfactual), usable)
             return None if examples is None else Pair(self._text(clean, examples), self._text(counterfactual, examples))
 
-        return Group(self.task, condition, self.template, operation.name, self.shots, draw)
+        return PairGroup(self.task, condition, self.template, operation.name, self.shots, draw)
 
     def _examples(self, rng: np.random.Generator, queries: tuple[Asked, Asked], usable: np.ndarray) -> list[tuple[int, ...]] | None:
         """Operands of solved examples that both prompts share; none are a query's, or have its answer, or come twice."""
@@ -132,7 +131,7 @@ def _same_operands(operation: Operation, others: Sequence[Operation]) -> Choose:
     return choose
 
 
-def retrieval(template: int, wording: Wording, things: list[str], numbers: np.ndarray) -> Group:
+def retrieval(template: int, wording: Wording, things: list[str], numbers: np.ndarray) -> PairGroup:
     """Pairs with one text, in which the other thing is asked for."""
 
     def draw(rng: np.random.Generator) -> Pair | None:
@@ -145,10 +144,10 @@ def retrieval(template: int, wording: Wording, things: list[str], numbers: np.nd
         turned = rng.integers(2)
         return Pair(texts[turned], texts[1 - turned])
 
-    return Group("retrieval", "query_varies", template, None, 0, draw)
+    return PairGroup("retrieval", "query_varies", template, None, 0, draw)
 
 
-def entities(task: str, template: int, wording: Wording, facts: list[tuple[dict[str, str], str]]) -> Group:
+def entities(task: str, template: int, wording: Wording, facts: list[tuple[dict[str, str], str]]) -> PairGroup:
     """Pairs about two entities with different answers; facts: values of the placeholders, and the answer."""
     answers = np.unique([answer for _, answer in facts], return_inverse=True)[1]
     counterparts = Counterparts(answers, answers)
@@ -159,4 +158,4 @@ def entities(task: str, template: int, wording: Wording, facts: list[tuple[dict[
         chosen = (facts[place] for place in places)
         return Pair(*(Text("", query, answer, spans) for values, answer in chosen for query, spans in (wording.fill(values),)))
 
-    return Group(task, "entity_varies", template, None, 0, draw)
+    return PairGroup(task, "entity_varies", template, None, 0, draw)

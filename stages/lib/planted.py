@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stages.lib.heuristics import QUANTITIES, Heuristic, moduli, parse, patterns, ranges
+from stages.lib.heuristics import Heuristic, moduli, parse, patterns, ranges
 from stages.lib.params.heuristics import Grid
 from stages.lib.params.planted import Planted
 from stages.lib.sql import Database
+from stages.lib.words import QUANTITIES
 
-OPERATORS = ("add", "subtract")
+KNOWN = ("add", "subtract")  # operators
 STEPS = 128  # a feature's values are multiples of 1 / STEPS, with which a model of float32 calculates nearly without error
 
 
@@ -52,7 +53,7 @@ class Candidate:
     values: np.ndarray
 
 
-class Bag:
+class PlantedBag:
     """Features, and neurons that are sums of them."""
 
     def __init__(self, settings: Planted, largest_operand: int):
@@ -107,7 +108,7 @@ class Bag:
         ]
         candidates = satisfying(names, self.largest)
         kept, some = np.ones(len(candidates), bool), np.zeros(len(candidates), bool)
-        for operator in OPERATORS:
+        for operator in KNOWN:
             columns = {q: cells.filter(operator=operator)[q].to_numpy() for q in QUANTITIES}
             counts = {q: np.bincount(columns[q], minlength=end + 1) for q, end in self.largest.items()}
             shares = np.array([counts[c.heuristic.quantity] @ c.values for c in candidates]) / len(columns["op1"])

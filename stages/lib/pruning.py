@@ -19,7 +19,7 @@ from stages.lib.store import LayerStore
 
 
 @dataclass(frozen=True)
-class Part:
+class StorePart:
     """One store of a table, and what is constant in it, such as its subject and operator."""
 
     store: LayerStore
@@ -53,7 +53,7 @@ Piece = tuple[int, int]  # (neuron, block of rows)
 class LayerPruner:
     """The pieces of one layer of one part, in groups of neurons that share a chunk."""
 
-    def __init__(self, part: Part, layer: int, schema: pa.Schema):
+    def __init__(self, part: StorePart, layer: int, schema: pa.Schema):
         self.schema = schema
         (_, self.neurons), (self.row_axis, self.rows), *_ = part.store.axes.items()
         self.size, self.step = part.store.chunk[:2]
@@ -96,12 +96,12 @@ class LayerPruner:
 class Pruner:
     """The pieces of every layer of every part of a table."""
 
-    def __init__(self, parts: list[Part], schema: pa.Schema):
+    def __init__(self, parts: list[StorePart], schema: pa.Schema):
         self.where = [(part, layer) for part in parts for layer in part.store.layers]
         self.layers = [LayerPruner(part, layer, schema) for part, layer in self.where]
         self.whole = Guaranteed([layer.guarantee for layer in self.layers], schema)
 
-    def touched(self, condition: pc.Expression | None) -> Iterator[tuple[Part, int, Iterator[tuple[list[Piece], bool]]]]:
+    def touched(self, condition: pc.Expression | None) -> Iterator[tuple[StorePart, int, Iterator[tuple[list[Piece], bool]]]]:
         """Per layer that may hold a row of the filter: its part, its number, its groups of pieces as LayerPruner tells them."""
         for place, exact in self.whole.touched(condition):
             yield *self.where[place], self.layers[place].touched(condition, exact)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from stages.lib.pruning import Part, Piece, Pruner
+from stages.lib.pruning import Piece, Pruner, StorePart
 from stages.lib.store import LayerStore, widen
 
 
@@ -27,7 +27,7 @@ class LayerTable(ds.InMemoryDataset):
     `reads` counts the chunks read so far, by this table and those narrowed from it.
     """
 
-    def __init__(self, parts: list[Part], measure: str):
+    def __init__(self, parts: list[StorePart], measure: str):
         self.parts, self.measure = parts, measure
         self.keys: Sequence[pa.Table] = ()
         self.reads: Counter = Counter()
@@ -60,7 +60,7 @@ class LayerTable(ds.InMemoryDataset):
                         blocks[key] = _Block(self, part, layer, rows, None if exact else condition)
                     yield from blocks[key].batches(neurons, wanted)
 
-    def _allowed_neurons(self, part: Part, layer: int) -> set[int] | None:
+    def _allowed_neurons(self, part: StorePart, layer: int) -> set[int] | None:
         """The neurons that `keys` leave in this layer, None for all."""
         allowed: set[int] | None = None
         for keys in self.keys:
@@ -115,7 +115,7 @@ class _Block:
     A filter that speaks of neither neuron nor measure keeps the same rows for every neuron, so it is applied once.
     """
 
-    def __init__(self, table: LayerTable, part: Part, layer: int, rows: slice, condition: pc.Expression | None):
+    def __init__(self, table: LayerTable, part: StorePart, layer: int, rows: slice, condition: pc.Expression | None):
         self.table, self.part, self.layer, self.rows = table, part, layer, rows
         axes = list(part.store.axes)[1:]
         lengths = [rows.stop - rows.start, *list(part.store.axes.values())[2:]]
@@ -186,7 +186,7 @@ def _nullable(values: np.ndarray) -> pa.Array:
     return pa.array(values, mask=values < 0)
 
 
-def _schema(part: Part, measure: str) -> pa.Schema:
+def _schema(part: StorePart, measure: str) -> pa.Schema:
     return pa.schema(
         [pa.field(name, pa.dictionary(pa.int8(), pa.string())) for name in part.constants]
         + [pa.field("layer", pa.int16()), pa.field("neuron", pa.int32())]

@@ -20,7 +20,7 @@ from stages.lib import store
 from stages.lib.files import write_table
 from stages.lib.narrowing import narrow
 from stages.lib.params.sections import read
-from stages.lib.pruning import Part
+from stages.lib.pruning import StorePart
 from stages.lib.scan import LayerSums, LayerTable
 from stages.lib.summing import SUMS, summed
 
@@ -141,9 +141,9 @@ def subject_files(subject: str, tables: list[str]) -> dict[str, list[Path]]:
     return {name: paths for name, paths in found.items() if paths}
 
 
-def _part(path: Path) -> Part:
+def _part(path: Path) -> StorePart:
     opened = store.LayerStore(path)
-    return Part(opened, {name: opened.attributes[name] for name in ("subject", "operator") if name in opened.attributes})
+    return StorePart(opened, {name: opened.attributes[name] for name in ("subject", "operator") if name in opened.attributes})
 
 
 def run_stage(stage: str, subject: str | None) -> None:

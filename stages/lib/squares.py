@@ -9,9 +9,9 @@ import polars as pl
 from stages.lib.covering import listed, members
 from stages.lib.heuristics import Heuristic
 from stages.lib.matching import Sets, sets
-from stages.lib.params.sections import Operator
 from stages.lib.sql import Database
 from stages.lib.store import LayerStore, widen
+from stages.lib.words import Operator
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,6 +47,7 @@ class LayerWriter:
         dtype: str,
         chunk: tuple[int, ...],
         attributes: Mapping[str, str],
+        *,
         columns: Mapping[str, np.ndarray] | None = None,
     ):
         self.dtype = np.dtype(dtype)

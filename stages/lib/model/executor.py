@@ -20,8 +20,8 @@ from stages.lib.model.interventions import Intervention, Patch
 from stages.lib.model.measuring import Measured, measure
 from stages.lib.model.memory import keep_freed
 from stages.lib.model.norms import quick_norms, quicker
-from stages.lib.model.pairs import Pairs, by_length
-from stages.lib.model.planning import Block, Sizes, plan
+from stages.lib.model.pairs import PromptPairs, by_length
+from stages.lib.model.planning import Block, PassSizes, plan
 from stages.lib.model.rank_one import Moved, adds_value_vectors, entrances
 from stages.lib.model.replacing import KINDS, Values, linear
 
@@ -34,7 +34,7 @@ class Executor:
 
     def __init__(self, checkpoint: Checkpoint, means: Mapping[str, np.ndarray] | None, rows: int, memory: int):
         keep_freed()
-        self.checkpoint, self.means, self.sizes = checkpoint, means, Sizes(checkpoint, rows, memory)
+        self.checkpoint, self.means, self.sizes = checkpoint, means, PassSizes(checkpoint, rows, memory)
         self.additive = [adds_value_vectors(checkpoint, layer) for layer in range(len(checkpoint.architecture.layers))]
         self.entrances = entrances(checkpoint)
         self.attends = shares_prefix(checkpoint)
@@ -46,7 +46,7 @@ class Executor:
         """The blocks of work (see planning.plan)."""
         return plan(table, interventions, self.groups, self.sizes.results(), len(self.checkpoint.architecture.layers) - 1)
 
-    def groups(self, table: pl.DataFrame) -> list[Pairs]:
+    def groups(self, table: pl.DataFrame) -> list[PromptPairs]:
         """A table's pairs, in groups of one length that fit into a pass and into memory."""
         return by_length(table, self.sizes.pairs(table))
 
@@ -65,7 +65,7 @@ class Executor:
             except FloatingPointError as error:
                 raise FloatingPointError(f"interventions {batch[0].number} to {batch[-1].number}: {error}") from None
 
-    def values(self, pairs: Pairs) -> Values:
+    def values(self, pairs: PromptPairs) -> Values:
         """Both clean runs of these pairs, kept until others are asked for."""
         if self._values is None or not self._values.pairs.same(pairs):
             self._values = None  # frees the last ones first

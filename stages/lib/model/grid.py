@@ -53,6 +53,7 @@ def run(
     rows_at_once: int,
     into: dict[int, np.ndarray],
     means: Means | None = None,
+    *,
     share: bool = True,
 ) -> Iterator[Said]:
     """Streams a square of prompts through the model, `rows_at_once` rows at a time; yields what it says to each prompt.

@@ -9,13 +9,13 @@ an MLP's output projection puts out, before a norm that may follow: of that, neu
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeGuard, get_args
+from typing import TypeGuard
 
 import numpy as np
 import polars as pl
 
 from stages.lib.model.architecture import Architecture
-from stages.lib.params.sections import Operator
+from stages.lib.words import OPERATORS
 
 COMPONENTS = ("none", "mlp", "head", "neuron", "coordinate", "residual", "edge")
 REPLACEMENTS = ("zero", "mean", "counterfactual")
@@ -74,7 +74,7 @@ def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) 
     rows = table.select(*columns, pair_of).iter_rows()
     for number, operator, split, component, layer, units, position, key_position, replacement, pair in rows:
         if number not in found:
-            _among(number, "operator", operator, [None, *get_args(Operator)])
+            _among(number, "operator", operator, [None, *OPERATORS])
             _among(number, "split", split, [None, *SPLITS])
             found[number], patches[number] = Intervention(number, operator, split, (), pair), []
         if (found[number].operator, found[number].split, found[number].pair) != (operator, split, pair):

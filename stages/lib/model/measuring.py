@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stages.lib.model.pairs import Pairs
+from stages.lib.model.pairs import PromptPairs
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Measured:
     predicted: np.ndarray
 
 
-def measure(logits: torch.Tensor, pairs: Pairs) -> Measured:
+def measure(logits: torch.Tensor, pairs: PromptPairs) -> Measured:
     """Reads off last-position logits (interventions, pairs, vocabulary). Raises FloatingPointError on a NaN or infinity."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     largest, predicted = wide.max(-1)

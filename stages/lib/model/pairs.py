@@ -8,7 +8,7 @@ import polars as pl
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class PromptPairs:
     """Pairs of prompts of one length, each array (pairs,) or (pairs, positions).
 
     number: as in the table; positions: role -> token position in the clean prompt, counterfactual_positions: in the other, and
@@ -26,7 +26,7 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.number)
 
-    def same(self, other: "Pairs") -> bool:
+    def same(self, other: "PromptPairs") -> bool:
         """Whether these are the same pairs: number, tokens and all."""
 
         def equal(mine: Any, theirs: Any) -> bool:
@@ -36,13 +36,13 @@ class Pairs:
 
         return self is other or all(equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
 
-    def head(self, most: int) -> "Pairs":
+    def head(self, most: int) -> "PromptPairs":
         """The first pairs."""
 
         def cut(value: Any) -> Any:
             return {role: at[:most] for role, at in value.items()} if isinstance(value, dict) else value[:most]
 
-        return Pairs(*(cut(getattr(self, field.name)) for field in fields(self)))
+        return PromptPairs(*(cut(getattr(self, field.name)) for field in fields(self)))
 
 
 def roles(table: pl.DataFrame) -> list[str]:
@@ -50,7 +50,7 @@ def roles(table: pl.DataFrame) -> list[str]:
     return [field.name for field in table.schema["positions"].fields]  # type: ignore[attr-defined]
 
 
-def by_length(table: pl.DataFrame, most: int) -> list[Pairs]:
+def by_length(table: pl.DataFrame, most: int) -> list[PromptPairs]:
     """A table's pairs, those of equal lengths together, at most `most` in one; in order of length, then number."""
     lengths = [pl.col("tokens").list.len().alias("length"), pl.col("counterfactual_tokens").list.len().alias("other_length")]
     sorted_by = table.with_columns(lengths).sort("length", "other_length", "pair")
@@ -58,7 +58,7 @@ def by_length(table: pl.DataFrame, most: int) -> list[Pairs]:
     return [_pairs(group[first : first + most]) for group in groups for first in range(0, len(group), most)]
 
 
-def _pairs(group: pl.DataFrame) -> Pairs:
+def _pairs(group: pl.DataFrame) -> PromptPairs:
     def tokens(name: str) -> np.ndarray:
         return np.array(group[name].to_list(), np.int64)
 
@@ -68,7 +68,7 @@ def _pairs(group: pl.DataFrame) -> Pairs:
     def positions(name: str) -> dict[str, np.ndarray]:
         return {role: group[name].struct.field(role).to_numpy().astype(np.int64) for role in roles(group)} | places
 
-    return Pairs(
+    return PromptPairs(
         group["pair"].to_numpy(),
         clean,
         positions("positions"),

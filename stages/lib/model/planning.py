@@ -7,7 +7,7 @@ import polars as pl
 
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.interventions import ALL, EARLIER, Intervention, InterventionError, Patch, is_place
-from stages.lib.model.pairs import Pairs
+from stages.lib.model.pairs import PromptPairs
 
 FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects take, whatever is run
 
@@ -16,7 +16,7 @@ FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects
 class Block:
     """Some interventions on some pairs of one length: what is computed, and can be kept, in one piece."""
 
-    pairs: Pairs
+    pairs: PromptPairs
     interventions: tuple[Intervention, ...]
 
     @property
@@ -25,7 +25,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class PassSizes:
     """How much is done at once. most_rows: token positions x prompts x copies in one pass; memory: bytes to stay within."""
 
     checkpoint: Checkpoint
@@ -56,7 +56,7 @@ class Sizes:
 def plan(
     table: pl.DataFrame,
     interventions: Sequence[Intervention],
-    groups: Callable[[pl.DataFrame], list[Pairs]],
+    groups: Callable[[pl.DataFrame], list[PromptPairs]],
     most_results: int,
     last_layer: int,
 ) -> list[Block]:
@@ -92,7 +92,7 @@ def plan(
     return blocks
 
 
-def _apart(pairs: Pairs) -> int:
+def _apart(pairs: PromptPairs) -> int:
     """The first place at which any clean prompt differs from its counterfactual one; in front of it all values are the same."""
     common = min(pairs.tokens.shape[1], pairs.counterfactual_tokens.shape[1])
     differs = (pairs.tokens[:, :common] != pairs.counterfactual_tokens[:, :common]).any(0)

@@ -19,7 +19,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
 from transformers.utils import logging
 
 from stages.lib.model.tokenizer import UNKNOWN
-from stages.lib.planted import Bag
+from stages.lib.planted import PlantedBag
 
 logging.disable_progress_bar()
 # Dimensions of the stream. A number is its value and what fills its square; an operator is one of three flags.
@@ -85,7 +85,7 @@ def _squares(total: int, count: int) -> list[int] | None:
 class Planting:
     """The model, part by part. symbols: of add and subtract; largest_answer: the largest number with a token."""
 
-    def __init__(self, bag: Bag, tokenizer: PreTrainedTokenizerFast, symbols: tuple[str, str], largest_answer: int):
+    def __init__(self, bag: PlantedBag, tokenizer: PreTrainedTokenizerFast, symbols: tuple[str, str], largest_answer: int):
         self.bag, self.tokenizer, self.symbols, self.largest_answer = bag, tokenizer, symbols, largest_answer
         self.largest = bag.largest["op1"]
         self.kinks = kinks(self.largest)

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-ROLES = ["op1_position", "operator_position", "op2_position", "last_position"]
 CHECKED = 500  # prompts that are tokenised whole, to prove that putting them together from parts is right
 
 

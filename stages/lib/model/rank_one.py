@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stages.lib.model.architecture import LINEAR, Layer, patched, value_vectors
+from stages.lib.model.architecture import LINEAR, DecoderLayer, patched, value_vectors
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.lens import gain
 from stages.lib.model.norms import epsilon
@@ -94,7 +94,7 @@ def entrances(checkpoint: Checkpoint) -> list[Entrance | None]:
     return [entrance if entrance and _holds(entrance, a.width) else None for entrance in found]
 
 
-def _entrance(checkpoint: Checkpoint, layer: Layer) -> Entrance | None:
+def _entrance(checkpoint: Checkpoint, layer: DecoderLayer) -> Entrance | None:
     """Watches one layer at work: which norm is given what enters the layer, and which linear maps read that norm's output."""
     calls: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []  # module, input, output; keeping them keeps addresses apart
     leaves = [m for m in layer.block.modules() if not list(m.children()) and getattr(m, "weight", None) is not None]

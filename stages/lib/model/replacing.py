@@ -14,7 +14,7 @@ from stages.lib.model.architecture import value_vectors
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.clean import Clean, clean_run
 from stages.lib.model.interventions import ALL, EARLIER, InterventionError, Patch
-from stages.lib.model.pairs import Pairs
+from stages.lib.model.pairs import PromptPairs
 from stages.lib.model.rank_one import Moved
 
 KINDS = {"mlp": "neurons", "neuron": "neurons", "coordinate": "outputs", "head": "heads", "residual": "residual"}  # component -> its values
@@ -34,7 +34,7 @@ class Values:
     width); needed only where a patch asks for a mean.
     """
 
-    def __init__(self, checkpoint: Checkpoint, pairs: Pairs, means: Mapping[str, np.ndarray] | None):
+    def __init__(self, checkpoint: Checkpoint, pairs: PromptPairs, means: Mapping[str, np.ndarray] | None):
         self.checkpoint, self.pairs, self.architecture = checkpoint, pairs, checkpoint.architecture
         device, dtype = checkpoint.model.device, checkpoint.model.dtype
         self.clean = clean_run(checkpoint, pairs.tokens)

@@ -1,10 +1,9 @@
 """Carries a training run to its last step, with a bar, and on from where it was interrupted."""
 
-import hashlib
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +11,6 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from stages.lib.model.training import Batch, Run
-from stages.lib.params.sections import Section
 
 STATE = "state.safetensors"
 SECONDS_BETWEEN_STATES = 45  # a kill loses no more than this
@@ -26,20 +24,12 @@ class Examples(Protocol):
     def of_step(self, step: int) -> Batch: ...
 
 
-def fingerprint(settings: Iterable[Section], files: Iterable[Path]) -> str:
-    """Identifies all that the trained weights depend on, so that a state of other settings, data or code is never used."""
-    digest = hashlib.sha256("\0".join(section.model_dump_json() for section in settings).encode())
-    for path in files:
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
-
-
 def complete(run: Run, examples: Examples, folder: Path, known: str, kept: Callable[[], None], said: Callable[[dict], str]) -> None:
     """Takes the run to its last step. Interrupted, it says so and ends the program; called again, it goes on from there.
 
-    folder: empty but for what `kept`, called at every step, writes there, and while it lasts for the run's state; `known`: the
-    fingerprint of that state; said: what the bar shows of the log's last row.
+    folder: empty but for what `kept`, called at every step, writes there, and while it lasts for the run's state; `known`: digest of
+    all that the trained weights depend on, so that a state of other settings, data or code is never used; said: what the bar shows
+    of the log's last row.
     """
     state = folder / STATE
     if not (state.exists() and run.load_state(state, known)):

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from stages.lib.params.sections import Operator, Percent, Section, Seed, Share
+from stages.lib.params.sections import Percent, Section, Seed, Share
+from stages.lib.words import Operator
 
 
 class Cells(Section):

@@ -1,9 +1,8 @@
 """Settings of the subjects that are made from others by training them further."""
 
-from typing import Literal
-
 from stages.lib.params.sections import Count, ParamsError, check, read
 from stages.lib.params.training import Optimisation
+from stages.lib.words import Task
 
 SECTION = "finetune"
 
@@ -12,7 +11,7 @@ class Finetuning(Optimisation):
     source: str
     before: str
     bos: bool
-    task: Literal["arithmetic", "number_words", "three_operands", "retrieval", "factual"]
+    task: Task
     batch: Count
     evaluation_prompts: Count
 

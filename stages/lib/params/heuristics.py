@@ -1,10 +1,11 @@
 """Settings of the catalogue of heuristics."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from stages.lib.params.sections import Count, NonNegative, Operator, Section, Seed, Threads
+from stages.lib.params.sections import Count, NonNegative, Section, Seed
+from stages.lib.words import OPERATORS, Operator
 
 Kind = Literal["range", "modulo", "pattern", "value", "identical", "period", "both ranges", "both modulo", "digit sum"]
 Modulus = Annotated[int, Field(ge=2, le=999)]
@@ -47,7 +48,6 @@ class Scores(Section):
     smallest_corrected: Annotated[float, Field(gt=0, le=1)]
     answer_sets: AnswerSets
     neurons_at_once: Count
-    threads: Threads
 
 
 class Nulls(Section):
@@ -57,12 +57,11 @@ class Nulls(Section):
     smallest_corrected: Annotated[float, Field(gt=0, le=1)]
     thresholds: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
     neurons_at_once: Count
-    threads: Threads
     seed: Seed
 
     @model_validator(mode="after")
     def first_draws_are_among_draws(self) -> "Nulls":
-        if missing := sorted(set(get_args(Operator)) - self.draws.keys()):
+        if missing := sorted(set[str](OPERATORS) - self.draws.keys()):
             raise ValueError(f"draws lacks {', '.join(missing)}")
         if self.first_draws > min(self.draws.values()):
             raise ValueError(f"first_draws is {self.first_draws}, but there are only {min(self.draws.values())} draws")

@@ -1,15 +1,14 @@
 """Settings of causal mediation: which prompt pairs are drawn."""
 
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from stages.lib.params.sections import Count, NonNegative, Section, Seed
 from stages.lib.params.templates import ThreeOperands, placeholders
+from stages.lib.words import ARITHMETIC, TASKS, Arithmetic
 
-Arithmetic = Literal["arithmetic", "number_words", "three_operands"]
 OpenShare = Annotated[float, Field(gt=0, lt=1)]
-TASKS = (*get_args(Arithmetic), "retrieval", "factual")
 
 
 class Bracketed(Section):
@@ -17,7 +16,7 @@ class Bracketed(Section):
     right: ThreeOperands
 
 
-class Table(Section):
+class FilledTemplate(Section):
     """A template that a file fills. columns: placeholder, or answer -> its column in the file, where that has another name."""
 
     template: str
@@ -47,7 +46,7 @@ class Mediation(Section):
     bracketed: Bracketed
     draws_per_pair: Count
     mediation_seed: Seed
-    tables: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Annotated[list[Table], Field(min_length=1)]]
+    tables: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Annotated[list[FilledTemplate], Field(min_length=1)]]
 
     @model_validator(mode="after")
     def _every_task_has_its_numbers(self) -> Self:
@@ -55,7 +54,7 @@ class Mediation(Section):
             raise ValueError(f"tables names {own[0]!r}, which is a task already; call it something else")
         for key, found, tasks in (
             ("pairs_per_template", set(self.pairs_per_template), {*TASKS, *self.tables}),
-            ("shots", set[str](self.shots), set(get_args(Arithmetic))),
+            ("shots", set[str](self.shots), set[str](ARITHMETIC)),
         ):
             for wrong in sorted(found ^ tasks):
                 problem = "lacks" if wrong in tasks else "names"

@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stages.lib.params.sections import Count, Operator, ParamsError, Section, Threads, check, read
+from stages.lib.params.sections import Count, ParamsError, Section, check, read
+from stages.lib.words import Operator
 
 
-class Subject(Section):
+class SubjectSettings(Section):
     source: str
     revision: str
     dtype: Literal["float32", "float16", "bfloat16", "float64"]
@@ -24,25 +25,24 @@ class Subject(Section):
         return kept
 
 
-class Dump(Section):
-    device: Literal["cpu", "cuda"]
-    threads: Threads
+class Passes(Section):
     prompts_per_pass: Count
+
+
+class Dump(Section):
     cells_per_block: Count
     neurons_per_chunk: Count
     store_dtype: Literal["float16", "float32"]
 
 
 class Runs(Section):
-    device: Literal["cpu", "cuda"]
-    threads: Threads
     rows_per_pass: Count
     memory_mib: Annotated[int, Field(ge=128)]
 
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
-Subjects = Annotated[dict[Name, Subject], Field(min_length=1)]
-MoreSubjects = dict[Name, Subject]
+Subjects = Annotated[dict[Name, SubjectSettings], Field(min_length=1)]
+MoreSubjects = dict[Name, SubjectSettings]
 SECTIONS = ("subjects", "checkpoints", "finetuned")
 
 
@@ -54,11 +54,12 @@ class Point(Section):
     last: str
 
 
-def load_subject(name: str) -> Subject:
+def load_subject(name: str) -> SubjectSettings:
     """The checked subject of this name, wherever params.yaml has it. Raises ParamsError naming those there are."""
-    sections = {key: read().get(key) or {} for key in SECTIONS}
+    whole = read()
+    sections = {key: whole.get(key) or {} for key in SECTIONS}
     for key, known in sections.items():
         if name in known:
-            return check(Subject, known[name], f"{key}.{name}")
+            return check(SubjectSettings, known[name], f"{key}.{name}")
     listed = "; ".join(f"the {key} {', '.join(known)}" for key, known in sections.items() if known)
     raise ParamsError(f"unknown subject {name!r}; params.yaml has {listed}")

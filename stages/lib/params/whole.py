@@ -7,26 +7,28 @@ from pydantic import model_validator
 from stages.lib.params.causal import Knockouts, PromptKnockouts
 from stages.lib.params.circuits import Bootstrap, Circuit, ComponentStability, HeadCircuits, Pairs, SmallestCircuits
 from stages.lib.params.corpus import Cells, Facts, Tasks
-from stages.lib.params.explained import Explained, Spectra
+from stages.lib.params.explained import Spectra
 from stages.lib.params.failures import FailureInputs, Failures, FailureTests
 from stages.lib.params.faults import Faults
 from stages.lib.params.figures import Figures
 from stages.lib.params.finetuning import Finetuning
 from stages.lib.params.heuristic_figures import Portraits
 from stages.lib.params.heuristics import Heuristics, LabelCalibration, Labels, Matches, Nulls, Overlaps, Scores
+from stages.lib.params.machine import Machine
 from stages.lib.params.mediation import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
 from stages.lib.params.neurons import AttributionAgreement, NeuronCircuits, NeuronEffects, OperatorOverlaps
 from stages.lib.params.planted import Planted
 from stages.lib.params.reading import LateLayers, Probes
 from stages.lib.params.report import Report
 from stages.lib.params.sections import Section
-from stages.lib.params.subjects import Dump, MoreSubjects, Name, Point, Runs, Subjects
+from stages.lib.params.subjects import Dump, MoreSubjects, Name, Passes, Point, Runs, Subjects
 from stages.lib.params.training import Train
 
 
 class Params(Section):
     """Every section of params.yaml, and no other."""
 
+    machine: Machine
     cells: Cells
     facts: Facts
     tasks: Tasks
@@ -38,6 +40,7 @@ class Params(Section):
     dumped: Subjects
     mediated: Subjects
     trajectory: dict[str, Point]
+    passes: Passes
     dump: Dump
     runs: Runs
     probes: Probes
@@ -73,7 +76,6 @@ class Params(Section):
     neuron_overlap: NeuronOverlap
     overlap_figures: OverlapFigures
     spectra: Spectra
-    explained: Explained
     portraits: Portraits
     figures: Figures
     report: Report
