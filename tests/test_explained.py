@@ -242,7 +242,7 @@ def test_a_subject_without_labels_has_an_empty_table(project: Path, tmp_path: Pa
     shutil.copytree(project / "data", tmp_path / "data")
     labels = tmp_path / "data/s/labels.parquet"
     pl.read_parquet(labels).clear().write_parquet(labels)
-    run(tmp_path, "1", {"neurons_at_once": 3, "components": 1})
+    run(tmp_path, 1, {"neurons_at_once": 3, "components": 1})
     table = pl.read_parquet(tmp_path / "data/s/explained.parquet")
     assert (len(table), table.schema) == (0, pl.read_parquet(project / "data/s/explained.parquet").schema)
 
