@@ -1,10 +1,11 @@
-# make: sets up and runs the whole pipeline on the default subject.   make test: sets up and passes every test.
+# make: sets up, runs the whole pipeline on the default subject and says what that has made.   make test: sets up and passes every test.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: all setup test bench lint remote pull lock
 all: setup
 	dvc repro
+	@bag made
 
 setup: .venv/installed
 

@@ -1,13 +1,134 @@
-"""Checks the whole of params.yaml, so that a wrong value stops the pipeline before its first stage, not hours later.
+"""Checks every setting, those of params.yaml and of the chapters, so that a wrong value stops the pipeline before its first stage, not hours
+later.
 
 Writes data/settings.txt, always the same: stages that depend on it wait for the check without being rerun by it.
 """
 
 from pathlib import Path
+from typing import Self
 
-from stages.lib.files import replacing
-from stages.lib.params.sections import check, read
-from stages.lib.params.whole import Params
+from pydantic import model_validator
+
+from stages.bag.settings import FailureInputs, Failures, FailureTests, Knockouts, PromptKnockouts
+from stages.circuit.settings import Bootstrap, Circuit, ComponentStability, HeadCircuits, LateLayers, Pairs, Probes, SmallestCircuits
+from stages.claims.settings import Faults
+from stages.corpus.settings import Cells, Facts, Tasks
+from stages.heuristics.settings import LabelCalibration, Labels, Matches, Nulls, Overlaps, Portraits, Scores, Spectra
+from stages.lib.core.files import replacing
+from stages.lib.core.settings import Section, check, read
+from stages.lib.core.words import CHAPTERS
+from stages.lib.heuristics.grid import Heuristics
+from stages.lib.settings import Machine, Passes, Runs
+from stages.lib.subject import MoreSubjects, Name, Point, Subjects
+from stages.mediation.settings import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
+from stages.neurons.settings import AttributionAgreement, NeuronCircuits, NeuronEffects, OperatorOverlaps
+from stages.report.settings import Report
+from stages.store.settings import Dump, Figures
+from stages.subjects.settings import Finetuning, Planted, Train
+
+
+class Params(Section):
+    """Every section of every params.yaml, and no other."""
+
+    default: Name
+    machine: Machine
+    cells: Cells
+    facts: Facts
+    tasks: Tasks
+    train: Train
+    finetune: dict[Name, Finetuning]
+    subjects: Subjects
+    checkpoints: MoreSubjects
+    finetuned: MoreSubjects
+    dumped: Subjects
+    mediated: Subjects
+    trajectory: dict[str, Point]
+    passes: Passes
+    dump: Dump
+    runs: Runs
+    probes: Probes
+    late_layers: LateLayers
+    pairs: Pairs
+    bootstrap: Bootstrap
+    component_stability: ComponentStability
+    head_circuits: HeadCircuits
+    smallest_circuits: SmallestCircuits
+    circuit: Circuit
+    neuron_effects: NeuronEffects
+    attribution_agreement: AttributionAgreement
+    neuron_circuits: NeuronCircuits
+    operator_overlaps: OperatorOverlaps
+    heuristics: Heuristics
+    planted: Planted
+    scores: Scores
+    nulls: Nulls
+    overlaps: Overlaps
+    matches: Matches
+    labels: Labels
+    label_calibration: LabelCalibration
+    knockouts: Knockouts
+    prompt_knockouts: PromptKnockouts
+    failures: Failures
+    failure_tests: FailureTests
+    failure_inputs: FailureInputs
+    faults: Faults
+    mediation: Mediation
+    mediation_interventions: MediationInterventions
+    mediation_effects: MediationEffects
+    unit_mediation: UnitMediation
+    neuron_overlap: NeuronOverlap
+    overlap_figures: OverlapFigures
+    spectra: Spectra
+    portraits: Portraits
+    figures: Figures
+    report: Report
+
+    @model_validator(mode="after")
+    def _finetuned_are_finetuned(self) -> Self:
+        if both := sorted((self.finetune.keys() | self.finetuned.keys()) & (self.subjects | self.checkpoints).keys()):
+            raise ValueError(f"{both[0]} is a subject or a checkpoint; finetune makes new ones, call it something else")
+        for name, subject in self.finetuned.items():
+            if name not in self.finetune:
+                raise ValueError(f"finetuned.{name}: finetune makes {', '.join(self.finetune) or 'nothing'}")
+            if subject.source != (made := f"data/models/{name}"):
+                raise ValueError(f"finetuned.{name}.source = {subject.source!r}; finetune.{name} writes {made!r}")
+            if self.finetune[name].before not in self.subjects | self.checkpoints:
+                raise ValueError(f"finetune.{name}.before is {self.finetune[name].before!r}; there are {', '.join(self.dumped)}")
+            if self.finetune[name].source != self.dumped[self.finetune[name].before].source:
+                raise ValueError(f"finetune.{name}.source = {self.finetune[name].source!r} is not that of {self.finetune[name].before}")
+            if subject.bos != self.finetune[name].bos:
+                raise ValueError(f"finetuned.{name}.bos is not finetune.{name}.bos; it would be asked otherwise than it was trained")
+        return self
+
+    @model_validator(mode="after")
+    def _default_is_a_subject(self) -> Self:
+        if self.default not in self.subjects:
+            raise ValueError(f"default is {self.default!r}; there are the subjects {', '.join(self.subjects)}")
+        if both := sorted({"models", *CHAPTERS} & self.mediated.keys()):
+            raise ValueError(f"{both[0]} is a folder of data/ already; call the subject something else")
+        return self
+
+    @model_validator(mode="after")
+    def _one_name_one_model(self) -> Self:
+        if both := sorted(self.subjects.keys() & self.checkpoints.keys()):
+            raise ValueError(f"{both[0]} is both a subject and a checkpoint; leave out the checkpoint")
+        if self.dumped != self.subjects | self.checkpoints:
+            raise ValueError("dumped must be the subjects and the checkpoints: `dumped: {<<: [*subjects, *checkpoints]}`")
+        if self.mediated != self.dumped | self.finetuned:
+            raise ValueError("mediated must be all there are: `mediated: {<<: [*subjects, *checkpoints, *finetuned]}`")
+        for key, named, known in (
+            ("mediation_interventions.single_heads", self.mediation_interventions.single_heads, self.mediated),
+            ("unit_mediation.single_units", self.unit_mediation.single_units, self.subjects),
+        ):
+            for name in named:
+                if name not in known:
+                    raise ValueError(f"{key} names {name!r}; there are {', '.join(known)}")
+        for name, point in self.trajectory.items():
+            if name not in self.dumped or point.last not in self.trajectory or point.last not in self.subjects:
+                raise ValueError(f"trajectory.{name}: it must be a subject or a checkpoint, and its last a subject and in trajectory")
+            if point.source != self.dumped[name].source:
+                raise ValueError(f"trajectory.{name}.source = {point.source!r}; {name} has the source {self.dumped[name].source!r}")
+        return self
 
 
 def main() -> None:

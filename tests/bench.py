@@ -17,13 +17,21 @@ import polars as pl
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from stages.lib import judging, matching, relabelling, store
-from stages.lib.model import architecture, checkpoint, executor, grid, interventions, replacing
-from stages.lib.params.heuristics import Nulls, Scores
-from stages.lib.params.sections import load
-from stages.lib.params.subjects import Dump, Runs, load_subject
-from stages.lib.sql import Database, connect
-from stages.lib.squares import Square
+from stages.heuristics.null import p_values, relabelled
+from stages.heuristics.settings import Nulls, Scores
+from stages.lib import store
+from stages.lib.core.settings import load
+from stages.lib.core.words import OPERATORS
+from stages.lib.executor import executor, interventions
+from stages.lib.executor import values as replacing
+from stages.lib.heuristics import scores
+from stages.lib.heuristics.square import Square
+from stages.lib.model import architecture, checkpoint
+from stages.lib.settings import Machine, Passes, Runs
+from stages.lib.sql.database import Database, connect
+from stages.lib.subject import Subject
+from stages.store import grid
+from stages.store.settings import Dump
 from tests.bench_mediation import mediation
 from tests.timing import median
 
@@ -32,21 +40,21 @@ SUBJECT = "abacus"
 
 def dump() -> None:
     """A whole dump of one operator, files written, against the plain forward passes alone. Bar: at most 0.65 x."""
-    from stages import dump as stage
+    from stages.store import dump as stage
 
-    settings, chosen = load(Dump), load_subject(SUBJECT)
-    loaded = checkpoint.load(chosen.source, chosen.dtype, settings.device, settings.threads)
-    prompts = pl.read_parquet(f"data/{SUBJECT}/prompts.parquet").filter(pl.col("operator") == "add")
-    square = stage.Square(prompts)
+    subject, at_once = Subject.named(SUBJECT), load(Passes).prompts_per_pass
+    loaded = checkpoint.of(subject.settings, load(Machine))
+    prompts = subject.table("prompts.parquet").filter(operator="add")
+    square = stage.PromptSquare("add", prompts)
 
     def plain() -> None:
-        for start in range(0, len(prompts), settings.prompts_per_pass):
+        for start in range(0, len(prompts), at_once):
             with torch.no_grad():
-                tokens = square.tokens.reshape(len(prompts), -1)[start : start + settings.prompts_per_pass]
+                tokens = square.tokens.reshape(len(prompts), -1)[start : start + at_once]
                 loaded.model(input_ids=torch.from_numpy(tokens), use_cache=False, logits_to_keep=1)
 
     def forward_only() -> None:
-        for _ in grid.run(loaded, square.tokens, square.answers, settings.prompts_per_pass // square.shape[1], {}):
+        for _ in grid.run(loaded, square.tokens, square.answers, at_once // square.shape[1], {}):
             pass
 
     with tempfile.TemporaryDirectory(dir=".") as folder:
@@ -54,8 +62,8 @@ def dump() -> None:
         def whole() -> None:
             means = grid.Means.zeros(loaded, square.tokens.shape[2])
             with stage.tqdm(disable=True) as bar:
-                layers = list(range(len(loaded.architecture.layers)))
-                stage.dump_operator(loaded, square, layers, settings, Path(folder) / "add.h5", {}, means, bar)
+                dumping = stage.Dumping(loaded, list(range(len(loaded.architecture.layers))), load(Dump), at_once, {})
+                dumping.write(square, Path(folder) / "add.h5", means, bar)
 
         seconds = median(3, plain, forward_only, whole)
     print(f"dump: plain forward passes {seconds[0]:.2f} s for {len(prompts)} prompts")
@@ -71,15 +79,16 @@ from pathlib import Path
 import polars as pl
 from stages import dump as stage
 from stages.lib.model import checkpoint, grid
-from stages.lib.params.heuristics import Nulls, Scores
+from stages.lib.params.machine import Machine
 from stages.lib.params.sections import load
-from stages.lib.params.subjects import Dump, load_subject
-side = int(sys.argv[1])
-settings, chosen = load(Dump), load_subject("abacus")
-loaded = checkpoint.load(chosen.source, chosen.dtype, settings.device, settings.threads)
-square = stage.Square(pl.read_parquet("data/abacus/prompts.parquet").filter(pl.col("operator") == "add", pl.col("op1") < side, pl.col("op2") < side))
+from stages.lib.params.subjects import Dump, Passes
+from stages.lib.subject import Subject
+side, subject = int(sys.argv[1]), Subject.named("abacus")
+loaded = checkpoint.of(subject.settings, load(Machine))
+prompts = subject.table("prompts.parquet").filter(pl.col("operator") == "add", pl.col("op1") < side, pl.col("op2") < side)
 with tempfile.TemporaryDirectory(dir=".") as folder, stage.tqdm(disable=True) as bar:
-    stage.dump_operator(loaded, square, [0, 1, 2], settings, Path(folder) / "add.h5", {}, grid.Means.zeros(loaded, 5), bar)
+    dumping = stage.Dumping(loaded, [0, 1, 2], load(Dump), load(Passes).prompts_per_pass, {})
+    dumping.write(stage.PromptSquare("add", prompts), Path(folder) / "add.h5", grid.Means.zeros(loaded, 5), bar)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
     for side in (100, 300):
@@ -125,7 +134,7 @@ def sql() -> None:
 def random_llama() -> tuple[checkpoint.Checkpoint, pl.DataFrame]:
     """A random Llama (8 layers, width 512, 1408 neurons, 8 heads, vocabulary 1,100), and 50 pairs of random prompts of 5 tokens."""
     torch.manual_seed(0)
-    torch.set_num_threads(load(Runs).threads)
+    torch.set_num_threads(load(Machine).threads)
     config = LlamaConfig(
         vocab_size=1100, hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8, tie_word_embeddings=False
     )
@@ -253,11 +262,11 @@ def match() -> None:
 
     def score(neuron: int) -> None:
         activations = store.widen(maps[neuron])
-        matching.scores(activations, square.operands.sets)
-        matching.scores(activations * logits[neuron][square.results], square.answers.sets)
+        scores.scores(activations, square.operands.sets)
+        scores.scores(activations * logits[neuron][square.results], square.answers.sets)
 
     def all_neurons() -> None:
-        with ThreadPoolExecutor(load(Scores).threads) as pool:
+        with ThreadPoolExecutor(load(Machine).threads) as pool:
             list(pool.map(score, range(len(maps))))
 
     [seconds] = median(1, all_neurons)
@@ -268,19 +277,19 @@ def match() -> None:
 def relabel() -> None:
     """1,000 relabellings of a sample of the subject's neurons, and what that makes for all of them."""
     settings, sets = load(Nulls), load(Scores).answer_sets
-    votes = store.LayerStore(Path(f"data/{SUBJECT}/value_logits.h5"))
+    votes = Subject.named(SUBJECT).votes()
     whole, sample = 0.0, 16
-    for operator in ("add", "subtract", "multiply", "divide"):
+    for operator in OPERATORS:
         square = _square(operator)
         layers = square.activations.layers
-        labels = relabelling.permutations(square, 1000, settings.seed)
+        labels = relabelled.permutations(square, 1000, settings.seed)
         some = [one for layer in layers for one in next(square.neurons(layer, votes, sample))]
 
-        def judge(one: tuple[int, np.ndarray, np.ndarray], square: Square = square, labels: relabelling.Relabellings = labels) -> None:
-            judging.judged(square, one[1], one[2], labels, settings, sets)
+        def judge(one: tuple[int, np.ndarray, np.ndarray], square: Square = square, labels: relabelled.Relabellings = labels) -> None:
+            p_values.judged(square, one[1], one[2], labels, settings, sets)
 
         def sampled(some: list = some, judge: Callable = judge) -> None:
-            with ThreadPoolExecutor(settings.threads) as pool:
+            with ThreadPoolExecutor(load(Machine).threads) as pool:
                 list(pool.map(judge, some))
 
         start = time.perf_counter()
@@ -293,9 +302,9 @@ def relabel() -> None:
 
 
 def _square(operator: str) -> Square:
-    catalogue = pl.read_parquet("data/heuristics.parquet").filter("usable")
-    database = Database({"cells": [Path("data/cells.parquet")]}, threads=1)
-    return Square(database, catalogue, store.LayerStore(Path(f"data/{SUBJECT}/activations/{operator}.h5")))
+    catalogue = pl.read_parquet("data/heuristics/heuristics.parquet").filter("usable")
+    database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
+    return Square(database, catalogue, store.LayerStore(Path(f"data/{SUBJECT}/store/activations/{operator}.h5")))
 
 
 BENCHMARKS = {function.__name__: function for function in (dump, memory, sql, neurons, components, mediation, bound, match, relabel)}

@@ -7,14 +7,16 @@ import numpy as np
 import polars as pl
 import torch
 
-from stages.lib.model import asking, checkpoint, tokenizer
+from stages.corpus.settings import Tasks
+from stages.lib import ask
+from stages.lib.core.settings import load
+from stages.lib.executor.executor import Executor
+from stages.lib.executor.interventions import Intervention, Patch
+from stages.lib.executor.values import Values
+from stages.lib.model import checkpoint, tokenizer
 from stages.lib.model.architecture import patched
-from stages.lib.model.executor import Executor
-from stages.lib.model.interventions import Intervention, Patch
-from stages.lib.model.replacing import Values
-from stages.lib.params.corpus import Tasks
-from stages.lib.params.sections import load
-from stages.lib.params.subjects import Runs, load_subject
+from stages.lib.settings import Machine, Runs
+from stages.lib.subject import Subject
 from tests.timing import median
 
 SUBJECT = "abacus"
@@ -53,18 +55,18 @@ def mediation() -> None:
 
 
 def _runner(dtype: str | None) -> Executor:
-    settings, chosen = load(Runs), load_subject(SUBJECT)
-    loaded = checkpoint.load(chosen.source, dtype or chosen.dtype, settings.device, settings.threads)
+    settings, chosen = load(Runs), Subject.named(SUBJECT).settings
+    loaded = checkpoint.of(chosen.model_copy(update={"dtype": dtype or chosen.dtype}), load(Machine))
     return Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
 
 
 def arithmetic() -> pl.DataFrame:
     """The pairs of the condition "result varies", numbered from 0; before there is a table of them, pairs of random cells."""
-    path = Path(f"data/{SUBJECT}/mediation_pairs.parquet")
+    path = Path(f"data/{SUBJECT}/mediation/mediation_pairs.parquet")
     if path.exists():
         chosen = pl.read_parquet(path).filter(pl.col("task") == "arithmetic", pl.col("condition") == "result_varies")
         return chosen.sort("pair").with_columns(pair=pl.int_range(pl.len()))
-    cells, subject, templates = pl.read_parquet("data/cells.parquet"), load_subject(SUBJECT), load(Tasks)
+    cells, subject, templates = pl.read_parquet("data/corpus/cells.parquet"), Subject.named(SUBJECT).settings, load(Tasks)
     prompts, answers = [], []
     for (operator,), part in cells.sort("operator", "op1", "op2").group_by("operator", maintain_order=True):
         for number, template in enumerate(templates.arithmetic):
@@ -72,7 +74,7 @@ def arithmetic() -> pl.DataFrame:
             words = templates.operators[operator].model_dump()
             prompts += [template.format(x=x, y=y, **words) for x, y, _ in drawn.iter_rows()]
             answers += [str(result) for result in drawn["result"]]
-    asked = asking.encode(tokenizer.load(subject.source), prompts, answers, subject.bos)
+    asked = ask.encode(tokenizer.load(subject.source), prompts, answers, subject.bos)
     columns: dict[str, Sequence] = {"pair": range(len(prompts) // 2)}
     for first, front in enumerate(("", "counterfactual_")):
         columns[f"{front}tokens"] = asked.sequences[first::2]

@@ -91,7 +91,7 @@ def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     made = folder.with_suffix(".made")
     with FileLock(folder.with_suffix(".lock")):
         if not made.exists():
-            run_in(copy_project(folder), "python", "-m", "tests.quick_dvc", "repro", "--quiet")
+            run_in(copy_project(folder), "dvc", "repro", "--all-pipelines", "--quiet")
             made.touch()
     return folder
 
@@ -99,7 +99,7 @@ def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 @pytest.fixture(scope="session")
 def page(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report page of the micro project; tests only read it."""
-    from tests.browsing import build, project  # they need what is defined above
+    from tests.report.browsing import build, project  # they need what is defined above
 
     return build(project(micro, tmp_path_factory.mktemp("page") / "project"))
 
@@ -107,7 +107,7 @@ def page(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reader(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
     """Someone who looks at it in a real Chromium."""
-    from tests.browsing import reading
+    from tests.report.browsing import reading
 
     with reading(page, tmp_path_factory.mktemp("profile")) as someone:
         yield someone
@@ -117,7 +117,7 @@ def reader(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
 def close_figures() -> Iterator[None]:
     """Frees the figures that a test has drawn."""
     yield
-    from stages.lib import drawing  # only here: most tests draw nothing
+    from stages.lib.drawing import drawing  # only here: most tests draw nothing
 
     drawing.plt.close("all")
 

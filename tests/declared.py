@@ -1,92 +1,114 @@
-"""What a stage really uses, read from its source, to be held against what dvc.yaml declares for it."""
+"""What a stage really uses, read from its source, to be held against what its chapter's dvc.yaml declares for it."""
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import yaml
 
-from stages.lib.params.sections import key_of
-from tests.report_files import read_by
+from stages.lib.core.settings import files, key_of
+from stages.lib.core.words import CHAPTERS
+from tests.report.report_files import read_by
 
 ROOT = Path(__file__).parents[1]
+RUNNER = ROOT / "stages/lib/sql/stage.py"
 
 
+@cache
 def stages() -> dict[str, dict]:
-    """Every stage of dvc.yaml: name -> its entry, that of a foreach stage being what is done for each."""
-    entries = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    return {name: entry.get("do", entry) for name, entry in entries.items()}
-
-
-def source(stage: str) -> Path:
-    """The file that a stage runs: that of its own name, or runs.py for each of the stages that carry out interventions."""
-    stage = "runs" if stage.endswith("_runs") else stage
-    [path] = [p for p in (ROOT / f"stages/{stage}.py", ROOT / f"stages/{stage}.sql") if p.exists()]
-    return path
-
-
-def modules(stage: str) -> set[str]:
-    """The project's own files that the stage's command runs, itself included."""
-    path = source(stage)
-    start = [path] if path.suffix == ".py" else [ROOT / "stages/lib/sql.py"]
-    found, todo = {path} | read_by(stage), list(start)
-    while todo:
-        current = todo.pop()
-        found.add(current)
-        todo += [p for p in _imports(current) if p not in found]
-    return {str(p.relative_to(ROOT)) for p in found if p.stat().st_size}
-
-
-def _imports(path: Path) -> set[Path]:
-    found: set[Path] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            if name.split(".")[0] == "stages":
-                base = ROOT / name.replace(".", "/")
-                found |= {p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()}
-                found |= {p for parent in base.parents if ROOT in parent.parents for p in [parent / "__init__.py"] if p.exists()}
+    """Every stage: <chapter>/<name>, or its name in the root, -> its entry, that of a foreach stage being what is done for each."""
+    found = {}
+    for file in [ROOT / "dvc.yaml", *(ROOT / "stages" / chapter / "dvc.yaml" for chapter in CHAPTERS)]:
+        for name, entry in yaml.safe_load(file.read_text())["stages"].items():
+            key = name if file.parent == ROOT else f"{file.parent.name}/{name}"
+            found[key] = {"foreach": entry.get("foreach")} | entry.get("do", entry)
     return found
 
 
-def sections(stage: str) -> set[str]:
-    """The sections of params.yaml that a stage reads: load(Section), load_subject(name), load_finetuning(name), or all of them by Params."""
+def source(stage: str) -> Path:
+    """The file that a stage's command runs: a query, or a module."""
+    _, _, module, *arguments = stages()[stage]["cmd"].split()
+    return ROOT / (arguments[0] if arguments and arguments[0].endswith(".sql") else module.replace(".", "/") + ".py")
+
+
+def code(stage: str) -> set[str]:
+    """What of the project's own code the stage's command runs: its file, and of what that imports the folders of lib/, the
+    files that lie alone there, and the folders or files of a chapter. Types of settings are left out: they check values, and
+    never change one."""
     path = source(stage)
-    text = path.read_text()
-    if path.suffix == ".sql":
-        first = {f"{name}.${{key}}": next(iter(_read()[name].values())) for name in ("trajectory", "finetune")}
-        return {name for name in stages()[stage].get("params", []) if any(f"${key}" in text for key in (_read() | first)[name])}
-    if "check(Params" in text:
-        return set(_read())
-    used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
-    if "load_subject(" in text:
-        used.add(f"{subjects_of(stage)}.${{key}}")
+    start = RUNNER if path.suffix == ".sql" else path
+    return {unit(p) for p in {path, *modules(start), *read_by(stage)}}
+
+
+def unit(path: Path) -> str:
+    """What stands in dvc.yaml for a file: the folder of lib/ or of a chapter that it is in, or itself."""
+    return "/".join(path.relative_to(ROOT).parts[:3])
+
+
+def modules(start: Path) -> set[Path]:
+    """The project's modules that one of them runs, itself included."""
+    found: set[Path] = set()
+    todo = [start]
+    while todo:
+        current = todo.pop()
+        if current not in found and (current.name != "settings.py" or current.parent.name == "core"):
+            found.add(current)
+            todo += imports(current)
+    return {path for path in found if path.stat().st_size}
+
+
+@cache
+def imports(path: Path) -> set[Path]:
+    """The project's modules that a file names in its imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "stages":
+            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                base = ROOT / name.replace(".", "/")
+                found |= {p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()}
+    return found
+
+
+def chapter(path: str) -> str | None:
+    """The chapter that a file, of code or data, belongs to: stages/<chapter>/…, data/<chapter>/… or data/<subject>/<chapter>/…."""
+    return next((part for part in Path(path).parts[1:3] if part in CHAPTERS), None)
+
+
+def sections(stage: str) -> set[str]:
+    """The sections of settings that a stage reads: load(Section), Subject.named(name), load_finetuning(name); of a query its $names."""
+    text, entry = source(stage).read_text(), stages()[stage]
+    if source(stage).suffix == ".sql":
+        asked = set(re.findall(r"\$(\w+)", text))
+        return {name for name in declared_sections(stage) if asked & set(_values(name, entry))}
+    used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()} - {"machine"}  # it changes no number
+    if re.search(r"\bSubject\.named\(", text):
+        used.add(f"{_subjects(entry)}.${{key}}")
     return used | ({"finetune.${key}"} if "load_finetuning(" in text else set())
 
 
-def subjects_of(stage: str) -> str:
+def declared_sections(stage: str) -> set[str]:
+    """The sections that dvc.yaml lists for a stage, whatever file they stand in."""
+    found: set[str] = set()
+    for item in stages()[stage].get("params", []):
+        found |= {item} if isinstance(item, str) else {section for listed in item.values() for section in listed}
+    return found
+
+
+def _values(section: str, entry: dict) -> dict:
+    name, _, each = section.partition(".")
+    [values] = [text[name] for file in files(ROOT) if name in (text := yaml.safe_load(file.read_text()))]
+    return next(iter(values.values())) if each else values
+
+
+def _subjects(entry: dict) -> str:
     """The section of params.yaml where a foreach stage finds its subjects: `subjects`, or with others `dumped` or `mediated`."""
-    each = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["foreach"].strip("${}")
+    each = entry["foreach"].strip("${}")
     return "dumped" if each == "trajectory" else each
 
 
-def ablates_to_means(experiment: str) -> bool:
-    """Whether any intervention of the experiment puts in a mean."""
-    [path] = (ROOT / "stages").glob(f"{experiment}_interventions.*")
-    return bool(re.search(r"""['"]mean['"]""", path.read_text()))
-
-
-def _read() -> dict:
-    return yaml.safe_load((ROOT / "params.yaml").read_text())
-
-
 def data_files(stage: str) -> set[str]:
-    """The files below data/ and reports/ that a Python stage names, as patterns with * for what is computed."""
-    text = source(stage).read_text()
-    tree = ast.parse(text)
+    """The files below data/ that a Python stage names: <chapter>/<file>, or data/…."""
+    tree = ast.parse(source(stage).read_text())
     literals = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     return {name for name in literals if re.fullmatch(r"[\w/.-]*\.(parquet|h5|csv|json)", name)}

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib.dictionary import tables
-from stages.lib.sql import Database
+from stages.lib.sql.database import Database
 from tests.micro import ROOT
 
 OPERATORS, LAYERS, NEURONS, HEADS, FIRST = ["add", "subtract"], 3, 6, 2, 1

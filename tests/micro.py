@@ -11,12 +11,16 @@ from typing import Any
 
 import yaml
 
+from stages.lib.core.settings import files
+
 ROOT = Path(__file__).parents[1]
-SHIPPED = yaml.safe_load((ROOT / "params.yaml").read_text())
+FILES = {file.relative_to(ROOT): yaml.safe_load(file.read_text()) for file in files(ROOT)}  # of settings
+SHIPPED = {section: values for sections in FILES.values() for section, values in sections.items()}
 HALFWAY = "abacus-step-00100"
 TUNED = "abacus-three-operands"
 NO_POINTS = dict.fromkeys(f"abacus-step-{step:05}" for step in (250, 500, 1000, 1500, 2000, 3500))
 SETTINGS: dict[str, Any] = {
+    "machine": {"threads": 1},
     "cells": {"largest_operand": 19, "largest_answer": 99},
     "facts": {"countries": 4, "people": 5, "things": 4, "languages": 3, "kinds": 2},
     "tasks": {"largest_word_number": 19, "largest_operand_of_three": 5, "evaluation_prompts": 60},
@@ -54,8 +58,9 @@ SETTINGS: dict[str, Any] = {
         HALFWAY: {"source": "data/models/abacus/step-00100", "step": 100, "last": "abacus"},
         "abacus": {"source": "data/models/abacus/step-00200", "step": 200},
     },
-    "dump": {"threads": 1, "prompts_per_pass": 100, "cells_per_block": 140, "neurons_per_chunk": 8},
-    "runs": {"threads": 1, "rows_per_pass": 600, "memory_mib": 128},
+    "passes": {"prompts_per_pass": 100},
+    "dump": {"cells_per_block": 140, "neurons_per_chunk": 8},
+    "runs": {"rows_per_pass": 600, "memory_mib": 128},
     "probes": {"prompts": 300, "fewest_prompts": 20},
     "pairs": {"pairs_per_split": 10, "seeds": [0, 1]},
     "bootstrap": {"replicates": 50},
@@ -65,8 +70,8 @@ SETTINGS: dict[str, Any] = {
     "neuron_circuits": {"neurons_per_layer": [0, 8, 32], "random_circuits": 1},
     "operator_overlaps": {"ks": [10]},
     "planted": {"neurons": {"exact": 12, "partial": 6, "soft": 6, "mixture": 6, "noise": 20}, "noise_functions": 4},
-    "scores": {"neurons_at_once": 24, "threads": 1},
-    "nulls": {"draws": {"add": 100, "subtract": 100, "multiply": 100, "divide": 100}, "neurons_at_once": 24, "threads": 1},
+    "scores": {"neurons_at_once": 24},
+    "nulls": {"draws": {"add": 100, "subtract": 100, "multiply": 100, "divide": 100}, "neurons_at_once": 24},
     "labels": {"level": 1.0},  # 20 operands are too few to tell heuristics from chance
     "knockouts": {"fewest_neurons": 1, "most_heuristics": 8, "control_draws": 2, "knockout_replicates": 20, "flips": 100},
     "prompt_knockouts": {"neurons_per_layer": [2, 8]},
@@ -78,10 +83,14 @@ SETTINGS: dict[str, Any] = {
     "neuron_overlap": {"overlap_ks": [2, 8, 400]},
     "report": {"neurons_listed": 20, "neurons_drawn": 6, "map_side": 20, "detail_side": 10},
     "spectra": {"components": 4, "neurons_at_once": 24},
-    "explained": {"threads": 1},
     "portraits": {"detail": 10},
     "figures": {"neurons_per_operator": 4},
 }
+
+
+def alone(name: str, **settings: Any) -> dict[str, Any]:
+    """Sections of params.yaml for a project with one subject: the shipped one, but for these settings, under this name."""
+    return {"machine": merged(SHIPPED["machine"], SETTINGS["machine"]), "subjects": {name: SHIPPED["subjects"]["abacus"] | settings}}
 
 
 def merged(base: dict, changes: dict) -> dict:
@@ -97,14 +106,23 @@ def changed(settings: dict[str, Any]) -> dict[str, Any]:
     return whole | {"dumped": both, "mediated": both | whole["finetuned"]}
 
 
+def write_settings(folder: Path, whole: dict[str, Any]) -> None:
+    """Every section into the file in which it stands; those that no file has into params.yaml."""
+    known = {section for sections in FILES.values() for section in sections}
+    for file, sections in FILES.items():
+        here = {section: whole[section] for section in sections if section in whole}
+        more = {section: values for section, values in whole.items() if section not in known} if file == Path("params.yaml") else {}
+        (folder / file).write_text(yaml.safe_dump(here | more, sort_keys=False))
+
+
 def copy_project(folder: Path, settings: dict[str, Any] | None = None) -> Path:
     """The project's files in a new Git repository, with micro settings, without outputs of any stage."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True)
     for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file() and not name.startswith(("data/models", "reports/", "dvc.lock")):
+        if (ROOT / name).is_file() and not name.startswith(("data/models", "reports/")) and not name.endswith("dvc.lock"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
-    (folder / "params.yaml").write_text(yaml.safe_dump(changed(SETTINGS if settings is None else settings), sort_keys=False))
+    write_settings(folder, changed(SETTINGS if settings is None else settings))
     for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "micro"]):
         subprocess.run(["git", *command], cwd=folder, check=True)
     return folder

@@ -44,9 +44,9 @@ def test_a_python_stage_lists_every_file_it_names(stage: str):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_says_what_it_is_and_runs_itself(stage: str):
-    module = f"stages.{stage}" if declared.source(stage).suffix == ".py" else f"stages.lib.sql {stage}"
+    module = f"stages.{stage}" if declared.source(stage).suffix == ".py" else f"stages.lib.sql.database {stage}"
     if stage.endswith("_runs"):
-        module = f"stages.runs {stage.removesuffix('_runs')}"
+        module = f"stages.lib.executor.runs {stage.removesuffix('_runs')}"
     assert STAGES[stage]["desc"]
     pairs = r"( \w+)?" if stage.endswith("_runs") else ""
     assert re.fullmatch(rf"python -m {re.escape(module)}( \$\{{key\}}{pairs})?", STAGES[stage]["cmd"])
@@ -54,7 +54,7 @@ def test_a_stage_says_what_it_is_and_runs_itself(stage: str):
 
 @pytest.mark.parametrize("stage", [s for s in STAGES if s.endswith("_runs")])
 def test_a_stage_of_runs_lists_the_tables_that_its_command_names(stage: str):
-    experiment, _, *pairs = STAGES[stage]["cmd"].removeprefix("python -m stages.runs ").split()
+    experiment, _, *pairs = STAGES[stage]["cmd"].removeprefix("python -m stages.lib.executor.runs ").split()
     tables = {f"data/${{key}}/{name}.parquet" for name in (f"{experiment}_interventions", *(pairs or ["pairs"]))}
     assert {d for d in listed(stage, "deps") if d.endswith(".parquet")} == tables
 
@@ -76,9 +76,10 @@ def imports(path: Path) -> set[str]:
         ("transformers", "stages/lib/model/"),
         ("tokenizers", "stages/lib/model/"),
         ("h5py", "stages/lib/store.py"),
-        ("duckdb", "stages/lib/sql.py"),
-        ("matplotlib", "stages/lib/drawing.py"),
-        ("sqlglot", ("stages/lib/narrowing.py", "stages/lib/summing.py")),
+        ("duckdb", "stages/lib/sql/database.py"),
+        ("matplotlib", "stages/lib/drawing/drawing.py"),
+        ("tqdm", "stages/lib/core/progress.py"),
+        ("sqlglot", ("stages/lib/sql/lazy/join.py", "stages/lib/sql/lazy/group_by.py")),
     ],
 )
 def test_a_heavy_library_has_one_importer(library: str, home: str | tuple[str, ...]):
@@ -91,3 +92,13 @@ def test_lib_imports_no_stage_and_stages_import_no_stage():
     names = {f"stages.{stage}" for stage in STAGES}
     for path in (ROOT / "stages").rglob("*.py"):
         assert not imports(path) & names, path
+
+
+def test_a_class_name_means_one_thing():
+    found: dict[str, list[str]] = {}
+    for path in (ROOT / "stages").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert len(found) > 50
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}

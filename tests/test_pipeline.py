@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import yaml
 
-from stages.lib.sql import connect
+from stages.lib.sql.database import connect
 from tests.conftest import run_in
 from tests.micro import ROOT
 
@@ -41,10 +41,10 @@ def test_no_output_is_kept_twice(micro: Path):
 
 def test_a_stage_run_by_hand_leaves_the_cache_alone(micro_copy: Path):
     run_in(micro_copy, "dvc", "checkout", "--relink")
-    assert (micro_copy / "data/abacus/accuracy.parquet").stat().st_nlink == 2
+    assert (micro_copy / "data/abacus/store/accuracy.parquet").stat().st_nlink == 2
     before = {p: p.read_bytes() for p in (micro_copy / ".dvc/cache").rglob("*") if p.is_file()}
-    run_in(micro_copy, "python", "-m", "stages.lib.sql", "accuracy", "abacus")
-    run_in(micro_copy, "python", "-m", "stages.tasks")
+    run_in(micro_copy, "python", "-m", "stages.lib.sql.database", "accuracy", "abacus")
+    run_in(micro_copy, "python", "-m", "stages.corpus.tasks")
     assert {p: p.read_bytes() for p in before} == before
 
 
@@ -71,15 +71,15 @@ def test_forced_again_every_byte_is_the_same(micro_copy: Path):
 def test_accuracy_is_the_share_of_cells_predicted_right(micro: Path):
     """accuracy.sql against plain counting, and predictions against the activations' cells."""
     database = connect(micro / "data")
-    cells = pl.read_parquet(micro / "data/cells.parquet")
+    cells = pl.read_parquet(micro / "data/corpus/cells.parquet")
     for subject in ("abacus", "planted"):
-        predictions = pl.read_parquet(micro / f"data/{subject}/predictions.parquet")
+        predictions = pl.read_parquet(micro / f"data/{subject}/store/predictions.parquet")
         right = predictions.join(cells, on=["operator", "op1", "op2"], validate="1:1").with_columns(
             hit=pl.col("predicted") == pl.col("result")
         )
         assert (right["hit"].fill_null(False) == right["correct"]).all()
         assert len(right) == len(cells.filter(pl.col("operator").is_in(predictions["operator"].unique().to_list())))
-        for operator, split, accuracy, count in pl.read_parquet(micro / f"data/{subject}/accuracy.parquet").drop("subject").rows():
+        for operator, split, accuracy, count in pl.read_parquet(micro / f"data/{subject}/store/accuracy.parquet").drop("subject").rows():
             part = right.filter(pl.col("operator") == operator, pl.col("split") == split)
             assert count == len(part)
             assert accuracy == pytest.approx(part["hit"].fill_null(False).mean(), abs=1e-12)
@@ -91,7 +91,7 @@ def test_accuracy_is_the_share_of_cells_predicted_right(micro: Path):
 
 def test_variances_are_those_of_the_stored_activations(micro: Path):
     database = connect(micro / "data")
-    variances = pl.read_parquet(micro / "data/abacus/neuron_variances.parquet")
+    variances = pl.read_parquet(micro / "data/abacus/store/neuron_variances.parquet")
     for operator in ("add", "multiply"):
         first = variances.filter(pl.col("operator") == operator, pl.col("rank") == 1).row(0, named=True)
         values = database.sql(
@@ -125,12 +125,14 @@ def digests(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("victim", ["add", "multiply"])
 def test_a_killed_dump_leaves_no_half_file_and_starts_clean(micro: Path, micro_copy: Path, victim: str):
-    stores = micro_copy / "data/abacus/activations"
-    expected = digests(micro / "data/abacus/activations")
+    stores = micro_copy / "data/abacus/store/activations"
+    expected = digests(micro / "data/abacus/store/activations")
     for path in stores.iterdir():
         path.unlink()
     environment = {**os.environ, "PYTHONPATH": str(micro_copy), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-m", "stages.dump", "abacus"], cwd=micro_copy, env=environment, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stages.store.dump", "abacus"], cwd=micro_copy, env=environment, stderr=subprocess.DEVNULL
+    )
     while not (stores / f"{victim}.partial").exists() and process.poll() is None:
         pass
     process.send_signal(signal.SIGKILL)
@@ -144,7 +146,7 @@ def test_a_killed_dump_leaves_no_half_file_and_starts_clean(micro: Path, micro_c
 
 
 def test_a_changed_query_reruns_only_what_needs_it(micro_copy: Path):
-    query = micro_copy / "stages/accuracy.sql"
+    query = micro_copy / "stages/store/accuracy.sql"
     query.write_text("-- a remark\n" + query.read_text())
     printed = run_in(micro_copy, "dvc", "repro").stdout
     ran = re.findall(r"Running stage '([^']+)'", printed)
@@ -153,9 +155,9 @@ def test_a_changed_query_reruns_only_what_needs_it(micro_copy: Path):
     assert shown == "report"  # which shows the query's text
 
 
-@pytest.mark.parametrize("text", ["select * from facts", "select * from read_parquet('data/facts.parquet')"])
+@pytest.mark.parametrize("text", ["select * from facts", "select * from read_parquet('data/corpus/facts.parquet')"])
 def test_a_query_stage_sees_only_what_it_declares(micro_copy: Path, text: str):
-    (micro_copy / "stages/accuracy.sql").write_text(text)
-    done = run_in(micro_copy, sys.executable, "-m", "stages.lib.sql", "accuracy", "abacus", check=False)
+    (micro_copy / "stages/store/accuracy.sql").write_text(text)
+    done = run_in(micro_copy, sys.executable, "-m", "stages.lib.sql.database", "accuracy", "abacus", check=False)
     assert done.returncode != 0
     assert "facts" in done.stderr

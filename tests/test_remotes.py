@@ -109,11 +109,13 @@ def test_push_pull_and_rerun_of_the_last_query(micro_copy: Path, tmp_path: Path,
     clone = fresh_clone(micro_copy, tmp_path / "clone", remote)
     assert present(clone) == set()
 
-    run_in(clone, "dvc", "pull", "data/abacus/activations/add.h5")
+    run_in(clone, "dvc", "pull", "data/abacus/store/activations/add.h5")
     assert present(clone) == {"abacus/activations/add.h5"}
-    assert (clone / "data/abacus/activations/add.h5").read_bytes() == (micro_copy / "data/abacus/activations/add.h5").read_bytes()
+    assert (clone / "data/abacus/store/activations/add.h5").read_bytes() == (
+        micro_copy / "data/abacus/store/activations/add.h5"
+    ).read_bytes()
 
-    query = clone / "stages/accuracy.sql"
+    query = clone / "stages/store/accuracy.sql"
     query.write_text("-- a remark\n" + query.read_text())
     printed = run_in(clone, "dvc", "repro", "--allow-missing", "--pull", "accuracy@abacus").stdout
     assert re.findall(r"Running stage '([^']+)'", printed) == ["accuracy@abacus"]
@@ -130,12 +132,12 @@ def test_push_pull_and_rerun_of_the_last_query(micro_copy: Path, tmp_path: Path,
 
 def test_a_pulled_file_whose_bytes_are_wrong_is_refused(micro_copy: Path, tmp_path: Path, sftp):
     configure(micro_copy, sftp)
-    run_in(micro_copy, "dvc", "push", "data/abacus/accuracy.parquet")
-    content = (micro_copy / "data/abacus/accuracy.parquet").read_bytes()
+    run_in(micro_copy, "dvc", "push", "data/abacus/store/accuracy.parquet")
+    content = (micro_copy / "data/abacus/store/accuracy.parquet").read_bytes()
     [stored] = [p for p in (tmp_path / "storage").rglob("*") if p.is_file() and p.read_bytes() == content]
     stored.chmod(0o644)
     stored.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     clone = fresh_clone(micro_copy, tmp_path / "clone", sftp)
-    done = run_in(clone, "dvc", "pull", "data/abacus/accuracy.parquet", check=False)
+    done = run_in(clone, "dvc", "pull", "data/abacus/store/accuracy.parquet", check=False)
     assert done.returncode != 0
-    assert not (clone / "data/abacus/accuracy.parquet").exists()
+    assert not (clone / "data/abacus/store/accuracy.parquet").exists()

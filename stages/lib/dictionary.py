@@ -14,10 +14,10 @@ COLUMN = re.compile(r"^(\w+) {2,}([A-Z]+(?:\([^)]*\))?(?:\[\d*\])?) {2,}(.+)$")
 
 @dataclass(frozen=True)
 class Table:
-    """A table's meaning, the stage that makes it, and its columns: name -> (type, meaning)."""
+    """A table's meaning, the file of the stage that makes it, and its columns: name -> (type, meaning)."""
 
     name: str
-    stage: str
+    path: Path
     meaning: str
     columns: dict[str, tuple[str, str]]
 
@@ -25,19 +25,19 @@ class Table:
 def tables(stages: Path = Path("stages")) -> dict[str, Table]:
     """Every documented table, by name."""
     found: dict[str, Table] = {}
-    for path in sorted(stages.glob("*.sql")):
+    for path in sorted(stages.glob("*/*.sql")):
         head = re.match(r"(--[^\n]*\n)+", path.read_text())
         lines = [line.removeprefix("--").strip() for line in (head.group() if head else "").splitlines()]
-        found[path.stem] = _table(path.stem, path.stem, lines)
-    for path in sorted(stages.glob("*.py")):
+        found[path.stem] = _table(path.stem, path, lines)
+    for path in sorted(stages.rglob("*.py")):
         text = ast.get_docstring(ast.parse(path.read_text())) or ""
         for section in re.split(r"^Table ", text, flags=re.MULTILINE)[1:]:
             name, body = section.split(":", 1)
-            found[name] = _table(name, path.stem, [line.strip() for line in body.splitlines()])
+            found[name] = _table(name, path, [line.strip() for line in body.splitlines()])
     return dict(sorted(found.items()))
 
 
-def _table(name: str, stage: str, lines: list[str]) -> Table:
+def _table(name: str, path: Path, lines: list[str]) -> Table:
     meaning: list[str] = []
     columns: dict[str, tuple[str, str]] = {}
     for line in lines:
@@ -45,4 +45,4 @@ def _table(name: str, stage: str, lines: list[str]) -> Table:
             columns[column[1]] = (column[2], column[3])
         elif line and not columns:
             meaning.append(line)
-    return Table(name, stage, " ".join(meaning), columns)
+    return Table(name, path, " ".join(meaning), columns)

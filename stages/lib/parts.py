@@ -1,18 +1,19 @@
 """Parts of a long stage's output, kept while it runs, so that an interrupted stage goes on where it stopped.
 
-They lie beside the output in <output>.parts/, under a key of everything that they depend on; parts under another key are
-removed, and all of them are once the output is written.
+They lie beside the output in <output>.parts/, under a key of everything that they depend on (`digest`, which also keys a training run's
+state); parts under another key are removed, and all of them are once the output is written.
 """
 
 import hashlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import polars as pl
 from pyarrow.parquet import ParquetWriter
 
-from stages.lib.files import replacing, write_table
+from stages.lib.core.files import replacing, write_table
 
 
 class Parts:
@@ -45,9 +46,20 @@ class Parts:
         return self.folder / f"{number:06}.parquet"
 
 
-def digest(files: Iterable[Path], *facts: object) -> str:
-    """SHA-256 over the contents of files, in order of their names, and over whatever else matters."""
+def digest(of: Iterable[Path | ModuleType], *facts: object) -> str:
+    """SHA-256 over the contents of files, in order of their names, and over whatever else matters.
+
+    of: files; folders, for all files in them; modules, for their code, that of a package for all modules in it.
+    """
     whole = hashlib.sha256(repr(facts).encode())
-    for file in sorted(files):
-        whole.update(str(file).encode() + b"\0" + file.read_bytes())
+    for file in sorted({file for one in of for file in _files(one)}):
+        with file.open("rb") as stream:
+            whole.update(str(file).encode() + b"\0" + hashlib.file_digest(stream, "sha256").digest())
     return whole.hexdigest()
+
+
+def _files(of: Path | ModuleType) -> Iterator[Path]:
+    path = of if isinstance(of, Path) else Path(str(of.__file__))
+    if path.name == "__init__.py" and isinstance(of, ModuleType):
+        path = path.parent
+    yield from (file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts) if path.is_dir() else [path]

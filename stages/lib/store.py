@@ -15,7 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from stages.lib.files import replacing
+from stages.lib.core.files import replacing
 
 
 class StoreError(RuntimeError):
@@ -47,6 +47,7 @@ class LayerWriter:
         dtype: str,
         chunk: tuple[int, ...],
         attributes: Mapping[str, str],
+        *,
         columns: Mapping[str, np.ndarray] | None = None,
     ):
         self.dtype = np.dtype(dtype)

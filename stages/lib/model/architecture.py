@@ -24,7 +24,7 @@ class ArchitectureError(ValueError):
 
 
 @dataclass(frozen=True)
-class Layer:
+class DecoderLayer:
     """One decoder layer: its two output projections, whose inputs are the neurons' activations and the heads' outputs."""
 
     block: nn.Module
@@ -38,7 +38,7 @@ class Layer:
 class Architecture:
     """A model's layers and sizes. neurons: per MLP; heads x head_width: input of the attention's output projection."""
 
-    layers: list[Layer]
+    layers: list[DecoderLayer]
     final_norm: Any  # a module; norms of all architectures share no class
     unembedding: nn.Linear
     width: int
@@ -68,7 +68,7 @@ def find(model: PreTrainedModel) -> Architecture:
     return Architecture(layers, norms[-1], model.get_output_embeddings(), width, neurons, heads, inner // heads)
 
 
-def _layer(block: nn.Module, order: list[nn.Module], index: int) -> Layer:
+def _layer(block: nn.Module, order: list[nn.Module], index: int) -> DecoderLayer:
     parts = [child for child in block.children() if any(isinstance(m, LINEAR) for m in child.modules())]
     mlps = [part for part in parts if len(inspect.signature(part.forward).parameters) == 1]
     attentions = [part for part in parts if part not in mlps]
@@ -80,7 +80,7 @@ def _layer(block: nn.Module, order: list[nn.Module], index: int) -> Layer:
         raise ArchitectureError(
             f"layer {index}: {type(mlps[0]).__name__} holds {len(mlp_linears)} linear maps; mixtures of experts are not supported"
         )
-    return Layer(block, mlps[0], attentions[0], _last_linear(mlps[0], order), _last_linear(attentions[0], order))
+    return DecoderLayer(block, mlps[0], attentions[0], _last_linear(mlps[0], order), _last_linear(attentions[0], order))
 
 
 def _last_linear(part: nn.Module, order: list[nn.Module]) -> nn.Linear | Conv1D:
@@ -114,7 +114,7 @@ def in_features(linear: nn.Linear | Conv1D) -> int:
     return linear.weight.shape[0] if isinstance(linear, Conv1D) else linear.weight.shape[1]
 
 
-def value_vectors(layer: Layer) -> torch.Tensor:
+def value_vectors(layer: DecoderLayer) -> torch.Tensor:
     """What each neuron writes into the residual stream: (neurons, width)."""
     weight = layer.mlp_out.weight
     return weight if isinstance(layer.mlp_out, Conv1D) else weight.T

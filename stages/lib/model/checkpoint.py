@@ -9,8 +9,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from stages.lib.model import architecture
+from stages.lib.model.float64 import widen
 from stages.lib.model.tokenizer import existing
-from stages.lib.model.wide import widen
+from stages.lib.settings import Machine
+from stages.lib.subject import SubjectSettings
 
 logging.disable_progress_bar()
 
@@ -23,13 +25,18 @@ class Checkpoint:
     architecture: architecture.Architecture
 
 
+def of(settings: SubjectSettings, machine: Machine) -> Checkpoint:
+    """A subject's model, on this machine. Raises as `load` does."""
+    return load(settings.source, settings.dtype, machine.device, machine.threads)
+
+
 def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoint:
     """The model saved in `folder`, in evaluation mode. dtype: float32, float16, bfloat16 or float64.
 
     Raises FileNotFoundError where the folder is missing, ArchitectureError where its parts cannot be found.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but torch sees no GPU here; set device: cpu in params.yaml")
+        raise ValueError("device is cuda, but torch sees no GPU here; set machine.device: cpu in params.yaml")
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(
         existing(folder), dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True, attn_implementation="eager"

@@ -1,0 +1,94 @@
+-- What silencing all neurons of a heuristic does to the prompts it is about, and to those it is not about (Sec. 4, Fig. 7).
+-- A prompt is associated with a heuristic if its cell satisfies it; all other prompts of the operator are not. Every prompt is one the
+-- subject answers correctly; one that several draws of pairs have counts in each. Intervals are of the bootstrap over seeds and prompts.
+--
+-- subject                     VARCHAR  the model
+-- operator                    VARCHAR  add, subtract, multiply or divide
+-- membership                  VARCHAR  how the heuristic's neurons are counted: label, called or scored, as in heuristic_neurons
+-- heuristic                   VARCHAR  whose neurons are silenced
+-- ablation                    VARCHAR  zero or mean: what their activations become at the last position
+-- arm                         VARCHAR  heuristic, or control: as many random neurons of other heuristics only, mean of all draws
+-- neurons                     INTEGER  neurons that are silenced together
+-- prompts_associated          INTEGER  evaluation prompts of the operator that satisfy the heuristic
+-- prompts_other               INTEGER  evaluation prompts of the operator that do not
+-- accuracy_associated         DOUBLE   share of associated prompts still answered correctly, 0 to 1; null where there is none
+-- associated_low              DOUBLE   lower end of its interval
+-- associated_high             DOUBLE   upper end
+-- accuracy_other              DOUBLE   share of the others still answered correctly
+-- other_low                   DOUBLE   lower end of its interval
+-- other_high                  DOUBLE   upper end
+-- accuracy_associated_before  DOUBLE   share of associated prompts answered correctly with nothing silenced
+-- accuracy_other_before       DOUBLE   of the others
+-- dissociation                DOUBLE   loss of accuracy on associated prompts - loss on the others; 1: the neurons do this job, and no other
+-- dissociation_low            DOUBLE   lower end of its interval
+-- dissociation_high           DOUBLE   upper end
+-- logit_change_associated     DOUBLE   mean change of the answer's logit above the mean logit, after - before, on associated prompts
+-- logit_change_other          DOUBLE   on the others
+-- logit_dissociation          DOUBLE   logit_change_other - logit_change_associated
+with
+    interventions as (  -- one row per patch there
+        select distinct intervention, operator, membership, heuristic, replacement as ablation, arm, neurons from knockout_interventions
+    ),
+    answers as (from answers_of('knockout')),
+    clean as (
+        select pair, correct as correct_before, logit as logit_before
+        from answers join interventions using (intervention) where arm = 'none'
+    ),
+    compared as (  -- a control's draws are averaged prompt by prompt
+        select
+            interventions.operator, membership, interventions.heuristic, ablation, arm, neurons, pair,
+            (associated.pair is not null)::integer as about,
+            avg(correct) as correct, any_value(correct_before) as before, avg(logit - logit_before) as logit_change
+        from answers
+        join interventions using (intervention)
+        join clean using (pair)
+        left join prompt_associations as associated
+            on (associated.operator, associated.heuristic, associated.pair)
+                = (interventions.operator, interventions.heuristic, answers.pair)
+        where arm <> 'none'
+        group by all
+    ),
+    measured as (
+        select
+            operator, membership, heuristic, ablation, arm, neurons,
+            sum(about)::integer as associated, count(*)::integer as prompts,
+            avg(correct) filter (about = 1) as accuracy_associated, avg(correct) filter (about = 0) as accuracy_other,
+            avg(before) filter (about = 1) as associated_before, avg(before) filter (about = 0) as other_before,
+            avg(logit_change) filter (about = 1) as logit_associated, avg(logit_change) filter (about = 0) as logit_other,
+            list(about::double order by pair) as abouts,
+            list(about * correct order by pair) as right_associated,
+            list((1 - about) * correct order by pair) as right_other,
+            list(about * (before - correct) order by pair) as lost_associated,
+            list((1 - about) * (before - correct) order by pair) as lost_other
+        from compared group by all
+    ),
+    drawn as (
+        select
+            operator, membership, heuristic, ablation, arm,
+            nullif(list_dot_product(abouts, weights), 0) as n, nullif(prompts - list_dot_product(abouts, weights), 0) as m,
+            list_dot_product(right_associated, weights) / n as associated, list_dot_product(right_other, weights) / m as other,
+            list_dot_product(lost_associated, weights) / n - list_dot_product(lost_other, weights) / m as dissociation
+        from measured join bootstrap('evaluation') using (operator)
+        where replicate < $knockout_replicates
+    ),
+    intervals as (
+        select
+            operator, membership, heuristic, ablation, arm,
+            percentile_interval(associated, $confidence) as associated,
+            percentile_interval(other, $confidence) as other,
+            percentile_interval(dissociation, $confidence) as dissociation
+        from drawn group by all
+    )
+select
+    $subject as subject, operator, membership, heuristic, ablation, arm, neurons,
+    measured.associated as prompts_associated, prompts - measured.associated as prompts_other,
+    accuracy_associated, intervals.associated[1] as associated_low, intervals.associated[2] as associated_high,
+    accuracy_other, intervals.other[1] as other_low, intervals.other[2] as other_high,
+    associated_before as accuracy_associated_before, other_before as accuracy_other_before,
+    associated_before - accuracy_associated - (other_before - accuracy_other) as dissociation,
+    intervals.dissociation[1] as dissociation_low, intervals.dissociation[2] as dissociation_high,
+    logit_associated as logit_change_associated, logit_other as logit_change_other,
+    logit_other - logit_associated as logit_dissociation
+from measured
+join intervals using (operator, membership, heuristic, ablation, arm)
+order by operator, membership, heuristic, ablation, arm

@@ -1,0 +1,78 @@
+-- Does silencing one neuron hurt the prompts that its heuristic is about more than the rest? Neuron by neuron, what a reviewer asked for.
+-- The null is every neuron of the same layer that stands for some heuristic but not for this one, silenced alone just as well.
+--
+-- subject                  VARCHAR   the model
+-- operator                 VARCHAR   add, subtract, multiply or divide
+-- layer                    SMALLINT  decoder layer, from 0
+-- neuron                   INTEGER   the silenced neuron of the layer's MLP, from 0
+-- heuristic                VARCHAR   one that it stands for
+-- membership               VARCHAR   label, called or scored: the strictest way of counting by which it does
+-- ablation                 VARCHAR   zero or mean
+-- prompts_associated       BIGINT    evaluation prompts that satisfy the heuristic
+-- prompts_other            BIGINT    that do not
+-- logit_change_associated  DOUBLE    mean change of the answer's logit above the mean logit, on associated prompts
+-- logit_change_other       DOUBLE    on the others
+-- lost_associated          DOUBLE    share of associated prompts that are answered wrongly now, but rightly before
+-- lost_other               DOUBLE    share of the others
+-- selectivity              DOUBLE    logit_change_other - logit_change_associated: positive where the heuristic's own prompts are hurt more
+-- null_neurons             BIGINT    neurons of the null
+-- null_mean                DOUBLE    their mean selectivity on the same prompts; null without any
+-- null_deviation           DOUBLE    its standard deviation
+-- p_value                  DOUBLE    (1 + neurons of the null that are as selective) / (1 + null_neurons)
+with
+    answers as (from answers_of('neuron_knockout')),
+    clean as (
+        select pair, correct, logit
+        from answers join neuron_knockout_interventions using (intervention) where component = 'none'
+    ),
+    changes as (
+        select
+            operator, layer, units[1] as neuron, replacement as ablation, pair,
+            answers.logit - clean.logit as logit, greatest(clean.correct - answers.correct, 0) as lost
+        from answers
+        join neuron_knockout_interventions using (intervention)
+        join clean using (pair)
+        where component = 'neuron'
+    ),
+    totals as (
+        select operator, layer, neuron, ablation, count(*) as n, sum(logit) as logit, sum(lost) as lost from changes group by all
+    ),
+    members as (
+        select operator, layer, neuron, heuristic,
+            arg_min(membership, case membership when 'label' then 1 when 'called' then 2 else 3 end) as membership
+        from heuristic_neurons group by all
+    ),
+    tried as (  -- each heuristic with each neuron of the layers in which some neuron stands for it
+        select distinct operator, heuristic, layer from members
+    ),
+    own as (
+        select operator, layer, neuron, heuristic, ablation, count(*) as n, sum(logit) as logit, sum(lost) as lost
+        from changes
+        join prompt_associations using (operator, pair)
+        join tried using (operator, heuristic, layer)
+        group by all
+    ),
+    selective as (
+        select
+            own.operator, own.layer, own.neuron, heuristic, own.ablation, own.n as associated, totals.n - own.n as other,
+            own.logit / own.n as logit_associated, (totals.logit - own.logit) / nullif(totals.n - own.n, 0) as logit_other,
+            own.lost / own.n as lost_associated, (totals.lost - own.lost) / nullif(totals.n - own.n, 0) as lost_other,
+            logit_other - logit_associated as selectivity, membership
+        from own
+        join totals using (operator, layer, neuron, ablation)
+        left join members using (operator, layer, neuron, heuristic)
+    ),
+    nulls as (
+        select operator, layer, heuristic, ablation, count(*) as neurons, avg(selectivity) as mean, stddev_samp(selectivity) as deviation,
+            list(selectivity order by selectivity) as selectivities
+        from selective where membership is null group by all
+    )
+select
+    $subject as subject, operator, layer, neuron, heuristic, membership, ablation, associated as prompts_associated, other as prompts_other,
+    logit_associated as logit_change_associated, logit_other as logit_change_other, lost_associated, lost_other, selectivity,
+    coalesce(neurons, 0) as null_neurons, mean as null_mean, deviation as null_deviation,
+    (1 + len(list_filter(coalesce(selectivities, []), lambda s: s >= selectivity))) / (1 + null_neurons) as p_value
+from selective
+left join nulls using (operator, layer, heuristic, ablation)
+where membership is not null and selectivity is not null
+order by operator, layer, neuron, heuristic, ablation

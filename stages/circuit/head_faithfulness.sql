@@ -1,0 +1,52 @@
+-- How much of the model's answer each circuit of heads recovers (Eq. 2, Fig. 11).
+-- Eq. 2's normalised logit is taken on logits centred over the vocabulary, since it changes when all logits shift.
+--
+-- subject         VARCHAR   the model
+-- operator        VARCHAR   add, subtract, multiply or divide
+-- circuit         VARCHAR   everything, nothing, effect, logit_effect or random
+-- heads           SMALLINT  heads in the circuit
+-- seed            INTEGER   of a random order; null otherwise
+-- faithfulness    DOUBLE    (mean NL of the circuit - of nothing) / (of everything - of nothing); null where these two are equal
+-- mean_of_ratios  DOUBLE    mean of each prompt's ratio, as the study's code has it; prompts whose ratio divides by 0 left out
+-- ci_low          DOUBLE    lower end of the faithfulness's bootstrap interval, over seeds and prompts
+-- ci_high         DOUBLE    upper end
+-- accuracy        DOUBLE    share of prompts answered correctly, 0 to 1
+-- prompts         BIGINT    how many prompts that is a share of
+with
+    circuits as (select distinct intervention, operator, circuit, heads, seed from head_circuit_interventions),
+    normalised as (  -- where all logits are equal nothing speaks for the answer
+        select intervention, pair, correct, coalesce(normal_logit(runs), 0) as logit from runs
+    ),
+    ends as (  -- both ends of the scale, for each prompt
+        select
+            pair,
+            any_value(logit) filter (where circuit = 'everything') as everything,
+            any_value(logit) filter (where circuit = 'nothing') as nothing
+        from normalised join circuits using (intervention)
+        where circuit in ('everything', 'nothing')
+        group by pair
+    ),
+    measured as (
+        select
+            intervention,
+            faithfulness(avg(logit), avg(nothing), avg(everything)) as faithfulness,
+            avg(faithfulness(logit, nothing, everything)) as mean_of_ratios,
+            avg(correct::integer) as accuracy, count(*) as prompts,
+            list(logit - nothing order by pair) as recovered, list(everything - nothing order by pair) as whole
+        from normalised join ends using (pair)
+        group by intervention
+    ),
+    intervals as (
+        select
+            intervention,
+            percentile_interval(list_dot_product(recovered, weights) / nullif(list_dot_product(whole, weights), 0), $confidence) as ends
+        from measured join circuits using (intervention) join bootstrap('evaluation') using (operator)
+        group by intervention
+    )
+select
+    $subject as subject, operator, circuit, heads, seed, faithfulness, mean_of_ratios,
+    intervals.ends[1] as ci_low, intervals.ends[2] as ci_high, accuracy, prompts
+from circuits
+join measured using (intervention)
+left join intervals using (intervention)
+order by intervention

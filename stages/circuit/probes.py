@@ -1,0 +1,115 @@
+"""Asks how well a linear map reads the answer from the residual stream, by layer and position (the study's Fig. 3).
+
+Reads data/<subject>/store/prompts.parquet, predictions.parquet and the subject's weights; writes data/<subject>/circuit/probes.parquet.
+The prompts are those answered correctly, or a sample of them; each keeps its own answer (the published code shuffles the
+answers at all positions but one: our control beside the probe). The probe is a linear discriminant analysis, see
+stages/circuit/discriminant.py; an operator with too few correct answers has none. Streams of `layers_at_once` layers are
+in memory in float32 (20,000 prompts x 4 positions x width 128 x 4 bytes = 41 MB a layer); a deeper model runs its prompts
+again for the next layers.
+
+Table probes: how often a linear probe of the residual stream names the answer
+    subject            VARCHAR   the model
+    operator           VARCHAR   add, subtract, multiply or divide
+    layer              SMALLINT  decoder layer, from 0; the probe reads the stream that leaves it
+    position           VARCHAR   role of the token at which it is read: op1, operator, op2 or last
+    accuracy           DOUBLE    share of the test prompts whose answer the probe names, 0 to 1; null where there are too few
+    shuffled_accuracy  DOUBLE    the same with the answers shuffled among the prompts before the probe is made, a control
+    majority_accuracy  DOUBLE    share of the test prompts whose answer is the most frequent one of the training prompts, a control
+    answers            INTEGER   different answers among the training prompts, those the probe can name
+    prompts            BIGINT    test prompts
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stages.circuit import discriminant, streams
+from stages.circuit.settings import Probes
+from stages.lib.core import progress
+from stages.lib.core.files import write_table
+from stages.lib.core.settings import load
+from stages.lib.core.words import ROLES
+from stages.lib.model import checkpoint
+from stages.lib.settings import Machine, Passes
+from stages.lib.subject import Subject
+
+COLUMNS = {
+    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "position": pl.String, "accuracy": pl.Float64,
+    "shuffled_accuracy": pl.Float64, "majority_accuracy": pl.Float64, "answers": pl.Int32, "prompts": pl.Int64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Prompts of an operator in random order, the first `tests` of which are for testing.
+
+    tokens: (prompts, token positions); positions: of ROLES; answers, shuffled: (prompts,), the latter without relation to the prompts.
+    """
+
+    operator: str
+    tokens: np.ndarray
+    positions: list[int]
+    answers: np.ndarray
+    shuffled: np.ndarray
+    tests: int
+
+    @classmethod
+    def draw(cls, operator: str, prompts: pl.DataFrame, settings: Probes) -> "Sample":
+        """A sample of `prompts`, the operator's correctly answered ones."""
+        generator = np.random.default_rng(settings.seed)
+        drawn = prompts.sort("op1", "op2")[generator.permutation(len(prompts))[: settings.prompts]]
+        answers = np.array(drawn["answer_token"].to_list(), np.int64)
+        tokens = np.array(drawn["tokens"].to_list(), np.int64)
+        positions = [drawn[f"{role}_position"][0] if len(drawn) else 0 for role in ROLES]
+        return cls(operator, tokens, positions, answers, generator.permutation(answers), len(drawn) * settings.test_percent // 100)
+
+    @property
+    def majority(self) -> float:
+        values, counts = np.unique(self.answers[self.tests :], return_counts=True)
+        return float((self.answers[: self.tests] == values[counts.argmax()]).mean())
+
+
+def main(name: str) -> None:
+    subject, passes, settings = Subject.named(name), load(Passes), load(Probes)
+    predictions = subject.table("store/predictions.parquet").filter("correct").select("operator", "op1", "op2")
+    prompts = subject.table("store/prompts.parquet").join(predictions, on=["operator", "op1", "op2"])
+    samples = [Sample.draw(o, prompts.filter(pl.col("operator") == o), settings) for o in subject.settings.operators]
+    loaded = checkpoint.of(subject.settings, load(Machine))
+    layers = range(len(loaded.architecture.layers))
+    rows: list[tuple] = []
+    with progress.bar(total=sum(len(s.answers) for s in samples) * len(layers), desc=f"probes {name}", unit="prompt-layer") as bar:
+        for sample in samples:
+            answers, key = len(np.unique(sample.answers[sample.tests :])), (name, sample.operator)
+            if len(sample.answers) < settings.fewest_prompts:
+                rows += [(*key, layer, role, None, None, None, answers, sample.tests) for layer in layers for role in ROLES]
+                continue
+            for layer, role, real, shuffled in probe(loaded, sample, settings, passes.prompts_per_pass):
+                rows.append((*key, layer, role, real, shuffled, sample.majority, answers, sample.tests))
+                bar.update(len(sample.answers) if role == "last" else 0)
+    frame = pl.DataFrame(rows, schema=COLUMNS, orient="row")
+    order = pl.col("position").replace_strict(ROLES, range(len(ROLES)))
+    write_table(frame.sort("operator", "layer", order), subject.path("circuit/probes.parquet"))
+
+
+def probe(
+    loaded: checkpoint.Checkpoint, sample: Sample, settings: Probes, prompts_per_pass: int
+) -> Iterator[tuple[int, str, float, float]]:
+    """Yields (layer, role, accuracy, accuracy on shuffled answers) for every layer and role."""
+    found = loaded.architecture
+    for start in range(0, len(found.layers), settings.layers_at_once):
+        group = range(start, min(start + settings.layers_at_once, len(found.layers)))
+        into = {layer: np.empty((len(ROLES), len(sample.tokens), found.width), np.float32) for layer in group}
+        for _ in streams.streams(loaded, sample.tokens, sample.positions, prompts_per_pass, into):
+            pass
+        for layer, stream in into.items():
+            for role, features in zip(ROLES, stream, strict=True):
+                labels = [sample.answers, sample.shuffled]
+                real, shuffled = discriminant.probe(features, labels, sample.tests, settings.shrinkage, loaded.model.device)
+                yield layer, role, real, shuffled
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

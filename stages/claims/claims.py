@@ -1,0 +1,87 @@
+"""Keeps score: every checkable statement of both studies, and what this subject's tables say of it.
+
+Reads stages/lib/claims.yaml, where each statement stands with its published value and the query that measures it, and the tables
+that the queries name; writes data/<subject>/claims/claims.parquet.
+
+Table claims: one row per statement, and per operator where it is about each
+    subject            VARCHAR  the model that was measured
+    claim              VARCHAR  its short name
+    operator           VARCHAR  add, subtract, multiply or divide; null for all of them
+    source             VARCHAR  study (heuristics or mediation) and place
+    statement          VARCHAR  what is said, and what is measured in brackets
+    published          DOUBLE   the study's value; null where it gives none
+    published_subject  VARCHAR  of which model
+    measured           DOUBLE   of this subject; null where it cannot be
+    ci_low             DOUBLE   lower end of its interval, or least value over layers or pairs; null where there is none
+    ci_high            DOUBLE   upper end
+    verdict            VARCHAR  reproduced, not reproduced, or not testable here
+    query              VARCHAR  gives measured, for `bag -p subject=<subject>`; where there is none, what is missing
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from stages.lib.core.files import write_table
+from stages.lib.core.words import CHAPTERS, OPERATORS
+from stages.lib.sql.database import Database, subject_files
+from stages.lib.subject import Subject
+
+STAGES = Path(__file__).parents[1]
+TABLES = [
+    "store/architecture.parquet", "circuit/attention_sources.parquet", "circuit/circuit_heads.parquet", "heuristics/classified_share.parquet", "bag/failure_controls.parquet",
+    "bag/failure_tests.parquet", "neurons/faithfulness.parquet", "mediation/finetuned", "bag/knockout_tests.parquet", "bag/knockouts_by_neuron.parquet",
+    "bag/knockouts_by_prompt.parquet", "circuit/late_layers.parquet", "mediation/mediation_effects.parquet", "mediation/neuron_overlap.parquet",
+    "neurons/operator_overlaps.parquet", "circuit/probes.parquet", "mediation/relative_importance.parquet", "circuit/smallest_circuits.parquet", "trajectory/trajectory",
+]  # fmt: skip
+VERDICTS = {True: "reproduced", False: "not reproduced", None: "not testable here"}
+SCHEMA = {
+    "subject": pl.String, "claim": pl.String, "operator": pl.String, "source": pl.String, "statement": pl.String, "published": pl.Float64,
+    "published_subject": pl.String, "measured": pl.Float64, "ci_low": pl.Float64, "ci_high": pl.Float64, "verdict": pl.String,
+    "query": pl.String,
+}  # fmt: skip
+
+
+def main(name: str) -> None:
+    subject = Subject.named(name)
+    database = Database(subject_files(subject.name, [Path(table).stem for table in TABLES]), threads=1)
+    rows = [row for entry in listed() for row in judged(entry, database, subject.name)]
+    write_table(pl.DataFrame(rows, schema=SCHEMA, orient="row"), subject.path("claims/claims.parquet"))
+
+
+def listed() -> list[dict[str, Any]]:
+    """Every statement, chapter by chapter, as the chapter's claims.yaml has it."""
+    files = (STAGES / chapter / "claims.yaml" for chapter in CHAPTERS)
+    return [entry for file in files if file.exists() for entry in yaml.safe_load(file.read_text())]
+
+
+def judged(entry: dict[str, Any], database: Database, subject: str) -> list[dict[str, Any]]:
+    """The rows of one statement: of the operators that the query or the study speaks of, in order; of all where neither names one.
+
+    A query of a table that nobody made, its `needs`, is not asked.
+    """
+    published = dict(entry["published"])
+    of = published.pop("of")
+    testable = "query" in entry and entry.get("needs") in (None, *database.tables())
+    asked = database.sql(entry["query"], subject=subject).pl().rows(named=True) if testable else []
+    measured = {row["operator"]: row for row in asked}
+    if len(measured) < len(asked):
+        raise ValueError(f"the query of claim {entry['claim']} gives two rows for one operator")
+    named: list[str | None] = [o for o in OPERATORS if o in measured or o in published]
+    rows = []
+    for operator in named or [None]:
+        found = measured.get(operator, {})
+        rows.append({
+            "subject": subject, "claim": entry["claim"], "operator": operator, "source": entry["source"], "statement": entry["statement"],
+            "published": published.get(operator, published.get("all")), "published_subject": of, "measured": found.get("measured"),
+            "ci_low": found.get("low"), "ci_high": found.get("high"), "verdict": VERDICTS[found.get("holds")],
+            "query": entry.get("query", entry.get("why")),
+        })  # fmt: skip
+    return rows
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

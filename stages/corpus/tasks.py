@@ -1,0 +1,45 @@
+"""The prompts on which tasks outside the grid are measured, drawn evenly over operators, templates and facts.
+
+Table tasks: prompts of the tasks of the causal-mediation study, with their answers
+    task           VARCHAR   arithmetic, number_words, three_operands, retrieval or factual
+    prompt_number  INTEGER   within the task, from 0
+    template       INTEGER   within the task, from 0; of facts, the relation
+    operator       VARCHAR   of arithmetic and number_words; of three_operands both, in reading order; else null
+    op1            INTEGER   first number of the prompt, null for facts
+    op2            INTEGER   second number of the prompt, null for facts
+    op3            INTEGER   third operand, null except for three_operands
+    prompt         VARCHAR   what the subject reads
+    answer         VARCHAR   what it should say next
+    split          VARCHAR   train or held-out: whether our own subject may have been trained on it
+"""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stages.corpus.prompts import Corpus
+from stages.corpus.settings import Tasks
+from stages.lib.core.files import write_table
+from stages.lib.core.settings import load
+from stages.lib.core.words import TASKS
+
+
+def main() -> None:
+    settings = load(Tasks)
+    cells = pl.read_parquet("data/corpus/cells.parquet")
+    weights = cells.select(1 / pl.len().over("operator")).to_series().to_numpy()
+    corpus = Corpus(settings, cells, pl.read_parquet("data/corpus/facts.parquet"), weights, split=None)
+    rows = []
+    for number, task in enumerate(TASKS):
+        rng = np.random.default_rng([settings.seed, number])
+        for i, prompt in enumerate(corpus.draw(task, settings.evaluation_prompts, rng)):
+            rows.append({"prompt_number": i, **vars(prompt)})
+    schema = {"prompt_number": pl.Int32, "template": pl.Int32, "op1": pl.Int32, "op2": pl.Int32, "op3": pl.Int32}
+    columns = ["task", "prompt_number", "template", "operator", "op1", "op2", "op3", "prompt", "answer", "split"]
+    table = pl.DataFrame(rows, schema_overrides=schema, infer_schema_length=None).select(columns)
+    write_table(table, Path("data/corpus/tasks.parquet"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Scores heuristics again with the operands relabelled at random: what of a neuron's scores is due to the numbers.
+
+Reads data/<subject>/heuristics/scores.parquet, its stores and the catalogue; writes data/<subject>/heuristics/nulls.parquet, null_shares.parquet and
+naming.parquet. Stopped half-way, it goes on behind the last finished layer. See stages/heuristics/null/relabelled.py for the null. Every
+neuron gets the first draws; the others only a neuron with a candidate whose best score the first draws seldom reach.
+
+Table nulls: candidates, pairs of neuron and heuristic clearly above chance, against relabelled operands
+    subject         VARCHAR   the model
+    operator        VARCHAR   add, subtract, multiply or divide
+    layer           SMALLINT  decoder layer, from 0
+    neuron          INTEGER   neuron of the layer's MLP, from 0
+    heuristic       VARCHAR   as in scores
+    side            VARCHAR   top or bottom
+    corrected       FLOAT     as in scores, but with ties broken at random
+    null_corrected  FLOAT     its mean under relabelling
+    null_deviation  FLOAT     its standard deviation
+    z               FLOAT     by how much the true labels score more, in units of the heuristic's size (stages/heuristics/null/p_values.py)
+    p_value         DOUBLE    share of draws, the true labels among them, that score at least as much on this heuristic
+    p_family        DOUBLE    share of draws whose largest z over all heuristics and sides of the neuron reaches this z
+    draws           INTEGER   relabellings that the neuron got
+
+Table null_shares: how many neurons reach a score with any heuristic, under each of the first draws
+    subject     VARCHAR   the model
+    operator    VARCHAR   add, subtract, multiply or divide
+    layer       SMALLINT  decoder layer, from 0
+    draw        INTEGER   number of the relabelling; 0 is the true labels
+    quantities  VARCHAR   operands, result or any: whose heuristics
+    measure     VARCHAR   raw (score) or corrected
+    threshold   DOUBLE    the score
+    neurons     INTEGER   neurons that reach it
+
+Table naming: does a neuron fire where it names the answer?
+    subject      VARCHAR   the model
+    operator     VARCHAR   add, subtract, multiply or divide
+    layer        SMALLINT  decoder layer, from 0
+    neuron       INTEGER   neuron of the layer's MLP, from 0
+    correlation  FLOAT     of activation and value logit of the cell's answer, over cells
+    p_value      DOUBLE    share of draws, the true labels among them, whose correlation is at least as large
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stages.heuristics.null.p_values import GROUPS, MEASURES, Judged, judged
+from stages.heuristics.null.relabelled import Relabellings, permutations
+from stages.heuristics.settings import Nulls, Scores
+from stages.lib.core import progress
+from stages.lib.core.settings import load
+from stages.lib.heuristics.square import Square
+from stages.lib.parts import Parts, digest
+from stages.lib.settings import Machine
+from stages.lib.sql.database import Database
+from stages.lib.store import LayerStore
+
+SCHEMAS = {
+    "nulls": {
+        "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "side": pl.String,
+        "corrected": pl.Float32, "null_corrected": pl.Float32, "null_deviation": pl.Float32, "z": pl.Float32, "p_value": pl.Float64,
+        "p_family": pl.Float64, "draws": pl.Int32,
+    },
+    "null_shares": {
+        "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "draw": pl.Int32, "quantities": pl.String, "measure": pl.String,
+        "threshold": pl.Float64, "neurons": pl.Int32,
+    },
+    "naming": {
+        "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "correlation": pl.Float32,
+        "p_value": pl.Float64,
+    },
+}  # fmt: skip
+
+
+def main(subject: str) -> None:
+    settings, scored = load(Nulls), load(Scores)
+    folder = Path("data") / subject
+    catalogue = pl.read_parquet("data/heuristics/heuristics.parquet").filter("usable")
+    database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
+    votes = LayerStore(folder / "store/value_logits.h5")
+    stores = [LayerStore(path) for path in sorted((folder / "activations").glob("*.h5"))]
+    code = [Path(__file__), *(Path(__file__).parent / "lib").glob("*.py")]
+    inputs = [Path("data/heuristics/heuristics.parquet"), folder / "store/value_logits.h5", *(store.path for store in stores)]
+    parts = {name: Parts(folder / f"{name}.parquet", digest([*code, *inputs], settings, scored.answer_sets)) for name in SCHEMAS}
+    todo = [(store, layer) for store in stores for layer in store.layers]
+    missing = sorted({number for part in parts.values() for number in part.missing(len(todo))})
+    with progress.bar(total=sum(store.axes["neuron"] for store, _ in todo), desc=f"nulls {subject}", unit="neuron") as bar:
+        bar.update(sum(store.axes["neuron"] for number, (store, _) in enumerate(todo) if number not in missing))
+        square = None
+        for number in missing:
+            store, layer = todo[number]
+            if square is None or square.activations is not store:
+                square = Square(database, catalogue, store)
+                labels = permutations(square, settings.draws[square.operator], settings.seed)
+            of = dict(_layer(square, layer, votes, labels, settings, scored, bar))
+            keys: dict[str, str | int] = {"subject": subject, "operator": square.operator, "layer": layer}
+            for name, frame in tables(of, keys, settings).items():
+                parts[name].write(number, frame)
+    for name, part in parts.items():
+        part.finish(len(todo), pl.DataFrame(schema=SCHEMAS[name]))
+
+
+def _layer(
+    square: Square, layer: int, votes: LayerStore, labels: Relabellings, settings: Nulls, scored: Scores, bar: progress.Bar
+) -> Iterator[tuple[int, Judged]]:
+    def judge(of: tuple[int, np.ndarray, np.ndarray]) -> tuple[int, Judged]:
+        neuron, activations, logits = of
+        found = judged(square, activations, logits, labels, settings, scored.answer_sets)
+        bar.update()
+        return neuron, found
+
+    with ThreadPoolExecutor(load(Machine).threads) as pool:
+        for some in square.neurons(layer, votes, settings.neurons_at_once):
+            yield from pool.map(judge, some)
+
+
+def tables(of: dict[int, Judged], keys: dict[str, str | int], settings: Nulls) -> dict[str, pl.DataFrame]:
+    """The rows of one layer, by table. of: neuron -> what was found; keys: subject, operator and layer."""
+    candidates = [pl.DataFrame(schema=SCHEMAS["nulls"])]
+    for neuron, found in of.items():
+        candidates.append(_frame("nulls", {**keys, "neuron": neuron}, found.candidates))
+    bests = np.array([found.bests for found in of.values()])  # (neurons, draws, groups, measures)
+    counts = [
+        {"draw": draw, "quantities": group, "measure": measure, "threshold": threshold, "neurons": int(reached)}
+        for g, group in enumerate(GROUPS)
+        for m, measure in enumerate(MEASURES)
+        for threshold in settings.thresholds
+        for draw, reached in enumerate((bests[:, :, g, m] >= np.float32(threshold)).sum(0))
+    ]
+    correlations, p_values = zip(*(found.naming for found in of.values()), strict=True)
+    naming = {"neuron": list(of), "correlation": list(correlations), "p_value": list(p_values)}
+    return {
+        "nulls": pl.concat(candidates).sort("neuron", "heuristic", "side"),
+        "null_shares": _frame("null_shares", keys, {name: [row[name] for row in counts] for name in counts[0]}),
+        "naming": _frame("naming", keys, naming),
+    }
+
+
+def _frame(table: str, keys: Mapping[str, str | int], columns: Mapping[str, Sequence | np.ndarray]) -> pl.DataFrame:
+    schema = SCHEMAS[table]
+    frame = pl.DataFrame(columns, schema={name: schema[name] for name in columns}, strict=False)
+    return frame.select((pl.lit(keys[name]) if name in keys else pl.col(name)).cast(kind).alias(name) for name, kind in schema.items())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

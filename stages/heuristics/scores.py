@@ -1,0 +1,101 @@
+"""Scores every heuristic of the catalogue on every neuron, and keeps what is clearly better than chance.
+
+Reads data/heuristics/heuristics.parquet, data/corpus/cells.parquet and the subject's stores; writes data/<subject>/heuristics/scores.parquet. Heuristics
+of the result are scored on activation · value logit of the cell's answer, all others on the activation alone.
+
+Table scores: how well heuristics describe neurons
+    subject    VARCHAR   the model
+    operator   VARCHAR   add, subtract, multiply or divide
+    layer      SMALLINT  decoder layer, from 0
+    neuron     INTEGER   neuron of the layer's MLP, from 0
+    heuristic  VARCHAR   as in heuristics, or a set of results found on this neuron's own map
+    kind       VARCHAR   as in heuristics, or multi-result
+    quantity   VARCHAR   as in heuristics
+    side       VARCHAR   top or bottom: whether the map's largest or smallest values were taken
+    score      FLOAT     share of the map's k first (or last) cells that satisfy the heuristic, k being how many cells do
+    share      FLOAT     of all cells that satisfy it: the score of chance
+    corrected  FLOAT     (score - share) / (1 - share): 0 is chance, 1 is perfect
+    strength   FLOAT     mean of the map over the heuristic's cells, in root mean squares of the map; 0 where the map is 0
+"""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stages.heuristics.settings import Scores
+from stages.lib.core import progress
+from stages.lib.core.files import write_table
+from stages.lib.core.settings import load
+from stages.lib.heuristics.answer_sets import find
+from stages.lib.heuristics.scores import scores, strengths
+from stages.lib.heuristics.square import Group, Square
+from stages.lib.settings import Machine
+from stages.lib.sql.database import Database
+from stages.lib.store import LayerStore
+from stages.lib.subject import Subject
+
+SCHEMA = {
+    "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "kind": pl.String, "quantity": pl.String,
+    "side": pl.String, "score": pl.Float32, "share": pl.Float32, "corrected": pl.Float32, "strength": pl.Float32,
+}  # fmt: skip
+
+
+def main(name: str) -> None:
+    subject, settings = Subject.named(name), load(Scores)
+    catalogue = pl.read_parquet("data/heuristics/heuristics.parquet").filter("usable")
+    database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
+    votes = subject.votes()
+    frames = [pl.DataFrame(schema=SCHEMA)]
+    for activations in subject.squares():
+        square, layers = Square(database, catalogue, activations), activations.layers
+        with progress.bar(total=len(layers) * activations.axes["neuron"], desc=f"scores {name} {square.operator}", unit="neuron") as bar:
+            frames += [frame for layer in layers for frame in _layer(square, layer, votes, settings, bar)]
+    keys = ["operator", "layer", "neuron", "heuristic", "side"]
+    write_table(pl.concat(frames).select(pl.lit(name).alias("subject"), pl.all()).sort(keys), subject.path("heuristics/scores.parquet"))
+
+
+def _layer(square: Square, layer: int, votes: LayerStore, settings: Scores, bar: progress.Bar) -> list[pl.DataFrame]:
+    """The matches of one layer's neurons, some neurons at a time in memory."""
+
+    def score(of: tuple[int, np.ndarray, np.ndarray]) -> pl.DataFrame:
+        neuron, activations, logits = of
+        frame = pl.concat(_neuron(square, activations.ravel()[square.cells], logits[square.results], settings))
+        bar.update()
+        return frame.select(pl.lit(square.operator).alias("operator"), pl.lit(layer, pl.Int16).alias("layer"),
+                            pl.lit(neuron, pl.Int32).alias("neuron"), pl.all())  # fmt: skip
+
+    with ThreadPoolExecutor(load(Machine).threads) as pool:
+        return [frame for some in square.neurons(layer, votes, settings.neurons_at_once) for frame in pool.map(score, some)]
+
+
+def _neuron(square: Square, activations: np.ndarray, logits: np.ndarray, settings: Scores) -> list[pl.DataFrame]:
+    """One neuron's rows; activations and value logits of the answers (cells,)."""
+    contributions = activations * logits
+    frames = [_group(square.operands, activations), _group(square.answers, contributions)]
+    if square.operator in settings.answer_sets.operators and (found := find(contributions, square.results, settings.answer_sets)):
+        texts = {"heuristic": found.name, "kind": "multi-result", "quantity": "result", "side": "top"}
+        row = texts | {"score": found.score, "share": found.share, "strength": found.strength}
+        frames.append(_rows({name: np.array([value]) for name, value in row.items()}))
+    return [frame.filter(pl.col("corrected") >= settings.smallest_corrected) for frame in frames]
+
+
+def _group(group: Group, values: np.ndarray) -> pl.DataFrame:
+    """The rows of all heuristics that are scored on this map (cells,)."""
+    once = {"heuristic": group.names, "kind": group.kinds, "quantity": group.quantities, "share": group.share}
+    sides = np.repeat(np.array(["top", "bottom"], object), len(group.names))
+    twice = {name: np.tile(column, 2) for name, column in (once | {"strength": strengths(values, group.sets)}).items()}
+    return _rows(twice | {"side": sides, "score": scores(values, group.sets).ravel()})
+
+
+def _rows(columns: dict[str, np.ndarray]) -> pl.DataFrame:
+    score, share = (columns[name].astype(np.float64) for name in ("score", "share"))
+    whole = columns | {"corrected": (score - share) / (1 - share)}
+    names = [name for name in SCHEMA if name in whole]
+    return pl.DataFrame({name: whole[name] for name in names}, schema={name: SCHEMA[name] for name in names}, strict=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,62 @@
+"""Settings of the chapter heuristics, stages/heuristics/params.yaml: types and allowed values."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from stages.lib.core.settings import Count, NonNegative, Section, Seed
+from stages.lib.core.words import OPERATORS, Operator
+from stages.lib.heuristics.answer_sets import AnswerSets
+
+
+class Spectra(Section):
+    components: Count
+    neurons_at_once: Count
+
+
+class Portraits(Section):
+    numbers: Annotated[int, Field(ge=1, le=20)]
+    detail: Annotated[int, Field(ge=5, le=300)]
+    layers: Annotated[int, Field(ge=1, le=16)]
+    published: Annotated[float, Field(gt=0, lt=1)]
+
+
+class Scores(Section):
+    smallest_corrected: Annotated[float, Field(gt=0, le=1)]
+    answer_sets: AnswerSets
+    neurons_at_once: Count
+
+
+class Nulls(Section):
+    draws: dict[Operator, Annotated[int, Field(ge=20, le=1_000_000)]]
+    first_draws: Annotated[int, Field(ge=10, le=1000)]
+    hopeless: Annotated[float, Field(gt=0, le=1)]
+    smallest_corrected: Annotated[float, Field(gt=0, le=1)]
+    thresholds: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
+    neurons_at_once: Count
+    seed: Seed
+
+    @model_validator(mode="after")
+    def first_draws_are_among_draws(self) -> "Nulls":
+        if missing := sorted(set[str](OPERATORS) - self.draws.keys()):
+            raise ValueError(f"draws lacks {', '.join(missing)}")
+        if self.first_draws > min(self.draws.values()):
+            raise ValueError(f"first_draws is {self.first_draws}, but there are only {min(self.draws.values())} draws")
+        return self
+
+
+class Overlaps(Section):
+    smallest_overlap: Annotated[float, Field(gt=0, le=1)]
+
+
+class Matches(Section):
+    largest_overlap: Annotated[float, Field(gt=0, le=1)]
+    smallest_strength: NonNegative
+
+
+class Labels(Section):
+    level: Annotated[float, Field(gt=0, le=1)]
+
+
+class LabelCalibration(Section):
+    levels: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]

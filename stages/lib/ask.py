@@ -1,0 +1,72 @@
+"""Asks a model prompts of any template and length: what it says next, and how likely the answer was."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from stages.lib.core import progress
+from stages.lib.model.architecture import patched
+from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.padding import pad
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Prompts in tokens, and the token of each answer, -1 where it is not one known token."""
+
+    sequences: list[list[int]]
+    answers: np.ndarray  # (prompts,)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a model says to each prompt, each (prompts,): the likeliest token, and what it thinks of the answer (NaN where unknown)."""
+
+    predicted: np.ndarray
+    max_logit: np.ndarray
+    answer_logit: np.ndarray
+    answer_probability: np.ndarray
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list[str], bos: bool) -> Asked:
+    """Prompts and answers in a subject's tokens; an answer follows its prompt after a blank."""
+    front = [tokenizer.bos_token_id] if bos else []
+    sequences = [front + tokens for tokens in tokenizer(prompts, add_special_tokens=False)["input_ids"]]
+    whole = tokenizer([f"{p} {a}" for p, a in zip(prompts, answers, strict=True)], add_special_tokens=False)["input_ids"]
+    known = [
+        tokens[-1] if front + tokens[:-1] == sequence and tokens[-1] != tokenizer.unk_token_id else -1
+        for tokens, sequence in zip(whole, sequences, strict=True)
+    ]
+    return Asked(sequences, np.array(known))
+
+
+def read_off(logits: torch.Tensor, answers: torch.Tensor) -> Said:
+    """Measures last-position logits (prompts, vocabulary) against answers (prompts,). Raises FloatingPointError on a NaN or infinity."""
+    logits = logits.float()
+    answer = logits.gather(1, answers.clamp(min=0)[:, None])[:, 0].masked_fill(answers < 0, torch.nan)
+    largest, predicted = logits.max(-1)
+    total = logits.logsumexp(-1)
+    if not torch.isfinite(total).all():  # a NaN or an infinity among the logits ends up in their sum
+        raise FloatingPointError("the model's logits are not finite; try a wider dtype for this subject in params.yaml")
+    probability = (answer - total).exp()
+    return Said(*(t.cpu().numpy() for t in (predicted, largest, answer, probability)))
+
+
+@torch.no_grad()
+def ask(checkpoint: Checkpoint, asked: Asked, prompts_per_pass: int, desc: str) -> Said:
+    """Runs every prompt, prompts of similar length together; the results are in the order of `asked`."""
+    order = np.argsort([len(s) for s in asked.sequences], kind="stable")
+    parts = []
+    for start in progress.bar(range(0, len(order), prompts_per_pass), desc=desc, unit="pass"):
+        chosen = order[start : start + prompts_per_pass]
+        tokens, lengths = pad([asked.sequences[i] for i in chosen])
+        device = checkpoint.model.device
+        rows, last = torch.arange(len(chosen), device=device), torch.from_numpy(lengths - 1).to(device)
+        with patched(checkpoint.architecture.unembedding, lambda hidden, rows=rows, last=last: hidden[rows, last][:, None]):
+            logits = checkpoint.model(input_ids=torch.from_numpy(tokens).to(device), use_cache=False).logits[:, 0]
+        parts.append(read_off(logits, torch.from_numpy(asked.answers[chosen]).to(device)))
+    back = np.argsort(order)
+    fields = ("predicted", "max_logit", "answer_logit", "answer_probability")
+    return Said(*(np.concatenate([getattr(part, name) for part in parts])[back] for name in fields))

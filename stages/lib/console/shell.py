@@ -1,0 +1,48 @@
+"""The interactive console: a prompt with history and completion of table and column names."""
+
+from dataclasses import replace
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.history import FileHistory
+
+from stages.lib.console.output import STYLES, Look, show
+from stages.lib.sql.database import Database, DatabaseError, QueryError
+from stages.lib.store import StoreError
+
+WORDS = ["select", "from", "where", "join", "using", "group by", "order by", "limit", "avg", "count", "describe"]
+
+
+def run(database: Database, look: Look) -> None:
+    """Reads statements, each ended by `;`, until end of file or `exit`; an error does not end the session.
+
+    A style's name (table, wide, records, csv, json) is how the answers to what follows are printed.
+    """
+    look = replace(look, asks="")
+    names = {column for table in database.tables() for column in database.columns(table)}
+    session: PromptSession = PromptSession(
+        history=FileHistory(".bag_history"),
+        completer=WordCompleter(sorted({*names, *database.tables(), *WORDS, *STYLES})),
+        complete_while_typing=False,
+    )
+    text = ""
+    while True:
+        try:
+            text += session.prompt("bag> " if not text else "...> ") + "\n"
+        except KeyboardInterrupt:
+            text = ""
+            continue
+        except EOFError:
+            return
+        word = text.strip().rstrip(";")
+        if word in ("exit", "quit"):
+            return
+        if word in STYLES:
+            look, text = replace(look, style=word), ""
+        if not text.strip() or text.rstrip().endswith(";"):
+            try:
+                if text.strip():
+                    show(database, text, {}, look)
+            except (QueryError, StoreError, DatabaseError) as error:
+                print(error)
+            text = ""

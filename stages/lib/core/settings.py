@@ -1,0 +1,106 @@
+"""How settings are read, those of params.yaml and of each stages/<chapter>/params.yaml: sections are frozen models, checked when loaded.
+
+An unknown or missing key, a wrong type or a value out of range raises ParamsError, which names the key, the value and
+what is allowed. A section's class is named after it: `load(LateLayers)` is the section `late_layers`.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Percent = Annotated[int, Field(ge=0, le=50)]
+Seed = Annotated[int, Field(ge=0)]
+Threads = Annotated[int, Field(ge=1, le=256)]
+
+Checked = TypeVar("Checked")
+
+
+class ParamsError(SystemExit):
+    """A setting that is not allowed; uncaught, it ends the program with its message and status 1."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+LoadedSection = TypeVar("LoadedSection", bound=Section)
+
+
+def load(section: type[LoadedSection]) -> LoadedSection:
+    """The checked section that this class describes, in whichever file it stands."""
+    name = key_of(section.__name__)
+    raw = read()
+    if name not in raw:
+        raise ParamsError(f"neither params.yaml nor a chapter's params.yaml has the section {name}")
+    return check(section, raw[name], name)
+
+
+def key_of(name: str) -> str:
+    """The key of the section that a class of this name describes."""
+    return re.sub("(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def files(root: Path = Path()) -> list[Path]:
+    """params.yaml, and those of the chapters."""
+    return [root / "params.yaml", *sorted(root.glob("stages/*/params.yaml"))]
+
+
+def read() -> dict[str, Any]:
+    """Every section of all files, unchecked. Raises ParamsError on one that stands in two."""
+    whole: dict[str, Any] = {}
+    for file in files():
+        sections = yaml.load(file.read_text(), yaml.CSafeLoader) or {}
+        if both := sorted(whole.keys() & sections.keys()):
+            raise ParamsError(f"{file}: the section {both[0]} stands in another params.yaml as well; a setting has one place")
+        whole |= sections
+    return whole
+
+
+def place(section: str) -> Path:
+    """The file in which a section stands; params.yaml if in none."""
+    of = (file for file in files() if re.search(rf"^{re.escape(section)}:", file.read_text(), re.MULTILINE))
+    return next(of, Path("params.yaml"))
+
+
+def check(kind: type[Checked], raw: Any, name: str = "") -> Checked:
+    """`raw` as a checked value of this kind; `name` is the key under which it stands. Raises ParamsError."""
+    try:
+        # JSON, because pydantic's strict mode takes nested models from JSON but not from Python dicts.
+        return TypeAdapter(kind).validate_json(json.dumps(raw))
+    except ValidationError as error:
+        lines = [_line(kind, name, e) for e in error.errors()]
+        first = next((str(part) for part in (name.partition(".")[0], *error.errors()[0]["loc"]) if part), "")
+        raise ParamsError(f"{place(first)} holds what is not allowed:\n" + "\n".join(lines)) from None
+
+
+def _line(kind: Any, name: str, error: Any) -> str:
+    """One line of the message: the key, its value, and what is allowed there."""
+    key = ".".join(str(part) for part in (name, *error["loc"]) if part != "")
+    if error["type"] == "missing":
+        return f"  {key} is missing"
+    if error["type"] == "extra_forbidden":
+        return f"  {key} = {error['input']!r}: no such key; there are {', '.join(_keys(kind, error['loc'][:-1]))}"
+    return f"  {key} = {error['input']!r}: {error['msg']}"
+
+
+def _keys(kind: Any, place: tuple) -> list[str]:
+    """The keys that are allowed at a place within a kind, from its JSON schema."""
+    schema = whole = TypeAdapter(kind).json_schema()
+    for part in (None, *place):
+        if part is not None:
+            schema = (
+                schema.get("properties", {}).get(part)
+                or schema.get("additionalProperties")
+                or next(iter(schema.get("patternProperties", {}).values()), {})
+            )
+        if "$ref" in schema:
+            schema = whole["$defs"][schema["$ref"].rsplit("/", 1)[1]]
+    return sorted(schema.get("properties", {}))

@@ -1,0 +1,199 @@
+"""One style for every figure: readable in print, the same bytes every time. The one importer of matplotlib."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import fill
+from typing import Any, TypeVar
+
+import matplotlib
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from stages.lib.core.files import replacing
+
+plt.rcParams.update(
+    {
+        "figure.dpi": 150, "savefig.dpi": 150, "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,
+        "axes.spines.right": False, "legend.frameon": False, "svg.hashsalt": "fixed", "figure.constrained_layout.use": True,
+    }
+)  # fmt: skip
+BLUE, VERMILION, GREEN, PINK = "#0072b2", "#d55e00", "#009e73", "#cc79a7"  # these eight are told apart by the colour-blind
+ORANGE, SKY, WINE, GREY = "#e69f00", "#56b4e9", "#882255", "#777777"
+GUIDE = "#555555"  # lines that are no data: chance, thresholds
+NO_CELL = "#d0d0d0"  # places of a map without a number
+OWN, OTHERS = VERMILION, BLUE  # of one heuristic, and of others
+COLOURS = {"add": BLUE, "subtract": VERMILION, "multiply": GREEN, "divide": PINK}
+RANKINGS = {
+    "effect": VERMILION, "effect_plus_std": ORANGE, "median_effect": GREEN, "logit_effect": BLUE, "attribution": GREEN, "random": GREY,
+}  # fmt: skip
+ROLES = ["op1", "operator", "op2", "last"]
+IN_A_ROW = 4  # panels, where there is one for each of many kinds
+Tables = dict[str, pl.DataFrame]  # a table's name -> the table
+Row = tuple[str, list[tuple[str, pl.DataFrame]]]  # of panels: what is written left of it, their titles and what they show
+LONG = {"row": pl.String, "column": pl.String, "value": pl.Float64, "p_value": pl.Float64}  # a long table for a heat map
+One = TypeVar("One")
+
+
+def tables(subject: str, files: list[str]) -> Tables:
+    """The subject's tables in these files, <chapter>/<table>.parquet below data/<subject>/."""
+    return {Path(file).stem: pl.read_parquet(Path("data") / subject / file) for file in files}
+
+
+def write(figures: dict[str, Callable[..., Figure]], folder: Path, *given: Any) -> None:
+    """Draws each figure from what is given, and saves it in the folder under its name."""
+    for name, draw in figures.items():
+        save(draw(*given), folder / name)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes path.png for screens and path.svg for papers, without time stamps."""
+    with replacing(path.with_suffix(".png")) as partial:
+        figure.savefig(partial, format="png", metadata={"Software": None})
+    with replacing(path.with_suffix(".svg")) as partial:
+        figure.savefig(partial, format="svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+def operators(found: pl.DataFrame) -> dict[str, str]:
+    """Every operator the subject was asked about -> why it may have no data; `found` is the table pairs_found."""
+    problems = dict(found.drop_nulls("problem").select("operator", "problem").iter_rows())
+    asked = set(found["operator"])
+    return {operator: problems.get(operator, "no such rows") for operator in COLOURS if operator in asked}
+
+
+def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (1.9, 1.8), **shared: Any) -> tuple[Figure, np.ndarray]:
+    """An empty figure and its axes (rows, columns); size: inches of one panel. All that is written in it is 7 points or larger."""
+    width = size[0] * columns + 0.3
+    title = fill(title, int(15 * width))
+    space = 0.6 + 0.14 * title.count("\n")
+    figure, axes = plt.subplots(rows, columns, figsize=(width, size[1] * rows + space), squeeze=False, **shared)
+    figure.suptitle(title, fontsize=9)
+    for axis in axes.flat:
+        axis.tick_params(labelsize=7)
+        axis.xaxis.label.set_size(8)
+        axis.yaxis.label.set_size(8)
+        axis.grid(alpha=0.3, linewidth=0.5)
+    return figure, axes
+
+
+def in_rows(panels: list[One]) -> list[list[One]]:
+    """The same, so many in a row, in the last perhaps fewer."""
+    return [panels[first : first + IN_A_ROW] for first in range(0, len(panels), IN_A_ROW)]
+
+
+def rows_of_panels(rows: list[Row], title: str, size: tuple[float, float]) -> tuple[Figure, list[tuple[Axes, pl.DataFrame]]]:
+    """A figure of rows of unequal length, and every panel's table; without rows, one panel of a long table that is empty."""
+    rows = rows or [("", [("", pl.DataFrame(schema=LONG))])]
+    figure, axes = panels(len(rows), max(len(row) for _, row in rows), title, size)
+    filled = []
+    for line, (label, row) in zip(axes, rows, strict=True):
+        line[0].set_ylabel(label)
+        for axis, (above, table) in zip(line, row, strict=False):
+            axis.set_title(above, fontsize=8)
+            filled.append((axis, table))
+        for axis in line[len(row) :]:
+            axis.remove()
+    return figure, filled
+
+
+def operator_panels(
+    rows: int, found: pl.DataFrame, title: str, size: tuple[float, float] = (1.9, 1.8), **shared: Any
+) -> tuple[Figure, np.ndarray, list[tuple[str, np.ndarray, str]]]:
+    """The figure, its axes, and by column: an operator, its axes from top to bottom, and why it may have no data."""
+    asked = operators(found)
+    figure, axes = panels(rows, len(asked), title, size, **shared)
+    for axis, operator in zip(axes[0], asked, strict=True):
+        axis.set_title(operator)
+    return figure, axes, list(zip(asked, axes.T, asked.values(), strict=True))
+
+
+def absent(axis: Axes, why: str, x: float | None = None) -> None:
+    """Says in a panel why nothing is drawn in it, or upright at x if nothing is drawn there."""
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
+    if x is None:
+        axis.text(0.5, 0.5, fill(f"no data: {why}", 22), transform=axis.transAxes, **style)
+    else:
+        axis.text(x, 0.5, fill(f"no data: {why}", 26), transform=axis.get_xaxis_transform(), rotation=90, **style)
+
+
+def matrix(table: pl.DataFrame, rows: list[str], columns: list[str]) -> np.ndarray:
+    """A long table's column `value` as (rows, columns), at least one each, by its columns `row` and `column`; NaN where it has none."""
+    values = np.full((max(len(rows), 1), max(len(columns), 1)), np.nan)
+    for row, column, value in table.select("row", "column", "value").drop_nulls().iter_rows():
+        values[rows.index(row), columns.index(column)] = value
+    return values
+
+
+def heat_table(axis: Axes, table: pl.DataFrame, rows: list[str], columns: list[str], limits: tuple[float, float]) -> None:
+    """A heat map of a long table, as in `matrix`, with its numbers where there is room for them. Diverging if limits[0] < 0."""
+    values, rows, columns = matrix(table, rows, columns), rows or [""], columns or [""]
+    colours = matplotlib.colormaps["RdBu_r" if limits[0] < 0 else "Blues"].with_extremes(bad=NO_CELL)
+    axis.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], interpolation="nearest", aspect="auto")
+    every = -(-len(rows) // 45)
+    digits = min(max(2 - math.floor(math.log10(limits[1])), 1), 3)
+    axis.set_xticks(range(len(columns)), columns, rotation=35, ha="right", rotation_mode="anchor")
+    axis.set_yticks(range(0, len(rows), every), rows[::every])
+    axis.tick_params(length=0)
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(False)
+    if every == 1:
+        for (row, column), value in np.ndenumerate(values):
+            dark = abs(value) > 0.6 * limits[1]
+            text = "" if np.isnan(value) else f"{value:z.{digits}f}"
+            axis.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
+
+
+def colour_bar(figure: Figure, axes: np.ndarray, limits: tuple[float, float], label: str) -> None:
+    """One scale for all the heat maps of these axes."""
+    scale = ScalarMappable(Normalize(*limits), "RdBu_r" if limits[0] < 0 else "Blues")
+    bar = figure.colorbar(scale, ax=axes, shrink=0.8, aspect=30, pad=0.01)
+    bar.set_label(label, fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+
+
+def curve(axis: Axes, xs: Any, ys: Any, label: str, colour: Any, *, band: tuple[Any, Any] | None = None, **style: Any) -> None:
+    """A line, with a band around it from band[0] to band[1]."""
+    axis.plot(xs, ys, **{"label": label, "color": colour, "marker": "o", "markersize": 2, "linewidth": 1.2} | style)
+    if band:
+        axis.fill_between(xs, *band, color=colour, alpha=0.2, linewidth=0)
+
+
+def legend(figure: Figure, columns: int = 6) -> None:
+    """One legend below the panels for all of them."""
+    handles = {label: handle for axis in figure.axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(columns, max(len(handles), 1)), fontsize=8)
+
+
+def circuits(table: pl.DataFrame, found: pl.DataFrame, x: str, title: str, why: str = "") -> tuple[Figure, np.ndarray]:
+    """Faithfulness and accuracy of circuits (rows) of each operator (columns) against their size, the column `x`, by ranking.
+
+    Bands: bootstrap intervals of faithfulness; of several random circuits of one size, their range. why: what to say where
+    an operator has no rows, if pairs_found does not.
+    """
+    figure, axes, columns = operator_panels(2, found, title, sharex=True, sharey="row")
+    lowest = min([0.0, *table["faithfulness"].drop_nulls()])
+    cut = "\n(cut off at -0.5)" if lowest < -0.5 else ""
+    for operator, column, reason in columns:
+        part = table.filter(operator=operator).drop_nulls("faithfulness")
+        for axis, measure in zip(column, ["faithfulness", "accuracy"], strict=True):
+            axis.axhline(1, color=GUIDE, linewidth=0.6, linestyle=":")
+            for ranking, colour in RANKINGS.items():
+                rows = part.filter(circuit=ranking)
+                chosen = rows["seed"].null_count() == rows.height and measure == "faithfulness"
+                low, high = ("ci_low", "ci_high") if chosen else (measure, measure)
+                line = rows.group_by(x).agg(pl.mean(measure), low=pl.min(low), high=pl.max(high)).sort(x)
+                if rows.height:
+                    curve(axis, line[x], line[measure], ranking, colour, band=(line["low"], line["high"]))
+            if part.is_empty():
+                absent(axis, why or reason)
+    axes[0, 0].set(ylabel=f"faithfulness{cut}", ylim=(max(lowest, -0.5) - 0.05, 1.1))
+    axes[1, 0].set(ylabel="accuracy", ylim=(-0.03, 1.05))
+    return figure, axes

@@ -1,0 +1,124 @@
+"""Splits the work of a table of interventions into blocks that start at one place and share what they can."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from stages.lib.executor.interventions import ALL, EARLIER, Intervention, InterventionError, Patch, is_place
+from stages.lib.executor.pairs import PromptPairs
+from stages.lib.model.checkpoint import Checkpoint
+
+FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects take, whatever is run
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some interventions on some pairs of one length: what is computed, and can be kept, in one piece."""
+
+    pairs: PromptPairs
+    interventions: tuple[Intervention, ...]
+
+    @property
+    def runs(self) -> int:
+        return len(self.pairs) * len(self.interventions)
+
+
+@dataclass(frozen=True)
+class PassSizes:
+    """How much is done at once. most_rows: token positions x prompts x copies in one pass; memory: bytes to stay within."""
+
+    checkpoint: Checkpoint
+    most_rows: int
+    memory: int
+
+    def rows(self) -> int:
+        """Rows of one pass: those asked for, or fewer where half of the memory holds no more."""
+        a, model = self.checkpoint.architecture, self.checkpoint.model
+        per_row = (8 * a.width + 4 * a.neurons + 4 * a.heads * a.head_width) * model.dtype.itemsize + 4 * model.config.vocab_size * 4
+        return max(1, min(self.most_rows, self._half() // per_row))
+
+    def pairs(self, table: pl.DataFrame) -> int:
+        """Pairs of one group: one copy of them fits into a pass, and both their clean runs into the other half of the memory."""
+        a, longest = self.checkpoint.architecture, int(table["tokens"].list.len().max() or 1)  # type: ignore[arg-type]
+        per_layer = a.neurons + 3 * a.heads * a.head_width + a.width
+        per_pair = 2 * longest * len(a.layers) * per_layer * self.checkpoint.model.dtype.itemsize
+        return max(1, min(self.rows() // longest, self._half() // per_pair))
+
+    def _half(self) -> int:
+        return max(0, self.memory - FIXED) // 2
+
+    def results(self) -> int:
+        """Results kept until they are written: a kilobyte each is more than they take."""
+        return max(1, self.memory // 1024)
+
+
+def plan(
+    table: pl.DataFrame,
+    interventions: Sequence[Intervention],
+    groups: Callable[[pl.DataFrame], list[PromptPairs]],
+    most_results: int,
+    last_layer: int,
+) -> list[Block]:
+    """The work of running `interventions` on the pairs of `table` that they name, in blocks of at most about `most_results` rows.
+
+    groups: splits pairs into groups that are run together; one whose prompts are too short for a place that an intervention names
+    goes without it. Patches that cannot change any answer are left out of the blocks' interventions. Raises InterventionError where
+    an intervention names a pair that is not in `table`.
+    """
+    known = set(table["pair"])
+    for one in interventions:
+        if one.pair is not None and one.pair not in known:
+            raise InterventionError(f"intervention {one.number}: pair {one.pair} does not exist; take one of the table `pairs`, or none")
+    chosen: dict[tuple[str | int | None, ...], list[Intervention]] = {}
+    for one in interventions:
+        chosen.setdefault((one.operator, one.split, one.pair), []).append(one)
+    blocks = []
+    for named, members in chosen.items():
+        wanted = [pl.col(name) == value for name, value in zip(("operator", "split", "pair"), named, strict=True) if value is not None]
+        for pairs in groups(table.filter(wanted) if wanted else table):
+            first = {None: 0, ALL: 0, EARLIER: 0} | {position: int(at.min()) for position, at in pairs.positions.items()}
+            apart = _apart(pairs)
+            entries: dict[tuple[int, int], list[Intervention]] = {}
+            for one in members:
+                if not all(p.position in first and p.key_position in first for p in one.patches):
+                    continue
+                moving = replace(one, patches=tuple(p for p in one.patches if not _idle(p, apart, pairs.tokens.shape[1], last_layer)))
+                entries.setdefault(_entry(moving, first, pairs.tokens.shape[1]), []).append(moving)
+            size = max(1, most_results // len(pairs))
+            for _, group in sorted(entries.items()):
+                ordered = sorted(group, key=_sharing)
+                blocks += [Block(pairs, tuple(ordered[i : i + size])) for i in range(0, len(ordered), size)]
+    return blocks
+
+
+def _apart(pairs: PromptPairs) -> int:
+    """The first place at which any clean prompt differs from its counterfactual one; in front of it all values are the same."""
+    common = min(pairs.tokens.shape[1], pairs.counterfactual_tokens.shape[1])
+    differs = (pairs.tokens[:, :common] != pairs.counterfactual_tokens[:, :common]).any(0)
+    return int(differs.argmax()) if differs.any() else common
+
+
+def _idle(patch: Patch, apart: int, length: int, last_layer: int) -> bool:
+    """Whether a patch at a token's place changes nothing: it puts in the value that is there, or one that no later token reads.
+
+    Roles are left alone: a handful of positions, all of which matter.
+    """
+    if not is_place(patch.position):
+        return False
+    place = int(patch.position)
+    unread = patch.layer == last_layer and place < length - 1 and patch.component not in ("residual", "edge")
+    return unread or (patch.replacement == "counterfactual" and place < apart)
+
+
+def _entry(one: Intervention, first: Mapping[str | None, int], length: int) -> tuple[int, int]:
+    """Where an intervention leaves the clean run: first position and first layer; interventions that share both go together.
+
+    first: the first token that each position is in any of the prompts.
+    """
+    return min((first[p.position] for p in one.patches), default=length), min((p.layer for p in one.patches), default=0)
+
+
+def _sharing(one: Intervention) -> list[tuple]:
+    """Sorts interventions so that those that are patched alike in the first layers are neighbours."""
+    return [(p.layer, p.component, p.position, p.key_position or "", p.replacement, p.units or b"") for p in one.patches]

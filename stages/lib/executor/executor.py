@@ -1,0 +1,195 @@
+"""Runs any table of interventions on any pairs of prompts, exactly, and does no work twice.
+
+Interventions that start at the same position go together, in copies of the prompts. Each copy leaves the clean run at its
+first patched layer (behind it, where only neurons, or coordinates, are patched and the layer adds what the MLP puts out to the
+stream as it is); copies that are patched alike so far are one copy; positions in front of the first patched one are never computed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+import polars as pl
+import torch
+
+from stages.lib.executor.blocks import Block, PassSizes, plan
+from stages.lib.executor.clean import Calls, Resumed, record_calls
+from stages.lib.executor.interventions import Intervention, Patch
+from stages.lib.executor.measuring import Measured, measure
+from stages.lib.executor.memory import keep_freed
+from stages.lib.executor.norms import quick_norms, quicker
+from stages.lib.executor.pairs import PromptPairs, by_length
+from stages.lib.executor.prefix import attending, shares_prefix
+from stages.lib.executor.rank_one import Moved, adds_value_vectors, entrances
+from stages.lib.executor.values import KINDS, Values, linear
+from stages.lib.model.architecture import patched, rewritten
+from stages.lib.model.checkpoint import Checkpoint
+
+
+class Executor:
+    """Runs interventions on one model. rows: token positions x prompts x copies in one pass; memory: bytes it may take.
+
+    means: per component, what mean ablation puts in its place (see replacing.Values).
+    """
+
+    def __init__(self, checkpoint: Checkpoint, means: Mapping[str, np.ndarray] | None, rows: int, memory: int):
+        keep_freed()
+        self.checkpoint, self.means, self.sizes = checkpoint, means, PassSizes(checkpoint, rows, memory)
+        self.additive = [adds_value_vectors(checkpoint, layer) for layer in range(len(checkpoint.architecture.layers))]
+        self.entrances = entrances(checkpoint)
+        self.attends = shares_prefix(checkpoint)
+        self.norms = quick_norms(checkpoint)
+        self._values: Values | None = None
+        self._calls: dict[tuple[int, int], Calls] = {}
+
+    def plan(self, table: pl.DataFrame, interventions: Sequence[Intervention]) -> list[Block]:
+        """The blocks of work (see planning.plan)."""
+        return plan(table, interventions, self.groups, self.sizes.results(), len(self.checkpoint.architecture.layers) - 1)
+
+    def groups(self, table: pl.DataFrame) -> list[PromptPairs]:
+        """A table's pairs, in groups of one length that fit into a pass and into memory."""
+        return by_length(table, self.sizes.pairs(table))
+
+    @torch.no_grad()
+    def run(self, block: Block) -> Iterator[tuple[Sequence[Intervention], Measured]]:
+        """Measures a block, a batch of its interventions after another. Raises FloatingPointError, naming the first of the batch."""
+        values = self.values(block.pairs)
+        patches = [p for one in block.interventions for p in one.patches]
+        values.prepare(patches)
+        start = values.first_position(patches)
+        size = max(1, self.sizes.rows() // (len(block.pairs) * (block.pairs.tokens.shape[1] - start)))
+        for first in range(0, len(block.interventions), size):
+            batch = block.interventions[first : first + size]
+            try:
+                yield batch, self._batch(values, batch, start)
+            except FloatingPointError as error:
+                raise FloatingPointError(f"interventions {batch[0].number} to {batch[-1].number}: {error}") from None
+
+    def values(self, pairs: PromptPairs) -> Values:
+        """Both clean runs of these pairs, kept until others are asked for."""
+        if self._values is None or not self._values.pairs.same(pairs):
+            self._values = None  # frees the last ones first
+            self._values = Values(self.checkpoint, pairs, self.means)
+        return self._values
+
+    @torch.no_grad()
+    def logits(self, values: Values, one: Intervention) -> torch.Tensor:
+        """Last-position logits (prompts, vocabulary) of a single intervention."""
+        start = values.first_position(one.patches)
+        values.prepare(one.patches)
+        logits, owner = self._logits(values, [one], start)
+        return logits[int(owner[0])]
+
+    def _batch(self, values: Values, batch: Sequence[Intervention], start: int) -> Measured:
+        logits, owner = self._logits(values, batch, start)
+        measured = measure(logits, values.pairs)
+        return Measured(*(getattr(measured, name)[owner] for name in Measured.__dataclass_fields__))
+
+    def _logits(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[torch.Tensor, np.ndarray]:
+        """Logits (copies, prompts, vocabulary), and which copy is each intervention's."""
+        a = self.checkpoint.architecture
+        with quicker(self.norms):
+            stream, owner = self._descend(values, batch, start)
+            if stream is None:
+                return values.clean.logits[None], owner + 1
+            if isinstance(stream, Moved) and (entrance := self.entrances[-1]):
+                logits = entrance.outputs(stream, entrance.linear(stream.base))
+            else:
+                stream = stream.stream() if isinstance(stream, Moved) else stream
+                logits = a.unembedding(a.final_norm(stream[:, :, -1]))
+        return (logits, owner) if owner.min() >= 0 else (torch.cat([values.clean.logits[None], logits]), owner + 1)
+
+    def _descend(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[torch.Tensor | Moved | None, np.ndarray]:
+        """The stream behind the last layer (copies, prompts, positions, width), and which copy is each intervention's, -1 for clean."""
+        owner = np.full(len(batch), -1)
+        stream: torch.Tensor | Moved | None = None
+        for layer in range(len(self.checkpoint.architecture.layers)):
+            through: dict[tuple[int, tuple[Patch, ...]], int] = {}  # (copy it comes from, patches here) -> copy behind the block
+            behind: dict[tuple[Patch, ...], int] = {}  # as before, for those that leave the clean run behind the block
+            new = np.full(len(batch), -1)
+            for i, one in enumerate(batch):
+                here = one.at(layer)
+                if owner[i] < 0 and here and self.additive[layer] and linear(here):
+                    new[i] = -2 - behind.setdefault(here, len(behind))
+                elif owner[i] >= 0 or here:
+                    new[i] = through.setdefault((int(owner[i]), here), len(through))
+            parts = []
+            if through:
+                parts.append(
+                    self._block(
+                        values, layer, self._enter(values, layer, stream, [k[0] for k in through], start), [k[1] for k in through], start
+                    )
+                )
+            listed = [(copy, p) for here, copy in behind.items() for p in here]
+            if behind and not through and start == values.clean.tokens.shape[1] - 1 and (moved := values.moved(listed)):
+                stream, owner = moved, -2 - new
+                continue
+            if behind:
+                after = values.clean.streams[layer + 1][None, :, start:].repeat(len(behind), 1, 1, 1)
+                values.added(after, listed, start)
+                parts.append(after)
+            stream = torch.cat(parts) if len(parts) > 1 else parts[0] if parts else None
+            owner = np.where(new <= -2, len(through) - 2 - new, new)
+        return stream, owner
+
+    def _enter(
+        self, values: Values, layer: int, stream: torch.Tensor | Moved | None, parents: list[int], start: int
+    ) -> torch.Tensor | Moved:
+        """What enters the layer in each copy, from the copy it comes from or, where that is -1, from the clean run."""
+        if stream is not None and parents == list(range(len(stream))):
+            return stream
+        stream = stream.stream() if isinstance(stream, Moved) else stream
+        clean = values.clean.streams[layer][None, :, start:]
+        if stream is None:
+            return clean.repeat(len(parents), 1, 1, 1)
+        return torch.cat([clean, stream])[torch.tensor(parents, device=stream.device) + 1]
+
+    def _block(
+        self, values: Values, layer: int, stream: torch.Tensor | Moved, patches: list[tuple[Patch, ...]], start: int
+    ) -> torch.Tensor:
+        """Runs one block on all copies, patching on the way."""
+        calls = self._calls_at(values, start)  # before any hook is in place
+        listed = [(copy, patch) for copy, here in enumerate(patches) for patch in here]
+        entered = stream.stream() if isinstance(stream, Moved) else stream
+        copies, prompts, positions, _ = entered.shape
+        with ExitStack() as changing:
+            if isinstance(stream, Moved) and not listed and (entrance := self.entrances[layer]):
+                outputs = entrance.outputs(stream, entrance.linear(stream.base))
+                changing.enter_context(entrance.replaced(outputs.flatten(0, 1)[:, None]))
+            if residual := [(copy, patch) for copy, patch in listed if patch.component == "residual"]:
+                entered = entered.clone()
+                values.write(entered, residual, start)
+            self._patch_inside(values, layer, listed, entered.shape[:3], start, changing)
+            mask = values.mask([(copy, patch) for copy, patch in listed if patch.component == "edge"], copies, start)
+            resumed: Resumed | None = Resumed(values.clean, start)
+            if self.attends and positions == 1 and start and mask is None:
+                keys, past = ([x[:, :, :start] for x in kept] for kept in (values.clean.keys, values.clean.values))
+                changing.enter_context(attending(self.checkpoint.model, keys, past))
+                resumed = None
+            out = calls.block(self.checkpoint, layer, entered.flatten(0, 1), resumed, mask)
+        return out.unflatten(0, (copies, prompts))
+
+    def _patch_inside(
+        self, values: Values, layer: int, listed: list[tuple[int, Patch]], rows: torch.Size, start: int, changing: ExitStack
+    ) -> None:
+        """Hooks the patches of heads and neurons onto the projections that read them, of coordinates onto the one that puts them out."""
+        a = self.checkpoint.architecture
+        part = a.layers[layer]
+        for hooked, module, kind, shape in (
+            (patched, part.attention_out, "heads", (a.heads, a.head_width)),
+            (patched, part.mlp_out, "neurons", (a.neurons,)),
+            (rewritten, part.mlp_out, "outputs", (a.width,)),
+        ):
+            if chosen := [(copy, patch) for copy, patch in listed if KINDS.get(patch.component) == kind]:
+
+                def change(x: torch.Tensor, chosen=chosen, shape=shape) -> torch.Tensor:
+                    values.write(x.view(*rows, *shape), chosen, start)
+                    return x
+
+                changing.enter_context(hooked(module, change))
+
+    def _calls_at(self, values: Values, start: int) -> Calls:
+        key = (values.pairs.tokens.shape[1], start)
+        if key not in self._calls:
+            self._calls[key] = record_calls(self.checkpoint, values.pairs.tokens[0], start)
+        return self._calls[key]

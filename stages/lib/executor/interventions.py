@@ -1,0 +1,151 @@
+"""Interventions as rows: which component is replaced by what, in which prompts; checked against the model they are meant for.
+
+A table of interventions has one row per patch; rows with the same number are applied together. This module knows their
+meaning but runs nothing. A position is a role, whose token stands elsewhere in each prompt, or a token's place, counted from 0
+and written in digits; an intervention at a place is meant for the pairs whose prompts both have it. A coordinate is one number of what
+an MLP's output projection puts out, before a norm that may follow: of that, neurons of the same layer are replaced first.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+import numpy as np
+import polars as pl
+
+from stages.lib.core.words import OPERATORS
+from stages.lib.model.architecture import Architecture
+
+COMPONENTS = ("none", "mlp", "head", "neuron", "coordinate", "residual", "edge")
+REPLACEMENTS = ("zero", "mean", "counterfactual")
+REPLACEABLE = {"edge": ("zero",), "coordinate": ("zero", "counterfactual")}  # of the others, by all three
+SPLITS = ("discovery", "evaluation")
+EARLIER = "earlier"  # every position in front of an edge's query
+ALL = "all"  # every position of the prompt
+PLACE = re.compile("0|[1-9][0-9]*")
+
+
+class InterventionError(ValueError):
+    """An intervention on something that does not exist, or a prompt it cannot be applied to."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One replaced value. units: heads, neurons or coordinates as int32 bytes (hashable, small), None for all of them."""
+
+    component: str
+    layer: int
+    units: bytes | None
+    position: str
+    key_position: str | None
+    replacement: str
+
+    def chosen(self) -> np.ndarray | None:
+        return None if self.units is None else np.frombuffer(self.units, np.int32)
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """Patches applied together, to the prompts of one operator and split (None: of any), or to one pair's. No patch: the clean run."""
+
+    number: int
+    operator: str | None
+    split: str | None
+    patches: tuple[Patch, ...]
+    pair: int | None = None
+
+    def at(self, layer: int) -> tuple[Patch, ...]:
+        return tuple(p for p in self.patches if p.layer == layer)
+
+
+def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) -> list[Intervention]:
+    """The interventions of a table, in order of their number. Raises InterventionError on the first row that cannot be run.
+
+    A column `pair` is optional: a number there says that the row is meant for this pair alone.
+    """
+    columns = ["intervention", "operator", "split", "component", "layer", "units", "position", "key_position", "replacement"]
+    missing = [name for name in columns if name not in table.columns]
+    if missing:
+        raise InterventionError(f"a table of interventions needs the columns {', '.join(missing)}")
+    found: dict[int, Intervention] = {}
+    patches: dict[int, list[Patch]] = {}
+    pair_of = pl.col("pair") if "pair" in table.columns else pl.lit(None, pl.Int32).alias("pair")
+    rows = table.select(*columns, pair_of).iter_rows()
+    for number, operator, split, component, layer, units, position, key_position, replacement, pair in rows:
+        if number not in found:
+            _among(number, "operator", operator, [None, *OPERATORS])
+            _among(number, "split", split, [None, *SPLITS])
+            found[number], patches[number] = Intervention(number, operator, split, (), pair), []
+        if (found[number].operator, found[number].split, found[number].pair) != (operator, split, pair):
+            raise InterventionError(f"intervention {number}: its rows name different prompts")
+        if component != "none":
+            packed = None if units is None else np.array(sorted(units), np.int32).tobytes()
+            patch = Patch(component, layer, packed, position, key_position, replacement)
+            _check(number, patch, architecture, roles)
+            patches[number].append(patch)
+    for number, several in patches.items():
+        _check_apart(number, several)
+    order = sorted(found)
+    key = lambda p: (p.layer, p.component, p.position, p.units or b"")  # noqa: E731
+    return [replace(found[n], patches=tuple(sorted(patches[n], key=key))) for n in order]
+
+
+def is_place(position: str | None) -> TypeGuard[str]:
+    """Whether a position is a token's place, in digits, and no role."""
+    return position is not None and PLACE.fullmatch(position) is not None
+
+
+def _among(number: int, what: str, value: object, allowed: Sequence, more: str = "") -> None:
+    if value not in allowed:
+        raise InterventionError(f"intervention {number}: {what} {value!r} does not exist; there are {', '.join(map(str, allowed))}{more}")
+
+
+def _position(number: int, what: str, value: str | None, named: Sequence[str]) -> None:
+    if not is_place(value):
+        _among(number, what, value, named, ", or a token's place from 0")
+
+
+def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequence[str]) -> None:
+    _among(number, "component", patch.component, COMPONENTS)
+    layers = len(architecture.layers)
+    if patch.layer is None or not 0 <= patch.layer < layers:
+        raise InterventionError(f"intervention {number}: layer {patch.layer} does not exist; the subject has the layers 0..{layers - 1}")
+    edge = patch.component == "edge"
+    _position(number, "position", patch.position, roles if edge else [*roles, ALL])
+    if edge:
+        _position(number, "key position", patch.key_position, [*roles, EARLIER])
+    else:
+        _among(number, "key position", patch.key_position, [None])
+    _among(number, "replacement", patch.replacement, REPLACEABLE.get(patch.component, REPLACEMENTS))
+    units = patch.chosen()
+    a = architecture
+    counts = {"neuron": a.neurons, "coordinate": a.width, "head": a.heads, "edge": a.heads}
+    if units is None:
+        return
+    if patch.component not in counts:
+        raise InterventionError(f"intervention {number}: {patch.component} has no units; leave the column null")
+    if len(units) != len(np.unique(units)):
+        raise InterventionError(f"intervention {number}: its {patch.component}s name one unit twice")
+    if len(units) and not 0 <= units[0] <= units[-1] < counts[patch.component]:
+        wrong = units[0] if units[0] < 0 else units[-1]
+        name = "head" if edge else patch.component
+        raise InterventionError(f"intervention {number}: {name} {wrong} does not exist; there are 0..{counts[patch.component] - 1}")
+
+
+def _check_apart(number: int, patches: list[Patch]) -> None:
+    """Raises InterventionError where two patches of one intervention replace the same value, so that it is not clear by what.
+
+    A role and a place count as the same position: in some prompt they may be.
+    """
+    places: dict[tuple[str, int], list[Patch]] = {}
+    for patch in patches:
+        kind = "neuron" if patch.component == "mlp" else patch.component
+        for other in places.setdefault((kind, patch.layer), []):
+            both = {patch.position, other.position}
+            same_position = len(both) == 1 or ALL in both or len({is_place(position) for position in both}) == 2
+            mine, theirs = patch.chosen(), other.chosen()
+            if kind != "edge" and same_position and (mine is None or theirs is None or len(np.intersect1d(mine, theirs))):
+                at = " and ".join(sorted(both))
+                raise InterventionError(f"intervention {number} replaces {kind} values of layer {patch.layer} at {at} twice")
+        places[kind, patch.layer].append(patch)

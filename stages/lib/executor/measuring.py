@@ -1,0 +1,36 @@
+"""What is read off a model's last-position logits."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from stages.lib.executor.pairs import PromptPairs
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the model says under interventions, each (interventions, pairs); logits in the model's own precision, at least float32."""
+
+    answer_logit: np.ndarray
+    counterfactual_logit: np.ndarray
+    max_logit: np.ndarray
+    mean_logit: np.ndarray
+    answer_probability: np.ndarray
+    counterfactual_probability: np.ndarray
+    predicted: np.ndarray
+
+
+def measure(logits: torch.Tensor, pairs: PromptPairs) -> Measured:
+    """Reads off last-position logits (interventions, pairs, vocabulary). Raises FloatingPointError on a NaN or infinity."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    largest, predicted = wide.max(-1)
+    answers, others = (
+        torch.from_numpy(a).to(logits.device).expand(len(logits), -1)[..., None] for a in (pairs.answers, pairs.counterfactual_answers)
+    )
+    answer, other, mean = wide.gather(-1, answers)[..., 0], wide.gather(-1, others)[..., 0], wide.mean(-1)
+    total = (wide - largest[..., None]).exp_().sum(-1).log_() + largest
+    if not torch.isfinite(total).all():
+        raise FloatingPointError("the patched model's logits are not finite; try a wider dtype for this subject in params.yaml")
+    probabilities = [(x.double() - total).exp() for x in (answer, other)]
+    return Measured(*(x.cpu().numpy() for x in (answer, other, largest, mean, *probabilities, predicted)))

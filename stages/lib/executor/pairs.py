@@ -1,0 +1,79 @@
+"""Prompt pairs as arrays: clean prompts, their counterfactuals, and where in either the tokens of each role stand."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+
+@dataclass(frozen=True, eq=False)
+class PromptPairs:
+    """Pairs of prompts of one length, each array (pairs,) or (pairs, positions).
+
+    number: as in the table; positions: role -> token position in the clean prompt, counterfactual_positions: in the other, and
+    in both "0", "1", … -> that very place, as far as both prompts have one; answers, counterfactual_answers: tokens.
+    """
+
+    number: np.ndarray
+    tokens: np.ndarray
+    positions: dict[str, np.ndarray]
+    answers: np.ndarray
+    counterfactual_tokens: np.ndarray
+    counterfactual_positions: dict[str, np.ndarray]
+    counterfactual_answers: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def same(self, other: "PromptPairs") -> bool:
+        """Whether these are the same pairs: number, tokens and all."""
+
+        def equal(mine: Any, theirs: Any) -> bool:
+            if isinstance(mine, dict):
+                return mine.keys() == theirs.keys() and all(np.array_equal(at, theirs[role]) for role, at in mine.items())
+            return np.array_equal(mine, theirs)
+
+        return self is other or all(equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+
+    def head(self, most: int) -> "PromptPairs":
+        """The first pairs."""
+
+        def cut(value: Any) -> Any:
+            return {role: at[:most] for role, at in value.items()} if isinstance(value, dict) else value[:most]
+
+        return PromptPairs(*(cut(getattr(self, field.name)) for field in fields(self)))
+
+
+def roles(table: pl.DataFrame) -> list[str]:
+    """The roles that a table of pairs gives positions for."""
+    return [field.name for field in table.schema["positions"].fields]  # type: ignore[attr-defined]
+
+
+def by_length(table: pl.DataFrame, most: int) -> list[PromptPairs]:
+    """A table's pairs, those of equal lengths together, at most `most` in one; in order of length, then number."""
+    lengths = [pl.col("tokens").list.len().alias("length"), pl.col("counterfactual_tokens").list.len().alias("other_length")]
+    sorted_by = table.with_columns(lengths).sort("length", "other_length", "pair")
+    groups = sorted_by.partition_by("length", "other_length", maintain_order=True)
+    return [_pairs(group[first : first + most]) for group in groups for first in range(0, len(group), most)]
+
+
+def _pairs(group: pl.DataFrame) -> PromptPairs:
+    def tokens(name: str) -> np.ndarray:
+        return np.array(group[name].to_list(), np.int64)
+
+    clean, other = tokens("tokens"), tokens("counterfactual_tokens")
+    places = {str(place): np.full(len(group), place, np.int64) for place in range(min(clean.shape[1], other.shape[1]))}
+
+    def positions(name: str) -> dict[str, np.ndarray]:
+        return {role: group[name].struct.field(role).to_numpy().astype(np.int64) for role in roles(group)} | places
+
+    return PromptPairs(
+        group["pair"].to_numpy(),
+        clean,
+        positions("positions"),
+        group["answer_token"].to_numpy().astype(np.int64),
+        other,
+        positions("counterfactual_positions"),
+        group["counterfactual_answer_token"].to_numpy().astype(np.int64),
+    )

@@ -1,0 +1,151 @@
+"""Avoids matrix products behind a change along one direction.
+
+A single neuron moves the stream x of a prompt to x + t v, v being its value vector; a single coordinate of what the MLP puts
+out, v being a basis vector. What a norm and a linear map W behind it make of that is (L(x) + t L(v)) / s + c with L(x) = W
+(gain * x), centred first where the norm centres: L is computed once per prompt and once per v, and s is a number. This serves
+the first projections of the next layer and, behind the last layer, the unembedding.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from stages.lib.executor.norms import epsilon
+from stages.lib.model.architecture import LINEAR, DecoderLayer, patched, value_vectors
+from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.value_logits import gain
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Streams x + t v at one position: base x (prompts, width), steps t (copies, prompts), directions v (copies, width)."""
+
+    base: torch.Tensor
+    steps: torch.Tensor
+    directions: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def stream(self) -> torch.Tensor:
+        """(copies, prompts, 1, width)."""
+        return torch.addcmul(self.base[None], self.steps[:, :, None], self.directions[:, None])[:, :, None]
+
+
+class Entrance:
+    """A norm and the linear maps that read its output and nothing else."""
+
+    def __init__(self, norm: Any, maps: list[Any], width: int):
+        self.norm, self.maps = norm, maps
+        self.centres = isinstance(norm, nn.LayerNorm)
+        self.epsilon = epsilon(norm) or 0.0
+        self.gain = (gain(norm, width) * (1 + self.epsilon) ** 0.5).to(norm.weight.dtype)  # measured on a mean square of 1
+        offset = norm(torch.zeros_like(norm.weight))  # the norm's bias
+        biases = [m(offset) for m in maps]
+        self.sizes = [len(bias) for bias in biases]
+        self.bias = torch.cat(biases)
+
+    def linear(self, x: torch.Tensor) -> torch.Tensor:
+        """L(x): (…, width) to (…, outputs of all maps)."""
+        scaled = self._centred(x) * self.gain
+        return torch.cat([scaled @ (m.weight.T if isinstance(m, nn.Linear) else m.weight) for m in self.maps], -1)
+
+    def outputs(self, moved: Moved, base: torch.Tensor) -> torch.Tensor:
+        """What the maps put out for moved streams: (copies, prompts, outputs); base: L(moved.base)."""
+        out = torch.addcmul(base[None], moved.steps[:, :, None], self.linear(moved.directions)[:, None])
+        out *= self._inverse_scale(moved)[:, :, None]
+        return out.add_(self.bias) if bool(self.bias.any()) else out
+
+    def _inverse_scale(self, moved: Moved) -> torch.Tensor:
+        x, v, t = (
+            self._centred(part.double()) if part is not moved.steps else part.double()
+            for part in (moved.base, moved.directions, moved.steps)
+        )
+        square = (x * x).sum(-1)[None] + 2 * t * (v @ x.T) + t * t * (v * v).sum(-1)[:, None]
+        return (square.clamp(min=0) / x.shape[-1] + self.epsilon).rsqrt().to(moved.base.dtype)
+
+    def _centred(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(-1, keepdim=True) if self.centres else x
+
+    @contextmanager
+    def replaced(self, outputs: torch.Tensor) -> Iterator[None]:
+        """Within the context the maps return these outputs (rows, 1, outputs) whatever they are given, and the norm does nothing."""
+        parts = outputs.split(self.sizes, -1)
+        kept = [(module, module.forward) for module in (self.norm, *self.maps)]
+        self.norm.forward = lambda x: x
+        for module, part in zip(self.maps, parts, strict=True):
+            module.forward = lambda _, part=part: part
+        try:
+            yield
+        finally:
+            for module, forward in kept:
+                module.forward = forward
+
+
+@torch.no_grad()
+def entrances(checkpoint: Checkpoint) -> list[Entrance | None]:
+    """The entrance of every layer, and the unembedding's behind them; None where there is none or it does not compute as it should."""
+    a = checkpoint.architecture
+    found = [_entrance(checkpoint, layer) for layer in a.layers] + [Entrance(a.final_norm, [a.unembedding], a.width)]
+    return [entrance if entrance and _holds(entrance, a.width) else None for entrance in found]
+
+
+def _entrance(checkpoint: Checkpoint, layer: DecoderLayer) -> Entrance | None:
+    """Watches one layer at work: which norm is given what enters the layer, and which linear maps read that norm's output."""
+    calls: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []  # module, input, output; keeping them keeps addresses apart
+    leaves = [m for m in layer.block.modules() if not list(m.children()) and getattr(m, "weight", None) is not None]
+    entering: list[torch.Tensor] = []
+    handles = [m.register_forward_hook(lambda module, inputs, out: calls.append((module, inputs[0], out))) for m in leaves]
+    handles.append(
+        layer.block.register_forward_pre_hook(lambda _, inputs, named: entering.append((*inputs, *named.values())[0]), with_kwargs=True)
+    )
+    try:
+        checkpoint.model(input_ids=torch.zeros((1, 2), dtype=torch.long, device=checkpoint.model.device), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    norms = [(m, out) for m, x, out in calls if not isinstance(m, LINEAR) and x.data_ptr() == entering[0].data_ptr()]
+    if not norms:
+        return None
+    norm, output = norms[0]
+    readers = [m for m, x, _ in calls if x.data_ptr() == output.data_ptr()]
+    if not readers or not all(isinstance(m, LINEAR) for m in readers):
+        return None
+    return Entrance(norm, readers, checkpoint.architecture.width)
+
+
+def _holds(entrance: Entrance, width: int) -> bool:
+    """Whether the identity holds for this norm, to the precision of the model's numbers; other norms, or other precisions, fail."""
+    weight = entrance.norm.weight
+    random = torch.Generator().manual_seed(0)
+    base, directions, steps = (torch.randn(shape, generator=random).to(weight) for shape in ((3, width), (4, width), (4, 3)))
+    moved = Moved(base, steps, directions)
+    normed = entrance.norm(moved.stream()[:, :, 0])
+    plain = torch.cat([m(normed) for m in entrance.maps], -1)
+    difference = (entrance.outputs(moved, entrance.linear(base)) - plain).abs().max()
+    return bool(difference <= 64 * torch.finfo(weight.dtype).eps * plain.abs().max())
+
+
+@torch.no_grad()
+def adds_value_vectors(checkpoint: Checkpoint, layer: int) -> bool:
+    """Whether the layer adds activation x value vector to the stream as it is; some normalise what the MLP writes."""
+    part, seen = checkpoint.architecture.layers[layer], []
+    tokens = torch.arange(1, 5, device=checkpoint.model.device).remainder(checkpoint.model.config.vocab_size)[None]
+    outs = []
+    for factor in (1.0, 0.5):
+
+        def change(x: torch.Tensor, factor=factor) -> torch.Tensor:
+            seen.append(x)
+            return x * factor
+
+        handle = part.block.register_forward_hook(lambda _, __, out: outs.append(out[0] if isinstance(out, tuple) else out))
+        with patched(part.mlp_out, change):
+            checkpoint.model(input_ids=tokens, use_cache=False)
+        handle.remove()
+    expected = outs[0] - 0.5 * seen[0] @ value_vectors(part)
+    tolerance = 50 * torch.finfo(expected.dtype).eps * outs[0].abs().max()
+    return bool((outs[1] - expected).abs().max() <= tolerance)

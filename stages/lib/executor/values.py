@@ -1,0 +1,182 @@
+"""Puts replaced values where a table of interventions wants them, in the tensors of a run under way.
+
+Tensors of a run under way are (copies, prompts, positions from `start` on, …): one copy of the prompts per intervention.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch.nn.functional import one_hot
+
+from stages.lib.executor.clean import Clean, clean_run
+from stages.lib.executor.interventions import ALL, EARLIER, InterventionError, Patch
+from stages.lib.executor.pairs import PromptPairs
+from stages.lib.executor.rank_one import Moved
+from stages.lib.model.architecture import value_vectors
+from stages.lib.model.checkpoint import Checkpoint
+
+KINDS = {"mlp": "neurons", "neuron": "neurons", "coordinate": "outputs", "head": "heads", "residual": "residual"}  # component -> its values
+LINEAR = ("neurons", "outputs")  # kinds of values that add to the stream what is linear in them, unless the layer normalises it
+
+
+def linear(patches: Sequence[Patch]) -> bool:
+    """Whether what these patches add to the stream is a sum; replaced coordinates hide what neurons replaced beside them do."""
+    kinds = {KINDS.get(p.component) for p in patches}
+    return len(kinds) == 1 and kinds <= {*LINEAR}
+
+
+class Values:
+    """Everything that patches of some pairs can put in or take out: both clean runs, and the means of every component.
+
+    means: neurons (layers, positions, neurons), heads (layers, positions, heads, head width), residual (layers, positions,
+    width); needed only where a patch asks for a mean.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, pairs: PromptPairs, means: Mapping[str, np.ndarray] | None):
+        self.checkpoint, self.pairs, self.architecture = checkpoint, pairs, checkpoint.architecture
+        device, dtype = checkpoint.model.device, checkpoint.model.dtype
+        self.clean = clean_run(checkpoint, pairs.tokens)
+        self.means = {name: torch.from_numpy(array).to(device, dtype) for name, array in (means or {}).items()}
+        self.positions = {role: torch.from_numpy(at).to(device) for role, at in pairs.positions.items()}
+        self.others = {role: torch.from_numpy(at).to(device) for role, at in pairs.counterfactual_positions.items()}
+        self.prompts = torch.arange(len(pairs), device=device)
+        self.vectors = [value_vectors(layer) for layer in self.architecture.layers]
+
+    @cached_property
+    def counterfactual(self) -> Clean:
+        return clean_run(self.checkpoint, self.pairs.counterfactual_tokens)
+
+    def prepare(self, patches: Sequence[Patch]) -> None:
+        """Runs the counterfactuals, and MLPs' output projections, if any of these patches needs them: now, while no hooks are in place."""
+        runs = [self.clean]
+        if any(p.replacement == "counterfactual" for p in patches):
+            runs.append(self.counterfactual)
+        for layer in sorted({p.layer for p in patches if p.component == "coordinate"}):
+            for run in runs:
+                if layer not in run.outputs:
+                    run.outputs[layer] = self.architecture.layers[layer].mlp_out(run.neurons[layer])
+
+    def first_position(self, patches: Sequence[Patch]) -> int:
+        """The first token position that any of these patches touches in any prompt."""
+        return min((0 if p.position == ALL else int(self.positions[p.position].min()) for p in patches), default=0)
+
+    def new(self, patch: Patch) -> torch.Tensor:
+        """What a patch puts in, for all units: (prompts, units, …), or (prompts, positions, units, …) where it is for all positions."""
+        kind = KINDS[patch.component]
+        clean = self._of(self.clean, kind, patch.layer)
+        if patch.replacement == "counterfactual":
+            values = self._of(self.counterfactual, kind, patch.layer)
+            if patch.position != ALL:
+                return values[self.prompts, self.others[patch.position]]
+            if values.shape != clean.shape:
+                raise InterventionError("a counterfactual of another length cannot replace all positions; name a role")
+            return values
+        if patch.replacement == "zero":
+            zero = clean.new_zeros(1)
+            return zero.expand(clean.shape if patch.position == ALL else (len(clean), *clean.shape[2:]))
+        if kind not in self.means or self.means[kind].shape[1] != clean.shape[1]:
+            raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; replace by zero or counterfactual")
+        means = self.means[kind][patch.layer]
+        return means.expand(clean.shape) if patch.position == ALL else means[self.positions[patch.position]]
+
+    def write(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:
+        """Carries out patches, each on one copy, in x: (copies, prompts, positions, units, …), in place."""
+        if single := self._single(patches):
+            copies, units, first = single
+            at = self.positions[first.position] - start
+            x[copies[:, None], self.prompts[None], at[None], units[:, None]] = self.new(first)[:, units].transpose(0, 1)
+            return
+        for copy, patch in patches:
+            new, chosen = self.new(patch), self._chosen(patch)
+            if patch.position == ALL:
+                part: slice | torch.Tensor = slice(None) if chosen is None else chosen
+                x[copy][:, :, part] = new[:, :, part]
+                continue
+            at = self.positions[patch.position] - start
+            if chosen is None:
+                x[copy, self.prompts, at] = new
+            else:
+                x[copy, self.prompts[:, None], at[:, None], chosen[None]] = new[:, chosen]
+
+    def moved(self, patches: list[tuple[int, Patch]]) -> Moved | None:
+        """The streams behind the layer at the one patched position, where in every copy one neuron (coordinate) is patched; else None."""
+        single = self._single(patches)
+        if not single or KINDS[single[2].component] not in LINEAR:
+            return None
+        _, units, first = single
+        at = self.positions[first.position]
+        clean = self._of(self.clean, KINDS[first.component], first.layer)[self.prompts, at]
+        steps = (self.new(first)[:, units] - clean[:, units]).T  # (copies, prompts)
+        return Moved(self.clean.streams[first.layer + 1][self.prompts, at], steps, self._directions(first, units))
+
+    def added(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:
+        """Adds to x, the stream behind the layer, what patches of its neurons or coordinates change there: (copies, prompts, positions,
+        width).
+
+        Every patch is on a copy that is clean up to this layer; what it changes is (new - clean value) · direction.
+        """
+        if moved := self.moved(patches):
+            copies = torch.tensor([copy for copy, _ in patches], device=x.device)
+            x[copies[:, None], self.prompts[None], self.positions[patches[0][1].position][None] - start] = moved.stream()[:, :, 0]
+            return
+        for copy, patch in patches:
+            clean, units = self._of(self.clean, KINDS[patch.component], patch.layer), self._chosen(patch)
+            chosen: slice | torch.Tensor = slice(None) if units is None else units
+            directions = self._directions(patch, chosen)
+            if patch.position == ALL:
+                x[copy] += (self.new(patch) - clean)[:, :, chosen] @ directions
+            else:
+                at = self.positions[patch.position]
+                x[copy, self.prompts, at - start] += (self.new(patch) - clean[self.prompts, at])[:, chosen] @ directions
+
+    def mask(self, edges: list[tuple[int, Patch]], copies: int, start: int) -> torch.Tensor | None:
+        """Added to the attention scores so that no weight falls on cut edges: (rows, heads, queries, keys); None if none is cut."""
+        if not edges:
+            return None
+        length, device = self.clean.tokens.shape[1], self.clean.tokens.device
+        least = torch.finfo(self.checkpoint.model.dtype).min
+        keys, queries = torch.arange(length, device=device), torch.arange(start, length, device=device)
+        open_ = (keys[None] <= queries[:, None]).expand(copies, len(self.prompts), self.architecture.heads, -1, -1).clone()
+        for copy, edge in edges:
+            query = self.positions[edge.position]  # (prompts,)
+            cut = (
+                keys[None] < query[:, None]
+                if edge.key_position == EARLIER
+                else keys[None] == self.positions[str(edge.key_position)][:, None]
+            )
+            chosen = self._chosen(edge)
+            heads = torch.arange(self.architecture.heads, device=device) if chosen is None else chosen
+            at = (self.prompts[:, None], heads[None], (query - start)[:, None])
+            open_[copy][at] &= ~cut[:, None]
+        blocked = torch.zeros(open_.shape, dtype=self.checkpoint.model.dtype, device=device).masked_fill_(~open_, least)
+        return blocked.flatten(0, 1)
+
+    def _of(self, run: Clean, kind: str, layer: int) -> torch.Tensor:
+        if kind == "heads":
+            return run.heads[layer].unflatten(-1, (self.architecture.heads, self.architecture.head_width))
+        if kind == "outputs":
+            return run.outputs[layer]
+        return run.neurons[layer] if kind == "neurons" else run.streams[layer]
+
+    def _directions(self, patch: Patch, units: slice | torch.Tensor) -> torch.Tensor:
+        """What the stream moves along where these neurons or coordinates change: (units, width)."""
+        if patch.component != "coordinate":
+            return self.vectors[patch.layer][units]
+        vectors, width = self.vectors[patch.layer], self.architecture.width
+        return one_hot(torch.arange(width, device=vectors.device)[units], width).to(vectors.dtype)
+
+    def _single(self, patches: list[tuple[int, Patch]]) -> tuple[torch.Tensor, torch.Tensor, Patch] | None:
+        """Copies and units, where each copy has one unit of one and the same component replaced at one and the same position."""
+        first = patches[0][1]
+        same = {(p.component, p.position, p.replacement, len(p.units or b"")) for _, p in patches}
+        if len(same) > 1 or first.position == ALL or len(first.units or b"") != 4 or len({c for c, _ in patches}) < len(patches):
+            return None
+        device = self.clean.tokens.device
+        units = torch.from_numpy(np.frombuffer(b"".join(p.units or b"" for _, p in patches), np.int32).astype(np.int64)).to(device)
+        return torch.tensor([c for c, _ in patches], device=device), units, first
+
+    def _chosen(self, patch: Patch) -> torch.Tensor | None:
+        units = patch.chosen()
+        return None if units is None else torch.from_numpy(units.astype(np.int64)).to(self.clean.tokens.device)

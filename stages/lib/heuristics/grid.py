@@ -1,0 +1,39 @@
+"""The grid of the catalogue of heuristics, as its settings describe it."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from stages.lib.core.settings import Count, Section
+from stages.lib.core.words import Operator
+
+Kind = Literal["range", "modulo", "pattern", "value", "identical", "period", "both ranges", "both modulo", "digit sum"]
+
+
+Modulus = Annotated[int, Field(ge=2, le=999)]
+
+
+class Grid(Section):
+    range_lengths: dict[Operator, list[Count]]
+    operand_ranges_overlap: bool
+    moduli: list[Modulus]
+    patterns: list[Annotated[str, Field(pattern=r"^[.d]{3}$")]]
+    values: bool
+    identical: bool
+    periods: list[Modulus]
+    both_range_length: Annotated[int, Field(ge=0)]
+    both_moduli: list[Modulus]
+    digit_sum_places: list[Literal[1, 10, 100]]
+    not_of_quotients: list[Kind]
+
+
+class Heuristics(Section):
+    grid: str
+    grids: Annotated[dict[str, Grid], Field(min_length=1)]
+    custom: dict[str, str]
+
+    @model_validator(mode="after")
+    def grid_is_one_of_grids(self) -> "Heuristics":
+        if self.grid not in self.grids:
+            raise ValueError(f"grid is {self.grid!r}, but grids has {', '.join(self.grids)}")
+        return self

@@ -1,0 +1,68 @@
+"""One operator's square of prompts: its cells, its heuristics as sets, and the maps of its neurons."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stages.lib.core.words import Operator
+from stages.lib.heuristics.members import listed, members
+from stages.lib.heuristics.names import Heuristic
+from stages.lib.heuristics.scores import Sets, sets
+from stages.lib.sql.database import Database
+from stages.lib.store import LayerStore, widen
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Heuristics that are scored on the same map. names, kinds, quantities: (heuristics,); share: (heuristics,) of cells covered."""
+
+    names: np.ndarray
+    kinds: np.ndarray
+    quantities: np.ndarray
+    share: np.ndarray
+    sets: Sets
+
+
+class Square:
+    """The cells of a store: those of its prompts that have an answer, in order of op1, then op2.
+
+    shape: (op1, op2) of the square; cells: (cells,) which of its prompts; op1, op2, results: (cells,) int32; operands: heuristics scored
+    on activations; answers: heuristics of the result, scored on activation · value logit of the cell's answer.
+    """
+
+    def __init__(self, database: Database, catalogue: pl.DataFrame, activations: LayerStore):
+        self.activations = activations
+        self.operator: Operator = activations.attributes["operator"]
+        results = activations.columns["result"]
+        self.shape = results.shape
+        self.cells = np.flatnonzero(results.ravel() >= 0)
+        self.results = results.ravel()[self.cells].astype(np.int32)
+        self.op1, self.op2 = (axis.ravel()[self.cells].astype(np.int32) for axis in np.indices(results.shape))
+        heuristics = listed(catalogue, self.operator)
+        satisfied = members(database, self.operator, heuristics)[:, self._answerable(database)]
+        some = satisfied.any(1) & ~satisfied.all(1)  # a subject that answers fewer cells may leave a heuristic none
+        of_result = np.array([heuristic.quantity == "result" for heuristic in heuristics])
+        self.operands = _group(heuristics, satisfied, np.flatnonzero(some & ~of_result), {"op1": self.op1, "op2": self.op2})
+        self.answers = _group(heuristics, satisfied, np.flatnonzero(some & of_result), {"result": self.results})
+
+    def _answerable(self, database: Database) -> np.ndarray:
+        """Which of the table's cells, in order of op1, then op2, the store has an answer for."""
+        listed = database.sql("select op1, op2 from cells where operator = $operator order by op1, op2", operator=self.operator).pl()
+        return np.isin(listed["op1"].to_numpy().astype(np.int64) * self.shape[1] + listed["op2"].to_numpy(), self.cells)
+
+    def neurons(self, layer: int, votes: LayerStore, at_once: int) -> Iterator[list[tuple[int, np.ndarray, np.ndarray]]]:
+        """One layer's neurons, so many at a time in memory: number, activations over the square (op1, op2), value logits (number,)."""
+        for first in range(0, self.activations.axes["neuron"], at_once):
+            chosen = slice(first, first + at_once)
+            squares = widen(self.activations.read(layer, chosen, slice(None)))
+            logits = votes.read(layer, chosen, slice(None)).astype(np.float32)
+            yield list(zip(range(first, first + len(squares)), squares, logits, strict=True))
+
+
+def _group(heuristics: list[Heuristic], satisfied: np.ndarray, chosen: np.ndarray, values: dict[str, np.ndarray]) -> Group:
+    made, order = sets(satisfied[chosen], [heuristics[i].quantity for i in chosen], values)
+    picked = [heuristics[i] for i in chosen[order]]
+    names, kinds, quantities = (np.array([getattr(h, of) for h in picked], dtype=object) for of in ("name", "kind", "quantity"))
+    return Group(names, kinds, quantities, made.k / satisfied.shape[1], made)

@@ -1,1 +1,0 @@
-"""The types of params.yaml, split so that a stage depends only on the sections it reads."""

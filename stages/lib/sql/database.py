@@ -1,0 +1,154 @@
+"""SQL over the project's tables. The one importer of duckdb.
+
+`connect()` opens the read-only view of data/ that the console and notebooks share; stage.py runs the queries of the pipeline.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from stages.lib import store
+from stages.lib.core.words import CHAPTERS
+from stages.lib.sql.lazy.group_by import SUMS, summed
+from stages.lib.sql.lazy.join import narrow
+from stages.lib.sql.lazy.table import LayerSums, LayerTable
+from stages.lib.sql.lazy.where import StorePart
+
+DatabaseError = duckdb.Error
+MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
+MACROS = Path(__file__).with_name("macros.sql")
+
+
+class QueryError(ValueError):
+    """A query that is not one read-only statement."""
+
+
+class Database:
+    """A read-only DuckDB connection to tables in files; lazy tables are read from HDF5 as queries ask for them.
+
+    files: table -> the parquet or HDF5 files it is made of, one per subject or operator.
+    """
+
+    def __init__(self, files: dict[str, list[Path]], threads: int | None = None):
+        self.connection = duckdb.connect(config={"python_enable_replacements": False, **({"threads": threads} if threads else {})})
+        self.lazy: dict[str, LayerTable] = {}
+        self._narrowed = 0
+        for name, paths in sorted(files.items()):
+            if name in MEASURES:
+                self.lazy[name] = LayerTable([_part(path) for path in paths], MEASURES[name])
+                self.connection.register(name, self.lazy[name])
+                self.connection.register(name + SUMS, LayerSums(self.lazy[name]))
+            else:
+                listed = ", ".join(f"'{path}'" for path in paths)
+                reader = "read_csv" if paths[0].suffix == ".csv" else "read_parquet"
+                self.connection.execute(f'create view "{name}" as from {reader}([{listed}], union_by_name => true)')
+        self._add_macros()
+        allowed = [str(path) for name, paths in files.items() if name not in MEASURES for path in paths]
+        self._lock(allowed)
+
+    def _add_macros(self) -> None:
+        """Formulas that queries share, and of shared small tables those that can be made of the tables here."""
+        for statement in self.connection.extract_statements(MACROS.read_text()):
+            with suppress(duckdb.CatalogException, duckdb.BinderException):  # a table that it reads, or a column, is not here
+                self.connection.execute(statement)
+
+    def _lock(self, allowed: list[str]) -> None:
+        """Leaves nothing within reach of a query but these files."""
+        self.connection.execute("set allowed_paths = $paths", {"paths": allowed})
+        self.connection.execute("set enable_external_access = false")
+        self.connection.execute("set lock_configuration = true")
+
+    def sql(self, query: str, **parameters: Any) -> duckdb.DuckDBPyRelation:
+        """The relation of one SELECT; its values for `$name` come by keyword. `.pl()` makes it a Polars frame.
+
+        Raises QueryError on any other statement, duckdb.Error on a wrong one.
+        """
+        statement = self._only_statement(query)
+        unknown = parameters.keys() - statement.named_parameters
+        missing = statement.named_parameters - parameters.keys()
+        if unknown or missing:
+            problems = [f"${name} is not in the query" for name in sorted(unknown)] + [f"${name} has no value" for name in sorted(missing)]
+            raise QueryError("; ".join(problems))
+        columns = {name: set(table.columns.names) for name, table in self.lazy.items()}
+        if any(name in query for name in columns) and statement.type == duckdb.StatementType.SELECT:
+            names = self.connection.sql(query, params=parameters or None).columns
+            if rewritten := summed(query, MEASURES, names):
+                return self.connection.sql(rewritten, params=parameters or None)
+            query = narrow(query, columns, lambda text: self._ask(text, parameters), self._narrow)
+        return self.connection.sql(query, params=parameters or None)
+
+    def tables(self) -> list[str]:
+        """The names of all tables."""
+        views = self.connection.sql("select view_name from duckdb_views() where not internal").fetchall()
+        return sorted({name for (name,) in views if "__" not in name} | self.lazy.keys())
+
+    def columns(self, table: str) -> dict[str, str]:
+        """A table's columns: name -> type."""
+        relation = self.connection.sql(f'from "{table}" limit 0')
+        return dict(zip(relation.columns, map(str, relation.types), strict=True))
+
+    def _only_statement(self, query: str) -> duckdb.Statement:
+        statements = self.connection.extract_statements(query)
+        if len(statements) != 1:
+            raise QueryError(f"expected one statement, found {len(statements)}")
+        kind = statements[0].type
+        if kind == duckdb.StatementType.EXPLAIN:
+            explained = statements[0].query.strip()[len("explain") :].strip()
+            self._only_statement(explained[len("analyze") :] if explained.lower().startswith("analyze") else explained)
+        elif kind != duckdb.StatementType.SELECT:
+            raise QueryError(f"this connection only reads: {kind.name} is not allowed, SELECT is")
+        return statements[0]
+
+    def _ask(self, query: str, parameters: dict[str, Any]) -> pa.Table:
+        names = self.connection.extract_statements(query)[0].named_parameters
+        return self.connection.sql(query, params={n: parameters[n] for n in names} or None).to_arrow_table()
+
+    def _narrow(self, name: str, keys: list[pa.Table]) -> str:
+        self._narrowed += 1
+        narrowed = f"{name}__{self._narrowed}"
+        self.connection.register(narrowed, self.lazy[name].narrowed(keys))
+        return narrowed
+
+
+def connect(data: Path | str = "data", threads: int | None = None) -> Database:
+    """Every table below `data`, the project's or a pulled copy of it."""
+    tables = (path for path in Path(data).rglob("*") if path.suffix in (".parquet", ".h5"))
+    return Database(files_of(tables, Path(data)), threads)
+
+
+def subject_files(subject: str | None, tables: list[str], data: Path = Path("data")) -> dict[str, list[Path]]:
+    """The files of these tables for a Database that sees nothing else: a subject's own, and those that are about none or about several."""
+    own = (path for folder in (*([subject] if subject else []), *CHAPTERS) for path in (data / folder).rglob("*"))
+    return {name: paths for name, paths in files_of(own, data).items() if name in tables}
+
+
+def files_of(paths: Iterable[Path], data: Path = Path("data")) -> dict[str, list[Path]]:
+    """The files of each table among paths below `data`; of folders, all that is in them.
+
+    A table is what stands behind its chapter: data/<subject>/<chapter>/<table>.parquet, or, where it is about no subject or about
+    several, data/<chapter>/<table>.parquet. It may be a folder of files, such as activations/<operator>.h5.
+    """
+    found: dict[str, list[Path]] = {}
+    for path in sorted({file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])}):
+        if name := _table(path.relative_to(data)):
+            found.setdefault(name, []).append(path)
+    return found
+
+
+def _table(path: Path) -> str | None:
+    """The table that a file below data/ is (part of), None if it is of none; a log in CSV, wherever it lies, is a table, too."""
+    parts = path.parts[1:] if path.parts[0] in CHAPTERS else path.parts[2:]
+    if path.suffix == ".csv":
+        return path.stem
+    name = Path(parts[0]).stem if parts else ""
+    kind = ".h5" if name in MEASURES else ".parquet"
+    return name if path.suffix == kind and (path.parts[0] in CHAPTERS or path.parts[1] in CHAPTERS) else None
+
+
+def _part(path: Path) -> StorePart:
+    opened = store.LayerStore(path)
+    return StorePart(opened, {name: opened.attributes[name] for name in ("subject", "operator") if name in opened.attributes})

@@ -1,0 +1,55 @@
+"""Runs one query of the pipeline: `python -m stages.lib.sql.stage stages/circuit/component_effects.sql [SUBJECT]`.
+
+The query sees what its entry in the chapter's dvc.yaml declares: a table for every file below data/ that it depends on, the
+settings it lists as $names, $subject, and nothing else within reach, so that its declared dependencies are true. Its rows
+are the one output that is declared.
+"""
+
+import re
+import sys
+from functools import partial, reduce
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stages.lib.core.files import write_table
+from stages.lib.core.settings import read
+from stages.lib.sql.database import Database, QueryError, files_of
+
+
+def main(query: str, subject: str | None = None) -> None:
+    path, settings = Path(query), read()
+    declared = yaml.safe_load((path.parent / "dvc.yaml").read_text())["stages"][path.stem]
+    entry = declared.get("do", declared)
+    item = settings.get(str(declared.get("foreach")).strip("${}"), {}).get(subject, {})
+    names = {"${key}": subject or "", **{f"${{item.{name}}}": str(value) for name, value in item.items()}}
+    expand = partial(re.sub, r"\$\{[\w.]+\}", lambda found: names[found[0]])
+    dependencies = map(Path, map(expand, entry["deps"]))
+    files = files_of(file for file in dependencies if file.parts[0] == "data")
+    text = path.read_text()
+    values = {"subject": subject} | _settings(map(expand, _sections(entry)), settings)
+    database = Database(files, threads=1)  # one thread: sums of floats come out the same every time
+    named = database.connection.extract_statements(text)[0].named_parameters
+    write_table(database.sql(text, **{name: values[name] for name in named}).pl(), Path(expand(next(iter(entry["outs"])))))
+
+
+def _sections(entry: dict[str, Any]) -> list[str]:
+    """The sections that a stage lists, those of params.yaml and those of a chapter's own."""
+    listed = [item if isinstance(item, dict) else {"params.yaml": [item]} for item in entry.get("params", [])]
+    return [section for file in listed for sections in file.values() for section in sections]
+
+
+def _settings(sections: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for section in sections:
+        for name, value in reduce(getitem, section.split("."), settings).items():
+            if name in values:
+                raise QueryError(f"${name} is a setting of two of the sections that the stage lists, {section} is the second")
+            values[name] = value
+    return values
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

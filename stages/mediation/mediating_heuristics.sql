@@ -1,0 +1,82 @@
+-- Whether the neurons that mediate the result in word problems are the heuristic neurons of the grid: how many of the k late neurons with
+-- the largest effects on a question of one operator are in a set of neurons that the grid names for an operator, against chance.
+--
+-- subject        VARCHAR   the model
+-- layer          SMALLINT  decoder layer, from 0
+-- ranking        VARCHAR   effect, logit_effect, or size: of logit_effect, whatever its sign
+-- k              INTEGER   neurons of largest effect
+-- width          INTEGER   neurons of the layer
+-- question       VARCHAR   arithmetic_symbols, arithmetic_words or number_words
+-- operator       VARCHAR   operator of the question
+-- grid_operator  VARCHAR   operator of the grid, whose neurons they are compared with
+-- members        VARCHAR   neurons that have a label (label), one about the result that they promote themselves (direct), or
+--                          the k of largest effect on the grid's prompts by the same ranking (top)
+-- size           BIGINT    how many these are
+-- shared         BIGINT    how many of them are among the k
+-- share          DOUBLE    shared / k
+-- chance         DOUBLE    expected share of k random neurons of the layer: size / all of them
+-- p_value        DOUBLE    probability that k random neurons share at least as many (hypergeometric)
+with
+    rankings as (select unnest(['effect', 'logit_effect', 'size']) as ranking),
+    ks as (select distinct k::integer as k, neurons as width from architecture, unnest($overlap_ks) as wanted(k) where k <= neurons),
+    ranked as (
+        select question, operator, layer, unit as neuron, ranking, rank, known
+        from unit_rankings() where component = 'neuron' and half = 'both' and operator <> 'all'
+    ),
+    asked as (select question, operator, layer, ranking, count(*) filter (known) as known from ranked group by all),
+    grid as (
+        select
+            operator, layer, neuron, unnest(['effect', 'logit_effect', 'size']) as ranking,
+            unnest([rank, rank_logit,
+                row_number() over (partition by operator, layer order by abs(logit_effect) desc, neuron)]) as rank
+        from neuron_effects where method = 'exact' and position = 'last'
+    ),
+    named as (
+        select operator, layer, neuron, 'label' as members, ranking, k from labels, rankings, ks
+        union
+        select operator, layer, neuron, 'direct', ranking, k from labels, rankings, ks where direct
+        union all
+        select operator, layer, neuron, 'top', ranking, k from grid join ks on rank <= k
+    ),
+    operators as (select distinct operator from neuron_effects),
+    sets as (
+        select o.operator, layer, members, ranking, k, width, count(neuron) as size
+        from operators as o
+        cross join (select distinct layer from asked) as layers
+        cross join (values ('label'), ('direct'), ('top')) as kinds(members)
+        cross join rankings
+        cross join ks
+        left join named as n using (operator, layer, members, ranking, k)
+        group by all
+        having members <> 'top' or size > 0
+    ),
+    compared as (
+        select
+            s.layer, s.ranking, s.k, a.question, a.operator, s.operator as grid_operator, s.members, size, width, count(r.neuron) as shared
+        from asked as a
+        join sets as s using (layer, ranking)
+        left join named as n on (n.operator, n.layer, n.members, n.ranking, n.k) = (s.operator, s.layer, s.members, s.ranking, s.k)
+        left join ranked as r on (r.question, r.operator, r.layer, r.ranking, r.neuron)
+            = (a.question, a.operator, a.layer, a.ranking, n.neuron) and r.rank <= s.k
+        where s.k <= a.known
+        group by all
+    ),
+    possible as (
+        select width, size, k, unnest(range(greatest(0, k + size - width), least(k, size) + 1)) as shared
+        from (select distinct width, size, k from compared)
+    ),
+    tails as (  -- binomial(size, shared) · binomial(neurons - size, k - shared) / binomial(neurons, k), summed from the far end
+        select
+            width, size, k, shared,
+            least(1, sum(exp(lgamma(size + 1) - lgamma(shared + 1) - lgamma(size - shared + 1)
+                + lgamma(width - size + 1) - lgamma(k - shared + 1) - lgamma(width - size - k + shared + 1)
+                - lgamma(width + 1) + lgamma(k + 1) + lgamma(width - k + 1)))
+                over (partition by width, size, k order by shared desc)) as p_value
+        from possible
+    )
+select
+    $subject as subject, layer, ranking, k, width, question, operator, grid_operator, members, size, shared,
+    shared / k as share, size / width as chance, p_value
+from compared
+join tails using (width, size, k, shared)
+order by layer, ranking, k, question, operator, grid_operator, members

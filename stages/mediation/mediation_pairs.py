@@ -1,0 +1,95 @@
+"""Draws the prompt pairs of causal mediation: in the clean prompt's run, values of the counterfactual prompt's will be written in.
+
+Reads data/corpus/cells.parquet, data/corpus/facts.parquet, the subject's tokenizer and the files of a user's own tasks; writes
+data/<subject>/mediation/mediation_pairs.parquet. The two prompts of a pair have as many tokens, of the same classes, and answers of
+one token each; where draws find too few such pairs, there are fewer. Tokens are classed by what they say: operands, operator,
+entity, the query of retrieval, or text in front of (early), between (middle) or behind (late) operands; the last one is `last`.
+
+Table mediation_pairs: prompts, each beside a counterfactual one that differs from it in a known way
+    subject                      VARCHAR    the model
+    pair                         INTEGER    number of the row, from 0
+    task                         VARCHAR    arithmetic, number_words, three_operands, retrieval, factual, or a user's own
+    condition                    VARCHAR    what differs: result_varies, result_fixed, operator_varies; query_varies, entity_varies
+    template                     INTEGER    within the task, from 0; of three_operands the composition, of factual the relation
+    operator                     VARCHAR    of the clean prompt; of three_operands both, as in "add multiply"; null where there is none
+    shots                        INTEGER    solved examples in front of the question, of the prompt's own operator
+    prompt                       VARCHAR    the clean prompt
+    answer                       VARCHAR    what should follow
+    counterfactual_prompt        VARCHAR    the other prompt
+    counterfactual_answer        VARCHAR    what should follow it
+    tokens                       INTEGER[]  the clean prompt, as the subject reads it
+    answer_token                 INTEGER    token of answer
+    classes                      VARCHAR[]  of each token: early, op1, op2, op3, operator, entity, query, middle, late or last
+    positions                    STRUCT("last" SMALLINT)  where the last token stands in tokens, from 0
+    counterfactual_tokens        INTEGER[]  the other prompt
+    counterfactual_answer_token  INTEGER    token of counterfactual_answer
+    counterfactual_positions     STRUCT("last" SMALLINT)  the same in counterfactual_tokens
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import polars as pl
+
+from stages.corpus.settings import Tasks
+from stages.lib.core import progress
+from stages.lib.core.files import write_table
+from stages.lib.core.settings import load
+from stages.lib.model import tokenizer
+from stages.lib.subject import Subject
+from stages.mediation.pairs import tokens
+from stages.mediation.pairs.groups import Pair, PairGroup
+from stages.mediation.pairs.tasks import Mediating
+from stages.mediation.pairs.templates import Text
+from stages.mediation.settings import Mediation
+
+LAST = pl.Struct({"last": pl.Int16})
+SCHEMA: dict[str, Any] = {
+    "task": pl.String, "condition": pl.String, "template": pl.Int32, "operator": pl.String, "shots": pl.Int32,
+    "prompt": pl.String, "answer": pl.String, "counterfactual_prompt": pl.String, "counterfactual_answer": pl.String,
+    "tokens": pl.List(pl.Int32), "answer_token": pl.Int32, "classes": pl.List(pl.String), "positions": LAST,
+    "counterfactual_tokens": pl.List(pl.Int32), "counterfactual_answer_token": pl.Int32, "counterfactual_positions": LAST,
+}  # fmt: skip
+Found = tuple[Pair, tokens.Placed, tokens.Placed]
+Place = Callable[[list[Text]], list[tokens.Placed | None]]
+
+
+def main(name: str) -> None:
+    subject, settings = Subject.named(name), load(Mediation)
+    cells, facts = pl.read_parquet("data/corpus/cells.parquet"), pl.read_parquet("data/corpus/facts.parquet")
+    tasks = Mediating(settings, load(Tasks), cells, facts, subject.settings.operators)  # before anything that takes long
+    loaded = tokenizer.load(subject.settings.source)
+    place = partial(tokens.place, loaded, bos=subject.settings.bos)
+    rows = []
+    for group in progress.bar(tasks.groups(partial(tokens.known, loaded)), desc=f"mediation pairs {name}", unit="group"):
+        rows += [_row(group, *found) for found in suitable(group, settings, place)]
+    table = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_row_index("pair")
+    columns = [pl.lit(name).alias("subject"), pl.col("pair").cast(pl.Int32), *SCHEMA]
+    write_table(table.select(columns), subject.path("mediation/mediation_pairs.parquet"))
+
+
+def suitable(group: PairGroup, settings: Mediation, place: Place) -> list[Found]:
+    """As many pairs of the group as are wanted whose prompts are alike in tokens; fewer where draws run out."""
+    wanted = settings.pairs_per_template[group.task]
+    drawn = group.pairs(settings.mediation_seed, wanted * settings.draws_per_pair)
+    found: list[Found] = []
+    some: list[Pair] = []
+    while len(found) < wanted and (some := list(islice(drawn, max(wanted, 2 * len(some))))):  # few calls, since a call is dear
+        clean = [(pair, one) for pair, one in zip(some, place([pair.clean for pair in some]), strict=True) if one]
+        others = place([pair.counterfactual for pair, _ in clean])
+        found += [(pair, one, other) for (pair, one), other in zip(clean, others, strict=True) if other and one.classes == other.classes]
+    return found[:wanted]
+
+
+def _row(group: PairGroup, pair: Pair, clean: tokens.Placed, counterfactual: tokens.Placed) -> tuple:
+    texts = [text for side in (pair.clean, pair.counterfactual) for text in (side.prompt, side.answer)]
+    last = {"last": len(clean.tokens) - 1}
+    kind = (group.task, group.condition, group.template, group.operator, group.shots)
+    return *kind, *texts, clean.tokens, clean.answer, clean.classes, last, counterfactual.tokens, counterfactual.answer, last
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

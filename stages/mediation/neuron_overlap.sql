@@ -1,0 +1,66 @@
+-- Whether two kinds of question are answered by the same neurons (causal mediation, neuron overlap): how many of the k units of a
+-- layer with the largest effects they share, against chance, and against how far noise lets two halves of one question's pairs agree.
+--
+-- subject     VARCHAR   the model
+-- component   VARCHAR   neuron or coordinate (the study's "neuron")
+-- layer       SMALLINT  decoder layer, from 0
+-- ranking     VARCHAR   effect, logit_effect, or size: of logit_effect, whatever its sign
+-- k           INTEGER   units of either question
+-- width       INTEGER   units of the layer
+-- sample      VARCHAR   whole: all pairs of both questions; half: the first half of question's pairs against the second of other's
+-- question    VARCHAR   as in unit_mediation_pairs
+-- other       VARCHAR   the other question; of halves also the same one
+-- shared      BIGINT    units that are among the k of both
+-- share       DOUBLE    shared / k
+-- ceiling     DOUBLE    mean over both questions of the share that their own two halves have: where it is chance, rankings are noise
+-- chance      DOUBLE    expected share of two random sets: k / width
+-- chance_std  DOUBLE    standard deviation of their share
+-- p_value     DOUBLE    probability that two random sets share at least as many (hypergeometric)
+with
+    sizes as (select 'neuron' as component, neurons as width from architecture union all select 'coordinate', width from architecture),
+    ks as (select distinct component, width, k::integer as k from sizes, unnest($overlap_ks) as wanted(k) where k <= width),
+    ranked as (from unit_rankings() where operator = 'all'),
+    tops as (select * from ranked where known and rank <= list_max($overlap_ks)),
+    sides as (
+        select question, half, component, layer, ranking, count(*) filter (known) as known from ranked group by all
+    ),
+    compared as (
+        select component, layer, ranking, k, width, a.half, b.half as other_half, a.question, b.question as other
+        from sides as a
+        join sides as b using (component, layer, ranking)
+        join ks using (component)
+        where (a.half = 'both' and b.half = 'both' and a.question < b.question or a.half = 'first' and b.half = 'second')
+            and k <= least(a.known, b.known)
+    ),
+    meeting as (
+        select component, layer, ranking, a.half, a.question, b.question as other, greatest(a.rank, b.rank) as rank
+        from tops as a join tops as b using (component, layer, ranking, unit)
+        where a.half = 'both' and b.half = 'both' or a.half = 'first' and b.half = 'second'
+    ),
+    counted as (
+        select c.* exclude (other_half), count(m.rank) as shared
+        from compared as c
+        left join meeting as m on (m.component, m.layer, m.ranking, m.half, m.question, m.other)
+            = (c.component, c.layer, c.ranking, c.half, c.question, c.other) and m.rank <= c.k
+        group by all
+    ),
+    possible as (
+        select distinct width, k, unnest(range(greatest(0, 2 * k - width), k + 1)) as shared from ks
+    ),
+    tails as (  -- binomial(k, shared) · binomial(width - k, k - shared) / binomial(width, k), summed from the far end
+        select
+            width, k, shared,
+            least(1, sum(exp(2 * lgamma(k + 1) + 2 * lgamma(width - k + 1) - lgamma(shared + 1) - 2 * lgamma(k - shared + 1)
+                - lgamma(width - 2 * k + shared + 1) - lgamma(width + 1))) over (partition by width, k order by shared desc)) as p_value
+        from possible
+    ),
+    own as (select component, layer, ranking, k, question, shared / k as share from counted where half = 'first' and question = other)
+select
+    $subject as subject, component, layer, ranking, k, width, if(half = 'both', 'whole', 'half') as sample, c.question, c.other,
+    shared, shared / k as share, (a.share + b.share) / 2 as ceiling, k / width as chance,
+    sqrt((1 - k / width) * (width - k) / greatest(width - 1, 1) / width) as chance_std, p_value
+from counted as c
+join tails using (width, k, shared)
+left join own as a using (component, layer, ranking, k, question)
+left join own as b on (b.component, b.layer, b.ranking, b.k, b.question) = (c.component, c.layer, c.ranking, c.k, c.other)
+order by component, layer, ranking, k, sample desc, c.question, c.other

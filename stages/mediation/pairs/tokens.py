@@ -1,0 +1,45 @@
+"""Prompts in a subject's tokens, each token with the class of what it says."""
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from stages.lib import ask
+from stages.mediation.pairs.templates import Text, classes
+from stages.store.template import PromptError
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A prompt's tokens, BOS included, a class for each, and the token of the answer."""
+
+    tokens: list[int]
+    classes: list[str]
+    answer: int
+
+
+def known(tokenizer: PreTrainedTokenizerBase, answers: list[str]) -> set[str]:
+    """The answers that are one token behind a sign and a blank."""
+    if not answers:
+        return set()
+    tokens = ask.encode(tokenizer, ["="] * len(answers), answers, bos=False).answers
+    return {answer for answer, token in zip(answers, tokens.tolist(), strict=True) if token >= 0}
+
+
+def place(tokenizer: PreTrainedTokenizerBase, texts: list[Text], bos: bool) -> list[Placed | None]:
+    """Each text in tokens; None where the tokenizer does not know all of its words, or its answer as one token.
+
+    Raises PromptError where BOS is asked for and there is none.
+    """
+    if bos and tokenizer.bos_token_id is None:
+        raise PromptError("the subject's tokenizer has no BOS token; set bos: false for this subject in params.yaml")
+    if not texts:
+        return []
+    prompts = [text.prompt for text in texts]
+    asked = ask.encode(tokenizer, prompts, [text.answer for text in texts], bos)
+    reaches = tokenizer(prompts, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    front = ["early"] if bos else []
+    return [
+        None if answer < 0 or tokenizer.unk_token_id in tokens else Placed(tokens, front + classes(text, reach), answer)
+        for text, tokens, answer, reach in zip(texts, asked.sequences, asked.answers.tolist(), reaches, strict=True)
+    ]

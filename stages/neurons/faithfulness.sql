@@ -1,0 +1,61 @@
+-- How much of the answer each circuit restores (Eq. 2), and how often it still says it: of heads, of neurons, and with cuts.
+-- NL is the answer's logit / the largest one, both above their mean over the vocabulary, because logits have no zero.
+--
+-- subject            VARCHAR   the model
+-- operator           VARCHAR   add, subtract, multiply or divide
+-- circuit            VARCHAR   what is kept, as in the table of interventions; everything and nothing are the ends of the scale
+-- heads              SMALLINT  heads in the circuit
+-- neurons_per_layer  INTEGER   neurons in each layer where they are chosen; null where none are
+-- seed               INTEGER   of random circuits; null otherwise
+-- experiment         VARCHAR   head_circuit, neuron_circuit or cut
+-- faithfulness       DOUBLE    (mean NL - mean NL of nothing) / (mean NL of everything - mean NL of nothing)
+-- mean_of_ratios     DOUBLE    mean of each prompt's own such ratio, as the study's code has it
+-- ci_low             DOUBLE    lower end of faithfulness' bootstrap interval, over seeds and prompts
+-- ci_high            DOUBLE    upper end
+-- accuracy           DOUBLE    share of prompts whose most likely next token is the answer, 0 to 1
+-- prompts            BIGINT    prompts
+with
+    interventions as (
+        select 'neuron_circuit' as experiment, intervention, circuit, heads, neurons_per_layer, seed from neuron_circuit_interventions
+        union  -- without its duplicates: one row per intervention, not per patch
+        select 'cut', intervention, circuit, heads, null, seed from cut_interventions
+    ),
+    answers as (
+        select
+            experiment, operator, intervention, circuit, pair, correct, normal_logit(runs) as nl
+        from runs join interventions using (experiment, intervention) join pairs using (pair)
+    ),
+    ends as (
+        select experiment, operator, pair, max(nl) filter (where circuit = 'nothing') as nothing,
+            max(nl) filter (where circuit = 'everything') as everything
+        from answers where circuit in ('nothing', 'everything') group by all
+    ),
+    measured as (
+        select
+            experiment, operator, intervention,
+            avg(nl - nothing) / nullif(avg(everything - nothing), 0) as faithfulness,
+            avg(faithfulness(nl, nothing, everything)) as mean_of_ratios,
+            avg(correct::integer) as accuracy, count(*) as prompts,
+            list(nl - nothing order by pair) as gained, list(everything - nothing order by pair) as whole
+        from answers join ends using (experiment, operator, pair)
+        group by all
+    ),
+    intervals as (
+        select
+            experiment, intervention,
+            percentile_interval(list_dot_product(gained, weights) / nullif(list_dot_product(whole, weights), 0), $confidence) as edges
+        from measured join bootstrap('evaluation') using (operator)
+        group by all
+    )
+select
+    $subject as subject, operator, circuit, heads, null::integer as neurons_per_layer, seed, 'head_circuit' as experiment,
+    faithfulness, mean_of_ratios, ci_low, ci_high, accuracy, prompts
+from head_faithfulness
+union all
+select
+    $subject, operator, circuit, heads, neurons_per_layer, seed, experiment,
+    faithfulness, mean_of_ratios, edges[1], edges[2], accuracy, prompts
+from measured
+join interventions using (experiment, intervention)
+left join intervals using (experiment, intervention)
+order by experiment, operator, circuit, heads, neurons_per_layer, seed

@@ -1,0 +1,71 @@
+-- What each neuron does to the answer when it takes its counterfactual value, measured and estimated (Sec. 3, Fig. 4a).
+-- exact: the neuron is patched. attribution: gradient times change, which to first order is either effect.
+--
+-- subject             VARCHAR   the model
+-- operator            VARCHAR   add, subtract, multiply or divide
+-- method              VARCHAR   exact, or attribution
+-- layer               SMALLINT  decoder layer, from 0
+-- neuron              INTEGER   neuron of the layer's MLP, from 0
+-- position            VARCHAR   token position of the neuron: op1, operator, op2 or last
+-- effect              DOUBLE    mean over prompts of Eq. 1, on probabilities; of attribution, the estimate, in logits
+-- effect_std          DOUBLE    its standard deviation over prompts
+-- ci_low              DOUBLE    lower end of the mean effect's bootstrap interval, over seeds and prompts
+-- ci_high             DOUBLE    upper end
+-- logit_effect        DOUBLE    mean over prompts of the same effect on logits; of attribution, the estimate
+-- logit_effect_std    DOUBLE    its standard deviation over prompts
+-- prompts             BIGINT    prompts in these means
+-- undefined           BIGINT    prompts left out: a probability that Eq. 1 divides by is 0
+-- rank                BIGINT    1 for the largest effect of its operator, method, layer and position; then by neuron
+-- rank_mean_plus_std  BIGINT    the same by effect + effect_std, which is how the study's code ranks
+-- rank_logit          BIGINT    the same by logit_effect
+with
+    operators as (select operator, row_number() over (order by operator) as o from (select distinct operator from pairs)),
+    prompts as (select pair, o from pairs join operators using (operator) where split = 'discovery'),
+    patches as (
+        select intervention, layer, units[1] as neuron, role from neuron_interventions join roles() using (position)
+    ),
+    clean as (
+        select o, pair, answer_logit, counterfactual_logit, answer_probability, counterfactual_probability
+        from runs join prompts using (pair) where intervention = 0
+    ),
+    measured as (  -- 5 million rows of our subject: numbers only, names come last
+        select
+            0 as estimated, layer, neuron, role, o, pair, effect(p, c) as effect, logit_effect(p, c) as logit_effect
+        from runs as p join clean as c using (pair) join patches using (intervention)
+        union all
+        select 1, layer, neuron, role, o, pair, attribution::double, attribution::double
+        from neuron_attributions join prompts using (pair) join roles() using (position)
+    ),
+    effects as (
+        select
+            estimated, layer, neuron, role, o,
+            avg(effect) as effect, stddev_pop(effect) as effect_std,
+            avg(logit_effect) as logit_effect, stddev_pop(logit_effect) as logit_effect_std,
+            count(effect) as prompts, count(*) - count(effect) as undefined,
+            list(coalesce(effect, 0) order by pair) as each_effect, list((effect is not null)::double order by pair) as is_defined
+        from measured
+        group by all
+    ),
+    weights as (
+        select o, weights from bootstrap('discovery') join operators using (operator) where replicate < $neuron_replicates
+    ),
+    intervals as (
+        select
+            estimated, layer, neuron, role, o,
+            percentile_interval(weighted_mean(each_effect, is_defined, prompts, weights), $confidence) as ends
+        from effects join weights using (o)
+        where effects.prompts > 0
+        group by all
+    )
+select
+    $subject as subject, operator, case estimated when 0 then 'exact' else 'attribution' end as method, layer, neuron, position,
+    effect, effect_std, ends[1] as ci_low, ends[2] as ci_high, logit_effect, logit_effect_std, prompts, undefined,
+    row_number() over (peers order by effect desc nulls last, neuron) as rank,
+    row_number() over (peers order by effect + effect_std desc nulls last, neuron) as rank_mean_plus_std,
+    row_number() over (peers order by logit_effect desc nulls last, neuron) as rank_logit
+from effects
+left join intervals using (estimated, layer, neuron, role, o)
+join operators using (o)
+join roles() using (role)
+window peers as (partition by o, estimated, layer, role)
+order by operator, estimated, role, layer, neuron

@@ -1,0 +1,34 @@
+-- Whether two operators use the same neurons (Fig. 15): overlap of their neurons of largest patched effect.
+--
+-- subject     VARCHAR   the model
+-- ranking     VARCHAR   effect (Eq. 1) or logit_effect
+-- operator_a  VARCHAR   one operator
+-- operator_b  VARCHAR   the other, later in the alphabet
+-- layer       SMALLINT  decoder layer, from 0; null: the k neurons of each late layer together
+-- position    VARCHAR   token position of the neurons: op1, operator, op2, or last, which is that of the late layers
+-- k           INTEGER   how many neurons of each layer
+-- iou         DOUBLE    neurons in both sets / neurons in either
+-- chance      DOUBLE    IoU of two sets of k in n that share as many as random ones do on average, k²/n: k / (2n - k)
+with
+    ranked as (from neuron_rankings() where ranking <> 'effect_plus_std'),
+    layers as (  -- IoU is convex in what is shared, so the expected IoU lies above chance, by 1 % of it at 50 of 512
+        select
+            ranking, a.operator as operator_a, b.operator as operator_b, layer, position, k, count(*) as neurons,
+            count(*) filter (where a.place <= k and b.place <= k) as shared
+        from ranked as a
+        join ranked as b using (ranking, layer, position, neuron)
+        cross join (select unnest($ks)::integer as k)
+        where a.operator < b.operator
+        group by all
+        having k <= count(*)
+    )
+select
+    $subject as subject, ranking, operator_a, operator_b, layer, position, k,
+    sum(shared) / sum(2 * k - shared) as iou,
+    k / (2 * avg(neurons) - k) as chance
+from layers
+group by grouping sets (
+    (ranking, operator_a, operator_b, layer, position, k), (ranking, operator_a, operator_b, position, k)
+)
+having layer is not null or position = 'last'
+order by ranking, operator_a, operator_b, position, layer nulls last, k

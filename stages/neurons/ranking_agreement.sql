@@ -1,0 +1,24 @@
+-- How much it matters how neurons are ranked: by mean effect, by mean + standard deviation as the study's code does,
+-- or by mean effect on logits; of patched neurons.
+--
+-- subject    VARCHAR   the model
+-- operator   VARCHAR   add, subtract, multiply or divide
+-- layer      SMALLINT  decoder layer, from 0
+-- position   VARCHAR   token position of the neurons: op1, operator, op2 or last
+-- ranking_a  VARCHAR   one ranking: effect, effect_plus_std or logit_effect
+-- ranking_b  VARCHAR   the other
+-- k          INTEGER   how many neurons rank highest
+-- shared     DOUBLE    share of the k highest that both rankings have in common
+-- chance     DOUBLE    its expectation of two random rankings: k / neurons
+with ranked as (from neuron_rankings())
+select
+    $subject as subject, operator, layer, position, a.ranking as ranking_a, b.ranking as ranking_b, k,
+    count(*) filter (where a.place <= k and b.place <= k) / k as shared,
+    k / count(*) as chance
+from ranked as a
+join ranked as b using (operator, layer, position, neuron)
+cross join (select unnest($ks)::integer as k)
+where a.ranking < b.ranking
+group by operator, layer, position, a.ranking, b.ranking, k
+having k <= count(*)
+order by operator, layer, position, ranking_a, ranking_b, k

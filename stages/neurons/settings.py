@@ -1,0 +1,33 @@
+"""Settings of the chapter neurons, stages/neurons/params.yaml: types and allowed values."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from stages.lib.core.settings import Count, Section
+
+
+def _rising(numbers: list[int]) -> list[int]:
+    if sorted(set(numbers)) != numbers:
+        raise ValueError(f"must rise, they are {numbers}")
+    return numbers
+
+
+Counts = Annotated[list[Count], Field(min_length=1), AfterValidator(_rising)]
+
+
+class NeuronEffects(Section):
+    neuron_replicates: Count
+
+
+class AttributionAgreement(Section):
+    ks: Counts
+
+
+class NeuronCircuits(Section):
+    neurons_per_layer: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_rising)]
+    random_circuits: Annotated[int, Field(ge=0, le=100)]
+
+
+class OperatorOverlaps(Section):
+    ks: Counts

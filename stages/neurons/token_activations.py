@@ -1,0 +1,48 @@
+"""Shows single number tokens to the neurons of the first MLP (the study's Fig. 13).
+
+Reads data/<subject>/store/prompts.parquet and the subject's weights; writes data/<subject>/neurons/token_activations.parquet. A number
+stands where the first operand does; what follows cannot reach it, so the prompts are cut off behind it.
+
+Table token_activations: activation of the first layer's neurons at the first operand
+    subject     VARCHAR   the model
+    layer       SMALLINT  decoder layer, 0
+    neuron      INTEGER   neuron of the layer's MLP, from 0
+    number      INTEGER   the number the token stands for, 0 to the largest operand
+    activation  FLOAT     the MLP's value behind its non-linearity (gated: act(gate) * up)
+"""
+
+import sys
+
+import numpy as np
+import polars as pl
+
+from stages.circuit import streams
+from stages.lib.core.files import write_table
+from stages.lib.core.settings import load
+from stages.lib.model import checkpoint
+from stages.lib.settings import Machine, Passes
+from stages.lib.subject import Subject
+
+LAYER = 0
+
+
+def main(name: str) -> None:
+    subject = Subject.named(name)
+    prompts = (
+        pl.scan_parquet(subject.path("store/prompts.parquet"))
+        .filter(pl.col("operator") == subject.settings.operators[0], pl.col("op2") == pl.col("op2").min())
+        .select(pl.col("op1").cast(pl.Int32), pl.col("tokens").list.head(pl.col("op1_position") + 1))
+        .sort("op1")
+        .collect()
+    )
+    tokens = np.array(prompts["tokens"].to_list(), np.int64)  # (numbers, positions up to op1)
+    loaded = checkpoint.of(subject.settings, load(Machine))
+    activations = streams.neurons(loaded, tokens, LAYER, load(Passes).prompts_per_pass).T  # (neurons, numbers)
+    neuron, number = (axis.ravel() for axis in np.indices(activations.shape, dtype=np.int32))
+    table = pl.DataFrame({"neuron": neuron, "number": prompts["op1"].to_numpy()[number], "activation": activations.ravel()})
+    keys = [pl.lit(subject.name).alias("subject"), pl.lit(LAYER, pl.Int16).alias("layer")]
+    write_table(table.select(*keys, "neuron", "number", "activation"), subject.path("neurons/token_activations.parquet"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

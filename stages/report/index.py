@@ -1,0 +1,38 @@
+"""Writes the page that people read: every table and figure, the query behind it, and the neurons to look at.
+
+Reads data/report/<subject>.json of all subjects, what stages/lib/report/contents.yaml names of the tables and figures that
+subjects share, and the text of every stage whose table is shown; writes reports/index.html, one file that needs no other. A page
+larger than report.largest_mib is an error.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from stages.lib.core.files import replacing
+from stages.lib.core.settings import load
+from stages.report.page.contents import contents
+from stages.report.page.html import bounded, page
+from stages.report.page.payloads import deflated, figures, tables
+from stages.report.page.rows import database
+from stages.report.settings import Report
+
+
+def main(subject: str | None = None) -> None:
+    """Writes the page of one subject, reports/index.html, or that of all, reports/study.html."""
+    declared, settings = contents(), load(Report)
+    found = Path("data/report").glob(f"{subject or '*'}.json")
+    parts = [json.loads(path.read_text()) for path in sorted(found, key=lambda path: path.stem)]
+    shared = database(declared.tables(shared=True))
+    payloads = {
+        "shared/tables": deflated(tables(declared, shared, None, settings)),
+        "shared/figures": deflated(figures(declared, settings)),
+        **{f"{part['about']['subject']}/{name}": text for part in parts for name, text in part["payloads"].items()},
+    }
+    text = bounded(page(declared, settings, [part["about"] for part in parts], payloads), settings, payloads)
+    with replacing(Path("reports/index.html" if subject else "reports/study.html")) as partial:
+        partial.write_text(text)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

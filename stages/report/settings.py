@@ -1,0 +1,21 @@
+"""Settings of the chapter report, stages/report/params.yaml: types and allowed values."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from stages.lib.core.settings import Count, Positive, Section
+
+
+class Report(Section):
+    rows: Count
+    rows_per_page: Count
+    figure_width: Annotated[int, Field(ge=200, le=4000)]
+    figure_quality: Annotated[int, Field(ge=1, le=100)]
+    neurons_listed: Count
+    neurons_drawn: Annotated[int, Field(ge=0)]
+    facts_per_neuron: Count
+    votes: Annotated[int, Field(ge=1, le=100)]
+    map_side: Annotated[int, Field(ge=10, le=1000)]
+    detail_side: Annotated[int, Field(ge=10, le=1000)]
+    largest_mib: Positive

@@ -1,0 +1,38 @@
+"""Finds a subject's layers, heads and neurons, so that queries can name every one of them.
+
+Table architecture: a subject's sizes, one row
+    subject     VARCHAR   the model
+    layers      SMALLINT  decoder layers
+    width       INTEGER   of the residual stream
+    neurons     INTEGER   per MLP
+    heads       SMALLINT  attention heads per layer
+    head_width  SMALLINT  of one head's output, before the attention's output projection
+    vocabulary  INTEGER   tokens
+"""
+
+import sys
+
+import polars as pl
+
+from stages.lib.core.files import write_table
+from stages.lib.core.settings import load
+from stages.lib.model import checkpoint
+from stages.lib.settings import Machine
+from stages.lib.subject import Subject
+
+
+def main(name: str) -> None:
+    subject = Subject.named(name)
+    loaded = checkpoint.of(subject.settings, load(Machine))
+    a = loaded.architecture
+    row = {
+        "layers": len(a.layers), "width": a.width, "neurons": a.neurons, "heads": a.heads, "head_width": a.head_width,
+        "vocabulary": loaded.model.config.vocab_size,
+    }  # fmt: skip
+    short = ("layers", "heads", "head_width")
+    columns = [pl.lit(value, pl.Int16 if size in short else pl.Int32).alias(size) for size, value in row.items()]
+    write_table(pl.select(pl.lit(subject.name).alias("subject"), *columns), subject.path("store/architecture.parquet"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

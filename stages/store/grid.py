@@ -1,0 +1,113 @@
+"""Runs a square of prompts, op1 x op2, through a model, computing what the prompts of a row share only once.
+
+The prompts of a row share their first tokens (BOS, op1, operator): those go through the model once per row, and their
+keys and values serve every op2. Prompts that share no prefix take the plain path: the whole prompt, every time.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+from stages.lib.ask import Said, read_off
+from stages.lib.model.architecture import patched
+from stages.lib.model.checkpoint import Checkpoint
+
+
+@dataclass
+class Means:
+    """Running sums of every component's activations by position, over all prompts seen.
+
+    neurons: (layers, positions, neurons), the MLPs' activations; heads: (layers, positions, heads, head width), the
+    attention's output before its output projection; residual: (layers, positions, width), the stream entering each layer.
+    """
+
+    neurons: np.ndarray
+    heads: np.ndarray
+    residual: np.ndarray
+    prompts: int = 0
+
+    @classmethod
+    def zeros(cls, checkpoint: Checkpoint, positions: int) -> "Means":
+        a = checkpoint.architecture
+        shapes = ((a.neurons,), (a.heads, a.head_width), (a.width,))
+        neurons, heads, residual = (np.zeros((len(a.layers), positions, *shape)) for shape in shapes)
+        return cls(neurons, heads, residual)
+
+
+def shared_prefix(tokens: np.ndarray) -> int:
+    """How many leading tokens the prompts of each row share; tokens: (rows, columns, positions)."""
+    same = (tokens == tokens[:, :1]).all(axis=(0, 1))
+    prefix = int(np.argmin(same)) if not same.all() else len(same)
+    return min(prefix, tokens.shape[2] - 1)
+
+
+@torch.no_grad()
+def run(
+    checkpoint: Checkpoint,
+    tokens: np.ndarray,
+    answers: np.ndarray,
+    rows_at_once: int,
+    into: dict[int, np.ndarray],
+    means: Means | None = None,
+    *,
+    share: bool = True,
+) -> Iterator[Said]:
+    """Streams a square of prompts through the model, `rows_at_once` rows at a time; yields what it says to each prompt.
+
+    tokens: (rows, columns, positions); answers: (rows, columns), -1 where a prompt has none. The last position's
+    activations of each layer in `into` are written to its array (neurons, rows, columns), of float16 or float32; a value
+    that does not fit becomes infinite there. `means`, if given, is added to. `share=False` recomputes every prefix.
+    """
+    prefix = shared_prefix(tokens) if share and tokens.shape[1] > 1 else 0
+    device = checkpoint.model.device
+    for first in range(0, len(tokens), rows_at_once):
+        block = torch.from_numpy(tokens[first : first + rows_at_once]).to(device)
+        rows, columns, positions = block.shape
+        cache = None
+        if prefix:
+            cache = DynamicCache(config=checkpoint.model.config)
+            with _watching(checkpoint, {}, means, 0, columns):
+                checkpoint.model(input_ids=block[:, 0, :prefix], past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache.batch_repeat_interleave(columns)
+        targets = {layer: torch.from_numpy(array[:, first : first + rows]) for layer, array in into.items()}
+        with _watching(checkpoint, targets, means, prefix, 1):
+            suffix = block[:, :, prefix:].reshape(rows * columns, positions - prefix)
+            logits = checkpoint.model(input_ids=suffix, past_key_values=cache, use_cache=prefix > 0, logits_to_keep=1).logits[:, -1]
+        if means is not None:
+            means.prompts += rows * columns
+        yield read_off(logits, torch.from_numpy(answers[first : first + rows].ravel()).to(device))
+
+
+def _watching(checkpoint: Checkpoint, targets: dict[int, torch.Tensor], means: Means | None, start: int, weight: int) -> ExitStack:
+    """A context in which forward passes fill `targets` and add to `means` from position `start` on, each prompt `weight` times."""
+
+    def keep_last(target: torch.Tensor):
+        def look(x: torch.Tensor) -> None:
+            last = x[:, -1].T.reshape(target.shape)  # (neurons, rows, columns)
+            target.copy_(last if x.device.type == "cpu" else last.to(target.dtype).contiguous())
+
+        return look
+
+    def add_to(sums: np.ndarray):
+        def look(x: torch.Tensor) -> None:
+            sums[start : start + x.shape[1]] += weight * _sum(x).reshape(x.shape[1], *sums.shape[1:])
+
+        return look
+
+    stack = ExitStack()
+    for index, layer in enumerate(checkpoint.architecture.layers):
+        if index in targets:
+            stack.enter_context(patched(layer.mlp_out, keep_last(targets[index])))
+        if means is not None:
+            for module, sums in ((layer.mlp_out, means.neurons), (layer.attention_out, means.heads), (layer.block, means.residual)):
+                stack.enter_context(patched(module, add_to(sums[index])))
+    return stack
+
+
+def _sum(x: torch.Tensor) -> np.ndarray:
+    """Sum over the prompts of one pass, in at least float32; passes are added up in float64."""
+    return x.sum(0, dtype=torch.promote_types(x.dtype, torch.float32)).double().cpu().numpy()

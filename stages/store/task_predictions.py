@@ -1,0 +1,53 @@
+"""Asks a subject every prompt of the table `tasks`.
+
+Table task_predictions: a subject's answers to the prompts of the tasks
+    subject             VARCHAR  the model
+    task                VARCHAR  as in tasks
+    prompt_number       INTEGER  as in tasks
+    predicted           VARCHAR  the most likely next token
+    correct             BOOLEAN  whether that is the answer
+    answer_logit        FLOAT    logit of the answer; null where the answer is not one token of the subject
+    max_logit           FLOAT    largest logit
+    answer_probability  FLOAT    softmax probability of the answer over the whole vocabulary
+"""
+
+import sys
+
+import numpy as np
+import polars as pl
+
+from stages.lib import ask
+from stages.lib.core.files import write_table
+from stages.lib.core.settings import load
+from stages.lib.model import checkpoint, tokenizer
+from stages.lib.settings import Machine, Passes
+from stages.lib.subject import Subject
+
+
+def main(name: str) -> None:
+    subject = Subject.named(name)
+    tasks = pl.read_parquet("data/corpus/tasks.parquet")
+    own = tokenizer.load(subject.settings.source)
+    loaded = checkpoint.of(subject.settings, load(Machine))
+    asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos)
+    said = ask.ask(loaded, asked, load(Passes).prompts_per_pass, desc=f"tasks {name}")
+    one_token = asked.answers >= 0
+    answered = tasks.select(
+        pl.lit(name).alias("subject"),
+        "task",
+        "prompt_number",
+        predicted=pl.Series(own.batch_decode([[token] for token in said.predicted])),
+        correct=pl.Series(said.predicted == asked.answers),
+        answer_logit=_or_null(said.answer_logit, one_token),
+        max_logit=pl.Series(said.max_logit),
+        answer_probability=_or_null(said.answer_probability, one_token),
+    )
+    write_table(answered, subject.path("store/task_predictions.parquet"))
+
+
+def _or_null(values: np.ndarray, known: np.ndarray) -> pl.Series:
+    return pl.Series([value if there else None for value, there in zip(values.tolist(), known.tolist(), strict=True)], dtype=pl.Float32)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,82 @@
+"""Prompts in a subject's tokens: which token is which operand, and which numbers are one token as an answer."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+CHECKED = 500  # prompts that are tokenised whole, to prove that putting them together from parts is right
+
+
+class PromptError(ValueError):
+    """A template or tokenizer whose prompts do not have one token per operand."""
+
+
+class Template:
+    """One operator's prompts: a template such as "{op1}{symbol}{op2}=", with or without BOS in front.
+
+    positions: role -> token position, counted from 0 (BOS included).
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str, symbol: str, bos: bool):
+        if bos and tokenizer.bos_token_id is None:
+            raise PromptError("the subject's tokenizer has no BOS token; set bos: false for this subject in params.yaml")
+        self.tokenizer, self.template, self.symbol = tokenizer, template, symbol
+        self.front = [tokenizer.bos_token_id] if bos else []
+        self.base = self.tokens(self.text(1, 1))
+        self.positions = self._positions()
+
+    def text(self, op1: int, op2: int) -> str:
+        return self.template.format(op1=op1, op2=op2, symbol=self.symbol)
+
+    def tokens(self, text: str) -> list[int]:
+        return self.front + self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def square(self, operands: range) -> np.ndarray:
+        """Tokens of every prompt: (op1, op2, positions). Raises PromptError where an operand is not one token."""
+        first = self._column([self.text(n, 1) for n in operands], "op1_position", operands)
+        second = self._column([self.text(1, n) for n in operands], "op2_position", operands)
+        square = np.tile(np.array(self.base), (len(operands), len(operands), 1))
+        square[:, :, self.positions["op1_position"]] = first[:, None]
+        square[:, :, self.positions["op2_position"]] = second[None, :]
+        drawn = np.random.default_rng(0).integers(len(operands), size=(CHECKED, 2))
+        for i, j in drawn:
+            if self.tokens(self.text(operands[i], operands[j])) != square[i, j].tolist():
+                raise PromptError(f"the tokens of {self.text(operands[i], operands[j])!r} are not those of its parts")
+        return square
+
+    def answers(self, largest: int) -> list[int]:
+        """The tokens of the answers 0, 1, …, up to the first number, or `largest`, that is not one known token."""
+        found = []
+        unknown = self.tokenizer.unk_token_id
+        for number in range(largest + 1):
+            tokens = self.tokens(f"{self.text(1, 1)}{number}")
+            if tokens[:-1] != self.base or tokens[-1] == unknown:
+                break
+            found.append(tokens[-1])
+        if not found:
+            raise PromptError(f"the tokenizer has no one-token answer to {self.text(1, 1)!r}")
+        return found
+
+    def _column(self, texts: list[str], role: str, operands: Iterable[int]) -> np.ndarray:
+        position, column = self.positions[role], []
+        for number, text in zip(operands, texts, strict=True):
+            tokens = self.tokens(text)
+            others = [t for i, t in enumerate(tokens) if i != position]
+            if others != [t for i, t in enumerate(self.base) if i != position] or tokens[position] == self.tokenizer.unk_token_id:
+                raise PromptError(f"operand {number} is not one token in {text!r}; lower cells.largest_operand in params.yaml")
+            column.append(tokens[position])
+        return np.array(column)
+
+    def _positions(self) -> dict[str, int]:
+        """Finds each role's token from the characters it covers."""
+        text = self.text(1, 1)
+        spans = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        marks = {"op1_position": "{op1}", "operator_position": "{symbol}", "op2_position": "{op2}"}
+        positions = {}
+        for role, mark in marks.items():
+            if mark not in self.template:
+                raise PromptError(f"the template {self.template!r} lacks {mark}")
+            start = len(self.template[: self.template.index(mark)].format(op1=1, op2=1, symbol=self.symbol))
+            positions[role] = len(self.front) + next(i for i, (low, high) in enumerate(spans) if low <= start < high)
+        return {**positions, "last_position": len(self.front) + len(spans) - 1}

@@ -1,0 +1,114 @@
+"""Settings of the chapter subjects, stages/subjects/params.yaml: types and allowed values."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from stages.lib.core.settings import Count, NonNegative, ParamsError, Positive, Section, Seed, Share, Threads, check, read
+from stages.lib.core.words import Task
+
+
+class Optimisation(Section):
+    """How a model is trained, from scratch or further."""
+
+    steps: Annotated[int, Field(ge=1, le=1_000_000)]
+    learning_rate: Positive
+    warmup_steps: Count
+    weight_decay: NonNegative
+    betas: Annotated[list[Share], Field(min_length=2, max_length=2)]
+    gradient_clip: Positive
+    precision: Literal["float32", "bfloat16"]
+    evaluate_every: Count
+    threads: Threads
+    seed: Seed
+
+
+class ModelShape(Section):
+    layers: Count
+    width: Count
+    neurons: Count
+    heads: Count
+    positions: Annotated[int, Field(ge=8)]
+
+    @model_validator(mode="after")
+    def heads_divide_width(self) -> "ModelShape":
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width must be a multiple of 2 x heads, {self.width} is not one of {2 * self.heads}")
+        return self
+
+
+class Batch(Section):
+    grid: Count
+    arithmetic: Count
+    number_words: Count
+    three_operands: Count
+    retrieval: Count
+    factual: Count
+
+
+class CellWeights(Section):
+    add: Positive
+    subtract: Positive
+    multiply: Positive
+    divide: Positive
+    divide_to_zero: Positive
+
+
+class Train(Optimisation):
+    model: ModelShape
+    checkpoints: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    batch: Batch
+    cell_weights: CellWeights
+    evaluation_cells: Count
+
+    @model_validator(mode="after")
+    def checkpoints_end_with_the_last_step(self) -> "Train":
+        if sorted(set(self.checkpoints)) != self.checkpoints or self.checkpoints[-1] != self.steps:
+            raise ValueError(f"checkpoints must rise and end with steps = {self.steps}, they are {self.checkpoints}")
+        return self
+
+
+SECTION = "finetune"
+
+
+class Finetuning(Optimisation):
+    source: str
+    before: str
+    bos: bool
+    task: Task
+    batch: Count
+    evaluation_prompts: Count
+
+
+def load_finetuning(name: str) -> Finetuning:
+    """The checked entry of this name in the section finetune. Raises ParamsError naming those there are."""
+    known = read().get(SECTION) or {}
+    if name not in known:
+        raise ParamsError(f"nothing to fine-tune is called {name!r}; params.yaml has {', '.join(known) or 'nothing under ' + SECTION}")
+    return check(Finetuning, known[name], f"{SECTION}.{name}")
+
+
+class Grades(Section):
+    exact: Count
+    partial: Count
+    soft: Count
+    mixture: Count
+    noise: Count
+
+
+class Planted(Section):
+    copies: Annotated[int, Field(ge=1, le=100)]
+    neurons: Grades
+    noises: Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=1)]
+    noise_functions: Annotated[int, Field(ge=2, le=100)]
+    smallest_share: Share
+    largest_share: Share
+    vote: Positive
+    others: Annotated[float, Field(gt=0, le=0.001)]
+    seed: Seed
+
+    @model_validator(mode="after")
+    def shares_leave_heuristics(self) -> "Planted":
+        if self.smallest_share >= self.largest_share:
+            raise ValueError(f"smallest_share is {self.smallest_share}, not below largest_share = {self.largest_share}")
+        return self

@@ -1,0 +1,25 @@
+"""A small Llama-architecture model with random weights, for training from scratch."""
+
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from stages.subjects.settings import ModelShape
+
+
+def llama(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """A model of this shape and of the tokenizer's vocabulary. Its weights are torch's next random numbers."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.width,
+        intermediate_size=shape.neurons,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=shape.positions,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config)
+    model.set_attn_implementation("eager")  # faster than sdpa on short prompts
+    return model

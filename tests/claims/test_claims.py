@@ -1,0 +1,90 @@
+"""Claims: every statement is judged by its own query, and what cannot be measured is said to be so."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+
+from stages.claims import claims
+from stages.lib.sql.database import Database, connect
+from tests.conftest import run_in
+from tests.micro import ROOT
+
+LISTED = yaml.safe_load((ROOT / "stages/lib/claims.yaml").read_text())
+VERDICTS = {"reproduced", "not reproduced", "not testable here"}
+
+
+def entry(query: str | None, **published: float | str) -> dict:
+    said = {"query": query} if query else {"why": "needs what nobody has"}
+    return {"claim": "c", "source": "heuristics, Sec. 0", "statement": "so it is", "published": {"of": "Llama", **published}, **said}
+
+
+def judged(query: str | None, **published: float) -> list[tuple]:
+    rows = claims.judged(entry(query, **published), Database({}), "s")
+    return [(row["operator"], row["published"], row["measured"], row["ci_low"], row["ci_high"], row["verdict"]) for row in rows]
+
+
+def test_what_holds_is_reproduced_and_what_nobody_measured_is_not_testable():
+    query = """
+        select * from (values ('divide', 2.0, 1.0, 3.0, false), ('add', 0.5, null, null, true), ('multiply', null, null, null, null))
+            as v(operator, measured, low, high, holds) where $subject = 's'
+    """
+    assert judged(query, add=0.9, subtract=0.8) == [
+        ("add", 0.9, 0.5, None, None, "reproduced"),
+        ("subtract", 0.8, None, None, None, "not testable here"),
+        ("multiply", None, None, None, None, "not testable here"),
+        ("divide", None, 2.0, 1.0, 3.0, "not reproduced"),
+    ]
+    one = "select null as operator, 1 as measured, null as low, null as high, true as holds where $subject = 's'"
+    assert judged(one, all=0.4) == [(None, 0.4, 1, None, None, "reproduced")]
+    assert judged(None, all=0.4) == [(None, 0.4, None, None, None, "not testable here")]
+    assert judged(None, add=1, divide=2) == [(o, p, None, None, None, "not testable here") for o, p in (("add", 1), ("divide", 2))]
+
+
+def test_two_rows_of_one_operator_are_a_mistake():
+    twice = "select 'add' as operator, unnest([1, 2]) as measured, null as low, null as high, true as holds where $subject = 's'"
+    with pytest.raises(ValueError, match="claim c gives two rows"):
+        judged(twice)
+
+
+def test_every_statement_has_a_place_a_model_and_a_query_or_a_reason():
+    assert len({one["claim"] for one in LISTED}) == len(LISTED)
+    for one in LISTED:
+        assert (
+            {"claim", "source", "statement", "published"}
+            <= one.keys()
+            <= {"claim", "source", "statement", "published", "needs", "query", "why"}
+        )
+        assert ("query" in one) != ("why" in one)
+        assert one["source"].split(", ")[0] in ("heuristics", "mediation")
+        assert one["published"].keys() <= {"of", "all", "add", "subtract", "multiply", "divide"}
+
+
+def test_a_query_asks_the_tables_for_what_the_claim_says(micro: Path):
+    """Each verdict of the micro project again, by the printed query and the console; some of each kind."""
+    table = connect(micro / "data").sql("from claims").pl()
+    assert set(table["claim"]) == {one["claim"] for one in LISTED}
+    assert set(table["verdict"]) == VERDICTS
+    assert set(table.filter(pl.col("measured").is_null())["verdict"]) <= {"not testable here", "not reproduced"}
+    for one in LISTED[::5]:
+        if "query" in one:
+            rows = table.filter(subject="planted", claim=one["claim"]).filter(pl.col("measured").is_not_null())
+            said = json.loads(run_in(micro, "bag", "--json", "-p", "subject=planted", one["query"]).stdout)
+            again = {row["operator"]: row["measured"] for row in said if row["measured"] is not None}
+            assert dict(rows.select("operator", "measured").iter_rows()) == pytest.approx(again)
+
+
+def test_the_published_numbers_are_those_of_the_page():
+    """Spot checks against the papers, so that a slip of the pen shows."""
+    numbers = {one["claim"]: one["published"] for one in LISTED}
+    assert numbers["knockout_is_selective"] == {"of": "Llama-3-8B"} | dict(
+        zip(
+            ("add", "subtract", "multiply", "divide"),
+            (pytest.approx(x) for x in (0.86 - 0.56, 0.88 - 0.64, 0.89 - 0.80, 0.91 - 0.78)),
+            strict=True,
+        )
+    )
+    assert numbers["few_heads"]["multiply"] == pytest.approx(20 / 1024, abs=1e-4)
+    assert numbers["few_heads"]["add"] == pytest.approx(6 / 1024, abs=1e-4)

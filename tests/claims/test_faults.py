@@ -1,0 +1,157 @@
+"""Wrong sizes k of the published code: written out by hand on small maps, and planted neurons that they gain and lose."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+from stages.claims import fault_scores
+from stages.lib.dictionary import tables
+from stages.lib.heuristics.names import parse
+from stages.lib.sql.database import Database
+from stages.lib.store import LayerWriter, writing
+from tests.made import frame
+from tests.micro import ROOT, SHIPPED, alone, merged
+
+M, NEURONS, NUMBERS = 20, 12, 2 * 20
+OP1, OP2 = np.indices((M, M))
+RESULTS = {
+    "add": OP1 + OP2,
+    "subtract": np.where(OP1 >= OP2, OP1 - OP2, -1),
+    "multiply": np.where(OP1 * OP2 <= 12, OP1 * OP2, -1),
+    "divide": np.where((OP2 > 0) & (OP1 > 0), OP1 // np.maximum(OP2, 1), -1),
+}
+RANGE, MODULO = "op2 range with op1's size", "result modulo with (M // n)^2"
+MODULI = [f"result mod {n} = {m}" for n, m in ((2, 0), (2, 1), (3, 1), (9, 4), (25, 3))]
+NAMES = [
+    *(f"op{which} in {a}..{b}" for which in (1, 2) for a, b in ((0, 3), (5, 9), (12, 19), (15, 400))), *MODULI,
+    "op1 mod 2 = 0", "op2 mod 9 = 4", "op1 = op2", "result in 0..1", "result ~ ..1",
+]  # fmt: skip
+THRESHOLDS = [0.3, 0.5, 0.65, 0.9]
+
+
+def holds(name: str, a: np.ndarray, b: np.ndarray, r: np.ndarray) -> np.ndarray:
+    if found := re.fullmatch(r"(op1|op2|result) in (\d+)\.\.(\d+)", name):
+        of = {"op1": a, "op2": b, "result": r}[found[1]]
+        return (of >= int(found[2])) & (of <= int(found[3]))
+    return eval(name.replace("result ~ ..1", "result % 10 = 1").replace("mod", "%").replace("=", "=="), {"op1": a, "op2": b, "result": r})
+
+
+def project(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, cap: int, maps: dict[str, np.ndarray], votes: np.ndarray, names: list[str]
+) -> None:
+    """What the stage reads. maps: operator -> (layers, neurons, op1, op2); votes: (layers, neurons, numbers)."""
+    (folder / "data/s/store/activations").mkdir(parents=True)
+    layers = list(range(len(votes)))
+    with writing(folder / "data/s/store/value_logits.h5") as file:
+        writer = LayerWriter(file, layers, {"neuron": votes.shape[1], "number": NUMBERS}, "float32", (4, NUMBERS), {})
+        for layer in layers:
+            writer.write(layer, 0, votes[layer])
+    cells, catalogue = [], []
+    for operator, values in maps.items():
+        axes = {"neuron": values.shape[1], "op1": M, "op2": M}
+        with writing(folder / f"data/s/store/activations/{operator}.h5") as file:
+            writer = LayerWriter(file, layers, axes, "float16", (4, M, M), {"operator": operator}, columns={"result": RESULTS[operator]})
+            for layer in layers:
+                writer.write(layer, 0, values[layer])
+        valid = RESULTS[operator] >= 0
+        cells.append(frame(operator=operator, op1=OP1[valid], op2=OP2[valid], result=RESULTS[operator][valid]))
+        catalogue += [(operator, h.name, h.kind, h.quantity, h.predicate, True) for h in map(parse, names)]
+    pl.concat(cells).write_parquet(folder / "data/corpus/cells.parquet")
+    columns = ["operator", "heuristic", "kind", "quantity", "predicate", "usable"]
+    pl.DataFrame(catalogue, schema=columns, orient="row").write_parquet(folder / "data/heuristics/heuristics.parquet")
+    nulls, faults = {"thresholds": [t for t in THRESHOLDS if t != 0.5]}, {"published": 0.5, "prompts": 3, "fault_seed": 0, "cap": cap}
+    changes = {"machine": {"threads": 2}, "scores": {"neurons_at_once": 5}, "nulls": nulls, "faults": faults}
+    settings = merged(SHIPPED, alone("s") | changes)
+    (folder / "params.yaml").write_text(yaml.safe_dump(settings))
+    monkeypatch.chdir(folder)
+
+
+def size(name: str, fault: str, operator: str, covered: int, cap: int) -> int:
+    """The k of a heuristic under a fault, from the faults' description."""
+    if fault in (RANGE, "both") and name.startswith("op2 in"):
+        valid = RESULTS[operator] >= 0
+        return int(holds(name.replace("op2", "op1"), OP1[valid], OP2[valid], OP1[valid]).sum())
+    if fault in (MODULO, "both") and (found := re.match(r"result mod (\d+)", name)):
+        k = (M // int(found[1])) ** 2
+        return min(k, cap if operator in ("multiply", "divide") else k, int((RESULTS[operator] >= 0).sum()))
+    return covered
+
+
+def scored(name: str, fault: str, operator: str, cap: int, activations: np.ndarray, votes: np.ndarray) -> float:
+    """The better side's score of one heuristic on one neuron; activations: (op1, op2), votes: (numbers,)."""
+    valid = RESULTS[operator] >= 0
+    a, b, r = (of[valid] for of in (OP1, OP2, RESULTS[operator]))
+    inside, values = holds(name, a, b, r), activations[valid] * (votes[r] if name.startswith("result") else np.float32(1))
+    k = size(name, fault, operator, int(inside.sum()), cap)
+    if not 0 < inside.sum() < len(inside) or k == 0:
+        return 0.0
+    order = np.argsort(-values, kind="stable")
+    return max(inside[order[:k]].sum(), inside[order[len(order) - k :]].sum()) / k
+
+
+@pytest.mark.parametrize("cap", [5, 1000])
+def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(cap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Random maps with many ties; on multiply the larger cap leaves sizes above the number of cells, and (M // 25)^2 is 0."""
+    random = np.random.default_rng(cap)
+    maps = {o: random.integers(-6, 7, (2, NEURONS, M, M)).astype(np.float16) for o in RESULTS}
+    maps["subtract"][0] += 4 * (np.float16(OP2) < random.integers(1, 5, (NEURONS, 1, 1)))
+    votes = random.integers(-3, 4, (2, NEURONS, NUMBERS)).astype(np.float32)
+    project(tmp_path, monkeypatch, cap, maps, votes, NAMES)
+    fault_scores.main("s")
+    database = Database({"written": [tmp_path / "data/s/claims/fault_scores.parquet"]}, threads=1)
+    assert database.columns("written") == {n: kind for n, (kind, _) in tables(ROOT / "stages")["fault_scores"].columns.items()}
+    expected = []
+    for operator, values in maps.items():
+        for layer in (0, 1):
+            best = {
+                (fault, group): np.array([
+                    max(scored(h, fault, operator, cap, v.astype(np.float32), w) for h in NAMES if h.startswith("result") == of_result)
+                    for v, w in zip(values[layer], votes[layer], strict=True)
+                ])
+                for fault in ("none", RANGE, MODULO, "both") for group, of_result in (("operands", False), ("result", True))
+            }  # fmt: skip
+            for fault in ("none", RANGE, MODULO, "both"):
+                best[fault, "any"] = np.maximum(best[fault, "operands"], best[fault, "result"])
+            for (fault, group), scores in best.items():
+                for threshold in THRESHOLDS:
+                    now, right = (s.astype(np.float32) >= np.float32(threshold) for s in (scores, best["none", group]))
+                    counts = (NEURONS, now.sum(), (now & ~right).sum(), (right & ~now).sum())
+                    expected.append(("s", operator, layer, fault, group, threshold, *map(int, counts)))
+    table = database.sql("from written").pl()
+    assert table.rows() == sorted(expected)
+    changed = table.filter((pl.col("gained") > 0) | (pl.col("lost") > 0)).select("operator", "fault").unique()
+    assert set(changed.filter(fault=RANGE)["operator"]) == {"subtract"}  # the only operator whose cells are not symmetric
+    assert set(changed.filter(fault=MODULO)["operator"]) >= {"add", "divide"}
+    assert "none" not in changed["fault"]
+
+
+def test_neurons_are_gained_and_lost_as_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """op2 in 0..3 covers 74 cells of subtract and op1 in 0..3 only 10; result mod 9 = 4 covers 43 cells of add, (20 // 9)^2 is 4."""
+    random = np.random.default_rng(0)
+    maps = {operator: random.random((1, 4, M, M)).astype(np.float16) for operator in ("add", "subtract")}
+    low, high = (np.argwhere((OP1 >= OP2) & np.isin(OP2, wanted)) for wanted in ([0, 1, 2, 3], [*range(12, 20)]))
+    fours, others = (np.argwhere(((OP1 + OP2) % 9 == 4) == wanted) for wanted in (True, False))
+    for operator, neuron, places, height in (
+        ("subtract", 0, random.permutation(low)[:10], 9), ("subtract", 1, high, 9),
+        ("add", 2, random.permutation(fours)[:4], 9), ("add", 3, fours, 9), ("add", 3, random.permutation(others)[:4], 99),
+    ):  # fmt: skip
+        maps[operator][0, neuron, places[:, 0], places[:, 1]] = height
+    names = ["op2 in 0..3", "op2 in 12..19", "result mod 9 = 4"]
+    project(tmp_path, monkeypatch, 300, maps, np.ones((1, 4, NUMBERS), np.float32), names)
+    fault_scores.main("s")
+    found = pl.read_parquet(tmp_path / "data/s/claims/fault_scores.parquet").filter(threshold=0.9)
+    rows = {
+        (o, f, q): counts for o, f, q, *counts in found.select("operator", "fault", "quantities", "classified", "gained", "lost").rows()
+    }
+    assert rows["subtract", "none", "any"] == [1, 0, 0]  # neuron 1
+    for fault in (RANGE, "both"):
+        assert rows["subtract", fault, "operands"] == [1, 1, 1]  # neuron 0 instead
+    assert rows["add", "none", "result"] == [1, 0, 0]  # neuron 3
+    for fault in (MODULO, "both"):
+        assert rows["add", fault, "result"] == [1, 1, 1]  # neuron 2 instead
+    assert rows["subtract", MODULO, "any"] == rows["subtract", "none", "any"]
+    assert rows["add", RANGE, "any"] == rows["add", "none", "any"]

@@ -1,0 +1,80 @@
+"""The prompts of every task are right, and training never sees what is held out."""
+
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+from stages.corpus.prompts import CALCULATE, NUMBER_WORDS, Corpus
+from stages.corpus.settings import Tasks
+from stages.lib.core.settings import check
+from stages.lib.sql.database import Database
+from tests.micro import ROOT
+
+PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
+TASKS = check(Tasks, PARAMS["tasks"])
+SYMBOLS = {words.symbol: name for name, words in TASKS.operators.items()}
+
+
+@pytest.fixture(scope="module")
+def tables() -> tuple[pl.DataFrame, pl.DataFrame]:
+    return tuple(Database({}).sql((ROOT / f"stages/{s}.sql").read_text(), **PARAMS[s]).pl() for s in ("cells", "facts"))  # type: ignore[return-value]
+
+
+def corpus(tables: tuple[pl.DataFrame, pl.DataFrame], split: str | None) -> Corpus:
+    return Corpus(TASKS, *tables, np.ones(len(tables[0])), split)
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "number_words"])
+def test_two_operand_prompts_hold_their_operands_and_answer(tables, task: str):
+    read = {word: n for n, word in enumerate(NUMBER_WORDS)} | {str(n): n for n in range(1000)}
+    for p in corpus(tables, None).draw(task, 300, np.random.default_rng(0)):
+        last = p.prompt.split("\n")[-1]
+        numbers = [read[w] for w in re.findall(r"[\w-]+", last.replace("+", " ").replace("*", " ").replace(" - ", " ")) if w in read]
+        assert numbers == [p.op1, p.op2]
+        assert read[p.answer] == CALCULATE[p.operator](p.op1, p.op2)
+
+
+def test_solved_examples_are_right_and_of_the_same_operator(tables):
+    few = TASKS.model_copy(update={"shots": [0.0, 0.0, 1.0]})
+    for p in Corpus(few, *tables, np.ones(len(tables[0])), None).draw("arithmetic", 200, np.random.default_rng(0)):
+        *examples, _ = p.prompt.split("\n")
+        assert len(examples) == 2
+        for example in examples:
+            op1, op2, answer = map(int, re.findall(r"\d+", example))
+            assert answer == CALCULATE[p.operator](op1, op2)
+
+
+def test_three_operand_prompts_are_the_29_compositions(tables):
+    prompts = corpus(tables, None).draw("three_operands", 3000, np.random.default_rng(0))
+    assert {p.template for p in prompts} == set(range(29))
+    for p in prompts:
+        assert eval(p.prompt.removesuffix("=").replace("/", "//")) == int(p.answer)
+
+
+def test_retrieval_answers_what_is_asked_for(tables):
+    for p in corpus(tables, None).draw("retrieval", 200, np.random.default_rng(0)):
+        asked = re.search(r"How many (\w+)", p.prompt)[1]
+        assert re.search(rf"{p.answer} {asked}", p.prompt)
+
+
+def test_training_prompts_never_hold_out(tables):
+    cells = {row[:3]: row[4] for row in tables[0].rows()}
+    trained = corpus(tables, "train")
+    for task in ("arithmetic", "number_words", "three_operands", "retrieval"):
+        prompts = trained.draw(task, 400, np.random.default_rng(1))
+        assert {p.split for p in prompts} == {"train"}
+        if task in ("arithmetic", "number_words"):
+            assert all(cells[p.operator, p.op1, p.op2] == "train" for p in prompts)
+            for p in prompts:  # solved examples give answers away, so they must not be held out either
+                for op1, op2, _ in (re.findall(r"\d+", e) for e in p.prompt.split("\n")[:-1] if task == "arithmetic"):
+                    assert cells[p.operator, int(op1), int(op2)] == "train"
+    everything = corpus(tables, None).draw("three_operands", 400, np.random.default_rng(1))
+    assert {p.split for p in everything} == {"train", "held-out"}
+
+
+def test_draws_depend_on_the_generator_alone(tables):
+    first, second = (corpus(tables, "train").draw("arithmetic", 50, np.random.default_rng([3, 4])) for _ in range(2))
+    assert first == second

@@ -1,0 +1,101 @@
+"""The console `bag`, as a user types it."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stages.lib import dictionary
+from stages.lib.console.command import parser
+from stages.lib.sql.database import connect
+from tests.conftest import run_in
+from tests.micro import ROOT
+
+QUERY = "select operator, count(*) as cells from cells group by operator order by operator"
+
+
+def bag(folder: Path, *arguments: str, **options) -> subprocess.CompletedProcess:
+    return run_in(folder, "bag", *arguments, **options)
+
+
+def test_a_query_prints_a_table(micro: Path):
+    printed = bag(micro, QUERY).stdout
+    assert re.search(r"multiply +│ +\d+", printed)
+
+
+def test_csv_and_json_hold_the_same_rows(micro: Path):
+    rows = json.loads(bag(micro, "--json", QUERY).stdout)
+    lines = bag(micro, "--csv", QUERY).stdout.splitlines()
+    assert lines == ["operator,cells", *(f"{row['operator']},{row['cells']}" for row in rows)]
+    assert [row["operator"] for row in rows] == ["add", "divide", "multiply", "subtract"]
+
+
+def test_a_query_comes_from_a_file_or_from_standard_input(micro: Path, tmp_path: Path):
+    (tmp_path / "query.sql").write_text(QUERY)
+    expected = bag(micro, "--csv", QUERY).stdout
+    assert bag(micro, "--csv", str(tmp_path / "query.sql")).stdout == expected
+    assert bag(micro, "--csv", "-", input=QUERY).stdout == expected
+
+
+def test_parameters_have_names_and_types(micro: Path):
+    query = "select count(*) as n from cells where operator = $operator and op1 = $op1"
+    assert bag(micro, "--csv", query, "-p", "operator=add", "-p", "op1=3").stdout.splitlines() == ["n", "20"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["select * from cell"], ["cell", "cells"]),
+        (["drop view cells"], ["only reads", "DROP"]),
+        (["select $x"], ["$x has no value"]),
+        (["select 1", "-p", "x"], ["NAME=VALUE", "'x'"]),
+        (["nowhere.sql"], ["there is no file nowhere.sql in /", "SELECT"]),
+        (["table"], ["there is no command table", "tables, made, shell", '"from table"']),
+        (["select 1", "--data", "nowhere"], ["there is no folder nowhere in /", "`make`", "`dvc pull`", "--data"]),
+        (["select 1", "--data", "stages"], ["there is no table in /", "stages. ", "`make`"]),
+        (["select * from read_csv('params.yaml')"], ["params.yaml"]),
+    ],
+)
+def test_an_error_is_one_message_and_a_status(micro: Path, arguments: list[str], words: list[str]):
+    done = bag(micro, *arguments, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("bag: ")
+    for word in words:
+        assert word in done.stderr
+
+
+def test_tables_are_listed_with_every_column_and_its_meaning(micro: Path):
+    printed = bag(micro, "tables").stdout
+    for name, table in dictionary.tables(ROOT / "stages").items():
+        assert re.search(rf"^{name}  {re.escape(table.meaning[:30])}", printed, re.MULTILINE)
+        for column, (_, meaning) in table.columns.items():
+            assert re.search(rf"^    {column} +\S.* +{re.escape(meaning[:30])}", printed, re.MULTILINE), (name, column)
+
+
+def test_every_table_is_documented_as_it_is(micro: Path):
+    """Names, order and types of the columns, held against the files; a list's length is that of the subject's prompt."""
+    database, described = connect(micro / "data"), dictionary.tables(ROOT / "stages")
+    assert set(database.tables()) == set(described)
+    for name in database.tables():
+        assert database.columns(name) == {column: kind for column, (kind, _) in described[name].columns.items()}, name
+        assert described[name].meaning
+
+
+def test_the_shell_answers_and_survives_a_mistake(micro_copy: Path):
+    typed = "select 40 + 2\n as answer;\nselect nonsense;\nselect 'still ' || 'here' as there;\nexit\n"
+    done = bag(micro_copy, "shell", input=typed)
+    assert "42" in done.stdout
+    assert "nonsense" in done.stdout
+    assert "still here" in done.stdout
+    assert "as answer" in (micro_copy / ".bag_history").read_text()
+
+
+def test_every_option_is_explained_and_in_the_readme():
+    readme = (ROOT / "README.md").read_text()
+    for action in parser()._actions:
+        assert action.help
+        for option in action.option_strings:
+            assert option in readme or option in ("-h", "--help", "-p"), f"{option} is not in the README"

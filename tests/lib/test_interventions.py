@@ -1,0 +1,162 @@
+"""What cannot be run is refused before anything runs, and what a model does wrong is noticed."""
+
+import polars as pl
+import pytest
+import torch
+
+from stages.lib.executor import blocks as planning
+from stages.lib.executor import canary, executor, interventions
+from tests.lib.test_executor import ROLES, intervention_table, pair_table, subject
+
+NEURON = {"component": "neuron", "layer": 1, "units": [3], "position": "last", "key_position": None, "replacement": "zero"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"component": "norm"}, "component 'norm' does not exist; there are none, mlp, head, neuron, coordinate, residual, edge"),
+        ({"layer": 3}, r"layer 3 does not exist; the subject has the layers 0\.\.2"),
+        ({"layer": -1}, r"layer -1 does not exist"),
+        ({"layer": None}, "layer None does not exist"),
+        ({"units": [48]}, r"neuron 48 does not exist; there are 0\.\.47"),
+        ({"units": [-2, 1]}, "neuron -2 does not exist"),
+        ({"units": [1, 1]}, "name one unit twice"),
+        ({"component": "coordinate", "units": [32]}, r"coordinate 32 does not exist; there are 0\.\.31"),
+        ({"component": "coordinate", "replacement": "mean"}, "replacement 'mean' does not exist; there are zero, counterfactual"),
+        ({"component": "head", "units": [4]}, r"head 4 does not exist; there are 0\.\.3"),
+        ({"component": "mlp"}, "mlp has no units"),
+        ({"position": "op3"}, "position 'op3' does not exist; there are op1, operator, op2, last, all, or a token's place from 0"),
+        ({"position": "-1"}, "position '-1' does not exist"),
+        ({"position": "01"}, "position '01' does not exist"),
+        ({"position": "²"}, "position '²' does not exist"),
+        ({"position": "1\n"}, r"position '1\\n' does not exist"),
+        ({"position": None}, "position None does not exist"),
+        ({"replacement": "noise"}, "replacement 'noise' does not exist; there are zero, mean, counterfactual"),
+        ({"key_position": "op1"}, "key position 'op1' does not exist"),
+        ({"key_position": "1"}, "key position '1' does not exist; there are None$"),
+        (
+            {"component": "edge", "units": None},
+            "key position None does not exist; there are op1, operator, op2, last, earlier, or a token's place from 0",
+        ),
+        ({"component": "edge", "units": None, "position": "all", "key_position": "1"}, "position 'all' does not exist"),
+        (
+            {"component": "edge", "units": None, "key_position": "op1", "replacement": "mean"},
+            "replacement 'mean' does not exist; there are zero",
+        ),
+    ],
+)
+def test_a_patch_of_something_that_does_not_exist_is_named(change: dict, message: str):
+    table = intervention_table([[], [NEURON], [{**NEURON, **change}]], [None] * 3)
+    with pytest.raises(interventions.InterventionError, match=f"intervention 2.*{message}"):
+        interventions.read(table, subject("llama").architecture, ROLES)
+
+
+def test_prompts_that_do_not_exist_are_named():
+    architecture = subject("llama").architecture
+    with pytest.raises(interventions.InterventionError, match="operator 'modulo' does not exist; there are None, add"):
+        interventions.read(intervention_table([[NEURON]], ["modulo"]), architecture, ROLES)
+    with pytest.raises(interventions.InterventionError, match="split 'test' does not exist; there are None, discovery, evaluation"):
+        interventions.read(intervention_table([[NEURON]], [None]).with_columns(split=pl.lit("test")), architecture, ROLES)
+
+
+def test_a_pair_that_does_not_exist_is_named():
+    loaded, table = subject("llama"), pair_table(0, [(5, 5)] * 2)
+    rows = interventions.read(intervention_table([[NEURON]], [None]).with_columns(pair=pl.lit(7)), loaded.architecture, ROLES)
+    with pytest.raises(interventions.InterventionError, match="intervention 0: pair 7 does not exist"):
+        executor.Executor(loaded, None, rows=100, memory=1 << 28).plan(table, rows)
+
+
+def test_two_patches_of_one_value_are_refused():
+    whole = {**NEURON, "component": "mlp", "units": None, "position": "all"}
+    with pytest.raises(interventions.InterventionError, match=r"intervention 0 replaces neuron values of layer 1 at .* twice"):
+        interventions.read(intervention_table([[NEURON, whole]], [None]), subject("llama").architecture, ROLES)
+    apart = [NEURON, {**NEURON, "units": [4]}, {**NEURON, "position": "op1"}, {**NEURON, "layer": 0}]
+    assert len(interventions.read(intervention_table([apart], [None]), subject("llama").architecture, ROLES)[0].patches) == 4
+    at_places = [{**NEURON, "position": "1"}, {**NEURON, "position": "10"}, {**NEURON, "units": [4]}]
+    assert len(interventions.read(intervention_table([at_places], [None]), subject("llama").architecture, ROLES)[0].patches) == 3
+
+
+@pytest.mark.parametrize("positions", [("4", "4"), ("4", "last"), ("4", "all")])
+def test_a_role_may_be_where_a_place_is(positions: tuple[str, str]):
+    listed = intervention_table([[{**NEURON, "position": position} for position in positions]], [None])
+    message = "replaces neuron values of layer 1 at " + " and ".join(sorted(set(positions))) + " twice"
+    with pytest.raises(interventions.InterventionError, match=message):
+        interventions.read(listed, subject("llama").architecture, ROLES)
+
+
+def test_a_table_without_its_columns_is_refused():
+    with pytest.raises(interventions.InterventionError, match="needs the columns"):
+        interventions.read(intervention_table([[NEURON]], [None]).drop("layer"), subject("llama").architecture, ROLES)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"replacement": "mean"}, "no mean for prompts of 8 tokens"),
+        ({"replacement": "counterfactual", "position": "all"}, "another length"),
+    ],
+)
+def test_a_replacement_that_a_prompt_does_not_have_is_an_error(change: dict, message: str):
+    loaded = subject("llama")
+    rows = interventions.read(intervention_table([[{**NEURON, **change}]], [None]), loaded.architecture, ROLES)
+    runner = executor.Executor(loaded, None, rows=100, memory=1 << 28)
+    with pytest.raises(interventions.InterventionError, match=message):
+        [list(runner.run(block)) for block in runner.plan(pair_table(0, [(8, 5)]), rows)]
+
+
+def test_a_nan_behind_a_patch_is_an_error_that_names_the_intervention(kind: str):
+    """Silencing one neuron makes a layer of this model divide nothing by nothing."""
+    loaded = subject(kind)
+    layer = loaded.architecture.layers[1]
+
+    def poison(_, inputs, output):
+        return torch.where((inputs[0][..., 3] == 0)[..., None], torch.nan, output)
+
+    layer.mlp_out.register_forward_hook(poison)
+    rows = interventions.read(
+        intervention_table([[{**NEURON, "position": "all"}, {**NEURON, "component": "head", "units": [0]}]], [None]),
+        loaded.architecture,
+        ROLES,
+    )
+    runner = executor.Executor(loaded, None, rows=100, memory=1 << 28)
+    with pytest.raises(FloatingPointError, match=r"interventions 0 to 0: .*not finite"):
+        [list(runner.run(block)) for block in runner.plan(pair_table(0, [(5, 5)]), rows)]
+
+
+def planned(loaded) -> tuple[executor.Executor, list[planning.Block]]:
+    runner = executor.Executor(loaded, None, rows=100, memory=1 << 28)
+    rows = interventions.read(intervention_table([[NEURON], [{**NEURON, "layer": 0}]], [None] * 2), loaded.architecture, ROLES)
+    return runner, runner.plan(pair_table(0, [(5, 5)] * 2), rows)
+
+
+def test_a_sound_model_passes_the_canary(kind: str):
+    canary.check(*planned(subject(kind)))
+
+
+def test_a_model_that_counts_its_tokens_fails_the_canary(kind: str):
+    """Such a layer does something else on one position than on five: restarting on the last one cannot be right."""
+    loaded = subject(kind)
+    runner, blocks = planned(loaded)
+    last = loaded.architecture.layers[-1].block
+    last.register_forward_pre_hook(lambda _, inputs: (inputs[0] + inputs[0].shape[1], *inputs[1:]))
+    last.register_forward_pre_hook(lambda _, inputs: (inputs[0] * torch.linspace(1, inputs[0].shape[1], inputs[0].shape[-1]), *inputs[1:]))
+    with pytest.raises(canary.CanaryError, match="off those of whole forward passes"):
+        canary.check(runner, blocks)
+
+
+def test_a_model_that_magnifies_rounding_passes_the_canary(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """The last layer adds what is 10^6 times as steep as what it reads: float64 tells that from a mistake."""
+    loaded = subject(kind)
+    loaded.architecture.layers[-1].mlp_out.register_forward_hook(lambda _, inputs, out: out + torch.sin(1e6 * out))
+    canary.check(*planned(loaded))
+    monkeypatch.setattr(canary, "_only_rounding", lambda *_: False)
+    with pytest.raises(canary.CanaryError, match="off those of whole forward passes"):
+        canary.check(*planned(loaded))
+
+
+def test_a_silent_mlp_fails_the_canary(kind: str):
+    loaded = subject(kind)
+    layer = loaded.architecture.layers[-1]
+    layer.mlp_out.weight.zero_()
+    with pytest.raises(canary.CanaryError, match=r"silencing the MLP of layer . at the last position changes no logit"):
+        canary.check(*planned(loaded))

@@ -1,0 +1,197 @@
+"""Every macro of stages/lib/sql/macros.sql against a case worked out by hand, asked as a user would ask."""
+
+import re
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from stages.lib import store
+from stages.lib.sql.database import MACROS, MEASURES, Database, DatabaseError
+from stages.lib.sql.lazy.join import UNSTABLE
+from tests import made
+from tests.made import Tables
+
+
+def hashed(text: str) -> int:
+    """The second half of its MD5."""
+    return int.from_bytes(md5(text.encode()).digest()[8:], "little")
+
+
+FORMULAS = {
+    # P(r') doubles from .1: 1; P(r) falls from .6 to .2: (.6 - .2) / .2 = 2
+    "effect(p, c) from patched p, clean c": 1.5,
+    "effect(c, c) from clean c": 0.0,
+    "effect(dead, c) from (select * replace (0 as answer_probability) from patched) as dead, clean c": None,
+    # logits move by +3 and by -1: the difference of both by 4
+    "logit_effect(p, c) from patched p, clean c": 2.0,
+    "logit_effect(clean, clean) from clean": 0.0,
+    # clean: (5 - 1) / (9 - 1); patched: (4 - 0) / (4 - 0), the most likely
+    "normal_logit(clean) from clean": 0.5,
+    "normal_logit(patched) from patched": 1.0,
+    "normal_logit(flat) from (select 2 as answer_logit, 2 as mean_logit, 2 as max_logit) as flat": None,
+    "faithfulness(0.75, 0.5, 0.9)": 0.625,
+    "faithfulness(1, 1, 1)": None,
+    # drawn twice, not at all and once: (2 * 3 + 0 * 5 + 1 * 9) / 3
+    "weighted_mean([3, 5, 9]::double[], [1, 1, 1]::double[], 3, [2, 0, 1]::double[])": 5.0,
+    # the same where the last has no value: (2 * 3 + 0 * 5) / 2
+    "weighted_mean([3, 5, 0]::double[], [1, 1, 0]::double[], 2, [2, 0, 1]::double[])": 3.0,
+    "weighted_mean([0, 5, 0]::double[], [0, 1, 0]::double[], 1, [2, 0, 1]::double[])": None,
+    "weighted_mean([0, 0, 0]::double[], [0, 0, 0]::double[], 0, [2, 0, 1]::double[])": None,
+    # of 0 to 40, a tenth is left out on either side
+    "percentile_interval(x, $confidence) from range(41) as t(x)": [4.0, 36.0],
+    "percentile_interval(x, $confidence) from (select null::double as x)": None,
+    "lot(7, 'add', 3)": hashed("7:add:3"),
+    "lot(7, null, 'add', null, 3)": hashed("7:add:3"),
+    "lot(1, 2, 3, 4, 5, 6, 7)": hashed("1:2:3:4:5:6:7"),
+    "lot('pair')": hashed("pair"),
+    "carries(57, 68)": 2,  # 7 + 8, then 5 + 6 + 1
+    "carries(40, 50)": 0,
+    "carries(1, 999)": 3,
+    "borrows(52, 37)": 1,
+    "borrows(100, 1)": 2,
+    "borrows(99, 11)": 0,
+    "carried(17, 38)": 5,  # 7 * 8 = 56
+    "carried(10, 99)": 0,
+    "slack(17, 5, 3)": 3,  # 17 + 3 and 17 - 3 give other quotients, 16, 15, 18, 19 do not
+    "slack(15, 5, 3)": 1,
+    "slack(19, 5, 3)": 1,
+    "slack(2, 7, 0)": 5,  # below, there is nothing
+    "slack(4, 0, null)": None,
+    "span(47, 10)": "40..49",
+    "span(0, 25)": "0..24",
+    "span(50, 25)": "50..74",
+}  # fmt: skip
+TABLES: dict[str, list[tuple[Any, ...]]] = {
+    "from answers_of('knockout')": [("s", 3, 0, 1, 2.0), ("s", 3, 1, 0, -1.5)],
+    "from bootstrap('evaluation')": [("s", "add", 0, [1.0, 1.0]), ("s", "add", 1, [2.0, 0.0])],
+    "from roles()": [("op1", 0), ("operator", 1), ("op2", 2), ("last", 3)],
+    "select heads, layer from each_layer() where subject = 's'": [(2, 0), (2, 1)],
+    "select layer, head from each_head() where subject = 's'": [(0, 0), (0, 1), (1, 0), (1, 1)],
+    "from head_effects()": [("s", "add", 0, 1, 3.0, 5.0), ("t", "add", 0, 1, 9.0, 9.0)],
+    "from neuron_rankings()": [
+        ("s", "add", 1, "last", 4, "effect", 1), ("s", "add", 1, "last", 4, "effect_plus_std", 3), ("s", "add", 1, "last", 4, "logit_effect", 2)
+    ],
+    "from grouped_pairs()": [
+        ("s", 0, "arithmetic", "result_varies", "add"), ("s", 0, "arithmetic", "result_varies", "all"),
+        ("s", 1, "retrieval", "entity_varies", "all"),
+    ],
+    "from unit_rankings()": [
+        ("s", "words", "both", "all", "neuron", 1, 8, "effect", 5, False), ("s", "words", "both", "all", "neuron", 1, 8, "logit_effect", 1, True),
+        ("s", "words", "both", "all", "neuron", 1, 8, "size", 2, True),
+    ],
+}  # fmt: skip
+
+
+def given() -> Tables:
+    """A row or two of all that macros read, beside what they are to leave out."""
+    probabilities = {"answer_probability": [0.6], "counterfactual_probability": [0.1]}
+    clean = pl.DataFrame(probabilities | {"answer_logit": [5.0], "counterfactual_logit": [2.0], "mean_logit": [1.0], "max_logit": [9.0]})
+    answers = [("s", "knockout", 3, 0, True, 3.0, 1.0), ("s", "knockout", 3, 1, False, 0.5, 2.0), ("s", "bag", 3, 1, False, 0.5, 2.0)]
+    columns = ["subject", "experiment", "intervention", "pair", "correct", "answer_logit", "mean_logit"]
+    runs = pl.DataFrame(answers, schema=columns, orient="row")
+    heads = [
+        ("s", "head", "op1", 3.0, -1.0),
+        ("s", "head", "last", 1.0, 5.0),
+        ("s", "mlp", "last", 99.0, 99.0),
+        ("t", "head", "last", 9.0, 9.0),
+    ]
+    columns = ["subject", "component", "position", "effect", "logit_effect"]
+    effects = pl.DataFrame(heads, schema=columns, orient="row").with_columns(operator=pl.lit("add"), layer=0, head=1)
+    place = {"subject": "s", "operator": "add", "layer": 1, "position": "last"}
+    ranks = {"rank": 1, "rank_mean_plus_std": 3, "rank_logit": 2}
+    neurons = [
+        {"method": "exact", "neuron": 4, "effect": 0.5, "logit_effect": 0.25},
+        {"method": "attribution", "neuron": 4, "effect": 0.5, "logit_effect": 0.25},
+        {"method": "exact", "neuron": 5, "effect": None, "logit_effect": 0.25},
+    ]
+    units = {"question": "words", "half": "both", "operator": "all", "component": "neuron", "layer": 1, "unit": 8, "subject": "s"}
+    return {
+        "clean": clean,
+        "patched": clean.with_columns(
+            answer_probability=0.2,
+            counterfactual_probability=0.2,
+            answer_logit=4.0,
+            counterfactual_logit=5.0,
+            mean_logit=0.0,
+            max_logit=4.0,
+        ),
+        "runs": runs,
+        "bootstrap_weights": pl.DataFrame(
+            [("s", "add", "evaluation", 0, [1.0, 1.0]), ("s", "add", "evaluation", 1, [2.0, 0.0]), ("s", "add", "discovery", 0, [1.0])],
+            schema={"subject": pl.String, "operator": pl.String, "split": pl.String, "replicate": pl.Int32, "weights": pl.List(pl.Float32)},
+            orient="row",
+        ),
+        "architecture": made.frame(subject=["s", "t"], layers=[2, 1], heads=[2, 3]),
+        "component_effects": effects,
+        "neuron_effects": pl.DataFrame([place | ranks | neuron for neuron in neurons]),
+        "mediation_pairs": made.frame(
+            subject="s", pair=[0, 1], task=["arithmetic", "retrieval"], condition=["result_varies", "entity_varies"], operator=["add", None]
+        ),
+        "unit_effects": pl.DataFrame([units | {"rank": 5, "rank_logit": 1, "rank_size": 2, "effect": None, "logit_effect": -0.5}]),
+    }
+
+
+def database(folder: Path, tables: Tables) -> Database:
+    for name, table in tables.items():
+        table.write_parquet(folder / f"{name}.parquet")
+    return Database({name: [folder / f"{name}.parquet"] for name in tables}, threads=1)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Database:
+    return database(tmp_path_factory.mktemp("tables"), given())
+
+
+@pytest.mark.parametrize("query", FORMULAS)
+def test_a_formula_gives_what_is_worked_out_by_hand(asked: Database, query: str):
+    parameters = {"confidence": 0.8} if "$confidence" in query else {}
+    [(value,)] = asked.sql(f"select {query}", **parameters).fetchall()
+    assert value == (pytest.approx(FORMULAS[query], rel=1e-12) if isinstance(FORMULAS[query], float | list) else FORMULAS[query])
+
+
+@pytest.mark.parametrize("query", TABLES)
+def test_a_table_has_these_rows(asked: Database, query: str):
+    assert sorted(asked.sql(query).fetchall(), key=repr) == sorted(TABLES[query], key=repr)
+
+
+def test_every_macro_has_a_case(asked: Database):
+    made_here = {name for (name,) in asked.sql("select function_name from duckdb_functions() where not internal").fetchall()}
+    assert made_here == set(re.findall(r"^create macro (\w+)\(", MACROS.read_text(), re.MULTILINE))
+    assert made_here == {name for name in made_here if re.search(rf"\b{name}\(", " ".join([*FORMULAS, *TABLES]))}
+
+
+def test_a_macro_is_no_table_and_hides_no_function(asked: Database):
+    assert asked.tables() == sorted(given())
+    twice = "select function_name from duckdb_functions() group by function_name having bool_or(internal) and not bool_and(internal)"
+    assert asked.sql(twice).fetchall() == []
+
+
+def test_what_needs_a_table_is_there_only_with_it(tmp_path: Path):
+    bare = database(tmp_path, {"runs": pl.DataFrame({"pair": [0]})})
+    assert bare.sql("select carries(57, 68)").fetchall() == [(2,)]
+    for query in ("from bootstrap('evaluation')", "from answers_of('knockout')"):
+        with pytest.raises(DatabaseError, match="does not exist"):
+            bare.sql(query)
+
+
+def test_narrowing_need_not_look_inside_macros(asked: Database):
+    for name, text in asked.sql("select function_name, macro_definition from duckdb_functions() where not internal").fetchall():
+        assert not UNSTABLE.search(re.sub(r"'[^']*'", "", text)), name
+        assert not any(re.search(rf"\b{table}\b", text) for table in MEASURES), name
+
+
+def test_a_lazy_table_is_narrowed_by_a_macro(tmp_path: Path):
+    with store.writing(tmp_path / "add.h5") as file:
+        axes, attributes = {"neuron": 20, "op1": 4, "op2": 4}, {"subject": "s", "operator": "add"}
+        writer = store.LayerWriter(file, [0, 1], axes, "float16", (2, 4, 4), attributes, {"result": np.zeros((4, 4), int)})
+        for layer in (0, 1):
+            writer.write(layer, 0, np.arange(320).reshape(20, 4, 4) + layer)
+    given()["neuron_effects"].write_parquet(tmp_path / "neuron_effects.parquet")
+    both = Database({"activations": [tmp_path / "add.h5"], "neuron_effects": [tmp_path / "neuron_effects.parquet"]}, threads=1)
+    query = "select layer, neuron, avg(activation) from activations join neuron_rankings() using (operator, layer, neuron) where place = 1 group by all"
+    assert both.sql(query).fetchall() == [(1, 4, 4 * 16 + 7.5 + 1)]
+    assert both.lazy["activations"].reads.total() == 1

@@ -1,0 +1,203 @@
+"""Hook points, grid runs, prompting and the lens, on tiny random models of every architecture."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, MixtralConfig
+
+from stages.lib import ask
+from stages.lib.model import architecture, checkpoint, tokenizer, value_logits
+from stages.store import grid
+from stages.store import template as prompting
+from tests.conftest import random_model
+
+
+def loaded(folder: Path) -> checkpoint.Checkpoint:
+    return checkpoint.load(folder, "float32", "cpu", 1)
+
+
+def square(side: int, operators: str = "+") -> np.ndarray:
+    """Tokens of `BOS op1 + op2 =` for operands 0..side-1, in arbitrary ids."""
+    tokens = np.zeros((side, side, 5), np.int64)
+    tokens[..., 0], tokens[..., 2], tokens[..., 4] = 1, 120, 121
+    tokens[..., 1], tokens[..., 3] = np.arange(side)[:, None] + 3, np.arange(side)[None] + 3
+    return tokens
+
+
+def test_captured_activations_recombine_to_the_output_of_the_mlp(checkpoint_folder: Path):
+    subject = loaded(checkpoint_folder)
+    tokens = torch.arange(2, 12)[None]
+    for layer in subject.architecture.layers:
+        seen: dict[str, torch.Tensor] = {}
+        handle = layer.mlp.register_forward_hook(lambda _, __, output, seen=seen: seen.__setitem__("output", output))
+        with architecture.patched(layer.mlp_out, lambda x, seen=seen: seen.__setitem__("activations", x)):
+            subject.model(input_ids=tokens)
+        handle.remove()
+        bias = layer.mlp_out.bias if layer.mlp_out.bias is not None else 0
+        recombined = seen["activations"] @ architecture.value_vectors(layer) + bias
+        assert seen["activations"].shape[-1] == subject.architecture.neurons
+        torch.testing.assert_close(recombined, seen["output"], rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_are_those_of_the_configuration(checkpoint_folder: Path):
+    subject = loaded(checkpoint_folder)
+    config, found = subject.model.config, subject.architecture
+    assert (len(found.layers), found.width, found.heads) == (config.num_hidden_layers, config.hidden_size, config.num_attention_heads)
+    assert found.heads * found.head_width == architecture.in_features(found.layers[0].attention_out)
+    assert found.final_norm.weight.shape == (found.width,)
+
+
+def test_a_deaf_layer_fails_the_canary(kind: str):
+    model = random_model(kind)
+    found = architecture.find(model)
+    found.layers[1].mlp_out.weight.zero_()
+    with pytest.raises(architecture.ArchitectureError, match="layer 1: replacing the MLP's activations by zeros changes nothing"):
+        architecture.check(model, found)
+
+
+def test_a_hook_that_misses_fails_the_canary(kind: str):
+    model = random_model(kind)
+    found = architecture.find(model)
+    wrong = architecture.DecoderLayer(*(vars(found.layers[0]) | {"mlp_out": torch.nn.Linear(4, 4)}).values())
+    with pytest.raises(architecture.ArchitectureError, match="layer 0"):
+        architecture.check(model, architecture.Architecture([wrong], *list(vars(found).values())[1:]))
+
+
+def test_a_mixture_of_experts_is_refused_by_name():
+    config = MixtralConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        num_local_experts=4,
+    )
+    with pytest.raises(architecture.ArchitectureError, match="layer 0"):
+        architecture.find(AutoModelForCausalLM.from_config(config))
+
+
+def test_a_shared_prefix_changes_nothing(checkpoint_folder: Path):
+    subject = loaded(checkpoint_folder)
+    tokens, answers = square(7), np.arange(49).reshape(7, 7) + 3
+    answers[2, 3] = -1
+    layers = list(range(len(subject.architecture.layers)))
+    shared, plain = grid.Means.zeros(subject, 5), grid.Means.zeros(subject, 5)
+    assert grid.shared_prefix(tokens) == 3
+    filled, refilled = ({layer: np.full((subject.architecture.neurons, 7, 7), np.nan, np.float32) for layer in layers} for _ in range(2))
+    fast = list(grid.run(subject, tokens, answers, 3, filled, shared))
+    slow = list(grid.run(subject, tokens, answers, 2, refilled, plain, share=False))
+    for layer in layers:
+        np.testing.assert_allclose(filled[layer], refilled[layer], rtol=1e-4, atol=1e-5)
+    for name in ("max_logit", "answer_logit", "answer_probability"):
+        a, b = (np.concatenate([getattr(said, name) for said in run]) for run in (fast, slow))
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        assert np.isnan(a).sum() == (name != "max_logit")
+    np.testing.assert_allclose(shared.neurons, plain.neurons, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(shared.heads, plain.heads, rtol=1e-4, atol=1e-4)
+    assert shared.prompts == plain.prompts == 49
+
+
+def test_grid_runs_equal_plain_forward_passes(checkpoint_folder: Path):
+    subject = loaded(checkpoint_folder)
+    tokens, answers = square(4), np.arange(16).reshape(4, 4) + 3
+    means = grid.Means.zeros(subject, 5)
+    into = {0: np.full((subject.architecture.neurons, 4, 4), np.nan, np.float16)}
+    [said] = grid.run(subject, tokens, answers, 4, into, means)
+    flat = torch.from_numpy(tokens.reshape(16, 5))
+    seen: list[torch.Tensor] = []
+    with architecture.patched(subject.architecture.layers[0].mlp_out, seen.append):
+        logits = subject.model(input_ids=flat).logits[:, -1]
+    probabilities = logits.softmax(-1)[torch.arange(16), torch.from_numpy(answers.ravel())]
+    np.testing.assert_array_equal(said.predicted, logits.argmax(-1).numpy())
+    np.testing.assert_allclose(said.answer_probability, probabilities.numpy(), rtol=1e-4)
+    np.testing.assert_allclose(into[0].reshape(-1, 16).T, seen[0][:, -1].numpy(), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(means.neurons[0] / 16, seen[0].mean(0).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_prompts_of_any_length_are_asked_as_if_alone(checkpoint_folder: Path):
+    subject = loaded(checkpoint_folder)
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(3, 100, length).tolist() for length in rng.integers(2, 12, 25)]
+    answers = rng.integers(-1, 100, 25)
+    said = ask.ask(subject, ask.Asked(sequences, answers), 4, "test")
+    for i, sequence in enumerate(sequences):
+        logits = subject.model(input_ids=torch.tensor([sequence])).logits[0, -1]
+        assert said.predicted[i] == logits.argmax()
+        np.testing.assert_allclose(said.max_logit[i], logits.max(), rtol=1e-4)
+        expected = float(logits.softmax(-1)[answers[i]]) if answers[i] >= 0 else np.nan
+        np.testing.assert_allclose(said.answer_probability[i], expected, rtol=1e-4)
+
+
+def test_a_model_that_says_nan_is_an_error():
+    with pytest.raises(FloatingPointError, match="not finite"):
+        ask.read_off(torch.tensor([[0.0, float("nan")]]), torch.tensor([0]))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(1, 4), st.integers(2, 5), st.integers(2, 6), st.integers(0, 5), st.randoms())
+def test_the_shared_prefix_is_the_longest_there_is(rows: int, columns: int, positions: int, shared: int, random):
+    tokens = np.array([[[random.randrange(1000) for _ in range(positions)] for _ in range(columns)] for _ in range(rows)])
+    shared = min(shared, positions)
+    tokens[:, :, :shared] = tokens[:, :1, :shared]
+    found = grid.shared_prefix(tokens)
+    assert found <= positions - 1
+    assert (tokens[:, :, :found] == tokens[:, :1, :found]).all()
+    assert found >= min(shared, positions - 1)
+
+
+def test_value_logits_are_what_a_neuron_adds_to_the_logits(checkpoint_folder: Path):
+    """With the final norm's scale held fixed, switching a neuron on adds its value logits, up to a constant."""
+    subject = loaded(checkpoint_folder)
+    found, tokens = subject.architecture, list(range(3, 103))
+    logits = value_logits.value_logits(subject, tokens)
+    assert logits.shape == (len(found.layers), found.neurons, 100)
+    torch.manual_seed(1)
+    residual, layer, neuron = torch.randn(found.width, dtype=torch.float64) * 3, 1, 5
+    added = architecture.value_vectors(found.layers[layer])[neuron].double()
+    norm, unembedding = found.final_norm.double(), found.unembedding.weight.double()
+    centred = isinstance(norm, torch.nn.LayerNorm)
+
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        x = x - x.mean() if centred else x
+        return (x.square().mean() + getattr(norm, "eps", getattr(norm, "variance_epsilon", 0))).sqrt()
+
+    before, after = norm(residual) @ unembedding.T, norm(residual + added) @ unembedding.T
+    bias = norm.bias @ unembedding.T if getattr(norm, "bias", None) is not None else 0
+    change = (after - bias) * scale(residual + added) - (before - bias) * scale(residual)
+    expected = (change - change.mean())[tokens]
+    np.testing.assert_allclose(logits[layer, neuron], expected.numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_roles_are_found_in_any_template():
+    own = tokenizer.build(99, ["Q : What is + = ( )"])
+    template = prompting.Template(own, "Q: What is {op1} {symbol} {op2} =", "+", bos=True)
+    assert template.positions == {"op1_position": 5, "operator_position": 6, "op2_position": 7, "last_position": 8}
+    tokens = template.square(range(12))
+    assert tokens[3, 11].tolist() == own("Q: What is 3 + 11 =")["input_ids"]
+    assert grid.shared_prefix(tokens) == 7
+
+
+def test_the_limit_is_found_from_the_tokenizer():
+    own = tokenizer.build(42, ["+ ="])
+    template = prompting.Template(own, "{op1}{symbol}{op2}=", "+", bos=False)
+    answers = template.answers(999)
+    assert own.convert_ids_to_tokens(answers) == [str(n) for n in range(43)]
+    with pytest.raises(prompting.PromptError, match=r"operand 43 is not one token.*cells\.largest_operand"):
+        template.square(range(50))
+
+
+def test_a_tokenizer_without_bos_is_an_error():
+    own = tokenizer.build(9, ["+ ="])
+    own.bos_token = None
+    with pytest.raises(prompting.PromptError, match="bos: false"):
+        prompting.Template(own, "{op1}{symbol}{op2}=", "+", bos=True)
+
+
+def test_a_missing_model_folder_is_named(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match=r"no model folder at .*nowhere"):
+        checkpoint.load(tmp_path / "nowhere", "float32", "cpu", 1)

@@ -1,0 +1,115 @@
+"""Settings that are not allowed stop the pipeline with a message that names key, value and what is allowed."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.lib.core import settings as sections
+from stages.lib.subject import Subject
+from stages.settings import Params
+from tests.conftest import run_in
+from tests.micro import ROOT, TUNED, copy_project, merged
+
+GOOD = yaml.safe_load((ROOT / "params.yaml").read_text())
+
+
+def test_the_shipped_settings_are_allowed():
+    assert sections.check(Params, GOOD).train.steps == GOOD["train"]["steps"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"machine": {"threads": "8"}}, ["machine.threads", "'8'", "valid integer"]),
+        ({"machine": {"threads": 0}}, ["machine.threads", "0", "greater than or equal to 1"]),
+        ({"machine": {"device": "gpu"}}, ["machine.device", "'gpu'", "'cpu' or 'cuda'"]),
+        ({"dump": {"store_dtype": "int8"}}, ["dump.store_dtype", "int8", "'float16' or 'float32'"]),
+        ({"machine": {"thread": 2}}, ["machine.thread", "2", "no such key", "threads"]),
+        ({"dumb": {}}, ["dumb", "no such key", "dump", "train"]),
+        ({"cells": {"held_out_percent": 80}}, ["cells.held_out_percent", "80", "less than or equal to 50"]),
+        ({"train": {"checkpoints": [0, 5]}}, ["train", "checkpoints must rise and end with steps"]),
+        ({"train": {"model": {"heads": 5}}}, ["train.model", "multiple of 2 x heads"]),
+        ({"tasks": {"shots": [0.5]}}, ["tasks", "shots must sum to 1"]),
+        ({"subjects": {"abacus": {"operators": ["power"]}}}, ["subjects.abacus.operators", "power", "'add'"]),
+        ({"subjects": {"Bad Name": GOOD["subjects"]["abacus"]}}, ["subjects", "Bad Name", "pattern"]),
+        ({"checkpoints": {"abacus": GOOD["subjects"]["abacus"]}}, ["abacus is both a subject and a checkpoint"]),
+        ({"subjects": {"other": GOOD["subjects"]["abacus"]}}, ["dumped must be the subjects and the checkpoints"]),
+        ({"finetune": {TUNED: {"task": "four_operands"}}}, [f"finetune.{TUNED}.task", "four_operands", "'three_operands'"]),
+        ({"finetune": {TUNED: {"batch": 0}}}, [f"finetune.{TUNED}.batch", "0", "greater than or equal to 1"]),
+        ({"finetune": {"planted": GOOD["finetune"][TUNED]}}, ["planted is a subject or a checkpoint"]),
+        ({"finetuned": {"abacus": GOOD["subjects"]["abacus"]}}, ["abacus is a subject or a checkpoint"]),
+        ({"finetuned": {"other": GOOD["subjects"]["abacus"]}}, ["finetuned.other", f"finetune makes {TUNED}"]),
+        ({"finetuned": {TUNED: {"source": "data/models/x"}}}, [f"finetuned.{TUNED}.source = 'data/models/x'", f"'data/models/{TUNED}'"]),
+        ({"finetune": {TUNED: {"before": "nobody"}}}, [f"finetune.{TUNED}.before is 'nobody'", "abacus"]),
+        ({"finetune": {TUNED: {"before": "planted"}}}, [f"finetune.{TUNED}.source", "is not that of planted"]),
+        ({"finetuned": {TUNED: {"bos": False}}}, [f"finetuned.{TUNED}.bos"]),
+        ({"trajectory": {"planted": {"source": "data/models/planted", "step": 1, "last": "other"}}}, ["trajectory.planted", "its last"]),
+        ({"trajectory": {"other": {"source": "x", "step": 1, "last": "abacus"}}}, ["trajectory.other", "subject or a checkpoint"]),
+        ({"trajectory": {"abacus": {"source": "x"}}}, ["trajectory.abacus.source = 'x'", "step-06500"]),
+        ({"trajectory": {"abacus": {"step": -1}}}, ["trajectory.abacus.step", "-1", "greater than or equal to 0"]),
+        ({"unit_mediation": {"single_units": ["llama"]}}, ["unit_mediation.single_units", "'llama'", "abacus"]),
+        ({"unit_mediation": {"mediated_pairs": 0}}, ["unit_mediation.mediated_pairs", "0", "greater than or equal to 1"]),
+        ({"neuron_overlap": {"overlap_ks": []}}, ["neuron_overlap.overlap_ks", "at least 1 item"]),
+        ({"overlap_figures": {"level": 1}}, ["overlap_figures.level", "1", "less than 1"]),
+    ],
+)
+def test_a_wrong_value_is_named(change: dict, words: list[str]):
+    with pytest.raises(sections.ParamsError) as error:
+        sections.check(Params, merged(GOOD, change))
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_missing_key_is_named():
+    with pytest.raises(sections.ParamsError, match=r"cells\.seed is missing"):
+        sections.check(Params, merged(GOOD, {"cells": None}) | {"cells": {k: v for k, v in GOOD["cells"].items() if k != "seed"}})
+
+
+def test_an_unknown_subject_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(sections.ParamsError, match=r"unknown subject 'llama'.*abacus"):
+        Subject.named("llama")
+
+
+def test_a_finetuned_subject_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    assert Subject.named(TUNED).settings.source == f"data/models/{TUNED}"
+
+
+def test_a_stage_run_by_hand_names_what_is_wrong(micro: Path):
+    done = run_in(micro, "python", "-m", "stages.store.dump", "llama", check=False)
+    assert done.returncode == 1
+    assert (
+        done.stderr.strip()
+        == "unknown subject 'llama'; params.yaml has the subjects abacus, planted; the checkpoints abacus-step-00100; the finetuned abacus-three-operands"
+    )
+
+
+def test_a_layer_that_the_model_lacks_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    settings = Subject.named("abacus").settings.model_copy(update={"layers": [0, 7]})
+    with pytest.raises(sections.ParamsError, match=r"layer 7.*0\.\.2"):
+        settings.kept_layers(3)
+
+
+def test_dvc_repro_stops_at_a_wrong_value_with_nothing_written(tmp_path: Path):
+    folder = copy_project(tmp_path, {"dump": {"store_dtype": "int8"}})
+    done = run_in(folder, "dvc", "repro", check=False)
+    assert done.returncode != 0
+    assert "dump.store_dtype = 'int8'" in done.stdout + done.stderr
+    assert not (folder / "data").exists() or not any((folder / "data").glob("**/*.parquet"))
+
+
+def test_every_key_is_commented():
+    for line in (ROOT / "params.yaml").read_text().splitlines():
+        key = line.strip()
+        if (
+            ":" in key
+            and not key.startswith(("#", "-"))
+            and not key.endswith(":")
+            and line.startswith("  ")
+            and not line.startswith("    ")
+            and key.partition(":")[0] not in {"<<", *GOOD["dumped"]}  # names of models, which are the user's
+        ):
+            assert "#" in line, f"{key} has no comment"

@@ -1,0 +1,44 @@
+"""The key of a resumable stage's parts changes with everything that they depend on, and with nothing else."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.lib.parts import digest
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An importable package `keyed` with a module `inner`, and a folder of data with two files."""
+    for name, text in {"keyed/__init__.py": "", "keyed/inner.py": "x = 1\n", "data/a": "a", "data/below/b": "b"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("keyed", "keyed.inner"):
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    return tmp_path
+
+
+def test_a_key_is_of_files_folders_modules_and_facts(package: Path):
+    keyed, inner = sys.modules["keyed"], sys.modules["keyed.inner"]
+    sources = {"file": package / "data/below/b", "folder": package / "data", "module": inner, "package": keyed}
+    before = {name: digest([source], 1) for name, source in sources.items()}
+    assert len({*before.values()}) == 4
+    assert before == {name: digest([source], 1) for name, source in sources.items()}
+    assert before["module"] == digest([package / "keyed/inner.py"], 1) != digest([inner], 2)
+    (package / "data/below/b").write_text("c")
+    after = {name: digest([source], 1) for name, source in sources.items()}
+    assert {name for name in sources if after[name] != before[name]} == {"file", "folder"}
+    (package / "keyed/inner.py").write_text("x = 2\n")
+    last = {name: digest([source], 1) for name, source in sources.items()}
+    assert {name for name in sources if last[name] != after[name]} == {"module", "package"}
+
+
+def test_a_key_does_not_change_with_the_order_of_files_or_with_compiled_code(package: Path):
+    keyed, data = sys.modules["keyed"], package / "data"
+    before = digest([keyed, data])
+    (package / "keyed/__pycache__").mkdir(exist_ok=True)
+    (package / "keyed/__pycache__/other.pyc").write_bytes(b"1")
+    assert digest([data, keyed, data / "a"]) == before

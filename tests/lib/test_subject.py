@@ -1,0 +1,41 @@
+"""The handle of a subject finds its files, its tables and its stores."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+
+from stages.lib import store
+from stages.lib.subject import Subject
+from tests.micro import alone
+
+AXES = {"neuron": 2, "op1": 3, "op2": 3}
+
+
+@pytest.fixture
+def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
+    """The subject `s`, which has a table of three rows, the stores of two operators, and value logits."""
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(alone("s", template="{op1} {symbol} {op2} =")))
+    monkeypatch.chdir(tmp_path)
+    made = Subject.named("s")
+    for operator in ("subtract", "add"):
+        with store.writing(made.path(f"activations/{operator}.h5")) as file:
+            store.LayerWriter(file, [0], AXES, "float16", (1, 3, 3), {"operator": operator})
+    with store.writing(made.path("value_logits.h5")) as file:
+        store.LayerWriter(file, [0], {"neuron": 2, "number": 7}, "float32", (2, 7), {})
+    pl.DataFrame({"pair": [0, 1, 2], "operator": "add"}).write_parquet(made.path("pairs.parquet"))
+    return made
+
+
+def test_a_subject_has_its_settings_and_its_files(subject: Subject):
+    assert subject.settings.template == "{op1} {symbol} {op2} ="
+    assert subject.path("pairs.parquet") == Path("data/s/circuit/pairs.parquet")
+    assert subject.table("pairs.parquet").shape == (3, 2)
+    assert subject.table("pairs.parquet", ["pair"]).to_dict(as_series=False) == {"pair": [0, 1, 2]}
+    assert subject == Subject.named("s")
+
+
+def test_a_subject_opens_its_stores_in_order(subject: Subject):
+    assert [(opened.attributes["operator"], opened.axes) for opened in subject.squares()] == [("add", AXES), ("subtract", AXES)]
+    assert subject.votes().axes == {"neuron": 2, "number": 7}

@@ -1,0 +1,41 @@
+"""Made pairs of prompts for neuron overlap, and random runs of every unit on them."""
+
+import numpy as np
+import polars as pl
+
+from tests.made import Tables, architecture, ask, late_layers
+from tests.mediation import mediated
+from tests.mediation.mediated import TASKS
+
+TEMPLATES = ["in words", "in symbols"]  # of arithmetic
+RANKS = {"effect": "rank", "logit_effect": "rank_logit", "size": "rank_size"}
+QUESTIONS = ["arithmetic_symbols", "arithmetic_words", "own", "retrieval", "three_operands"]
+
+
+def asked(each: int = 4) -> pl.DataFrame:
+    """The table mediation_pairs, in no order."""
+    made = mediated.pairs(each, {**TASKS, "own": (["entity_varies"], [None], [["entity", "last"]] * 3)})
+    prompt = pl.col("tokens").cast(pl.List(pl.Int32))
+    last = pl.struct(last=pl.col("tokens").list.len().cast(pl.Int16) - 1)
+    made = made.with_columns(prompt, positions=last, counterfactual_tokens=prompt.list.reverse(), counterfactual_positions=last)
+    return made.sample(fraction=1, shuffle=True, seed=3)
+
+
+def chosen(each: int, count: int, seed: int = 0) -> pl.DataFrame:
+    given = {"mediation_pairs": asked(each)}
+    return ask("unit_mediation_pairs", given, arithmetic=TEMPLATES, mediated_pairs=count, unit_seed=seed)
+
+
+def subject() -> Tables:
+    """Random runs of every unit; in them, two undefined effects of neuron 1 on arithmetic in words, where neuron 2 has none that is defined."""
+    made = {"architecture": architecture(), "late_layers": late_layers(2)}
+    table, pairs = ask("unit_mediation_interventions", made, single_units=["s"]), chosen(4, 5)
+    random = np.random.default_rng(4)
+    rows = table.select("intervention").join(pairs.select("pair"), how="cross")
+    names = ["answer_logit", "counterfactual_logit", "answer_probability", "counterfactual_probability"]
+    runs = rows.with_columns(pl.Series(name, random.uniform(0.05, 1, len(rows)), pl.Float32) for name in names)
+    first = pairs.filter(question="arithmetic_words")["pair"].to_list()
+    lost = (pl.col("intervention") == 2) & pl.col("pair").is_in(first[:2]) | (pl.col("intervention") == 3) & pl.col("pair").is_in(first)
+    runs = runs.with_columns(answer_probability=pl.when(lost).then(0).otherwise("answer_probability").cast(pl.Float32))
+    runs = runs.sample(fraction=1, shuffle=True, seed=1)
+    return {"unit_mediation_pairs": pairs, "unit_mediation_interventions": table, "runs": runs}

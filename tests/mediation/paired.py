@@ -1,0 +1,113 @@
+"""Prompt pairs drawn by the real stage on a small grid, with real tokenizers, and a reader of prompts that knows only templates."""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import yaml
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from stages.corpus.prompts import NUMBER_WORDS, Corpus
+from stages.corpus.settings import Tasks
+from stages.lib.core import settings as sections
+from stages.lib.model import tokenizer as tokenizers
+from stages.lib.sql.database import Database
+from stages.mediation import mediation_pairs
+from tests.micro import ROOT, merged
+
+PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
+CELLS = {"largest_operand": 40, "largest_answer": 99, "held_out_percent": 10, "seed": 0}
+MEDIATION: dict[str, Any] = {
+    "pairs_per_template": {"arithmetic": 6, "number_words": 5, "three_operands": 4, "retrieval": 7, "factual": 8},
+    "shots": {"arithmetic": 0, "number_words": 0, "three_operands": 0},
+    "operands": [1, 300],
+    "smallest_result": 1,
+    "bracketed": {"left": "({x} {first} {y}) {second} {z} =", "right": "{x} {first} ({y} {second} {z}) ="},
+    "draws_per_pair": 40,
+    "mediation_seed": 0,
+    "tables": {},
+}
+SHOTS = {"shots": {"arithmetic": 2, "number_words": 1, "three_operands": 2}}
+TASKS = sections.check(Tasks, PARAMS["tasks"])
+READ = {word: number for number, word in enumerate(NUMBER_WORDS)} | {str(number): number for number in range(1000)}
+
+
+@cache
+def tables() -> dict[str, pl.DataFrame]:
+    settings = {"cells": CELLS, "facts": PARAMS["facts"]}
+    return {name: Database({}).sql((ROOT / f"stages/{name}.sql").read_text(), **of).pl() for name, of in settings.items()}
+
+
+@cache
+def corpus() -> Corpus:
+    cells, facts = tables().values()
+    return Corpus(TASKS, cells, facts, np.ones(len(cells)), None)
+
+
+@cache
+def tokenizer(kind: str) -> PreTrainedTokenizerFast:
+    """word: our own; pieces: of bytes, in which blanks belong to what follows, and most numbers and words are several tokens."""
+    if kind != "pieces":
+        return tokenizers.build(99, {"word": [*corpus().texts()], "signs": ["+ - * / ="]}[kind])
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator([f"{n} plus {n}" for n in range(60)] + [*corpus().texts()] * 3, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>")
+
+
+def project(folder: Path, kind: str, **changes: Any) -> Path:
+    """A folder in which the stage runs: settings, tables, and the tokenizer of the subject `s`."""
+    subject = {k: v for k, v in PARAMS["subjects"]["abacus"].items() if k != "<<"} | {"source": "model"} | changes.pop("subject", {})
+    settings = {"subjects": {"s": subject}, "tasks": merged(PARAMS["tasks"], changes.pop("tasks", {}))}
+    (folder / "data").mkdir(parents=True)
+    (folder / "params.yaml").write_text(yaml.safe_dump(settings | {"mediation": MEDIATION | changes}, sort_keys=False))
+    for name, table in tables().items():
+        table.write_parquet(folder / f"data/{name}.parquet")
+    tokenizer(kind).save_pretrained(folder / "model")
+    return folder
+
+
+def drawn(folder: Path, monkeypatch: Any) -> pl.DataFrame:
+    """What the stage writes in this folder."""
+    monkeypatch.chdir(folder)
+    mediation_pairs.main("s")
+    return pl.read_parquet("data/s/mediation/mediation_pairs.parquet")
+
+
+@cache
+def templates(task: str, template: int) -> dict[str, str]:
+    """The texts that a prompt of this task and template may have, by operator; {…} is left of what stands for numbers and names."""
+    if task in ("arithmetic", "number_words"):
+        words = {name: vars(of) for name, of in TASKS.operators.items()}
+        text = TASKS.arithmetic[template]
+        return {name: re.sub(r"\{(symbol|verb|noun)\}", lambda found, of=of: of[found[1]], text) for name, of in words.items()}
+    if task == "three_operands":
+        symbols = {name: of.symbol for name, of in TASKS.operators.items()}
+        left = corpus().compositions[template][2]
+        text = MEDIATION["bracketed"]["left" if left else "right"]
+        pairs = {f"{a} {b}": (symbols[a], symbols[b]) for a in symbols for b in symbols}
+        return {name: text.replace("{first}", a).replace("{second}", b) for name, (a, b) in pairs.items()}
+    return {"": TASKS.retrieval[template] if task == "retrieval" else [*TASKS.factual.values()][template]}
+
+
+def read(task: str, template: int, text: str) -> tuple[str, dict[str, str]]:
+    """The operator of a question in words, and what its placeholders hold."""
+    found = []
+    for operator, of in templates(task, template).items():
+        pattern = re.sub(r"\\\{(\w)(\w*)\\\}", r"(?P<\1\2>[\\w-]+)", re.escape(of))
+        if match := re.fullmatch(pattern, text):
+            found.append((operator, match.groupdict()))
+    [one] = found
+    return one
+
+
+def asked(task: str, template: int, text: str) -> tuple[str, list[int]]:
+    """The operator of an arithmetic question, and its operands."""
+    operator, values = read(task, template, text)
+    return operator, [READ[values[name]] for name in "xyz" if name in values]

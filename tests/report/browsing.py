@@ -1,0 +1,148 @@
+"""The report page of the micro project, and a real Chromium that looks at it."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select
+
+from tests.conftest import run_in
+from tests.micro import ROOT
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+needs_chromium = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver")
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+SETTINGS: dict[str, Any] = {
+    "rows": 100, "rows_per_page": 10, "figure_width": 1400, "figure_quality": 80, "neurons_listed": 60, "neurons_drawn": 20,
+    "facts_per_neuron": 12, "votes": 10, "map_side": 100, "detail_side": 60, "largest_mib": 24.0,
+}  # fmt: skip
+WAIT = 30  # seconds, for a busy machine
+
+
+def project(micro: Path, folder: Path, **settings: Any) -> Path:
+    """The micro project's data and figures behind links, with the code under test, so that the report's stages write into `folder`."""
+    for name in ("data", "reports"):
+        (folder / name).mkdir(parents=True)
+        for path in (micro / name).iterdir():
+            if path.name not in {"report", "index.html"}:
+                (folder / name / path.name).symlink_to(path)
+    (folder / "stages").symlink_to(ROOT / "stages")
+    params = yaml.safe_load((micro / "params.yaml").read_text())
+    (folder / "params.yaml").write_text(yaml.safe_dump(params | {"report": SETTINGS | settings}, sort_keys=False))
+    return folder
+
+
+def subjects(folder: Path) -> list[str]:
+    return sorted(yaml.safe_load((folder / "params.yaml").read_text())["subjects"])
+
+
+def build(folder: Path) -> Path:
+    """Runs the report's stages; the page."""
+    for name in subjects(folder):
+        run_in(folder, sys.executable, "-m", "stages.report.subject", name)
+    run_in(folder, sys.executable, "-m", "stages.report.index")
+    return folder / "reports/index.html"
+
+
+class Reader:
+    """Someone at a browser who reads the page."""
+
+    def __init__(self, driver: webdriver.Chrome, page: Path):
+        self.driver, self.page = driver, page
+
+    def open(self, width: int = 1280, height: int = 900, scheme: str = "light") -> "Reader":
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        preferred = {"name": "prefers-color-scheme", "value": scheme}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [preferred]})
+        self.driver.get(self.page.as_uri())
+        self.until(lambda: self.shown() != "")
+        return self
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        end = time.monotonic() + WAIT
+        while not holds():
+            assert time.monotonic() < end, "the page did not get there"
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def shown(self) -> str:
+        """The subject and operator that the page shows by now."""
+        return self.run("return document.body.dataset.shown ?? ''")
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str) -> str:
+        return self.run("return document.querySelector(arguments[0]).textContent", selector).strip()
+
+    def choose(self, subject: str, operator: str = "") -> None:
+        Select(self.find("#subject")).select_by_visible_text(subject)
+        Select(self.find("#operator")).select_by_value(operator)
+        self.until(lambda: self.shown() == f"{subject} {operator}".strip())
+
+    def rows(self, place: str) -> list[dict[str, str]]:
+        """All rows of the table within a place, page by page, by name of the column."""
+        pages = []
+        while True:
+            pages += self.run(
+                """const table = document.querySelector(arguments[0] + " table");
+                const texts = (cells) => [...cells].map((cell) => cell.textContent);
+                return [...(table?.tBodies[0].rows ?? [])].map((row) => [texts(table.tHead.rows[0].cells), texts(row.cells)]);""",
+                place,
+            )
+            onwards = self.driver.find_elements(By.CSS_SELECTOR, f"{place} .pager button:nth-of-type(2)")
+            if not onwards or onwards[0].get_attribute("aria-disabled") == "true":
+                return [dict(zip(*row, strict=True)) for row in pages]
+            self.run("arguments[0].click()", onwards[0])
+
+
+@contextmanager
+def reading(page: Path, profile: Path) -> Iterator[Reader]:
+    """A reader with a browser of their own."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in [*FLAGS, f"--user-data-dir={profile}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+    try:
+        yield Reader(driver, page)
+    finally:
+        driver.quit()
+
+
+def table(page: Path, subject: str, name: str) -> pl.DataFrame:
+    return pl.read_parquet(page.parents[1] / "data" / subject / f"{name}.parquet")
+
+
+def tells(cell: str, value: Any) -> bool:
+    """Whether a cell of the page says this value of a table."""
+    if value is None:
+        return cell == "–"
+    if isinstance(value, bool):
+        return cell == ("yes" if value else "no")
+    return float(cell) == float(f"{value:.4g}") if isinstance(value, float) else cell == str(value)
+
+
+def compare(rows: list[dict[str, str]], expected: pl.DataFrame, columns: list[str] | None = None) -> None:
+    """Asserts that rows of the page are those expected, in their order, in these columns or all."""
+    assert len(rows) == expected.height > 0
+    for row, known in zip(rows, expected.iter_rows(named=True), strict=True):
+        assert list(row) == expected.columns
+        for name in columns or expected.columns:
+            assert tells(row[name], known[name]), (name, row, known)

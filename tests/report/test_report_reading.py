@@ -1,0 +1,102 @@
+"""The page for everyone, in a real Chromium: by keyboard, on a phone, in light and dark, read aloud."""
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.report.browsing import Reader, needs_chromium
+
+pytestmark = needs_chromium
+EVERYTHING = "a[href], button, select, input, summary, [tabindex='0']"
+CONTRASTS = """
+    const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+    const rgba = (colour) => {
+      canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+      return [...canvas.getImageData(0, 0, 1, 1).data];
+    };
+    const light = ([r, g, b]) => [r, g, b].map((part) => part / 255)
+      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+      .reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
+    const behind = (element) => {
+      for (let at = element; at; at = at.parentElement) {
+        const colour = rgba(getComputedStyle(at).backgroundColor);
+        if (colour[3] === 255) return colour;
+      }
+      return [255, 255, 255, 255];
+    };
+    return [...document.querySelectorAll("body *")].filter((element) =>
+      element.checkVisibility() && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
+      .map((element) => {
+        const [a, b] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
+        return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), element.tagName + "." + element.className + ": " + element.textContent.slice(0, 40)];
+      });
+"""
+
+
+def test_every_control_is_reached_by_tab_and_shows_it(reader: Reader):
+    reader.open().choose("abacus", "add")
+    reader.run("document.querySelector('.skip').focus()")
+    seen = [reader.driver.switch_to.active_element]
+    while True:
+        style = "const s = getComputedStyle(arguments[0]); return [s.outlineStyle, parseFloat(s.outlineWidth)]"
+        line, width = reader.run(style, seen[-1])
+        assert line != "none", seen[-1].get_attribute("outerHTML")[:200]
+        assert width >= 2, seen[-1].get_attribute("outerHTML")[:200]
+        seen[-1].send_keys(Keys.TAB)
+        focused = reader.driver.switch_to.active_element
+        if focused.tag_name == "body":
+            break
+        assert focused not in seen, "focus is trapped"
+        seen.append(focused)
+    controls = f"""return [...document.querySelectorAll(`{EVERYTHING}`)]
+        .filter((control) => (control.checkVisibility() || control.closest("nav")) && control.tabIndex >= 0)"""
+    assert set(reader.run(controls)) <= set(seen)
+    reader.find("#operator").send_keys(Keys.ARROW_DOWN)
+    reader.until(lambda: reader.shown() == "abacus subtract")
+
+
+def test_a_phone_does_not_scroll_sideways(reader: Reader):
+    reader.open(390, 844)
+    for subject, operator in [("abacus", ""), ("planted", "add")]:
+        reader.choose(subject, operator)
+        reader.run("for (const more of document.querySelectorAll('details')) more.open = true")
+        assert reader.run("return [document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_in_light_and_dark(reader: Reader, scheme: str):
+    reader.open(scheme=scheme)
+    colours = {}
+    for turn in ("preferred", "toggled"):
+        reader.run("for (const more of document.querySelectorAll('details')) more.open = true")
+        weak = [found for found in reader.run(CONTRASTS) if found[0] < 4.5]
+        assert weak == []
+        colours[turn] = reader.run("return [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]")
+        assert reader.find("#theme").get_attribute("aria-pressed") == str((scheme == "dark") == (turn == "preferred")).lower()
+        assert reader.run("return getComputedStyle(document.querySelector('.card')).backgroundColor") == "rgb(255, 255, 255)"
+        reader.find("#theme").click()
+    assert colours["preferred"] == colours["toggled"][::-1] or colours["preferred"][0] != colours["toggled"][0]
+
+
+def test_it_reads_well_aloud(reader: Reader):
+    reader.open()
+    found = reader.run(
+        """const all = (selector) => [...document.querySelectorAll(selector)];
+        const ids = all("[id]").map((element) => element.id);
+        return {
+          landmarks: ["header", "nav[aria-label]", "main", "footer"].filter((name) => all(name).length !== 1),
+          ids: ids.filter((id, place) => ids.indexOf(id) !== place),
+          pictures: all("img").filter((picture) => !picture.alt).length,
+          fields: all("select, input").filter((field) => !field.labels.length).length,
+          buttons: all("button, a").filter((named) => !(named.textContent.trim() || named.ariaLabel)).length,
+          tables: all("table").filter((table) => !table.caption?.textContent || [...table.querySelectorAll("th")].some((cell) => !cell.scope)).length,
+          unnamed: all("table").filter((table) => !table.querySelector("tbody th[scope=row]")).length,
+          links: all("a[href^='#']").filter((link) => !ids.includes(link.hash.slice(1))).map((link) => link.hash),
+          names: all("[aria-labelledby], [aria-describedby], [aria-controls]").flatMap((element) =>
+            ["aria-labelledby", "aria-describedby", "aria-controls"].map((name) => element.getAttribute(name))).filter((id) => id && !ids.includes(id)),
+          live: all("#status[role=status], #cell[role=status]").length,
+          jumps: all("h1, h2, h3, h4").map((heading) => +heading.tagName[1]).filter((level, place, levels) => place && level > levels[place - 1] + 1).length,
+        };"""
+    )
+    live = found.pop("live")
+    assert live == 2
+    assert not any(found.values()), found
