@@ -46,9 +46,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from stages.heuristics import null
 from stages.heuristics.null.p_values import GROUPS, MEASURES, Judged, judged
 from stages.heuristics.null.relabelled import Relabellings, permutations
 from stages.heuristics.settings import Nulls, Scores
+from stages.lib import heuristics
 from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.heuristics.square import Square
@@ -56,6 +58,7 @@ from stages.lib.parts import Parts, digest
 from stages.lib.settings import Machine
 from stages.lib.sql.database import Database
 from stages.lib.store import LayerStore
+from stages.lib.subject import Subject
 
 SCHEMAS = {
     "nulls": {
@@ -74,19 +77,17 @@ SCHEMAS = {
 }  # fmt: skip
 
 
-def main(subject: str) -> None:
-    settings, scored = load(Nulls), load(Scores)
-    folder = Path("data") / subject
+def main(name: str) -> None:
+    subject, settings, scored = Subject.named(name), load(Nulls), load(Scores)
     catalogue = pl.read_parquet("data/heuristics/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-    votes = LayerStore(folder / "store/value_logits.h5")
-    stores = [LayerStore(path) for path in sorted((folder / "activations").glob("*.h5"))]
-    code = [Path(__file__), *(Path(__file__).parent / "lib").glob("*.py")]
-    inputs = [Path("data/heuristics/heuristics.parquet"), folder / "store/value_logits.h5", *(store.path for store in stores)]
-    parts = {name: Parts(folder / f"{name}.parquet", digest([*code, *inputs], settings, scored.answer_sets)) for name in SCHEMAS}
+    votes, stores = subject.votes(), list(subject.squares())
+    inputs = [Path("data/heuristics/heuristics.parquet"), votes.path, *(store.path for store in stores)]
+    key = digest([Path(__file__), null, heuristics, *inputs], settings, scored.answer_sets)
+    parts = {table: Parts(subject.path(f"heuristics/{table}.parquet"), key) for table in SCHEMAS}
     todo = [(store, layer) for store in stores for layer in store.layers]
     missing = sorted({number for part in parts.values() for number in part.missing(len(todo))})
-    with progress.bar(total=sum(store.axes["neuron"] for store, _ in todo), desc=f"nulls {subject}", unit="neuron") as bar:
+    with progress.bar(total=sum(store.axes["neuron"] for store, _ in todo), desc=f"nulls {name}", unit="neuron") as bar:
         bar.update(sum(store.axes["neuron"] for number, (store, _) in enumerate(todo) if number not in missing))
         square = None
         for number in missing:
@@ -95,11 +96,11 @@ def main(subject: str) -> None:
                 square = Square(database, catalogue, store)
                 labels = permutations(square, settings.draws[square.operator], settings.seed)
             of = dict(_layer(square, layer, votes, labels, settings, scored, bar))
-            keys: dict[str, str | int] = {"subject": subject, "operator": square.operator, "layer": layer}
-            for name, frame in tables(of, keys, settings).items():
-                parts[name].write(number, frame)
-    for name, part in parts.items():
-        part.finish(len(todo), pl.DataFrame(schema=SCHEMAS[name]))
+            keys: dict[str, str | int] = {"subject": name, "operator": square.operator, "layer": layer}
+            for table, frame in tables(of, keys, settings).items():
+                parts[table].write(number, frame)
+    for table, part in parts.items():
+        part.finish(len(todo), pl.DataFrame(schema=SCHEMAS[table]))
 
 
 def _layer(
