@@ -19,6 +19,7 @@ from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, load
 from stages.lib.model import stored, tokenizer
 from stages.lib.parts import digest
+from stages.subjects import training
 from stages.subjects.settings import Finetuning, load_finetuning
 from stages.subjects.training import loop, resume
 
@@ -68,7 +69,7 @@ def _batch(examples: list[Example]) -> loop.Batch:
 
 
 def _key(settings: Finetuning, tasks: Tasks) -> str:
-    return digest([*DATA, Path(settings.source), model, corpus, Path(__file__)], settings, tasks)
+    return digest([*DATA, Path(settings.source), model, training, ask, corpus, Path(__file__)], settings, tasks)
 
 
 def _said(row: dict) -> str:

@@ -17,6 +17,7 @@ from stages.lib.core.settings import load
 from stages.lib.core.words import OPERATORS
 from stages.lib.model import tokenizer
 from stages.lib.parts import digest
+from stages.subjects import training
 from stages.subjects.settings import CellWeights, Train
 from stages.subjects.training import fresh, loop, resume
 
@@ -90,7 +91,7 @@ def main() -> None:
         if run.step in settings.checkpoints:
             run.save(PARTIAL / f"step-{run.step:05d}", examples.tokenizer)
 
-    key = digest([*DATA, model, corpus, Path(__file__)], settings, tasks, grid)
+    key = digest([*DATA, model, training, corpus, Path(__file__)], settings, tasks, grid)
     resume.complete(run, examples, PARTIAL, key, keep, _said)
     pl.DataFrame(run.log).write_csv(PARTIAL / "training_log.csv")
     resume.deliver(PARTIAL, FOLDER)
