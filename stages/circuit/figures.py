@@ -26,9 +26,9 @@ LOWEST = -1.0  # faithfulness below it is written, not drawn
 
 
 def main(subject: str) -> None:
-    tables, folder = drawing.tables(subject, TABLES), Path("reports") / subject
+    tables, folder = drawing.tables(subject, TABLES), Path("reports") / subject / "circuit"
     drawing.save(component_effects(tables, subject), folder / "component_effects")  # not in the folder: it is in Git, for the README
-    drawing.write(FIGURES, folder / "circuit/figures", tables, subject)
+    drawing.write(FIGURES, folder / "figures", tables, subject)
 
 
 def component_effects(tables: Tables, subject: str) -> Figure:
