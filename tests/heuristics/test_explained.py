@@ -155,6 +155,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("explained")
     data, (maps, votes) = folder / "data/s", planted()
     cells = []
+    for chapter in ("corpus", "heuristics", "s/heuristics"):
+        (folder / "data" / chapter).mkdir(parents=True)
     for operator, results in RESULTS.items():
         answered = np.where((results >= 0) & (results <= LIMIT), results, -1)
         write_store(data / f"store/activations/{operator}.h5", operator, np.stack([maps[name] for name in NEURONS]), answered)
