@@ -105,9 +105,10 @@ def unanswered(tables: Tables) -> Tables:
 
 
 def write(folder: Path, tables: Tables, subject: str = "s") -> None:
-    (folder / "data" / subject).mkdir(parents=True)
     for name, table in tables.items():
-        table.write_parquet(folder / "data" / subject / f"{name}.parquet")
+        path = folder / "data" / subject / DOCUMENTED[name].path.parent.name / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table.write_parquet(path)
 
 
 def written_twice(draw: Callable[[], object], prepare: Callable[[Path], object], folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
