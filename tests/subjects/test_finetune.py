@@ -185,7 +185,7 @@ def test_what_cannot_be_trained_is_named_before_any_work(tmp_path: Path, monkeyp
     monkeypatch.chdir(project(tmp_path / "project", tmp_path / "model", task="factual"))
     with pytest.raises(sections.ParamsError, match=r"finetune\.new: no answer to a prompt of factual is one token of .*model"):
         finetune.main("new")
-    with pytest.raises(sections.ParamsError, match=r"'old'; params.yaml has new"):
+    with pytest.raises(sections.ParamsError, match=r"'old'; stages/subjects/params.yaml has new"):
         finetune.main("old")
     assert not Path("data/models").exists()
 
