@@ -32,8 +32,9 @@ def frame(**columns: Any) -> pl.DataFrame:
 
 
 def ask(stage: str, given: Tables, **parameters: Any) -> pl.DataFrame:
-    """What stages/<stage>.sql says of these tables: the columns and types of its header, and the same twice."""
-    query = (ROOT / f"stages/{stage}.sql").read_text()
+    """What the query of this stage says of these tables: the columns and types of its header, and the same twice."""
+    described = tables(ROOT / "stages")[stage]
+    query = described.path.read_text()
     with TemporaryDirectory() as folder:
         files = {name: [Path(folder) / f"{name}.parquet"] for name in given}
         for name, table in given.items():
@@ -42,7 +43,7 @@ def ask(stage: str, given: Tables, **parameters: Any) -> pl.DataFrame:
         named = databases[0].connection.extract_statements(query)[0].named_parameters
         values = {name: SETTINGS[name] for name in named & SETTINGS.keys()} | parameters
         relation, again = (database.sql(query, **values) for database in databases)
-        documented = [(name, kind) for name, (kind, _) in tables(ROOT / "stages")[stage].columns.items()]
+        documented = [(name, kind) for name, (kind, _) in described.columns.items()]
         assert list(zip(relation.columns, map(str, relation.types), strict=True)) == documented
         answer = relation.pl()
         assert again.pl().equals(answer)
