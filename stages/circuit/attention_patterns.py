@@ -1,7 +1,6 @@
 """Measures where every head looks (the study's Fig. 14): its mean attention weights over the clean prompts for discovery.
 
-Reads data/<subject>/circuit/pairs.parquet and the subject's weights; writes data/<subject>/circuit/attention_patterns.parquet. Positions
-carry the names of their roles; the others are `bos`, or `token N` with N counted from 0.
+Positions carry the names of their roles; the others are `bos`, or `token N` with N counted from 0.
 
 Table attention_patterns: how much each head looks from one position at another
     subject         VARCHAR   the model

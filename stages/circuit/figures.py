@@ -13,9 +13,9 @@ from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import ROLES, Figure, Tables
 
 TABLES = [
-    "circuit/component_effects.parquet", "circuit/component_stability.parquet", "circuit/head_faithfulness.parquet", "circuit/smallest_circuits.parquet",
-    "circuit/circuit_heads.parquet", "circuit/probes.parquet", "circuit/late_layers.parquet", "circuit/attention_patterns.parquet", "neurons/faithfulness.parquet",
-    "circuit/pairs_found.parquet",
+    "circuit/component_effects.parquet", "circuit/component_stability.parquet", "circuit/head_faithfulness.parquet",
+    "circuit/smallest_circuits.parquet", "circuit/circuit_heads.parquet", "circuit/probes.parquet", "circuit/late_layers.parquet",
+    "circuit/attention_patterns.parquet", "circuit/cut_faithfulness.parquet", "circuit/pairs_found.parquet",
 ]  # fmt: skip
 MEASURES = ["effect", "median_effect", "logit_effect"]
 CUTS = {  # circuit -> label
@@ -26,9 +26,9 @@ LOWEST = -1.0  # faithfulness below it is written, not drawn
 
 
 def main(subject: str) -> None:
-    tables, folder = drawing.tables(subject, TABLES), Path("reports") / subject
+    tables, folder = drawing.tables(subject, TABLES), Path("reports") / subject / "circuit"
     drawing.save(component_effects(tables, subject), folder / "component_effects")  # not in the folder: it is in Git, for the README
-    drawing.write(FIGURES, folder / "circuit/figures", tables, subject)
+    drawing.write(FIGURES, folder / "figures", tables, subject)
 
 
 def component_effects(tables: Tables, subject: str) -> Figure:
@@ -142,7 +142,7 @@ def attention(tables: Tables, subject: str) -> Figure:
 
 def cuts(tables: Tables, subject: str) -> Figure:
     """Bars of each circuit with and without cut attention, by operator, with the bootstrap interval of faithfulness."""
-    table, asked = tables["faithfulness"].filter(experiment="cut"), drawing.operators(tables["pairs_found"])
+    table, asked = tables["cut_faithfulness"], drawing.operators(tables["pairs_found"])
     title = f"{subject}: attention cut into the positions that the circuit reads (cut), or from the last position to them (last cut)"
     figure, axes = drawing.panels(1, 2, title, (3.7, 2.3))
     absent = [operator for operator in asked if table.filter(operator=operator).is_empty()]

@@ -1,11 +1,9 @@
 """Asks how well a linear map reads the answer from the residual stream, by layer and position (the study's Fig. 3).
 
-Reads data/<subject>/store/prompts.parquet, predictions.parquet and the subject's weights; writes data/<subject>/circuit/probes.parquet.
-The prompts are those answered correctly, or a sample of them; each keeps its own answer (the published code shuffles the
-answers at all positions but one: our control beside the probe). The probe is a linear discriminant analysis, see
-stages/circuit/discriminant.py; an operator with too few correct answers has none. Streams of `layers_at_once` layers are
-in memory in float32 (20,000 prompts x 4 positions x width 128 x 4 bytes = 41 MB a layer); a deeper model runs its prompts
-again for the next layers.
+The prompts are those answered correctly, or a sample of them; each keeps its own answer (the published code shuffles the answers at all
+positions but one: our control beside the probe). The probe is a linear discriminant analysis, see stages/circuit/discriminant.py; an
+operator with too few correct answers has none. Streams of `layers_at_once` layers are in memory in float32 (20,000 prompts x 4 positions
+x width 128 x 4 bytes = 41 MB a layer); a deeper model runs its prompts again for the next layers.
 
 Table probes: how often a linear probe of the residual stream names the answer
     subject            VARCHAR   the model

@@ -1,7 +1,6 @@
 """Keeps score: every checkable statement of both studies, and what this subject's tables say of it.
 
-Reads stages/lib/claims.yaml, where each statement stands with its published value and the query that measures it, and the tables
-that the queries name; writes data/<subject>/claims/claims.parquet.
+Each chapter's claims.yaml has its statements, with the published value and the query that measures it.
 
 Table claims: one row per statement, and per operator where it is about each
     subject            VARCHAR  the model that was measured
@@ -32,10 +31,12 @@ from stages.lib.subject import Subject
 
 STAGES = Path(__file__).parents[1]
 TABLES = [
-    "store/architecture.parquet", "circuit/attention_sources.parquet", "circuit/circuit_heads.parquet", "heuristics/classified_share.parquet", "bag/failure_controls.parquet",
-    "bag/failure_tests.parquet", "neurons/faithfulness.parquet", "mediation/finetuned", "bag/knockout_tests.parquet", "bag/knockouts_by_neuron.parquet",
-    "bag/knockouts_by_prompt.parquet", "circuit/late_layers.parquet", "mediation/mediation_effects.parquet", "mediation/neuron_overlap.parquet",
-    "neurons/operator_overlaps.parquet", "circuit/probes.parquet", "mediation/relative_importance.parquet", "circuit/smallest_circuits.parquet", "trajectory/trajectory",
+    "bag/failure_controls.parquet", "bag/failure_tests.parquet", "bag/knockout_tests.parquet", "bag/knockouts_by_neuron.parquet",
+    "bag/knockouts_by_prompt.parquet", "circuit/attention_sources.parquet", "circuit/circuit_heads.parquet",
+    "circuit/cut_faithfulness.parquet", "circuit/late_layers.parquet", "circuit/probes.parquet", "circuit/smallest_circuits.parquet",
+    "heuristics/classified_share.parquet", "mediation/finetuned", "mediation/mediation_effects.parquet",
+    "mediation/neuron_overlap.parquet", "mediation/relative_importance.parquet", "neurons/faithfulness.parquet",
+    "neurons/operator_overlaps.parquet", "store/architecture.parquet", "trajectory/trajectory",
 ]  # fmt: skip
 VERDICTS = {True: "reproduced", False: "not reproduced", None: "not testable here"}
 SCHEMA = {

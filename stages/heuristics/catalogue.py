@@ -1,7 +1,5 @@
 """Lists the catalogue of heuristics: every set of cells that a neuron may be found to stand for.
 
-Reads data/corpus/cells.parquet and the section `heuristics` of params.yaml; writes data/heuristics/heuristics.parquet.
-
 Table heuristics: the catalogue, of each operator
     operator    VARCHAR    add, subtract, multiply or divide
     heuristic   VARCHAR    its name, which is read back as its predicate; a custom one's is the user's own

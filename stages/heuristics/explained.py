@@ -1,11 +1,9 @@
 """How much of each labelled neuron's map its heuristics explain, beside as many Fourier terms: labelled is not explained.
 
-Reads data/corpus/cells.parquet, data/heuristics/heuristics.parquet, data/<subject>/heuristics/labels.parquet and the subject's stores; writes
-data/<subject>/heuristics/explained.parquet. A theory of a map is fitted on the training cells by least squares and scored on the
-held-out ones, so that more terms do not help by themselves. Heuristics: an intercept and one coefficient for each of the
-neuron's labels. Fourier: an intercept and the strongest waves, with as many coefficients or one more, found on the training
-cells alone (labels were found on all cells, which favours them a little). Neurons without labels have no row: what their
-labels explain is 0 by definition.
+A theory of a map is fitted on the training cells by least squares and scored on the held-out ones, so that more terms do not help by
+themselves. Heuristics: an intercept and one coefficient for each of the neuron's labels. Fourier: an intercept and the strongest waves,
+with as many coefficients or one more, found on the training cells alone (labels were found on all cells, which favours them a little).
+Neurons without labels have no row: what their labels explain is 0 by definition.
 
 Table explained: how much of a neuron's map two theories of it explain
     subject    VARCHAR   the model

@@ -1,7 +1,6 @@
 """How much the heuristics that describe a subject's neurons have in common: one that overlaps a better one says nothing new.
 
-Reads data/<subject>/heuristics/scores.parquet (which heuristics), data/heuristics/heuristics.parquet and data/corpus/cells.parquet; writes
-data/<subject>/heuristics/heuristic_overlaps.parquet.
+Which heuristics these are, `scores` says.
 
 Table heuristic_overlaps: pairs of heuristics that share more cells than chance, in both orders
     subject    VARCHAR  the model

@@ -1,7 +1,6 @@
 """Scores every heuristic of the catalogue on every neuron, and keeps what is clearly better than chance.
 
-Reads data/heuristics/heuristics.parquet, data/corpus/cells.parquet and the subject's stores; writes data/<subject>/heuristics/scores.parquet. Heuristics
-of the result are scored on activation · value logit of the cell's answer, all others on the activation alone.
+Heuristics of the result are scored on activation · value logit of the cell's answer, all others on the activation alone.
 
 Table scores: how well heuristics describe neurons
     subject    VARCHAR   the model

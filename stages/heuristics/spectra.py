@@ -1,9 +1,8 @@
 """Describes every neuron's activation map by its strongest waves: a description that needs no catalogue of heuristics.
 
-Reads the subject's activation stores; writes data/<subject>/heuristics/spectra.parquet. The map is the whole square of prompts, with
-an answer or without, less its mean. A wave depends on f1 · op1 / n + f2 · op2 / n for n operands: f2 = 0 is a neuron of op1
-alone, f1 = f2 one of the sum, f1 = -f2 one of the difference. Frequencies are whole numbers, so a period that does not
-divide n (7, say) is spread over the frequencies nearest to it.
+The map is the whole square of prompts, with an answer or without, less its mean. A wave depends on f1 · op1 / n + f2 · op2 / n for n
+operands: f2 = 0 is a neuron of op1 alone, f1 = f2 one of the sum, f1 = -f2 one of the difference. Frequencies are whole numbers, so a
+period that does not divide n (7, say) is spread over the frequencies nearest to it.
 
 Table spectra: the strongest waves of each neuron's activation map
     subject     VARCHAR   the model

@@ -15,37 +15,22 @@
 -- accuracy           DOUBLE    share of prompts whose most likely next token is the answer, 0 to 1
 -- prompts            BIGINT    prompts
 with
-    interventions as (
-        select 'neuron_circuit' as experiment, intervention, circuit, heads, neurons_per_layer, seed from neuron_circuit_interventions
-        union  -- without its duplicates: one row per intervention, not per patch
-        select 'cut', intervention, circuit, heads, null, seed from cut_interventions
-    ),
-    answers as (
-        select
-            experiment, operator, intervention, circuit, pair, correct, normal_logit(runs) as nl
-        from runs join interventions using (experiment, intervention) join pairs using (pair)
-    ),
-    ends as (
-        select experiment, operator, pair, max(nl) filter (where circuit = 'nothing') as nothing,
-            max(nl) filter (where circuit = 'everything') as everything
-        from answers where circuit in ('nothing', 'everything') group by all
-    ),
+    circuits as (select distinct intervention, circuit, heads, neurons_per_layer, seed from neuron_circuit_interventions),
     measured as (
         select
-            experiment, operator, intervention,
+            operator, intervention,
             avg(nl - nothing) / nullif(avg(everything - nothing), 0) as faithfulness,
             avg(faithfulness(nl, nothing, everything)) as mean_of_ratios,
             avg(correct::integer) as accuracy, count(*) as prompts,
             list(nl - nothing order by pair) as gained, list(everything - nothing order by pair) as whole
-        from answers join ends using (experiment, operator, pair)
-        group by all
+        from answers_and_ends('neuron_circuit') group by operator, intervention
     ),
     intervals as (
         select
-            experiment, intervention,
+            intervention,
             percentile_interval(list_dot_product(gained, weights) / nullif(list_dot_product(whole, weights), 0), $confidence) as edges
         from measured join bootstrap('evaluation') using (operator)
-        group by all
+        group by intervention
     )
 select
     $subject as subject, operator, circuit, heads, null::integer as neurons_per_layer, seed, 'head_circuit' as experiment,
@@ -53,9 +38,14 @@ select
 from head_faithfulness
 union all
 select
-    $subject, operator, circuit, heads, neurons_per_layer, seed, experiment,
+    $subject, operator, circuit, heads, null, null, 'cut',
+    faithfulness, mean_of_ratios, ci_low, ci_high, accuracy, prompts
+from cut_faithfulness
+union all
+select
+    $subject, operator, circuit, heads, neurons_per_layer, seed, 'neuron_circuit',
     faithfulness, mean_of_ratios, edges[1], edges[2], accuracy, prompts
 from measured
-join interventions using (experiment, intervention)
-left join intervals using (experiment, intervention)
+join circuits using (intervention)
+left join intervals using (intervention)
 order by experiment, operator, circuit, heads, neurons_per_layer, seed

@@ -15,8 +15,9 @@ from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import Figure, Tables
 
 TABLES = [
-    "neurons/neuron_effects.parquet", "neurons/attribution_agreement.parquet", "neurons/ranking_agreement.parquet", "neurons/faithfulness.parquet",
-    "neurons/operator_overlaps.parquet", "neurons/token_activations.parquet", "circuit/late_layers.parquet", "circuit/pairs_found.parquet",
+    "neurons/neuron_effects.parquet", "neurons/attribution_agreement.parquet", "neurons/ranking_agreement.parquet",
+    "neurons/faithfulness.parquet", "neurons/operator_overlaps.parquet", "neurons/token_activations.parquet",
+    "circuit/late_layers.parquet", "circuit/pairs_found.parquet",
 ]  # fmt: skip
 NO_LATE_LAYER = "the answer cannot be read behind any layer"
 SHOWN = 3  # neurons of each operator in token_activations

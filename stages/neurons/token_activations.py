@@ -1,7 +1,6 @@
 """Shows single number tokens to the neurons of the first MLP (the study's Fig. 13).
 
-Reads data/<subject>/store/prompts.parquet and the subject's weights; writes data/<subject>/neurons/token_activations.parquet. A number
-stands where the first operand does; what follows cannot reach it, so the prompts are cut off behind it.
+A number stands where the first operand does; what follows cannot reach it, so the prompts are cut off behind it.
 
 Table token_activations: activation of the first layer's neurons at the first operand
     subject     VARCHAR   the model

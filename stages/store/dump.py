@@ -1,9 +1,7 @@
 """Runs a subject over the whole operand square and writes down what it sees; decides nothing.
 
-Reads data/<subject>/store/prompts.parquet, numbers.parquet and the subject's weights; writes into data/<subject>/:
-activations/<operator>.h5 (every kept layer's neurons at the last position), predictions.parquet (each cell's answer),
-means.h5 (every component's mean activation by operator and position, what mean ablation puts in its place) and
-value_logits.h5. Prompts of a row share their prefix, which is computed once.
+Beside the tables below there is means.h5: every component's mean activation by operator and position, what mean ablation puts in its
+place. Activations are those of the kept layers. Prompts of a row share their prefix, which is computed once.
 
 Table predictions: what the subject answers to each cell
     subject             VARCHAR   the model

@@ -1,8 +1,7 @@
 """The square of prompts that a subject is asked, in its own tokens.
 
-Reads the subject's tokenizer and data/corpus/cells.parquet; writes data/<subject>/store/prompts.parquet and numbers.parquet, the
-numbers 0..limit that are one token behind the prompt. The limit is found from the tokenizer. The whole square op1 x
-op2 of every operator is kept, since mean ablation averages over it: prompts without a one-token answer have none.
+The limit, up to which numbers are one token behind the prompt, is found from the tokenizer. The whole square op1 x op2 of every operator
+is kept, since mean ablation averages over it: prompts without a one-token answer have none.
 
 Table prompts: the square of prompts, answerable or not
     subject            VARCHAR    the model

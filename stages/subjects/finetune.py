@@ -1,8 +1,7 @@
 """Trains a subject further on one task of the corpus, as the study of causal mediation did on three operands: a new subject.
 
-Reads data/corpus/cells.parquet, data/corpus/facts.parquet and the subject's folder; writes data/models/<name>/ (a model as the subject's, its
-weights stored in the same type) and data/<name>/subjects/finetune_log.csv: step, loss, learning_rate, and accuracy on a fixed sample of
-the task's prompts, of those that are trained on (train) and of those that never are (held_out; facts have none).
+It becomes a model as the subject's, its weights stored in the same type. finetune_log.csv has step, loss, learning_rate, and accuracy
+on a fixed sample of the task's prompts, of those that are trained on (train) and of those that never are (held_out; facts have none).
 Interrupted, it continues from data/models/<name>.partial/, which it removes when done.
 """
 

@@ -1,8 +1,6 @@
 """Builds a subject whose neurons are known: a loadable Llama model, made from a bag of heuristics instead of trained.
 
-Reads data/corpus/cells.parquet, data/corpus/facts.parquet and the grid of heuristics in use; writes data/models/planted/ (in float32) and
-data/subjects/planted_truth.parquet. The model answers add and subtract; where the votes for the right answer do not suffice, it says
-the unknown token.
+The model, in float32, answers add and subtract; where the votes for the right answer do not suffice, it says the unknown token.
 
 Table planted_truth: which heuristics the planted subject's neurons implement
     layer      SMALLINT  decoder layer, from 0

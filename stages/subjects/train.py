@@ -1,7 +1,7 @@
 """Trains the default subject on the grid and on every task, and keeps checkpoints along the way.
 
-Reads data/corpus/cells.parquet and data/corpus/facts.parquet; writes data/models/abacus/step-NNNNN/ (one loadable model each, in
-bfloat16) and training_log.csv: step, loss, learning_rate, and accuracy on a fixed sample of cells per operator and split.
+Each data/models/abacus/step-NNNNN/ is a loadable model, in bfloat16. training_log.csv has step, loss, learning_rate, and accuracy on a
+fixed sample of cells per operator and split.
 Interrupted, it continues from data/models/abacus.partial/, which it removes when done.
 """
 

@@ -62,7 +62,7 @@ def tables() -> Tables:
     sized: list[dict] = [{"circuit": c, "heads": n, "seed": None} for c in ("effect", "logit_effect") for n in range(3)]
     sized += [{"circuit": "random", "heads": n, "seed": seed} for n in range(3) for seed in (0, 1)]
     top = [{"circuit": p + c, "neurons_per_layer": n} for p in ("", "first_mlp_") for c in drawing.RANKINGS for n in (0, *KS)]
-    cut = [{"experiment": "cut", "circuit": c} for c in figures.CUTS]
+    cut = [{"circuit": c} for c in figures.CUTS]
     parts = {
         "component_effects": [
             {"component": "mlp" if head is None else "head", "layer": layer, "head": head, "position": p, "effect": RNG.normal() * 1e3}
@@ -77,7 +77,11 @@ def tables() -> Tables:
             {"layer": layer, "head": head, "query_position": "last", "key_position": key}
             for layer, head in units if head is not None for key in ("bos", *drawing.ROLES)
         ],
-        "faithfulness": [*cut, *({"experiment": "neuron_circuit", "heads": 1} | row for row in [*top, {"circuit": "heads"}])],
+        "cut_faithfulness": cut,
+        "faithfulness": [
+            *({"experiment": "cut"} | row for row in cut),
+            *({"experiment": "neuron_circuit", "heads": 1} | row for row in [*top, {"circuit": "heads"}]),
+        ],
         **neuron_parts(),
     }  # fmt: skip
     overlaps = [
@@ -105,9 +109,10 @@ def unanswered(tables: Tables) -> Tables:
 
 
 def write(folder: Path, tables: Tables, subject: str = "s") -> None:
-    (folder / "data" / subject).mkdir(parents=True)
     for name, table in tables.items():
-        table.write_parquet(folder / "data" / subject / f"{name}.parquet")
+        path = folder / "data" / subject / DOCUMENTED[name].path.parent.name / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table.write_parquet(path)
 
 
 def written_twice(draw: Callable[[], object], prepare: Callable[[Path], object], folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -149,3 +154,16 @@ def line(axis: Axes, label: str) -> Line2D:
 
 def image(axis: Axes) -> np.ndarray:
     return np.asarray(axis.images[0].get_array().filled(np.nan))  # type: ignore[union-attr]
+
+
+def lines_over_size(figure: Figure, table: pl.DataFrame, size: str, prefix: str = "") -> None:
+    """Asserts that the panels of faithfulness and of accuracy show a line for each ranking, whose circuits are named `prefix` + ranking."""
+    axes = np.reshape(figure.axes, (2, 3))
+    for column, operator in enumerate(OPERATORS):
+        for axis, measure in zip(axes[:, column], ["faithfulness", "accuracy"], strict=True):
+            for ranking in ("effect", "logit_effect", "random"):
+                rows = table.filter(operator=operator, circuit=prefix + ranking)
+                mean = rows.group_by(size).agg(pl.mean(measure)).sort(size)
+                drawn = line(axis, ranking)
+                np.testing.assert_array_equal(drawn.get_xdata(), mean[size])
+                np.testing.assert_allclose(drawn.get_ydata(), mean[measure])

@@ -67,6 +67,11 @@ FORMULAS = {
 }  # fmt: skip
 TABLES: dict[str, list[tuple[Any, ...]]] = {
     "from answers_of('knockout')": [("s", 3, 0, 1, 2.0), ("s", 3, 1, 0, -1.5)],
+    # above the mean of 1, of 8 that the largest is above it: the circuit's 4 and 3, nothing's 1 and 1, everything's 7 and 3
+    "select * exclude subject from answers_and_ends('cut')": [
+        ("add", 0, 0, True, 0.875, 0.125, 0.875), ("add", 1, 0, False, 0.125, 0.125, 0.875), ("add", 2, 0, True, 0.5, 0.125, 0.875),
+        ("add", 0, 1, True, 0.375, 0.125, 0.375), ("add", 1, 1, False, 0.125, 0.125, 0.375), ("add", 2, 1, False, 0.375, 0.125, 0.375),
+    ],
     "from bootstrap('evaluation')": [("s", "add", 0, [1.0, 1.0]), ("s", "add", 1, [2.0, 0.0])],
     "from roles()": [("op1", 0), ("operator", 1), ("op2", 2), ("last", 3)],
     "select heads, layer from each_layer() where subject = 's'": [(2, 0), (2, 1)],
@@ -90,36 +95,34 @@ def given() -> Tables:
     """A row or two of all that macros read, beside what they are to leave out."""
     probabilities = {"answer_probability": [0.6], "counterfactual_probability": [0.1]}
     clean = pl.DataFrame(probabilities | {"answer_logit": [5.0], "counterfactual_logit": [2.0], "mean_logit": [1.0], "max_logit": [9.0]})
-    answers = [("s", "knockout", 3, 0, True, 3.0, 1.0), ("s", "knockout", 3, 1, False, 0.5, 2.0), ("s", "bag", 3, 1, False, 0.5, 2.0)]
+    patched = clean.with_columns(
+        answer_probability=0.2, counterfactual_probability=0.2, answer_logit=4.0, counterfactual_logit=5.0, mean_logit=0.0, max_logit=4.0
+    )  # fmt: skip
+    answers = [
+        ("s", "knockout", 3, 0, True, 3.0, 1.0), ("s", "knockout", 3, 1, False, 0.5, 2.0), ("s", "bag", 2, 1, False, 0.5, 2.0),
+        ("s", "cut", 0, 0, True, 8.0, 1.0), ("s", "cut", 1, 0, False, 2.0, 1.0), ("s", "cut", 2, 0, True, 5.0, 1.0),
+        ("s", "cut", 0, 1, True, 4.0, 1.0), ("s", "cut", 1, 1, False, 2.0, 1.0), ("s", "cut", 2, 1, False, 4.0, 1.0),
+    ]  # fmt: skip
     columns = ["subject", "experiment", "intervention", "pair", "correct", "answer_logit", "mean_logit"]
-    runs = pl.DataFrame(answers, schema=columns, orient="row")
+    runs = pl.DataFrame(answers, schema=columns, orient="row").with_columns(max_logit=9.0)
     heads = [
-        ("s", "head", "op1", 3.0, -1.0),
-        ("s", "head", "last", 1.0, 5.0),
-        ("s", "mlp", "last", 99.0, 99.0),
-        ("t", "head", "last", 9.0, 9.0),
-    ]
+        ("s", "head", "op1", 3.0, -1.0), ("s", "head", "last", 1.0, 5.0), ("s", "mlp", "last", 99.0, 99.0), ("t", "head", "last", 9.0, 9.0)
+    ]  # fmt: skip
     columns = ["subject", "component", "position", "effect", "logit_effect"]
     effects = pl.DataFrame(heads, schema=columns, orient="row").with_columns(operator=pl.lit("add"), layer=0, head=1)
     place = {"subject": "s", "operator": "add", "layer": 1, "position": "last"}
     ranks = {"rank": 1, "rank_mean_plus_std": 3, "rank_logit": 2}
     neurons = [
-        {"method": "exact", "neuron": 4, "effect": 0.5, "logit_effect": 0.25},
-        {"method": "attribution", "neuron": 4, "effect": 0.5, "logit_effect": 0.25},
-        {"method": "exact", "neuron": 5, "effect": None, "logit_effect": 0.25},
+        {"method": method, "neuron": neuron, "effect": effect, "logit_effect": 0.25}
+        for method, neuron, effect in [("exact", 4, 0.5), ("attribution", 4, 0.5), ("exact", 5, None)]
     ]
     units = {"question": "words", "half": "both", "operator": "all", "component": "neuron", "layer": 1, "unit": 8, "subject": "s"}
     return {
         "clean": clean,
-        "patched": clean.with_columns(
-            answer_probability=0.2,
-            counterfactual_probability=0.2,
-            answer_logit=4.0,
-            counterfactual_logit=5.0,
-            mean_logit=0.0,
-            max_logit=4.0,
-        ),
+        "patched": patched,
         "runs": runs,
+        "pairs": made.frame(subject=["s", "s", "t"], pair=[0, 1, 0], operator=["add", "add", "subtract"]),
+        "cut_interventions": made.frame(subject="s", intervention=[0, 1, 2, 2], circuit=["everything", "nothing", "circuit", "circuit"]),
         "bootstrap_weights": pl.DataFrame(
             [("s", "add", "evaluation", 0, [1.0, 1.0]), ("s", "add", "evaluation", 1, [2.0, 0.0]), ("s", "add", "discovery", 0, [1.0])],
             schema={"subject": pl.String, "operator": pl.String, "split": pl.String, "replicate": pl.Int32, "weights": pl.List(pl.Float32)},

@@ -28,6 +28,24 @@ create macro answers_of(wanted) as table
     select subject, intervention, pair, correct::integer as correct, answer_logit::double - mean_logit as logit
     from runs where experiment = wanted;
 
+-- Each answer of one experiment with circuits, those of the table <wanted>_interventions: its NL beside that of the circuits `nothing` and
+-- `everything` on the same prompt, the two ends of Eq. 2. A prompt without them is left out.
+create macro answers_and_ends(wanted) as table
+    with
+        circuits as (select distinct subject, intervention, circuit from query_table(wanted || '_interventions')),
+        answers as (
+            select runs.subject, operator, intervention, circuit, pair, correct, normal_logit(runs) as nl
+            from runs join circuits using (subject, intervention) join pairs using (subject, pair)
+            where experiment = wanted
+        ),
+        ends as (
+            select subject, operator, pair, max(nl) filter (where circuit = 'nothing') as nothing,
+                max(nl) filter (where circuit = 'everything') as everything
+            from answers where circuit in ('nothing', 'everything') group by all
+        )
+    select subject, operator, intervention, pair, correct, nl, nothing, everything
+    from answers join ends using (subject, operator, pair);
+
 -- Intervals: percentile bootstrap (Efron and Tibshirani 1993, ch. 13). Replicates differ in the weights of the prompts alone.
 
 -- The replicates of a split: how often each of an operator's pairs is drawn, in order of pair.

@@ -1,0 +1,119 @@
+"""Figures of the circuit show what is in the tables, say why where nothing is, and come out the same twice."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from stages.circuit import figures
+from stages.lib.drawing import drawing
+from tests.circuit import figure_tables
+from tests.circuit.figure_tables import OPERATORS, WHY, Tables, image, line, lines_over_size, panels, pictures, texts, write, written_twice
+
+FIGURES = figures.FIGURES | {"component_effects": figures.component_effects}
+
+
+pytestmark = pytest.mark.usefixtures("close_figures")
+
+
+@pytest.fixture(scope="module")
+def tables() -> Tables:
+    return figure_tables.tables()
+
+
+@pytest.fixture(scope="module")
+def empty(tables: Tables) -> Tables:
+    return figure_tables.unanswered(tables)
+
+
+@pytest.mark.parametrize("kind", ["tables", "empty"])
+def test_every_figure_is_written_the_same_bytes_twice(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tables = request.getfixturevalue(kind)
+    written = written_twice(lambda: figures.main("s"), lambda folder: write(folder, tables), tmp_path, monkeypatch)
+    assert written == pictures("s/circuit/figures", figures.FIGURES) | pictures("s/circuit", ["component_effects"])
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_panel_without_data_says_why(name: str, tables: Tables, empty: Tables):
+    nothing = panels(FIGURES[name](empty, "s"))
+    assert nothing
+    assert all("no data: " in texts(axis) and WHY in texts(axis) for axis in nothing)
+    without_divide = FIGURES[name](tables, "s")
+    assert [axis for axis in without_divide.axes if WHY in texts(axis)]
+    shared = name in ("component_stability", "cuts")
+    assert shared or not any("no data" in texts(axis) for axis in without_divide.axes if axis.get_title() in OPERATORS)
+
+
+def test_component_effects_are_logarithms_with_a_sign(tables: Tables):
+    labelled, axis, *_ = figures.component_effects(tables, "s").axes
+    names = [label.get_text() for label in labelled.get_yticklabels()]
+    assert names == ["L0 head 0", "L0 head 1", "L0 MLP", "L1 head 0", "L1 head 1", "L1 MLP"]
+    effects = tables["component_effects"].filter(operator="subtract").sort("layer", "head", nulls_last=True)["effect"].to_numpy()
+    assert effects.min() < -1 < 1 < effects.max()
+    np.testing.assert_allclose(image(axis).ravel(), np.sign(effects) * np.log(1 + np.abs(effects)))
+
+
+@pytest.mark.parametrize(
+    ("draw", "table", "column"),
+    [
+        (figures.component_effects_logit, "component_effects", "logit_effect"),
+        (figures.probes, "probes", "accuracy"),
+        (figures.attention, "attention_patterns", "weight"),
+    ],
+)
+def test_heat_maps_show_the_table(draw: Any, table: str, column: str, tables: Tables):
+    for axis, operator in zip(draw(tables, "s").axes, OPERATORS, strict=False):
+        rows = tables[table].filter(operator=operator)
+        rows = rows.sort("layer", "head", nulls_last=True, maintain_order=True) if "head" in rows.columns else rows
+        np.testing.assert_array_equal(image(axis).ravel(), rows[column].to_numpy())
+
+
+def test_an_undefined_effect_stays_grey(tables: Tables):
+    hole = tables["component_effects"].with_columns(effect=pl.when(pl.col("position") != "op2").then("effect"))
+    drawn = image(figures.component_effects(tables | {"component_effects": hole}, "s").axes[0])
+    assert np.isnan(drawn[:, 2]).all()
+    assert np.isfinite(drawn[:, [0, 1, 3]]).all()
+
+
+def test_circuits_are_lines_over_their_size(tables: Tables):
+    lines_over_size(figures.heads(tables, "s"), tables["head_faithfulness"], "heads")
+
+
+def test_bands_are_intervals_and_ranges_over_seeds(tables: Tables):
+    axis = figures.heads(tables, "s").axes[0]
+    rows = tables["head_faithfulness"].filter(operator="add")
+    bands = {tuple(band.get_facecolor()[0][:3]): band.get_paths()[0].vertices for band in axis.collections}
+    assert len(bands) == 3
+    random = rows.filter(circuit="random").group_by("heads").agg(low=pl.min("faithfulness"), high=pl.max("faithfulness")).sort("heads")
+    chosen = rows.filter(circuit="effect").select("heads", low="ci_low", high="ci_high")
+    for ranking, wanted in [("random", random), ("effect", chosen)]:
+        colour = tuple(int(drawing.RANKINGS[ranking][i : i + 2], 16) / 255 for i in (1, 3, 5))
+        corners = {(x, y) for x, y in bands[colour].tolist()}
+        assert {(float(n), value) for n, *edges in wanted.rows() for value in edges} <= corners
+
+
+def test_smallest_circuits_are_ringed(tables: Tables):
+    axis = figures.heads(tables, "s").axes[0]
+    [small] = tables["smallest_circuits"].filter(operator="add", target=0.5)["faithfulness"]
+    rings = [line for line in axis.lines if line.get_markerfacecolor() == "none"]
+    assert [(list(r.get_xdata()), list(r.get_ydata())) for r in rings] == [([1], [small])]
+    assert "0.5" in texts(axis)
+    assert "0.9" not in texts(axis)
+
+
+def test_cuts_are_bars(tables: Tables):
+    for axis, measure in zip(figures.cuts(tables, "s").axes, ["faithfulness", "accuracy"], strict=True):
+        heights = [bar.get_height() for bar in axis.patches]
+        assert heights == tables["cut_faithfulness"][measure].to_list()
+
+
+def test_stability_is_a_dot_per_operator(tables: Tables):
+    axis = figures.component_stability(tables, "s").axes[2]
+    for measure in figures.MEASURES:
+        wanted = tables["component_stability"].filter(component="mlp", measure=measure)["rank_correlation"]
+        assert list(line(axis, measure).get_ydata()) == wanted.to_list()
+    assert list(line(axis, "chance").get_ydata()) == [0, 0]
