@@ -1,5 +1,5 @@
-"""Checks every setting, those of params.yaml and of the chapters, so that a wrong value stops the pipeline before its first stage, not hours
-later.
+"""Checks every setting, those of params.yaml and of the chapters, so that a wrong value stops the pipeline before its first
+stage, not hours later.
 
 Writes data/settings.txt, always the same: stages that depend on it wait for the check without being rerun by it.
 """

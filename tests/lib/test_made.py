@@ -24,7 +24,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         data = Path("data")
         data.mkdir()
         for name, columns in tables.items():
-            pl.DataFrame(columns).write_parquet(data / f"{name}.parquet")
+            pl.DataFrame(columns).write_parquet(data / f"store/{name}.parquet", mkdir=True)
         return made(connect(data), data)
 
     return write

@@ -23,8 +23,9 @@ BAG = Path(sys.executable).parent / "bag"
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one table: of 20 columns, one row with its column's number in each, one with `value <number>`."""
     folder = tmp_path_factory.mktemp("project") / "data"
-    folder.mkdir()
-    pl.DataFrame({name: [str(number), f"value {number}"] for number, name in enumerate(NAMES)}).write_parquet(folder / "broad.parquet")
+    pl.DataFrame({name: [str(number), f"value {number}"] for number, name in enumerate(NAMES)}).write_parquet(
+        folder / "corpus/broad.parquet", mkdir=True
+    )
     return folder
 
 

@@ -3,19 +3,16 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from stages.lib.core import settings as sections
 from stages.lib.subject import Subject
 from stages.settings import Params
 from tests.conftest import run_in
-from tests.micro import ROOT, TUNED, copy_project, merged
-
-GOOD = yaml.safe_load((ROOT / "params.yaml").read_text())
+from tests.micro import FILES, ROOT, SHIPPED, TUNED, copy_project, merged
 
 
 def test_the_shipped_settings_are_allowed():
-    assert sections.check(Params, GOOD).train.steps == GOOD["train"]["steps"]
+    assert sections.check(Params, SHIPPED).train.steps == SHIPPED["train"]["steps"]
 
 
 @pytest.mark.parametrize(
@@ -32,14 +29,14 @@ def test_the_shipped_settings_are_allowed():
         ({"train": {"model": {"heads": 5}}}, ["train.model", "multiple of 2 x heads"]),
         ({"tasks": {"shots": [0.5]}}, ["tasks", "shots must sum to 1"]),
         ({"subjects": {"abacus": {"operators": ["power"]}}}, ["subjects.abacus.operators", "power", "'add'"]),
-        ({"subjects": {"Bad Name": GOOD["subjects"]["abacus"]}}, ["subjects", "Bad Name", "pattern"]),
-        ({"checkpoints": {"abacus": GOOD["subjects"]["abacus"]}}, ["abacus is both a subject and a checkpoint"]),
-        ({"subjects": {"other": GOOD["subjects"]["abacus"]}}, ["dumped must be the subjects and the checkpoints"]),
+        ({"subjects": {"Bad Name": SHIPPED["subjects"]["abacus"]}}, ["subjects", "Bad Name", "pattern"]),
+        ({"checkpoints": {"abacus": SHIPPED["subjects"]["abacus"]}}, ["abacus is both a subject and a checkpoint"]),
+        ({"subjects": {"other": SHIPPED["subjects"]["abacus"]}}, ["dumped must be the subjects and the checkpoints"]),
         ({"finetune": {TUNED: {"task": "four_operands"}}}, [f"finetune.{TUNED}.task", "four_operands", "'three_operands'"]),
         ({"finetune": {TUNED: {"batch": 0}}}, [f"finetune.{TUNED}.batch", "0", "greater than or equal to 1"]),
-        ({"finetune": {"planted": GOOD["finetune"][TUNED]}}, ["planted is a subject or a checkpoint"]),
-        ({"finetuned": {"abacus": GOOD["subjects"]["abacus"]}}, ["abacus is a subject or a checkpoint"]),
-        ({"finetuned": {"other": GOOD["subjects"]["abacus"]}}, ["finetuned.other", f"finetune makes {TUNED}"]),
+        ({"finetune": {"planted": SHIPPED["finetune"][TUNED]}}, ["planted is a subject or a checkpoint"]),
+        ({"finetuned": {"abacus": SHIPPED["subjects"]["abacus"]}}, ["abacus is a subject or a checkpoint"]),
+        ({"finetuned": {"other": SHIPPED["subjects"]["abacus"]}}, ["finetuned.other", f"finetune makes {TUNED}"]),
         ({"finetuned": {TUNED: {"source": "data/models/x"}}}, [f"finetuned.{TUNED}.source = 'data/models/x'", f"'data/models/{TUNED}'"]),
         ({"finetune": {TUNED: {"before": "nobody"}}}, [f"finetune.{TUNED}.before is 'nobody'", "abacus"]),
         ({"finetune": {TUNED: {"before": "planted"}}}, [f"finetune.{TUNED}.source", "is not that of planted"]),
@@ -56,14 +53,14 @@ def test_the_shipped_settings_are_allowed():
 )
 def test_a_wrong_value_is_named(change: dict, words: list[str]):
     with pytest.raises(sections.ParamsError) as error:
-        sections.check(Params, merged(GOOD, change))
+        sections.check(Params, merged(SHIPPED, change))
     for word in words:
         assert word in str(error.value)
 
 
 def test_a_missing_key_is_named():
     with pytest.raises(sections.ParamsError, match=r"cells\.seed is missing"):
-        sections.check(Params, merged(GOOD, {"cells": None}) | {"cells": {k: v for k, v in GOOD["cells"].items() if k != "seed"}})
+        sections.check(Params, merged(SHIPPED, {"cells": None}) | {"cells": {k: v for k, v in SHIPPED["cells"].items() if k != "seed"}})
 
 
 def test_an_unknown_subject_is_named(monkeypatch: pytest.MonkeyPatch):
@@ -101,8 +98,9 @@ def test_dvc_repro_stops_at_a_wrong_value_with_nothing_written(tmp_path: Path):
     assert not (folder / "data").exists() or not any((folder / "data").glob("**/*.parquet"))
 
 
-def test_every_key_is_commented():
-    for line in (ROOT / "params.yaml").read_text().splitlines():
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_every_key_is_commented(file: Path):
+    for line in (ROOT / file).read_text().splitlines():
         key = line.strip()
         if (
             ":" in key
@@ -110,6 +108,6 @@ def test_every_key_is_commented():
             and not key.endswith(":")
             and line.startswith("  ")
             and not line.startswith("    ")
-            and key.partition(":")[0] not in {"<<", *GOOD["dumped"]}  # names of models, which are the user's
+            and key.partition(":")[0] not in {"<<", *SHIPPED["dumped"]}  # names of models, which are the user's
         ):
             assert "#" in line, f"{key} has no comment"

@@ -135,14 +135,14 @@ def test_an_intervention_without_a_pair_to_run_on_is_no_error():
 
 @pytest.fixture
 def project(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder data/tiny of a project with one random subject, its means, and two tables of pairs; it has no split and no operators."""
+    """The folder data/tiny/circuit of a project with one random subject, its means, and two tables of pairs; it has no split and no operators."""
     chosen = alone("tiny", source=str(checkpoint_folder), revision="random")
     kept = chosen | {"runs": {**SHIPPED["runs"], "rows_per_pass": 64}}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(kept))
-    data = tmp_path / "data/tiny"
+    data = tmp_path / "data/tiny/circuit"
     data.mkdir(parents=True)
     means = {name: np.zeros((4, 1, 5, 1)) for name in ("neurons", "heads", "residual")}
-    store.write_array(data / "means.h5", means, {})
+    store.write_array(tmp_path / "data/tiny/store/means.h5", means, {})
     for seed, name in enumerate(("pairs", "others")):
         pair_table(seed, LENGTHS).drop("operator", "split").write_parquet(data / f"{name}.parquet")
     intervention_table([[], *patches("mlp", PLACES)], [None] * 17).write_parquet(data / "places_interventions.parquet")
@@ -153,8 +153,8 @@ def project(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("kind", ["llama"])
 def test_an_experiment_names_its_pairs(project: Path, checkpoint_folder: Path):
     found = []
-    for name in ([], ["pairs"], ["others"]):
-        runs.main("places", "tiny", *name)
+    for name in ([], ["circuit/pairs"], ["circuit/others"]):
+        runs.main("circuit/places", "tiny", *name)
         found.append(pl.read_parquet(project / "runs/places.parquet"))
     assert found[0].equals(found[1])
     assert not found[0].equals(found[2])
@@ -173,7 +173,7 @@ def test_an_experiment_names_its_pairs(project: Path, checkpoint_folder: Path):
 def test_runs_of_nothing_are_an_empty_table(project: Path, empty: str):
     path = project / f"{empty}.parquet"
     pl.read_parquet(path).clear().write_parquet(path)
-    runs.main("places", "tiny")
+    runs.main("circuit/places", "tiny")
     written = pl.read_parquet(project / "runs/places.parquet")
     assert len(written) == 0
     assert written.schema == runs.SCHEMA

@@ -107,7 +107,7 @@ def test_a_duration_in_words(seconds: float, words: str):
 
 
 LOOP = """
-from stages.lib import progress
+from stages.lib.core import progress
 for _ in progress.bar([1, 2, 3], desc="abacus", unit="group"):
     pass
 with progress.bar(total=5, desc="more", unit="run", unit_scale=True, initial=2) as bar:

@@ -34,38 +34,38 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> l
 
 
 def test_an_interrupted_run_goes_on_behind_its_last_block(project: Path, monkeypatch: pytest.MonkeyPatch):
-    output = project / "data/abacus/runs/component.parquet"
+    output = project / "data/abacus/circuit/runs/component.parquet"
     expected = output.read_bytes()
     output.unlink()
     with monkeypatch.context() as stopped:
         first = counted(stopped, stop_after=3)
         with pytest.raises(KeyboardInterrupt):
-            runs.main("component", "abacus")
+            runs.main("circuit/component", "abacus")
     assert len(first) == 3
     assert not output.exists()
     assert len(list(output.with_suffix(".parts").glob("*.parquet"))) == 3
     done = counted(monkeypatch)
-    runs.main("component", "abacus")
+    runs.main("circuit/component", "abacus")
     rest = len(done)
     assert output.read_bytes() == expected
     assert not output.with_suffix(".parts").exists()
     output.unlink()
-    runs.main("component", "abacus")
+    runs.main("circuit/component", "abacus")
     assert len(done) - rest == 3 + rest > 3
 
 
 def test_parts_of_other_inputs_are_not_used(project: Path, monkeypatch: pytest.MonkeyPatch):
-    output = project / "data/abacus/runs/component.parquet"
+    output = project / "data/abacus/circuit/runs/component.parquet"
     with monkeypatch.context() as stopped:
         counted(stopped, stop_after=3)
         with pytest.raises(KeyboardInterrupt):
-            runs.main("component", "abacus")
+            runs.main("circuit/component", "abacus")
     settings = yaml.safe_load(Path("params.yaml").read_text())
     settings["runs"]["rows_per_pass"] += 1
     Path("params.yaml").write_text(yaml.safe_dump(settings))
     again = counted(monkeypatch)
     before = pl.read_parquet(output)
-    runs.main("component", "abacus")
+    runs.main("circuit/component", "abacus")
     after = pl.read_parquet(output)
     assert len(again) > 3
     keys, floats = ["intervention", "pair"], ["answer_logit", "counterfactual_logit", "max_logit", "mean_logit"]
@@ -78,12 +78,13 @@ def test_parts_of_other_inputs_are_not_used(project: Path, monkeypatch: pytest.M
 
 
 def test_every_intervention_is_run_on_every_pair_that_it_names(micro: Path):
-    for experiment in ("component", "head_circuit", "neuron", "neuron_circuit", "cut", "knockout"):
+    circuit, neurons = ("circuit/component", "circuit/head_circuit", "circuit/cut"), ("neurons/neuron", "neurons/neuron_circuit")
+    for table_of in (*circuit, *neurons, "bag/knockout"):
         for subject in ("abacus", "planted"):
-            folder = micro / "data" / subject
-            said = pl.read_parquet(folder / f"runs/{experiment}.parquet")
-            wanted = pl.read_parquet(folder / f"{experiment}_interventions.parquet").select("intervention", "operator", "split").unique()
-            every = wanted.join(pl.read_parquet(folder / "pairs.parquet").select("pair", of="operator", in_="split"), how="cross")
+            folder, (chapter, experiment) = micro / "data" / subject, table_of.split("/")
+            said = pl.read_parquet(folder / f"{chapter}/runs/{experiment}.parquet")
+            wanted = pl.read_parquet(folder / f"{table_of}_interventions.parquet").select("intervention", "operator", "split").unique()
+            every = wanted.join(pl.read_parquet(folder / "circuit/pairs.parquet").select("pair", of="operator", in_="split"), how="cross")
             every = every.filter(
                 (pl.col("operator").is_null() | (pl.col("operator") == pl.col("of")))
                 & (pl.col("split").is_null() | (pl.col("split") == pl.col("in_")))
@@ -95,10 +96,10 @@ def test_every_intervention_is_run_on_every_pair_that_it_names(micro: Path):
 def test_the_clean_run_says_what_the_dump_says(micro: Path):
     """Two ways through the model: the table predictions, and pairs run without a patch."""
     folder = micro / "data/abacus"
-    pairs = pl.read_parquet(folder / "pairs.parquet").filter(pl.col("split") == "discovery")
-    clean = pl.read_parquet(folder / "runs/component.parquet").filter(pl.col("intervention") == 0)
+    pairs = pl.read_parquet(folder / "circuit/pairs.parquet").filter(pl.col("split") == "discovery")
+    clean = pl.read_parquet(folder / "circuit/runs/component.parquet").filter(pl.col("intervention") == 0)
     both = clean.join(pairs, on="pair", validate="1:1").join(
-        pl.read_parquet(folder / "predictions.parquet"), on=["operator", "op1", "op2"], suffix="_dumped", validate="m:1"
+        pl.read_parquet(folder / "store/predictions.parquet"), on=["operator", "op1", "op2"], suffix="_dumped", validate="m:1"
     )
     assert len(both) == len(pairs) > 0
     assert both["correct"].all()
@@ -107,24 +108,25 @@ def test_the_clean_run_says_what_the_dump_says(micro: Path):
 
 
 def test_an_experiment_of_ones_own_is_two_queries_and_three_entries(project: Path):
-    """As the README says: does silencing the whole last MLP at the last position change the answer?"""
-    Path("stages/mine_interventions.sql").write_text("""
+    """As the chapter's README says: does silencing the whole last MLP at the last position change the answer?"""
+    chapter = Path("stages/circuit")
+    (chapter / "mine_interventions.sql").write_text("""
         select $subject as subject, unnest([0, 1]) as intervention, null::varchar as operator, 'evaluation' as split,
             unnest(['none', 'mlp']) as component, unnest([null, layers - 1]) as layer, null::integer[] as units,
             unnest([null, 'last']) as position, null::varchar as key_position, unnest([null, 'zero']) as replacement
         from architecture order by intervention""")
-    Path("stages/mine.sql").write_text("""
+    (chapter / "mine.sql").write_text("""
         select $subject as subject, intervention, avg(correct::int) as accuracy, avg(answer_probability) as probability
         from runs group by intervention order by intervention""")
-    entries = yaml.safe_load(Path("dvc.yaml").read_text())
+    entries = yaml.safe_load((chapter / "dvc.yaml").read_text())
     for old, new in (("component_interventions", "mine_interventions"), ("component_runs", "mine_runs"), ("component_effects", "mine")):
-        copied = yaml.safe_dump(entries["stages"][old]).replace(old, new).replace("runs component", "runs mine")
+        copied = yaml.safe_dump(entries["stages"][old]).replace(old, new).replace("circuit/component", "circuit/mine")
         entries["stages"][new] = yaml.safe_load(
             copied.replace("component_interventions", "mine_interventions").replace("runs/component", "runs/mine")
         )
-    Path("dvc.yaml").write_text(yaml.safe_dump(entries))
-    run_in(project, "dvc", "repro", "--quiet", "mine@abacus")
-    clean, silenced = pl.read_parquet("data/abacus/mine.parquet").sort("intervention").rows(named=True)
+    (chapter / "dvc.yaml").write_text(yaml.safe_dump(entries))
+    run_in(project, "dvc", "repro", "--quiet", "stages/circuit/dvc.yaml:mine@abacus")
+    clean, silenced = pl.read_parquet("data/abacus/circuit/mine.parquet").sort("intervention").rows(named=True)
     assert clean["accuracy"] == 1
     assert silenced["accuracy"] < 1
     assert silenced["probability"] != clean["probability"]

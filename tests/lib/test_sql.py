@@ -23,7 +23,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     for subject in ("a", "b"):
         for operator in ("add", "divide"):
-            with store.writing(folder / subject / "activations" / f"{operator}.h5") as file:
+            with store.writing(folder / subject / "store/activations" / f"{operator}.h5") as file:
                 axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
                 attributes = {"subject": subject, "operator": operator}
                 result = rng.integers(-1, 9, (SIDE, SIDE))
@@ -31,13 +31,14 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
                 for layer in (0, 2):
                     for first in range(0, SIDE, 5):
                         writer.write(layer, first, rng.normal(size=(NEURONS, min(5, SIDE - first), SIDE)))
-        with store.writing(folder / subject / "value_logits.h5") as file:
+        with store.writing(folder / subject / "store/value_logits.h5") as file:
             writer = store.LayerWriter(file, [0, 2], {"neuron": NEURONS, "number": 30}, "float32", (4, 30), {"subject": subject})
             for layer in (0, 2):
                 writer.write(layer, 0, rng.normal(size=(NEURONS, 30)))
     rows = [("a", "add", 0, 3, 1), ("a", "add", 2, 3, 2), ("a", "divide", 0, 19, 3), ("b", "add", 2, 8, 11), ("b", "add", 2, 9, 12)]
     top = pl.DataFrame(rows, schema=["subject", "operator", "layer", "neuron", "rank"], orient="row")
-    top.with_columns(pl.col("layer").cast(pl.Int16), pl.col("neuron").cast(pl.Int32)).write_parquet(folder / "neuron_effects.parquet")
+    top = top.with_columns(pl.col("layer").cast(pl.Int16), pl.col("neuron").cast(pl.Int32))
+    top.write_parquet(folder / "neurons/neuron_effects.parquet", mkdir=True)
     return connect(folder, threads=1)
 
 
@@ -293,7 +294,7 @@ def test_a_query_cannot_reach_files(database: Database, function: str):
 
 
 def test_a_damaged_store_is_named_by_the_query_that_meets_it(tmp_path: Path):
-    path = tmp_path / "s" / "activations" / "add.h5"
+    path = tmp_path / "s/store/activations/add.h5"
     with store.writing(path) as file:
         writer = store.LayerWriter(file, [0], {"neuron": 4, "op1": 8, "op2": 8}, "float32", (4, 8, 8), {"subject": "s", "operator": "add"})
         writer.write(0, 0, np.ones((4, 8, 8)))

@@ -20,19 +20,19 @@ def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
     monkeypatch.chdir(tmp_path)
     made = Subject.named("s")
     for operator in ("subtract", "add"):
-        with store.writing(made.path(f"activations/{operator}.h5")) as file:
+        with store.writing(made.path(f"store/activations/{operator}.h5")) as file:
             store.LayerWriter(file, [0], AXES, "float16", (1, 3, 3), {"operator": operator})
-    with store.writing(made.path("value_logits.h5")) as file:
+    with store.writing(made.path("store/value_logits.h5")) as file:
         store.LayerWriter(file, [0], {"neuron": 2, "number": 7}, "float32", (2, 7), {})
-    pl.DataFrame({"pair": [0, 1, 2], "operator": "add"}).write_parquet(made.path("pairs.parquet"))
+    pl.DataFrame({"pair": [0, 1, 2], "operator": "add"}).write_parquet(made.path("circuit/pairs.parquet"), mkdir=True)
     return made
 
 
 def test_a_subject_has_its_settings_and_its_files(subject: Subject):
     assert subject.settings.template == "{op1} {symbol} {op2} ="
-    assert subject.path("pairs.parquet") == Path("data/s/circuit/pairs.parquet")
-    assert subject.table("pairs.parquet").shape == (3, 2)
-    assert subject.table("pairs.parquet", ["pair"]).to_dict(as_series=False) == {"pair": [0, 1, 2]}
+    assert subject.path("circuit/pairs.parquet") == Path("data/s/circuit/pairs.parquet")
+    assert subject.table("circuit/pairs.parquet").shape == (3, 2)
+    assert subject.table("circuit/pairs.parquet", ["pair"]).to_dict(as_series=False) == {"pair": [0, 1, 2]}
     assert subject == Subject.named("s")
 
 

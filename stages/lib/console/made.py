@@ -64,7 +64,7 @@ def _try(database: Database, subject: str) -> str:
 
 def _missing(what: str, table: str) -> str:
     known = dictionary.tables().get(table)
-    return f"No {what} yet: {known.path if known else table} makes it (table {table})"
+    return f"No {what} yet: {known.path if known else f'the stage {table}'} makes it (table {table})"
 
 
 def _count(number: int, noun: str) -> str:

@@ -2,8 +2,9 @@
 
 `python -m stages.lib.executor.runs CHAPTER/EXPERIMENT SUBJECT [CHAPTER/PAIRS]`, below data/<subject>/, reads
 <chapter>/<experiment>_interventions.parquet, a table of pairs (by default circuit/pairs.parquet) and, for mean ablation, store/means.h5,
-and writes <chapter>/runs/<experiment>.parquet: every stage <experiment>_runs is this file, and an experiment of your own needs no Python. An intervention at a token's place has
-no rows for pairs without that token. Stopped half-way, it goes on behind the last finished blocks of interventions.
+and writes <chapter>/runs/<experiment>.parquet: every stage <experiment>_runs is this file, and an experiment of your own needs
+no Python. An intervention at a token's place has no rows for pairs without that token. Stopped half-way, it goes on behind the
+last finished blocks of interventions.
 
 Table runs: what a subject says under interventions, one row per intervention and pair of prompts
     subject                     VARCHAR  the model

@@ -133,20 +133,21 @@ def files_of(paths: Iterable[Path], data: Path = Path("data")) -> dict[str, list
     several, data/<chapter>/<table>.parquet. It may be a folder of files, such as activations/<operator>.h5.
     """
     found: dict[str, list[Path]] = {}
-    for path in sorted({file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])}):
-        if name := _table(path.relative_to(data)):
-            found.setdefault(name, []).append(path)
+    for file in sorted({file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])}):
+        if name := _table(file.relative_to(data)):
+            found.setdefault(name, []).append(file)
     return found
 
 
 def _table(path: Path) -> str | None:
     """The table that a file below data/ is (part of), None if it is of none; a log in CSV, wherever it lies, is a table, too."""
-    parts = path.parts[1:] if path.parts[0] in CHAPTERS else path.parts[2:]
     if path.suffix == ".csv":
         return path.stem
-    name = Path(parts[0]).stem if parts else ""
-    kind = ".h5" if name in MEASURES else ".parquet"
-    return name if path.suffix == kind and (path.parts[0] in CHAPTERS or path.parts[1] in CHAPTERS) else None
+    for chapter, behind in zip(path.parts[:2], path.parts[1:3], strict=False):
+        if chapter in CHAPTERS:
+            name = Path(behind).stem
+            return name if path.suffix == (".h5" if name in MEASURES else ".parquet") else None
+    return None
 
 
 def _part(path: Path) -> StorePart:
