@@ -1,8 +1,7 @@
 """Scores heuristics again with the operands relabelled at random: what of a neuron's scores is due to the numbers.
 
-Reads data/<subject>/heuristics/scores.parquet, its stores and the catalogue; writes data/<subject>/heuristics/nulls.parquet, null_shares.parquet and
-naming.parquet. Stopped half-way, it goes on behind the last finished layer. See stages/heuristics/null/relabelled.py for the null. Every
-neuron gets the first draws; the others only a neuron with a candidate whose best score the first draws seldom reach.
+Stopped half-way, it goes on behind the last finished layer. null/relabelled.py says what the null is. Every neuron gets the
+first draws; the others only a neuron with a candidate whose best score the first draws seldom reach.
 
 Table nulls: candidates, pairs of neuron and heuristic clearly above chance, against relabelled operands
     subject         VARCHAR   the model
