@@ -1,0 +1,57 @@
+"""Probes, end to end on a folder of made prompts: they find what is there, and only there."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+
+from stages.circuit import probes
+from tests.circuit.prompted import ROLES, made_project, result
+
+
+@pytest.fixture
+def project(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return made_project(tmp_path, checkpoint_folder, monkeypatch)
+
+
+def test_probes_find_the_operands_sum_only_where_both_are_known(project: Path):
+    probes.main("tiny")
+    first = (project / "circuit/probes.parquet").read_bytes()
+    table = result(project, "probes")
+    layers = table["layer"].max() + 1
+    assert table.select("operator", "layer", "position").rows() == [
+        (operator, layer, role) for operator in ("add", "divide") for layer in range(layers) for role in ROLES
+    ]
+    add, divide = (table.filter(pl.col("operator") == o) for o in ("add", "divide"))
+    assert set(add["prompts"]) == {60}  # a fifth of a sample of 300
+    assert add.select("accuracy", "shuffled_accuracy", "majority_accuracy").null_count().sum_horizontal().item() == 0
+    assert add["shuffled_accuracy"].max() < 0.2
+    assert add.filter(pl.col("position").is_in(["op1", "operator"]))["accuracy"].max() < 0.2
+    assert divide.select("accuracy", "shuffled_accuracy", "majority_accuracy").null_count().row(0) == (len(divide),) * 3
+    assert set(divide["prompts"]) == {1}
+    probes.main("tiny")
+    assert (project / "circuit/probes.parquet").read_bytes() == first
+
+
+@pytest.mark.parametrize("kind", ["llama"])
+def test_probes_use_each_prompts_own_answer(project: Path):
+    """Answers that name op1: read without fault where op1 stands, and at no other layer or position mixed up with other prompts."""
+    prompts = pl.read_parquet(project / "store/prompts.parquet").with_columns(answer_token=(pl.col("op1") + 3).cast(pl.Int32))
+    prompts.write_parquet(project / "store/prompts.parquet")
+    probes.main("tiny")
+    table = result(project, "probes").filter(pl.col("operator") == "add")
+    assert table.filter(pl.col("position") == "op1")["accuracy"].min() == 1
+    assert table.filter(pl.col("position") == "operator", pl.col("layer") == 0)["accuracy"].item() > 0.5
+    assert table["shuffled_accuracy"].max() < 0.3
+
+
+@pytest.mark.parametrize("kind", ["llama"])
+def test_layers_at_once_changes_nothing(project: Path):
+    probes.main("tiny")
+    first = (project / "circuit/probes.parquet").read_bytes()
+    params = yaml.safe_load(Path("params.yaml").read_text())
+    params["probes"]["layers_at_once"] = 1
+    Path("params.yaml").write_text(yaml.safe_dump(params))
+    probes.main("tiny")
+    assert (project / "circuit/probes.parquet").read_bytes() == first

@@ -1,0 +1,50 @@
+"""What is read off a model is what transformers puts out."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from stages.circuit import streams
+from stages.lib.model import architecture
+from tests.circuit.prompted import loaded, tokens
+
+
+def test_streams_are_transformers_hidden_states(checkpoint_folder: Path):
+    subject, prompts = loaded(checkpoint_folder), tokens()
+    found = subject.architecture
+    into = {layer: np.full((2, 7, found.width), np.nan, np.float32) for layer in range(len(found.layers))}
+    assert list(streams.streams(subject, prompts, [1, 4], 3, into)) == [3, 3, 1]
+    states = subject.model(torch.from_numpy(prompts), output_hidden_states=True).hidden_states
+    for layer, stream in into.items():
+        seen = torch.from_numpy(stream)
+        if layer == len(found.layers) - 1:  # transformers shows the last one behind the final normalisation
+            seen = found.final_norm(seen)
+        torch.testing.assert_close(seen, states[layer + 1][:, [1, 4]].transpose(0, 1), rtol=1e-4, atol=1e-4)
+
+
+def test_attention_is_transformers_attentions(checkpoint_folder: Path):
+    subject, prompts = loaded(checkpoint_folder), tokens()
+    mean, std = streams.attention(subject, prompts, 3)
+    own = torch.stack(subject.model(torch.from_numpy(prompts), output_attentions=True).attentions).double().numpy()
+    np.testing.assert_allclose(mean, own.mean(1), atol=1e-6)
+    np.testing.assert_allclose(std, own.std(1), atol=1e-5)
+    np.testing.assert_allclose(mean.sum(-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama"])
+def test_an_attention_without_weights_is_named(checkpoint_folder: Path):
+    subject = loaded(checkpoint_folder)
+    handle = subject.architecture.layers[1].attention.register_forward_hook(lambda _, __, output: (output[0], None))
+    with pytest.raises(architecture.ArchitectureError, match=r"layer 1: .* does not return its attention weights"):
+        streams.attention(subject, tokens(), 3)
+    handle.remove()
+
+
+def test_neurons_of_a_cut_prompt_are_those_of_the_whole(checkpoint_folder: Path):
+    subject, prompts = loaded(checkpoint_folder), tokens()
+    seen: list[torch.Tensor] = []
+    with architecture.patched(subject.architecture.layers[0].mlp_out, lambda x: seen.append(x[:, 1].clone())):
+        subject.model(torch.from_numpy(prompts))
+    np.testing.assert_allclose(streams.neurons(subject, prompts[:, :2], 0, 3), seen[0].numpy(), rtol=1e-4, atol=1e-5)
