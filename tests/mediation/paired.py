@@ -64,10 +64,10 @@ def project(folder: Path, kind: str, **changes: Any) -> Path:
     """A folder in which the stage runs: settings, tables, and the tokenizer of the subject `s`."""
     subject = {k: v for k, v in SHIPPED["subjects"]["abacus"].items() if k != "<<"} | {"source": "model"} | changes.pop("subject", {})
     settings = {"subjects": {"s": subject}, "tasks": merged(SHIPPED["tasks"], changes.pop("tasks", {}))}
-    (folder / "data").mkdir(parents=True)
+    (folder / "data/corpus").mkdir(parents=True)
     (folder / "params.yaml").write_text(yaml.safe_dump(settings | {"mediation": MEDIATION | changes}, sort_keys=False))
     for name, table in tables().items():
-        table.write_parquet(folder / f"data/{name}.parquet")
+        table.write_parquet(folder / f"data/corpus/{name}.parquet")
     tokenizer(kind).save_pretrained(folder / "model")
     return folder
 

@@ -70,7 +70,7 @@ def wanted(column: str, **of: str) -> dict[tuple[str, str], float]:
 @pytest.mark.parametrize("given", [MADE, NOTHING], ids=["tables", "empty"])
 def test_figures_are_written_the_same_bytes_twice(given: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     written = written_twice(lambda: figures.main("s"), lambda folder: write(folder, given), tmp_path, monkeypatch)
-    assert written == pictures("s/mediation_figures", figures.FIGURES)
+    assert written == pictures("s/mediation/figures", figures.FIGURES)
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)

@@ -72,7 +72,7 @@ def test_figures_are_written_the_same_bytes_twice(given: Tables, tmp_path: Path,
         (folder / "params.yaml").write_text(yaml.safe_dump({"overlap_figures": SETTINGS.model_dump()}))
 
     written = written_twice(lambda: overlap_figures.main("s"), prepare, tmp_path, monkeypatch)
-    assert written == pictures("s/overlap_figures", overlap_figures.FIGURES)
+    assert written == pictures("s/mediation/overlap_figures", overlap_figures.FIGURES)
 
 
 @pytest.mark.parametrize("name", overlap_figures.FIGURES)

@@ -54,8 +54,8 @@ def test_without_points_there_is_no_figure(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     figure.main()
     assert list((tmp_path / figure.FOLDER).iterdir()) == []
-    (tmp_path / "data" / figure.TABLE).mkdir(parents=True)
-    points(importance).write_parquet(tmp_path / "data" / figure.TABLE / "s.parquet")
+    (tmp_path / "data/mediation" / figure.TABLE).mkdir(parents=True)
+    points(importance).write_parquet(tmp_path / "data/mediation" / figure.TABLE / "s.parquet")
     figure.main()
     assert {path.name for path in (tmp_path / figure.FOLDER).iterdir()} == {"s.png", "s.svg"}
 
