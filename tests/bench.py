@@ -301,13 +301,34 @@ def relabel() -> None:
     print(f"relabel: all neurons of {SUBJECT}: {whole / 60:.0f} min")
 
 
+def nulls() -> None:
+    """A relabelling of one neuron: both maps sorted and walked along anew in every draw, against what the stage does."""
+    sets, draws, votes = load(Scores).answer_sets, 60, Subject.named(SUBJECT).votes()
+    for operator in OPERATORS:
+        square = _square(operator)
+        labels = relabelled.permutations(square, draws, load(Nulls).seed)
+        _, activations, logits = next(square.neurons(square.activations.layers[-1], votes, 1))[0]
+
+        def sorted_anew(square: Square = square, labels: relabelled.Relabellings = labels, of: tuple = (activations, logits)) -> None:
+            for row, column in zip(*labels, strict=True):
+                values = of[0][row[square.op1], column[square.op2]]
+                scores.scores(values, square.operands.sets)
+                scores.scores(values * of[1][square.results], square.answers.sets)
+
+        def by_tables(square: Square = square, labels: relabelled.Relabellings = labels, of: tuple = (activations, logits)) -> None:
+            relabelled.Neuron(square, *of, sets).null(labels)
+
+        slow, fast = (seconds / (draws + 1) * 1e3 for seconds in median(5, sorted_anew, by_tables))
+        print(f"nulls: {operator}: {slow:.2f} ms per draw by sorting, {fast:.2f} ms, {slow / fast:.1f} x")
+
+
 def _square(operator: str) -> Square:
     catalogue = pl.read_parquet("data/heuristics/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
     return Square(database, catalogue, store.LayerStore(Path(f"data/{SUBJECT}/store/activations/{operator}.h5")))
 
 
-BENCHMARKS = {function.__name__: function for function in (dump, memory, sql, neurons, components, mediation, bound, match, relabel)}
+BENCHMARKS = {function.__name__: function for function in (dump, memory, sql, neurons, components, mediation, bound, match, nulls, relabel)}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Adds up what the heuristics of each cell say of its answer: is it less where the subject fails (Sec. 5, Fig. 9)?
 
-Reads data/corpus/cells.parquet, data/heuristics/heuristics.parquet, the subject's predictions.parquet and heuristic_neurons.parquet, and its
-stores; writes data/<subject>/bag/failures.parquet. A neuron of the late layers is associated with a cell that satisfies one or more
-of the neuron's heuristics, and counts once. Every cell that the subject was asked has its rows, also where no neuron counts.
+Reads data/corpus/cells.parquet, data/heuristics/heuristics.parquet, the subject's predictions.parquet and heuristic_neurons.parquet,
+and its stores; writes data/<subject>/bag/failures.parquet. A neuron of the late layers is associated with a cell that satisfies one
+or more of the neuron's heuristics, and counts once. Every cell that the subject was asked has its rows, also where no neuron counts.
 
 Table failures: how many heuristic neurons each cell has, and what they add to its answer
     subject                  VARCHAR   the model
@@ -48,11 +48,8 @@ NEURONS = """
 def main(name: str) -> None:
     subject, settings = Subject.named(name), load(Failures)
     catalogue = pl.read_parquet("data/heuristics/heuristics.parquet")
-    paths = [
-        Path("data/corpus/cells.parquet"),
-        subject.path("store/predictions.parquet"),
-        subject.path("heuristics/heuristic_neurons.parquet"),
-    ]
+    own = map(subject.path, ("store/predictions.parquet", "heuristics/heuristic_neurons.parquet"))
+    paths = [Path("data/corpus/cells.parquet"), *own]
     database = Database({path.stem: [path] for path in paths}, threads=1)
     votes = subject.votes()
     frames = [

@@ -18,8 +18,10 @@ from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import GREEN, ORANGE, OTHERS, OWN, SKY, Axes, Figure, Tables
 
 TABLES = [
-    "bag/knockouts_by_heuristic.parquet", "bag/knockout_tests.parquet", "bag/knockouts_by_prompt.parquet", "bag/knockouts_by_neuron.parquet",
-    "bag/bag_alone.parquet", "bag/failures.parquet", "bag/failure_tests.parquet", "bag/failure_inputs.parquet", "circuit/pairs_found.parquet",
+    "circuit/pairs_found.parquet",
+    "bag/knockouts_by_heuristic.parquet", "bag/knockout_tests.parquet", "bag/knockouts_by_prompt.parquet",
+    "bag/knockouts_by_neuron.parquet", "bag/bag_alone.parquet",
+    "bag/failures.parquet", "bag/failure_tests.parquet", "bag/failure_inputs.parquet",
 ]  # fmt: skip
 SIDES = {"control": (OTHERS, "x"), "heuristic": (OWN, "o")}  # arms of knockouts_by_heuristic
 ARMS = {  # of knockouts_by_prompt -> label, colour, line

@@ -1,8 +1,8 @@
 """Says which prompts each heuristic that any neuron comes near is about: those whose own cell satisfies it.
 
 Reads data/heuristics/heuristics.parquet and the subject's pairs.parquet and scores.parquet; writes
-data/<subject>/bag/prompt_associations.parquet. A prompt without a row of a heuristic is not associated
-with it, whether or not it was ever looked at.
+data/<subject>/bag/prompt_associations.parquet. A prompt without a row of a heuristic is not associated with it, whether or not it was
+ever looked at.
 
 Table prompt_associations: the heuristics that the clean prompt of each pair satisfies
     subject    VARCHAR  the model

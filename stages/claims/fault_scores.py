@@ -1,8 +1,8 @@
 """Counts the neurons that some heuristic describes if Algorithm 1 looks at the number of cells that the published code does.
 
-Reads data/heuristics/heuristics.parquet, data/corpus/cells.parquet and the subject's stores; writes data/<subject>/claims/fault_scores.parquet. Scores are
-raw, of the better side, as the study's are; sets of results, found on a map instead of in the catalogue, have no such fault and
-are left out, as in null_shares.
+Reads data/heuristics/heuristics.parquet, data/corpus/cells.parquet and the subject's stores; writes
+data/<subject>/claims/fault_scores.parquet. Scores are raw, of the better side, as the study's are; sets of results, found on a map
+instead of in the catalogue, have no such fault and are left out, as in null_shares.
 
 Table fault_scores: neurons that the published sizes gain and lose
     subject     VARCHAR   the model

@@ -1,4 +1,4 @@
-"""Prompts of every task outside the grid, rendered from the templates of params.yaml.
+"""Prompts of every task outside the grid, rendered from the templates of the section `tasks`.
 
 A corpus draws prompts; it does not know tokenizers, models or files. Tasks and templates follow Stolfo et al. (2023),
 Sec. 3 and App. A: two operands, number words, three operands, number retrieval, facts.

@@ -1,8 +1,7 @@
 """Scores heuristics again with the operands relabelled at random: what of a neuron's scores is due to the numbers.
 
-Reads data/<subject>/heuristics/scores.parquet, its stores and the catalogue; writes data/<subject>/heuristics/nulls.parquet, null_shares.parquet and
-naming.parquet. Stopped half-way, it goes on behind the last finished layer. See stages/heuristics/null/relabelled.py for the null. Every
-neuron gets the first draws; the others only a neuron with a candidate whose best score the first draws seldom reach.
+Stopped half-way, it goes on behind the last finished layer. null/relabelled.py says what the null is. Every neuron gets the
+first draws; the others only a neuron with a candidate whose best score the first draws seldom reach.
 
 Table nulls: candidates, pairs of neuron and heuristic clearly above chance, against relabelled operands
     subject         VARCHAR   the model
@@ -39,8 +38,9 @@ Table naming: does a neuron fire where it names the answer?
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +48,7 @@ import polars as pl
 
 from stages.heuristics import null
 from stages.heuristics.null.p_values import GROUPS, MEASURES, Judged, judged
-from stages.heuristics.null.relabelled import Relabellings, permutations
+from stages.heuristics.null.relabelled import permutations
 from stages.heuristics.settings import Nulls, Scores
 from stages.lib import heuristics
 from stages.lib.core import progress
@@ -57,7 +57,6 @@ from stages.lib.heuristics.square import Square
 from stages.lib.parts import Parts, digest
 from stages.lib.settings import Machine
 from stages.lib.sql.database import Database
-from stages.lib.store import LayerStore
 from stages.lib.subject import Subject
 
 SCHEMAS = {
@@ -95,7 +94,8 @@ def main(name: str) -> None:
             if square is None or square.activations is not store:
                 square = Square(database, catalogue, store)
                 labels = permutations(square, settings.draws[square.operator], settings.seed)
-            of = dict(_layer(square, layer, votes, labels, settings, scored, bar))
+            judge = partial(judged, square, labels=labels, settings=settings, sets=scored.answer_sets)
+            of = dict(_layer(square.neurons(layer, votes, settings.neurons_at_once), judge, load(Machine).threads, bar))
             keys: dict[str, str | int] = {"subject": name, "operator": square.operator, "layer": layer}
             for table, frame in tables(of, keys, settings).items():
                 parts[table].write(number, frame)
@@ -104,17 +104,21 @@ def main(name: str) -> None:
 
 
 def _layer(
-    square: Square, layer: int, votes: LayerStore, labels: Relabellings, settings: Nulls, scored: Scores, bar: progress.Bar
+    neurons: Iterator[list[tuple[int, np.ndarray, np.ndarray]]], judge: Callable[..., Judged], threads: int, bar: progress.Bar
 ) -> Iterator[tuple[int, Judged]]:
-    def judge(of: tuple[int, np.ndarray, np.ndarray]) -> tuple[int, Judged]:
-        neuron, activations, logits = of
-        found = judged(square, activations, logits, labels, settings, scored.answer_sets)
+    """Judges one layer's neurons. The next ones are read while some are judged, so that no thread waits for the slowest."""
+
+    def one(neuron: int, activations: np.ndarray, logits: np.ndarray) -> tuple[int, Judged]:
+        found = judge(activations=activations, logits=logits)
         bar.update()
         return neuron, found
 
-    with ThreadPoolExecutor(load(Machine).threads) as pool:
-        for some in square.neurons(layer, votes, settings.neurons_at_once):
-            yield from pool.map(judge, some)
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: list[Future[tuple[int, Judged]]] = []
+        for some in neurons:
+            started, waiting = waiting, [pool.submit(one, *neuron) for neuron in some]
+            yield from (future.result() for future in started)
+        yield from (future.result() for future in waiting)
 
 
 def tables(of: dict[int, Judged], keys: dict[str, str | int], settings: Nulls) -> dict[str, pl.DataFrame]:

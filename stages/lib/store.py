@@ -65,7 +65,8 @@ class LayerWriter:
         with np.errstate(over="ignore"):
             narrow = block.astype(self.dtype, copy=False)
         if not _all_finite(narrow):
-            raise StoreError(f"layer {layer} holds a value that {self.dtype} does not; set dump.store_dtype: float32 in params.yaml")
+            way_out = "set dump.store_dtype: float32 in stages/store/params.yaml"
+            raise StoreError(f"layer {layer} holds a value that {self.dtype} does not; {way_out}")
         self.datasets[layer][:, first : first + block.shape[1]] = narrow
 
 

@@ -1,8 +1,9 @@
 """Writes the page that people read: every table and figure, the query behind it, and the neurons to look at.
 
-Reads data/report/<subject>.json of all subjects, what stages/lib/report/contents.yaml names of the tables and figures that
-subjects share, and the text of every stage whose table is shown; writes reports/index.html, one file that needs no other. A page
-larger than report.largest_mib is an error.
+`python -m stages.report.index SUBJECT` writes reports/index.html, the page of one subject; without SUBJECT it writes
+reports/study.html, the page of all. Either reads data/report/<subject>.json, what page/contents.yaml and every chapter's page.yaml
+name of the tables and figures that subjects share, and the text of every stage whose table is shown; either is one file that needs no
+other. A page larger than report.largest_mib is an error.
 """
 
 import json
@@ -19,7 +20,6 @@ from stages.report.settings import Report
 
 
 def main(subject: str | None = None) -> None:
-    """Writes the page of one subject, reports/index.html, or that of all, reports/study.html."""
     declared, settings = contents(), load(Report)
     found = Path("data/report").glob(f"{subject or '*'}.json")
     parts = [json.loads(path.read_text()) for path in sorted(found, key=lambda path: path.stem)]

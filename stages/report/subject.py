@@ -1,9 +1,9 @@
 """Collects what the page shows of one subject: rows of its tables, its figures, and the neurons that can be looked at.
 
-Reads the tables and figures that stages/lib/report/contents.yaml names, the subject's labels.parquet, neuron_effects.parquet and
-neuron_variances.parquet, and its stores activations/<operator>.h5 and value_logits.h5; writes data/report/<subject>.json: `about`
-the subject, and `payloads`, which are deflated and in base64: tables, figures, neurons, and the maps of each operator. A table or
-figure that is not there is left out, and the page says so.
+Reads the tables and figures that page/contents.yaml and every chapter's page.yaml name, the subject's labels.parquet,
+neuron_effects.parquet and neuron_variances.parquet, and its stores activations/<operator>.h5 and value_logits.h5; writes
+data/report/<subject>.json: `about` the subject, and `payloads`, which are deflated and in base64: tables, figures, neurons, and the
+maps of each operator. A table or figure that is not there is left out, and the page says so.
 """
 
 import json

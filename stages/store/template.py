@@ -64,7 +64,8 @@ class Template:
             tokens = self.tokens(text)
             others = [t for i, t in enumerate(tokens) if i != position]
             if others != [t for i, t in enumerate(self.base) if i != position] or tokens[position] == self.tokenizer.unk_token_id:
-                raise PromptError(f"operand {number} is not one token in {text!r}; lower cells.largest_operand in params.yaml")
+                way_out = "lower cells.largest_operand in stages/corpus/params.yaml"
+                raise PromptError(f"operand {number} is not one token in {text!r}; {way_out}")
             column.append(tokens[position])
         return np.array(column)
 

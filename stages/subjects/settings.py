@@ -84,7 +84,8 @@ def load_finetuning(name: str) -> Finetuning:
     """The checked entry of this name in the section finetune. Raises ParamsError naming those there are."""
     known = read().get(SECTION) or {}
     if name not in known:
-        raise ParamsError(f"nothing to fine-tune is called {name!r}; params.yaml has {', '.join(known) or 'nothing under ' + SECTION}")
+        there = ", ".join(known) or f"nothing under {SECTION}"
+        raise ParamsError(f"nothing to fine-tune is called {name!r}; stages/subjects/params.yaml has {there}")
     return check(Finetuning, known[name], f"{SECTION}.{name}")
 
 

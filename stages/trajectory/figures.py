@@ -14,11 +14,7 @@ import polars as pl
 from stages.lib.drawing import drawing, steps
 from stages.lib.drawing.drawing import BLUE, GREEN, GREY, ORANGE, OTHERS, OWN, PINK, SKY, VERMILION, Axes, Figure, Tables
 
-TABLES = [
-    "trajectory",
-    "trajectory_kinds",
-    "trajectory_knockouts",
-]  # folders below data/trajectory/, with a file for each point of training
+TABLES = ["trajectory", "trajectory_kinds", "trajectory_knockouts"]  # folders below data/trajectory/, a file for each point of training
 FOLDER = Path("reports/trajectory/figures")
 APPEARING: dict[str, tuple[str, str, dict[str, Any]]] = {  # columns of trajectory -> label, colour, style
     "shared_with_last": ("share of the last point's pairs", OWN, {"zorder": 3}),

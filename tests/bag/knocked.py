@@ -110,13 +110,15 @@ def prompt_knockouts(pairs: pl.DataFrame, members: pl.DataFrame, counts: list[in
     given = {"pairs": pairs, "heuristic_neurons": members, "prompt_associations": associations(pairs, MEANS)}
     given["neuron_effects"] = neuron_effects()
     with TemporaryDirectory() as folder, chdir(folder):
-        Path("data/s").mkdir(parents=True)
+        known = tables(ROOT / "stages")
         for name, table in given.items():
-            table.write_parquet(f"data/s/{name}.parquet")
+            path = Path("data/s", known[name].path.parent.name, f"{name}.parquet")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            table.write_parquet(path)
         settings = alone("s") | {"prompt_knockouts": {"neurons_per_layer": counts, "prompt_knockout_seed": seed}}
         Path("params.yaml").write_text(yaml.safe_dump(settings))
         prompt_knockout_interventions.main("s")
-        documented = {name: kind for name, (kind, _) in tables(ROOT / "stages")["prompt_knockout_interventions"].columns.items()}
+        documented = {name: kind for name, (kind, _) in known["prompt_knockout_interventions"].columns.items()}
         database = Database({"written": [Path("data/s/bag/prompt_knockout_interventions.parquet")]})
         assert database.columns("written") == documented
         return database.sql("from written").pl()
@@ -162,7 +164,8 @@ def taken(table: pl.DataFrame) -> list[interventions.Intervention]:
 
 
 def written(micro: Path, name: str, table: str) -> pl.DataFrame:
-    return pl.read_parquet(micro / f"data/{name}/{table}.parquet")
+    [path] = (micro / "data" / name).rglob(f"{table}.parquet")  # whichever chapter's
+    return pl.read_parquet(path)
 
 
 def ran(micro: Path, name: str, experiment: str) -> pl.DataFrame:

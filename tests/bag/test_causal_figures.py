@@ -35,7 +35,7 @@ def shown(name: str, operator: str) -> tuple[list[Axes], dict[str, str]]:
 @pytest.mark.parametrize("tables", [MADE, NOTHING], ids=["tables", "empty"])
 def test_figures_are_written_the_same_bytes_twice(tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     written = written_twice(lambda: figures.main("s"), lambda folder: write(folder, tables), tmp_path, monkeypatch)
-    assert written == pictures("s/causal_figures", figures.FIGURES)
+    assert written == pictures("s/bag/figures", figures.FIGURES)
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)

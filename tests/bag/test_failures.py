@@ -37,12 +37,12 @@ class Project:
         self.votes = rng.integers(-40, 40, (len(LAYERS), NEURONS, LIMIT + 1)) / part
         for operator, results in RESULTS.items():
             attributes, columns = {"operator": operator}, {"result": np.where(results <= LIMIT, results, -1)}
-            with writing(self.data / f"activations/{operator}.h5") as file:
+            with writing(self.data / f"store/activations/{operator}.h5") as file:
                 axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
                 writer = LayerWriter(file, [*LAYERS], axes, "float16", (4, 5, SIDE), attributes, columns=columns)
                 for layer in LAYERS:
                     writer.write(layer, 0, self.values[operator][layer])
-        with writing(self.data / "value_logits.h5") as file:
+        with writing(self.data / "store/value_logits.h5") as file:
             writer = LayerWriter(file, [*LAYERS], {"neuron": NEURONS, "number": LIMIT + 1}, "float32", (4, LIMIT + 1), {})
             for layer in LAYERS:
                 writer.write(layer, 0, self.votes[layer])
@@ -64,8 +64,9 @@ class Project:
         rows = [(operator, *one) for operator in RESULTS for one in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]]
         catalogue = pl.DataFrame(rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row")
         small = pl.col("op1", "op2").cast(pl.Int16)
-        for name, table in {"cells": whole.with_columns(small, pl.col("result").cast(pl.Int32)), "heuristics": catalogue,
-                            "s/predictions": predictions.with_columns(small, pl.col("predicted").cast(pl.Int32))}.items():  # fmt: skip
+        for name, table in {"corpus/cells": whole.with_columns(small, pl.col("result").cast(pl.Int32)), "heuristics/heuristics": catalogue,
+                            "s/store/predictions": predictions.with_columns(small, pl.col("predicted").cast(pl.Int32))}.items():  # fmt: skip
+            (self.folder / f"data/{name}").parent.mkdir(parents=True, exist_ok=True)
             table.sample(fraction=1, shuffle=True, seed=1).write_parquet(self.folder / f"data/{name}.parquet")
 
     def run(self, matches: Matches, first_layer: int | None, neurons_at_once: int = 4) -> pl.DataFrame:
@@ -75,12 +76,13 @@ class Project:
         table = pl.DataFrame(matches, schema=names, schema_overrides=types, orient="row").with_columns(foremost=pl.lit(True))
         setting = pl.DataFrame({"threshold": [0.4], "level": [0.05]})
         chosen = ask("heuristic_neurons", {"matches": table, "label_setting": setting, "late_layers": late_layers(first_layer)})
-        chosen.sample(fraction=1, shuffle=True, seed=2).write_parquet(self.data / "heuristic_neurons.parquet")
+        (self.data / "heuristics").mkdir(exist_ok=True)
+        chosen.sample(fraction=1, shuffle=True, seed=2).write_parquet(self.data / "heuristics/heuristic_neurons.parquet")
         (self.folder / "params.yaml").write_text(yaml.safe_dump(alone("s") | {"failures": {"neurons_at_once": neurons_at_once}}))
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.folder)
             failures.main("s")
-        database = Database({"written": [self.data / "failures.parquet"]})
+        database = Database({"written": [self.data / "bag/failures.parquet"]})
         assert database.columns("written") == {n: kind for n, (kind, _) in tables(ROOT / "stages")["failures"].columns.items()}
         return database.sql("from written").pl()
 
@@ -131,7 +133,7 @@ def test_the_same_bytes_however_many_maps_are_in_memory(tmp_path: Path):
     project, matches, written = Project(tmp_path, part=7.3), some_matches(5), set()
     for neurons_at_once in (1, 3, 99):
         project.run(matches, 0, neurons_at_once)
-        written.add((project.data / "failures.parquet").read_bytes())
+        written.add((project.data / "bag/failures.parquet").read_bytes())
     assert len(written) == 1
 
 

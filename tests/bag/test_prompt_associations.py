@@ -19,9 +19,9 @@ def associated(folder: Path, monkeypatch: pytest.MonkeyPatch, pairs: pl.DataFram
     """The real stage's answer; its catalogue lacks SET, which only its name describes, and holds OWN, which its name does not."""
     known = [(h.name, h.kind, h.quantity, h.predicate) for h in map(parse, (SAME, EVEN, LOW, ENDS))]
     rows = [(operator, *one) for operator in OPERATORS for one in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]]
-    (folder / "data/s").mkdir(parents=True)
     catalogue = pl.DataFrame(rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row")
-    for name, table in {"heuristics": catalogue, "s/pairs": pairs, "s/scores": members}.items():
+    for name, table in {"heuristics/heuristics": catalogue, "s/circuit/pairs": pairs, "s/heuristics/scores": members}.items():
+        (folder / f"data/{name}").parent.mkdir(parents=True)
         table.write_parquet(folder / f"data/{name}.parquet")
     (folder / "params.yaml").write_text(yaml.safe_dump(alone("s")))
     monkeypatch.chdir(folder)

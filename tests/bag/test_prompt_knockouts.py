@@ -132,7 +132,7 @@ def test_an_operator_or_a_way_of_counting_without_heuristics_is_left_out(members
 @pytest.mark.parametrize("name", ["abacus", "planted"])
 def test_the_pipeline_knocks_out_every_evaluation_prompt(micro: Path, name: str):
     members, table = written(micro, name, "heuristic_neurons").filter("late"), written(micro, name, "prompt_knockout_interventions")
-    counts = yaml.safe_load((micro / "params.yaml").read_text())["prompt_knockouts"]["neurons_per_layer"]
+    counts = yaml.safe_load((micro / "stages/bag/params.yaml").read_text())["prompt_knockouts"]["neurons_per_layer"]
     bags = set(members.filter(pl.col("membership") != "label").select("operator", "membership").rows())
     evaluated = written(micro, name, "pairs").filter(split="evaluation").select("operator", "pair").rows()
     expected = {(*bag, pair, arm, k) for bag in bags for o, pair in evaluated if o == bag[0] for arm in ARMS for k in counts}

@@ -1,18 +1,18 @@
 """Claims: every statement is judged by its own query, and what cannot be measured is said to be so."""
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
 import pytest
-import yaml
 
 from stages.claims import claims
 from stages.lib.sql.database import Database, connect
 from tests.conftest import run_in
-from tests.micro import ROOT
 
-LISTED = yaml.safe_load((ROOT / "stages/lib/claims.yaml").read_text())
+LISTED = claims.listed()
+KEYS = {"claim", "source", "statement", "published"}  # of every statement
 VERDICTS = {"reproduced", "not reproduced", "not testable here"}
 
 
@@ -52,14 +52,17 @@ def test_two_rows_of_one_operator_are_a_mistake():
 def test_every_statement_has_a_place_a_model_and_a_query_or_a_reason():
     assert len({one["claim"] for one in LISTED}) == len(LISTED)
     for one in LISTED:
-        assert (
-            {"claim", "source", "statement", "published"}
-            <= one.keys()
-            <= {"claim", "source", "statement", "published", "needs", "query", "why"}
-        )
+        assert KEYS <= one.keys() <= {*KEYS, "needs", "query", "why"}
         assert ("query" in one) != ("why" in one)
         assert one["source"].split(", ")[0] in ("heuristics", "mediation")
         assert one["published"].keys() <= {"of", "all", "add", "subtract", "multiply", "divide"}
+
+
+def test_every_chapters_statements_are_listed_and_every_key_is_explained():
+    files = sorted(claims.STAGES.glob("*/claims.yaml"))
+    assert sum(file.read_text().count("\n- claim: ") for file in files) == len(LISTED) > len(files) > 1
+    explained = re.findall(r"^\| (\w+) \|", (claims.STAGES / "claims/README.md").read_text(), re.MULTILINE)
+    assert explained == ["key", "claim", "source", "statement", "published", "query", "needs", "why"]
 
 
 def test_a_query_asks_the_tables_for_what_the_claim_says(micro: Path):

@@ -60,6 +60,8 @@ def project(
         valid = RESULTS[operator] >= 0
         cells.append(frame(operator=operator, op1=OP1[valid], op2=OP2[valid], result=RESULTS[operator][valid]))
         catalogue += [(operator, h.name, h.kind, h.quantity, h.predicate, True) for h in map(parse, names)]
+    for chapter in ("corpus", "heuristics"):
+        (folder / "data" / chapter).mkdir()
     pl.concat(cells).write_parquet(folder / "data/corpus/cells.parquet")
     columns = ["operator", "heuristic", "kind", "quantity", "predicate", "usable"]
     pl.DataFrame(catalogue, schema=columns, orient="row").write_parquet(folder / "data/heuristics/heuristics.parquet")

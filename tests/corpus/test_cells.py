@@ -3,19 +3,18 @@
 from collections import Counter
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.lib.sql.database import Database
-from tests.micro import ROOT
+from tests.micro import ROOT, SHIPPED
 
 CALCULATE = {"add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b, "divide": lambda a, b: a // b}
 NO_TABLES = Database({})
 
 
 def query(stage: str, **values) -> list[tuple]:
-    return NO_TABLES.sql((ROOT / f"stages/{stage}.sql").read_text(), **values).fetchall()
+    return NO_TABLES.sql((ROOT / f"stages/corpus/{stage}.sql").read_text(), **values).fetchall()
 
 
 def brute_force(largest_operand: int, largest_answer: int) -> set[tuple]:
@@ -37,8 +36,7 @@ def test_the_grid_is_every_cell_and_no_other(largest_operand: int, largest_answe
 
 
 def test_the_studys_grid_has_its_published_size():
-    cells = yaml.safe_load((ROOT / "params.yaml").read_text())["cells"]
-    rows = query("cells", **cells)
+    rows = query("cells", **SHIPPED["cells"])
     assert Counter(row[0] for row in rows) == {"add": 90_000, "subtract": 45_150, "multiply": 5_784, "divide": 89_401}
     held_out = sum(row[4] == "held-out" for row in rows)
     assert held_out / len(rows) == pytest.approx(0.1, abs=0.005)

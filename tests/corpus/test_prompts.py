@@ -5,22 +5,20 @@ import re
 import numpy as np
 import polars as pl
 import pytest
-import yaml
 
 from stages.corpus.prompts import CALCULATE, NUMBER_WORDS, Corpus
 from stages.corpus.settings import Tasks
 from stages.lib.core.settings import check
 from stages.lib.sql.database import Database
-from tests.micro import ROOT
+from tests.micro import ROOT, SHIPPED
 
-PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
-TASKS = check(Tasks, PARAMS["tasks"])
+TASKS = check(Tasks, SHIPPED["tasks"])
 SYMBOLS = {words.symbol: name for name, words in TASKS.operators.items()}
 
 
 @pytest.fixture(scope="module")
 def tables() -> tuple[pl.DataFrame, pl.DataFrame]:
-    return tuple(Database({}).sql((ROOT / f"stages/{s}.sql").read_text(), **PARAMS[s]).pl() for s in ("cells", "facts"))  # type: ignore[return-value]
+    return tuple(Database({}).sql((ROOT / f"stages/corpus/{s}.sql").read_text(), **SHIPPED[s]).pl() for s in ("cells", "facts"))  # type: ignore[return-value]
 
 
 def corpus(tables: tuple[pl.DataFrame, pl.DataFrame], split: str | None) -> Corpus:

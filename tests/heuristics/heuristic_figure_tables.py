@@ -79,10 +79,11 @@ def calibration() -> Tables:
 
 def write(folder: Path, subject: Tables, chosen: Tables) -> None:
     """The project's folder as the stages find it."""
-    (folder / "data/s/store/activations").mkdir(parents=True)
+    for chapter in ("corpus", "heuristics", "s/heuristics", "s/store/activations"):
+        (folder / "data" / chapter).mkdir(parents=True)
     (folder / "params.yaml").write_text(yaml.safe_dump({"portraits": PORTRAITS}))
     for name, table in (subject | chosen).items():
-        table.write_parquet(folder / "data" / ("s" if name in subject else "") / f"{name}.parquet")
+        table.write_parquet(folder / "data" / ("s" if name in subject else "") / "heuristics" / f"{name}.parquet")
     cells = [{"operator": o, "op1": a, "op2": b, "result": r} for o in OPERATORS for (a, b), r in np.ndenumerate(results(o)) if r >= 0]
     made("cells", cells).write_parquet(folder / "data/corpus/cells.parquet")
     catalogue = [{"operator": "add", "heuristic": "op1 in 3..8", "predicate": "op1 between 3 and 8"}]

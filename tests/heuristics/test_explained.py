@@ -155,14 +155,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("explained")
     data, (maps, votes) = folder / "data/s", planted()
     cells = []
+    for chapter in ("corpus", "heuristics", "s/heuristics"):
+        (folder / "data" / chapter).mkdir(parents=True)
     for operator, results in RESULTS.items():
         answered = np.where((results >= 0) & (results <= LIMIT), results, -1)
-        write_store(data / f"activations/{operator}.h5", operator, np.stack([maps[name] for name in NEURONS]), answered)
+        write_store(data / f"store/activations/{operator}.h5", operator, np.stack([maps[name] for name in NEURONS]), answered)
         of = results >= 0
         columns = {"op1": OP1[of], "op2": OP2[of], "result": results[of], "split": split()[of]}
         cells.append(pl.DataFrame(columns).with_columns(pl.lit(operator).alias("operator"), pl.col("op1", "op2").cast(pl.Int16)))
     pl.concat(cells).sample(fraction=1, shuffle=True, seed=0).write_parquet(folder / "data/corpus/cells.parquet")
-    with writing(data / "value_logits.h5") as file:
+    with writing(data / "store/value_logits.h5") as file:
         LayerWriter(file, [1], {"neuron": len(NEURONS), "number": LIMIT + 1}, "float32", (4, 61), {}).write(1, 0, votes)
     mine = {"operator": ["add", "subtract"], "heuristic": "mine", "kind": "custom", "quantity": "custom", "predicate": "op1 * op2 % 2 = 0"}
     pl.DataFrame(mine).write_parquet(folder / "data/heuristics/heuristics.parquet")
@@ -171,7 +173,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for operator in RESULTS for neuron, names in LABELS.items() for name in names for side in ("top", "bottom")
     ]  # fmt: skip
     names = ["subject", "operator", "layer", "neuron", "heuristic", "quantity", "side"]
-    pl.DataFrame(rows, schema=names, orient="row").write_parquet(data / "labels.parquet")
+    pl.DataFrame(rows, schema=names, orient="row").write_parquet(data / "heuristics/labels.parquet")
     run(folder, 1, {"neurons_at_once": 3, "components": 4})
     return folder
 
@@ -286,7 +288,7 @@ def test_spectra_are_numpys_strongest(project: Path):
 
 
 def test_tables_are_as_documented_and_the_same_for_any_threads_and_blocks(project: Path):
-    paths = {name: project / f"data/s/{name}.parquet" for name in ("explained", "spectra")}
+    paths = {name: project / f"data/s/heuristics/{name}.parquet" for name in ("explained", "spectra")}
     before = {name: path.read_bytes() for name, path in paths.items()}
     database = Database({name: [path] for name, path in paths.items()}, threads=1)
     for name in paths:

@@ -40,7 +40,7 @@ def test_figures_are_written_the_same_bytes_twice(tmp_path: Path, monkeypatch: p
         calibration_figure.main()
 
     written = written_twice(both, lambda folder: tables.write(folder, MADE, CHOSEN), tmp_path, monkeypatch)
-    assert written == pictures("s/heuristic_figures", NAMES) | pictures("calibration", ["grades", "kinds", "noise"])
+    assert written == pictures("s/heuristics/figures", NAMES) | pictures("heuristics/calibration", ["grades", "kinds", "noise"])
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
@@ -79,7 +79,7 @@ def test_best_and_median_of_each_kind_are_drawn_from_the_stores(study: Study):
 
 def test_prompts_without_answer_stay_grey_and_lowest_values_are_told(study: Study):
     row = next(row for row in MADE["labels"].iter_rows(named=True) if row["side"] == "bottom") | {"operator": "subtract"}
-    example = figures.Portrayer(Path("data"), "s", "subtract", 3).example(row, "best")
+    example = figures.Portrayer("s", "subtract", 3).example(row, "best")
     assert "(lowest values)" in example.text
     np.testing.assert_array_equal(np.isnan(example.values), OP1 < OP2)
     np.testing.assert_array_equal(example.members, (OP1 >= OP2) & (OP1 <= 9))

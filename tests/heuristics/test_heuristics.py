@@ -14,9 +14,9 @@ from stages.lib.core.settings import ParamsError, check
 from stages.lib.heuristics.grid import Heuristics
 from stages.lib.heuristics.names import FORMS, HeuristicError, parse
 from stages.lib.sql.database import Database
-from tests.micro import ROOT
+from tests.micro import SHIPPED
 
-SETTINGS = yaml.safe_load((ROOT / "params.yaml").read_text())["heuristics"]
+SETTINGS = SHIPPED["heuristics"]
 GRIDS = check(Heuristics, SETTINGS).grids
 Cell = tuple[int, int, int]
 number = st.integers(0, 400)
@@ -118,9 +118,10 @@ def test_the_table_counts_its_cells(micro: Path):
 
 def project(folder: Path, monkeypatch: pytest.MonkeyPatch, custom: dict[str, str]) -> None:
     monkeypatch.chdir(folder)
-    settings = yaml.safe_load(Path("params.yaml").read_text())
+    file = Path("stages/heuristics/params.yaml")
+    settings = yaml.safe_load(file.read_text())
     settings["heuristics"]["custom"] = custom
-    Path("params.yaml").write_text(yaml.safe_dump(settings))
+    file.write_text(yaml.safe_dump(settings))
 
 
 def test_a_heuristic_of_ones_own_is_one_predicate(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):

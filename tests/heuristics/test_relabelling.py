@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stages.heuristics.null.p_values import judged
-from stages.heuristics.null.relabelled import null, permutations
+from stages.heuristics.null.p_values import candidates, judged
+from stages.heuristics.null.relabelled import Neuron, permutations
 from stages.heuristics.settings import Nulls
-from stages.lib.heuristics.answer_sets import AnswerSets
+from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.square import Square
 from stages.lib.sql.database import Database
 from stages.lib.store import LayerStore, LayerWriter, writing
@@ -74,7 +74,7 @@ def test_the_null_is_that_of_permuting_and_sorting(square: Square):
     activations = random.normal(size=(SIZE, SIZE)).astype(np.float32)
     logits = random.normal(size=2 * SIZE).astype(np.float32)
     rows, columns = permutations(square, 6, seed=1)
-    found = null(square, activations, logits, rows, columns, SETS)
+    found = Neuron(square, activations, logits, SETS).null((rows, columns))
     of = np.array([satisfied(square, name) for name in names(square)])
     share = of.mean(1)
     split = len(square.operands.names)
@@ -88,6 +88,23 @@ def test_the_null_is_that_of_permuting_and_sorting(square: Square):
     assert (columns[0] == np.arange(SIZE)).all()
 
 
+def test_sets_of_results_are_found_again_under_every_relabelling(square: Square):
+    """Where three results have almost all of the first cells, with the true labels and with others."""
+    if square.operator not in SETS.operators:
+        return
+    random = np.random.default_rng(4)
+    activations = random.random((SIZE, SIZE), np.float32).round(1)  # many ties
+    logits = random.random(2 * SIZE, np.float32) + 10 * np.isin(np.arange(2 * SIZE), [0, 2, 5])
+    rows, columns = permutations(square, 20, seed=1)
+    found = Neuron(square, activations, logits.astype(np.float32), SETS).null((rows, columns)).corrected[:, 0, -1]
+    wanted = []
+    for row, column in zip(rows, columns, strict=True):
+        of = find(activations[row[square.op1], column[square.op2]] * logits[square.results].astype(np.float32), square.results, SETS)
+        wanted.append((of.score - of.share) / (1 - of.share) if of else 0)
+    np.testing.assert_allclose(found, wanted, atol=0.02)  # but for ties at the last place
+    assert min(wanted) > 0.1
+
+
 def test_relabelling_stays_on_operands_that_cells_have(square: Square):
     rows, columns = permutations(square, 20, seed=0)
     for labels, used in ((rows, np.unique(square.op1)), (columns, np.unique(square.op2))):
@@ -96,7 +113,7 @@ def test_relabelling_stays_on_operands_that_cells_have(square: Square):
     assert len({tuple(draw) for draw in rows}) == 21
 
 
-def candidates(square: Square, activations: np.ndarray, logits: np.ndarray | None = None) -> pl.DataFrame:
+def called(square: Square, activations: np.ndarray, logits: np.ndarray | None = None) -> pl.DataFrame:
     votes = np.zeros(2 * SIZE, np.float32) if logits is None else logits
     found = judged(square, activations.astype(np.float32), votes, permutations(square, 100, 0), SETTINGS, SETS)
     return pl.DataFrame(found.candidates)
@@ -106,7 +123,7 @@ def test_a_planted_heuristic_is_called(square: Square):
     op1, op2 = np.indices((SIZE, SIZE))
     noise = np.random.default_rng(0).random((SIZE, SIZE)) / 10
     for name, holds in (("op1 mod 2 = 0", op1 % 2 == 0), ("op2 in 10..19", (op2 >= 10) & (op2 < 20))):
-        [row] = candidates(square, holds + noise).filter(heuristic=name, side="top").rows(named=True)
+        [row] = called(square, holds + noise).filter(heuristic=name, side="top").rows(named=True)
         assert 1 / 101 <= row["p_value"] <= row["p_family"] <= 0.03
         assert row["draws"] == 100
         assert row["null_corrected"] < 0.3
@@ -118,17 +135,28 @@ def test_what_depends_on_operands_but_not_on_their_numbers_is_not_called(square:
     best = []
     for _ in range(60):
         activations = random.normal(size=(SIZE, 1)) + random.normal(size=(1, SIZE)) + random.normal(size=(SIZE, SIZE)) / 2
-        found = candidates(square, activations, random.normal(size=2 * SIZE).astype(np.float32))
+        found = called(square, activations, random.normal(size=2 * SIZE).astype(np.float32))
         best.append(found["p_family"].min() if len(found) else 1)
     assert (np.array(best) <= 0.05).mean() <= 0.15  # 3 expected of 60; 10 or more have a chance below one in a thousand
     assert len(set(best)) > 1
 
 
+def test_p_values_of_neurons_that_know_nothing_are_uniform(square: Square):
+    """That of a neuron's best z, over all heuristics and both sides; functions of op1, op2 and both with random values."""
+    random, labels, p_values = np.random.default_rng(6), permutations(square, 39, 0), []
+    for _ in range(150):
+        activations = random.normal(size=(SIZE, 1)) + random.normal(size=(1, SIZE)) + random.normal(size=(SIZE, SIZE)) / 2
+        neuron = Neuron(square, activations.astype(np.float32), random.normal(size=2 * SIZE).astype(np.float32), SETS)
+        p_values.append(candidates(square, neuron.null(labels), -np.inf)["p_family"].min())
+    reached = [(np.array(p_values) <= u).mean() - u for u in np.arange(1, 41) / 40]
+    assert np.abs(reached).max() < 1.63 / np.sqrt(150)  # Kolmogorov and Smirnov: one in a hundred is larger
+
+
 def test_ties_say_nothing_about_the_numbers(square: Square):
     """A dead neuron is nobody's, and one that only knows op2 is not said to know op1, though ties come in the order of op1."""
-    assert len(candidates(square, np.zeros((SIZE, SIZE)))) == 0
+    assert len(called(square, np.zeros((SIZE, SIZE)))) == 0
     _, op2 = np.indices((SIZE, SIZE))
-    found = candidates(square, (op2 >= 10) & (op2 < 20)).filter(pl.col("p_family") <= 0.05)
+    found = called(square, (op2 >= 10) & (op2 < 20)).filter(pl.col("p_family") <= 0.05)
     assert "op2 in 10..19" in found["heuristic"].to_list()
     assert "op1 in 0..9" not in found["heuristic"].to_list()
 

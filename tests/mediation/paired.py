@@ -17,9 +17,8 @@ from stages.lib.core import settings as sections
 from stages.lib.model import tokenizer as tokenizers
 from stages.lib.sql.database import Database
 from stages.mediation import mediation_pairs
-from tests.micro import ROOT, merged
+from tests.micro import ROOT, SHIPPED, merged
 
-PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
 CELLS = {"largest_operand": 40, "largest_answer": 99, "held_out_percent": 10, "seed": 0}
 MEDIATION: dict[str, Any] = {
     "pairs_per_template": {"arithmetic": 6, "number_words": 5, "three_operands": 4, "retrieval": 7, "factual": 8},
@@ -32,14 +31,14 @@ MEDIATION: dict[str, Any] = {
     "tables": {},
 }
 SHOTS = {"shots": {"arithmetic": 2, "number_words": 1, "three_operands": 2}}
-TASKS = sections.check(Tasks, PARAMS["tasks"])
+TASKS = sections.check(Tasks, SHIPPED["tasks"])
 READ = {word: number for number, word in enumerate(NUMBER_WORDS)} | {str(number): number for number in range(1000)}
 
 
 @cache
 def tables() -> dict[str, pl.DataFrame]:
-    settings = {"cells": CELLS, "facts": PARAMS["facts"]}
-    return {name: Database({}).sql((ROOT / f"stages/{name}.sql").read_text(), **of).pl() for name, of in settings.items()}
+    settings = {"cells": CELLS, "facts": SHIPPED["facts"]}
+    return {name: Database({}).sql((ROOT / f"stages/corpus/{name}.sql").read_text(), **of).pl() for name, of in settings.items()}
 
 
 @cache
@@ -63,8 +62,8 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
 
 def project(folder: Path, kind: str, **changes: Any) -> Path:
     """A folder in which the stage runs: settings, tables, and the tokenizer of the subject `s`."""
-    subject = {k: v for k, v in PARAMS["subjects"]["abacus"].items() if k != "<<"} | {"source": "model"} | changes.pop("subject", {})
-    settings = {"subjects": {"s": subject}, "tasks": merged(PARAMS["tasks"], changes.pop("tasks", {}))}
+    subject = {k: v for k, v in SHIPPED["subjects"]["abacus"].items() if k != "<<"} | {"source": "model"} | changes.pop("subject", {})
+    settings = {"subjects": {"s": subject}, "tasks": merged(SHIPPED["tasks"], changes.pop("tasks", {}))}
     (folder / "data").mkdir(parents=True)
     (folder / "params.yaml").write_text(yaml.safe_dump(settings | {"mediation": MEDIATION | changes}, sort_keys=False))
     for name, table in tables().items():

@@ -1,5 +1,6 @@
 """The report page of the micro project, and a real Chromium that looks at it."""
 
+import os
 import shutil
 import sys
 import time
@@ -35,14 +36,16 @@ WAIT = 30  # seconds, for a busy machine
 def project(micro: Path, folder: Path, **settings: Any) -> Path:
     """The micro project's data and figures behind links, with the code under test, so that the report's stages write into `folder`."""
     for name in ("data", "reports"):
-        (folder / name).mkdir(parents=True)
-        for path in (micro / name).iterdir():
-            if path.name not in {"report", "index.html"}:
-                (folder / name / path.name).symlink_to(path)
-    (folder / "stages").symlink_to(ROOT / "stages")
-    params = yaml.safe_load((micro / "params.yaml").read_text())
-    (folder / "params.yaml").write_text(yaml.safe_dump(params | {"report": SETTINGS | settings}, sort_keys=False))
+        _linked(micro / name, folder / name, {"report", "index.html", "study.html"})
+    _linked(ROOT / "stages", folder / "stages", {"params.yaml", "__pycache__"})
+    (folder / "params.yaml").symlink_to((micro / "params.yaml").absolute())
+    (folder / "stages/report/params.yaml").write_text(yaml.safe_dump({"report": SETTINGS | settings}, sort_keys=False))
     return folder
+
+
+def _linked(source: Path, target: Path, left_out: set[str]) -> None:
+    """Makes the folders of `source`, with a link to each file but those of these names, at `target`."""
+    shutil.copytree(source.absolute(), target, ignore=shutil.ignore_patterns(*left_out), copy_function=os.symlink)
 
 
 def subjects(folder: Path) -> list[str]:
@@ -50,11 +53,11 @@ def subjects(folder: Path) -> list[str]:
 
 
 def build(folder: Path) -> Path:
-    """Runs the report's stages; the page."""
+    """Runs the report's stages; the page of all subjects."""
     for name in subjects(folder):
         run_in(folder, sys.executable, "-m", "stages.report.subject", name)
     run_in(folder, sys.executable, "-m", "stages.report.index")
-    return folder / "reports/index.html"
+    return folder / "reports/study.html"
 
 
 class Reader:
@@ -127,7 +130,9 @@ def reading(page: Path, profile: Path) -> Iterator[Reader]:
 
 
 def table(page: Path, subject: str, name: str) -> pl.DataFrame:
-    return pl.read_parquet(page.parents[1] / "data" / subject / f"{name}.parquet")
+    """A subject's own table, whichever chapter's."""
+    [path] = (page.parents[1] / "data" / subject).glob(f"*/{name}.parquet")
+    return pl.read_parquet(path)
 
 
 def tells(cell: str, value: Any) -> bool:

@@ -1,7 +1,9 @@
-"""What the report shows: the rows and pictures that contents.yaml asks for, small maps of neurons, and a bounded page."""
+"""What the report shows: the rows and pictures that each chapter asks for, small maps of neurons, and a bounded page."""
 
 import base64
 import json
+import re
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,17 @@ import duckdb
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 
 from stages.lib.core.settings import ParamsError, check
+from stages.lib.core.words import CHAPTERS
 from stages.lib.dictionary import tables
-from stages.lib.sql.database import connect
+from stages.lib.sql.database import Database, connect
 from stages.report.page.contents import Item, Rows, contents
 from stages.report.page.html import bounded
-from stages.report.page.rows import ContentsError, ask, database, packed, query
+from stages.report.page.rows import ContentsError, ask, database, packed, places, query
 from stages.report.settings import Report
+from stages.report.subject import NEEDED
 from tests.conftest import run_in
 from tests.declared import stages
 from tests.micro import ROOT
@@ -44,7 +49,17 @@ def payload(built: Path, subject: str, name: str) -> Any:
 
 def test_equal_inputs_give_equal_bytes(built: Path, micro: Path, tmp_path: Path):
     again = build(project(micro, tmp_path / "again"))
-    assert again.read_bytes() == (built / "reports/index.html").read_bytes()
+    assert again.read_bytes() == (built / "reports/study.html").read_bytes()
+
+
+def test_the_page_of_one_subject_has_nothing_of_another(built: Path, micro: Path, tmp_path: Path):
+    folder = project(micro, tmp_path / "one")
+    shutil.copytree(built / "data/report", folder / "data/report")
+    run_in(folder, "python", "-m", "stages.report.index", "planted")
+    assert [path.name for path in (folder / "reports").glob("*.html")] == ["index.html"]
+    one, every = (page.read_text() for page in (folder / "reports/index.html", built / "reports/study.html"))
+    subjects = {page: set(re.findall(r'data-payload="([^/"]+)/', page)) - {"shared"} for page in (one, every)}
+    assert subjects[one] == {"planted"} < subjects[every]
 
 
 def test_ids_are_unique_and_say_what_they_lead_to():
@@ -52,11 +67,18 @@ def test_ids_are_unique_and_say_what_they_lead_to():
     assert len(ids) == len(set(ids)) == len(CONTENTS.sections) + sum(len(part.items) for part in CONTENTS.sections)
 
 
+def test_sections_are_those_of_the_chapters_in_the_order_of_the_data():
+    files = {file.parent.name: yaml.safe_load(file.read_text()) for file in (ROOT / "stages").glob("*/page.yaml")}
+    assert files.keys() <= set(CHAPTERS)
+    assert [part.id for part in CONTENTS.sections] == [part["id"] for chapter in CHAPTERS for part in files.get(chapter, [])]
+
+
 def test_every_figure_that_is_declared_is_drawn(micro: Path):
     for item in ITEMS.values():
         for picture in item.figures:
             path = micro / "reports" / picture.path.format(subject="abacus", operator="add")
-            assert path.with_suffix(".svg").exists() or not path.parent.exists(), f"{item.id}: {path}"
+            assert path.with_suffix(".svg").exists(), f"{item.id}: {path}"
+            assert path.with_suffix(".png").exists(), f"{item.id}: {path}"
 
 
 @pytest.mark.parametrize(
@@ -73,21 +95,29 @@ def test_an_item_only_names_columns_that_its_table_has(item: Item):
     assert set(item.shares) <= set(shown.columns)
 
 
-def test_rows_are_the_tables_first_of_each_operator_by_the_items_order(tmp_path: Path):
+def put(table: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Database:
+    """What the report's stages see of a project in which the subject s has this table, called effects, and no other."""
+    (folder / "data/s/neurons").mkdir(parents=True)
+    table.write_parquet(folder / "data/s/neurons/effects.parquet")
+    monkeypatch.chdir(folder)
+    assert places(["effects", "absent"], "s") == {"effects": "data/s/neurons/effects.parquet"}
+    return database(["effects", "absent"], "s")
+
+
+def test_rows_are_the_tables_first_of_each_operator_by_the_items_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(0)
     table = pl.DataFrame({"subject": "s", "operator": ["add"] * 50 + ["divide"] * 3, "neuron": range(53), "effect": rng.integers(0, 9, 53)})
-    table.sample(fraction=1, shuffle=True, seed=1).write_parquet(tmp_path / "effects.parquet")
+    of = put(table.sample(fraction=1, shuffle=True, seed=1), monkeypatch, tmp_path)
     wanted = Rows.model_validate({"title": "t", "table": "effects", "where": "effect > 1", "sort": "effect desc"})
-    found, counts = ask(wanted, database(tmp_path, ["effects", "absent"]), "s", 5)
+    found, counts = ask(wanted, of, "s", 5)
     kept = table.drop("subject").filter(pl.col("effect") > 1)
     first = [part.sort("effect", "operator", "neuron", descending=[True, False, False]).head(5) for part in kept.partition_by("operator")]
     assert found.equals(pl.concat(first).sort("effect", "operator", "neuron", descending=[True, False, False]))
     assert counts == {name: kept.filter(operator=name).height for name in ("add", "divide")}
 
 
-def test_an_absent_table_is_none_and_a_wrong_column_is_named(tmp_path: Path):
-    pl.DataFrame({"subject": ["s"], "effect": [1.0]}).write_parquet(tmp_path / "effects.parquet")
-    of = database(tmp_path, ["effects", "absent"])
+def test_an_absent_table_is_none_and_a_wrong_column_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    of = put(pl.DataFrame({"subject": ["s"], "effect": [1.0]}), monkeypatch, tmp_path)
     assert ask(Rows(title="t", table="absent"), of, "s", 9) is None
     assert ask(Rows.model_validate({"title": "t", "table": "effects", "with": ["absent"]}), of, "s", 9) is None
     with pytest.raises(ContentsError, match=r"(?s)'Wrong'.*efect"):
@@ -103,7 +133,7 @@ def test_values_are_packed_as_json_with_four_digits():
 
 
 def test_the_page_is_bounded_and_says_what_to_lower(built: Path, micro: Path, tmp_path: Path):
-    size = (built / "reports/index.html").stat().st_size
+    size = (built / "reports/study.html").stat().st_size
     assert size < SETTINGS["largest_mib"] * 2**20
     with pytest.raises(ParamsError, match=r"more than report.largest_mib = 0.001.*neurons_drawn.*abacus/maps 0\.0"):
         bounded("x" * 1100, settings(largest_mib=0.001), {"abacus/maps": "x" * 1000})
@@ -112,7 +142,7 @@ def test_the_page_is_bounded_and_says_what_to_lower(built: Path, micro: Path, tm
     failed = run_in(folder, "python", "-m", "stages.report.index", check=False)
     assert failed.returncode == 1
     assert "report.largest_mib = 0.01" in failed.stderr
-    assert not (folder / "reports/index.html").exists()
+    assert not (folder / "reports/study.html").exists()
 
 
 def test_fewer_rows_neurons_and_maps_are_what_the_settings_say(micro: Path, tmp_path: Path):
@@ -150,15 +180,17 @@ def test_queries_on_the_page_can_be_asked_in_the_console(built: Path, micro: Pat
 
 
 def test_dvc_yaml_declares_what_the_page_reads():
-    made = {Path(out if isinstance(out, str) else next(iter(out))) for entry in stages().values() for out in entry.get("outs", [])}
+    made = {out if isinstance(out, str) else next(iter(out)) for entry in stages().values() for out in entry.get("outs", [])}
     known = tables(ROOT / "stages")
-    own = {f"data/${{key}}/{name}.parquet" for name in [*CONTENTS.tables(shared=False), "labels", "neuron_effects", "neuron_variances"]}
-    shared = {f"data/{name}.parquet" for name in CONTENTS.tables(shared=True)}
-    texts = {f"stages/{known[item.table].stage}" for item in ITEMS.values() if item.table in known}
-    for stage, files, is_shared in (("report_data", own, False), ("report", shared, True)):
+    own, shared = ([*CONTENTS.tables(shared=which), *(() if which else NEEDED)] for which in (False, True))
+    texts = {str(known[item.table].path.relative_to(ROOT)) for item in ITEMS.values() if item.table in known}
+    for stage, names, subject in (("report/report_data", own, "${key}/"), ("report", shared, ""), ("report/study", shared, "")):
         deps = set(stages()[stage]["deps"])
-        assert {path for path in files if Path(path) in made} == {d for d in deps if d.endswith(".parquet")}
-        for pattern in CONTENTS.pictures(shared=is_shared):
+        files = {f"data/{subject}{known[name].path.parent.name}/{name}.parquet": name for name in names if name in known}
+        of_all = {f"data/{known[name].path.parent.name}/{name}" for file, name in files.items() if file not in made}
+        assert files.keys() & made == {d for d in deps if d.endswith(".parquet")}
+        assert of_all == {d for d in deps if "." not in d and re.match(r"data/(?!\$|report)", d)}, stage
+        for pattern in CONTENTS.pictures(shared=not subject):
             path = "reports/" + pattern.replace("{subject}", "${key}")
             assert any(path.startswith(d.removesuffix(".svg")) for d in deps if d.startswith("reports/")), f"{stage} does not list {path}"
-    assert {path.rsplit(".", 1)[0] for path in stages()["report"]["deps"] if path.endswith((".sql", ".py"))} >= texts
+        assert subject or deps >= texts, stage

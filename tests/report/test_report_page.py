@@ -77,7 +77,7 @@ def test_selectors_change_what_is_shown(reader: Reader, page: Path):
         shown = {row["operator"] for row in reader.rows("#spectra")}
         assert shown == ({operator} if operator else set(table(page, subject, "spectra")["operator"]))
         source = urllib.parse.unquote(reader.find("#probes img").get_attribute("src"))
-        assert source == "data:image/svg+xml," + (page.parent / subject / "circuit_figures/probes.svg").read_text()
+        assert source == "data:image/svg+xml," + (page.parent / subject / "circuit/figures/probes.svg").read_text()
         asked = [operator] if operator else params["subjects"][subject]["operators"]
         links = [link.get_attribute("href") for link in reader.driver.find_elements("css selector", "#neuron-maps figcaption a")]
         assert [Path(link).name for link in links] == [f"neurons_{o}.{kind}" for o in asked for kind in ("svg", "png")]
@@ -101,7 +101,7 @@ def test_a_table_of_a_later_stage_appears_once_it_is_there(reader: Reader, page:
     shutil.copytree(page.parents[1] / "data/report", folder / "data/report")
     setting = pl.read_parquet(micro / "data/heuristics/label_setting.parquet")
     (folder / "data/heuristics/label_setting.parquet").unlink()
-    later = Reader(reader.driver, folder / "reports/index.html")
+    later = Reader(reader.driver, folder / "reports/study.html")
     run_in(folder, "python", "-m", "stages.report.index")
     assert "There is no table label_setting" in later.open().text("#setting .rows")
     setting.write_parquet(folder / "data/heuristics/label_setting.parquet")
@@ -137,7 +137,7 @@ def test_the_browser_shows_the_picked_neuron(reader: Reader, page: Path):
 
 
 def activations(page: Path, subject: str, operator: str, at: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    store = LayerStore(page.parents[1] / "data" / subject / "activations" / f"{operator}.h5")
+    store = LayerStore(page.parents[1] / "data" / subject / "store/activations" / f"{operator}.h5")
     return widen(store.read(at["layer"], slice(at["neuron"], at["neuron"] + 1), slice(None)))[0], store.columns["result"] >= 0
 
 

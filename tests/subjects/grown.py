@@ -18,7 +18,7 @@ from stages.lib.heuristics.names import parse
 from stages.lib.model import checkpoint, tokenizer
 from stages.lib.sql.database import Database
 from stages.subjects import plant
-from tests.micro import ROOT, SETTINGS, merged
+from tests.micro import SETTINGS, SHIPPED, merged
 
 PLANTED: dict[str, Any] = {
     "copies": 3, "neurons": {"exact": 12, "partial": 6, "soft": 6, "mixture": 6, "noise": 20}, "noises": [0.1, 0.3, 0.5],
@@ -94,9 +94,9 @@ class Grown:
 
 def grow(folder: Path, largest_operand: int = 19, largest_answer: int = 99, **changes) -> Grown:
     """Runs the stage in a folder of its own."""
-    base = merged(yaml.safe_load((ROOT / "params.yaml").read_text()), SETTINGS)
+    base = merged(SHIPPED, SETTINGS)
     base["cells"] |= {"largest_operand": largest_operand, "largest_answer": largest_answer}
-    (folder / "data").mkdir(parents=True)
+    (folder / "data/corpus").mkdir(parents=True)
     (folder / "params.yaml").write_text(yaml.safe_dump(base | {"planted": merged(PLANTED, changes)}))
     operands = range(largest_operand + 1)
     cells = pl.DataFrame(

@@ -33,10 +33,10 @@ OUTPUTS = ("data/models/new", "data/new")
 def project(folder: Path, source: Path, **settings: Any) -> Path:
     """A folder in which the stage makes `new` from the model in `source`."""
     entry = changed({})["finetune"][TUNED] | SMALL | {"source": str(source), "precision": "float32", "threads": 1} | settings
-    (folder / "data").mkdir(parents=True)
+    (folder / "data/corpus").mkdir(parents=True)
     (folder / "params.yaml").write_text(yaml.safe_dump({"finetune": {"new": entry}, "tasks": TASKS.model_dump()}))
     for name, table in tables().items():
-        table.write_parquet(folder / f"data/{name}.parquet")
+        table.write_parquet(folder / f"data/corpus/{name}.parquet")
     return folder
 
 
@@ -68,7 +68,7 @@ def test_any_architecture_learns_and_its_source_stays(checkpoint_folder: Path, t
     folder = project(tmp_path / "project", checkpoint_folder)
     first = made(folder, monkeypatch)
     assert digests(checkpoint_folder) == before
-    log = pl.read_csv(folder / "data/new/finetune_log.csv")
+    log = pl.read_csv(folder / "data/new/subjects/finetune_log.csv")
     assert log.columns == ["step", "loss", "learning_rate", "train", "held_out"]
     assert log["step"].to_list() == [0, 10, 20, 30, 40]
     losses = log["loss"].to_list()
@@ -87,7 +87,7 @@ def test_weights_are_stored_as_in_the_source_and_are_those_of_the_log(dtype: tor
     tokenizer("signs").save_pretrained(tmp_path / "llama")
     folder = project(tmp_path / "project", tmp_path / "llama", precision="bfloat16", evaluation_prompts=200)
     made(folder, monkeypatch)
-    log = pl.read_csv(folder / "data/new/finetune_log.csv")
+    log = pl.read_csv(folder / "data/new/subjects/finetune_log.csv")
     model = AutoModelForCausalLM.from_pretrained(folder / "data/models/new", dtype="auto")
     assert model.dtype == dtype
     asked = prompts(examples(folder, monkeypatch).evaluation["train"])
@@ -185,7 +185,7 @@ def test_what_cannot_be_trained_is_named_before_any_work(tmp_path: Path, monkeyp
     monkeypatch.chdir(project(tmp_path / "project", tmp_path / "model", task="factual"))
     with pytest.raises(sections.ParamsError, match=r"finetune\.new: no answer to a prompt of factual is one token of .*model"):
         finetune.main("new")
-    with pytest.raises(sections.ParamsError, match=r"'old'; params.yaml has new"):
+    with pytest.raises(sections.ParamsError, match=r"'old'; stages/subjects/params.yaml has new"):
         finetune.main("old")
     assert not Path("data/models").exists()
 

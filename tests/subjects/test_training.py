@@ -16,14 +16,11 @@ from stages.lib.model import tokenizer
 from stages.subjects.settings import Train
 from stages.subjects.training import fresh, loop
 from tests.lib.terminals import Terminal
-from tests.micro import ROOT, SETTINGS, merged
+from tests.micro import SETTINGS, SHIPPED, merged
 
 
 def settings(**changes) -> Train:
-    import yaml
-
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text())["train"]
-    return check(Train, merged(merged(raw, SETTINGS["train"]), changes))
+    return check(Train, merged(merged(SHIPPED["train"], SETTINGS["train"]), changes))
 
 
 OWN = tokenizer.build(50, ["+ = ( )"])

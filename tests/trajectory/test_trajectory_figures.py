@@ -53,9 +53,9 @@ pytestmark = pytest.mark.usefixtures("close_figures")
 def write(folder: Path, tables: Tables) -> None:
     """A file for each point."""
     for name, table in tables.items():
-        (folder / "data" / name).mkdir(parents=True)
+        (folder / "data/trajectory" / name).mkdir(parents=True)
         for subject in MADE["trajectory"]["subject"].unique():
-            table.filter(subject=subject).write_parquet(folder / "data" / name / f"{subject}.parquet")
+            table.filter(subject=subject).write_parquet(folder / "data/trajectory" / name / f"{subject}.parquet")
 
 
 def panels(name: str, tables: Tables = MADE) -> dict[str, list[Axes]]:
@@ -89,16 +89,16 @@ def test_a_figure_of_each_kind_for_every_last_point_and_the_same_bytes_twice(tmp
     another = pl.col("step") < 1000
     runs = {name: table.with_columns(last=pl.when(another).then(pl.lit("early")).otherwise("last")) for name, table in MADE.items()}
     written = written_twice(figures.main, lambda folder: write(folder, runs), tmp_path, monkeypatch)
-    assert written == pictures("trajectory", [f"{last}_{name}" for last in ("early", "run") for name in FIGURES])
+    assert written == pictures("trajectory/figures", [f"{last}_{name}" for last in ("early", "run") for name in FIGURES])
 
 
 @pytest.mark.parametrize("folders", [[], list(MADE)])
 def test_without_points_there_is_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: list[str]):
     for name in folders:
-        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data/trajectory" / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     figures.main()
-    assert list(Path("reports").rglob("*")) == [Path("reports/trajectory/figures")]
+    assert sorted(Path("reports").rglob("*")) == [Path("reports/trajectory"), Path("reports/trajectory/figures")]
 
 
 def test_shares_and_accuracies_are_lines_over_steps():

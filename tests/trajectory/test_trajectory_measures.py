@@ -149,7 +149,7 @@ def test_one_seed_has_no_spread(standing: dict[str, pl.DataFrame], both: pl.Data
 
 
 def test_in_the_pipeline_the_last_point_is_what_it_shares_with_itself(micro: Path):
-    shown, kinds = (written(micro, name, "abacus") for name in ("trajectory", "trajectory_kinds"))
+    shown, kinds = (written(micro, name, "abacus") for name in ("trajectory/trajectory", "trajectory/trajectory_kinds"))
     assert set(shown.select("subject", "last", "step").rows()) == {("abacus", "abacus", 200)}
     assert shown["operator"].to_list() == ["add", "divide", "multiply", "subtract"]
     assert {*shown["shared_with_last"], *kinds["shared_with_last"]} <= {1, None}

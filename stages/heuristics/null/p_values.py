@@ -7,11 +7,13 @@ the catalogue (Westfall & Young 1993, single step).
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
+from numba import njit
 
-from stages.heuristics.null.relabelled import Null, Relabellings, null
+from stages.heuristics.null.relabelled import Neuron, Null, Relabellings
 from stages.heuristics.settings import Nulls
 from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.scores import Sets
@@ -35,40 +37,69 @@ def judged(square: Square, activations: np.ndarray, logits: np.ndarray, labels: 
     """Judges one neuron. activations: (op1, op2) of the square; logits: (number,); labels: relabellings, see permutations."""
     rows, columns = labels
     first = settings.first_draws + 1
-    found = null(square, activations, logits, rows[:first], columns[:first], sets)
+    neuron = Neuron(square, activations, logits, sets)
+    found = neuron.null((rows[:first], columns[:first]))
     best = bests(square, found)
-    candidates = _candidates(square, found, settings.smallest_corrected)
-    if len(candidates["z"]) and candidates["p_family"].min() <= settings.hopeless and first < len(rows):
-        found += null(square, activations, logits, rows[first:], columns[first:], sets)
-        candidates = _candidates(square, found, settings.smallest_corrected)
+    chosen = candidates(square, found, settings.smallest_corrected)
+    if len(chosen["z"]) and chosen["p_family"].min() <= settings.hopeless and first < len(rows):
+        found += neuron.null((rows[first:], columns[first:]))
+        chosen = candidates(square, found, settings.smallest_corrected)
     names = [*square.operands.names, *square.answers.names]
     if found.corrected.shape[2] > len(names):
         of_answers = find(activations.ravel()[square.cells] * logits[square.results], square.results, sets)
         names.append(of_answers.name if of_answers else "")
-    candidates["heuristic"] = np.array(names, object)[candidates.pop("number")]
+    chosen["heuristic"] = np.array(names, object)[chosen.pop("number")]
     as_large = found.correlations >= found.correlations[0]
-    return Judged(candidates, best, (float(found.correlations[0]), float(as_large.mean())))
+    return Judged(chosen, best, (float(found.correlations[0]), float(as_large.mean())))
 
 
-def _candidates(square: Square, found: Null, smallest: float) -> dict[str, np.ndarray]:
+def candidates(square: Square, found: Null, smallest: float) -> dict[str, np.ndarray]:
     """The heuristics clearly above chance, by number, side and what relabelling says of them."""
     scores = found.corrected
-    mean = scores.mean(0, dtype=np.float64)
-    unit = np.concatenate([units(group.sets, group.share) for group in (square.operands, square.answers)])
-    unit = np.append(unit, [UNIT_OF_ANSWER_SETS] * (scores.shape[2] - len(unit)))
-    largest = ((scores - mean) / unit).max((1, 2))
+    mean = _mean(scores)
+    unit = units(square)[: scores.shape[2]]
+    largest = _largest(scores, mean, unit)
     side, number = np.nonzero(scores[0] >= smallest)
     z = ((scores[0] - mean) / unit)[side, number]
     return {
         "number": number, "side": np.array(["top", "bottom"], object)[side], "corrected": scores[0, side, number],
         "null_corrected": mean[side, number],
-        "null_deviation": scores.std(0, dtype=np.float64)[side, number], "z": z,
+        "null_deviation": scores[:, side, number].std(0, dtype=np.float64), "z": z,
         "p_value": (scores[:, side, number] >= scores[0, side, number]).mean(0),
         "p_family": (largest[:, None] >= z - 1e-9).mean(0), "draws": np.full(len(z), len(scores) - 1),
     }  # fmt: skip
 
 
-def units(of: Sets, share: np.ndarray) -> np.ndarray:
+@njit(nogil=True, cache=True)
+def _mean(scores):
+    """Mean over draws, (2, heuristics) float64."""
+    total = np.zeros(scores.shape[1:])
+    for draw in range(len(scores)):
+        for side in range(2):
+            for number in range(scores.shape[2]):
+                total[side, number] += scores[draw, side, number]
+    return total / len(scores)
+
+
+@njit(nogil=True, cache=True)
+def _largest(scores, mean, unit):
+    """The largest z of each draw (draws,)."""
+    largest = np.full(len(scores), -np.inf)
+    for draw in range(len(scores)):
+        for side in range(2):
+            for number in range(scores.shape[2]):
+                largest[draw] = max(largest[draw], (scores[draw, side, number] - mean[side, number]) / unit[number])
+    return largest
+
+
+@lru_cache(maxsize=8)
+def units(square: Square) -> np.ndarray:
+    """What z is measured in, of operands' heuristics, answers' and a set of results."""
+    groups = square.operands, square.answers
+    return np.concatenate([*(deviations(group.sets, group.share) for group in groups), [UNIT_OF_ANSWER_SETS]])
+
+
+def deviations(of: Sets, share: np.ndarray) -> np.ndarray:
     """The deviation (sets,) of a score above chance if values came first, all cells of a value or none, at random.
 
     A set of s equal values, a share p of all cells, then scores p on average with variance p (1 - p) / s. Values of unequal

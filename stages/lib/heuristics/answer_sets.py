@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+from numba import njit
 from pydantic import Field
 
 from stages.lib.core.settings import Count, Section
 from stages.lib.core.words import Operator
-from stages.lib.heuristics.scores import answer_set, descending
+from stages.lib.heuristics.scores import descending
 
 
 class AnswerSets(Section):
@@ -31,13 +32,33 @@ class Found:
 def find(contributions: np.ndarray, results: np.ndarray, settings: AnswerSets) -> Found | None:
     """The set of a map's first cells, or None where it takes one result or too many. contributions, results: (cells,)."""
     sizes = np.bincount(results)
-    chosen = np.zeros(settings.results, np.int64)
     ordered = results[descending(contributions)]
-    number, score = answer_set(ordered, sizes, min(settings.first_cells, len(results)), settings.results, settings.covers, chosen)
-    share = sizes[chosen[:number]].sum() / len(results)
-    if number == 0 or share == 1:
+    chosen = covering(ordered[: settings.first_cells], len(sizes), settings.results, settings.covers)
+    share = sizes[chosen].sum() / len(results)
+    if len(chosen) == 0 or share == 1:
         return None
-    inside, scale = contributions[np.isin(results, chosen[:number])].mean(), np.sqrt(np.square(contributions, dtype=np.float64).mean())
+    score = np.isin(ordered[: sizes[chosen].sum()], chosen).mean()
+    inside, scale = contributions[np.isin(results, chosen)].mean(), np.sqrt(np.square(contributions, dtype=np.float64).mean())
     return Found(
-        f"result in {{{', '.join(map(str, sorted(chosen[:number])))}}}", float(score), float(share), float(inside / scale) if scale else 0.0
+        f"result in {{{', '.join(map(str, sorted(chosen)))}}}", float(score), float(share), float(inside / scale) if scale else 0.0
     )
+
+
+@njit(nogil=True, cache=True)
+def covering(first, results, most, covers):
+    """The fewest results that cover a share of a map's first cells: int64, none where one or more than `most` are needed.
+
+    first: the answers of these cells; results: their possible number; most: results allowed; covers: the share.
+    """
+    counts, chosen = np.zeros(results, np.int32), np.zeros(most, np.int64)
+    for result in first:
+        counts[result] += 1
+    reached, number = 0, 0
+    while number < most and reached < covers * len(first):
+        chosen[number] = np.argmax(counts)
+        reached += counts[chosen[number]]
+        counts[chosen[number]] = 0
+        number += 1
+    if number < 2 or reached < covers * len(first):
+        return chosen[:0]
+    return chosen[:number]

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-DIGIT = 11  # bits of a float32 sorted at once
-BUCKETS = 1 << DIGIT
+DIGIT, BUCKETS = 11, 1 << 11  # bits of a float32 sorted at once
 
 
 class Sets(NamedTuple):
@@ -46,7 +45,7 @@ def sets(satisfied: np.ndarray, quantities: Sequence[str], values: Mapping[str, 
         np.array([names.index(quantities[i]) if quantities[i] in values else len(names) for i in order], np.int32),
         sizes[order].astype(np.int32),
         np.cumsum([0, *map(len, members)]).astype(np.int32),
-        np.concatenate([np.zeros(0, np.int32), *members]).astype(np.int32),
+        np.concatenate([np.zeros(0, np.uint32), *members]).astype(np.uint32),
     )
     return made, order
 
@@ -80,24 +79,16 @@ def strengths(values, of):
 
 
 @njit(nogil=True, cache=True)
-def falling(bits):
-    """A number of 32 bits that is smaller the larger a float32 with these bits (int32) is; -0 is 0."""
-    if bits == np.int32(-0x80000000):
-        bits = np.int32(0)
-    rising = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
-    return np.uint32(~rising) ^ np.uint32(0x80000000)
-
-
-@njit(nogil=True, cache=True)
 def descending(values):
     """Which cell comes where, largest first, ties by number: float32 (cells,) to int32 (cells,). A radix sort, 11 bits at a time."""
     n = len(values)
-    bits = values.view(np.int32)
+    bits = values.view(np.uint32)
     keys, other_keys = np.empty(n, np.uint32), np.empty(n, np.uint32)
     order, other = np.empty(n, np.int32), np.empty(n, np.int32)
     starts = np.zeros((3, BUCKETS), np.int32)
     for cell in range(n):
-        key = falling(bits[cell])
+        size = bits[cell] & np.uint32(0x7FFFFFFF)
+        key = np.uint32(0x7FFFFFFF) + size if bits[cell] > size else np.uint32(0x7FFFFFFF) - size  # smaller the larger the value is
         keys[cell], order[cell] = key, cell
         for digit in range(3):
             starts[digit, (key >> np.uint32(DIGIT * digit)) & np.uint32(BUCKETS - 1)] += 1
@@ -124,52 +115,82 @@ def running_total(counts):
 
 @njit(nogil=True, cache=True)
 def hits(order, of, found):
-    """How many of each set's k cells are among the first k of the order (found[0]) and among the last k (found[1]).
+    """How many of each set's k cells are among the first k of the order (found[0]) and among the last k (found[1])."""
+    n = len(order)
+    ordered, places = np.empty(n, np.int32), np.empty(n, np.int32)
+    for quantity in range(len(of.values)):
+        values = of.values[quantity]
+        for i in range(n):
+            ordered[i] = values[order[i]]
+        hits_of_values(ordered, of, quantity, found)
+    for i in range(n):
+        places[order[i]] = i
+    hits_of_cells(places, of, found)
+
+
+@njit(nogil=True, cache=True)
+def hits_of_values(ordered, of, quantity, found):
+    """`hits` of the sets of one quantity's values. ordered: (cells,) its value in every cell, in the map's order.
 
     The last k are those that are not among the first n - k, so one walk along the order finds both.
     """
-    n, sets = len(order), len(of.k)
-    counts = np.zeros((len(of.values), of.largest + 1), np.int32)
-    place, top, bottom = 0, 0, sets - 1
-    while top < sets or bottom >= 0:
+    n, chosen = len(ordered), np.flatnonzero(of.quantity == quantity)
+    seen, other = np.zeros(of.largest + 1, np.uint32), np.zeros(of.largest + 1, np.uint32)
+    place, top, bottom = 0, 0, len(chosen) - 1
+    while top < len(chosen) or bottom >= 0:
         stop = n
-        if top < sets:
-            stop = min(stop, of.k[top])
+        if top < len(chosen):
+            stop = min(stop, of.k[chosen[top]])
         if bottom >= 0:
-            stop = min(stop, n - of.k[bottom])
-        for quantity in range(len(of.values)):
-            values, seen = of.values[quantity], counts[quantity]
-            for i in range(place, stop):
-                seen[values[order[i]]] += 1
+            stop = min(stop, n - of.k[chosen[bottom]])
+        count(ordered, place, stop, seen, other)
         place = stop
-        while top < sets and of.k[top] == stop:
-            found[0, top] = covered(of, top, counts)
+        while top < len(chosen) and of.k[chosen[top]] == stop:
+            found[0, chosen[top]] = covered(seen, members_of(of, chosen[top]))
             top += 1
-        while bottom >= 0 and n - of.k[bottom] == stop:
-            found[1, bottom] = of.k[bottom] - covered(of, bottom, counts)
+        while bottom >= 0 and n - of.k[chosen[bottom]] == stop:
+            found[1, chosen[bottom]] = of.k[chosen[bottom]] - covered(seen, members_of(of, chosen[bottom]))
             bottom -= 1
-    if sets and of.quantity.max() == len(of.values):
-        hits_of_cells(order, of, found)
 
 
 @njit(nogil=True, cache=True)
-def covered(of, number, counts):
-    """The cells counted so far that belong to a set of values."""
-    total = 0
-    if of.quantity[number] < len(counts):
-        seen = counts[of.quantity[number]]
-        for i in range(of.starts[number], of.starts[number + 1]):
-            total += seen[of.members[i]]
-    return total
+def count(ordered, place, stop, seen, other):
+    """Adds how often each value stands from place to stop to seen (values,). other: zeros.
+
+    Long parts are counted in two arrays in turn: quotients are equal so often that one counter would wait for itself.
+    """
+    if stop - place < len(seen):
+        for i in range(place, stop):
+            seen[ordered[i]] += np.uint32(1)
+        return
+    for i in range(place, stop - 1, 2):
+        seen[ordered[i]] += np.uint32(1)
+        other[ordered[i + 1]] += np.uint32(1)
+    seen[ordered[stop - 1]] += np.uint32((stop - place) % 2)
+    for value in range(len(seen)):
+        seen[value] += other[value]
+        other[value] = 0
 
 
 @njit(nogil=True, cache=True)
-def hits_of_cells(order, of, found):
-    """`hits` of the sets of cells."""
-    n = len(order)
-    places = np.empty(n, np.int32)
-    for i in range(n):
-        places[order[i]] = i
+def members_of(of, number):
+    """The values or cells that belong to one set."""
+    return of.members[of.starts[number] : of.starts[number + 1]]
+
+
+@njit(nogil=True, cache=True)
+def covered(seen, members):
+    """The cells seen that belong to a set of values. seen: (values,) uint32, how many cells have each."""
+    total = np.uint32(0)
+    for i in range(len(members)):  # unsigned of 32 bits throughout: three times as fast
+        total = np.uint32(total + seen[members[i]])
+    return np.int64(total)
+
+
+@njit(nogil=True, cache=True)
+def hits_of_cells(places, of, found):
+    """`hits` of the sets of cells. places: (cells,) where in the order each one is."""
+    n = len(places)
     for number in range(len(of.k)):
         if of.quantity[number] == len(of.values):
             k = of.k[number]
@@ -177,32 +198,3 @@ def hits_of_cells(order, of, found):
             for i in range(of.starts[number], of.starts[number + 1]):
                 found[0, number] += places[of.members[i]] < k
                 found[1, number] += places[of.members[i]] >= n - k
-
-
-@njit(nogil=True, cache=True)
-def answer_set(results, cells, first, most, covers, chosen):
-    """The fewest results that cover a share of a map's first cells (a multi-result heuristic): how many, and its score at the top.
-
-    results: the answers in the map's order; cells: (results,) how many cells have each answer; first: how many cells are looked at;
-    most: results allowed; covers: the share; chosen: filled with the results found. 0 where one or more than `most` are needed.
-    """
-    counts = np.zeros(len(cells), np.int32)
-    first = min(first, len(results))
-    for i in range(first):
-        counts[results[i]] += 1
-    reached, number = 0, 0
-    while number < most and reached < covers * first:
-        chosen[number] = np.argmax(counts)
-        reached += counts[chosen[number]]
-        counts[chosen[number]] = 0
-        number += 1
-    if number < 2 or reached < covers * first:
-        return 0, 0.0
-    k = 0
-    for result in chosen[:number]:
-        k += cells[result]
-    inside = 0
-    for i in range(k):
-        for result in chosen[:number]:
-            inside += results[i] == result
-    return number, inside / k

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -28,8 +29,9 @@ class Group:
 class Square:
     """The cells of a store: those of its prompts that have an answer, in order of op1, then op2.
 
-    shape: (op1, op2) of the square; cells: (cells,) which of its prompts; op1, op2, results: (cells,) int32; operands: heuristics scored
-    on activations; answers: heuristics of the result, scored on activation · value logit of the cell's answer.
+    shape: (op1, op2) of the square; cells: (cells,) which of its prompts; op1, op2, results: (cells,) int32; stretches: runs of cells
+    that are neighbours in a row, (stretches + 1, 3) uint32 of first cell, op1 and first op2, the last one the end; operands: heuristics
+    scored on activations; answers: heuristics of the result, scored on activation · value logit of the cell's answer.
     """
 
     def __init__(self, database: Database, catalogue: pl.DataFrame, activations: LayerStore):
@@ -40,12 +42,21 @@ class Square:
         self.cells = np.flatnonzero(results.ravel() >= 0)
         self.results = results.ravel()[self.cells].astype(np.int32)
         self.op1, self.op2 = (axis.ravel()[self.cells].astype(np.int32) for axis in np.indices(results.shape))
+        first = np.flatnonzero((np.diff(self.cells, prepend=-2) != 1) | (self.op2 == 0))
+        ends = np.array([[len(self.cells), 0, 0]])
+        self.stretches = np.concatenate([np.stack([first, self.op1[first], self.op2[first]], axis=1), ends]).astype(np.uint32)
         heuristics = listed(catalogue, self.operator)
         satisfied = members(database, self.operator, heuristics)[:, self._answerable(database)]
         some = satisfied.any(1) & ~satisfied.all(1)  # a subject that answers fewer cells may leave a heuristic none
         of_result = np.array([heuristic.quantity == "result" for heuristic in heuristics])
         self.operands = _group(heuristics, satisfied, np.flatnonzero(some & ~of_result), {"op1": self.op1, "op2": self.op2})
         self.answers = _group(heuristics, satisfied, np.flatnonzero(some & of_result), {"result": self.results})
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Which of its prompts cells get activations from when operands are relabelled: all pairs of theirs, in a random order."""
+        pairs = np.arange(self.shape[0] * self.shape[1], dtype=np.int32).reshape(self.shape)
+        return np.random.default_rng(0).permutation(pairs[np.ix_(np.unique(self.op1), np.unique(self.op2))].ravel())
 
     def _answerable(self, database: Database) -> np.ndarray:
         """Which of the table's cells, in order of op1, then op2, the store has an answer for."""

@@ -31,5 +31,6 @@ def load(folder: str | Path) -> PreTrainedTokenizerBase:
 def existing(folder: str | Path) -> Path:
     """The model folder, if it exists."""
     if not Path(folder).is_dir():
-        raise FileNotFoundError(f"no model folder at {folder}; train one with `dvc repro train`, or correct the subject in params.yaml")
+        way_out = "train one with `cd stages/subjects && dvc repro train`, or correct the subject in params.yaml"
+        raise FileNotFoundError(f"no model folder at {folder}; {way_out}")
     return Path(folder)

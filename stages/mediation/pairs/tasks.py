@@ -1,4 +1,4 @@
-"""The tasks of causal mediation, as groups of prompt pairs: those of params.yaml, and a user's own."""
+"""The tasks of causal mediation, as groups of prompt pairs: those of the section `tasks`, and a user's own."""
 
 from collections.abc import Callable, Collection, Iterator
 from itertools import product

@@ -1,4 +1,4 @@
-"""What the page shows, as contents.yaml and every chapter's page.yaml declare it, and which tables and pictures that takes."""
+"""What the page shows, as contents.yaml and each chapter's page.yaml declare it, and which tables and pictures that takes."""
 
 from collections.abc import Iterator
 from pathlib import Path

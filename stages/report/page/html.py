@@ -1,4 +1,4 @@
-"""Puts the page together: the template, its style and scripts, what contents.yaml declares, and the payloads."""
+"""Puts the page together: the template, its style and scripts, what it is declared to show, and the payloads."""
 
 import ast
 import re
@@ -45,8 +45,9 @@ def bounded(text: str, settings: Report, payloads: dict[str, str]) -> str:
     largest = sorted(payloads, key=lambda name: (-len(payloads[name]), name))[:3]
     parts = ", ".join(f"{name} {len(payloads[name]) / 2**20:.1f}" for name in largest)
     raise ParamsError(
-        f"params.yaml: the page would have {size:.1f} MiB, more than report.largest_mib = {settings.largest_mib:g}. Raise it, or lower "
-        f"report.neurons_drawn, map_side, detail_side, neurons_listed, rows or figure_quality. The largest parts, in MiB: {parts}"
+        f"stages/report/params.yaml: the page would have {size:.1f} MiB, more than report.largest_mib = {settings.largest_mib:g}. Raise "
+        f"it, or lower report.neurons_drawn, map_side, detail_side, neurons_listed, rows or figure_quality. The largest parts, in MiB: "
+        f"{parts}"
     )
 
 

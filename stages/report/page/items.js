@@ -12,10 +12,9 @@ function showItem(item, chosen, tables, figures) {
   if (!item.table) return pictures.length > 0;
   const table = tables[item.id];
   place.querySelector(".rows").replaceChildren(...rowsOf(item, chosen, table));
-  const path = item.shared ? `data/${item.table}.parquet` : `data/${chosen.about.subject}/${item.table}.parquet`;
   const file = place.querySelector(".file");
   file.hidden = !table;
-  Object.assign(file.querySelector("a"), { href: `../${path}`, textContent: path });
+  if (table) Object.assign(file.querySelector("a"), { href: `../${table.file}`, textContent: table.file });
   for (const name of place.querySelectorAll("[data-subject]")) name.textContent = chosen.about.subject;
   return Boolean(table && table.rows.length);
 }

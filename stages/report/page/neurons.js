@@ -57,7 +57,7 @@ async function pick() {
   byId("maps").hidden = !neuron.map;
   byId("no-map").hidden = Boolean(neuron.map);
   const drawnOnes = part.neurons.filter((other) => other.map).length;
-  const file = `data/${browsed.subject}/activations/${operator}.h5`;
+  const file = `data/${browsed.subject}/store/activations/${operator}.h5`;
   byId("no-map").textContent = `Only ${drawnOnes} neurons of an operator have their map on this page. This one's is in ${file}.`;
   if (neuron.map) showMaps(neuron, part, cells, place);
   byId("facts").replaceChildren(...declared.facts.map((fact, i) => factOf(fact, browsed.facts[i], operator, neuron)));

@@ -10,7 +10,7 @@ from typing import Any
 from stages.lib.sql.database import Database
 from stages.report.page.contents import Contents
 from stages.report.page.pictures import picture
-from stages.report.page.rows import ask, packed
+from stages.report.page.rows import ask, packed, places
 from stages.report.settings import Report
 
 
@@ -21,12 +21,12 @@ def deflated(content: Any) -> str:
 
 
 def tables(page: Contents, of: Database, subject: str | None, settings: Report) -> dict[str, Any]:
-    """The rows of a subject's items, or of those that all subjects share; null where a table is not there."""
-    found = {}
+    """The rows of a subject's items, or of those that all subjects share, and where all are; null where a table is not there."""
+    found, files = {}, places(page.tables(shared=subject is None), subject)
     for item in page.items():
         if item.table and item.shared == (subject is None):
             answer = ask(item, of, subject, settings.rows)
-            found[item.id] = answer and {**packed(answer[0]), "found": answer[1]}
+            found[item.id] = answer and {**packed(answer[0]), "found": answer[1], "file": files[item.table]}
     return found
 
 

@@ -1,4 +1,4 @@
-"""Rows for the page: the query that an item of contents.yaml declares, run on the tables that there are."""
+"""Rows for the page: the query that an item declares, run on the tables that there are."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,12 +12,18 @@ DIGITS = 4  # that a number on the page has
 
 
 class ContentsError(SystemExit):
-    """An item of contents.yaml that asks for what its tables do not have."""
+    """An item that asks for what its tables do not have."""
 
 
 def database(tables: Iterable[str], subject: str | None = None) -> Database:
     """The tables among these that there are: a subject's own, and those that are about none or about several."""
     return Database(subject_files(subject, list(tables)), threads=1)
+
+
+def places(tables: Iterable[str], subject: str | None = None) -> dict[str, str]:
+    """Table -> where it lies: its file, or the folder of its files where it has several; of those among these that there are."""
+    found = subject_files(subject, list(tables))
+    return {name: str(paths[0] if len(paths) == 1 else paths[0].parent) for name, paths in found.items()}
 
 
 def query(rows: Rows, shared: bool = False) -> str:
@@ -50,7 +56,7 @@ def ask(
         some = of.sql(f"select * from ({numbered}) where place_ <= $limit order by {order}", limit=limit, **values).pl()
         found = of.sql(f"select {by} as of_, count(*) as found from ({bare}) group by all order by all", **values).pl()
     except DatabaseError as error:
-        raise ContentsError(f"stages/lib/report/contents.yaml, {rows.title!r}: {error}") from None
+        raise ContentsError(f"{rows.title!r} in a page.yaml or stages/report/page/contents.yaml: {error}") from None
     return some.drop("place_"), dict(found.iter_rows())
 
 

@@ -176,7 +176,9 @@ class Deck:
             accepted = (i for i, candidate in enumerate(group) if accept(candidate))
             if (found := next(accepted, None)) is not None:
                 return group.pop(found)
-        raise PlantingError("planted.neurons asks for more neurons than there are heuristics; lower exact, partial or soft in params.yaml")
+        raise PlantingError(
+            "stages/subjects/params.yaml: planted.neurons asks for more neurons than there are heuristics; lower exact, partial or soft"
+        )
 
 
 def satisfying(names: Sequence[str], largest: dict[str, int]) -> list[Candidate]:

@@ -39,7 +39,7 @@ def bucket(sequences: list[list[int]], answers: list[int]) -> Batch:
 class Run:
     """A training run at some step: the model, its optimiser, the last step's loss and the rows of the log so far.
 
-    section: where params.yaml has the settings, for messages.
+    section: where stages/subjects/params.yaml has the settings, for messages.
     """
 
     section: str
@@ -85,7 +85,8 @@ class Run:
             loss.backward()
             self.loss += loss.item()
         if not math.isfinite(self.loss):
-            raise FloatingPointError(f"loss is {self.loss} at step {self.step}; lower {self.section}.learning_rate in params.yaml")
+            way_out = f"lower {self.section}.learning_rate in stages/subjects/params.yaml"
+            raise FloatingPointError(f"loss is {self.loss} at step {self.step}; {way_out}")
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate()
