@@ -17,12 +17,13 @@ RUNNER = ROOT / "stages/lib/sql/stage.py"
 
 @cache
 def stages() -> dict[str, dict]:
-    """Every stage: <chapter>/<name>, or its name in the root, -> its entry, that of a foreach stage being what is done for each."""
+    """Every stage: <chapter>/<name>, or its name in the root, -> its entry; that of a foreach stage is what is done for each, with its
+    `foreach`."""
     found = {}
     for file in [ROOT / "dvc.yaml", *(ROOT / "stages" / chapter / "dvc.yaml" for chapter in CHAPTERS)]:
         for name, entry in yaml.safe_load(file.read_text())["stages"].items():
             key = name if file.parent == ROOT else f"{file.parent.name}/{name}"
-            found[key] = {"foreach": entry.get("foreach")} | entry.get("do", entry)
+            found[key] = {"foreach": entry.get("foreach", "")} | entry.get("do", entry)
     return found
 
 
@@ -38,7 +39,8 @@ def code(stage: str) -> set[str]:
     never change one."""
     path = source(stage)
     start = RUNNER if path.suffix == ".sql" else path
-    return {unit(p) for p in {path, *modules(start), *read_by(stage)}}
+    read = set(files(ROOT)) if stage == "settings" else read_by(stage)
+    return {unit(p) for p in {path, *modules(start, types=stage == "settings"), *read}}
 
 
 def unit(path: Path) -> str:
@@ -46,13 +48,13 @@ def unit(path: Path) -> str:
     return "/".join(path.relative_to(ROOT).parts[:3])
 
 
-def modules(start: Path) -> set[Path]:
-    """The project's modules that one of them runs, itself included."""
+def modules(start: Path, types: bool = False) -> set[Path]:
+    """The project's modules that one of them runs, itself included. types: also those of settings."""
     found: set[Path] = set()
     todo = [start]
     while todo:
         current = todo.pop()
-        if current not in found and (current.name != "settings.py" or current.parent.name == "core"):
+        if current not in found and (types or current.name != "settings.py" or current.parent.name == "core"):
             found.add(current)
             todo += imports(current)
     return {path for path in found if path.stat().st_size}
@@ -61,18 +63,29 @@ def modules(start: Path) -> set[Path]:
 @cache
 def imports(path: Path) -> set[Path]:
     """The project's modules that a file names in its imports."""
-    found = set()
+    bases = [ROOT / name.replace(".", "/") for name in imported(path) if name.split(".")[0] == "stages"]
+    return {p for base in bases for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()}
+
+
+@cache
+def imported(path: Path) -> set[str]:
+    """The names that a file imports, dotted, wherever in it."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "stages":
-            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                base = ROOT / name.replace(".", "/")
-                found |= {p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()}
-    return found
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
 
 
 def chapter(path: str) -> str | None:
-    """The chapter that a file, of code or data, belongs to: stages/<chapter>/…, data/<chapter>/… or data/<subject>/<chapter>/…."""
-    return next((part for part in Path(path).parts[1:3] if part in CHAPTERS), None)
+    """The chapter that a file belongs to: stages/<chapter>/…, data/<chapter>/… or data/<subject>/<chapter>/…, reports/ likewise. Models
+    of our own are what the chapter subjects makes."""
+    top, *parts = Path(path).parts
+    if top == "data" and parts[0] == "models":
+        return "subjects"
+    return next((part for part in parts[: 1 if top == "stages" else 2] if part in CHAPTERS), None)
 
 
 def sections(stage: str) -> set[str]:
@@ -82,8 +95,8 @@ def sections(stage: str) -> set[str]:
         asked = set(re.findall(r"\$(\w+)", text))
         return {name for name in declared_sections(stage) if asked & set(_values(name, entry))}
     used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()} - {"machine"}  # it changes no number
-    if re.search(r"\bSubject\.named\(", text):
-        used.add(f"{_subjects(entry)}.${{key}}")
+    if re.search(r"\b(Subject\.named|load_subject)\(", text):
+        used.add(f"{_subjects(entry)}.${{key}}" if entry["foreach"] else "subjects.${default}")
     return used | ({"finetune.${key}"} if "load_finetuning(" in text else set())
 
 
@@ -111,4 +124,22 @@ def data_files(stage: str) -> set[str]:
     """The files below data/ that a Python stage names: <chapter>/<file>, or data/…."""
     tree = ast.parse(source(stage).read_text())
     literals = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return {name for name in literals if re.fullmatch(r"[\w/.-]*\.(parquet|h5|csv|json)", name)}
+    return {name for name in literals if re.fullmatch(r"[\w/-][\w/.-]*\.(parquet|h5|csv|json)", name)}
+
+
+def ablates_to_means(stage: str) -> bool:
+    """Whether any intervention of a stage of runs puts in a mean."""
+    [path] = (ROOT / "stages").glob(f"{stage.removesuffix('_runs')}_interventions.*")
+    return bool(re.search(r"""['"]mean['"]""", path.read_text()))
+
+
+def read(stage: str) -> list[str]:
+    """The files and folders that a stage depends on."""
+    return stages()[stage].get("deps", [])
+
+
+def written(stage: str) -> list[str]:
+    """The files and folders that a stage writes."""
+    entry = stages()[stage]
+    listed = [item for kind in ("outs", "metrics", "plots") for item in entry.get(kind, [])]
+    return [item if isinstance(item, str) else next(iter(item)) for item in listed]
