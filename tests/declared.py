@@ -15,6 +15,11 @@ ROOT = Path(__file__).parents[1]
 RUNNER = ROOT / "stages/lib/sql/stage.py"
 
 
+def name(path: Path) -> str:
+    """A file as dvc.yaml writes it."""
+    return str(path.relative_to(ROOT))
+
+
 @cache
 def stages() -> dict[str, dict]:
     """Every stage: <chapter>/<name>, or its name in the root, -> its entry; that of a foreach stage is what is done for each, with its
@@ -143,3 +148,7 @@ def written(stage: str) -> list[str]:
     entry = stages()[stage]
     listed = [item for kind in ("outs", "metrics", "plots") for item in entry.get(kind, [])]
     return [item if isinstance(item, str) else next(iter(item)) for item in listed]
+
+
+STAGES = stages()
+RUNS = [stage for stage in STAGES if stage.endswith("_runs")]

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from stages.heuristics.null.p_values import candidates, judged
-from stages.heuristics.null.relabelled import Neuron, permutations
+from stages.heuristics.null.relabelled import RelabelledNeuron, permutations
 from stages.heuristics.settings import Nulls
 from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.square import Square
@@ -74,7 +74,7 @@ def test_the_null_is_that_of_permuting_and_sorting(square: Square):
     activations = random.normal(size=(SIZE, SIZE)).astype(np.float32)
     logits = random.normal(size=2 * SIZE).astype(np.float32)
     rows, columns = permutations(square, 6, seed=1)
-    found = Neuron(square, activations, logits, SETS).null((rows, columns))
+    found = RelabelledNeuron(square, activations, logits, SETS).null((rows, columns))
     of = np.array([satisfied(square, name) for name in names(square)])
     share = of.mean(1)
     split = len(square.operands.names)
@@ -96,7 +96,7 @@ def test_sets_of_results_are_found_again_under_every_relabelling(square: Square)
     activations = random.random((SIZE, SIZE), np.float32).round(1)  # many ties
     logits = random.random(2 * SIZE, np.float32) + 10 * np.isin(np.arange(2 * SIZE), [0, 2, 5])
     rows, columns = permutations(square, 20, seed=1)
-    found = Neuron(square, activations, logits.astype(np.float32), SETS).null((rows, columns)).corrected[:, 0, -1]
+    found = RelabelledNeuron(square, activations, logits.astype(np.float32), SETS).null((rows, columns)).corrected[:, 0, -1]
     wanted = []
     for row, column in zip(rows, columns, strict=True):
         of = find(activations[row[square.op1], column[square.op2]] * logits[square.results].astype(np.float32), square.results, SETS)
@@ -146,7 +146,7 @@ def test_p_values_of_neurons_that_know_nothing_are_uniform(square: Square):
     random, labels, p_values = np.random.default_rng(6), permutations(square, 39, 0), []
     for _ in range(150):
         activations = random.normal(size=(SIZE, 1)) + random.normal(size=(1, SIZE)) + random.normal(size=(SIZE, SIZE)) / 2
-        neuron = Neuron(square, activations.astype(np.float32), random.normal(size=2 * SIZE).astype(np.float32), SETS)
+        neuron = RelabelledNeuron(square, activations.astype(np.float32), random.normal(size=2 * SIZE).astype(np.float32), SETS)
         p_values.append(candidates(square, neuron.null(labels), -np.inf)["p_family"].min())
     reached = [(np.array(p_values) <= u).mean() - u for u in np.arange(1, 41) / 40]
     assert np.abs(reached).max() < 1.63 / np.sqrt(150)  # Kolmogorov and Smirnov: one in a hundred is larger

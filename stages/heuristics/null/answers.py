@@ -24,7 +24,7 @@ class Answers(NamedTuple):
     covers: float
 
 
-class Found(NamedTuple):
+class AnswerHits(NamedTuple):
     """hits: (draws, 2 sides, sets) int32; set_scores: (draws,) above chance; correlations: (draws,) of activations and logits."""
 
     hits: np.ndarray
@@ -34,10 +34,10 @@ class Found(NamedTuple):
 
 def answer_hits(
     square: Square, activations: np.ndarray, logits: np.ndarray, labels: tuple[np.ndarray, np.ndarray], sets: AnswerSets
-) -> Found:
+) -> AnswerHits:
     """activations: (op1, op2); logits: (number,); labels: rows (draws, op1) and columns (draws, op2), see permutations."""
     of, n, draws = square.answers.sets, len(square.cells), len(labels[0])
-    found = Found(np.zeros((draws, 2, len(of.k)), np.int32), np.zeros(draws), np.zeros(draws))
+    found = AnswerHits(np.zeros((draws, 2, len(of.k)), np.int32), np.zeros(draws), np.zeros(draws))
     with_sets = square.operator in sets.operators
     answers = Answers(
         square.results.astype(np.uint32), np.bincount(square.results), min(sets.first_cells, n), sets.results * with_sets, sets.covers

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numba import njit
 
-from stages.heuristics.null.relabelled import Neuron, Null, Relabellings
+from stages.heuristics.null.relabelled import Null, RelabelledNeuron, Relabellings
 from stages.heuristics.settings import Nulls
 from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.scores import Sets
@@ -37,7 +37,7 @@ def judged(square: Square, activations: np.ndarray, logits: np.ndarray, labels: 
     """Judges one neuron. activations: (op1, op2) of the square; logits: (number,); labels: relabellings, see permutations."""
     rows, columns = labels
     first = settings.first_draws + 1
-    neuron = Neuron(square, activations, logits, sets)
+    neuron = RelabelledNeuron(square, activations, logits, sets)
     found = neuron.null((rows[:first], columns[:first]))
     best = bests(square, found)
     chosen = candidates(square, found, settings.smallest_corrected)

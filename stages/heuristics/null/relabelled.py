@@ -48,7 +48,7 @@ class Null:
         return Null(np.concatenate([self.corrected, other.corrected]), np.concatenate([self.correlations, other.correlations]))
 
 
-class Neuron:
+class RelabelledNeuron:
     """One neuron, to be relabelled. activations: (op1, op2) of the square; logits: (number,); sets: whether and how sets are found."""
 
     def __init__(self, square: Square, activations: np.ndarray, logits: np.ndarray, sets: AnswerSets):
