@@ -1,10 +1,15 @@
-# make: sets up, runs the whole pipeline on the default subject and says what that has made.   make test: sets up and passes every test.
+# make: sets up, takes the default subject through every chapter and says what that has made.   make study: all subjects.
+# make test: sets up and passes every test.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all setup test bench lint remote pull lock
+.PHONY: all study setup test bench lint remote pull lock
 all: setup
 	dvc repro
+	@bag made
+
+study: setup
+	dvc repro --all-pipelines
 	@bag made
 
 setup: .venv/installed
@@ -32,9 +37,12 @@ remote: setup
 	dvc remote add --force --default storage $(URL)
 	dvc remote modify storage verify true
 
-# Everything of one subject from the remote: make pull SUBJECT=abacus
+# Everything of one subject from the remote, of all chapters: make pull SUBJECT=abacus
 pull: setup
-	dvc pull $$(dvc stage list --name-only | grep '@$(SUBJECT)$$')
+	@stages=$$(dvc stage list --all --name-only) || exit; \
+	own=$$(echo "$$stages" | grep '@$(SUBJECT)$$') || { \
+		echo "make pull: there is no subject '$(SUBJECT)', only" $$(echo "$$stages" | sed -n 's/.*@//p' | sort -u) >&2; exit 1; }; \
+	dvc pull $$own
 
 # Resolves the newest versions that pyproject.toml admits and pins every one of them.
 lock:

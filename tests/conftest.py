@@ -1,10 +1,11 @@
 """Real parts for the tests: tiny random models of each architecture, and a micro project that dvc repro has run."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -61,15 +62,23 @@ def checkpoint_folder(kind: str, tmp_path: Path) -> Path:
     return tmp_path / kind
 
 
-Run = Callable[..., subprocess.CompletedProcess]
+MAKE = ("make", "--no-print-directory", "-o", ".venv/installed")  # in an environment that is set up already
 
 
 def run_in(folder: Path, *command: str, check: bool = True, **options) -> subprocess.CompletedProcess:
-    """Runs a command of this environment in a project folder."""
+    """Runs a command of this environment in a project folder. DVC waits for its lock, as other tests may look at the same project."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
+    if command[0] == "dvc":
+        command = ("dvc", "--wait-for-lock", *command[1:])
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, **options)
     assert not check or done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done
+
+
+def planned(project: Path, *options: str) -> list[str]:
+    """The stages that `dvc repro --force` would run, in order, as DVC calls them: <file>:<name>, of the root just the name."""
+    printed = run_in(project, "dvc", "repro", "--dry", "--force", *options).stdout
+    return re.findall(r"^(?:Running s|S)tage '([^']+)'", printed, re.MULTILINE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from stages.lib.core.words import CHAPTERS
 from tests import declared
-from tests.conftest import run_in
+from tests.conftest import planned
 from tests.declared import ROOT, RUNS, STAGES, name
 
 CODE = sorted(path for path in (ROOT / "stages").rglob("*.py") if path.stat().st_size)
@@ -54,15 +54,9 @@ def test_no_import_comes_back():
     assert len(done) >= len(CODE)
 
 
-def planned(project: Path, *options: str) -> set[str]:
-    """The stages that `dvc repro` would run, each in its file."""
-    printed = run_in(project, "dvc", "--wait-for-lock", "repro", "--dry", "--force", *options).stdout
-    return set(re.findall(r"(?:Running s|S)tage '([^']+)'", printed))
-
-
 def test_repro_at_the_root_leaves_out_nothing_of_the_default_subject(micro: Path):
     """What all pipelines run besides: what is known of other subjects alone, and the page of all of them together."""
-    everything, default = planned(micro, "--all-pipelines"), planned(micro)
+    everything, default = set(planned(micro, "--all-pipelines")), set(planned(micro))
     settings = yaml.safe_load((micro / "params.yaml").read_text())
     assert default < everything
     left_out: dict[str, set[str]] = {}

@@ -14,22 +14,36 @@ import polars as pl
 import pytest
 import yaml
 
+from stages.lib.core.words import CHAPTERS
 from stages.lib.sql.database import connect
-from tests.conftest import run_in
-from tests.micro import ROOT
+from tests.conftest import MAKE, planned, run_in
+from tests.declared import STAGES
+
+ACCURACY = ("-m", "stages.lib.sql.stage", "stages/store/accuracy.sql", "abacus")
 
 
 def test_nothing_is_left_to_do(micro: Path):
     assert "up to date" in run_in(micro, "dvc", "status").stdout
-    assert "up to date" in run_in(micro, "dvc", "repro").stdout
+    for target, command in (("all", ()), ("study", ("--all-pipelines",))):
+        printed = run_in(micro, *MAKE, target).stdout
+        assert printed.startswith("dvc " + " ".join(("repro", *command)) + "\n")
+        assert "Running stage" not in printed
+        assert printed.splitlines()[-5:] == run_in(micro, "bag", "made").stdout.splitlines()
+
+
+def locked(project: Path) -> dict[str, tuple[Path, dict]]:
+    """Every stage that has run, as DVC calls it, with the folder that its paths start from, and its entry in a lock."""
+    files = {f"stages/{chapter}/dvc.yaml:": project / "stages" / chapter for chapter in CHAPTERS}
+    entries = {prefix: yaml.load((folder / "dvc.lock").read_text(), yaml.CSafeLoader) for prefix, folder in {"": project, **files}.items()}
+    return {prefix + stage: entry for prefix, lock in entries.items() for stage, entry in lock["stages"].items()}
 
 
 def test_every_declared_output_is_there(micro: Path):
-    lock = yaml.safe_load((micro / "dvc.lock").read_text())["stages"]
+    lock = locked(micro)
     for stage in lock.values():
         for out in stage["outs"]:
             assert (micro / out["path"]).exists()
-    assert {name.partition("@")[0] for name in lock} == set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
+    assert {re.sub("stages/(.*)/dvc.yaml:", r"\1/", name).partition("@")[0] for name in lock} == set(STAGES)
 
 
 def test_no_output_is_kept_twice(micro: Path):
@@ -43,7 +57,7 @@ def test_a_stage_run_by_hand_leaves_the_cache_alone(micro_copy: Path):
     run_in(micro_copy, "dvc", "checkout", "--relink")
     assert (micro_copy / "data/abacus/store/accuracy.parquet").stat().st_nlink == 2
     before = {p: p.read_bytes() for p in (micro_copy / ".dvc/cache").rglob("*") if p.is_file()}
-    run_in(micro_copy, "python", "-m", "stages.lib.sql.database", "accuracy", "abacus")
+    run_in(micro_copy, "python", *ACCURACY)
     run_in(micro_copy, "python", "-m", "stages.corpus.tasks")
     assert {p: p.read_bytes() for p in before} == before
 
@@ -58,11 +72,11 @@ for module, *arguments in json.loads(sys.argv[1]):
 
 def test_forced_again_every_byte_is_the_same(micro_copy: Path):
     """Every stage but those of the planted subject, which run the same code; in one process, which loads torch once."""
-    lock = yaml.safe_load((micro_copy / "dvc.lock").read_text())
-    ran = {name: entry["cmd"].split()[2:] for name, entry in lock["stages"].items() if not name.endswith("@planted")}
-    order = [name for name in run_in(micro_copy, "dvc", "repro", "--force", "--dry").stdout.split("'")[1::2] if name in ran]
+    lock = locked(micro_copy)
+    ran = {name: entry["cmd"].split()[2:] for name, entry in lock.items() if not name.endswith("@planted")}
+    order = [name for name in planned(micro_copy, "--all-pipelines") if name in ran]
     assert sorted(order) == sorted(ran)
-    for path in {micro_copy / out["path"] for name in order for out in lock["stages"][name]["outs"]}:
+    for path in {micro_copy / out["path"] for name in order for out in lock[name]["outs"]}:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     run_in(micro_copy, "python", "-c", AGAIN, json.dumps([ran[name] for name in order]))
     assert "up to date" in run_in(micro_copy, "dvc", "status").stdout
@@ -140,7 +154,7 @@ def test_a_killed_dump_leaves_no_half_file_and_starts_clean(micro: Path, micro_c
     left = digests(stores)
     assert f"{victim}.h5" not in left or process.returncode == 0
     assert left.items() <= expected.items()
-    run_in(micro_copy, "dvc", "repro", "--force", "--single-item", "dump@abacus")
+    run_in(micro_copy, "dvc", "repro", "--force", "--single-item", "stages/store/dvc.yaml:dump@abacus")
     assert digests(stores) == expected
     assert not list(stores.glob("*.partial"))
 
@@ -148,16 +162,15 @@ def test_a_killed_dump_leaves_no_half_file_and_starts_clean(micro: Path, micro_c
 def test_a_changed_query_reruns_only_what_needs_it(micro_copy: Path):
     query = micro_copy / "stages/store/accuracy.sql"
     query.write_text("-- a remark\n" + query.read_text())
-    printed = run_in(micro_copy, "dvc", "repro").stdout
-    ran = re.findall(r"Running stage '([^']+)'", printed)
-    *measured, shown = ran
-    assert set(measured) == {"accuracy@abacus", "accuracy@abacus-step-00100", "accuracy@planted"}
-    assert shown == "report"  # which shows the query's text
+    printed = run_in(micro_copy, "dvc", "repro", "--all-pipelines").stdout
+    *measured, one, other = re.findall(r"Running stage '([^']+)'", printed)
+    assert set(measured) == {f"stages/store/dvc.yaml:accuracy@{name}" for name in ("abacus", "abacus-step-00100", "planted")}
+    assert {one, other} == {"report", "stages/report/dvc.yaml:study"}  # which show the query's text
 
 
 @pytest.mark.parametrize("text", ["select * from facts", "select * from read_parquet('data/corpus/facts.parquet')"])
 def test_a_query_stage_sees_only_what_it_declares(micro_copy: Path, text: str):
     (micro_copy / "stages/store/accuracy.sql").write_text(text)
-    done = run_in(micro_copy, sys.executable, "-m", "stages.lib.sql.database", "accuracy", "abacus", check=False)
+    done = run_in(micro_copy, "python", *ACCURACY, check=False)
     assert done.returncode != 0
     assert "facts" in done.stderr

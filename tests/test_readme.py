@@ -1,42 +1,56 @@
-"""Every command of the README works."""
+"""Every command and every query of the READMEs works, and what they show is what there is."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from stages.lib.core.words import CHAPTERS
 from tests.conftest import run_in
 from tests.micro import ROOT
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-COMMANDS = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines() if line.strip()]
-CI = (ROOT / ".ci/run").read_text()
-REMOTES = (ROOT / "tests/test_remotes.py").read_text()
+READMES = [ROOT / "README.md", *(ROOT / "stages" / chapter / "README.md" for chapter in CHAPTERS)]
+BLOCK = re.compile(r"```sh\n(.*?)```(?:\n```\n(.*?)```)?", re.DOTALL)  # of commands, and what they print if it follows
+FOUND = [(str(file.relative_to(ROOT)), *blocks) for file in READMES if file.exists() for blocks in BLOCK.findall(file.read_text())]
+COMMANDS = [(place, line.split("  #")[0].strip()) for place, block, _ in FOUND for line in block.splitlines() if line.strip()]
+QUERIES = [(place, re.fullmatch(r'bag "(.*)"\n', block)[1], shown) for place, block, shown in FOUND if block.startswith("bag ")]
+REPRO = [(place, command) for place, command in COMMANDS if re.match(r"(cd \S+ && )?dvc repro (?!--)", command)]
+OTHERS = [command for place, command in COMMANDS if not command.startswith("bag ") and (place, command) not in REPRO]
+RUN_BY = {  # what sets up, shares or takes long, and the test or script that runs it
+    "make": ("tests/test_pipeline.py", "*MAKE, target"),
+    "make test": (".ci/run", "make --no-print-directory test"),
+    "make lint": (".ci/run", "make --no-print-directory lint"),
+    "make study": ("tests/test_pipeline.py", "*MAKE, target"),
+}
 
 
-def test_there_are_commands():
-    assert len(COMMANDS) >= 9
+def test_there_are_commands_and_queries():
+    assert len(OTHERS) >= 6
+    assert len(REPRO) >= 2
+    assert len(QUERIES) >= 2
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("bag ")])
-def test_a_query_of_the_readme_runs(micro: Path, command: str):
-    query = re.fullmatch(r'bag "(.*)"', command)[1]
-    assert run_in(micro, "bag", query).stdout
+@pytest.mark.parametrize(("place", "query", "shown"), QUERIES)
+def test_a_query_runs_and_has_the_columns_that_are_shown(micro: Path, place: str, query: str, shown: str):
+    header = run_in(micro, "bag", "--csv", query).stdout.splitlines()[0]
+    if "│" in shown:
+        assert [cell.strip() for cell in shown.splitlines()[1].split("│")[1:-1]] == header.split(",")
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith("bag ")])
+@pytest.mark.parametrize(("place", "command"), REPRO)
+def test_a_stage_is_run_where_it_says(micro: Path, place: str, command: str):
+    """On a project where nothing is left to do."""
+    printed = run_in(micro, "bash", "-c", command.replace("dvc repro", "dvc --wait-for-lock repro")).stdout
+    assert "up to date" in printed
+
+
+@pytest.mark.parametrize("command", OTHERS)
 def test_every_other_command_is_run_by_a_test(command: str):
-    """`make` and `make test` are what .ci/run does (with the micro settings); sharing is test_remotes."""
     words = command.split()
-    if words[0] == "make":
-        targets = {"": "dvc repro", "test": "make --no-print-directory test"}
-        target = words[1] if len(words) > 1 else ""
-        known = targets.get(target, f'*MAKE, "{target}"')
-        assert known in CI + REMOTES, f"{command} is run by no test"
-    else:
-        quoted = '", "'.join(words)
-        assert f'"{quoted}"' in REMOTES, f"{command} is run by no test"
+    called = f'*MAKE, "{words[1]}"' if words[0] == "make" and len(words) > 1 else '"' + '", "'.join(words) + '"'
+    file, text = RUN_BY.get(command, ("tests/test_remotes.py", called))
+    assert text in (ROOT / file).read_text(), f"{command} is run by no test"
 
 
 def test_the_notebook_example_runs(micro: Path, tmp_path: Path):
@@ -45,13 +59,16 @@ def test_the_notebook_example_runs(micro: Path, tmp_path: Path):
     run_in(micro, "python", str(tmp_path / "example.py"))
 
 
-def test_the_file_tree_names_every_file():
-    tree = README[README.index("## What is where") :]
-    for path in [*(ROOT / "stages").glob("*.*"), *(ROOT / "stages/lib").glob("*.py")]:
-        if path.suffix in {".py", ".sql"} and path.stem != "__init__":
-            assert path.name in tree, f"{path.name} is not in the README's file tree"
+def test_the_readme_fits_and_its_tree_has_every_chapter_in_order():
+    assert len(README.splitlines()) <= 200
+    [tree] = [block for block in re.findall(r"```\n(.*?)```", README, re.DOTALL) if block.startswith("stages/")]
+    assert len(tree.splitlines()) <= 15
+    assert [line.split()[0] for line in tree.splitlines()] == [*(f"stages/{chapter}" for chapter in CHAPTERS), "stages/lib"]
 
 
-def test_the_readmes_figure_exists():
-    for picture in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README):
-        assert (ROOT / picture).exists()
+@pytest.mark.parametrize("file", READMES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_what_a_readme_points_to_exists(file: Path):
+    if file.parent.name in CHAPTERS:
+        assert file.read_text().lower().startswith(f"# {file.parent.name}: ")
+    for place in re.findall(r"\]\(([^)#:]+)\)", file.read_text()):
+        assert (file.parent / place).exists(), place

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import run_in
+from tests.conftest import MAKE, run_in
 
-MAKE = ["make", "--no-print-directory", "-o", ".venv/installed"]  # in an environment that is set up already
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if Path("/usr/sbin/sshd").exists() else None)
 
 
@@ -110,17 +109,23 @@ def test_push_pull_and_rerun_of_the_last_query(micro_copy: Path, tmp_path: Path,
     assert present(clone) == set()
 
     run_in(clone, "dvc", "pull", "data/abacus/store/activations/add.h5")
-    assert present(clone) == {"abacus/activations/add.h5"}
+    assert present(clone) == {"abacus/store/activations/add.h5"}
     assert (clone / "data/abacus/store/activations/add.h5").read_bytes() == (
         micro_copy / "data/abacus/store/activations/add.h5"
     ).read_bytes()
 
     query = clone / "stages/store/accuracy.sql"
     query.write_text("-- a remark\n" + query.read_text())
-    printed = run_in(clone, "dvc", "repro", "--allow-missing", "--pull", "accuracy@abacus").stdout
-    assert re.findall(r"Running stage '([^']+)'", printed) == ["accuracy@abacus"]
-    assert present(clone) == {"abacus/activations/add.h5", "abacus/accuracy.parquet", "abacus/predictions.parquet", "cells.parquet"}
+    printed = run_in(clone, "dvc", "repro", "--allow-missing", "--pull", "stages/store/dvc.yaml:accuracy@abacus").stdout
+    assert re.findall(r"Running stage '([^']+)'", printed) == ["stages/store/dvc.yaml:accuracy@abacus"]
+    own = {f"abacus/store/{file}" for file in ("activations/add.h5", "accuracy.parquet", "predictions.parquet")}
+    assert present(clone) == {*own, "corpus/cells.parquet"}
     run_in(clone, "git", "checkout", "-q", ".")
+
+    unknown = run_in(clone, *MAKE, "pull", "SUBJECT=abacu", check=False)
+    assert unknown.returncode != 0
+    assert "no subject 'abacu', only abacus abacus-step-00100 abacus-three-operands planted\n" in unknown.stderr
+    assert present(clone) == {*own, "corpus/cells.parquet"}
 
     run_in(clone, *MAKE, "pull", "SUBJECT=abacus")
     assert {f for f in present(clone) if f.startswith("abacus/")} == {f for f in everything if f.startswith("abacus/")}
