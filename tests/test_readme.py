@@ -61,7 +61,8 @@ def test_the_notebook_example_runs(micro: Path, tmp_path: Path):
 
 def test_the_readme_fits_and_its_tree_has_every_chapter_in_order():
     assert len(README.splitlines()) <= 200
-    [tree] = [block for block in re.findall(r"```\n(.*?)```", README, re.DOTALL) if block.startswith("stages/")]
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    [tree] = [block for block in blocks if block.startswith("stages/")]
     assert len(tree.splitlines()) <= 15
     assert [line.split()[0] for line in tree.splitlines()] == [*(f"stages/{chapter}" for chapter in CHAPTERS), "stages/lib"]
 

@@ -17,7 +17,7 @@ from stages.lib.model import checkpoint, tokenizer
 from stages.lib.model.architecture import patched
 from stages.lib.settings import Machine, Runs
 from stages.lib.subject import Subject
-from tests.timing import median
+from tests.bench.timing import median
 
 SUBJECT = "abacus"
 EACH = 50  # pairs of a template and operator

@@ -1,0 +1,115 @@
+"""Benchmarks of the store: how fast and in how much memory it is written, how fast it is read by SQL."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from stages.lib.core import progress
+from stages.lib.core.settings import load
+from stages.lib.model import checkpoint
+from stages.lib.settings import Machine, Passes
+from stages.lib.sql.database import connect
+from stages.lib.subject import Subject
+from stages.store import grid
+from stages.store.dump import Dumping, PromptSquare
+from stages.store.settings import Dump
+from tests.bench.timing import median
+
+SUBJECT = "abacus"
+
+
+def dump() -> None:
+    """A whole dump of one operator, files written, against the plain forward passes alone. Bar: at most 0.65 x."""
+    subject, at_once = Subject.named(SUBJECT), load(Passes).prompts_per_pass
+    loaded = checkpoint.of(subject.settings, load(Machine))
+    prompts = subject.table("store/prompts.parquet").filter(operator="add")
+    square = PromptSquare("add", prompts)
+
+    def plain() -> None:
+        for start in range(0, len(prompts), at_once):
+            with torch.no_grad():
+                tokens = square.tokens.reshape(len(prompts), -1)[start : start + at_once]
+                loaded.model(input_ids=torch.from_numpy(tokens), use_cache=False, logits_to_keep=1)
+
+    def forward_only() -> None:
+        for _ in grid.run(loaded, square.tokens, square.answers, at_once // square.shape[1], {}):
+            pass
+
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+
+        def whole() -> None:
+            means = grid.Means.zeros(loaded, square.tokens.shape[2])
+            with progress.bar(disable=True) as bar:
+                dumping = Dumping(loaded, list(range(len(loaded.architecture.layers))), load(Dump), at_once, {})
+                dumping.write(square, Path(folder) / "add.h5", means, bar)
+
+        seconds = median(3, plain, forward_only, whole)
+    print(f"dump: plain forward passes {seconds[0]:.2f} s for {len(prompts)} prompts")
+    print(f"dump: shared-prefix forward passes {seconds[1]:.2f} s, {seconds[1] / seconds[0]:.2f} x")
+    print(f"dump: whole dump, files written {seconds[2]:.2f} s, {seconds[2] / seconds[0]:.2f} x (bar 0.65)")
+
+
+def memory() -> None:
+    """Peak memory of a dump of 100 x 100 and of 300 x 300 prompts, each in a process of its own."""
+    code = """
+import resource, sys, tempfile
+from pathlib import Path
+import polars as pl
+from stages.lib.core import progress
+from stages.lib.core.settings import load
+from stages.lib.model import checkpoint
+from stages.lib.settings import Machine, Passes
+from stages.lib.subject import Subject
+from stages.store import grid
+from stages.store.dump import Dumping, PromptSquare
+from stages.store.settings import Dump
+side, subject = int(sys.argv[1]), Subject.named("abacus")
+loaded = checkpoint.of(subject.settings, load(Machine))
+prompts = subject.table("store/prompts.parquet").filter(pl.col("operator") == "add", pl.col("op1") < side, pl.col("op2") < side)
+with tempfile.TemporaryDirectory(dir=".") as folder, progress.bar(disable=True) as bar:
+    dumping = Dumping(loaded, list(range(len(loaded.architecture.layers))), load(Dump), load(Passes).prompts_per_pass, {})
+    dumping.write(PromptSquare("add", prompts), Path(folder) / "add.h5", grid.Means.zeros(loaded, 5), bar)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+    for side in (100, 300):
+        done = subprocess.run([sys.executable, "-c", code, str(side)], capture_output=True, text=True, check=True)
+        print(f"memory: {side} x {side} prompts, peak {float(done.stdout):.0f} MiB")
+
+
+def sql() -> None:
+    """Queries in an open connection, file cache warm. Bars: 15 ms, 25 ms, 150 million activations/s."""
+    database = connect()
+    one = f"select op1, op2, activation from activations where subject = '{SUBJECT}' and operator = 'add' and layer = 1 and neuron = 17"
+    three = (
+        "select layer, neuron, avg(activation) from activations "
+        f"where subject = '{SUBJECT}' and operator = 'add' and layer = 2 and neuron in (5, 100, 400) group by all"
+    )
+    whole = (
+        f"select layer, neuron, avg(activation) from activations where subject = '{SUBJECT}' and operator = 'add' group by layer, neuron"
+    )
+    joined = (
+        "select layer, neuron, avg(activation) from activations join neuron_variances using (subject, operator, layer, neuron) "
+        f"where rank <= 3 and operator = 'add' and subject = '{SUBJECT}' group by all"
+    )
+
+    def by_hand() -> None:
+        for part in database.lazy["activations"].parts:
+            if part.constants == {"subject": SUBJECT, "operator": "add"}:
+                step = part.store.chunk[0]
+                for layer in part.store.layers:
+                    for first in range(0, part.store.axes["neuron"], step):
+                        part.store.read(layer, slice(first, first + step), slice(None))
+
+    fast = median(
+        9, lambda: database.sql(one).to_arrow_table(), lambda: database.sql(three).fetchall(), lambda: database.sql(joined).fetchall()
+    )
+    slow = median(3, lambda: database.sql(whole).fetchall(), by_hand)
+    size = int(np.prod(list(database.lazy["activations"].parts[0].store.axes.values()))) * 3 / 1e6
+    print(f"sql: one neuron's map {fast[0] * 1e3:.1f} ms (bar 15)")
+    print(f"sql: the means of three neurons {fast[1] * 1e3:.1f} ms (bar 25)")
+    print(f"sql: the means of three neurons by a join {fast[2] * 1e3:.1f} ms (bar 25)")
+    print(f"sql: group by layer, neuron {size / slow[0]:.0f} million activations/s (bar 150); h5py alone {size / slow[1]:.0f}")
