@@ -26,7 +26,11 @@ def show(database: Database, query: str, parameters: dict[str, object], look: Lo
     """Prints a query's rows; what does not fit is said on stderr."""
     relation = database.sql(query, **parameters)
     if look.style == "csv":
-        print(relation.pl().write_csv(), end="")
+        nested = {
+            name for name, kind in zip(relation.columns, relation.types, strict=True) if kind.id in ("list", "array", "struct", "map")
+        }
+        columns = (f'"{name}"::varchar as "{name}"' if name in nested else f'"{name}"' for name in relation.columns)
+        print(relation.project(", ".join(columns)).pl().write_csv(), end="")  # a list as text: CSV has none
     elif look.style == "json":
         print(relation.pl().write_json())
     elif look.style == "records":
