@@ -13,7 +13,10 @@ from tests.conftest import planned
 from tests.declared import ROOT, RUNS, STAGES, name
 
 CODE = sorted(path for path in (ROOT / "stages").rglob("*.py") if path.stat().st_size)
-OF_SUBJECTS_ALONE = {"task_predictions", "task_accuracy", "mediation_effects"}  # no stage reads those of checkpoints and fine-tuned ones
+OVER_TRAINING = {  # what compares points of training
+    "trajectory_neurons", "trajectory_interventions", "trajectory_runs", "trajectory", "trajectory_kinds", "trajectory_knockouts",
+    "trajectory_mediation",
+}  # fmt: skip
 READ_BY_PEOPLE = {"report", "report/study", "metrics"}  # what these write, no stage reads
 
 
@@ -54,21 +57,18 @@ def test_no_import_comes_back():
     assert len(done) >= len(CODE)
 
 
-def test_repro_at_the_root_leaves_out_nothing_of_the_default_subject(micro: Path):
-    """What all pipelines run besides: what is known of other subjects alone, and the page of all of them together."""
+def test_repro_at_the_root_leaves_out_what_other_subjects_and_comparisons_take(micro: Path):
+    """What all pipelines run besides: other subjects, of which labels take the planted one's scores, and what compares subjects."""
     everything, default = set(planned(micro, "--all-pipelines")), set(planned(micro))
     settings = yaml.safe_load((micro / "params.yaml").read_text())
+    own = settings["default"]
     assert default < everything
-    left_out: dict[str, set[str]] = {}
-    for stage in everything - default:
-        name, _, subject = stage.rpartition(":")[2].partition("@")
-        left_out.setdefault(subject, set()).add(name)
-    assert left_out.pop("") == {"study"}
-    assert settings["default"] not in left_out
-    for subject in settings["subjects"]:
-        left_out.pop(subject, None)
-    assert left_out.keys() == settings["checkpoints"].keys() | settings["finetuned"].keys()
-    assert set().union(*left_out.values()) == OF_SUBJECTS_ALONE
+    left_out, taken = ({stage.rpartition(":")[2] for stage in some} for some in (everything - default, default))
+    assert {stage.rpartition("@")[2] for stage in taken if "@" in stage} == {own, "planted"}
+    of_default = {stage.partition("@")[0] for stage in left_out if stage.endswith(f"@{own}")}
+    together = {stage for stage in left_out if "@" not in stage}
+    assert of_default == OVER_TRAINING
+    assert together == {"study", "study_claims", "trajectory_figures", "trajectory_mediation_figure"}
 
 
 def test_what_no_stage_reads_is_read_by_people():

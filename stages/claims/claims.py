@@ -1,6 +1,7 @@
 """Keeps score: every checkable statement of both studies, and what this subject's tables say of it.
 
-Each chapter's claims.yaml has its statements, with the published value and the query that measures it.
+Each chapter's claims.yaml has its statements, with the published value and the query that measures it. Those that take other subjects
+as well are in study_claims.
 
 Table claims: one row per statement, and per operator where it is about each
     subject            VARCHAR  the model that was measured
@@ -34,9 +35,9 @@ TABLES = [
     "bag/failure_controls.parquet", "bag/failure_tests.parquet", "bag/knockout_tests.parquet", "bag/knockouts_by_neuron.parquet",
     "bag/knockouts_by_prompt.parquet", "circuit/attention_sources.parquet", "circuit/circuit_heads.parquet",
     "circuit/cut_faithfulness.parquet", "circuit/late_layers.parquet", "circuit/probes.parquet", "circuit/smallest_circuits.parquet",
-    "heuristics/classified_share.parquet", "mediation/finetuned", "mediation/mediation_effects.parquet",
-    "mediation/neuron_overlap.parquet", "mediation/relative_importance.parquet", "neurons/faithfulness.parquet",
-    "neurons/operator_overlaps.parquet", "store/architecture.parquet", "trajectory/trajectory",
+    "heuristics/classified_share.parquet", "mediation/mediation_effects.parquet", "mediation/neuron_overlap.parquet",
+    "mediation/relative_importance.parquet", "neurons/faithfulness.parquet", "neurons/operator_overlaps.parquet",
+    "store/architecture.parquet",
 ]  # fmt: skip
 VERDICTS = {True: "reproduced", False: "not reproduced", None: "not testable here"}
 SCHEMA = {
@@ -49,7 +50,7 @@ SCHEMA = {
 def main(name: str) -> None:
     subject = Subject.named(name)
     database = Database(subject_files(subject.name, [Path(table).stem for table in TABLES]), threads=1)
-    rows = [row for entry in listed() for row in judged(entry, database, subject.name)]
+    rows = [row for entry in listed() if not entry.get("study") for row in judged(entry, database, subject.name)]
     write_table(pl.DataFrame(rows, schema=SCHEMA, orient="row"), subject.path("claims/claims.parquet"))
 
 
@@ -60,14 +61,10 @@ def listed() -> list[dict[str, Any]]:
 
 
 def judged(entry: dict[str, Any], database: Database, subject: str) -> list[dict[str, Any]]:
-    """The rows of one statement: of the operators that the query or the study speaks of, in order; of all where neither names one.
-
-    A query of a table that nobody made, its `needs`, is not asked.
-    """
+    """The rows of one statement: of the operators that the query or the study speaks of, in order; of all where neither names one."""
     published = dict(entry["published"])
     of = published.pop("of")
-    testable = "query" in entry and entry.get("needs") in (None, *database.tables())
-    asked = database.sql(entry["query"], subject=subject).pl().rows(named=True) if testable else []
+    asked = database.sql(entry["query"], subject=subject).pl().rows(named=True) if "query" in entry else []
     measured = {row["operator"]: row for row in asked}
     if len(measured) < len(asked):
         raise ValueError(f"the query of claim {entry['claim']} gives two rows for one operator")

@@ -1,7 +1,8 @@
 """Scores heuristics again with the operands relabelled at random: what of a neuron's scores is due to the numbers.
 
-Stopped half-way, it goes on behind the last finished layer. null/relabelled.py says what the null is. Every neuron gets the
-first draws; the others only a neuron with a candidate whose best score the first draws seldom reach.
+Stopped half-way, it goes on behind the last finished layer. null/relabelled.py says what the null is. Every neuron gets the draws
+of the first look; more only a neuron with a candidate whose best score the draws before seldom reach. P-values smaller than every
+`hopeless` share stay valid: to stop can only keep a neuron from having one.
 
 Table nulls: candidates, pairs of neuron and heuristic clearly above chance, against relabelled operands
     subject         VARCHAR   the model
@@ -10,7 +11,7 @@ Table nulls: candidates, pairs of neuron and heuristic clearly above chance, aga
     neuron          INTEGER   neuron of the layer's MLP, from 0
     heuristic       VARCHAR   as in scores
     side            VARCHAR   top or bottom
-    corrected       FLOAT     as in scores, but with ties broken at random
+    corrected       FLOAT     as in scores, but ties, and answers' contributions within .2 percent, count by chance
     null_corrected  FLOAT     its mean under relabelling
     null_deviation  FLOAT     its standard deviation
     z               FLOAT     by how much the true labels score more, in units of the heuristic's size (stages/heuristics/null/p_values.py)

@@ -27,21 +27,28 @@ class Scores(Section):
     neurons_at_once: Count
 
 
+class Look(Section):
+    draws: Annotated[int, Field(ge=10, le=1000)]
+    hopeless: Annotated[float, Field(gt=0, le=1)]
+
+
 class Nulls(Section):
     draws: dict[Operator, Annotated[int, Field(ge=20, le=1_000_000)]]
-    first_draws: Annotated[int, Field(ge=10, le=1000)]
-    hopeless: Annotated[float, Field(gt=0, le=1)]
+    looks: Annotated[list[Look], Field(min_length=1)]
     smallest_corrected: Annotated[float, Field(gt=0, le=1)]
     thresholds: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
     neurons_at_once: Count
     seed: Seed
 
     @model_validator(mode="after")
-    def first_draws_are_among_draws(self) -> "Nulls":
+    def looks_are_at_some_of_the_draws(self) -> "Nulls":
         if missing := sorted(set[str](OPERATORS) - self.draws.keys()):
             raise ValueError(f"draws lacks {', '.join(missing)}")
-        if self.first_draws > min(self.draws.values()):
-            raise ValueError(f"first_draws is {self.first_draws}, but there are only {min(self.draws.values())} draws")
+        looks = [look.draws for look in self.looks]
+        if looks != sorted(set(looks)):
+            raise ValueError(f"looks are after {', '.join(map(str, looks))} draws, but each must be after more than the one before")
+        if looks[0] > min(self.draws.values()):
+            raise ValueError(f"the first of looks is after {looks[0]} draws, but there are only {min(self.draws.values())} draws")
         return self
 
 

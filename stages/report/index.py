@@ -1,14 +1,16 @@
 """Writes the page that people read: every table and figure, the query behind it, and the neurons to look at.
 
 `python -m stages.report.index SUBJECT` writes reports/index.html, the page of one subject; without SUBJECT it writes
-reports/study.html, the page of all. Either reads data/report/<subject>.json, what page/contents.yaml and every chapter's page.yaml
-name of the tables and figures that subjects share, and the text of every stage whose table is shown; either is one file that needs no
-other. A page larger than report.largest_mib is an error.
+reports/study.html, the page of all, which also has the tables and figures that compare subjects. Either reads
+data/report/<subject>.json, what page/contents.yaml and every chapter's page.yaml name of the tables and figures that subjects share,
+and the text of every stage whose table is shown; either is one file that needs no other. A page larger than report.largest_mib is an
+error.
 """
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import load
@@ -20,7 +22,8 @@ from stages.report.settings import Report
 
 
 def main(subject: str | None = None) -> None:
-    declared, settings = contents(), load(Report)
+    settings, study = load(Report), subject is None
+    declared = contents() if study else contents().only(study=False)
     found = Path("data/report").glob(f"{subject or '*'}.json")
     parts = [json.loads(path.read_text()) for path in sorted(found, key=lambda path: path.stem)]
     shared = database(declared.tables(shared=True))
@@ -28,10 +31,19 @@ def main(subject: str | None = None) -> None:
         "shared/tables": deflated(tables(declared, shared, None, settings)),
         "shared/figures": deflated(figures(declared, settings)),
         **{f"{part['about']['subject']}/{name}": text for part in parts for name, text in part["payloads"].items()},
+        **{f"{about['subject']}/study": _compared(about, settings) for about in (part["about"] for part in parts) if study},
     }
     text = bounded(page(declared, settings, [part["about"] for part in parts], payloads), settings, payloads)
-    with replacing(Path("reports/index.html" if subject else "reports/study.html")) as partial:
+    with replacing(Path("reports/study.html" if study else "reports/index.html")) as partial:
         partial.write_text(text)
+
+
+def _compared(about: dict[str, Any], settings: Report) -> str:
+    """Tables and figures that compare a subject with others."""
+    page, subject = contents().only(study=True), about["subject"]
+    of = database(page.tables(shared=False), subject)
+    found = {"tables": tables(page, of, subject, settings), "figures": figures(page, settings, subject, about["operators"])}
+    return deflated(found)
 
 
 if __name__ == "__main__":

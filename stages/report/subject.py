@@ -3,7 +3,7 @@
 Reads the tables and figures that page/contents.yaml and every chapter's page.yaml name, the subject's labels.parquet,
 neuron_effects.parquet and neuron_variances.parquet, and its stores activations/<operator>.h5 and value_logits.h5; writes
 data/report/<subject>.json: `about` the subject, and `payloads`, which are deflated and in base64: tables, figures, neurons, and the
-maps of each operator. A table or figure that is not there is left out, and the page says so.
+maps of each operator. A table or figure that is not there is left out, and the page says so. What compares subjects is not here.
 """
 
 import json
@@ -23,7 +23,7 @@ NEEDED = ["labels", "neuron_effects", "neuron_variances"]  # by which neurons ar
 
 
 def main(subject: str) -> None:
-    page, settings, chosen = contents(), load(Report), load_subject(subject)
+    page, settings, chosen = contents().only(study=False), load(Report), load_subject(subject)
     of = database([*page.tables(shared=False), *NEEDED], subject)
     known, maps = browsed(page, of, subject, chosen.operators, settings)
     payloads = {

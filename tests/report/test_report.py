@@ -60,6 +60,13 @@ def test_the_page_of_one_subject_has_nothing_of_another(built: Path, micro: Path
     one, every = (page.read_text() for page in (folder / "reports/index.html", built / "reports/study.html"))
     subjects = {page: set(re.findall(r'data-payload="([^/"]+)/', page)) - {"shared"} for page in (one, every)}
     assert subjects[one] == {"planted"} < subjects[every]
+    compared = [item.title for item in CONTENTS.only(study=True).items()]
+    assert len(compared) > 3
+    assert not [title for title in compared if f">{title}</h3>" in one]
+    assert all(f">{title}</h3>" in every for title in compared)
+    [packed_up] = re.findall(r'data-payload="abacus/study">([^<]+)<', every)
+    rows = json.loads(zlib.decompress(base64.b64decode(packed_up)))["tables"]
+    assert all(rows[item]["rows"] for item in ("trajectory-table", "finetuned", "study-claims"))
 
 
 def test_ids_are_unique_and_say_what_they_lead_to():
@@ -182,15 +189,28 @@ def test_queries_on_the_page_can_be_asked_in_the_console(built: Path, micro: Pat
 def test_dvc_yaml_declares_what_the_page_reads():
     made = {out if isinstance(out, str) else next(iter(out)) for entry in stages().values() for out in entry.get("outs", [])}
     known = tables(ROOT / "stages")
-    own, shared = ([*CONTENTS.tables(shared=which), *(() if which else NEEDED)] for which in (False, True))
-    texts = {str(known[item.table].path.relative_to(ROOT)) for item in ITEMS.values() if item.table in known}
-    for stage, names, subject in (("report/report_data", own, "${key}/"), ("report", shared, ""), ("report/study", shared, "")):
+    texts, pages = {}, {study: CONTENTS.only(study) for study in (False, True)}
+    for study, page in pages.items():
+        texts[study] = {str(known[item.table].path.relative_to(ROOT)) for item in page.items() if item.table in known}
+    shared = pages[False].tables(shared=True)
+    assert not pages[True].tables(shared=True)
+    listed = {
+        "report/report_data": ([*pages[False].tables(shared=False), *NEEDED], pages[False].pictures(shared=False), set()),
+        "report": (shared, pages[False].pictures(shared=True), texts[False]),
+        "report/study": (
+            [*shared, *pages[True].tables(shared=False)],
+            CONTENTS.pictures(shared=True) + pages[True].pictures(shared=False),
+            texts[False] | texts[True],
+        ),
+    }
+    for stage, (names, pictures, shown) in listed.items():
+        subject = "${key}/" if stage == "report/report_data" else ""
         deps = set(stages()[stage]["deps"])
         files = {f"data/{subject}{known[name].path.parent.name}/{name}.parquet": name for name in names if name in known}
         of_all = {f"data/{known[name].path.parent.name}/{name}" for file, name in files.items() if file not in made}
         assert files.keys() & made == {d for d in deps if d.endswith(".parquet")}
         assert of_all == {d for d in deps if "." not in d and re.match(r"data/(?!\$|report)", d)}, stage
-        for pattern in CONTENTS.pictures(shared=not subject):
+        for pattern in pictures:
             path = "reports/" + pattern.replace("{subject}", "${key}")
             assert any(path.startswith(d.removesuffix(".svg")) for d in deps if d.startswith("reports/")), f"{stage} does not list {path}"
-        assert subject or deps >= texts, stage
+        assert deps >= shown, stage

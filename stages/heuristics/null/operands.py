@@ -1,8 +1,8 @@
 """Hits of operands' heuristics under relabellings. They do not change which activations come first, only whose they are.
 
 Where the cells are a whole rectangle, tables that are made once say all there is to know: how many of the first activations each
-value of an operand has. Elsewhere other activations come into the cells, but still in an order that was found once: a cell's place
-is the number of smaller ranks that the cells have.
+value of an operand has. Elsewhere other activations come into the cells, but still in an order that was found once: a walk along it
+that leaves out whatever now is in no cell.
 """
 
 from typing import NamedTuple
@@ -10,11 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from stages.heuristics.null.buckets import take
 from stages.lib.heuristics.scores import hits_of_cells, hits_of_values, members_of
 from stages.lib.heuristics.square import Square
-
-WORD, HALF = np.uint32(64), np.uint32(16)  # bits: of a word of marks; of a pair of operands, for each
 
 
 class Tables(NamedTuple):
@@ -36,13 +33,15 @@ def operand_hits(square: Square, ranks: np.ndarray, order: np.ndarray, labels: t
     """
     of, n = square.operands.sets, len(square.cells)
     found = np.zeros((len(labels[0]), 2, len(of.k)), np.int32)
-    cells = (square.op1.astype(np.uint32), square.op2.astype(np.uint32), square.stretches)
+    operands = np.stack(np.divmod(order.astype(np.uint32), np.uint32(ranks.shape[1])))
     if len(order) > n:
-        _by_order(ranks, cells, of, labels, found)
+        number = np.full(ranks.shape, n, np.uint32)
+        number[square.op1, square.op2] = np.arange(n)
+        _by_order(operands, number, of, labels, found)
     else:
         stops, which = np.unique(np.concatenate([of.k, n - of.k]), return_inverse=True)
-        counts = _tabulate(np.stack(np.divmod(order, ranks.shape[1])), stops, max(ranks.shape))
-        _by_tables(Tables(counts, *which.reshape(2, -1)), ranks, cells, of, labels, found)
+        tables = Tables(_tabulate(operands, stops, max(ranks.shape)), *which.reshape(2, -1))
+        _by_tables(tables, ranks, (square.op1, square.op2), of, labels, found)
     return found
 
 
@@ -63,7 +62,7 @@ def _tabulate(values, stops, number):
 @njit(nogil=True, cache=True)
 def _by_tables(tables, ranks, cells, of, labels, found):
     """Fills found where the cells are a whole rectangle."""
-    op1, op2, _ = cells
+    op1, op2 = cells
     places = np.zeros(len(op1), np.int32)  # only of cells that a set of cells has
     for draw in range(len(found)):
         row, column = labels[0][draw], labels[1][draw]
@@ -84,42 +83,21 @@ def _by_tables(tables, ranks, cells, of, labels, found):
 
 
 @njit(nogil=True, cache=True)
-def _by_order(ranks, cells, of, labels, found):
-    """Fills found where the cells are anything else."""
-    op1, op2, stretches = cells
-    pairs, n = (op1 << HALF) | op2, len(op1)
-    places, ordered, one = np.empty(n, np.uint32), np.empty(n, np.uint32), np.empty(n, np.uint32)
-    taken, before = np.empty(ranks.size // WORD + 1, np.uint64), np.empty(ranks.size // WORD + 1, np.uint32)
+def _by_order(order, number, of, labels, found):
+    """Fills found where the cells are anything else. order: (2, places) operands; number: (op1, op2) of the cell, or how many there are."""
+    n = number.max()
+    values, places = np.empty((2, n + 1), np.uint32), np.empty(n + 1, np.uint32)
+    names = np.empty(number.shape[0], np.uint32), np.empty(number.shape[1], np.uint32)  # label -> operand that has it now
     for draw in range(len(found)):
-        take(ranks, stretches, (labels[0][draw], labels[1][draw]), places)
-        _mark(places, taken, before)
-        for cell in range(n):
-            word, bit = places[cell] // WORD, np.uint64(1) << np.uint64(places[cell] % WORD)
-            place = before[word] + _ones(taken[word] & (bit - np.uint64(1)))
-            places[cell], ordered[place] = place, pairs[cell]
-        for quantity in range(2):
-            for i in range(n):
-                one[i] = ordered[i] & np.uint32((1 << HALF) - 1) if quantity else ordered[i] >> np.uint32(HALF)
-            hits_of_values(one, of, quantity, found[draw])
-        hits_of_cells(places, of, found[draw])
-
-
-@njit(nogil=True, cache=True)
-def _mark(ranks, taken, before):
-    """Fills taken, a bit per rank, with which the cells have, and before with how many they have in front of each word of it."""
-    taken[:] = 0
-    for rank in ranks:
-        taken[rank // WORD] |= np.uint64(1) << np.uint64(rank % WORD)
-    total = np.uint32(0)
-    for word in range(len(taken)):
-        before[word] = total
-        total += _ones(taken[word])
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _ones(word):
-    """How many bits of a word are set."""
-    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
-    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.uint32((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+        for operand in range(2):
+            for value in range(number.shape[operand]):
+                names[operand][labels[operand][draw, value]] = value
+        place = np.uint32(0)
+        for i in range(order.shape[1]):
+            op1, op2 = names[0][order[0, i]], names[1][order[1, i]]
+            cell = number[op1, op2]
+            values[0, place], values[1, place], places[cell] = op1, op2, place
+            place += np.uint32(cell < n)
+        for operand in range(2):
+            hits_of_values(values[operand, :n], of, operand, found[draw])
+        hits_of_cells(places[:n], of, found[draw])

@@ -35,14 +35,14 @@ class Judged:
 
 def judged(square: Square, activations: np.ndarray, logits: np.ndarray, labels: Relabellings, settings: Nulls, sets: AnswerSets) -> Judged:
     """Judges one neuron. activations: (op1, op2) of the square; logits: (number,); labels: relabellings, see permutations."""
-    rows, columns = labels
-    first = settings.first_draws + 1
-    neuron = RelabelledNeuron(square, activations, logits, sets)
-    found = neuron.null((rows[:first], columns[:first]))
+    neuron, looks = RelabelledNeuron(square, activations, logits, sets), [look.draws + 1 for look in settings.looks]
+    found = neuron.null(_between(labels, 0, looks[0]))
     best = bests(square, found)
     chosen = candidates(square, found, settings.smallest_corrected)
-    if len(chosen["z"]) and chosen["p_family"].min() <= settings.hopeless and first < len(rows):
-        found += neuron.null((rows[first:], columns[first:]))
+    for look, stop in zip(settings.looks, [*looks[1:], None], strict=True):
+        if len(chosen["z"]) == 0 or chosen["p_family"].min() > look.hopeless or len(found.correlations) == len(labels[0]):
+            break
+        found += neuron.null(_between(labels, len(found.correlations), stop))
         chosen = candidates(square, found, settings.smallest_corrected)
     names = [*square.operands.names, *square.answers.names]
     if found.corrected.shape[2] > len(names):
@@ -51,6 +51,10 @@ def judged(square: Square, activations: np.ndarray, logits: np.ndarray, labels: 
     chosen["heuristic"] = np.array(names, object)[chosen.pop("number")]
     as_large = found.correlations >= found.correlations[0]
     return Judged(chosen, best, (float(found.correlations[0]), float(as_large.mean())))
+
+
+def _between(labels: Relabellings, first: int, stop: int | None) -> Relabellings:
+    return labels[0][first:stop], labels[1][first:stop]
 
 
 def candidates(square: Square, found: Null, smallest: float) -> dict[str, np.ndarray]:

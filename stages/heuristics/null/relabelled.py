@@ -4,7 +4,8 @@ Rows and columns of its square of activations are permuted, the cells, their ans
 what it owes to op1, to op2 and to both, and loses what it owes to the numbers that they stand for. Cells are always the
 valid ones; the values put there come from the whole square, which the store holds. All neurons of an operator are given the same
 relabellings; number 0 changes nothing and counts as one of them, so that p-values are exact (Phipson & Smyth 2010). Ties are
-broken at random: broken by op1 they would look like heuristics about op1, with the true labels more than with others.
+broken at random, or count as they would on average: broken by op1 they would look like heuristics about op1, with the true labels
+more than with others.
 """
 
 from dataclasses import dataclass

@@ -33,7 +33,8 @@ def find(contributions: np.ndarray, results: np.ndarray, settings: AnswerSets) -
     """The set of a map's first cells, or None where it takes one result or too many. contributions, results: (cells,)."""
     sizes = np.bincount(results)
     ordered = results[descending(contributions)]
-    chosen = covering(ordered[: settings.first_cells], len(sizes), settings.results, settings.covers)
+    first = np.bincount(ordered[: settings.first_cells], minlength=len(sizes))
+    chosen = covering(first, settings.results, settings.covers)
     share = sizes[chosen].sum() / len(results)
     if len(chosen) == 0 or share == 1:
         return None
@@ -45,20 +46,18 @@ def find(contributions: np.ndarray, results: np.ndarray, settings: AnswerSets) -
 
 
 @njit(nogil=True, cache=True)
-def covering(first, results, most, covers):
+def covering(first, most, covers):
     """The fewest results that cover a share of a map's first cells: int64, none where one or more than `most` are needed.
 
-    first: the answers of these cells; results: their possible number; most: results allowed; covers: the share.
+    first: (results,) in how many of these cells each is the answer, in whatever unit; most: results allowed; covers: the share.
     """
-    counts, chosen = np.zeros(results, np.int32), np.zeros(most, np.int64)
-    for result in first:
-        counts[result] += 1
-    reached, number = 0, 0
-    while number < most and reached < covers * len(first):
+    counts, chosen = first.copy(), np.zeros(most, np.int64)
+    reached, number, wanted = 0, 0, covers * first.sum()
+    while number < most and reached < wanted:
         chosen[number] = np.argmax(counts)
         reached += counts[chosen[number]]
         counts[chosen[number]] = 0
         number += 1
-    if number < 2 or reached < covers * len(first):
+    if number < 2 or reached < wanted:
         return chosen[:0]
     return chosen[:number]

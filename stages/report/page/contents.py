@@ -45,6 +45,7 @@ class Item(Rows):
     text: str
     figures: list[Picture] = []
     shared: bool = False
+    study: bool = False
 
 
 class Part(Declared):
@@ -69,6 +70,11 @@ class Contents(Declared):
     text: str
     sections: list[Part]
     browser: Browser
+
+    def only(self, study: bool) -> "Contents":
+        """What compares several subjects, or what is about one subject or about all alike; sections of which nothing is left go."""
+        parts = [part.model_copy(update={"items": [item for item in part.items if item.study == study]}) for part in self.sections]
+        return self.model_copy(update={"sections": [part for part in parts if part.items]})
 
     def items(self) -> Iterator[Item]:
         for part in self.sections:

@@ -8,8 +8,10 @@ async function show() {
   const turn = ++shows;
   const chosen = { about: declared.subjects[subjects.selectedIndex], operator: operators.value };
   const name = chosen.about.subject;
-  const [tables, figures, sharedTables, sharedFigures] = await Promise.all(
-    [`${name}/tables`, `${name}/figures`, "shared/tables", "shared/figures"].map((payloadName) => read(payloadName)));
+  const [tables, figures, study, sharedTables, sharedFigures] = await Promise.all(
+    [`${name}/tables`, `${name}/figures`, `${name}/study`, "shared/tables", "shared/figures"].map((payloadName) => read(payloadName)));
+  Object.assign(tables, study?.tables);
+  Object.assign(figures, study?.figures);
   if (turn !== shows) return;
   const { source: origin, revision, operators: asked } = chosen.about;
   document.getElementById("about").textContent = `${name}: ${origin} (${revision}), asked to ${asked.join(", ")}.`;
