@@ -20,17 +20,14 @@ Table claims: one row per statement, and per operator where it is about each
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import polars as pl
-import yaml
 
+from stages.claims.ledger import SCHEMA, judged, listed
 from stages.lib.core.files import write_table
-from stages.lib.core.words import CHAPTERS, OPERATORS
 from stages.lib.sql.database import Database, subject_files
 from stages.lib.subject import Subject
 
-STAGES = Path(__file__).parents[1]
 TABLES = [
     "bag/failure_controls.parquet", "bag/failure_tests.parquet", "bag/knockout_tests.parquet", "bag/knockouts_by_neuron.parquet",
     "bag/knockouts_by_prompt.parquet", "circuit/attention_sources.parquet", "circuit/circuit_heads.parquet",
@@ -39,12 +36,6 @@ TABLES = [
     "mediation/relative_importance.parquet", "neurons/faithfulness.parquet", "neurons/operator_overlaps.parquet",
     "store/architecture.parquet",
 ]  # fmt: skip
-VERDICTS = {True: "reproduced", False: "not reproduced", None: "not testable here"}
-SCHEMA = {
-    "subject": pl.String, "claim": pl.String, "operator": pl.String, "source": pl.String, "statement": pl.String, "published": pl.Float64,
-    "published_subject": pl.String, "measured": pl.Float64, "ci_low": pl.Float64, "ci_high": pl.Float64, "verdict": pl.String,
-    "query": pl.String,
-}  # fmt: skip
 
 
 def main(name: str) -> None:
@@ -52,33 +43,6 @@ def main(name: str) -> None:
     database = Database(subject_files(subject.name, [Path(table).stem for table in TABLES]), threads=1)
     rows = [row for entry in listed() if not entry.get("study") for row in judged(entry, database, subject.name)]
     write_table(pl.DataFrame(rows, schema=SCHEMA, orient="row"), subject.path("claims/claims.parquet"))
-
-
-def listed() -> list[dict[str, Any]]:
-    """Every statement, chapter by chapter, as the chapter's claims.yaml has it."""
-    files = (STAGES / chapter / "claims.yaml" for chapter in CHAPTERS)
-    return [entry for file in files if file.exists() for entry in yaml.safe_load(file.read_text())]
-
-
-def judged(entry: dict[str, Any], database: Database, subject: str) -> list[dict[str, Any]]:
-    """The rows of one statement: of the operators that the query or the study speaks of, in order; of all where neither names one."""
-    published = dict(entry["published"])
-    of = published.pop("of")
-    asked = database.sql(entry["query"], subject=subject).pl().rows(named=True) if "query" in entry else []
-    measured = {row["operator"]: row for row in asked}
-    if len(measured) < len(asked):
-        raise ValueError(f"the query of claim {entry['claim']} gives two rows for one operator")
-    named: list[str | None] = [o for o in OPERATORS if o in measured or o in published]
-    rows = []
-    for operator in named or [None]:
-        found = measured.get(operator, {})
-        rows.append({
-            "subject": subject, "claim": entry["claim"], "operator": operator, "source": entry["source"], "statement": entry["statement"],
-            "published": published.get(operator, published.get("all")), "published_subject": of, "measured": found.get("measured"),
-            "ci_low": found.get("low"), "ci_high": found.get("high"), "verdict": VERDICTS[found.get("holds")],
-            "query": entry.get("query", entry.get("why")),
-        })  # fmt: skip
-    return rows
 
 
 if __name__ == "__main__":

@@ -19,18 +19,18 @@ from pathlib import Path
 
 import polars as pl
 
-from stages.claims.claims import SCHEMA, judged, listed
+from stages.claims.ledger import SCHEMA, judged, listed
 from stages.lib.core.files import write_table
-from stages.lib.core.settings import read
 from stages.lib.sql.database import Database, subject_files
 
-TABLES = ["finetuned", "trajectory"]
+TABLES = ["mediation/finetuned", "trajectory/trajectory"]
 
 
 def main() -> None:
-    database = Database(subject_files(None, TABLES), threads=1)
+    database = Database(subject_files(None, [Path(table).name for table in TABLES]), threads=1)
+    compared = database.sql("select last as subject from trajectory union select before from finetuned order by subject").fetchall()
     entries = [entry for entry in listed() if entry.get("study")]
-    rows = [row for subject in read()["subjects"] for entry in entries for row in judged(entry, database, subject)]
+    rows = [row for (subject,) in compared for entry in entries for row in judged(entry, database, subject)]
     write_table(pl.DataFrame(rows, schema=SCHEMA, orient="row"), Path("data/claims/study_claims.parquet"))
 
 

@@ -27,14 +27,14 @@ class Scores(Section):
     neurons_at_once: Count
 
 
-class Look(Section):
+class Glance(Section):
     draws: Annotated[int, Field(ge=10, le=1000)]
     hopeless: Annotated[float, Field(gt=0, le=1)]
 
 
 class Nulls(Section):
     draws: dict[Operator, Annotated[int, Field(ge=20, le=1_000_000)]]
-    looks: Annotated[list[Look], Field(min_length=1)]
+    looks: Annotated[list[Glance], Field(min_length=1)]
     smallest_corrected: Annotated[float, Field(gt=0, le=1)]
     thresholds: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
     neurons_at_once: Count

@@ -19,3 +19,4 @@ class Passes(Section):
 class Runs(Section):
     rows_per_pass: Count
     memory_mib: Annotated[int, Field(ge=128)]
+    runs_per_part: Count

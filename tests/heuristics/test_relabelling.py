@@ -8,7 +8,7 @@ import pytest
 
 from stages.heuristics.null.p_values import candidates, judged
 from stages.heuristics.null.relabelled import RelabelledNeuron, permutations
-from stages.heuristics.settings import Look, Nulls
+from stages.heuristics.settings import Glance, Nulls
 from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.square import Square
 from stages.lib.sql.database import Database
@@ -19,7 +19,7 @@ SIZE = 30
 SETS = AnswerSets(operators=["divide"], results=3, first_cells=60, covers=0.9)
 SETTINGS = Nulls(
     draws={"add": 100, "subtract": 100, "multiply": 100, "divide": 100},
-    looks=[Look(draws=20, hopeless=0.25), Look(draws=50, hopeless=0.1)],
+    looks=[Glance(draws=20, hopeless=0.25), Glance(draws=50, hopeless=0.1)],
     smallest_corrected=0.3,
     thresholds=[0.4, 0.6],
     neurons_at_once=5,

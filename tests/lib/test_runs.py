@@ -163,8 +163,7 @@ def test_only_blocks_on_one_pair_are_written_together(monkeypatch: pytest.Monkey
     def block(runs_of: int, pair: int | None) -> SimpleNamespace:
         return SimpleNamespace(runs=runs_of, interventions=[SimpleNamespace(pair=pair)])
 
-    monkeypatch.setattr(runs, "TOGETHER", 10)
     blocks = [block(3, None), block(3, None), *(block(4, n) for n in range(5)), block(20, 7), block(1, 8), block(2, None), block(1, 9)]
-    bundles = runs.bundled(blocks)
+    bundles = runs.bundled(blocks, 10)
     assert [one for bundle in bundles for one in bundle] == blocks
     assert [[one.runs for one in bundle] for bundle in bundles] == [[3], [3], [4, 4], [4, 4], [4], [20], [1], [2], [1]]

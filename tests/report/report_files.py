@@ -10,7 +10,7 @@ STAGES = FOLDER.parents[1]
 
 def read_by(stage: str) -> set[Path]:
     """The statements that claims are about; what the page is declared by, looks like and runs, and the stages whose tables it shows."""
-    if stage == "claims/claims":
+    if stage in ("claims/claims", "claims/study_claims"):
         return set(STAGES.glob("*/claims.yaml"))
     if stage not in ("report", "report/study", "report/report_data"):
         return set()
@@ -18,5 +18,6 @@ def read_by(stage: str) -> set[Path]:
     if stage == "report/report_data":
         return declared
     known = tables(STAGES)
-    shown = {known[item.table].path for item in contents().items() if item.table in known}
+    page = contents() if stage == "report/study" else contents().only(study=False)
+    shown = {known[item.table].path for item in page.items() if item.table in known}
     return declared | shown | {path for path in FOLDER.iterdir() if path.suffix in {".css", ".js", ".j2"}}

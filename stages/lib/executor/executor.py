@@ -21,7 +21,7 @@ from stages.lib.executor.norms import quick_norms, quicker
 from stages.lib.executor.pairs import PromptPairs, by_length
 from stages.lib.executor.prefix import attending, shares_prefix
 from stages.lib.executor.rank_one import Moved, adds_value_vectors, entrances
-from stages.lib.executor.values import KINDS, Values, linear
+from stages.lib.executor.values import KINDS, LINEAR, Values, linear
 from stages.lib.model.architecture import patched, rewritten
 from stages.lib.model.checkpoint import Checkpoint
 
@@ -42,9 +42,10 @@ class Executor:
         self._values: Values | None = None
         self._calls: dict[tuple[int, int], Calls] = {}
 
-    def plan(self, table: pl.DataFrame, interventions: Sequence[Intervention]) -> list[Block]:
-        """The blocks of work (see planning.plan)."""
-        return plan(table, interventions, self.groups, self.sizes.results(), len(self.checkpoint.architecture.layers) - 1)
+    def plan(self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30) -> list[Block]:
+        """The blocks of work, of at most about so many runs, or as many as fit into memory (see blocks.plan)."""
+        results = min(most, self.sizes.results())
+        return plan(table, interventions, self.groups, results, len(self.checkpoint.architecture.layers) - 1)
 
     def groups(self, table: pl.DataFrame) -> list[PromptPairs]:
         """A table's pairs, in groups of one length that fit into a pass and into memory."""
@@ -148,7 +149,7 @@ class Executor:
         self, values: Values, layer: int, stream: torch.Tensor | Moved, patches: list[tuple[Patch, ...]], start: int
     ) -> torch.Tensor:
         """Runs one block on all copies, patching on the way."""
-        calls = self._calls_at(values, start)  # before any hook is in place
+        a, calls = self.checkpoint.architecture, self._calls_at(values, start)  # before any hook is in place
         listed = [(copy, patch) for copy, here in enumerate(patches) for patch in here]
         entered = stream.stream() if isinstance(stream, Moved) else stream
         copies, prompts, positions, _ = entered.shape
@@ -160,6 +161,8 @@ class Executor:
                 entered = entered.clone()
                 values.write(entered, residual, start)
             self._patch_inside(values, layer, listed, entered.shape[:3], start, changing)
+            if layer == len(a.layers) - 1 and not any(KINDS.get(patch.component) in LINEAR for _, patch in listed):
+                changing.enter_context(patched(a.layers[layer].mlp, lambda x: x[:, -1:]))  # nobody reads what it says elsewhere
             mask = values.mask([(copy, patch) for copy, patch in listed if patch.component == "edge"], copies, start)
             resumed: Resumed | None = Resumed(values.clean, start)
             if self.attends and positions == 1 and start and mask is None:

@@ -3,8 +3,8 @@
 `python -m stages.lib.executor.runs CHAPTER/EXPERIMENT SUBJECT [CHAPTER/PAIRS]`, below data/<subject>/, reads
 <chapter>/<experiment>_interventions.parquet, a table of pairs (by default circuit/pairs.parquet) and, for mean ablation, store/means.h5,
 and writes <chapter>/runs/<experiment>.parquet: every stage <experiment>_runs is this file, and an experiment of your own needs
-no Python. An intervention at a token's place has no rows for pairs without that token. Stopped half-way, it goes on behind the
-last finished blocks of interventions.
+no Python. An intervention at a token's place has no rows for pairs without that token. Worker processes share what is to be done
+(stages/lib/core/workers.py); stopped half-way, it goes on behind what is finished.
 
 Table runs: what a subject says under interventions, one row per intervention and pair of prompts
     subject                     VARCHAR  the model
@@ -29,7 +29,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib import model, store
-from stages.lib.core import progress
+from stages.lib.core import progress, workers
 from stages.lib.core.settings import load
 from stages.lib.executor import canary, interventions, pairs
 from stages.lib.executor.blocks import Block
@@ -46,58 +46,77 @@ SCHEMA = {
     "counterfactual_probability": pl.Float32, "predicted": pl.Int32, "correct": pl.Boolean,
 }  # fmt: skip
 
-TOGETHER = 10_000  # runs on single pairs that are written, and lost when interrupted, together
+FEW = 50_000  # runs that take one process no longer than others take to start
+
+
+class Work:
+    """A table of interventions on one subject, in units that are computed, and lost when interrupted, together.
+
+    units: the blocks of each; parts: what is written of them.
+    """
+
+    def __init__(self, table_of: str, name: str, pairs_table: str):
+        self.subject, settings = Subject.named(name), load(Runs)
+        machine = load(Machine).model_copy(update={"threads": 1})
+        chapter, self.experiment = table_of.split("/")
+        inputs = [self.subject.path(f"{chapter}/{self.experiment}_interventions.parquet"), self.subject.path(f"{pairs_table}.parquet")]
+        table, prompts = map(pl.read_parquet, inputs)
+        means = None
+        if "mean" in table["replacement"]:
+            inputs.append(self.subject.path("store/means.h5"))
+            means = {kind: store.read_array(inputs[-1], kind).mean(0) for kind in ("neurons", "heads", "residual")}  # pooled over operators
+        loaded = checkpoint.of(self.subject.settings, machine)
+        wanted = interventions.read(table, loaded.architecture, pairs.roles(prompts))
+        self.executor = Executor(loaded, means, settings.rows_per_pass, settings.memory_mib << 20)
+        blocks = self.executor.plan(prompts, wanted, settings.runs_per_part)
+        canary.check(self.executor, blocks)
+        self.units = bundled(blocks, settings.runs_per_part)
+        key = digest(
+            [*inputs, model, Path(__file__).parent], checkpoint.fingerprint(self.subject.settings.source), self.subject, settings,
+            machine.device,
+        )  # fmt: skip
+        self.parts = Parts(self.subject.path(f"{chapter}/runs/{self.experiment}.parquet"), key)
+        self.most_workers = 1 if machine.device == "cuda" else None  # a second process would only wait for the first one's GPU
+
+    def do(self, number: int) -> None:
+        """Computes and writes one unit."""
+        self.parts.write(number, rows(self.executor, self.units[number], self.experiment, self.subject.name))
 
 
 def main(table_of: str, name: str, pairs_table: str = "circuit/pairs") -> None:
-    subject, settings, machine = Subject.named(name), load(Runs), load(Machine)
-    chapter, experiment = table_of.split("/")
-    inputs = [subject.path(f"{chapter}/{experiment}_interventions.parquet"), subject.path(f"{pairs_table}.parquet")]
-    table, prompts = map(pl.read_parquet, inputs)
-    means = None
-    if "mean" in table["replacement"]:
-        inputs.append(subject.path("store/means.h5"))
-        means = {kind: store.read_array(inputs[-1], kind).mean(0) for kind in ("neurons", "heads", "residual")}  # pooled over operators
-    loaded = checkpoint.of(subject.settings, machine)
-    wanted = interventions.read(table, loaded.architecture, pairs.roles(prompts))
-    executor = Executor(loaded, means, settings.rows_per_pass, settings.memory_mib << 20)
-    blocks = executor.plan(prompts, wanted)
-    canary.check(executor, blocks)
-    key = digest(
-        [*inputs, model, Path(__file__).parent], checkpoint.fingerprint(subject.settings.source), subject, settings, machine.device
-    )
-    parts = Parts(subject.path(f"{chapter}/runs/{experiment}.parquet"), key)
-    bundles = bundled(blocks)
-    missing = parts.missing(len(bundles))
-    sizes = [sum(block.runs for block in bundle) for bundle in bundles]
-    with progress.bar(total=sum(sizes), desc=f"{experiment} {name}", unit="run", unit_scale=True) as bar:
-        bar.update(sum(sizes) - sum(sizes[number] for number in missing))
-        for number in missing:
-            parts.write(number, rows(executor, bundles[number], experiment, name, bar))
-    parts.finish(len(bundles), pl.DataFrame(schema=SCHEMA))
+    work = Work(table_of, name, pairs_table)
+    sizes = [sum(block.runs for block in unit) for unit in work.units]
+    missing = work.parts.missing(len(sizes))
+    left = sum(sizes[number] for number in missing)
+    with progress.bar(total=sum(sizes), desc=f"{work.experiment} {name}", unit="run", unit_scale=True) as bar:
+        bar.update(sum(sizes) - left)
+        most = 1 if left <= FEW else work.most_workers
+        for number in workers.shared(missing, work.do, _start, table_of, name, pairs_table, workers=most):
+            bar.update(sizes[number])
+    work.parts.finish(len(sizes), pl.DataFrame(schema=SCHEMA))
 
 
-def bundled(blocks: Sequence[Block]) -> list[list[Block]]:
-    """What is written together: a block, or consecutive blocks on one pair each, for which a file would take longer than the runs."""
+def _start(*arguments: str) -> workers.Do:
+    return Work(*arguments).do
+
+
+def bundled(blocks: Sequence[Block], most: int) -> list[list[Block]]:
+    """What is written together: a block, or consecutive blocks of at most so many runs in all, where each is on a single pair."""
     bundles: list[list[Block]] = []
     free = 0
     for block in blocks:
         single = block.interventions[0].pair is not None
         if not single or block.runs > free:
             bundles.append([])
-            free = TOGETHER if single else 0
+            free = most if single else 0
         bundles[-1].append(block)
         free -= block.runs
     return bundles
 
 
-def rows(executor: Executor, blocks: Sequence[Block], experiment: str, subject: str, bar: progress.Bar) -> pl.DataFrame:
+def rows(executor: Executor, blocks: Sequence[Block], experiment: str, subject: str) -> pl.DataFrame:
     """The rows of the table `runs` of some blocks, in order."""
-    frames = []
-    for block in blocks:
-        for batch, measured in executor.run(block):
-            frames.append(_frame(batch, block.pairs, measured))
-            bar.update(len(frames[-1]))
+    frames = [_frame(batch, block.pairs, measured) for block in blocks for batch, measured in executor.run(block)]
     constants = [pl.lit(subject).alias("subject"), pl.lit(experiment).alias("experiment")]
     whole = pl.concat(frames).with_columns(constants).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
     return whole.sort("intervention", "pair")

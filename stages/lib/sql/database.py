@@ -10,16 +10,17 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from stages.lib import store
 from stages.lib.core.words import CHAPTERS
-from stages.lib.sql.lazy.group_by import SUMS, summed
-from stages.lib.sql.lazy.join import narrow
-from stages.lib.sql.lazy.table import LayerSums, LayerTable
+from stages.lib.sql.lazy.table import SUMS, LayerSums, LayerTable
 from stages.lib.sql.lazy.where import StorePart
 
 DatabaseError = duckdb.Error
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
+PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
 MACROS = Path(__file__).with_name("macros.sql")
 
 
@@ -28,14 +29,16 @@ class QueryError(ValueError):
 
 
 class Database:
-    """A read-only DuckDB connection to tables in files; lazy tables are read from HDF5 as queries ask for them.
+    """A DuckDB connection to tables in files; lazy tables are read from HDF5 as queries ask for them.
 
-    files: table -> the parquet or HDF5 files it is made of, one per subject or operator.
+    files: table -> the Parquet, CSV or HDF5 files it is made of, one per subject or operator. They are opened here, not by the
+    engine, which can neither read nor write any file, whatever a query says, and never sees the name of one.
     """
 
     def __init__(self, files: dict[str, list[Path]], threads: int | None = None):
         self.connection = duckdb.connect(config={"python_enable_replacements": False, **({"threads": threads} if threads else {})})
         self.lazy: dict[str, LayerTable] = {}
+        self.files = list(files)
         self._narrowed = 0
         for name, paths in sorted(files.items()):
             if name in MEASURES:
@@ -43,24 +46,16 @@ class Database:
                 self.connection.register(name, self.lazy[name])
                 self.connection.register(name + SUMS, LayerSums(self.lazy[name]))
             else:
-                listed = ", ".join(f"'{path}'" for path in paths)
-                reader = "read_csv" if paths[0].suffix == ".csv" else "read_parquet"
-                self.connection.execute(f'create view "{name}" as from {reader}([{listed}], union_by_name => true)')
+                self.connection.register(name, _dataset(paths))
         self._add_macros()
-        allowed = [str(path) for name, paths in files.items() if name not in MEASURES for path in paths]
-        self._lock(allowed)
+        self.connection.execute("set enable_external_access = false")
+        self.connection.execute("set lock_configuration = true")
 
     def _add_macros(self) -> None:
         """Formulas that queries share, and of shared small tables those that can be made of the tables here."""
         for statement in self.connection.extract_statements(MACROS.read_text()):
             with suppress(duckdb.CatalogException, duckdb.BinderException):  # a table that it reads, or a column, is not here
                 self.connection.execute(statement)
-
-    def _lock(self, allowed: list[str]) -> None:
-        """Leaves nothing within reach of a query but these files."""
-        self.connection.execute("set allowed_paths = $paths", {"paths": allowed})
-        self.connection.execute("set enable_external_access = false")
-        self.connection.execute("set lock_configuration = true")
 
     def sql(self, query: str, **parameters: Any) -> duckdb.DuckDBPyRelation:
         """The relation of one SELECT; its values for `$name` come by keyword. `.pl()` makes it a Polars frame.
@@ -75,6 +70,9 @@ class Database:
             raise QueryError("; ".join(problems))
         columns = {name: set(table.columns.names) for name, table in self.lazy.items()}
         if any(name in query for name in columns) and statement.type == duckdb.StatementType.SELECT:
+            from stages.lib.sql.lazy.group_by import summed  # only here: sqlglot, which they take, is slow to import
+            from stages.lib.sql.lazy.join import narrow
+
             names = self.connection.sql(query, params=parameters or None).columns
             if rewritten := summed(query, MEASURES, names):
                 return self.connection.sql(rewritten, params=parameters or None)
@@ -83,8 +81,7 @@ class Database:
 
     def tables(self) -> list[str]:
         """The names of all tables."""
-        views = self.connection.sql("select view_name from duckdb_views() where not internal").fetchall()
-        return sorted({name for (name,) in views if "__" not in name} | self.lazy.keys())
+        return sorted(self.files)
 
     def columns(self, table: str) -> dict[str, str]:
         """A table's columns: name -> type."""
@@ -148,6 +145,15 @@ def _table(path: Path) -> str | None:
             name = Path(behind).stem
             return name if path.suffix == (".h5" if name in MEASURES else ".parquet") else None
     return None
+
+
+def _dataset(paths: list[Path]) -> ds.Dataset:
+    """Files of one table, whose columns are put together by name. A page that does not match its checksum, if it has one, is an error."""
+    names = [str(path.absolute()) for path in paths]
+    if paths[0].suffix == ".csv":
+        return ds.dataset(names, format="csv")
+    schema = pa.unify_schemas([pq.read_schema(name) for name in names], promote_options="permissive")
+    return ds.dataset(names, schema=schema, format=PARQUET)
 
 
 def _part(path: Path) -> StorePart:

@@ -74,7 +74,8 @@ class Contents(Declared):
     def only(self, study: bool) -> "Contents":
         """What compares several subjects, or what is about one subject or about all alike; sections of which nothing is left go."""
         parts = [part.model_copy(update={"items": [item for item in part.items if item.study == study]}) for part in self.sections]
-        return self.model_copy(update={"sections": [part for part in parts if part.items]})
+        browser = self.browser.model_copy(update={"facts": []}) if study else self.browser
+        return self.model_copy(update={"sections": [part for part in parts if part.items], "browser": browser})
 
     def items(self) -> Iterator[Item]:
         for part in self.sections:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 import sqlglot
 from sqlglot import exp
 
+from stages.lib.sql.lazy.table import SUMS
+
 KEYS = {"subject", "operator", "layer", "neuron"}
-SUMS = "__sums"  # suffix of the table of sums
 FROM_SUMS = {
     exp.Avg: "sum(total__) / sum(rows__)",
     exp.Sum: "sum(total__)",

@@ -18,6 +18,8 @@ import pyarrow.dataset as ds
 from stages.lib.sql.lazy.where import Piece, Pruner, StorePart
 from stages.lib.store import LayerStore, widen
 
+SUMS = "__sums"  # suffix of the table of sums (LayerSums)
+
 
 class LayerTable(ds.InMemoryDataset):
     """The stores of one table as one dataset.
