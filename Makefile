@@ -34,6 +34,11 @@ lint: setup
 
 # Where `dvc push` and `dvc pull` share artifacts: make remote URL=s3://bucket/folder (or ssh://user@host/folder, /a/folder …).
 remote: setup
+	@case '$(URL)' in \
+	"") echo "make remote: say where, such as URL=s3://bucket/folder, ssh://user@host/folder or /a/folder" >&2; exit 1 ;; \
+	*://*:*@*) echo "make remote: the URL holds a password, and .dvc/config is a tracked file; leave it out, then say" \
+		"dvc remote modify --local storage password ..." >&2; exit 1 ;; \
+	esac
 	dvc remote add --force --default storage $(URL)
 	dvc remote modify storage verify true
 

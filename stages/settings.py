@@ -15,7 +15,7 @@ from stages.claims.settings import Faults
 from stages.corpus.settings import Cells, Facts, Tasks
 from stages.heuristics.settings import LabelCalibration, Labels, Matches, Nulls, Overlaps, Portraits, Scores, Spectra
 from stages.lib.core.files import replacing
-from stages.lib.core.settings import Section, check, read
+from stages.lib.core.settings import ParamsError, Section, check, place, read, repeated
 from stages.lib.core.words import CHAPTERS
 from stages.lib.heuristics.grid import Heuristics
 from stages.lib.settings import Machine, Passes, Runs
@@ -104,6 +104,9 @@ class Params(Section):
     def _default_is_a_subject(self) -> Self:
         if self.default not in self.subjects:
             raise ValueError(f"default is {self.default!r}; there are the subjects {', '.join(self.subjects)}")
+        if self.labels.level not in self.label_calibration.levels:
+            levels = ", ".join(map(str, self.label_calibration.levels))
+            raise ValueError(f"labels.level is {self.labels.level}; label_calibration.levels has {levels}")
         if both := sorted({"models", *CHAPTERS} & self.mediated.keys()):
             raise ValueError(f"{both[0]} is a folder of data/ already; call the subject something else")
         return self
@@ -132,7 +135,10 @@ class Params(Section):
 
 
 def main() -> None:
-    check(Params, read())
+    raw = read()
+    check(Params, raw)
+    if twice := repeated(raw):
+        raise ParamsError(f"{place(twice.partition('.')[0])} says something twice: {twice}; leave one out")
     with replacing(Path("data/settings.txt")) as partial:
         partial.write_text("params.yaml holds only what is allowed\n")
 

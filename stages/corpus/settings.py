@@ -5,12 +5,12 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from stages.lib.core.settings import Percent, Section, Seed, Share
-from stages.lib.core.words import Operator
+from stages.lib.core.words import OPERATORS, Operator
 
 
 class Cells(Section):
-    largest_operand: Annotated[int, Field(ge=1, le=999)]
-    largest_answer: Annotated[int, Field(ge=1, le=9999)]
+    largest_operand: Annotated[int, Field(ge=9, le=999)]
+    largest_answer: Annotated[int, Field(ge=9, le=9999)]
     held_out_percent: Percent
     seed: Seed
 
@@ -24,10 +24,13 @@ class Facts(Section):
     seed: Seed
 
 
+Word = Annotated[str, Field(pattern=r"^[^\s{}\x00-\x1f](?:[^{}\x00-\x1f]*[^\s{}\x00-\x1f])?$")]
+
+
 class Words(Section):
-    symbol: str
-    verb: str
-    noun: str
+    symbol: Word
+    verb: Word
+    noun: Word
 
 
 class Tasks(Section):
@@ -42,6 +45,17 @@ class Tasks(Section):
     held_out_percent: Percent
     evaluation_prompts: Annotated[int, Field(ge=1, le=100_000)]
     seed: Seed
+
+    @model_validator(mode="after")
+    def every_operator_has_words_of_its_own(self) -> "Tasks":
+        if missing := [operator for operator in OPERATORS if operator not in self.operators]:
+            raise ValueError(f"operators lacks {', '.join(missing)}")
+        for kind in ("symbol", "verb", "noun"):
+            words = [getattr(self.operators[operator], kind) for operator in OPERATORS]
+            for number, word in enumerate(words):
+                if word in words[:number]:
+                    raise ValueError(f"operators: {kind} {word!r} is that of two operators")
+        return self
 
     @model_validator(mode="after")
     def shares_sum_to_one(self) -> "Tasks":

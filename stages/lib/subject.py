@@ -3,21 +3,32 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Annotated, Literal
 
 import polars as pl
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from stages.lib.core.settings import ParamsError, Section, check, read
 from stages.lib.core.words import Operator
 from stages.lib.store import LayerStore
 
 
+def _asks_about_operands(template: str) -> str:
+    try:
+        fields = [(name, spec, conversion) for _, name, spec, conversion in Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise ValueError(f"{error}; it holds {{op1}}, {{symbol}} and {{op2}}, once each") from None
+    if sorted(fields) != [(name, "", None) for name in ("op1", "op2", "symbol")] or any(ord(letter) < 32 for letter in template):
+        raise ValueError("it holds {op1}, {symbol} and {op2}, once each, no other {...} and no control characters")
+    return template
+
+
 class SubjectSettings(Section):
     source: str
     revision: str
     dtype: Literal["float32", "float16", "bfloat16", "float64"]
-    template: str
+    template: Annotated[str, AfterValidator(_asks_about_operands)]
     bos: bool
     layers: Literal["all"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     operators: Annotated[list[Operator], Field(min_length=1)]

@@ -24,6 +24,11 @@ class Template:
         self.tokenizer, self.template, self.symbol = tokenizer, template, symbol
         self.front = [tokenizer.bos_token_id] if bos else []
         self.base = self.tokens(self.text(1, 1))
+        if tokenizer.unk_token_id in self.base:
+            raise PromptError(
+                f"the subject's tokenizer does not know all of {self.text(1, 1)!r}; change the subject's template in params.yaml, or the "
+                "operator's symbol in stages/corpus/params.yaml"
+            )
         self.positions = self._positions()
 
     def text(self, op1: int, op2: int) -> str:

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from dvc.utils.serialize import parse_yaml
 
+from stages import settings as checked
 from stages.lib.core import settings as sections
 from stages.lib.subject import Subject
 from stages.settings import Params
@@ -28,6 +30,27 @@ def test_the_shipped_settings_are_allowed():
         ({"train": {"checkpoints": [0, 5]}}, ["train", "checkpoints must rise and end with steps"]),
         ({"train": {"model": {"heads": 5}}}, ["train.model", "multiple of 2 x heads"]),
         ({"tasks": {"shots": [0.5]}}, ["tasks", "shots must sum to 1"]),
+        ({"tasks": {"operators": {"add": None}}}, ["tasks", "operators lacks add"]),
+        ({"tasks": {"operators": {"add": {"symbol": "-"}}}}, ["tasks", "symbol '-' is that of two operators"]),
+        ({"tasks": {"operators": {"add": {"symbol": "{x}"}}}}, ["tasks.operators.add.symbol", "'{x}'"]),
+        ({"tasks": {"operators": {"add": {"symbol": "+\0"}}}}, ["tasks.operators.add.symbol"]),
+        ({"cells": {"held_out_percent": 0}}, ["cells.held_out_percent", "0", "greater than or equal to 1"]),
+        ({"cells": {"largest_operand": 1}}, ["cells.largest_operand", "1", "greater than or equal to 9"]),
+        ({"labels": {"level": 0.07}}, ["labels.level is 0.07", "label_calibration.levels has 0.01"]),
+        *(
+            ({"subjects": {"abacus": {"template": template}}}, ["subjects.abacus.template", "{op1}, {symbol} and {op2}"])
+            for template in (
+                "",
+                "{",
+                "{op1}{op2}=",
+                "{op1}{symbol}{op2}{x}",
+                "{op1:>5}{symbol}{op2}",
+                "{op1!r}{symbol}{op2}",
+                "{op1}{symbol}{op2}\0",
+                "{op1}{op1}{symbol}{op2}",
+                "{op1.__class__}{symbol}{op2}",
+            )
+        ),
         ({"subjects": {"abacus": {"operators": ["power"]}}}, ["subjects.abacus.operators", "power", "'add'"]),
         ({"subjects": {"Bad Name": SHIPPED["subjects"]["abacus"]}}, ["subjects", "Bad Name", "pattern"]),
         ({"checkpoints": {"abacus": SHIPPED["subjects"]["abacus"]}}, ["abacus is both a subject and a checkpoint"]),
@@ -56,6 +79,47 @@ def test_a_wrong_value_is_named(change: dict, words: list[str]):
         sections.check(Params, merged(SHIPPED, change))
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"subjects": {"abacus": {"operators": ["add", "add"]}}}, "params.yaml says something twice: subjects.abacus.operators = 'add'"),
+        ({"label_calibration": {"levels": [0.05, 1.0, 1.0]}}, r"stages/heuristics/params.yaml .* label_calibration.levels = 1.0"),
+        ({"heuristics": {"grids": {"paper": {"moduli": [2, 3, 2]}}}}, r"heuristics.grids.paper.moduli = 2"),
+        ({"smallest_circuits": {"targets": [0.5, 0.5]}}, r"stages/circuit/params.yaml .* smallest_circuits.targets = 0.5"),
+    ],
+)
+def test_what_stands_twice_in_a_list_is_named(change: dict, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(copy_project(tmp_path / "p", change))
+    with pytest.raises(sections.ParamsError, match=said):
+        checked.main()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("runs: {}\nruns: {}\n", r"params.yaml, line 2: .*duplicate key \"runs\""),
+        ("runs:\n  a: 1\n  b: 2\n  a: 3\n", r"params.yaml, line 4: .*duplicate key \"a\""),
+        ("runs: [1\n", r"params.yaml, line 2: "),
+        ("a: *nobody\n", r"params.yaml, line 1: found undefined alias"),
+        ("- runs\n", r"params.yaml holds list instead of sections"),
+        ("runs\n", r"params.yaml holds str instead of sections"),
+    ],
+)
+def test_a_file_that_is_not_yaml_or_says_something_twice_is_named(text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "params.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(sections.ParamsError, match=said):
+        sections.read()
+
+
+def test_numbers_are_read_as_dvc_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "params.yaml").write_text("a: 010\nb: 1e3\nc: 0x10\nd: on\n")
+    monkeypatch.chdir(tmp_path)
+    assert (
+        sections.read() == parse_yaml((tmp_path / "params.yaml").read_text(), "params.yaml") == {"a": 10, "b": 1000.0, "c": 16, "d": "on"}
+    )
 
 
 def test_a_missing_key_is_named():

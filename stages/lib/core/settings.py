@@ -6,20 +6,23 @@ what is allowed. A section's class is named after it: `load(LateLayers)` is the 
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
-Percent = Annotated[int, Field(ge=0, le=50)]
+Percent = Annotated[int, Field(ge=1, le=50)]
 Seed = Annotated[int, Field(ge=0)]
 Threads = Annotated[int, Field(ge=1, le=256)]
 
+MAY_REPEAT = ("betas", "shots")
 Checked = TypeVar("Checked")
 
 
@@ -54,14 +57,37 @@ def files(root: Path = Path()) -> list[Path]:
 
 
 def read() -> dict[str, Any]:
-    """Every section of all files, unchecked. Raises ParamsError on one that stands in two."""
+    """Every section of all files, unchecked. Raises ParamsError on one that stands in two, and where a file is not YAML."""
     whole: dict[str, Any] = {}
     for file in files():
-        sections = yaml.load(file.read_text(), yaml.CSafeLoader) or {}
+        sections = _parsed(file, file.read_text())
         if both := sorted(whole.keys() & sections.keys()):
             raise ParamsError(f"{file}: the section {both[0]} stands in another params.yaml as well; a setting has one place")
         whole |= sections
     return whole
+
+
+@cache
+def _parsed(file: Path, text: str) -> dict[str, Any]:
+    """As DVC reads it, by YAML 1.2: 010 is ten, and no key stands twice."""
+    try:
+        sections = YAML(typ="safe").load(text) or {}
+    except MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ParamsError(f"{file}{line}: {error.problem}") from None
+    if not isinstance(sections, dict):
+        raise ParamsError(f"{file} holds {type(sections).__name__} instead of sections, such as `runs:` and its keys below it")
+    return sections
+
+
+def repeated(raw: Any, at: str = "") -> str | None:
+    """The first value that stands twice in some list of settings, as `key = value`; lists of measures, such as shares, may repeat one."""
+    if isinstance(raw, dict):
+        return next((found for key, value in raw.items() if (found := repeated(value, f"{at}.{key}" if at else str(key)))), None)
+    if not isinstance(raw, list) or at.rpartition(".")[2] in MAY_REPEAT:
+        return None
+    twice = next((value for number, value in enumerate(raw) if value in raw[:number]), None)
+    return None if twice is None else f"{at} = {twice!r}"
 
 
 def place(section: str) -> Path:
