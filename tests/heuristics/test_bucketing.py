@@ -13,12 +13,13 @@ def before_stops(values: np.ndarray, answers: np.ndarray, stops: np.ndarray) -> 
     space.values[:] = values
     sort_into_buckets(space)
     tabulate(answers.astype(np.uint32), cut(space), space)
-    seen, segment, found = np.zeros(space.table.shape[1], np.uint32), 0, []
+    seen, ties = np.zeros(space.table.shape[1], np.uint32), np.empty(space.table.shape[1], np.uint32)
+    segment, found = 0, []
     for number in range(len(space.stops)):
-        segment = walk(space, number, segment, seen)
+        segment = walk(space, number, segment, seen, ties)
         inside, of = space.inside[number]
         assert 0 < inside <= of
-        found.append(seen + space.table[segment] * inside / of)
+        found.append(seen + ties * inside / of)
     return space.stops.tolist(), found
 
 

@@ -75,16 +75,16 @@ def _hits_of_sets(space, of, n, found):
 
     The last k are those that are not among the first n - k, so one walk along the stops finds both.
     """
-    seen = np.zeros(space.table.shape[1], np.uint32)
+    seen, ties = np.zeros(space.table.shape[1], np.uint32), np.empty(space.table.shape[1], np.uint32)
     segment, top, bottom = 0, 0, len(of.k) - 1
     for number in range(len(space.stops)):
-        segment = walk(space, number, segment, seen)
+        segment = walk(space, number, segment, seen, ties)
         stop, share = space.stops[number], space.inside[number, 0] / space.inside[number, 1]
         while top < len(of.k) and of.k[top] == stop:
-            found[0, top] = _covered(seen, space.table[segment], share, members_of(of, top))
+            found[0, top] = _covered(seen, ties, share, members_of(of, top))
             top += 1
         while bottom >= 0 and n - of.k[bottom] == stop:
-            found[1, bottom] = of.k[bottom] - _covered(seen, space.table[segment], share, members_of(of, bottom))
+            found[1, bottom] = of.k[bottom] - _covered(seen, ties, share, members_of(of, bottom))
             bottom -= 1
 
 
@@ -101,8 +101,10 @@ def _covered(seen, ties, share, members):
 @njit(nogil=True, cache=True)
 def _set_score(answers, space):
     """Score above chance of the set of results that this map's first cells have."""
-    seen, number = np.zeros(len(answers.sizes), np.uint32), np.searchsorted(space.stops, answers.first)
-    ties, (inside, of) = space.table[walk(space, number, 0, seen)], space.inside[number]
+    seen, ties = np.zeros(len(answers.sizes), np.uint32), np.empty(len(answers.sizes), np.uint32)
+    number = np.searchsorted(space.stops, answers.first)
+    walk(space, number, 0, seen, ties)
+    inside, of = space.inside[number]
     chosen = covering(seen * of + ties * inside, answers.most, answers.covers)
     k, n = answers.sizes[chosen].sum(), len(answers.results)
     if k in (0, n):

@@ -24,7 +24,8 @@ class Workspace(NamedTuple):
 
     values: (cells,) contributions; buckets: (cells,) of each; ends: (buckets,) how many cells are in it or before it; segments:
     (buckets,) its segment; stops: rising (stops,), 0 < stop < cells; stop_segments: (stops,) in which each lies, a bucket of its own;
-    inside: (stops, 2) how many of its cells come before the stop, of how many; table: (segments, answers) how many cells.
+    inside: (stops, 2) how many of its cells come before the stop, of how many; table: (segments, answers) how many cells, without rows
+    where the cells are too few to fill it: then items (cells,) are their answers, segment by segment, and starts where each begins.
     """
 
     values: np.ndarray
@@ -35,16 +36,23 @@ class Workspace(NamedTuple):
     stop_segments: np.ndarray
     inside: np.ndarray
     table: np.ndarray
+    items: np.ndarray
+    starts: np.ndarray
+
+
+SPARSE = 50  # entries of the table for each cell, from which on it takes longer to go through than the cells
 
 
 def workspace(results: np.ndarray, stops: np.ndarray) -> Workspace:
     """Room for maps whose cells have these answers (cells,); stops: numbers of cells."""
     sizes, stops = np.bincount(results), np.unique(stops)
-    count = np.uint16 if sizes.max() < 1 << 16 else np.uint32
+    cells, segments = len(results), 2 * len(stops) + 1
+    rows = 0 if segments * len(sizes) > SPARSE * cells else segments
     return Workspace(
-        np.empty(len(results), np.float32), np.empty(len(results), np.uint16), np.empty(BUCKETS, np.uint32), np.empty(BUCKETS, np.uint16),
+        np.empty(cells, np.float32), np.empty(cells, np.uint16), np.empty(BUCKETS, np.uint32), np.empty(BUCKETS, np.uint16),
         stops.astype(np.uint32), np.empty(len(stops), np.int64), np.empty((len(stops), 2), np.int64),
-        np.empty((2 * len(stops) + 1, len(sizes)), count),
+        np.empty((rows, len(sizes)), np.uint16 if sizes.max() < 1 << 16 else np.uint32),
+        np.empty(cells, np.uint32), np.empty(segments + 1, np.uint32),
     )  # fmt: skip
 
 
@@ -114,19 +122,41 @@ def cut(space):
 
 @njit(nogil=True, cache=True)
 def tabulate(results, segments, space):
-    """Fills the table's first segments. results: (cells,) uint32."""
-    table = space.table
-    table[:segments] = 0
+    """Fills the table's first segments, or items and starts. results: (cells,) uint32."""
+    table, starts = space.table, space.starts
+    if len(table):
+        table[:segments] = 0
+        for cell in range(len(results)):
+            table[space.segments[space.buckets[cell]], results[cell]] += 1
+        return
+    starts[:] = 0
+    for bucket in space.buckets:
+        starts[space.segments[bucket] + 1] += np.uint32(1)
+    for segment in range(segments):
+        starts[segment + 1] += starts[segment]
     for cell in range(len(results)):
-        table[space.segments[space.buckets[cell]], results[cell]] += 1
+        segment = space.segments[space.buckets[cell]]
+        space.items[starts[segment]] = results[cell]
+        starts[segment] += np.uint32(1)
+    starts[1 : segments + 1] = starts[:segments].copy()
+    starts[0] = 0
 
 
 @njit(nogil=True, cache=True)
-def walk(space, number, segment, seen):
-    """Adds to seen (answers,) uint32 what is in the segments from one, by its number, to a stop's. Returns the stop's."""
-    stop = space.stop_segments[number]
-    while segment < stop:
+def walk(space, number, segment, seen, ties):
+    """Adds to seen what is in the segments from one, by its number, to a stop's, and fills ties with what is in that; both (answers,)
+    uint32. Returns the stop's segment."""
+    table, starts, stop = space.table, space.starts, space.stop_segments[number]
+    if len(table):
+        for before in range(segment, stop):
+            for answer in range(len(seen)):
+                seen[answer] += np.uint32(table[before, answer])
         for answer in range(len(seen)):
-            seen[answer] += np.uint32(space.table[segment, answer])
-        segment += 1
-    return segment
+            ties[answer] = table[stop, answer]
+        return stop
+    for item in space.items[starts[segment] : starts[stop]]:
+        seen[item] += np.uint32(1)
+    ties[:] = 0
+    for item in space.items[starts[stop] : starts[stop + 1]]:
+        ties[item] += np.uint32(1)
+    return stop

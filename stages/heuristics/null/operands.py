@@ -1,8 +1,7 @@
 """Hits of operands' heuristics under relabellings. They do not change which activations come first, only whose they are.
 
 Where the cells are a whole rectangle, tables that are made once say all there is to know: how many of the first activations each
-value of an operand has. Elsewhere other activations come into the cells, but still in an order that was found once: a walk along it
-that leaves out whatever now is in no cell.
+value of an operand has. Elsewhere other activations come into the cells, but still in an order that was found once.
 """
 
 from typing import NamedTuple
@@ -33,15 +32,13 @@ def operand_hits(square: Square, ranks: np.ndarray, order: np.ndarray, labels: t
     """
     of, n = square.operands.sets, len(square.cells)
     found = np.zeros((len(labels[0]), 2, len(of.k)), np.int32)
-    operands = np.stack(np.divmod(order.astype(np.uint32), np.uint32(ranks.shape[1])))
+    cells = square.op1.astype(np.uint32), square.op2.astype(np.uint32)
     if len(order) > n:
-        number = np.full(ranks.shape, n, np.uint32)
-        number[square.op1, square.op2] = np.arange(n)
-        _by_order(operands, number, of, labels, found)
+        _by_order(ranks, cells, of, labels, found)
     else:
         stops, which = np.unique(np.concatenate([of.k, n - of.k]), return_inverse=True)
-        tables = Tables(_tabulate(operands, stops, max(ranks.shape)), *which.reshape(2, -1))
-        _by_tables(tables, ranks, (square.op1, square.op2), of, labels, found)
+        tables = Tables(_tabulate(np.stack(np.divmod(order, ranks.shape[1])), stops, max(ranks.shape)), *which.reshape(2, -1))
+        _by_tables(tables, ranks, cells, of, labels, found)
     return found
 
 
@@ -83,21 +80,36 @@ def _by_tables(tables, ranks, cells, of, labels, found):
 
 
 @njit(nogil=True, cache=True)
-def _by_order(order, number, of, labels, found):
-    """Fills found where the cells are anything else. order: (2, places) operands; number: (op1, op2) of the cell, or how many there are."""
-    n = number.max()
-    values, places = np.empty((2, n + 1), np.uint32), np.empty(n + 1, np.uint32)
-    names = np.empty(number.shape[0], np.uint32), np.empty(number.shape[1], np.uint32)  # label -> operand that has it now
+def _by_order(ranks, cells, of, labels, found):
+    """Fills found where the cells are anything else: marks the ranks that they have now, and takes the marks in order."""
+    op1, op2 = cells
+    n, one = len(op1), np.uint64(1)
+    marks, cell_of = np.zeros(ranks.size // 64 + 1, np.uint64), np.empty(ranks.size, np.uint32)  # a bit for each rank; rank -> cell
+    values, places = np.empty((2, n), np.uint32), np.empty(n, np.uint32)
     for draw in range(len(found)):
+        row, column = labels[0][draw], labels[1][draw]
+        for cell in range(n):
+            rank = ranks[row[op1[cell]], column[op2[cell]]]
+            marks[rank >> np.uint32(6)] |= one << np.uint64(rank & np.uint32(63))
+            cell_of[rank] = cell
+        place = 0
+        for word in range(len(marks)):
+            left, marks[word] = marks[word], 0
+            while left:
+                rest = left & (left - one)
+                cell = cell_of[64 * word + _ones((left ^ rest) - one)]
+                values[0, place], values[1, place], places[cell] = op1[cell], op2[cell], place
+                left = rest
+                place += 1
         for operand in range(2):
-            for value in range(number.shape[operand]):
-                names[operand][labels[operand][draw, value]] = value
-        place = np.uint32(0)
-        for i in range(order.shape[1]):
-            op1, op2 = names[0][order[0, i]], names[1][order[1, i]]
-            cell = number[op1, op2]
-            values[0, place], values[1, place], places[cell] = op1, op2, place
-            place += np.uint32(cell < n)
-        for operand in range(2):
-            hits_of_values(values[operand, :n], of, operand, found[draw])
-        hits_of_cells(places[:n], of, found[draw])
+            hits_of_values(values[operand], of, operand, found[draw])
+        hits_of_cells(places, of, found[draw])
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _ones(word):
+    """How many bits of a word are set."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.uint32((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
