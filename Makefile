@@ -1,4 +1,4 @@
-# make: sets up, takes the default subject through every chapter and says what that has made.   make study: all subjects.
+# make: sets up, makes the default subject's page and all it takes, and says what that is.   make study: all subjects, and what compares them.
 # make test: sets up and passes every test.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
