@@ -1,15 +1,16 @@
 # make: sets up, makes the default subject's page and all it takes, and says what that is.   make study: all subjects, and what compares them.
 # make test: sets up and passes every test.
+# stages.warm: plain `dvc repro` makes the same, and loads the same libraries again for every stage.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: all study setup test bench lint remote pull lock
 all: setup
-	dvc repro
+	python -m stages.warm dvc repro
 	@bag made
 
 study: setup
-	dvc repro --all-pipelines
+	python -m stages.warm dvc repro --all-pipelines
 	@bag made
 
 setup: .venv/installed

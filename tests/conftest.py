@@ -92,7 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, worker_id: str) -> Path:
-    """The micro project after one `dvc repro`; tests only read it."""
+    """The micro project after what `make study` runs; tests only read it."""
     if ready := request.config.getoption("--micro"):
         return Path(ready)
     own = tmp_path_factory.getbasetemp()
@@ -100,7 +100,7 @@ def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     made = folder.with_suffix(".made")
     with FileLock(folder.with_suffix(".lock")):
         if not made.exists():
-            run_in(copy_project(folder), "dvc", "repro", "--all-pipelines", "--quiet")
+            run_in(copy_project(folder), "python", "-m", "stages.warm", "dvc", "repro", "--all-pipelines", "--quiet")
             made.touch()
     return folder
 

@@ -17,6 +17,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from stages.lib.core import progress, workers
 from stages.lib.core.files import replacing
 
 plt.rcParams.update(
@@ -49,12 +50,20 @@ def tables(subject: str, files: list[str]) -> Tables:
 
 def write(figures: dict[str, Callable[..., Figure]], folder: Path, *given: Any) -> None:
     """Draws each figure from what is given, and saves it in the folder under its name."""
-    for name, draw in figures.items():
-        save(draw(*given), folder / name)
+    drawn = workers.shared(range(len(figures)), _drawing(figures, folder, given), _drawing, figures, folder, given)
+    for _ in progress.bar(drawn, total=len(figures), desc=f"draws {folder}", unit="figure"):
+        pass
+
+
+def _drawing(figures: dict[str, Callable[..., Figure]], folder: Path, given: tuple) -> workers.Do:
+    """What draws and saves a figure, by its number."""
+    return lambda number: save(list(figures.values())[number](*given), folder / list(figures)[number])
 
 
 def save(figure: Figure, path: Path) -> None:
     """Writes path.png for screens and path.svg for papers, without time stamps."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # the layout is found, once for both
     with replacing(path.with_suffix(".png")) as partial:
         figure.savefig(partial, format="png", metadata={"Software": None})
     with replacing(path.with_suffix(".svg")) as partial:

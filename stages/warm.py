@@ -1,0 +1,181 @@
+"""Runs a command, such as `dvc repro`, in which stages find their libraries loaded: python -m stages.warm dvc repro
+
+Most stages of a small subject take less time than Python takes to import torch, transformers, Polars and DuckDB. Here they are
+imported once, and `python -m stages.…` anywhere below the command becomes a fork of this process. All else is as without: a
+process of its own with its caller's streams and environment, which imports our own code from the files as they are then and ends
+when its caller ends; a stage leaves the same bytes. What is called from another folder, or with other paths to import from, is
+run by Python as usual, and so is everything once this process is gone.
+
+    command ── sh ── python (CALLER: asks, hands on signals, waits for the status)
+    stages.warm (serve) ── _keep (one for each stage: hands on signals and the status) ── stage
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+LIBRARIES = (
+    "numpy", "polars", "pyarrow.dataset", "pyarrow.parquet", "duckdb", "h5py", "numba", "pydantic", "ruamel.yaml", "sqlglot", "tqdm",
+    "concurrent.futures.process", "multiprocessing.spawn", "matplotlib.pyplot", "torch", "transformers.models.auto.modeling_auto",
+    "transformers.models.llama.modeling_llama", "transformers.tokenization_utils_tokenizers",
+)  # fmt: skip
+HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME = ("PYTHONPATH", "OMP_NUM_THREADS", "PYTHONHASHSEED")  # read when libraries are imported or Python starts
+
+SCRIPT = """#!/bin/sh
+exec '{python}' -IS '{caller}' "$@"
+"""
+CALLER = """import os, sys
+argv, here, same = sys.argv[1:], {here!r}, {same!r}
+def plain():
+    os.execv({python!r}, [{python!r}, *argv])
+if argv[:1] != ["-m"] or not argv[1].startswith("stages.") or os.getcwd() != here or any(os.environ.get(k) != v for k, v in same.items()):
+    plain()
+import json, signal, socket
+server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+try:
+    server.connect({address!r})
+except OSError:
+    plain()
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, _: server.send(bytes([number])))
+asked = json.dumps([argv[1:], dict(os.environ)]).encode()
+socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
+server.sendall(asked)
+status = server.recv(1)
+if not status:
+    sys.exit("stages.warm has ended before this stage did")
+if status[0] > 128:
+    if status[0] - 128 != signal.SIGKILL:
+        signal.signal(status[0] - 128, signal.SIG_DFL)
+    os.kill(os.getpid(), status[0] - 128)
+sys.exit(status[0])
+"""
+
+
+def main() -> None:
+    """Runs the command of the command line and ends with its status; in a stage's process, runs the stage."""
+    if len(sys.argv) < 2:
+        sys.exit("python -m stages.warm COMMAND …, such as python -m stages.warm dvc repro")
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))  # nobody else may look into it
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(folder / "socket"))
+    listener.listen(64)
+    caller, same = folder / "caller.py", {name: os.environ.get(name) for name in SAME}
+    caller.write_text(CALLER.format(python=sys.executable, here=os.getcwd(), same=same, address=str(folder / "socket")))
+    for name in ("python", "python3"):
+        (folder / name).write_text(SCRIPT.format(python=sys.executable, caller=caller))
+        (folder / name).chmod(0o700)
+    command = subprocess.Popen(sys.argv[1:], env={**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
+    for number in HANDED_ON:
+        signal.signal(number, lambda number, _: _hand_on(command, number))
+    stage = serve(listener, command)
+    if stage is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        status = command.wait()
+        os._exit(status if status >= 0 else 128 - status)  # at once: libraries take half a second to end
+    _run(*stage)
+
+
+def _hand_on(command: subprocess.Popen, number: int) -> None:
+    """A terminal gives Ctrl-C to the command itself, everyone else only to us."""
+    if number != signal.SIGINT or not os.isatty(0):
+        command.send_signal(number)
+
+
+def serve(listener: socket.socket, command: subprocess.Popen) -> tuple[list[str], dict[str, str]] | None:
+    """None once the command has ended. In the process of a stage: its command line and its environment."""
+    keepers: list[int] = []
+    while command.poll() is None:
+        if not select.select([listener], [], [], 0.1)[0]:
+            keepers = [keeper for keeper in keepers if os.waitpid(keeper, os.WNOHANG) == (0, 0)]
+            continue
+        connection, _ = listener.accept()
+        _load()
+        if keeper := os.fork():
+            keepers.append(keeper)
+            connection.close()
+            continue
+        listener.close()
+        return _keep(connection)
+    return None
+
+
+def _load() -> None:
+    if LIBRARIES[-1] in sys.modules:
+        return
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # to ask for a GPU the usual way would take it from the stages
+    gc.disable()
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    gc.freeze()  # what is loaded is never looked through again, here or in a stage
+    gc.enable()
+
+
+def _keep(connection: socket.socket) -> tuple[list[str], dict[str, str]]:
+    """Starts a stage, whose process returns; hands signals to it, and kills it with all it started where the caller is gone."""
+    length, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    asked = b""
+    while len(asked) < int.from_bytes(length, "big"):
+        asked += connection.recv(1 << 20)
+    arguments, environment = json.loads(asked)
+    ended, alive = os.pipe()
+    stage = os.fork()
+    if not stage:
+        os.setsid()
+        connection.close()
+        os.close(ended)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        return arguments, environment
+    for number in HANDED_ON:
+        signal.signal(number, signal.SIG_IGN)
+    for descriptor in (alive, *streams, 0, 1, 2):
+        os.close(descriptor)
+    while ended not in select.select([connection.fileno(), ended], [], [])[0]:
+        if not (signals := connection.recv(1)):
+            os.killpg(stage, signal.SIGKILL)
+            break
+        os.killpg(stage, signals[0])
+    status = os.waitstatus_to_exitcode(os.waitpid(stage, 0)[1])
+    try:
+        connection.send(bytes([status if status >= 0 else 128 - status]))
+    finally:
+        os._exit(0)
+
+
+def _run(arguments: list[str], environment: dict[str, str]) -> None:
+    """The stage, as if Python had just been started for it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    sys.argv = arguments
+    for module in [name for name in sys.modules if name.partition(".")[0] == "stages"]:
+        del sys.modules[module]
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    threading._shutdown()  # type: ignore[attr-defined]  # what Python does at its end, but for clearing away all libraries
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
