@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 LIBRARIES = (
@@ -79,7 +80,11 @@ def main() -> None:
     for name in ("python", "python3"):
         (folder / name).write_text(SCRIPT.format(python=sys.executable, caller=caller))
         (folder / name).chmod(0o700)
-    command = subprocess.Popen(sys.argv[1:], env={**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
+    try:
+        command = subprocess.Popen(sys.argv[1:], env={**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
+    except OSError as error:
+        shutil.rmtree(folder)
+        sys.exit(f"stages.warm: {error}")
     for number in HANDED_ON:
         signal.signal(number, lambda number, _: _hand_on(command, number))
     stage = serve(listener, command)
@@ -115,12 +120,13 @@ def serve(listener: socket.socket, command: subprocess.Popen) -> tuple[list[str]
 
 
 def _load() -> None:
-    if LIBRARIES[-1] in sys.modules:
+    if gc.get_freeze_count():
         return
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # to ask for a GPU the usual way would take it from the stages
     gc.disable()
     for library in LIBRARIES:
-        importlib.import_module(library)
+        with suppress(ImportError):  # the stage that needs it says so
+            importlib.import_module(library)
     gc.freeze()  # what is loaded is never looked through again, here or in a stage
     gc.enable()
 

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run one process on each core
+os.environ.setdefault("BAG_WORKERS", "1")
 
 import pytest
 import torch
@@ -106,17 +107,15 @@ def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 
 
 @pytest.fixture(scope="session")
-def page(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report page of the micro project; tests only read it."""
-    from tests.report.browsing import build, project  # they need what is defined above
-
-    return build(project(micro, tmp_path_factory.mktemp("page") / "project"))
+def page(micro: Path) -> Path:
+    """The report page of all subjects of the micro project; tests only read it."""
+    return micro / "reports/study.html"
 
 
 @pytest.fixture(scope="module")
 def reader(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
     """Someone who looks at it in a real Chromium."""
-    from tests.report.browsing import reading
+    from tests.report.browsing import reading  # it needs what is defined above
 
     with reading(page, tmp_path_factory.mktemp("profile")) as someone:
         yield someone

@@ -89,7 +89,10 @@ def test_the_commands_status_and_nothing_else_is_left(project: Path, tmp_path: P
     done = subprocess.run(warm("sh", "-c", "exit 5"), cwd=project, env=environment, check=False)
     assert done.returncode == 5
     assert list(tmp_path.iterdir()) == [project]
-    assert run_in(project, *warm(), check=False).returncode == 1
+    for wrong, said in (((), "COMMAND"), (("no-such-command",), "stages.warm: [Errno 2] No such file or directory: 'no-such-command'")):
+        refused = run_in(project, *warm(*wrong), check=False)
+        assert refused.returncode == 1
+        assert said in refused.stderr.splitlines()[-1]
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ NO_NEURONS = "no heuristic has enough such neurons"
 
 
 def main(subject: str) -> None:
-    drawing.write(FIGURES, Path("reports") / subject / "bag/figures", drawing.tables(subject, TABLES), subject)
+    drawing.write(FIGURES, Path("reports") / subject / "bag/figures", drawing.tables(subject, TABLES), subject, front="bag_alone")
 
 
 def absent(axis: Axes, tables: Tables, operator: str, why: str = NO_NEURONS) -> None:

@@ -27,8 +27,7 @@ LOWEST = -1.0  # faithfulness below it is written, not drawn
 
 def main(subject: str) -> None:
     tables, folder = drawing.tables(subject, TABLES), Path("reports") / subject / "circuit"
-    drawing.save(component_effects(tables, subject), folder / "component_effects")  # not in the folder: it is in Git, for the README
-    drawing.write(FIGURES, folder / "figures", tables, subject)
+    drawing.write(FIGURES, folder / "figures", tables, subject, front="component_effects")
 
 
 def component_effects(tables: Tables, subject: str) -> Figure:
@@ -169,7 +168,7 @@ def cuts(tables: Tables, subject: str) -> Figure:
 
 
 FIGURES = {draw.__name__: draw for draw in (
-    component_effects_logit, component_stability, heads, probes, attention, cuts,
+    component_effects, component_effects_logit, component_stability, heads, probes, attention, cuts,
 )}  # fmt: skip
 
 if __name__ == "__main__":

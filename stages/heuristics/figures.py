@@ -43,7 +43,7 @@ class Study:
 def main(subject: str) -> None:
     study = read(subject)
     neurons = {f"matched_neurons_{operator}": partial(matched_neurons, operator=operator) for operator in study.operators}
-    drawing.write(neurons | FIGURES, Path("reports") / subject / "heuristics/figures", study)
+    drawing.write(neurons | FIGURES, Path("reports") / subject / "heuristics/figures", study, front="neurons_by_kind")
 
 
 def read(subject: str) -> Study:

@@ -27,7 +27,7 @@ NO_PAIRS, NO_EFFECT, NO_SUM = "no pairs of such prompts", "no pair has an effect
 
 
 def main(subject: str) -> None:
-    drawing.write(FIGURES, Path("reports") / subject / "mediation/figures", drawing.tables(subject, TABLES), subject)
+    drawing.write(FIGURES, Path("reports") / subject / "mediation/figures", drawing.tables(subject, TABLES), subject, front="importance")
 
 
 def effects(tables: Tables, subject: str) -> Figure:

@@ -63,9 +63,9 @@ with
     ),
     replicates as (
         select
-            g, site, answered, weighted_mean(each_effect, has_effect, pairs, weights) as effect,
+            effects.g, site, answered, weighted_mean(each_effect, has_effect, pairs, weights) as effect,
             weighted_mean(each_logit, has_logit, logit_pairs, weights) as logit_effect
-        from effects join weights using (g)
+        from effects join weights on effects.g - weights.g = 0  -- `using (g)` copies all weights for every row
     ),
     intervals as (
         select

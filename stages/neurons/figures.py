@@ -25,7 +25,7 @@ OPERANDS = {"op1": drawing.ORANGE, "operator": drawing.VERMILION, "op2": drawing
 
 
 def main(subject: str) -> None:
-    drawing.write(FIGURES, Path("reports") / subject / "neurons/figures", drawing.tables(subject, TABLES), subject)
+    drawing.write(FIGURES, Path("reports") / subject / "neurons/figures", drawing.tables(subject, TABLES), subject, front="top_k")
 
 
 def _sites(table: pl.DataFrame) -> dict[tuple[int, str], tuple[str, Any]]:

@@ -51,9 +51,9 @@ with
     ),
     intervals as (
         select
-            estimated, layer, neuron, role, o,
+            estimated, layer, neuron, role, effects.o,
             percentile_interval(weighted_mean(each_effect, is_defined, prompts, weights), $confidence) as ends
-        from effects join weights using (o)
+        from effects join weights on effects.o - weights.o = 0  -- `using (o)` copies all weights for every row: three times as slow
         where effects.prompts > 0
         group by all
     )

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from stages.mediation import overlap_figures
 from stages.mediation.settings import OverlapFigures
 from tests.circuit import figure_tables
-from tests.circuit.figure_tables import Tables, cleared, image, line, made, pictures, texts, write, written_twice
+from tests.circuit.figure_tables import Tables, cleared, image, line, made, pictures, texts, write, written_by
 
 WIDTHS = {"neuron": 100, "coordinate": 20}
 LAYERS, KS = [1, 2], [2, 10, 50]
@@ -66,12 +66,12 @@ def check(axis: Axes, rows: pl.DataFrame, downs: list[str], acrosses: list[str])
 
 
 @pytest.mark.parametrize("given", [MADE, NOTHING], ids=["tables", "empty"])
-def test_figures_are_written_the_same_bytes_twice(given: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_figure_is_written(given: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def prepare(folder: Path) -> None:
         write(folder, given)
         (folder / "params.yaml").write_text(yaml.safe_dump({"overlap_figures": SETTINGS.model_dump()}))
 
-    written = written_twice(lambda: overlap_figures.main("s"), prepare, tmp_path, monkeypatch)
+    written = written_by(lambda: overlap_figures.main("s"), prepare, tmp_path, monkeypatch)
     assert written == pictures("s/mediation/overlap_figures", overlap_figures.FIGURES)
 
 

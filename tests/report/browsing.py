@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select
 
-from tests.conftest import run_in
-from tests.micro import ROOT
+from tests.micro import ROOT, SETTINGS, SHIPPED, merged
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needs_chromium = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver")
@@ -26,10 +24,6 @@ FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-SETTINGS: dict[str, Any] = {
-    "rows": 100, "rows_per_page": 10, "figure_width": 1400, "figure_quality": 80, "neurons_listed": 60, "neurons_drawn": 20,
-    "facts_per_neuron": 12, "votes": 10, "map_side": 100, "detail_side": 60, "largest_mib": 24.0,
-}  # fmt: skip
 WAIT = 30  # seconds, for a busy machine
 
 
@@ -39,25 +33,15 @@ def project(micro: Path, folder: Path, **settings: Any) -> Path:
         _linked(micro / name, folder / name, {"report", "index.html", "study.html"})
     _linked(ROOT / "stages", folder / "stages", {"params.yaml", "__pycache__"})
     (folder / "params.yaml").symlink_to((micro / "params.yaml").absolute())
-    (folder / "stages/report/params.yaml").write_text(yaml.safe_dump({"report": SETTINGS | settings}, sort_keys=False))
+    (folder / "stages/report/params.yaml").write_text(
+        yaml.safe_dump({"report": merged(SHIPPED["report"], SETTINGS["report"]) | settings}, sort_keys=False)
+    )
     return folder
 
 
 def _linked(source: Path, target: Path, left_out: set[str]) -> None:
     """Makes the folders of `source`, with a link to each file but those of these names, at `target`."""
     shutil.copytree(source.absolute(), target, ignore=shutil.ignore_patterns(*left_out), copy_function=os.symlink)
-
-
-def subjects(folder: Path) -> list[str]:
-    return sorted(yaml.safe_load((folder / "params.yaml").read_text())["subjects"])
-
-
-def build(folder: Path) -> Path:
-    """Runs the report's stages; the page of all subjects."""
-    for name in subjects(folder):
-        run_in(folder, sys.executable, "-m", "stages.report.subject", name)
-    run_in(folder, sys.executable, "-m", "stages.report.index")
-    return folder / "reports/study.html"
 
 
 class Reader:

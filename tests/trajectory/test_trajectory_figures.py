@@ -12,7 +12,7 @@ from stages.lib.drawing import drawing
 from stages.lib.drawing.steps import labels as step_labels
 from stages.trajectory import figures
 from stages.trajectory.figures import APPEARING, ARMS, FIGURES, KEPT, NO_NEURONS, NO_PROMPTS
-from tests.circuit.figure_tables import Tables, by_operator, line, made, pictures, texts, written_twice
+from tests.circuit.figure_tables import Tables, by_operator, line, made, pictures, texts, written_by
 
 STEPS, OPERATORS, COUNTS = [0, 250, 500, 1000, 6500], ["add", "subtract", "divide"], [5, 10, 25, 50]
 TYPES = [("op1", "range", 20), ("op1", "modulo", 19), ("result", "pattern", 999), ("result", "range", 60), ("result", "modulo", 90)]
@@ -85,10 +85,10 @@ def corners(axis: Axes, label: str) -> set[tuple[float, float]]:
     return {(x, y) for band in bands for path in band.get_paths() for x, y in path.vertices}
 
 
-def test_a_figure_of_each_kind_for_every_last_point_and_the_same_bytes_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_figure_of_each_kind_is_written_for_every_last_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     another = pl.col("step") < 1000
     runs = {name: table.with_columns(last=pl.when(another).then(pl.lit("early")).otherwise("last")) for name, table in MADE.items()}
-    written = written_twice(figures.main, lambda folder: write(folder, runs), tmp_path, monkeypatch)
+    written = written_by(figures.main, lambda folder: write(folder, runs), tmp_path, monkeypatch)
     assert written == pictures("trajectory/figures", [f"{last}_{name}" for last in ("early", "run") for name in FIGURES])
 
 

@@ -12,7 +12,7 @@ from stages.lib.sql.database import Database, DatabaseError, QueryError, connect
 from stages.lib.store import StoreError
 
 ERRORS = (QueryError, StoreError, DatabaseError, OSError)
-COMMANDS = ("tables", "made", "shell")
+COMMANDS = ("tables", "made", "shell", "verify")
 WAY_OUT = "Run bag in the project's root, once `make` or `dvc pull` has put tables into data/, or say with --data where they are."
 MEANINGS = {
     "wide": "print every column of a table, however wide the terminal is",
@@ -26,10 +26,10 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="bag",
         description="Ask any question of any neuron, in SQL.",
-        epilog='examples:  bag "select * from accuracy"   bag query.sql -p layer=1   bag tables   bag made   bag shell',
+        epilog='examples:  bag "select * from accuracy"   bag query.sql -p layer=1   bag tables   bag made   bag shell   bag verify',
     )
     result.add_argument(
-        "query", nargs="?", help='a SELECT, a file that ends in .sql, "-" for standard input, or one of: tables, made, shell'
+        "query", nargs="?", help='a SELECT, a file that ends in .sql, "-" for standard input, or one of: tables, made, shell, verify'
     )
     result.add_argument(
         "-p", "--parameter", action="append", default=[], metavar="NAME=VALUE", help="value of $NAME in the query; repeatable"
@@ -40,6 +40,9 @@ def parser() -> argparse.ArgumentParser:
     result.set_defaults(style="table")
     result.add_argument("--data", type=Path, default=Path("data"), help="folder with the tables (default: data)")
     result.add_argument("--rows", type=int, default=40, help="rows a printed table shows at most (default: 40)")
+    result.add_argument(
+        "--heal", action="store_true", help="of verify: takes damaged copies away, for `dvc repro` or `dvc pull` to bring true ones"
+    )
     return result
 
 
@@ -57,6 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Does what is asked. Raises one of ERRORS."""
+    if options.query == "verify":
+        return _verify(options.heal)
     if not options.data.is_dir():
         raise QueryError(f"there is no folder {options.data} in {Path.cwd()}. {WAY_OUT}")
     database = connect(options.data)
@@ -75,6 +80,18 @@ def run(options: argparse.Namespace) -> None:
         shell.run(database, look)
     else:
         show(database, _text(options.query), _parameters(options.parameter), look)
+
+
+def _verify(heal: bool) -> None:
+    from stages.lib.console.verify import LockError, verify  # only here: DVC takes a second to load
+
+    try:
+        lines, well = verify(Path.cwd(), heal)
+    except LockError as error:
+        raise SystemExit(f"bag: {error}") from None
+    print("\n".join(lines))
+    if not well:
+        raise SystemExit(1)
 
 
 def _text(query: str) -> str:

@@ -48,16 +48,18 @@ def tables(subject: str, files: list[str]) -> Tables:
     return {Path(file).stem: pl.read_parquet(Path("data") / subject / file) for file in files}
 
 
-def write(figures: dict[str, Callable[..., Figure]], folder: Path, *given: Any) -> None:
-    """Draws each figure from what is given, and saves it in the folder under its name."""
-    drawn = workers.shared(range(len(figures)), _drawing(figures, folder, given), _drawing, figures, folder, given)
+def write(figures: dict[str, Callable[..., Figure]], folder: Path, *given: Any, front: str = "") -> None:
+    """Draws each figure from what is given, and saves it in the folder under its name; `front`, for READMEs and in Git, beside it."""
+    places = {name: folder.parent / name if name == front else folder / name for name in figures}
+    drawn = workers.shared(range(len(figures)), _drawing(figures, places, given), _drawing, figures, places, given)
     for _ in progress.bar(drawn, total=len(figures), desc=f"draws {folder}", unit="figure"):
         pass
 
 
-def _drawing(figures: dict[str, Callable[..., Figure]], folder: Path, given: tuple) -> workers.Do:
+def _drawing(figures: dict[str, Callable[..., Figure]], places: dict[str, Path], given: tuple) -> workers.Do:
     """What draws and saves a figure, by its number."""
-    return lambda number: save(list(figures.values())[number](*given), folder / list(figures)[number])
+    names = list(figures)
+    return lambda number: save(figures[names[number]](*given), places[names[number]])
 
 
 def save(figure: Figure, path: Path) -> None:

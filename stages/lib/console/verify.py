@@ -1,0 +1,195 @@
+"""`bag verify`: whether outputs, DVC's cache and models are what the locks say, and what makes true again what is not.
+
+An output is a link to its copy in DVC's cache, so that a byte that changes in one changes in both, and DVC, which trusts its cache,
+puts the changed byte back wherever it is asked for the output. To heal is to take both away: then `dvc repro` makes it again, and
+`dvc pull` fetches it.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+
+import yaml
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+from dvc.stage import PipelineStage
+
+from stages.lib.core import progress
+
+AT_ONCE = 1 << 22  # bytes read at once
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file or folder and the MD5 sum that a lock knows it by.
+
+    stage: as DVC calls it; made: whether the stage writes it or only reads it; cached: whether DVC keeps a copy, or Git does.
+    """
+
+    path: Path
+    md5: str
+    stage: str
+    made: bool
+    cached: bool
+
+
+class LockError(ValueError):
+    """A lock that says less than Git knows, or nothing."""
+
+
+def verify(root: Path, heal: bool = False) -> tuple[list[str], bool]:
+    """What there is to say, line by line, and whether all is well. heal: takes away what is damaged.
+
+    Raises LockError where a lock cannot be read, or lacks stages that it had when it was committed.
+    """
+    _complete(root)
+    try:
+        repo = Repo(str(root))
+        cache = Path(repo.cache.local.path)
+        wanted = list({(of.path, of.md5): of for of in _wanted(repo, cache)}.values())
+        locked = sum(all(out.hash_info for out in stage.outs) for stage in repo.index.stages)
+        waiting = len(repo.index.stages) - locked
+    except DvcException as error:
+        raise LockError(str(error)) from None
+    places = {of: _places(of, cache) for of in wanted}
+    sums = _sums({path for paths in places.values() for path in paths})
+    damaged = {of: [path for path in paths if sums[path] != of.md5] for of, paths in places.items()}
+    lines = []
+    for of, bad in damaged.items():
+        for path in bad:
+            lines.append(f"{_name(path, root)} is not what the lock says: {_meaning(of, path, cache)}")
+            if heal and of.cached:
+                path.unlink(missing_ok=True)  # outputs that are equal share a copy in the cache
+    absent = sum(not paths for of, paths in places.items() if of.made)
+    checked = len(sums)
+    said = [f"{checked:,} files held against {locked:,} locked stages: {len(lines):,} damaged"]
+    if absent:
+        said.append(f"{absent:,} outputs are not here: `dvc pull` fetches them, or `dvc repro` makes them")
+    if waiting:
+        said.append(f"{waiting:,} stages have not run yet: `dvc repro --all-pipelines` runs them")
+    if lines:
+        said.append(_way_out([of for of, bad in damaged.items() if bad], heal, root))
+    return lines + said, not lines
+
+
+def _complete(root: Path) -> None:
+    """Raises LockError where a lock was cut. Git remembers how it was: a write of DVC's that was interrupted leaves a shorter one."""
+    for file in (root / "dvc.lock", *sorted((root / "stages").glob("*/dvc.lock"))):
+        name = str(file.relative_to(root))
+        back = f"`git checkout -- {name}` puts back the committed one, and `dvc repro` takes from the cache what has run since"
+        try:
+            here = _whole(file.read_text()) if file.exists() else set()
+        except (yaml.YAMLError, TypeError, KeyError, AttributeError, UnicodeDecodeError):
+            raise LockError(f"{name} cannot be read: it was cut while it was written. {back}") from None
+        shown = subprocess.run(["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, text=True, check=False)
+        known = _whole(shown.stdout) if shown.returncode == 0 else set()
+        if lost := sorted(known - here):
+            some = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")
+            raise LockError(f"{name} lacks {len(lost)} of the {len(known)} stages that Git knows it with ({some}): it was cut. {back}")
+
+
+def _whole(lock: str) -> set[str]:
+    """The stages of which a lock has the sums of all outputs."""
+    stages = yaml.load(lock, yaml.CSafeLoader)["stages"]
+    return {name for name, entry in stages.items() if entry.get("outs") and all("md5" in out for out in entry["outs"])}
+
+
+def _wanted(repo: Repo, cache: Path) -> Iterator[Wanted]:
+    """Every file that a lock names, of outputs and of what comes from outside: models, and a user's own tables."""
+    made = {out.fs_path for stage in repo.index.stages for out in stage.outs}
+    for stage in repo.index.stages:
+        for kind, entries in ((True, stage.outs), (False, stage.deps)):
+            for entry in entries:
+                path = Path(entry.fs_path)
+                if not entry.hash_info or (not kind and (entry.fs_path in made or not _is_data(path, made, Path(repo.root_dir)))):
+                    continue
+                for file, md5 in _files(path, entry.hash_info.value, cache):
+                    yield Wanted(file, md5, _address(stage), kind, kind and entry.use_cache)
+
+
+def _address(stage: PipelineStage) -> str:
+    """What `dvc repro` in the root takes: of a stage of the root its name, of others <file>:<name>."""
+    return stage.name if stage.path_in_repo == "dvc.yaml" else f"{stage.path_in_repo}:{stage.name}"
+
+
+def _is_data(path: Path, made: set[str], root: Path) -> bool:
+    """Whether what a stage depends on, and no stage makes, is data: neither code nor settings."""
+    part_of_one = any(str(parent) in made for parent in path.parents)
+    folder_of_some = any(Path(other).is_relative_to(path) for other in made)
+    code = path.is_relative_to(root / "stages") or path.name == "params.yaml"
+    return not part_of_one and not folder_of_some and not code
+
+
+def _files(path: Path, md5: str, cache: Path) -> Iterator[tuple[Path, str]]:
+    """A file and its sum; of a folder, all files that it had by its list in the cache, or else the list itself, see `_sum`."""
+    listed = cache / md5[:2] / md5[2:]
+    if md5.endswith(".dir") and listed.exists() and _sum(listed) == md5.removesuffix(".dir"):
+        yield listed, md5.removesuffix(".dir")
+        for entry in json.loads(listed.read_text()):
+            yield path / entry["relpath"], entry["md5"]
+    else:
+        yield path, md5
+
+
+def _places(of: Wanted, cache: Path) -> list[Path]:
+    """Where there are copies of a file: at its place and, if DVC keeps one, in the cache."""
+    return [path for path in (of.path, *([cache / of.md5[:2] / of.md5[2:]] if of.cached else [])) if path.exists()]
+
+
+def _sums(paths: Iterable[Path]) -> dict[Path, str]:
+    """The MD5 sum of every file or folder. Links to one file are read once."""
+    links: dict[tuple[int, int], list[Path]] = defaultdict(list)
+    for path in sorted(paths):
+        status = path.stat()
+        links[status.st_dev, status.st_ino].append(path)
+    sums: dict[Path, str] = {}
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
+        found = pool.map(_sum, [same[0] for same in links.values()])
+        for same, md5 in progress.bar(zip(links.values(), found, strict=True), total=len(links), desc="verify", unit="file"):
+            sums |= dict.fromkeys(same, md5)
+    return sums
+
+
+def _sum(path: Path) -> str:
+    """DVC's sum of a file, or of a folder: that of the sorted list of its files."""
+    if path.is_dir():
+        listed = [{"md5": _sum(file), "relpath": file.relative_to(path).as_posix()} for file in path.rglob("*") if file.is_file()]
+        ordered = sorted(listed, key=itemgetter("relpath"))
+        return hashlib.md5(json.dumps(ordered, sort_keys=True).encode()).hexdigest() + ".dir"
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(AT_ONCE):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _name(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def _meaning(of: Wanted, path: Path, cache: Path) -> str:
+    if not of.made:
+        return f"{of.stage} read it with other bytes"
+    return f"a copy in the cache of what {of.stage} made" if path.is_relative_to(cache) else f"{of.stage} made it"
+
+
+def _way_out(damaged: list[Wanted], heal: bool, root: Path) -> str:
+    stages = " ".join(sorted({of.stage for of in damaged if of.cached}))
+    in_git = " ".join(sorted({_name(of.path, root) for of in damaged if of.made and not of.cached}))
+    foreign = ", ".join(sorted({_name(of.path, root) for of in damaged if not of.made}))
+    said = []
+    if stages:
+        taken = "The damaged copies are taken away:" if heal else "`bag verify --heal` takes the damaged copies away; then"
+        said.append(f"{taken} `dvc repro {stages}` makes them again, or `dvc pull {stages}` fetches them.")
+    if in_git:
+        said.append(f"`git checkout -- {in_git}` puts back what Git keeps.")
+    if foreign:
+        said.append(f"No stage makes {foreign}: bring the true files back, or `dvc repro` runs with those that are there.")
+    return " ".join(said)

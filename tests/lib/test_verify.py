@@ -1,0 +1,141 @@
+"""bag verify: every damaged copy is named, and `--heal` and `dvc repro` bring the lock's bytes back."""
+
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.lib.console.verify import LockError, verify
+from tests.conftest import run_in
+
+
+@pytest.fixture
+def project(micro_copy: Path) -> Path:
+    """The micro project with its locks committed and its outputs linked to the cache, as they are where it was made."""
+    for command in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "made"]):
+        run_in(micro_copy, "git", *command)
+    run_in(micro_copy, "dvc", "checkout", "--relink")
+    return micro_copy
+
+
+def flip(path: Path, random: random.Random, keep_time: bool) -> None:
+    """Changes one bit of a file, whatever its mode, in all its links."""
+    status = path.stat()
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+    with path.open("r+b") as file:
+        file.write(content)
+    path.chmod(status.st_mode)
+    if keep_time:
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def outputs(project: Path) -> dict[str, str]:
+    """The sum of every output by its path."""
+    locks = [project / "dvc.lock", *project.glob("stages/*/dvc.lock")]
+    entries = [entry for lock in locks for entry in yaml.load(lock.read_text(), yaml.CSafeLoader)["stages"].values()]
+    return {out["path"]: out["md5"] for entry in entries for out in entry["outs"]}
+
+
+def test_an_undamaged_project_is_well(project: Path):
+    lines, well = verify(project)
+    assert well
+    assert len(lines) == 1
+    assert re.fullmatch(r"\d+ files held against \d+ locked stages: 0 damaged", lines[0])
+
+
+@pytest.mark.parametrize("keep_time", [True, False])
+def test_damage_is_named_and_healed(project: Path, keep_time: bool):
+    """One bit in a file of every kind, in the links to the cache as well; then one in the cache's list of a folder."""
+    rolls = random.Random(keep_time)
+    files = sorted(
+        path for folder in ("data", "reports") for path in (project / folder).rglob("*") if path.is_file() and path.stat().st_nlink > 1
+    )
+    kinds = {kind: [path for path in files if path.suffix == kind] for kind in {path.suffix for path in files}}
+    assert kinds.keys() >= {".parquet", ".h5", ".json", ".html", ".png", ".svg", ".safetensors"}
+    chosen = {rolls.choice(same) for same in kinds.values()}
+    for path in chosen:
+        flip(path, rolls, keep_time)
+    linked = {path.stat().st_ino for path in chosen}
+    damaged = {path for path in files if path.stat().st_ino in linked}  # outputs that are equal are one file
+    whole = outputs(project)
+    lines, well = verify(project, heal=True)
+    assert not well
+    named = {project / line.split(" is not ")[0] for line in lines if " is not what the lock says" in line}
+    assert {path for path in named if ".dvc" not in path.parts} == damaged
+    assert len({path for path in named if ".dvc" in path.parts}) == len(chosen)
+    [said] = [line for line in lines if line.startswith("The damaged copies are taken away")]
+    run_in(project, "python", "-m", "stages.warm", *re.search(r"`(dvc repro [^`]*)`", said)[1].split())
+    assert outputs(project) == whole
+    assert verify(project)[1]
+    assert "up to date" in run_in(project, "dvc", "status").stdout
+
+
+def test_damage_is_named_by_the_console_and_left_until_healing_is_asked_for(project: Path):
+    table, weights = project / "data/abacus/store/accuracy.parquet", project / "data/models/abacus/step-00200/model.safetensors"
+    listed = next((project / ".dvc/cache").rglob("*.dir"))
+    for path in (table, weights, listed):
+        flip(path, random.Random(1), keep_time=True)
+    done = run_in(project, "bag", "verify", check=False)
+    assert done.returncode == 1
+    said = done.stdout.splitlines()
+    assert "data/abacus/store/accuracy.parquet is not what the lock says: stages/store/dvc.yaml:accuracy@abacus made it" in said
+    assert "data/models/abacus is not what the lock says: stages/subjects/dvc.yaml:train made it" in said
+    assert re.match(
+        "`bag verify --heal` takes the damaged copies away; then `dvc repro .*stages/store/dvc.yaml:accuracy@abacus.*` makes", said[-1]
+    )
+    assert "`git checkout -- data/models/abacus` puts back what Git keeps" in said[-1]
+    assert run_in(project, "bag", "verify", check=False).stdout == done.stdout
+
+
+def test_a_lock_that_was_cut_is_seen(project: Path):
+    lock = project / "stages/store/dvc.lock"
+    text = lock.read_text()
+    names = list(yaml.load(text, yaml.CSafeLoader)["stages"])
+    lock.write_text(text[: text.index(f"  {names[-2]}:\n")])
+    with pytest.raises(
+        LockError, match=rf"stages/store/dvc.lock lacks 2 of the {len(names)} stages .*{names[-2]}, {names[-1]}.*git checkout"
+    ):
+        verify(project)
+    for content in ("", text[:-40].rpartition("md5")[0], text[: len(text) // 2] + "\n  - {"):
+        lock.write_text(content)
+        done = run_in(project, "bag", "verify", check=False)
+        assert done.returncode == 1
+        assert re.match(
+            r"bag: stages/store/dvc.lock (cannot be read|lacks \d+ of the).*`git checkout -- stages/store/dvc.lock`", done.stderr
+        )
+    run_in(project, "git", "checkout", "--", "stages/store/dvc.lock")
+    assert verify(project)[1]
+
+
+def test_what_is_not_here_is_no_damage(project: Path):
+    (project / "data/abacus/store/predictions.parquet").unlink()
+    assert verify(project)[1]
+    for path in [*(project / "data/planted").rglob("*.h5")]:
+        path.unlink()
+    lines, well = verify(project)
+    assert well
+    assert len(lines) == 1  # the cache still has them
+
+
+def test_a_model_and_a_table_that_no_stage_makes_are_held_against_what_was_read(tmp_path: Path):
+    for command in (["init", "-q"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "-", "--allow-empty"]):
+        run_in(tmp_path, "git", *command)
+    run_in(tmp_path, "dvc", "init", "-q")
+    (tmp_path / "stages/store").mkdir(parents=True)
+    (tmp_path / "models/own").mkdir(parents=True)
+    (tmp_path / "models/own/model.safetensors").write_bytes(bytes(100))
+    stage = {"cmd": "cat models/own/* > data.txt", "wdir": "../..", "deps": ["models/own"], "outs": ["data.txt"]}
+    (tmp_path / "stages/store/dvc.yaml").write_text(yaml.safe_dump({"stages": {"copy": stage}}))
+    run_in(tmp_path, "dvc", "repro", "stages/store/dvc.yaml")
+    assert verify(tmp_path)[1]
+    flip(tmp_path / "models/own/model.safetensors", random.Random(0), keep_time=True)
+    lines, well = verify(tmp_path, heal=True)
+    assert not well
+    assert lines[0] == "models/own is not what the lock says: stages/store/dvc.yaml:copy read it with other bytes"
+    assert "No stage makes models/own: bring the true files back" in lines[-1]
+    assert (tmp_path / "models/own/model.safetensors").exists()
