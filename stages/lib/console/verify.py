@@ -103,12 +103,13 @@ def _whole(lock: str) -> set[str]:
 
 def _wanted(repo: Repo, cache: Path) -> Iterator[Wanted]:
     """Every file that a lock names, of outputs and of what comes from outside: models, and a user's own tables."""
-    made = {out.fs_path for stage in repo.index.stages for out in stage.outs}
+    made = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
+    above = {parent for path in made for parent in path.parents}
     for stage in repo.index.stages:
         for kind, entries in ((True, stage.outs), (False, stage.deps)):
             for entry in entries:
                 path = Path(entry.fs_path)
-                if not entry.hash_info or (not kind and (entry.fs_path in made or not _is_data(path, made, Path(repo.root_dir)))):
+                if not entry.hash_info or (not kind and (path in above or not _is_data(path, made, Path(repo.root_dir)))):
                     continue
                 for file, md5 in _files(path, entry.hash_info.value, cache):
                     yield Wanted(file, md5, _address(stage), kind, kind and entry.use_cache)
@@ -119,12 +120,10 @@ def _address(stage: PipelineStage) -> str:
     return stage.name if stage.path_in_repo == "dvc.yaml" else f"{stage.path_in_repo}:{stage.name}"
 
 
-def _is_data(path: Path, made: set[str], root: Path) -> bool:
-    """Whether what a stage depends on, and no stage makes, is data: neither code nor settings."""
-    part_of_one = any(str(parent) in made for parent in path.parents)
-    folder_of_some = any(Path(other).is_relative_to(path) for other in made)
+def _is_data(path: Path, made: set[Path], root: Path) -> bool:
+    """Whether what a stage depends on is data that no stage makes: neither an output or part of one, nor code, nor settings."""
     code = path.is_relative_to(root / "stages") or path.name == "params.yaml"
-    return not part_of_one and not folder_of_some and not code
+    return not code and path not in made and made.isdisjoint(path.parents)
 
 
 def _files(path: Path, md5: str, cache: Path) -> Iterator[tuple[Path, str]]:
