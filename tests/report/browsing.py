@@ -24,6 +24,7 @@ FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+REPORT = merged(SHIPPED["report"], SETTINGS["report"])  # settings of the micro project's page
 WAIT = 30  # seconds, for a busy machine
 
 
@@ -33,9 +34,7 @@ def project(micro: Path, folder: Path, **settings: Any) -> Path:
         _linked(micro / name, folder / name, {"report", "index.html", "study.html"})
     _linked(ROOT / "stages", folder / "stages", {"params.yaml", "__pycache__"})
     (folder / "params.yaml").symlink_to((micro / "params.yaml").absolute())
-    (folder / "stages/report/params.yaml").write_text(
-        yaml.safe_dump({"report": merged(SHIPPED["report"], SETTINGS["report"]) | settings}, sort_keys=False)
-    )
+    (folder / "stages/report/params.yaml").write_text(yaml.safe_dump({"report": REPORT | settings}, sort_keys=False))
     return folder
 
 

@@ -25,15 +25,15 @@ from stages.report.settings import Report
 from stages.report.subject import NEEDED
 from tests.conftest import run_in
 from tests.declared import stages
-from tests.micro import ROOT, SETTINGS, SHIPPED, merged
-from tests.report.browsing import project
+from tests.micro import ROOT
+from tests.report.browsing import REPORT, project
 
 CONTENTS = contents()
 ITEMS = {item.id: item for item in CONTENTS.items()}
 
 
 def settings(**changes: Any) -> Report:
-    return check(Report, merged(SHIPPED["report"], SETTINGS["report"]) | changes, "report")
+    return check(Report, REPORT | changes, "report")
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_values_are_packed_as_json_with_four_digits():
 
 def test_the_page_is_bounded_and_says_what_to_lower(built: Path, micro: Path, tmp_path: Path):
     size = (built / "reports/study.html").stat().st_size
-    assert size < SETTINGS["report"]["largest_mib"] * 2**20
+    assert size < REPORT["largest_mib"] * 2**20
     with pytest.raises(ParamsError, match=r"more than report.largest_mib = 0.001.*neurons_drawn.*abacus/maps 0\.0"):
         bounded("x" * 1100, settings(largest_mib=0.001), {"abacus/maps": "x" * 1000})
     folder = project(micro, tmp_path / "small", largest_mib=0.01)
