@@ -28,26 +28,31 @@ def done(folder: Path) -> dict[int, int]:
     return {int(path.name): int(path.read_text()) for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("number", [1, 3])
-def test_every_unit_is_done_once_by_as_many_processes_as_asked_for(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("number", "fork"), [(1, True), (3, False), (3, True)])
+def test_every_unit_is_done_once_by_as_many_processes_as_asked_for(
+    number: int, fork: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(workers.VARIABLE, str(number))
     units = list(range(20))
-    assert sorted(workers.shared(units, start(str(tmp_path), -1, -1), start, str(tmp_path), -1, -1)) == units
+    with workers.ready(start, str(tmp_path), -1, -1, fork=fork) as shared:
+        assert sorted(shared.do(units, start(str(tmp_path), -1, -1))) == units
     assert sorted(done(tmp_path)) == units
     who = set(done(tmp_path).values())
     assert who == {os.getpid()} if number == 1 else os.getpid() not in who and len(who) <= number
 
 
-def test_what_a_unit_raises_is_raised_and_what_is_done_is_kept(tmp_path: Path):
-    with pytest.raises(ValueError, match="unit 7 cannot be done"):
-        list(workers.shared(range(10), start(str(tmp_path), 7, -1), start, str(tmp_path), 7, -1, workers=2))
+def test_what_a_unit_raises_is_raised_and_what_is_done_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(workers.VARIABLE, "2")
+    with pytest.raises(ValueError, match="unit 7 cannot be done"), workers.ready(start, str(tmp_path), 7, -1, fork=False) as shared:
+        list(shared.do(range(10), start(str(tmp_path), 7, -1)))
     assert 7 not in done(tmp_path)
     assert done(tmp_path)
 
 
-def test_a_killed_worker_is_said(tmp_path: Path):
-    with pytest.raises(workers.WorkerError, match="a worker process was killed"):
-        list(workers.shared(range(10), start(str(tmp_path), -1, 7), start, str(tmp_path), -1, 7, workers=2))
+def test_a_killed_worker_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(workers.VARIABLE, "2")
+    with pytest.raises(workers.WorkerError, match="a worker process was killed"), workers.ready(start, str(tmp_path), -1, 7) as shared:
+        list(shared.do(range(10), start(str(tmp_path), -1, 7)))
     assert 7 not in done(tmp_path)
 
 

@@ -6,17 +6,23 @@ worker of which is, goes on behind those that are.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
 from stages.lib.core.settings import ParamsError
 
 VARIABLE = "BAG_WORKERS"
+FORKS = sys.platform == "linux"  # elsewhere a fork of a process that has loaded such libraries may hang
 Do = Callable[[int], Any]
-_do: Do | None = None  # of a worker process
+_start: Callable[[], Do] | None = None  # of a worker process
+_do: Do | None = None
 
 
 class WorkerError(SystemExit):
@@ -33,20 +39,46 @@ def count() -> int:
     return int(given)
 
 
-def shared(units: Sequence[int], do: Do, start: Callable[..., Do], *arguments: Any, workers: int | None = None) -> Iterator[int]:
-    """Does every unit, and gives its number when it is done, in whatever order.
+@contextmanager
+def ready(start: Callable[..., Do], *arguments: Any, fork: bool = FORKS) -> Iterator["Workers"]:
+    """Worker processes that share units.
 
-    do: does a unit in this process, where there is one worker; start: called with the arguments once in each worker process, gives
-    what does a unit there. workers: at most so many, by default `count()`. Raises whatever a unit raises, and WorkerError.
+    start: called with the arguments in each worker process once it gets a unit, gives what does one there. fork: they are there at
+    once, forks of this process with all it has imported, which must not have computed anything with several threads (Polars does);
+    otherwise each is a Python of its own, which takes seconds to import the same, started when there is something to do.
     """
-    number = min(workers or count(), len(units))
-    if number <= 1:
-        for unit in units:
-            do(unit)
-            yield unit
+    number = count()
+    if number == 1:
+        yield Workers(None, 1)
         return
-    with ProcessPoolExecutor(number, get_context("spawn"), _begin, (start, arguments)) as pool:
-        waiting = {pool.submit(_one, unit): unit for unit in units}
+    with ProcessPoolExecutor(number, get_context("fork" if fork else "spawn"), _remember, (start, arguments)) as pool:
+        if fork:
+            pool.submit(os.getpid).result()  # forks all of them
+        try:
+            yield Workers(pool, number)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """So many processes that share units; without a pool, this one alone."""
+
+    pool: ProcessPoolExecutor | None
+    number: int
+
+    def do(self, units: Sequence[int], here: Do, most: int | None = None) -> Iterator[int]:
+        """Does every unit, and gives its number when it is done, in whatever order.
+
+        here: does a unit in this process, where only one is to work; most: at most so many. Raises whatever a unit raises, and
+        WorkerError.
+        """
+        if self.pool is None or min(most or self.number, len(units)) <= 1:
+            for unit in units:
+                here(unit)
+                yield unit
+            return
+        waiting = {self.pool.submit(_one, unit): unit for unit in units}
         try:
             for done in as_completed(waiting):
                 done.result()
@@ -56,15 +88,15 @@ def shared(units: Sequence[int], do: Do, start: Callable[..., Do], *arguments: A
                 "a worker process was killed, perhaps for want of memory (fewer workers, such as BAG_WORKERS=1, take less); "
                 "what is done is kept: the same command goes on from there"
             ) from None
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
-def _begin(start: Callable[..., Do], arguments: tuple) -> None:
-    global _do  # noqa: PLW0603  the state of this process, made once
-    _do = start(*arguments)
+def _remember(start: Callable[..., Do], arguments: tuple) -> None:
+    global _start  # noqa: PLW0603  the state of this process, made once
+    _start = partial(start, *arguments)
 
 
 def _one(unit: int) -> None:
-    assert _do is not None
+    global _do  # noqa: PLW0603
+    assert _start is not None
+    _do = _do or _start()
     _do(unit)

@@ -51,9 +51,10 @@ def tables(subject: str, files: list[str]) -> Tables:
 def write(figures: dict[str, Callable[..., Figure]], folder: Path, *given: Any, front: str = "") -> None:
     """Draws each figure from what is given, and saves it in the folder under its name; `front`, for READMEs and in Git, beside it."""
     places = {name: folder.parent / name if name == front else folder / name for name in figures}
-    drawn = workers.shared(range(len(figures)), _drawing(figures, places, given), _drawing, figures, places, given)
-    for _ in progress.bar(drawn, total=len(figures), desc=f"draws {folder}", unit="figure"):
-        pass
+    with workers.ready(_drawing, figures, places, given, fork=False) as shared:
+        drawn = shared.do(range(len(figures)), _drawing(figures, places, given))
+        for _ in progress.bar(drawn, total=len(figures), desc=f"draws {folder}", unit="figure"):
+            pass
 
 
 def _drawing(figures: dict[str, Callable[..., Figure]], places: dict[str, Path], given: tuple) -> workers.Do:

@@ -6,9 +6,11 @@ and written in digits; an intervention at a place is meant for the pairs whose p
 an MLP's output projection puts out, before a norm that may follow: of that, neurons of the same layer are replaced first.
 """
 
+import gc
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeGuard
 
 import numpy as np
@@ -64,31 +66,89 @@ def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) 
 
     A column `pair` is optional: a number there says that the row is meant for this pair alone.
     """
+    collecting = gc.isenabled()
+    gc.disable()  # a million small objects, none of them garbage, would be looked through again and again
+    try:
+        return _read(table, architecture, roles)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) -> list[Intervention]:
     columns = ["intervention", "operator", "split", "component", "layer", "units", "position", "key_position", "replacement"]
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise InterventionError(f"a table of interventions needs the columns {', '.join(missing)}")
+    pair_of = pl.col("pair") if "pair" in table.columns else pl.lit(None, pl.Int32).alias("pair")
+    units = Units(table["units"])
+    doubtful = units.doubtful(table["component"], architecture)
     found: dict[int, Intervention] = {}
     patches: dict[int, list[Patch]] = {}
-    pair_of = pl.col("pair") if "pair" in table.columns else pl.lit(None, pl.Int32).alias("pair")
-    rows = table.select(*columns, pair_of).iter_rows()
-    for number, operator, split, component, layer, units, position, key_position, replacement, pair in rows:
+    seen: set[tuple] = set()  # what rows of large tables have in common is checked once
+    rows = table.select(*(name for name in columns if name != "units"), pair_of).iter_rows()
+    for place, (number, operator, split, component, layer, position, key_position, replacement, pair) in enumerate(rows):
         if number not in found:
             _among(number, "operator", operator, [None, *OPERATORS])
             _among(number, "split", split, [None, *SPLITS])
             found[number], patches[number] = Intervention(number, operator, split, (), pair), []
-        if (found[number].operator, found[number].split, found[number].pair) != (operator, split, pair):
+        one = found[number]
+        if (one.operator, one.split, one.pair) != (operator, split, pair):
             raise InterventionError(f"intervention {number}: its rows name different prompts")
         if component != "none":
-            packed = None if units is None else np.array(sorted(units), np.int32).tobytes()
-            patch = Patch(component, layer, packed, position, key_position, replacement)
-            _check(number, patch, architecture, roles)
+            patch = Patch(component, layer, units.packed(place), position, key_position, replacement)
+            kind = component, layer, patch.units is None, position, key_position, replacement
+            if kind not in seen or doubtful[place]:
+                _check(number, patch, architecture, roles)
+                seen.add(kind)
             patches[number].append(patch)
     for number, several in patches.items():
-        _check_apart(number, several)
-    order = sorted(found)
+        if len(several) > 1:
+            _check_apart(number, several)
     key = lambda p: (p.layer, p.component, p.position, p.units or b"")  # noqa: E731
-    return [replace(found[n], patches=tuple(sorted(patches[n], key=key))) for n in order]
+    return [
+        Intervention(number, one.operator, one.split, tuple(sorted(patches[number], key=key)), one.pair)
+        for number, one in sorted(found.items())
+    ]
+
+
+class Units:
+    """A column of lists, read as one array: tables may have hundreds of thousands of rows with hundreds of units."""
+
+    def __init__(self, column: pl.Series):
+        self.missing = column.is_null().to_list()
+        self.flat = column.drop_nulls().to_arrow().flatten().to_numpy()
+        self.ends = column.list.len().fill_null(0).cum_sum().to_list()
+
+    def packed(self, row: int) -> bytes | None:
+        """A row's units in their order as int32, None where it has no list."""
+        if self.missing[row]:
+            return None
+        chosen = self.flat[self.ends[row - 1] if row else 0 : self.ends[row]]
+        return (chosen if row not in self.unordered else np.sort(chosen)).astype(np.int32).tobytes()
+
+    @cached_property
+    def unordered(self) -> set[int]:
+        """Rows whose units do not rise strictly: in another order, or one of them twice."""
+        falls = np.flatnonzero(np.diff(self.flat) <= 0) + 1  # places that are not above the one before
+        rows = np.searchsorted(self.ends, falls, side="right")
+        starts = np.array([0, *self.ends])[rows]
+        return set(rows[falls > starts].tolist())
+
+    def doubtful(self, component: pl.Series, architecture: Architecture) -> list[bool]:
+        """Whether each row's units may name one twice, or one that does not exist."""
+        counts, ends = _counts(architecture), np.array(self.ends)
+        chosen = np.diff(ends, prepend=0) > 0
+        first, last = np.zeros(len(ends), self.flat.dtype), np.zeros(len(ends), self.flat.dtype)
+        first[chosen], last[chosen] = self.flat[(ends - np.diff(ends, prepend=0))[chosen]], self.flat[ends[chosen] - 1]
+        most = component.replace_strict(counts, default=0, return_dtype=pl.Int64).to_numpy()
+        wrong = chosen & ((first < 0) | (last >= most))
+        return [bad or row in self.unordered for row, bad in enumerate(wrong.tolist())]
+
+
+def _counts(a: Architecture) -> dict[str, int]:
+    """How many units a component has."""
+    return {"neuron": a.neurons, "coordinate": a.width, "head": a.heads, "edge": a.heads}
 
 
 def is_place(position: str | None) -> TypeGuard[str]:
@@ -119,8 +179,7 @@ def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequenc
         _among(number, "key position", patch.key_position, [None])
     _among(number, "replacement", patch.replacement, REPLACEABLE.get(patch.component, REPLACEMENTS))
     units = patch.chosen()
-    a = architecture
-    counts = {"neuron": a.neurons, "coordinate": a.width, "head": a.heads, "edge": a.heads}
+    counts = _counts(architecture)
     if units is None:
         return
     if patch.component not in counts:

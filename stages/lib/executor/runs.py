@@ -84,15 +84,15 @@ class Work:
 
 
 def main(table_of: str, name: str, pairs_table: str = "circuit/pairs") -> None:
-    work = Work(table_of, name, pairs_table)
-    sizes = [sum(block.runs for block in unit) for unit in work.units]
-    missing = work.parts.missing(len(sizes))
-    left = sum(sizes[number] for number in missing)
-    with progress.bar(total=sum(sizes), desc=f"{work.experiment} {name}", unit="run", unit_scale=True) as bar:
-        bar.update(sum(sizes) - left)
-        most = 1 if left <= FEW else work.most_workers
-        for number in workers.shared(missing, work.do, _start, table_of, name, pairs_table, workers=most):
-            bar.update(sizes[number])
+    with workers.ready(_start, table_of, name, pairs_table) as shared:
+        work = Work(table_of, name, pairs_table)
+        sizes = [sum(block.runs for block in unit) for unit in work.units]
+        missing = work.parts.missing(len(sizes))
+        left = sum(sizes[number] for number in missing)
+        with progress.bar(total=sum(sizes), desc=f"{work.experiment} {name}", unit="run", unit_scale=True) as bar:
+            bar.update(sum(sizes) - left)
+            for number in shared.do(missing, work.do, 1 if left <= FEW else work.most_workers):
+                bar.update(sizes[number])
     work.parts.finish(len(sizes), pl.DataFrame(schema=SCHEMA))
 
 
