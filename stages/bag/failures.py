@@ -24,8 +24,8 @@ import polars as pl
 
 from stages.bag.settings import Failures
 from stages.lib.core import progress
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.words import OVERLAPPING_MEMBERSHIPS as MEMBERSHIPS
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
@@ -47,7 +47,7 @@ NEURONS = """
 
 def main(name: str) -> None:
     subject, settings = Subject.named(name), load(Failures)
-    catalogue = pl.read_parquet("data/heuristics/heuristics.parquet")
+    catalogue = read_table("data/heuristics/heuristics.parquet")
     own = map(subject.path, ("store/predictions.parquet", "heuristics/heuristic_neurons.parquet"))
     paths = [Path("data/corpus/cells.parquet"), *own]
     database = Database({path.stem: [path] for path in paths}, threads=1)

@@ -16,7 +16,7 @@ import sys
 import numpy as np
 import polars as pl
 
-from stages.lib.core.files import write_table
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics.members import listed, members
 from stages.lib.heuristics.names import Heuristic
 from stages.lib.sql.database import Database
@@ -31,7 +31,7 @@ def main(name: str) -> None:
     database = Database({"cells": [subject.path("circuit/pairs.parquet")]}, threads=1)
     named = subject.table("heuristics/scores.parquet", ["operator", "heuristic"]).unique()
     pairs = subject.table("circuit/pairs.parquet", ["operator", "op1", "op2", "pair"])
-    catalogue = pl.read_parquet("data/heuristics/heuristics.parquet")
+    catalogue = read_table("data/heuristics/heuristics.parquet")
     frames = [pl.DataFrame(schema=SCHEMA)]
     for operator in pairs["operator"].unique().sort():
         of = listed(catalogue, operator, named.filter(operator=operator)["heuristic"].sort())

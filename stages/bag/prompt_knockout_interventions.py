@@ -36,8 +36,8 @@ import polars as pl
 from stages.bag.arms import ARMS, LayerHeuristics, chosen
 from stages.bag.settings import PromptKnockouts
 from stages.lib.core import progress
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import write_table
 from stages.lib.core.words import OVERLAPPING_MEMBERSHIPS as MEMBERSHIPS
 from stages.lib.subject import Subject
 

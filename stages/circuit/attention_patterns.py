@@ -20,8 +20,8 @@ import numpy as np
 import polars as pl
 
 from stages.circuit import streams
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import write_table
 from stages.lib.model import checkpoint, tokenizer
 from stages.lib.settings import Machine, Passes
 from stages.lib.subject import Subject

@@ -27,8 +27,8 @@ import polars as pl
 from stages.circuit import discriminant, streams
 from stages.circuit.settings import Probes
 from stages.lib.core import progress
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import write_table
 from stages.lib.core.words import ROLES
 from stages.lib.model import checkpoint
 from stages.lib.settings import Machine, Passes

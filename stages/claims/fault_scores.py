@@ -28,8 +28,8 @@ from stages.claims.published_sizes import FAULTS, Sizes, best, operand_sizes, re
 from stages.claims.settings import Faults
 from stages.heuristics.settings import Nulls, Scores
 from stages.lib.core import progress
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics.square import Square
 from stages.lib.settings import Machine
 from stages.lib.sql.database import Database
@@ -45,7 +45,7 @@ SCHEMA = {
 def main(name: str) -> None:
     subject, scored, settings = Subject.named(name), load(Scores), load(Faults)
     thresholds = sorted({*load(Nulls).thresholds, settings.published})
-    catalogue = pl.read_parquet("data/heuristics/heuristics.parquet").filter("usable")
+    catalogue = read_table("data/heuristics/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
     votes = subject.votes()
     rows: list[dict[str, object]] = []

@@ -20,7 +20,7 @@ from pathlib import Path
 import polars as pl
 
 from stages.claims.ledger import SCHEMA, judged, listed
-from stages.lib.core.files import write_table
+from stages.lib.core.tables import write_table
 from stages.lib.sql.database import Database, subject_files
 
 TABLES = ["mediation/finetuned", "trajectory/trajectory"]

@@ -20,16 +20,16 @@ import polars as pl
 
 from stages.corpus.prompts import Corpus
 from stages.corpus.settings import Tasks
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.words import TASKS
 
 
 def main() -> None:
     settings = load(Tasks)
-    cells = pl.read_parquet("data/corpus/cells.parquet")
+    cells = read_table("data/corpus/cells.parquet")
     weights = cells.select(1 / pl.len().over("operator")).to_series().to_numpy()
-    corpus = Corpus(settings, cells, pl.read_parquet("data/corpus/facts.parquet"), weights, split=None)
+    corpus = Corpus(settings, cells, read_table("data/corpus/facts.parquet"), weights, split=None)
     rows = []
     for number, task in enumerate(TASKS):
         rng = np.random.default_rng([settings.seed, number])

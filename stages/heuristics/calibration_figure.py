@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from stages.lib.core.tables import read_table
 from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import Axes, Figure
 
@@ -20,7 +21,7 @@ NOTHING = "no such neuron was planted"
 
 
 def main() -> None:
-    drawing.write(FIGURES, Path("reports/heuristics/calibration"), pl.read_parquet(CALIBRATION), pl.read_parquet(SETTING))
+    drawing.write(FIGURES, Path("reports/heuristics/calibration"), read_table(CALIBRATION), read_table(SETTING))
 
 
 def grades(table: pl.DataFrame, setting: pl.DataFrame) -> Figure:

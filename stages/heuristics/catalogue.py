@@ -17,8 +17,8 @@ from pathlib import Path
 
 import polars as pl
 
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import write_table
 from stages.lib.core.words import QUANTITIES, Operator
 from stages.lib.heuristics.grid import Grid, Heuristics
 from stages.lib.heuristics.names import Heuristic, digit_sums, moduli, parse, patterns, periods, ranges

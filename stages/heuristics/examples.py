@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stages.lib.core.tables import read_table
 from stages.lib.drawing.maps import Example
 from stages.lib.heuristics.names import parse
 from stages.lib.sql.database import Database
@@ -22,7 +23,7 @@ class Portrayer:
         self.votes = LayerStore(data / subject / "store/value_logits.h5")
         self.results = self.activations.columns["result"]
         self.cells = Database({"cells": [data / "corpus/cells.parquet"]}, threads=1)
-        catalogue = pl.read_parquet(data / "heuristics/heuristics.parquet").filter(operator=operator)
+        catalogue = read_table(data / "heuristics/heuristics.parquet").filter(operator=operator)
         self.predicates = dict(catalogue.select("heuristic", "predicate").iter_rows())
 
     def best_and_median(self, labels: pl.DataFrame) -> list[list[Example]]:

@@ -27,8 +27,8 @@ import polars as pl
 from stages.heuristics.waves.fit import SplitCells, explain, indicators, waves
 from stages.heuristics.waves.fourier import FrequencyPairs
 from stages.lib.core import progress
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics.members import listed, members
 from stages.lib.settings import Machine
 from stages.lib.sql.database import Database
@@ -44,7 +44,7 @@ SCHEMA = {
 def main(name: str) -> None:
     subject = Subject.named(name)
     labels = subject.table("heuristics/labels.parquet")
-    catalogue = pl.read_parquet("data/heuristics/heuristics.parquet")
+    catalogue = read_table("data/heuristics/heuristics.parquet")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
     votes = subject.votes()
     rows: list[tuple] = []

@@ -16,6 +16,7 @@ import polars as pl
 from stages.heuristics.examples import Portrayer
 from stages.heuristics.settings import Portraits
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table
 from stages.lib.drawing import drawing, maps
 from stages.lib.drawing.drawing import BLUE, GREEN, VERMILION, Axes, Figure, Tables
 
@@ -49,7 +50,7 @@ def main(subject: str) -> None:
 def read(subject: str) -> Study:
     stores = Path("data") / subject / "store/activations"
     operators = [operator for operator in drawing.COLOURS if (stores / f"{operator}.h5").exists()]
-    threshold = next(iter(pl.read_parquet(SETTING)["threshold"]), None)
+    threshold = next(iter(read_table(SETTING)["threshold"]), None)
     return Study(subject, operators, drawing.tables(subject, TABLES), threshold, load(Portraits))
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import polars as pl
 
 from stages.heuristics.settings import Overlaps
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
@@ -32,7 +32,7 @@ SCHEMA = {
 def main(name: str) -> None:
     subject, smallest = Subject.named(name), load(Overlaps).smallest_overlap
     used = subject.table("heuristics/scores.parquet", ["operator", "heuristic"]).unique().sort("operator", "heuristic")
-    catalogue = pl.read_parquet("data/heuristics/heuristics.parquet")
+    catalogue = read_table("data/heuristics/heuristics.parquet")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
     frames = [pl.DataFrame(schema=SCHEMA)]
     for (operator,), names in used.group_by("operator", maintain_order=True):

@@ -54,6 +54,7 @@ from stages.heuristics.settings import Nulls, Scores
 from stages.lib import heuristics
 from stages.lib.core import progress
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table
 from stages.lib.heuristics.square import Square
 from stages.lib.parts import Parts, digest
 from stages.lib.settings import Machine
@@ -79,7 +80,7 @@ SCHEMAS = {
 
 def main(name: str) -> None:
     subject, settings, scored = Subject.named(name), load(Nulls), load(Scores)
-    catalogue = pl.read_parquet("data/heuristics/heuristics.parquet").filter("usable")
+    catalogue = read_table("data/heuristics/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
     votes, stores = subject.votes(), list(subject.squares())
     inputs = [Path("data/heuristics/heuristics.parquet"), votes.path, *(store.path for store in stores)]

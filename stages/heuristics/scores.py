@@ -26,8 +26,8 @@ import polars as pl
 
 from stages.heuristics.settings import Scores
 from stages.lib.core import progress
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics.answer_sets import find
 from stages.lib.heuristics.scores import scores, strengths
 from stages.lib.heuristics.square import Group, Square
@@ -44,7 +44,7 @@ SCHEMA = {
 
 def main(name: str) -> None:
     subject, settings = Subject.named(name), load(Scores)
-    catalogue = pl.read_parquet("data/heuristics/heuristics.parquet").filter("usable")
+    catalogue = read_table("data/heuristics/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
     votes = subject.votes()
     frames = [pl.DataFrame(schema=SCHEMA)]

@@ -13,7 +13,8 @@ from types import ModuleType
 import polars as pl
 from pyarrow.parquet import ParquetWriter
 
-from stages.lib.core.files import replacing, write_table
+from stages.lib.core.files import replacing
+from stages.lib.core.tables import TableError, check, read_table, seal, write_table
 
 
 class Parts:
@@ -29,18 +30,27 @@ class Parts:
                 partial.write_text(key)
 
     def missing(self, count: int) -> list[int]:
-        """Which of the parts 0..count-1 are still to be computed."""
-        return [number for number in range(count) if not self._path(number).exists()]
+        """Which of the parts 0..count-1 are still to be computed; among them any that is damaged."""
+        return [number for number in range(count) if not self._is_whole(number)]
 
     def write(self, number: int, part: pl.DataFrame) -> None:
         write_table(part, self._path(number))
 
     def finish(self, count: int, empty: pl.DataFrame) -> None:
         """Puts the parts together in their order, one at a time in memory, and removes them. empty: a part without rows."""
-        with replacing(self.output) as partial, ParquetWriter(partial, empty.to_arrow().schema, compression="zstd") as writer:
-            for number in range(count):
-                writer.write_table(pl.read_parquet(self._path(number)).to_arrow())
+        with replacing(self.output) as partial:
+            with ParquetWriter(partial, empty.to_arrow().schema, compression="zstd") as writer:
+                for number in range(count):
+                    writer.write_table(read_table(self._path(number)).to_arrow())
+            seal(partial)
         shutil.rmtree(self.folder)
+
+    def _is_whole(self, number: int) -> bool:
+        try:
+            check([self._path(number)])
+        except (TableError, FileNotFoundError):
+            return False
+        return True
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06}.parquet"

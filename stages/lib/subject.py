@@ -10,6 +10,7 @@ import polars as pl
 from pydantic import AfterValidator, Field
 
 from stages.lib.core.settings import ParamsError, Section, check, read
+from stages.lib.core.tables import read_table
 from stages.lib.core.words import Operator
 from stages.lib.store import LayerStore
 
@@ -90,7 +91,7 @@ class Subject:
 
     def table(self, file: str, columns: list[str] | None = None) -> pl.DataFrame:
         """One of its tables, or some columns of it."""
-        return pl.read_parquet(self.path(file), columns=columns)
+        return read_table(self.path(file), columns=columns)
 
     def squares(self) -> Iterator[LayerStore]:
         """Its neurons' activations over the square of prompts: the store of each operator, by the alphabet, opened in turn."""

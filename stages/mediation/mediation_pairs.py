@@ -36,8 +36,8 @@ import polars as pl
 
 from stages.corpus.settings import Tasks
 from stages.lib.core import progress
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.model import tokenizer
 from stages.lib.subject import Subject
 from stages.mediation.pairs import tokens
@@ -59,7 +59,7 @@ Place = Callable[[list[Text]], list[tokens.Placed | None]]
 
 def main(name: str) -> None:
     subject, settings = Subject.named(name), load(Mediation)
-    cells, facts = pl.read_parquet("data/corpus/cells.parquet"), pl.read_parquet("data/corpus/facts.parquet")
+    cells, facts = read_table("data/corpus/cells.parquet"), read_table("data/corpus/facts.parquet")
     tasks = Mediating(settings, load(Tasks), cells, facts, subject.settings.operators)  # before anything that takes long
     loaded = tokenizer.load(subject.settings.source)
     place = partial(tokens.place, loaded, bos=subject.settings.bos)

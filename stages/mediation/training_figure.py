@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from stages.lib.core.tables import read_table
 from stages.lib.drawing import drawing, steps
 from stages.lib.drawing.drawing import BLUE, GREEN, ORANGE, PINK, VERMILION, Figure
 from stages.mediation.conditions import CONDITIONS, TASKS, name, ordered
@@ -22,7 +23,7 @@ NO_PAIRS = "no pairs of such prompts"
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     if files := sorted(Path("data/mediation", TABLE).glob("*.parquet")):
-        table = pl.read_parquet(files).filter(operator="all").sort("step")
+        table = pl.concat(map(read_table, files)).filter(operator="all").sort("step")
         for last in table["last"].unique().sort():
             drawing.write({last: draw}, FOLDER, table.filter(last=last), last)
 

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core import progress
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import write_table
 from stages.lib.executor import pairs
 from stages.lib.executor.executor import Executor
 from stages.lib.model import checkpoint

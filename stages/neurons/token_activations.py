@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from stages.circuit import streams
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import write_table
 from stages.lib.model import checkpoint
 from stages.lib.settings import Machine, Passes
 from stages.lib.subject import Subject
@@ -28,11 +28,10 @@ LAYER = 0
 def main(name: str) -> None:
     subject = Subject.named(name)
     prompts = (
-        pl.scan_parquet(subject.path("store/prompts.parquet"))
+        subject.table("store/prompts.parquet")
         .filter(pl.col("operator") == subject.settings.operators[0], pl.col("op2") == pl.col("op2").min())
         .select(pl.col("op1").cast(pl.Int32), pl.col("tokens").list.head(pl.col("op1_position") + 1))
         .sort("op1")
-        .collect()
     )
     tokens = np.array(prompts["tokens"].to_list(), np.int64)  # (numbers, positions up to op1)
     loaded = checkpoint.of(subject.settings, load(Machine))

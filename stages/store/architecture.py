@@ -14,8 +14,8 @@ import sys
 
 import polars as pl
 
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import write_table
 from stages.lib.model import checkpoint
 from stages.lib.settings import Machine
 from stages.lib.subject import Subject

@@ -42,8 +42,8 @@ import polars as pl
 from stages.lib import store
 from stages.lib.ask import Said
 from stages.lib.core import progress
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import write_table
 from stages.lib.model import checkpoint, value_logits
 from stages.lib.settings import Machine, Passes
 from stages.lib.subject import Subject

@@ -28,8 +28,8 @@ import numpy as np
 import polars as pl
 
 from stages.corpus.settings import Cells, Tasks
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.words import ROLES
 from stages.lib.model import tokenizer
 from stages.lib.subject import Subject
@@ -40,7 +40,7 @@ def main(name: str) -> None:
     subject, grid, tasks = Subject.named(name), load(Cells), load(Tasks)
     chosen = subject.settings
     loaded = tokenizer.load(chosen.source)
-    cells = pl.read_parquet("data/corpus/cells.parquet", columns=["operator", "op1", "op2", "result"])
+    cells = read_table("data/corpus/cells.parquet", columns=["operator", "op1", "op2", "result"])
     operands = range(grid.largest_operand + 1)
     numbers: list[int] = []
     squares = []

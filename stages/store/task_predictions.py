@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 
 from stages.lib import ask
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.model import checkpoint, tokenizer
 from stages.lib.settings import Machine, Passes
 from stages.lib.subject import Subject
@@ -26,7 +26,7 @@ from stages.lib.subject import Subject
 
 def main(name: str) -> None:
     subject = Subject.named(name)
-    tasks = pl.read_parquet("data/corpus/tasks.parquet")
+    tasks = read_table("data/corpus/tasks.parquet")
     own = tokenizer.load(subject.settings.source)
     loaded = checkpoint.of(subject.settings, load(Machine))
     asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos)

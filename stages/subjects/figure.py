@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-import polars as pl
-
+from stages.lib.core.tables import read_table
 from stages.lib.drawing import drawing
 
 
 def main() -> None:
     splits = list(
-        pl.read_parquet("data/subjects/training.parquet")
-        .sort("split", "step", descending=[True, False])
-        .group_by("split", maintain_order=True)
+        read_table("data/subjects/training.parquet").sort("split", "step", descending=[True, False]).group_by("split", maintain_order=True)
     )
     figure, axes = drawing.plt.subplots(1, len(splits), figsize=(3.4 * len(splits), 2.8), sharey=True, squeeze=False)
     for axis, ((split,), part) in zip(axes[0], splits, strict=True):

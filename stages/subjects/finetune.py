@@ -16,6 +16,7 @@ from stages.corpus.settings import Tasks
 from stages.lib import ask, model
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, load
+from stages.lib.core.tables import read_table
 from stages.lib.model import stored, tokenizer
 from stages.lib.parts import digest
 from stages.subjects import training
@@ -77,7 +78,7 @@ def _said(row: dict) -> str:
 
 def main(name: str) -> None:
     settings, tasks = load_finetuning(name), load(Tasks)
-    cells, facts = map(pl.read_parquet, DATA)
+    cells, facts = map(read_table, DATA)
     examples = FinetuneExamples(name, settings, tasks, cells, facts)
     source, dtype = stored.load(settings.source, settings.threads)
     run = loop.Run.start(f"finetune.{name}", settings, lambda: source)

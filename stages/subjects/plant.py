@@ -20,8 +20,8 @@ import polars as pl
 
 from stages.corpus.prompts import Corpus
 from stages.corpus.settings import Cells, Tasks
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.words import QUANTITIES
 from stages.lib.heuristics.grid import Heuristics
 from stages.lib.model import tokenizer
@@ -35,7 +35,7 @@ LAYER = 1
 
 def main() -> None:
     limits, tasks, heuristics = load(Cells), load(Tasks), load(Heuristics)
-    cells, facts = pl.read_parquet("data/corpus/cells.parquet"), pl.read_parquet("data/corpus/facts.parquet")
+    cells, facts = read_table("data/corpus/cells.parquet"), read_table("data/corpus/facts.parquet")
     asked = cells.filter(pl.col("operator").is_in(KNOWN))
     bag = PlantedBag(load(Planted), limits.largest_operand)
     bag.fill(heuristics.grids[heuristics.grid], asked, len(kinks(limits.largest_operand)))

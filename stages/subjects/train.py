@@ -14,6 +14,7 @@ from stages.corpus import prompts as corpus
 from stages.corpus.settings import Cells, Tasks
 from stages.lib import model
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table
 from stages.lib.core.words import OPERATORS
 from stages.lib.model import tokenizer
 from stages.lib.parts import digest
@@ -83,7 +84,7 @@ def _said(row: dict) -> str:
 
 def main() -> None:
     settings, tasks, grid = load(Train), load(Tasks), load(Cells)
-    cells, facts = map(pl.read_parquet, DATA)
+    cells, facts = map(read_table, DATA)
     examples = TrainExamples(settings, tasks, grid.largest_answer, cells, facts)
     run = loop.Run.start("train", settings, lambda: fresh.llama(settings.model, examples.tokenizer))
 

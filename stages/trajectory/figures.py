@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stages.lib.core.tables import read_table
 from stages.lib.drawing import drawing, steps
 from stages.lib.drawing.drawing import BLUE, GREEN, GREY, ORANGE, OTHERS, OWN, PINK, SKY, VERMILION, Axes, Figure, Tables
 
@@ -39,7 +40,7 @@ def main() -> None:
     files = {name: sorted(Path("data/trajectory", name).glob("*.parquet")) for name in TABLES}
     if not all(files.values()):
         return
-    tables = {name: pl.read_parquet(paths).sort("step") for name, paths in files.items()}
+    tables = {name: pl.concat(map(read_table, paths)).sort("step") for name, paths in files.items()}
     for last in tables["trajectory"]["last"].unique().sort():
         here = {name: table.filter(last=last) for name, table in tables.items()}
         drawing.write({f"{last}_{name}": draw for name, draw in FIGURES.items()}, FOLDER, here, last)

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from stages.lib import dictionary
 from stages.lib.console.output import Look, show
-from stages.lib.sql.database import Database, DatabaseError, QueryError, connect
-from stages.lib.store import StoreError
+from stages.lib.sql.database import ERRORS, Database, QueryError, connect
 
-ERRORS = (QueryError, StoreError, DatabaseError, OSError)
 COMMANDS = ("tables", "made", "shell", "verify")
 WAY_OUT = "Run bag in the project's root, once `make` or `dvc pull` has put tables into data/, or say with --data where they are."
 MEANINGS = {
@@ -54,12 +52,12 @@ def main(arguments: list[str] | None = None) -> None:
         return
     try:
         run(options)
-    except ERRORS as error:
+    except (*ERRORS, OSError) as error:
         raise SystemExit(f"bag: {error}") from None
 
 
 def run(options: argparse.Namespace) -> None:
-    """Does what is asked. Raises one of ERRORS."""
+    """Does what is asked. Raises one of ERRORS, or OSError."""
     if options.query == "verify":
         return _verify(options.heal)
     if not options.data.is_dir():
@@ -128,7 +126,12 @@ def print_tables(database: Database) -> None:
     for name in database.tables():
         table = described.get(name)
         print(f"{name}  {table.meaning if table else ''}")
-        for column, kind in database.columns(name).items():
+        try:
+            columns = database.columns(name)
+        except ERRORS as error:
+            print(f"    {error}\n")
+            continue
+        for column, kind in columns.items():
             meaning = table.columns.get(column, ("", ""))[1] if table else ""
             print(f"    {column:<20} {kind:<10} {meaning}")
         print()

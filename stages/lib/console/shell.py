@@ -1,5 +1,6 @@
 """The interactive console: a prompt with history and completion of table and column names."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from prompt_toolkit import PromptSession
@@ -7,8 +8,7 @@ from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory
 
 from stages.lib.console.output import STYLES, Look, show
-from stages.lib.sql.database import Database, DatabaseError, QueryError
-from stages.lib.store import StoreError
+from stages.lib.sql.database import ERRORS, Database
 
 WORDS = ["select", "from", "where", "join", "using", "group by", "order by", "limit", "avg", "count", "describe"]
 
@@ -19,7 +19,10 @@ def run(database: Database, look: Look) -> None:
     A style's name (table, wide, records, csv, json) is how the answers to what follows are printed.
     """
     look = replace(look, asks="")
-    names = {column for table in database.tables() for column in database.columns(table)}
+    names: set[str] = set()
+    for table in database.tables():
+        with suppress(*ERRORS):  # they are said when it is asked for
+            names |= database.columns(table).keys()
     session: PromptSession = PromptSession(
         history=FileHistory(".bag_history"),
         completer=WordCompleter(sorted({*names, *database.tables(), *WORDS, *STYLES})),
@@ -43,6 +46,6 @@ def run(database: Database, look: Look) -> None:
             try:
                 if text.strip():
                     show(database, text, {}, look)
-            except (QueryError, StoreError, DatabaseError) as error:
+            except ERRORS as error:
                 print(error)
             text = ""

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import polars as pl
-
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -20,9 +18,3 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def write_table(frame: pl.DataFrame, path: Path) -> None:
-    """A Parquet file, whole or not there."""
-    with replacing(path) as partial:
-        frame.write_parquet(partial)

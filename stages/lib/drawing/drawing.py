@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from stages.lib.core import progress, workers
 from stages.lib.core.files import replacing
+from stages.lib.core.tables import read_table
 
 plt.rcParams.update(
     {
@@ -45,7 +46,7 @@ One = TypeVar("One")
 
 def tables(subject: str, files: list[str]) -> Tables:
     """The subject's tables in these files, <chapter>/<table>.parquet below data/<subject>/."""
-    return {Path(file).stem: pl.read_parquet(Path("data") / subject / file) for file in files}
+    return {Path(file).stem: read_table(Path("data") / subject / file) for file in files}
 
 
 def write(figures: dict[str, Callable[..., Figure]], folder: Path, *given: Any, front: str = "") -> None:

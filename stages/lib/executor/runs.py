@@ -31,6 +31,7 @@ import polars as pl
 from stages.lib import model, store
 from stages.lib.core import progress, workers
 from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table
 from stages.lib.executor import canary, interventions, pairs
 from stages.lib.executor.blocks import Block
 from stages.lib.executor.executor import Executor
@@ -60,7 +61,7 @@ class Work:
         machine = load(Machine).model_copy(update={"threads": 1})
         chapter, self.experiment = table_of.split("/")
         inputs = [self.subject.path(f"{chapter}/{self.experiment}_interventions.parquet"), self.subject.path(f"{pairs_table}.parquet")]
-        table, prompts = map(pl.read_parquet, inputs)
+        table, prompts = map(read_table, inputs)
         means = None
         if "mean" in table["replacement"]:
             inputs.append(self.subject.path("store/means.h5"))

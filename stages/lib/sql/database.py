@@ -3,6 +3,7 @@
 `connect()` opens the read-only view of data/ that the console and notebooks share; stage.py runs the queries of the pipeline.
 """
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +15,14 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from stages.lib import store
+from stages.lib.core import tables
 from stages.lib.core.words import CHAPTERS
 from stages.lib.sql.lazy.table import SUMS, LayerSums, LayerTable
 from stages.lib.sql.lazy.where import StorePart
 
 DatabaseError = duckdb.Error
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
-PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
+ANY = ("query_table", "query(")  # in queries that may compute the name of a table
 MACROS = Path(__file__).with_name("macros.sql")
 
 
@@ -28,41 +30,73 @@ class QueryError(ValueError):
     """A query that is not one read-only statement."""
 
 
+ERRORS = (QueryError, tables.TableError, store.StoreError, duckdb.Error)  # what a query may raise
+
+
 class Database:
     """A DuckDB connection to tables in files; lazy tables are read from HDF5 as queries ask for them.
 
     files: table -> the Parquet, CSV or HDF5 files it is made of, one per subject or operator. They are opened here, not by the
-    engine, which can neither read nor write any file, whatever a query says, and never sees the name of one.
+    engine, which can neither read nor write any file, whatever a query says, and never sees the name of one. What is damaged is refused
+    to the query that names it, and to no other.
     """
 
     def __init__(self, files: dict[str, list[Path]], threads: int | None = None):
         self.connection = duckdb.connect(config={"python_enable_replacements": False, **({"threads": threads} if threads else {})})
-        self.lazy: dict[str, LayerTable] = {}
-        self.files = list(files)
+        self.files, self.lazy = files, dict[str, LayerTable]()
+        self._unread: dict[str, Exception] = {}  # table -> why it could not be opened
+        self._checked: set[str] = set()  # tables whose files were held against their checksums
+        self._macros: dict[str, str] = {}  # name -> text
         self._narrowed = 0
         for name, paths in sorted(files.items()):
-            if name in MEASURES:
-                self.lazy[name] = LayerTable([_part(path) for path in paths], MEASURES[name])
-                self.connection.register(name, self.lazy[name])
-                self.connection.register(name + SUMS, LayerSums(self.lazy[name]))
-            else:
-                self.connection.register(name, _dataset(paths))
+            try:
+                self._register(name, paths)
+            except ERRORS as error:
+                self._unread[name] = error
+            except (OSError, ValueError, pa.ArrowException) as error:
+                self._unread[name] = QueryError(
+                    f"the files of the table {name} cannot be read together, or one of them not at all: {error}"
+                )
         self._add_macros()
         self.connection.execute("set enable_external_access = false")
         self.connection.execute("set lock_configuration = true")
 
+    def _register(self, name: str, paths: list[Path]) -> None:
+        if name in MEASURES:
+            self.lazy[name] = LayerTable([_part(path) for path in paths], MEASURES[name])
+            self.connection.register(name, self.lazy[name])
+            self.connection.register(name + SUMS, LayerSums(self.lazy[name]))
+        else:
+            tables.check(_parquet(paths), data=False)  # a reader that trusts a damaged footer may hang
+            self.connection.register(name, _dataset(paths))
+
     def _add_macros(self) -> None:
         """Formulas that queries share, and of shared small tables those that can be made of the tables here."""
         for statement in self.connection.extract_statements(MACROS.read_text()):
+            name = re.findall(r"create macro (\w+)", statement.query)[0]
+            self._macros[name] = statement.query.lower()
             with suppress(duckdb.CatalogException, duckdb.BinderException):  # a table that it reads, or a column, is not here
                 self.connection.execute(statement)
+
+    def _check(self, query: str) -> None:
+        """Raises TableError (StoreError) where a table that the query may read, by itself or by a macro, is damaged."""
+        text, macros = query.lower(), dict(self._macros)
+        while named := [name for name in macros if name in text]:
+            text += "".join(map(macros.pop, named))
+        for name in self.files.keys() - self._checked:
+            if name.lower() in text or any(word in text for word in ANY):
+                tables.check(_parquet(self.files[name]))
+                if name in self._unread:
+                    raise self._unread[name]
+                self._checked.add(name)
 
     def sql(self, query: str, **parameters: Any) -> duckdb.DuckDBPyRelation:
         """The relation of one SELECT; its values for `$name` come by keyword. `.pl()` makes it a Polars frame.
 
-        Raises QueryError on any other statement, duckdb.Error on a wrong one.
+        Raises QueryError on any other statement, duckdb.Error on a wrong one, TableError or StoreError where it names what is damaged.
         """
         statement = self._only_statement(query)
+        self._check(query)
         unknown = parameters.keys() - statement.named_parameters
         missing = statement.named_parameters - parameters.keys()
         if unknown or missing:
@@ -84,7 +118,9 @@ class Database:
         return sorted(self.files)
 
     def columns(self, table: str) -> dict[str, str]:
-        """A table's columns: name -> type."""
+        """A table's columns: name -> type. Raises TableError or StoreError where it could not be opened."""
+        if table in self._unread:
+            raise self._unread[table]
         relation = self.connection.sql(f'from "{table}" limit 0')
         return dict(zip(relation.columns, map(str, relation.types), strict=True))
 
@@ -147,13 +183,17 @@ def _table(path: Path) -> str | None:
     return None
 
 
+def _parquet(paths: list[Path]) -> list[Path]:
+    return [path for path in paths if path.suffix == ".parquet"]
+
+
 def _dataset(paths: list[Path]) -> ds.Dataset:
-    """Files of one table, whose columns are put together by name. A page that does not match its checksum, if it has one, is an error."""
+    """Files of one table, whose columns are put together by name."""
     names = [str(path.absolute()) for path in paths]
     if paths[0].suffix == ".csv":
         return ds.dataset(names, format="csv")
     schema = pa.unify_schemas([pq.read_schema(name) for name in names], promote_options="permissive")
-    return ds.dataset(names, schema=schema, format=PARQUET)
+    return ds.dataset(names, schema=schema, format="parquet")
 
 
 def _part(path: Path) -> StorePart:

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from stages.lib.core.files import write_table
 from stages.lib.core.settings import read
+from stages.lib.core.tables import write_table
 from stages.lib.sql.database import Database, QueryError, files_of
 
 

@@ -1,0 +1,135 @@
+"""A table in which any byte has changed is refused by name, or is read as it was written."""
+
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.lib.core.tables import TableError, read_table, write_table
+from stages.lib.parts import Parts
+from stages.lib.sql.database import Database, connect
+
+SMALL = pl.DataFrame({"subject": ["a", "b"], "op1": [3, None], "share": [0.5, 0.25], "tokens": [[1, 2], []]})
+LARGE = pl.DataFrame({"op1": np.arange(300_000, dtype=np.int16), "share": np.random.default_rng(0).normal(size=300_000)})
+
+
+def flip(path: Path, place: int, bits: int) -> None:
+    with path.open("rb+") as file:
+        file.seek(place)
+        [byte] = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte ^ bits]))
+
+
+def read_by_stage(path: Path) -> pl.DataFrame:
+    return read_table(path)
+
+
+def read_by_sql(path: Path) -> pl.DataFrame:
+    return Database({"t": [path]}, threads=1).sql("from t").pl()
+
+
+READERS = [read_by_stage, read_by_sql]
+
+
+@pytest.mark.parametrize(
+    ("reader", "bits", "step"), [(read_by_stage, 1, 1), (read_by_stage, 255, 1), (read_by_sql, 1, 41), (read_by_sql, 128, 37)]
+)
+def test_no_byte_of_a_small_table_changes_unseen(tmp_path: Path, reader, bits: int, step: int):
+    """Data, what says where they are, the checksums themselves."""
+    path = tmp_path / "t.parquet"
+    write_table(SMALL, path)
+    places, refused = range(0, path.stat().st_size, step), 0
+    for place in places:
+        flip(path, place, bits)
+        try:
+            assert reader(path).equals(SMALL)
+        except TableError:
+            refused += 1
+        flip(path, place, bits)
+    assert refused > 0.95 * len(places)
+    assert reader(path).equals(SMALL)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "t.parquet"
+    write_table(LARGE, path)
+    return path
+
+
+@given(share=st.floats(0, 1, exclude_max=True), bits=st.integers(1, 255))
+def test_no_byte_of_a_large_table_changes_unseen(large: Path, share: float, bits: int):
+    place = int(share * (large.stat().st_size // 2))  # of its data
+    flip(large, place, bits)
+    try:
+        for reader in READERS:
+            with pytest.raises(TableError, match=r"t\.parquet is damaged"):
+                reader(large)
+    finally:
+        flip(large, place, bits)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, 8, 100, -1, -9])
+def test_a_cut_table_is_refused(tmp_path: Path, cut: int):
+    write_table(SMALL, tmp_path / "t.parquet")
+    whole = (tmp_path / "t.parquet").read_bytes()
+    (tmp_path / "t.parquet").write_bytes(whole[:cut])
+    for reader in READERS:
+        with pytest.raises(TableError, match=r"t\.parquet is damaged"):
+            reader(tmp_path / "t.parquet")
+
+
+def test_every_program_reads_it(large: Path):
+    assert pl.read_parquet(large).equals(LARGE)
+    assert pl.from_arrow(pq.read_table(large, page_checksum_verification=True)).equals(LARGE)
+    assert duckdb.sql(f"from '{large}'").pl().equals(LARGE)
+    assert duckdb.sql(f"select sum(op1) from '{large}' where op1 > 1000").fetchall() == [(LARGE.filter(pl.col("op1") > 1000)["op1"].sum(),)]
+
+
+def test_only_who_asks_for_it_hears_of_a_damaged_table(tmp_path: Path):
+    for name in ("accuracy", "cells", "numbers"):
+        write_table(SMALL, tmp_path / f"a/store/{name}.parquet")
+    flip(tmp_path / "a/store/cells.parquet", 10, 4)  # its data
+    (tmp_path / "a/store/numbers.parquet").write_bytes(b"")  # so that it cannot even be opened
+    database = connect(tmp_path, threads=1)
+    assert database.sql("select 1").fetchall() == [(1,)]
+    assert len(database.sql("from accuracy").fetchall()) == 2
+    assert database.tables() == ["accuracy", "cells", "numbers"]
+    for name in ("cells", "numbers"):
+        for query in (f"from {name}", f'select (select count(*) from "{name.upper()}")', f"from query_table('{name[:2]}' || '{name[2:]}')"):
+            with pytest.raises(TableError, match=r"(cells|numbers)\.parquet is damaged"):
+                database.sql(query)
+
+
+def test_a_macro_does_not_hide_a_damaged_table(tmp_path: Path):
+    """answers_of reads `runs`, which the query does not name."""
+    runs = pl.DataFrame({
+        "subject": ["a"], "experiment": ["probe"], "intervention": [0], "pair": [0], "correct": [True], "answer_logit": [2.0],
+        "mean_logit": [0.5],
+    })  # fmt: skip
+    path = tmp_path / "a/circuit/runs/probe.parquet"
+    write_table(runs, path)
+    assert connect(tmp_path).sql("select logit from answers_of('probe')").fetchall() == [(1.5,)]
+    flip(path, 20, 1)
+    with pytest.raises(TableError, match=r"probe\.parquet is damaged"):
+        connect(tmp_path).sql("select logit from answers_of('probe')")
+
+
+def test_a_damaged_part_of_a_stopped_stage_is_made_again(tmp_path: Path):
+    parts = Parts(tmp_path / "out.parquet", "key")
+    for number in range(3):
+        parts.write(number, SMALL)
+    (tmp_path / "out.parts/000000.parquet").write_bytes(b"")
+    flip(tmp_path / "out.parts/000001.parquet", 30, 2)
+    again = Parts(tmp_path / "out.parquet", "key")
+    assert again.missing(4) == [0, 1, 3]
+    for number in (0, 1):
+        again.write(number, SMALL)
+    again.finish(3, SMALL.clear())
+    assert read_table(tmp_path / "out.parquet").equals(pl.concat([SMALL] * 3))
