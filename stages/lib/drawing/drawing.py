@@ -13,6 +13,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -66,12 +68,13 @@ def _drawing(figures: dict[str, Callable[..., Figure]], places: dict[str, Path],
 
 def save(figure: Figure, path: Path) -> None:
     """Writes path.png for screens and path.svg for papers, without time stamps."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # the layout is found, once for both
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)
+    figure.set_layout_engine("none")  # it is found, once for both; savefig would look for it twice again
     with replacing(path.with_suffix(".png")) as partial:
-        figure.savefig(partial, format="png", metadata={"Software": None})
+        FigureCanvasAgg(figure).print_png(partial, metadata={"Software": None})
     with replacing(path.with_suffix(".svg")) as partial:
-        figure.savefig(partial, format="svg", metadata={"Date": None})
+        FigureCanvasSVG(figure).print_svg(partial, metadata={"Date": None})
     plt.close(figure)
 
 

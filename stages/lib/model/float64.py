@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from transformers import PreTrainedModel
 
 
@@ -28,6 +28,8 @@ def widen(model: PreTrainedModel) -> PreTrainedModel:
 def _widened(forward: Any) -> Any:
     @functools.wraps(forward)  # keeps the signature, by which parts of a layer are told apart
     def wide(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(mode, _Wide) for mode in _get_current_function_mode_stack()):
+            return forward(*args, **kwargs)  # a mode within a mode costs as much again
         with _Wide():
             return forward(*args, **kwargs)
 
