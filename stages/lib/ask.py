@@ -43,15 +43,18 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list
 
 
 def read_off(logits: torch.Tensor, answers: torch.Tensor) -> Said:
-    """Measures last-position logits (prompts, vocabulary) against answers (prompts,). Raises FloatingPointError on a NaN or infinity."""
-    logits = logits.float()
+    """Measures last-position logits (prompts, vocabulary) against answers (prompts,), in at least float32; gives float32.
+
+    Raises FloatingPointError on a NaN or infinity.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     answer = logits.gather(1, answers.clamp(min=0)[:, None])[:, 0].masked_fill(answers < 0, torch.nan)
     largest, predicted = logits.max(-1)
     total = logits.logsumexp(-1)
     if not torch.isfinite(total).all():  # a NaN or an infinity among the logits ends up in their sum
         raise FloatingPointError("the model's logits are not finite; try a wider dtype for this subject in params.yaml")
     probability = (answer - total).exp()
-    return Said(*(t.cpu().numpy() for t in (predicted, largest, answer, probability)))
+    return Said(predicted.cpu().numpy(), *(t.float().cpu().numpy() for t in (largest, answer, probability)))
 
 
 @torch.no_grad()

@@ -138,8 +138,9 @@ class Dumping:
 
 
 def _write_means(path: Path, means: dict[str, grid.Means], attributes: dict[str, str]) -> None:
-    """/neurons (operator, layer, position, neuron), /heads (…, head, head width), /residual (…, width): grid.Means by operator."""
+    """/neurons (operator, layer, position, neuron), /heads (…, head, head width), /residual (…, width): grid.Means by operator, float32."""
     arrays = {name: np.stack([getattr(m, name) / m.prompts for m in means.values()]) for name in ("neurons", "heads", "residual")}
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     store.write_array(path, arrays, {**attributes, "operators": ", ".join(means)})
 
 
