@@ -74,11 +74,6 @@ def s3() -> Iterator[tuple[str, list[list[str]]]]:
         server.stop()
 
 
-@pytest.fixture(params=["sftp", "s3"])
-def remote(request: pytest.FixtureRequest) -> tuple[str, list[list[str]]]:
-    return request.getfixturevalue(request.param)
-
-
 def configure(folder: Path, remote: tuple[str, list[list[str]]]) -> None:
     """The one documented command, and the server's own settings, which stay out of Git."""
     url, settings = remote
@@ -101,11 +96,22 @@ def present(folder: Path) -> set[str]:
     return {f for f in files if not f.startswith("models/") and ".gitignore" not in f}
 
 
-def test_push_pull_and_rerun_of_the_last_query(micro_copy: Path, tmp_path: Path, remote):
+def test_push_and_pull_of_everything(micro_copy: Path, tmp_path: Path, s3):
     everything = present(micro_copy)
-    configure(micro_copy, remote)
+    configure(micro_copy, s3)
     run_in(micro_copy, "dvc", "push")
-    clone = fresh_clone(micro_copy, tmp_path / "clone", remote)
+    clone = fresh_clone(micro_copy, tmp_path / "clone", s3)
+    assert present(clone) == set()
+    run_in(clone, "dvc", "pull")
+    assert present(clone) == everything
+    assert "up to date" in run_in(clone, "dvc", "status").stdout
+
+
+def test_pull_of_a_file_and_of_a_subject_and_rerun_of_the_last_query(micro_copy: Path, tmp_path: Path, sftp):
+    everything = present(micro_copy)
+    configure(micro_copy, sftp)
+    run_in(micro_copy, "dvc", "push")
+    clone = fresh_clone(micro_copy, tmp_path / "clone", sftp)
     assert present(clone) == set()
 
     run_in(clone, "dvc", "pull", "data/abacus/store/activations/add.h5")
@@ -130,9 +136,6 @@ def test_push_pull_and_rerun_of_the_last_query(micro_copy: Path, tmp_path: Path,
     run_in(clone, *MAKE, "pull", "SUBJECT=abacus")
     assert {f for f in present(clone) if f.startswith("abacus/")} == {f for f in everything if f.startswith("abacus/")}
     assert not any(f.startswith("planted/") for f in present(clone))
-    run_in(clone, "dvc", "pull")
-    assert present(clone) == everything
-    assert "up to date" in run_in(clone, "dvc", "status").stdout
 
 
 def test_a_pulled_file_whose_bytes_are_wrong_is_refused(micro_copy: Path, tmp_path: Path, sftp):
