@@ -66,9 +66,11 @@ def checkpoint_folder(kind: str, tmp_path: Path) -> Path:
 MAKE = ("make", "--no-print-directory", "-o", ".venv/installed")  # in an environment that is set up already
 
 
-def run_in(folder: Path, *command: str, check: bool = True, **options) -> subprocess.CompletedProcess:
-    """Runs a command of this environment in a project folder. DVC waits for its lock, as other tests may look at the same project."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
+def run_in(folder: Path, *command: str, check: bool = True, more: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:
+    """Runs a command of this environment, with `more` in it, in a project folder. DVC waits for its lock, as other tests may look at the
+    same project."""
+    own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
+    environment = {**os.environ, **own, **(more or {})}
     if command[0] == "dvc":
         command = ("dvc", "--wait-for-lock", *command[1:])
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, **options)

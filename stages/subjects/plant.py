@@ -25,6 +25,7 @@ from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.words import QUANTITIES
 from stages.lib.heuristics.grid import Heuristics
 from stages.lib.model import tokenizer
+from stages.lib.model.folder import write_sums
 from stages.subjects.planted.model import Planting, kinks
 from stages.subjects.planted.neurons import KNOWN, PlantedBag, satisfying
 from stages.subjects.settings import Planted
@@ -47,6 +48,7 @@ def main() -> None:
     shutil.rmtree(partial, ignore_errors=True)
     model.save_pretrained(partial)
     own.save_pretrained(partial)
+    write_sums(partial)
     shutil.rmtree(FOLDER, ignore_errors=True)
     partial.rename(FOLDER)
     write_table(truth(bag, asked), Path("data/subjects/planted_truth.parquet"))

@@ -1,5 +1,9 @@
 """Hook points, grid runs, prompting and the lens, on tiny random models of every architecture."""
 
+import json
+import random
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +11,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, MixtralConfig
 
 from stages.lib import ask
 from stages.lib.model import architecture, checkpoint, tokenizer, value_logits
+from stages.lib.model.folder import ModelError, write_sums
 from stages.store import grid
 from stages.store import template as prompting
 from tests.conftest import random_model
@@ -199,5 +205,108 @@ def test_a_tokenizer_without_bos_is_an_error():
 
 
 def test_a_missing_model_folder_is_named(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"no model folder at .*nowhere"):
+    with pytest.raises(ModelError, match=r"no model folder at .*nowhere"):
         checkpoint.load(tmp_path / "nowhere", "float32", "cpu", 1)
+
+
+def spoilt(folder: Path, change: Callable[[Path], object]) -> Path:
+    random_model("llama").save_pretrained(folder)
+    tokenizer.build(99, ["+ - * / = ( ) Q"]).save_pretrained(folder)
+    change(folder)
+    return folder
+
+
+def with_tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
+    def write(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+    return write
+
+
+def with_config(**values: object) -> Callable[[Path], object]:
+    def write(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+    return write
+
+
+def cut(name: str, size: int) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
+
+
+DOWN = "model.layers.1.mlp.down_proj.weight"
+SPOILT = {
+    "lacks 1 of the tensors": with_tensors(lambda tensors: tensors.pop(DOWN)),
+    "hold beside the model 1 of": with_tensors(lambda tensors: tensors.update(other=torch.zeros(3))),
+    "can be loaded": with_tensors(lambda tensors: tensors.update({DOWN: torch.zeros(3, 3)})),
+    "lack 9 of": with_config(num_hidden_layers=4),
+    "hold beside the model 9 of": with_config(num_hidden_layers=2),
+    "1,000,000,000 layers": with_config(num_hidden_layers=10**9),
+    "no causal language model": with_config(model_type="no-such"),
+    "no causal language model that": with_config(model_type="bert", architectures=["BertModel"]),
+    "is no model folder: .*Expecting": lambda folder: (folder / "config.json").write_text("{"),
+    "is no model folder: .*No such file": lambda folder: (folder / "config.json").unlink(),
+    "holds no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "is no model folder: .*[Hh]eader": cut("model.safetensors", 0),
+    "is no model folder: Error while": cut("model.safetensors", 1000),
+    "is no model folder: .*": cut("model.safetensors", 60_000),
+}
+
+
+@pytest.mark.parametrize("said", SPOILT)
+def test_a_model_folder_that_is_not_whole_is_refused_in_a_sentence(tmp_path: Path, said: str):
+    folder = spoilt(tmp_path / "llama", SPOILT[said])
+    with pytest.raises(ModelError, match=said.replace("lacks", "lack")) as refused:
+        loaded(folder)
+    assert str(folder) in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff\xfe"])
+def test_a_folder_without_a_tokenizer_is_refused_in_a_sentence(tmp_path: Path, content: bytes | None):
+    def change(folder: Path) -> None:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (folder / name).unlink()
+        if content is not None:
+            (folder / "tokenizer.json").write_bytes(content)
+
+    folder = spoilt(tmp_path / "llama", change)
+    with pytest.raises(ModelError, match="has no tokenizer that can be loaded") as refused:
+        tokenizer.load(folder)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_code_in_a_model_folder_is_never_run(tmp_path: Path):
+    own = {"auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model", "AutoTokenizer": ["own.Tokenizer", None]}}
+
+    def change(folder: Path) -> None:
+        (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+        with_config(**own, model_type="own")(folder)
+        file = folder / "tokenizer_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | own | {"tokenizer_class": "Own"}))
+
+    folder = spoilt(tmp_path / "llama", change)
+    with pytest.raises(ModelError):
+        loaded(folder)
+    with suppress(ModelError):
+        tokenizer.load(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_any_changed_byte_of_a_folder_with_sums_is_refused_by_name(tmp_path: Path):
+    folder = spoilt(tmp_path / "llama", write_sums)
+    loaded(folder)
+    rolls = random.Random(0)
+    files = [file for file in folder.iterdir() if file.name != "SHA256SUMS"]
+    for file in files * 8:
+        whole = bytearray(file.read_bytes())
+        place = rolls.randrange(len(whole))
+        file.write_bytes(bytes([*whole[:place], whole[place] ^ 1 << rolls.randrange(8), *whole[place + 1 :]]))
+        for load in (loaded, tokenizer.load):
+            with pytest.raises(ModelError, match=f"{file.name} is not the file that .*SHA256SUMS lists"):
+                load(folder)
+        file.write_bytes(whole)
+    loaded(folder)

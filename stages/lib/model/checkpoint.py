@@ -1,16 +1,18 @@
 """Loading a subject: any folder that transformers' AutoModelForCausalLM reads, safetensors only, no remote code."""
 
-import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from stages.lib.model import architecture
 from stages.lib.model.float64 import widen
-from stages.lib.model.tokenizer import existing
+from stages.lib.model.folder import ModelError, existing, sentence, sha256
 from stages.lib.settings import Machine
 from stages.lib.subject import SubjectSettings
 
@@ -33,14 +35,12 @@ def of(settings: SubjectSettings, machine: Machine) -> Checkpoint:
 def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoint:
     """The model saved in `folder`, in evaluation mode. dtype: float32, float16, bfloat16 or float64.
 
-    Raises FileNotFoundError where the folder is missing, ArchitectureError where its parts cannot be found.
+    Raises ModelError where the folder does not hold exactly one whole model, ArchitectureError where its parts cannot be found.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but torch sees no GPU here; set machine.device: cpu in params.yaml")
     torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(
-        existing(folder), dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True, attn_implementation="eager"
-    )
+    model = read(folder, dtype=getattr(torch, dtype), attn_implementation="eager")
     model.to(torch.device(device)).eval().requires_grad_(False)  # type: ignore[arg-type]
     if dtype == "float64":
         widen(model)
@@ -49,19 +49,50 @@ def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoin
     return Checkpoint(model, found)
 
 
+def read(folder: str | Path, **how: Any) -> PreTrainedModel:
+    """The model that transformers makes of a folder. Raises ModelError where that lacks a weight, or has one that belongs to no model.
+
+    Never runs code of the folder. transformers itself would fill in random numbers for what is missing, and only remark on it.
+    """
+    path = existing(folder)
+    _plausible(path)
+    try:
+        model, found = AutoModelForCausalLM.from_pretrained(
+            path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **how
+        )
+    except Exception as error:
+        raise ModelError(f"{folder} holds no causal language model that can be loaded: {sentence(error)}") from None
+    for kind, meaning in (
+        ("missing_keys", "lack"),
+        ("unexpected_keys", "hold beside the model"),
+        ("mismatched_keys", "hold in another shape"),
+    ):
+        if names := sorted(map(str, found[kind])):
+            some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+            raise ModelError(f"{folder}: its weights {meaning} {len(names)} of the tensors that config.json describes: {some}")
+    return model
+
+
+def _plausible(folder: Path) -> None:
+    """Raises ModelError where config.json asks for more layers than there are tensors: to build them would take forever."""
+    try:
+        layers = json.loads((folder / "config.json").read_text()).get("num_hidden_layers", 0)
+        tensors = 0
+        for file in folder.glob("*.safetensors"):
+            with safe_open(file, "pt") as opened:
+                tensors += len(opened.keys())
+    except Exception as error:
+        raise ModelError(f"{folder} is no model folder: {sentence(error)}") from None
+    if not tensors:
+        raise ModelError(f"{folder} holds no weights, that is, no file *.safetensors")
+    if isinstance(layers, int) and layers > tensors:
+        raise ModelError(f"{folder}: config.json asks for {layers:,} layers, and the weights are {tensors:,} tensors")
+
+
 def fingerprint(folder: str | Path) -> dict[str, str]:
     """SHA-256 of a folder's weights and of its tokenizer, for the attributes of what is computed from them."""
     files = sorted(existing(folder).iterdir())
     return {
-        "weights_sha256": _sha256([f for f in files if f.suffix == ".safetensors"]),
-        "tokenizer_sha256": _sha256([f for f in files if f.name.startswith(("tokenizer", "vocab", "merges", "special_tokens"))]),
+        "weights_sha256": sha256([f for f in files if f.suffix == ".safetensors"]),
+        "tokenizer_sha256": sha256([f for f in files if f.name.startswith(("tokenizer", "vocab", "merges", "special_tokens"))]),
     }
-
-
-def _sha256(files: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            while piece := stream.read(1 << 20):
-                digest.update(piece)
-    return digest.hexdigest()

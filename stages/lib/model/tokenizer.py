@@ -7,6 +7,8 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from stages.lib.model.folder import ModelError, existing, sentence
+
 TOKEN = r"[0-9]+|[A-Za-z]+(?:-[A-Za-z]+)*|[^\sA-Za-z0-9]"
 PAD, BOS, UNKNOWN = "<pad>", "<s>", "<unk>"
 
@@ -24,13 +26,8 @@ def build(largest_number: int, texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def load(folder: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer saved in a model folder. Raises FileNotFoundError where the folder is missing."""
-    return AutoTokenizer.from_pretrained(existing(folder), local_files_only=True)
-
-
-def existing(folder: str | Path) -> Path:
-    """The model folder, if it exists."""
-    if not Path(folder).is_dir():
-        way_out = "train one with `cd stages/subjects && dvc repro train`, or correct the subject in params.yaml"
-        raise FileNotFoundError(f"no model folder at {folder}; {way_out}")
-    return Path(folder)
+    """The tokenizer saved in a model folder. Raises ModelError where there is none, or none that runs without code of its own."""
+    try:
+        return AutoTokenizer.from_pretrained(existing(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise ModelError(f"{folder} has no tokenizer that can be loaded: {sentence(error)}") from None

@@ -6,8 +6,10 @@ as if it had never stopped. The module knows batches of token sequences and answ
 """
 
 import copy
+import hashlib
 import json
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from stages.lib.model.folder import write_sums
 from stages.lib.model.padding import pad
 from stages.subjects.settings import Optimisation
 
@@ -112,6 +115,7 @@ class Run:
         """Writes the model with its tokenizer, as a folder that transformers loads."""
         copy.deepcopy(self.model).to(dtype).save_pretrained(folder)  # type: ignore[arg-type]
         tokenizer.save_pretrained(folder)
+        write_sums(folder)
 
     def save_state(self, path: Path, fingerprint: str) -> None:
         """Writes all that the next step depends on. A kill while writing leaves the earlier state whole."""
@@ -119,17 +123,21 @@ class Run:
         for i, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{i}.{name}": tensor for name, tensor in state.items()}
         metadata = {"fingerprint": fingerprint, "step": str(self.step), "loss": str(self.loss), "log": json.dumps(self.log)}
+        metadata["digest"] = _digest(tensors, metadata)
         partial = path.with_suffix(".partial")
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, partial, metadata)
         partial.replace(path)
 
     def load_state(self, path: Path, fingerprint: str) -> bool:
-        """Continues from a saved state; False, and nothing changed, if it belongs to other settings or data."""
+        """Continues from a saved state; False, and nothing changed, if it belongs to other settings or data, or is damaged."""
         with safe_open(path, "pt") as file:
             metadata = file.metadata()
             if metadata["fingerprint"] != fingerprint:
                 return False
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        if metadata.pop("digest", "") != _digest(tensors, metadata):
+            print(f"{path} is damaged: the run starts again", file=sys.stderr)
+            return False
         self.step, self.loss, self.log = int(metadata["step"]), float(metadata["loss"]), json.loads(metadata["log"])
         self.model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
         states: dict[int, dict[str, torch.Tensor]] = {}
@@ -147,3 +155,10 @@ class Run:
             hits = [p == answers for p, (_, _, answers) in zip(self.predict(batch), batch, strict=True)]
             row[name] = float(np.concatenate(hits).mean())
         self.log.append(row)
+
+
+def _digest(tensors: dict[str, torch.Tensor], facts: dict[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -56,9 +56,12 @@ def complete(run: Run, examples: Examples, folder: Path, known: str, kept: Calla
 
 def deliver(partial: Path, folder: Path) -> None:
     """Puts what a completed run has written in its place."""
-    (partial / STATE).unlink(missing_ok=True)
+    whole = folder.with_suffix(".whole")
+    shutil.rmtree(whole, ignore_errors=True)
+    shutil.copytree(partial, whole, ignore=lambda *_: [STATE])
     shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    whole.rename(folder)
+    shutil.rmtree(partial)  # only now: a kill before this goes on from the last state
 
 
 @contextmanager
