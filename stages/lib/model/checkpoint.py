@@ -49,6 +49,13 @@ def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoin
     return Checkpoint(model, found)
 
 
+WRONG = {  # what transformers calls it: what it means
+    "missing_keys": "that config.json asks for are missing",
+    "unexpected_keys": "have no place in the model of config.json",
+    "mismatched_keys": "have another shape than config.json says",
+}
+
+
 def read(folder: str | Path, **how: Any) -> PreTrainedModel:
     """The model that transformers makes of a folder. Raises ModelError where that lacks a weight, or has one that belongs to no model.
 
@@ -57,19 +64,16 @@ def read(folder: str | Path, **how: Any) -> PreTrainedModel:
     path = existing(folder)
     _plausible(path)
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        both: Any = AutoModelForCausalLM.from_pretrained(
             path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **how
         )
     except Exception as error:
         raise ModelError(f"{folder} holds no causal language model that can be loaded: {sentence(error)}") from None
-    for kind, meaning in (
-        ("missing_keys", "lack"),
-        ("unexpected_keys", "hold beside the model"),
-        ("mismatched_keys", "hold in another shape"),
-    ):
+    model, found = both
+    for kind, meaning in WRONG.items():
         if names := sorted(map(str, found[kind])):
             some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-            raise ModelError(f"{folder}: its weights {meaning} {len(names)} of the tensors that config.json describes: {some}")
+            raise ModelError(f"{folder}: {len(names)} of its tensors {meaning}: {some}")
     return model
 
 
