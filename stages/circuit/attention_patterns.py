@@ -9,8 +9,8 @@ Table attention_patterns: how much each head looks from one position at another
     head            SMALLINT  attention head of the layer, from 0
     query_position  VARCHAR   position that looks: op1, operator, op2, last, bos, or token N
     key_position    VARCHAR   position looked at, the same or an earlier one
-    weight          DOUBLE    mean attention weight, 0 to 1; the weights of one query sum to 1
-    weight_std      DOUBLE    standard deviation of the weight over the prompts
+    weight          FLOAT     mean attention weight, 0 to 1; the weights of one query sum to 1
+    weight_std      FLOAT     standard deviation of the weight over the prompts
     prompts         BIGINT    prompts
 """
 
@@ -28,7 +28,7 @@ from stages.lib.subject import Subject
 
 COLUMNS = {
     "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "head": pl.Int16, "query_position": pl.String,
-    "key_position": pl.String, "weight": pl.Float64, "weight_std": pl.Float64, "prompts": pl.Int64,
+    "key_position": pl.String, "weight": pl.Float32, "weight_std": pl.Float32, "prompts": pl.Int64,
 }  # fmt: skip
 
 

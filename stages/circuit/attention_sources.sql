@@ -5,10 +5,10 @@
 -- layer            SMALLINT  decoder layer, from 0
 -- head             SMALLINT  attention head, from 0
 -- source           VARCHAR   op1, operator or op2: where the last position looks most, among these
--- weight           DOUBLE    mean attention weight from the last position to the source, 0 to 1
--- op1_weight       DOUBLE    the same to the first operand
--- operator_weight  DOUBLE    the same to the operator
--- op2_weight       DOUBLE    the same to the second operand
+-- weight           FLOAT     mean attention weight from the last position to the source, 0 to 1
+-- op1_weight       FLOAT     the same to the first operand
+-- operator_weight  FLOAT     the same to the operator
+-- op2_weight       FLOAT     the same to the second operand
 select
     $subject as subject, operator, layer, head,
     first(key_position order by weight desc, key_position) as source,

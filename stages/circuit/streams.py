@@ -40,7 +40,7 @@ def streams(
 
         def look(output: Any, layer: int, rows: slice = rows) -> None:
             stream = output if isinstance(output, torch.Tensor) else output[0]  # (prompts, token positions, width)
-            into[layer][:, rows] = stream[:, positions].transpose(0, 1).float().cpu().numpy()
+            into[layer][:, rows] = _narrow(stream[:, positions].transpose(0, 1))
 
         with ExitStack() as stack:
             for layer in into:
@@ -78,10 +78,15 @@ def attention(checkpoint: Checkpoint, tokens: np.ndarray, prompts_per_pass: int)
 def neurons(checkpoint: Checkpoint, tokens: np.ndarray, layer: int, prompts_per_pass: int) -> np.ndarray:
     """Activations of a layer's neurons at the last position; tokens: (prompts, positions); result: (prompts, neurons), float32."""
     parts: list[np.ndarray] = []
-    with patched(checkpoint.architecture.layers[layer].mlp_out, lambda x: parts.append(x[:, -1].float().cpu().numpy())):
+    with patched(checkpoint.architecture.layers[layer].mlp_out, lambda x: parts.append(_narrow(x[:, -1]))):
         for rows in _passes(len(tokens), prompts_per_pass):
             _run(checkpoint, tokens[rows])
     return np.concatenate(parts)
+
+
+def _narrow(x: torch.Tensor) -> np.ndarray:
+    """As float32, by numpy: within a model that computes in float64, torch's own conversion gives float64 (see lib/model/float64.py)."""
+    return (x if x.dtype == torch.float64 else x.float()).cpu().numpy().astype(np.float32, copy=False)
 
 
 def _passes(prompts: int, prompts_per_pass: int) -> Iterator[slice]:

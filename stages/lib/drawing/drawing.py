@@ -18,6 +18,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from stages.lib.core import progress, workers
 from stages.lib.core.files import replacing
@@ -70,6 +71,8 @@ def save(figure: Figure, path: Path) -> None:
     """Writes path.png for screens and path.svg for papers, without time stamps."""
     if layout := figure.get_layout_engine():
         layout.execute(figure)
+    for axis in figure.axes:  # to whole micrometres or so: from the last bits of a logarithm hang names of parts of an SVG
+        axis.set_position(Bbox(axis.get_position(original=True).get_points().round(6)))
     figure.set_layout_engine("none")  # it is found, once for both; savefig would look for it twice again
     with replacing(path.with_suffix(".png")) as partial:
         FigureCanvasAgg(figure).print_png(partial, metadata={"Software": None})
