@@ -107,6 +107,10 @@ class Params(Section):
         if self.labels.level not in self.label_calibration.levels:
             levels = ", ".join(map(str, self.label_calibration.levels))
             raise ValueError(f"labels.level is {self.labels.level}; label_calibration.levels has {levels}")
+        if self.nulls.smallest_corrected < self.scores.smallest_corrected:
+            raise ValueError(
+                f"nulls.smallest_corrected is below scores.smallest_corrected, {self.scores.smallest_corrected}: no such score is kept"
+            )
         if both := sorted({"models", *CHAPTERS} & self.mediated.keys()):
             raise ValueError(f"{both[0]} is a folder of data/ already; call the subject something else")
         return self

@@ -49,6 +49,10 @@ class Nulls(Section):
             raise ValueError(f"looks are after {', '.join(map(str, looks))} draws, but each must be after more than the one before")
         if looks[0] > min(self.draws.values()):
             raise ValueError(f"the first of looks is after {looks[0]} draws, but there are only {min(self.draws.values())} draws")
+        if min(self.thresholds) < self.smallest_corrected:
+            raise ValueError(
+                f"threshold {min(self.thresholds)} is below smallest_corrected, {self.smallest_corrected}: nothing is known there"
+            )
         return self
 
 

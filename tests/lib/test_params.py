@@ -36,6 +36,8 @@ def test_the_shipped_settings_are_allowed():
         ({"tasks": {"operators": {"add": {"symbol": "+\0"}}}}, ["tasks.operators.add.symbol"]),
         ({"cells": {"held_out_percent": 0}}, ["cells.held_out_percent", "0", "greater than or equal to 1"]),
         ({"cells": {"largest_operand": 1}}, ["cells.largest_operand", "1", "greater than or equal to 9"]),
+        ({"nulls": {"smallest_corrected": 0.5}}, ["threshold 0.35 is below smallest_corrected, 0.5"]),
+        ({"scores": {"smallest_corrected": 0.4}}, ["nulls.smallest_corrected is below scores.smallest_corrected, 0.4"]),
         ({"labels": {"level": 0.07}}, ["labels.level is 0.07", "label_calibration.levels has 0.01"]),
         *(
             ({"subjects": {"abacus": {"template": template}}}, ["subjects.abacus.template", "{op1}, {symbol} and {op2}"])
