@@ -4,12 +4,14 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all study setup test bench lint remote pull lock
+.PHONY: all study setup test bench lint remote push pull lock
 all: setup
+	@python -m stages.lib.console.locks
 	python -m stages.warm dvc repro
 	@bag made
 
 study: setup
+	@python -m stages.lib.console.locks
 	python -m stages.warm dvc repro --all-pipelines
 	@bag made
 
@@ -42,6 +44,11 @@ remote: setup
 	esac
 	dvc remote add --force --default storage $(URL)
 	dvc remote modify storage verify true
+
+# Everything to the remote, once the locks that say what that is are whole.
+push: setup
+	@python -m stages.lib.console.locks
+	dvc push
 
 # Everything of one subject from the remote, of all chapters: make pull SUBJECT=abacus
 pull: setup

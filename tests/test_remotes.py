@@ -99,7 +99,7 @@ def present(folder: Path) -> set[str]:
 def test_push_and_pull_of_everything(micro_copy: Path, tmp_path: Path, s3):
     everything = present(micro_copy)
     configure(micro_copy, s3)
-    run_in(micro_copy, "dvc", "push")
+    run_in(micro_copy, *MAKE, "push")
     clone = fresh_clone(micro_copy, tmp_path / "clone", s3)
     assert present(clone) == set()
     run_in(clone, "dvc", "pull")
@@ -110,7 +110,7 @@ def test_push_and_pull_of_everything(micro_copy: Path, tmp_path: Path, s3):
 def test_pull_of_a_file_and_of_a_subject_and_rerun_of_the_last_query(micro_copy: Path, tmp_path: Path, sftp):
     everything = present(micro_copy)
     configure(micro_copy, sftp)
-    run_in(micro_copy, "dvc", "push")
+    run_in(micro_copy, *MAKE, "push")
     clone = fresh_clone(micro_copy, tmp_path / "clone", sftp)
     assert present(clone) == set()
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stages.lib.console.verify import LockError, verify
-from tests.conftest import run_in
+from stages.lib.console.locks import LockError
+from stages.lib.console.verify import verify
+from tests.conftest import MAKE, run_in
 
 
 @pytest.fixture
@@ -109,6 +110,36 @@ def test_a_lock_that_was_cut_is_seen(project: Path):
         )
     run_in(project, "git", "checkout", "--", "stages/store/dvc.lock")
     assert verify(project)[1]
+
+
+def test_a_lock_that_was_cut_is_put_back_before_anything_is_made_or_pushed(project: Path, tmp_path: Path):
+    lock = project / "stages/store/dvc.lock"
+    whole = lock.read_text()
+    names = list(yaml.load(whole, yaml.CSafeLoader)["stages"])
+    run_in(project, *MAKE, "remote", f"URL={tmp_path / 'remote'}")
+    for target, content in (("push", whole[: whole.index(f"  {names[-2]}:\n")]), ("all", whole[: len(whole) // 2] + "\n  - {")):
+        lock.write_text(content)
+        done = run_in(project, *MAKE, target)
+        assert re.search(r"stages/store/dvc.lock (lacks 2 of|cannot be read).* put back as committed", done.stderr)
+        assert lock.read_text() == whole
+        assert "Running stage" not in done.stdout
+    there = {path.name for path in (tmp_path / "remote").rglob("*") if path.is_file()}
+    assert {md5[2:] for md5 in outputs(project).values() if not md5.endswith(".dir")} - there <= {md5[2:] for md5 in uncached(project)}
+    lock.write_text("")
+    run_in(project, "git", "rm", "-q", "--cached", str(lock))
+    run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "no lock")
+    assert "It is removed" in run_in(project, "python", "-m", "stages.lib.console.locks").stderr
+    assert not lock.exists()
+
+
+def uncached(project: Path) -> set[str]:
+    """The sums of outputs that Git keeps, not DVC."""
+    files = [project / "dvc.yaml", *project.glob("stages/*/dvc.yaml")]
+    stages = [entry.get("do", entry) for file in files for entry in yaml.safe_load(file.read_text())["stages"].values()]
+    kept = {
+        path for stage in stages for out in stage["outs"] if isinstance(out, dict) for path, how in out.items() if how.get("cache") is False
+    }
+    return {md5 for path, md5 in outputs(project).items() if path in kept}
 
 
 def test_what_is_not_here_is_no_damage(project: Path):

@@ -81,7 +81,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _verify(heal: bool) -> None:
-    from stages.lib.console.verify import LockError, verify  # only here: DVC takes a second to load
+    from stages.lib.console.locks import LockError  # only here: DVC takes a second to load
+    from stages.lib.console.verify import verify
 
     try:
         lines, well = verify(Path.cwd(), heal)

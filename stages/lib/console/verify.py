@@ -8,7 +8,6 @@ puts the changed byte back wherever it is asked for the output. To heal is to ta
 import hashlib
 import json
 import os
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +15,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
-import yaml
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
 
+from stages.lib.console import locks
+from stages.lib.console.locks import LockError
 from stages.lib.core import progress
 
 AT_ONCE = 1 << 22  # bytes read at once
@@ -40,16 +40,12 @@ class Wanted:
     cached: bool
 
 
-class LockError(ValueError):
-    """A lock that says less than Git knows, or nothing."""
-
-
 def verify(root: Path, heal: bool = False) -> tuple[list[str], bool]:
     """What there is to say, line by line, and whether all is well. heal: takes away what is damaged.
 
     Raises LockError where a lock cannot be read, or lacks stages that it had when it was committed.
     """
-    _complete(root)
+    locks.check(root)
     try:
         repo = Repo(str(root))
         cache = Path(repo.cache.local.path)
@@ -77,28 +73,6 @@ def verify(root: Path, heal: bool = False) -> tuple[list[str], bool]:
     if lines:
         said.append(_way_out([of for of, bad in damaged.items() if bad], heal, root))
     return lines + said, not lines
-
-
-def _complete(root: Path) -> None:
-    """Raises LockError where a lock was cut. Git remembers how it was: a write of DVC's that was interrupted leaves a shorter one."""
-    for file in (root / "dvc.lock", *sorted((root / "stages").glob("*/dvc.lock"))):
-        name = str(file.relative_to(root))
-        back = f"`git checkout -- {name}` puts back the committed one, and `dvc repro` takes from the cache what has run since"
-        try:
-            here = _whole(file.read_text()) if file.exists() else set()
-        except (yaml.YAMLError, TypeError, KeyError, AttributeError, UnicodeDecodeError):
-            raise LockError(f"{name} cannot be read: it was cut while it was written. {back}") from None
-        shown = subprocess.run(["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, text=True, check=False)
-        known = _whole(shown.stdout) if shown.returncode == 0 else set()
-        if lost := sorted(known - here):
-            some = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")
-            raise LockError(f"{name} lacks {len(lost)} of the {len(known)} stages that Git knows it with ({some}): it was cut. {back}")
-
-
-def _whole(lock: str) -> set[str]:
-    """The stages of which a lock has the sums of all outputs."""
-    stages = yaml.load(lock, yaml.CSafeLoader)["stages"]
-    return {name for name, entry in stages.items() if entry.get("outs") and all("md5" in out for out in entry["outs"])}
 
 
 def _wanted(repo: Repo, cache: Path) -> Iterator[Wanted]:

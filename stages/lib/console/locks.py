@@ -1,0 +1,72 @@
+"""Locks that were cut: DVC writes a lock in place after every stage, and whoever ends it then leaves a shorter one, or none.
+
+`python -m stages.lib.console.locks`, which `make` and `make push` begin with, puts back what Git knows; DVC then takes from its cache
+what has run since.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+
+class LockError(ValueError):
+    """A lock that says less than Git knows, or nothing."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A lock that was cut. how: what is seen of it; known: whether Git has it."""
+
+    name: str
+    how: str
+    known: bool
+
+    def way_out(self) -> str:
+        back = f"`git checkout -- {self.name}` puts back the committed one" if self.known else f"remove it with `rm {self.name}`"
+        return f"{self.name} {self.how}. {back}, and `dvc repro` takes from the cache what has run since"
+
+
+def main() -> None:
+    for lock in cut(Path()):
+        if lock.known:
+            subprocess.run(["git", "checkout", "--quiet", "--", lock.name], check=True)
+        else:
+            Path(lock.name).unlink()
+        done = "put back as committed" if lock.known else "removed"
+        print(f"{lock.name} {lock.how}. It is {done}; DVC takes from its cache what has run since.", file=sys.stderr)
+
+
+def check(root: Path) -> None:
+    """Raises LockError where a lock was cut."""
+    for lock in cut(root):
+        raise LockError(lock.way_out())
+
+
+def cut(root: Path) -> Iterator[Cut]:
+    """Every lock that was cut. Git remembers how it was."""
+    for file in (root / "dvc.lock", *sorted((root / "stages").glob("*/dvc.lock"))):
+        name = str(file.relative_to(root))
+        shown = subprocess.run(["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, text=True, check=False)
+        known = _whole(shown.stdout) if shown.returncode == 0 else set()
+        try:
+            here = _whole(file.read_text()) if file.exists() else set()
+        except (yaml.YAMLError, TypeError, KeyError, AttributeError, UnicodeDecodeError):
+            yield Cut(name, "cannot be read: it was cut while it was written", shown.returncode == 0)
+            continue
+        if lost := sorted(known - here):
+            some = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")
+            yield Cut(name, f"lacks {len(lost)} of the {len(known)} stages that Git knows it with ({some}): it was cut", known=True)
+
+
+def _whole(lock: str) -> set[str]:
+    """The stages of which a lock has the sums of all outputs."""
+    stages = yaml.load(lock, yaml.CSafeLoader)["stages"]
+    return {name for name, entry in stages.items() if entry.get("outs") and all("md5" in out for out in entry["outs"])}
+
+
+if __name__ == "__main__":
+    main()
