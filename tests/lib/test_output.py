@@ -1,5 +1,8 @@
 """What `bag` prints of rows that do not fit, on terminals of known widths, in pipes and in the shell."""
 
+import csv
+import io
+import json
 import os
 import re
 import signal
@@ -8,8 +11,12 @@ import sys
 from pathlib import Path
 
 import polars as pl
+import psutil
 import pytest
 
+from stages.lib.console.command import main, parameters
+from stages.lib.console.output import AT_ONCE, Look, show
+from stages.lib.sql.database import Database
 from tests.conftest import run_in
 from tests.lib.terminals import Terminal
 from tests.micro import ROOT
@@ -114,6 +121,113 @@ def test_the_shell_prints_as_it_is_told(data: Path):
     assert printed(whole) == NAMES
     assert "42" in answer
     assert "column_19  value 19" in text.split("record 2")[1]
+
+
+@pytest.mark.parametrize(
+    ("query", "style", "wanted"),
+    [
+        ("select interval 3 days as i, [1, 2] as l, map {1: 2} as m", "csv", 'i,l,m\n3 days,"[1, 2]",{1=2}\n'),
+        ("select 1 as a where false", "csv", "a\n"),
+        ("select 1 as a where false", "json", "[]\n"),
+        ("select interval 3 days as i, 2.5 as d, sum(3) as s", "json", '[{"i":"3 days","d":2.5,"s":3.0}]\n'),
+        ('select 1 as "a ""b"""', "csv", '"a ""b"""\n1\n'),
+    ],
+)
+def test_every_type_has_a_form(capsys: pytest.CaptureFixture, query: str, style: str, wanted: str):
+    show(Database({}), query, {}, Look(style))
+    assert capsys.readouterr().out == wanted
+
+
+@pytest.mark.parametrize("count", [0, 1, AT_ONCE, 2 * AT_ONCE + 1])
+def test_long_answers_are_whole_for_programs(capsys: pytest.CaptureFixture, count: int):
+    query, wanted = f"select range as a, 'x' as b from range({count})", [{"a": number, "b": "x"} for number in range(count)]
+    show(Database({}), query, {}, Look("json"))
+    assert json.loads(capsys.readouterr().out) == wanted
+    show(Database({}), query, {}, Look("csv"))
+    assert [(int(row["a"]), row["b"]) for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == [
+        tuple(r.values()) for r in wanted
+    ]
+
+
+def test_what_json_cannot_say_is_said(capsys: pytest.CaptureFixture):
+    show(Database({}), "select unnest(['nan'::double, 'inf', 1]) as x", {}, Look("json"))
+    out, err = capsys.readouterr()
+    assert json.loads(out) == [{"x": None}, {"x": None}, {"x": 1.0}]
+    assert "NaN and infinity are null here" in err
+
+
+def test_a_terminal_that_lacks_letters_gets_the_rest(data: Path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([BAG, "--data", data, "select column_01 from broad"], env=environment, capture_output=True, text=True, check=True)
+    assert "? value 1 " in done.stdout
+
+
+def test_ctrl_c_ends_a_query_at_once_and_only_that_in_the_shell(data: Path):
+    """Of a query whose plan looks for interruptions only when it is done, hours later."""
+    endless = "select sum(a.i * b.i * c.i) from n a, n b, n c where (a.i + b.i) % 3 = c.i % 7"
+    query = f"with n as (select range as i from range(100000)) {endless}"
+    for arguments in (["--data", str(data), query], ["--data", str(data), "shell"]):
+        terminal = Terminal(ROOT, "bag", *arguments, folder=data.parent, columns=100, stdin=subprocess.PIPE)
+        if "shell" in arguments:
+            terminal.process.stdin.write(f"{query};\n".encode())
+            terminal.process.stdin.flush()
+        busy(terminal.process.pid)
+        terminal.process.send_signal(signal.SIGINT)
+        status, text = terminal.finish(b"select 40 + 2 as answer;\nexit\n" if "shell" in arguments else b"")
+        assert "Traceback" not in text
+        assert (status, "42" in text) == ((0, True) if "shell" in arguments else (-signal.SIGINT, False)), text
+
+
+def busy(pid: int) -> None:
+    """Returns once a process has worked for longer than starting takes."""
+    process = psutil.Process(pid)
+    while process.cpu_times().user < 4:
+        assert process.is_running()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["from broad", "--rows", "-5"], "-5 is no number of rows, 1 to"),
+        (["from broad", "--rows", "9" * 20], "is no number of rows, 1 to"),
+        (["latin.sql"], "latin.sql is no text in UTF-8: its byte 8 is not"),
+        (["-"], "standard input is no text in UTF-8: its byte 8 is not"),
+    ],
+)
+def test_a_mistake_is_a_sentence(
+    data: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+):
+    monkeypatch.chdir(data.parent)
+    Path("latin.sql").write_bytes("select 'é'".encode("latin-1"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("latin.sql").read_bytes())))
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGPIPE)]
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGPIPE), before, strict=True):
+            signal.signal(number, handler)
+    assert said in f"{ended.value.code} {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("-3", -3),
+        ("0", 0),
+        ("2.5", 2.5),
+        (".5", 0.5),
+        ("1e-3", 0.001),
+        ("007", "007"),
+        ("1_000", "1_000"),
+        ("nan", "nan"),
+        ("", ""),
+    ],
+)
+def test_a_parameter_is_a_number_if_it_is_written_as_one(text: str, value: object):
+    found = parameters([f"x={text}"])["x"]
+    assert (type(found), found) == (type(value), value)
 
 
 @pytest.mark.parametrize("arguments", [["tables"], ["from broad"], ["--help"]])

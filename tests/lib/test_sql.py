@@ -1,5 +1,6 @@
 """SQL over lazy stores: the same rows as the materialised table, read from no more chunks than needed."""
 
+import re
 from pathlib import Path
 
 import duckdb
@@ -304,3 +305,25 @@ def test_a_damaged_store_is_named_by_the_query_that_meets_it(tmp_path: Path):
     path.write_bytes(content)
     with pytest.raises(Exception, match=r"add\.h5.*dataset layers/0"):
         connect(tmp_path).sql("select sum(activation) from activations").fetchall()
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["explain select 1", "EXPLAIN ANALYZE select 1", "explain (format json) select 1", " explain (analyze) select 1", "describe select 1"],
+)
+def test_plans_are_shown(query: str):
+    assert Database({}).sql(query).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("explain (analyze) copy (select 1) to 'x'", "COPY is not allowed, SELECT is"),
+        ("explain analyze create table t (a int)", "CREATE is not allowed, SELECT is"),
+        ("update extensions", "SELECT is allowed, this is not"),
+        ("pivot (select 'a' as k, 1 as v) on k using sum(v)", "say of PIVOT what to make columns of"),
+    ],
+)
+def test_what_is_no_select_is_refused_in_a_sentence(query: str, said: str):
+    with pytest.raises(QueryError, match=re.escape(said)):
+        Database({}).sql(query)

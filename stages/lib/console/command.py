@@ -4,10 +4,11 @@ import argparse
 import re
 import signal
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 from stages.lib import dictionary
-from stages.lib.console.output import Look, show
+from stages.lib.console.output import UNLIMITED, Look, show
 from stages.lib.sql.database import ERRORS, Database, QueryError, connect
 
 COMMANDS = ("tables", "made", "shell", "verify")
@@ -37,16 +38,27 @@ def parser() -> argparse.ArgumentParser:
         style.add_argument(f"--{name}", action="store_const", const=name, dest="style", help=meaning)
     result.set_defaults(style="table")
     result.add_argument("--data", type=Path, default=Path("data"), help="folder with the tables (default: data)")
-    result.add_argument("--rows", type=int, default=40, help="rows a printed table shows at most (default: 40)")
+    result.add_argument("--rows", type=_rows, default=40, help="rows a printed table shows at most (default: 40)")
     result.add_argument(
         "--heal", action="store_true", help="of verify: takes damaged copies away, for `dvc repro` or `dvc pull` to bring true ones"
     )
     return result
 
 
+def _rows(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= UNLIMITED:
+        raise argparse.ArgumentTypeError(f"{text} is no number of rows, 1 to {UNLIMITED}")
+    return int(text)
+
+
 def main(arguments: list[str] | None = None) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # in `bag … | head`, a closed pipe ends bag as it ends any other command: quietly
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where the terminal's encoding lacks a letter
     options = parser().parse_args(arguments)
+    if options.query != "shell":
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, in the midst of a query, too: it only reads
     if not options.query:
         parser().print_help()
         return
@@ -77,7 +89,7 @@ def run(options: argparse.Namespace) -> None:
 
         shell.run(database, look)
     else:
-        show(database, _text(options.query), _parameters(options.parameter), look)
+        show(database, _text(options.query), parameters(options.parameter), look)
 
 
 def _verify(heal: bool) -> None:
@@ -94,30 +106,32 @@ def _verify(heal: bool) -> None:
 
 
 def _text(query: str) -> str:
-    if query == "-":
-        return sys.stdin.read()
-    if query.endswith(".sql"):
-        if not Path(query).is_file():
-            raise QueryError(f"there is no file {query} in {Path.cwd()}. Give the path of one that holds a SELECT, or the SELECT itself.")
-        return Path(query).read_text()
+    if query.endswith(".sql") and not Path(query).is_file():
+        raise QueryError(f"there is no file {query} in {Path.cwd()}. Give the path of one that holds a SELECT, or the SELECT itself.")
+    if query == "-" or query.endswith(".sql"):
+        try:
+            return (sys.stdin.buffer.read() if query == "-" else Path(query).read_bytes()).decode()
+        except UnicodeDecodeError as error:
+            where = "standard input" if query == "-" else query
+            raise QueryError(f"{where} is no text in UTF-8: its byte {error.start} is not") from None
     if re.fullmatch(r"\w+", query):
         raise QueryError(f'there is no command {query}, only {", ".join(COMMANDS)}. For the rows of a table: "from {query}".')
     return query
 
 
-def _parameters(given: list[str]) -> dict[str, object]:
-    """NAME=VALUE pairs; a value that reads as a number is one."""
+def parameters(given: list[str]) -> dict[str, object]:
+    """NAME=VALUE pairs; a value that is written as numbers are is one, 007 and nan are text."""
     values: dict[str, object] = {}
     for pair in given:
         name, separator, value = pair.partition("=")
         if not separator:
             raise QueryError(f"expected NAME=VALUE behind -p, found {pair!r}. Write -p layer=1 for the value of $layer, say.")
-        for convert in (int, float, str):
-            try:
-                values[name] = convert(value)
-                break
-            except ValueError:
-                continue
+        if re.fullmatch(r"-?(0|[1-9][0-9]*)", value):
+            values[name] = int(value)
+        else:
+            values[name] = (
+                float(value) if re.fullmatch(r"-?[0-9]*\.?[0-9]+(e-?[0-9]+)?", value) and not re.match("-?0[0-9]", value) else value
+            )
     return values
 
 

@@ -4,13 +4,22 @@ import io
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+
+import duckdb
+import polars as pl
+import polars.selectors as cs
+import pyarrow as pa
 
 from stages.lib.sql.database import Database
 
 STYLES = ("table", "wide", "records", "csv", "json")
 UNLIMITED = 2**31 - 1
+AS_CSV = dict.fromkeys(("list", "array", "struct", "map", "interval"), "varchar")  # what CSV has no form for
+AS_JSON = {"interval": "varchar", "decimal": "double", "hugeint": "double"}
+AT_ONCE = 100_000  # rows in memory, of those that programs read
 
 
 @dataclass(frozen=True)
@@ -26,13 +35,18 @@ def show(database: Database, query: str, parameters: dict[str, object], look: Lo
     """Prints a query's rows; what does not fit is said on stderr."""
     relation = database.sql(query, **parameters)
     if look.style == "csv":
-        nested = {
-            name for name, kind in zip(relation.columns, relation.types, strict=True) if kind.id in ("list", "array", "struct", "map")
-        }
-        columns = (f'"{name}"::varchar as "{name}"' if name in nested else f'"{name}"' for name in relation.columns)
-        print(relation.project(", ".join(columns)).pl().write_csv(), end="")  # a list as text: CSV has none
+        for number, rows in enumerate(_frames(_cast(relation, AS_CSV))):
+            print(rows.write_csv(include_header=number == 0), end="")
     elif look.style == "json":
-        print(relation.pl().write_json())
+        separator, lost = "[", False
+        for rows in _frames(_cast(relation, AS_JSON)):
+            lost |= any(bool((column.is_nan() | column.is_infinite()).any()) for column in rows.select(cs.float()))
+            if len(rows):
+                print(separator + rows.write_json().strip()[1:-1], end="")
+                separator = ","
+        print("[]" if separator == "[" else "]")
+        if lost:
+            _remark("NaN and infinity are null here, since JSON has neither; --csv tells them apart")
     elif look.style == "records":
         values = relation.limit(look.rows + 1).select("columns(*)::varchar").fetchall()
         print(records(relation.columns, values[: look.rows]))
@@ -46,6 +60,21 @@ def show(database: Database, query: str, parameters: dict[str, object], look: Lo
         print(printed.getvalue(), end="")
         for remark in remarks(printed.getvalue(), len(relation.columns), whole, look.asks):
             _remark(remark)
+
+
+def _cast(relation: duckdb.DuckDBPyRelation, kinds: dict[str, str]) -> duckdb.DuckDBPyRelation:
+    """The same rows, columns of these kinds of types as another type."""
+    quoted = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
+    columns = zip(quoted, relation.types, strict=True)
+    return relation.project(", ".join(f"{name}::{kinds[of.id]} as {name}" if of.id in kinds else name for name, of in columns))
+
+
+def _frames(relation: duckdb.DuckDBPyRelation) -> Iterator[pl.DataFrame]:
+    """The rows, so many at a time in memory; at least one frame."""
+    reader = relation.to_arrow_reader(AT_ONCE)
+    yield pl.DataFrame(reader.schema.empty_table())
+    for batch in reader:
+        yield pl.DataFrame(pa.table(batch))
 
 
 def records(columns: list[str], rows: list[tuple[str | None, ...]]) -> str:

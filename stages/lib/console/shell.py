@@ -1,7 +1,10 @@
 """The interactive console: a prompt with history and completion of table and column names."""
 
+import os
+import sys
 from contextlib import suppress
 from dataclasses import replace
+from threading import Thread
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
@@ -10,6 +13,7 @@ from prompt_toolkit.history import FileHistory
 from stages.lib.console.output import STYLES, Look, show
 from stages.lib.sql.database import ERRORS, Database
 
+SECONDS_TO_STOP = 2  # of a query that is interrupted; the engine looks for that between pieces of some work, not of all
 WORDS = ["select", "from", "where", "join", "using", "group by", "order by", "limit", "avg", "count", "describe"]
 
 
@@ -43,9 +47,28 @@ def run(database: Database, look: Look) -> None:
         if word in STYLES:
             look, text = replace(look, style=word), ""
         if not text.strip() or text.rstrip().endswith(";"):
-            try:
-                if text.strip():
-                    show(database, text, {}, look)
-            except ERRORS as error:
-                print(error)
+            if text.strip():
+                _answer(database, text, look)
             text = ""
+
+
+def _answer(database: Database, query: str, look: Look) -> None:
+    """Shows a query's rows or what is wrong with it. Ctrl-C ends it, and if the engine does not listen, the process; a new one goes on."""
+
+    def ask() -> None:
+        try:
+            show(database, query, {}, look)
+        except (*ERRORS, RuntimeError) as error:
+            print(error)  # an interrupted query is a RuntimeError
+
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    try:
+        while asking.is_alive():
+            asking.join(0.1)  # a longer wait hears no signal
+    except KeyboardInterrupt:
+        database.connection.interrupt()
+        asking.join(SECONDS_TO_STOP)
+        if asking.is_alive():
+            print("interrupted; the shell starts anew", flush=True)
+            os.execv(sys.executable, [sys.executable, "-m", "stages.lib.console.command", *sys.argv[1:]])

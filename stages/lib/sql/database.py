@@ -22,6 +22,7 @@ from stages.lib.sql.lazy.where import StorePart
 
 DatabaseError = duckdb.Error
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
+EXPLAIN = re.compile(r"^\s*explain\b\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)
 ANY = ("query_table", "query(")  # in queries that may compute the name of a table
 MACROS = Path(__file__).with_name("macros.sql")
 
@@ -128,10 +129,16 @@ class Database:
         statements = self.connection.extract_statements(query)
         if len(statements) != 1:
             raise QueryError(f"expected one statement, found {len(statements)}")
-        kind = statements[0].type
+        try:
+            kind = statements[0].type
+        except ValueError:  # of a statement that the bindings have no name for
+            raise QueryError("this connection only reads: SELECT is allowed, this is not") from None
         if kind == duckdb.StatementType.EXPLAIN:
-            explained = statements[0].query.strip()[len("explain") :].strip()
-            self._only_statement(explained[len("analyze") :] if explained.lower().startswith("analyze") else explained)
+            self._only_statement(EXPLAIN.sub("", statements[0].query))
+        elif kind == duckdb.StatementType.MULTI:
+            raise QueryError(
+                "this is several statements in one: of PIVOT say which values to make columns of (pivot … on operator in ('add'))"
+            )
         elif kind != duckdb.StatementType.SELECT:
             raise QueryError(f"this connection only reads: {kind.name} is not allowed, SELECT is")
         return statements[0]
