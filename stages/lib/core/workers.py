@@ -40,7 +40,7 @@ def count() -> int:
 
 
 @contextmanager
-def ready(start: Callable[..., Do], *arguments: Any, fork: bool = FORKS) -> Iterator["Workers"]:
+def ready(start: Callable[..., Do], *arguments: Any, fork: bool = True) -> Iterator["Workers"]:
     """Worker processes that share units.
 
     start: called with the arguments in each worker process once it gets a unit, gives what does one there. fork: they are there at
@@ -51,6 +51,7 @@ def ready(start: Callable[..., Do], *arguments: Any, fork: bool = FORKS) -> Iter
     if number == 1:
         yield Workers(None, 1)
         return
+    fork = fork and FORKS
     with ProcessPoolExecutor(number, get_context("fork" if fork else "spawn"), _remember, (start, arguments)) as pool:
         if fork:
             pool.submit(os.getpid).result()  # forks all of them
