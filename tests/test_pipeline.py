@@ -146,7 +146,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_a_killed_dump_leaves_no_half_file_and_starts_clean(micro: Path, micro_copy: Path):
-    """Killed while it writes its second store."""
+    """Killed while it writes a store behind the first."""
     stores = micro_copy / "data/abacus/store/activations"
     expected = digests(micro / "data/abacus/store/activations")
     for path in stores.iterdir():

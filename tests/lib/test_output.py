@@ -129,7 +129,7 @@ def test_the_shell_prints_as_it_is_told(data: Path):
         ("select interval 3 days as i, [1, 2] as l, map {1: 2} as m", "csv", 'i,l,m\n3 days,"[1, 2]",{1=2}\n'),
         ("select 1 as a where false", "csv", "a\n"),
         ("select 1 as a where false", "json", "[]\n"),
-        ("select interval 3 days as i, 2.5 as d, sum(3) as s", "json", '[{"i":"3 days","d":2.5,"s":3.0}]\n'),
+        ("select interval 3 days as i, 2.5 as d, sum(3) as s", "json", '[{"i":"3 days","d":2.5,"s":3}]\n'),
         ('select 1 as "a ""b"""', "csv", '"a ""b"""\n1\n'),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_terminal_that_lacks_letters_gets_the_rest(data: Path):
 
 
 def test_ctrl_c_ends_a_query_at_once_and_only_that_in_the_shell(data: Path):
-    """Of a query whose plan looks for interruptions only when it is done, hours later."""
+    """Of a query that would take hours."""
     endless = "select sum(a.i * b.i * c.i) from n a, n b, n c where (a.i + b.i) % 3 = c.i % 7"
     query = f"with n as (select range as i from range(100000)) {endless}"
     for arguments in (["--data", str(data), query], ["--data", str(data), "shell"]):
@@ -218,6 +218,10 @@ def test_a_mistake_is_a_sentence(
         ("0", 0),
         ("2.5", 2.5),
         (".5", 0.5),
+        ("5.", 5.0),
+        ("+3", 3),
+        ("1E3", 1000.0),
+        ("e3", "e3"),
         ("1e-3", 0.001),
         ("007", "007"),
         ("1_000", "1_000"),

@@ -11,6 +11,8 @@ from stages.lib import dictionary
 from stages.lib.console.output import UNLIMITED, Look, show
 from stages.lib.sql.database import ERRORS, Database, QueryError, connect
 
+WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+REAL = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 COMMANDS = ("tables", "made", "shell", "verify")
 WAY_OUT = "Run bag in the project's root, once `make` or `dvc pull` has put tables into data/, or say with --data where they are."
 MEANINGS = {
@@ -58,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # where the terminal's encoding lacks a letter
     options = parser().parse_args(arguments)
     if options.query != "shell":
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, in the midst of a query, too: it only reads
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, in the midst of a query, too: nothing is left half done
     if not options.query:
         parser().print_help()
         return
@@ -126,12 +128,7 @@ def parameters(given: list[str]) -> dict[str, object]:
         name, separator, value = pair.partition("=")
         if not separator:
             raise QueryError(f"expected NAME=VALUE behind -p, found {pair!r}. Write -p layer=1 for the value of $layer, say.")
-        if re.fullmatch(r"-?(0|[1-9][0-9]*)", value):
-            values[name] = int(value)
-        else:
-            values[name] = (
-                float(value) if re.fullmatch(r"-?[0-9]*\.?[0-9]+(e-?[0-9]+)?", value) and not re.match("-?0[0-9]", value) else value
-            )
+        values[name] = int(value) if WHOLE.fullmatch(value) else float(value) if REAL.fullmatch(value) else value
     return values
 
 

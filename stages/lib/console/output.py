@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from typing import Any
 
-import duckdb
 import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
@@ -18,7 +18,7 @@ from stages.lib.sql.database import Database
 STYLES = ("table", "wide", "records", "csv", "json")
 UNLIMITED = 2**31 - 1
 AS_CSV = dict.fromkeys(("list", "array", "struct", "map", "interval"), "varchar")  # what CSV has no form for
-AS_JSON = {"interval": "varchar", "decimal": "double", "hugeint": "double"}
+AS_JSON = {"interval": "varchar", "decimal": "double", "hugeint": "bigint"}  # what would be text; sums of whole numbers are hugeint
 AT_ONCE = 100_000  # rows in memory, of those that programs read
 
 
@@ -62,14 +62,14 @@ def show(database: Database, query: str, parameters: dict[str, object], look: Lo
             _remark(remark)
 
 
-def _cast(relation: duckdb.DuckDBPyRelation, kinds: dict[str, str]) -> duckdb.DuckDBPyRelation:
+def _cast(relation: Any, kinds: dict[str, str]) -> Any:
     """The same rows, columns of these kinds of types as another type."""
     quoted = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
     columns = zip(quoted, relation.types, strict=True)
     return relation.project(", ".join(f"{name}::{kinds[of.id]} as {name}" if of.id in kinds else name for name, of in columns))
 
 
-def _frames(relation: duckdb.DuckDBPyRelation) -> Iterator[pl.DataFrame]:
+def _frames(relation: Any) -> Iterator[pl.DataFrame]:
     """The rows, so many at a time in memory; at least one frame."""
     reader = relation.to_arrow_reader(AT_ONCE)
     yield pl.DataFrame(reader.schema.empty_table())

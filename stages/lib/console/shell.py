@@ -1,7 +1,5 @@
 """The interactive console: a prompt with history and completion of table and column names."""
 
-import os
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
@@ -13,7 +11,6 @@ from prompt_toolkit.history import FileHistory
 from stages.lib.console.output import STYLES, Look, show
 from stages.lib.sql.database import ERRORS, Database
 
-SECONDS_TO_STOP = 2  # of a query that is interrupted; the engine looks for that between pieces of some work, not of all
 WORDS = ["select", "from", "where", "join", "using", "group by", "order by", "limit", "avg", "count", "describe"]
 
 
@@ -53,7 +50,7 @@ def run(database: Database, look: Look) -> None:
 
 
 def _answer(database: Database, query: str, look: Look) -> None:
-    """Shows a query's rows or what is wrong with it. Ctrl-C ends it, and if the engine does not listen, the process; a new one goes on."""
+    """Shows a query's rows or what is wrong with it. Ctrl-C ends it; so this thread, the one that hears signals, only waits."""
 
     def ask() -> None:
         try:
@@ -68,7 +65,4 @@ def _answer(database: Database, query: str, look: Look) -> None:
             asking.join(0.1)  # a longer wait hears no signal
     except KeyboardInterrupt:
         database.connection.interrupt()
-        asking.join(SECONDS_TO_STOP)
-        if asking.is_alive():
-            print("interrupted; the shell starts anew", flush=True)
-            os.execv(sys.executable, [sys.executable, "-m", "stages.lib.console.command", *sys.argv[1:]])
+        asking.join()
