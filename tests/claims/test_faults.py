@@ -65,7 +65,10 @@ def project(
     pl.concat(cells).write_parquet(folder / "data/corpus/cells.parquet")
     columns = ["operator", "heuristic", "kind", "quantity", "predicate", "usable"]
     pl.DataFrame(catalogue, schema=columns, orient="row").write_parquet(folder / "data/heuristics/heuristics.parquet")
-    nulls, faults = {"thresholds": [t for t in THRESHOLDS if t != 0.5]}, {"published": 0.5, "prompts": 3, "fault_seed": 0, "cap": cap}
+    nulls, faults = (
+        {"thresholds": [t for t in THRESHOLDS if t != 0.5], "smallest_corrected": min(THRESHOLDS)},
+        {"published": 0.5, "prompts": 3, "fault_seed": 0, "cap": cap},
+    )
     changes = {"machine": {"threads": 2}, "scores": {"neurons_at_once": 5}, "nulls": nulls, "faults": faults}
     settings = merged(SHIPPED, alone("s") | changes)
     (folder / "params.yaml").write_text(yaml.safe_dump(settings))

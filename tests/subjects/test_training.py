@@ -119,7 +119,7 @@ def test_an_interrupted_stage_continues_to_the_same_bytes(micro: Path, micro_cop
     status, rest = terminal.finish()
     assert status != 0
     assert "the same command continues from there" in rest
-    assert (micro_copy / "data/models/abacus.partial/state.safetensors").exists()
+    assert (micro_copy / "data/models/abacus.partial/.state.safetensors").exists()
     assert digests(micro_copy / "data/models/abacus") == digests(micro / "data/models/abacus")  # nothing computed is lost
     status, continued = Terminal(micro_copy, sys.executable, "-m", "stages.subjects.train").finish()
     assert status == 0

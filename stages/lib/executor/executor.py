@@ -162,7 +162,8 @@ class Executor:
                 values.write(entered, residual, start)
             self._patch_inside(values, layer, listed, entered.shape[:3], start, changing)
             if layer == len(a.layers) - 1 and not any(KINDS.get(patch.component) in LINEAR for _, patch in listed):
-                changing.enter_context(patched(a.layers[layer].mlp, lambda x: x[:, -1:]))  # nobody reads what it says elsewhere
+                last = patched(a.layers[layer].mlp, lambda x: x[:, -1:].contiguous())  # nobody reads what it says elsewhere
+                changing.enter_context(last)
             mask = values.mask([(copy, patch) for copy, patch in listed if patch.component == "edge"], copies, start)
             resumed: Resumed | None = Resumed(values.clean, start)
             if self.attends and positions == 1 and start and mask is None:

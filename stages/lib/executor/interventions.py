@@ -137,7 +137,7 @@ class Units:
 
     def doubtful(self, component: pl.Series, architecture: Architecture) -> list[bool]:
         """Whether each row's units may name one twice, or one that does not exist."""
-        counts, ends = _counts(architecture), np.array(self.ends)
+        counts, ends = _counts(architecture), np.array(self.ends, dtype=int)
         chosen = np.diff(ends, prepend=0) > 0
         first, last = np.zeros(len(ends), self.flat.dtype), np.zeros(len(ends), self.flat.dtype)
         first[chosen], last[chosen] = self.flat[(ends - np.diff(ends, prepend=0))[chosen]], self.flat[ends[chosen] - 1]

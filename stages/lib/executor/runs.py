@@ -11,11 +11,11 @@ Table runs: what a subject says under interventions, one row per intervention an
     experiment                  VARCHAR  whose table <experiment>_interventions numbers the interventions
     intervention                INTEGER  as there
     pair                        INTEGER  as in the table of pairs
-    answer_logit                FLOAT    logit of the clean prompt's answer at the last position
+    answer_logit                FLOAT    logit of the clean prompt's answer at the last position; logits are in steps of 2^-16
     counterfactual_logit        FLOAT    logit of the counterfactual prompt's answer
     max_logit                   FLOAT    largest logit
     mean_logit                  FLOAT    mean logit over the vocabulary; logits mean something only relative to it
-    answer_probability          FLOAT    softmax probability of the clean prompt's answer
+    answer_probability          FLOAT    softmax probability of the clean prompt's answer, to 16 binary digits
     counterfactual_probability  FLOAT    of the counterfactual prompt's answer
     predicted                   INTEGER  the most likely token
     correct                     BOOLEAN  whether that is the clean prompt's answer
@@ -124,7 +124,7 @@ def rows(executor: Executor, blocks: Sequence[Block], experiment: str, subject: 
 
 
 def _frame(batch: Sequence[interventions.Intervention], of: pairs.PromptPairs, measured: Measured) -> pl.DataFrame:
-    columns = {name: getattr(measured, name).ravel() for name in Measured.__dataclass_fields__}
+    columns = {name: values.ravel() for name, values in measured.stored().items()}
     numbers = np.array([one.number for one in batch])
     return pl.DataFrame({
         "intervention": np.repeat(numbers, len(of)), "pair": np.tile(of.number, len(batch)), **columns,

@@ -29,8 +29,8 @@ def existing(folder: str | Path) -> Path:
 
 
 def write_sums(folder: Path) -> None:
-    """Takes the digests of all files of a folder."""
-    files = sorted(file for file in folder.iterdir() if file.name != SUMS)
+    """Takes the digests of all files of a folder, as `*` names them: not of hidden ones."""
+    files = sorted(file for file in folder.iterdir() if file.name != SUMS and not file.name.startswith("."))
     (folder / SUMS).write_text("".join(f"{sha256([file])}  {file.name}\n" for file in files))
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from stages.lib.core import progress
 from stages.subjects.training.loop import Batch, Run
 
-STATE = "state.safetensors"
+STATE = ".state.safetensors"  # hidden: no file of the model's
 SECONDS_BETWEEN_STATES = 45  # a kill loses no more than this
 
 
