@@ -37,12 +37,12 @@ lint: setup
 
 # Where `dvc push` and `dvc pull` share artifacts: make remote URL=s3://bucket/folder (or ssh://user@host/folder, /a/folder …).
 remote: setup
-	@case '$(URL)' in \
+	@case "$$URL" in \
 	"") echo "make remote: say where, such as URL=s3://bucket/folder, ssh://user@host/folder or /a/folder" >&2; exit 1 ;; \
 	*://*:*@*) echo "make remote: the URL holds a password, and .dvc/config is a tracked file; leave it out, then say" \
 		"dvc remote modify --local storage password ..." >&2; exit 1 ;; \
 	esac
-	dvc remote add --force --default storage $(URL)
+	@dvc remote add --force --default storage "$$URL"
 	dvc remote modify storage verify true
 
 # Everything to the remote, once the locks that say what that is are whole.
@@ -53,8 +53,8 @@ push: setup
 # Everything of one subject from the remote, of all chapters: make pull SUBJECT=abacus
 pull: setup
 	@stages=$$(dvc stage list --all --name-only) || exit; \
-	own=$$(echo "$$stages" | grep '@$(SUBJECT)$$') || { \
-		echo "make pull: there is no subject '$(SUBJECT)', only" $$(echo "$$stages" | sed -n 's/.*@//p' | sort -u) >&2; exit 1; }; \
+	own=$$(echo "$$stages" | awk -F @ -v subject="$$SUBJECT" '/@/ && $$2 == subject' | grep .) || { \
+		echo "make pull: there is no subject '$$SUBJECT', only" $$(echo "$$stages" | sed -n 's/.*@//p' | sort -u) >&2; exit 1; }; \
 	dvc pull $$own
 
 # Resolves the newest versions that pyproject.toml admits and pins every one of them.

@@ -4,9 +4,11 @@ stage, not hours later.
 Writes data/settings.txt, always the same: stages that depend on it wait for the check without being rerun by it.
 """
 
+import re
 from pathlib import Path
 from typing import Self
 
+import torch
 from pydantic import model_validator
 
 from stages.bag.settings import FailureInputs, Failures, FailureTests, Knockouts, PromptKnockouts
@@ -15,7 +17,7 @@ from stages.claims.settings import Faults
 from stages.corpus.settings import Cells, Facts, Tasks
 from stages.heuristics.settings import LabelCalibration, Labels, Matches, Nulls, Overlaps, Portraits, Scores, Spectra
 from stages.lib.core.files import replacing
-from stages.lib.core.settings import ParamsError, Section, check, place, read, repeated
+from stages.lib.core.settings import ParamsError, Section, check, load, place, read, repeated
 from stages.lib.core.words import CHAPTERS
 from stages.lib.heuristics.grid import Heuristics
 from stages.lib.settings import Machine, Passes, Runs
@@ -111,6 +113,10 @@ class Params(Section):
             raise ValueError(
                 f"nulls.smallest_corrected is below scores.smallest_corrected, {self.scores.smallest_corrected}: no such score is kept"
             )
+        for name, subject in self.mediated.items():
+            step = re.fullmatch(r"data/models/abacus/step-(\d{5,})", subject.source)
+            if step and int(step[1]) not in self.train.checkpoints:
+                raise ValueError(f"{name} is step {int(step[1])} of abacus, which train does not keep: {self.train.checkpoints}")
         if both := sorted({"models", *CHAPTERS} & self.mediated.keys()):
             raise ValueError(f"{both[0]} is a folder of data/ already; call the subject something else")
         return self
@@ -141,6 +147,8 @@ class Params(Section):
 def main() -> None:
     raw = read()
     check(Params, raw)
+    if load(Machine).device == "cuda" and not torch.cuda.is_available():
+        raise ParamsError("machine.device is 'cuda', but there is no GPU that torch can use; it may be 'cpu'")
     if twice := repeated(raw):
         raise ParamsError(f"{place(twice.partition('.')[0])} says something twice: {twice}; leave one out")
     with replacing(Path("data/settings.txt")) as partial:

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from stages.lib.core.settings import Count, Positive, Section, Seed
+from stages.lib.core.settings import Count, Few, Positive, Section, Seed
 
 
 class Knockouts(Section):
     fewest_neurons: Count
     most_heuristics: Count
-    control_draws: Count
+    control_draws: Few
     knockout_replicates: Annotated[int, Field(ge=10, le=100000)]
     flips: Annotated[int, Field(ge=100, le=1000000)]
     knockout_seed: Seed

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from stages.lib.core.settings import Count, Section, Seed
+from stages.lib.core.settings import Count, Natural, Section, Seed
 
 
 def _different(values: list[int]) -> list[int]:
@@ -33,7 +33,7 @@ class ComponentStability(Section):
 
 
 class HeadCircuits(Section):
-    head_counts: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    head_counts: Annotated[list[Natural], Field(min_length=1)]
     random_circuits: Annotated[int, Field(ge=0, le=1000)]
 
 
@@ -47,8 +47,8 @@ class Circuit(Section):
 
 
 class Probes(Section):
-    prompts: Annotated[int, Field(ge=20)]
-    fewest_prompts: Annotated[int, Field(ge=20)]
+    prompts: Annotated[int, Field(ge=20, le=10**9)]
+    fewest_prompts: Annotated[int, Field(ge=20, le=10**9)]
     test_percent: Annotated[int, Field(ge=10, le=50)]
     shrinkage: Annotated[float, Field(gt=0, le=1)]
     layers_at_once: Count

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from stages.lib.core.settings import Count, Section, Seed
+from stages.lib.core.settings import Count, Few, Section, Seed
 
 
 class Faults(Section):
     published: Annotated[float, Field(gt=0, lt=1)]
-    prompts: Count
+    prompts: Few
     fault_seed: Seed
     cap: Count

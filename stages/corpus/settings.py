@@ -1,10 +1,11 @@
 """Settings of the chapter corpus, stages/corpus/params.yaml: types and allowed values."""
 
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from stages.lib.core.settings import Percent, Section, Seed, Share
+from stages.lib.core.templates import holding
 from stages.lib.core.words import OPERATORS, Operator
 
 
@@ -27,6 +28,12 @@ class Facts(Section):
 Word = Annotated[str, Field(pattern=r"^[^\s{}\x00-\x1f](?:[^{}\x00-\x1f]*[^\s{}\x00-\x1f])?$")]
 
 
+TwoOperands = Annotated[str, holding("x", "y", any_of=("symbol", "verb", "noun"))]
+Retrieval = Annotated[str, holding("x", "y", "a", "b", "q")]
+Relation = Literal["capital", "capital_of", "kind", "born_in", "native_language", "died_in"]
+Fact = Annotated[str, holding("entity")]
+
+
 class Words(Section):
     symbol: Word
     verb: Word
@@ -35,10 +42,10 @@ class Words(Section):
 
 class Tasks(Section):
     operators: dict[Operator, Words]
-    arithmetic: Annotated[list[str], Field(min_length=1)]
-    retrieval: Annotated[list[str], Field(min_length=1)]
-    retrieval_things: Annotated[list[str], Field(min_length=2)]
-    factual: dict[str, str]
+    arithmetic: Annotated[list[TwoOperands], Field(min_length=2)]
+    retrieval: Annotated[list[Retrieval], Field(min_length=1)]
+    retrieval_things: Annotated[list[Annotated[str, Field(pattern=r"^[^\s{}\x00-\x1f]+$")]], Field(min_length=2)]
+    factual: dict[Relation, Fact]
     largest_word_number: Annotated[int, Field(ge=1, le=99)]
     largest_operand_of_three: Annotated[int, Field(ge=1, le=99)]
     shots: Annotated[list[Share], Field(min_length=1)]
@@ -48,8 +55,9 @@ class Tasks(Section):
 
     @model_validator(mode="after")
     def every_operator_has_words_of_its_own(self) -> "Tasks":
-        if missing := [operator for operator in OPERATORS if operator not in self.operators]:
-            raise ValueError(f"operators lacks {', '.join(missing)}")
+        for key, known, there in (("operators", OPERATORS, self.operators), ("factual", get_args(Relation), self.factual)):
+            if missing := [name for name in known if name not in there]:
+                raise ValueError(f"{key} lacks {', '.join(missing)}")
         for kind in ("symbol", "verb", "noun"):
             words = [getattr(self.operators[operator], kind) for operator in OPERATORS]
             for number, word in enumerate(words):

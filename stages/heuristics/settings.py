@@ -4,13 +4,13 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from stages.lib.core.settings import Count, NonNegative, Section, Seed
+from stages.lib.core.settings import Count, Few, NonNegative, Section, Seed
 from stages.lib.core.words import OPERATORS, Operator
 from stages.lib.heuristics.answer_sets import AnswerSets
 
 
 class Spectra(Section):
-    components: Count
+    components: Few
     neurons_at_once: Count
 
 

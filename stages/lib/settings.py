@@ -18,5 +18,5 @@ class Passes(Section):
 
 class Runs(Section):
     rows_per_pass: Count
-    memory_mib: Annotated[int, Field(ge=128)]
+    memory_mib: Annotated[int, Field(ge=128, le=10**9)]
     runs_per_part: Count

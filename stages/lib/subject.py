@@ -3,25 +3,26 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from string import Formatter
 from typing import Annotated, Literal
 
 import polars as pl
 from pydantic import AfterValidator, Field
 
-from stages.lib.core.settings import ParamsError, Section, check, read
+from stages.lib.core.settings import Natural, ParamsError, Section, check, read
 from stages.lib.core.tables import read_table
+from stages.lib.core.templates import placeholders
 from stages.lib.core.words import Operator
 from stages.lib.store import LayerStore
 
 
 def _asks_about_operands(template: str) -> str:
+    needed = "it holds {op1}, {symbol} and {op2}, once each, and no other {...}"
     try:
-        fields = [(name, spec, conversion) for _, name, spec, conversion in Formatter().parse(template) if name is not None]
+        found = placeholders(template)
     except ValueError as error:
-        raise ValueError(f"{error}; it holds {{op1}}, {{symbol}} and {{op2}}, once each") from None
-    if sorted(fields) != [(name, "", None) for name in ("op1", "op2", "symbol")] or any(ord(letter) < 32 for letter in template):
-        raise ValueError("it holds {op1}, {symbol} and {op2}, once each, no other {...} and no control characters")
+        raise ValueError(f"{error}; {needed}") from None
+    if sorted(found) != ["op1", "op2", "symbol"]:
+        raise ValueError(needed)
     return template
 
 
@@ -31,7 +32,7 @@ class SubjectSettings(Section):
     dtype: Literal["float32", "float16", "bfloat16", "float64"]
     template: Annotated[str, AfterValidator(_asks_about_operands)]
     bos: bool
-    layers: Literal["all"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    layers: Literal["all"] | Annotated[list[Natural], Field(min_length=1)]
     operators: Annotated[list[Operator], Field(min_length=1)]
 
     def kept_layers(self, layers: int) -> list[int]:
@@ -42,7 +43,13 @@ class SubjectSettings(Section):
         return kept
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+def _no_word_of_yaml(name: str) -> str:
+    if name in ("true", "false", "null", "yes", "no", "on", "off", "y", "n"):
+        raise ValueError("YAML knows this word as a value; call it something else")
+    return name
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$"), AfterValidator(_no_word_of_yaml)]
 
 
 Subjects = Annotated[dict[Name, SubjectSettings], Field(min_length=1)]
@@ -58,7 +65,7 @@ class Point(Section):
     """A point of a training run. last: the subject that the run ends with."""
 
     source: str
-    step: Annotated[int, Field(ge=0)]
+    step: Natural
     last: str
 
 

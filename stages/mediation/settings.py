@@ -4,9 +4,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from stages.lib.core.settings import Count, NonNegative, Section, Seed
+from stages.lib.core.settings import Count, Few, Natural, NonNegative, Section, Seed
+from stages.lib.core.templates import placeholders
 from stages.lib.core.words import ARITHMETIC, TASKS, Arithmetic
-from stages.mediation.pairs.templates import ThreeOperands, placeholders
+from stages.mediation.pairs.templates import ThreeOperands
 
 OpenShare = Annotated[float, Field(gt=0, lt=1)]
 
@@ -39,12 +40,12 @@ class FilledTemplate(Section):
 
 
 class Mediation(Section):
-    pairs_per_template: dict[str, Annotated[int, Field(ge=0)]]
-    shots: dict[Arithmetic, Annotated[int, Field(ge=0)]]
-    operands: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
-    smallest_result: Annotated[int, Field(ge=0)]
+    pairs_per_template: dict[str, Annotated[int, Field(ge=0, le=100_000)]]
+    shots: dict[Arithmetic, Annotated[int, Field(ge=0, le=20)]]
+    operands: Annotated[list[Natural], Field(min_length=2, max_length=2)]
+    smallest_result: Natural
     bracketed: Bracketed
-    draws_per_pair: Count
+    draws_per_pair: Few
     mediation_seed: Seed
     tables: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Annotated[list[FilledTemplate], Field(min_length=1)]]
 

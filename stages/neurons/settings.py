@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from stages.lib.core.settings import Count, Section
+from stages.lib.core.settings import Count, Few, Natural, Section
 
 
 def _rising(numbers: list[int]) -> list[int]:
@@ -17,7 +17,7 @@ Counts = Annotated[list[Count], Field(min_length=1), AfterValidator(_rising)]
 
 
 class NeuronEffects(Section):
-    neuron_replicates: Count
+    neuron_replicates: Few
 
 
 class AttributionAgreement(Section):
@@ -25,7 +25,7 @@ class AttributionAgreement(Section):
 
 
 class NeuronCircuits(Section):
-    neurons_per_layer: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_rising)]
+    neurons_per_layer: Annotated[list[Natural], Field(min_length=1), AfterValidator(_rising)]
     random_circuits: Annotated[int, Field(ge=0, le=100)]
 
 

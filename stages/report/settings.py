@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from stages.lib.core.settings import Count, Positive, Section
+from stages.lib.core.settings import Count, Natural, Positive, Section
 
 
 class Report(Section):
@@ -13,7 +13,7 @@ class Report(Section):
     figure_width: Annotated[int, Field(ge=200, le=4000)]
     figure_quality: Annotated[int, Field(ge=1, le=100)]
     neurons_listed: Count
-    neurons_drawn: Annotated[int, Field(ge=0)]
+    neurons_drawn: Natural
     facts_per_neuron: Count
     votes: Annotated[int, Field(ge=1, le=100)]
     map_side: Annotated[int, Field(ge=10, le=1000)]

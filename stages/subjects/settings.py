@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from stages.lib.core.settings import Count, NonNegative, ParamsError, Positive, Section, Seed, Share, Threads, check, read
+from stages.lib.core.settings import Count, Few, Natural, ParamsError, Positive, Section, Seed, Share, Threads, check, read
 from stages.lib.core.words import Task
 
 
@@ -12,10 +12,10 @@ class Optimisation(Section):
     """How a model is trained, from scratch or further."""
 
     steps: Annotated[int, Field(ge=1, le=1_000_000)]
-    learning_rate: Positive
+    learning_rate: Annotated[float, Field(gt=0, le=1)]
     warmup_steps: Count
-    weight_decay: NonNegative
-    betas: Annotated[list[Share], Field(min_length=2, max_length=2)]
+    weight_decay: Share
+    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
     gradient_clip: Positive
     precision: Literal["float32", "bfloat16"]
     evaluate_every: Count
@@ -24,11 +24,11 @@ class Optimisation(Section):
 
 
 class ModelShape(Section):
-    layers: Count
-    width: Count
-    neurons: Count
-    heads: Count
-    positions: Annotated[int, Field(ge=8)]
+    layers: Annotated[int, Field(ge=1, le=200)]
+    width: Annotated[int, Field(ge=2, le=20_000)]
+    neurons: Annotated[int, Field(ge=1, le=100_000)]
+    heads: Annotated[int, Field(ge=1, le=200)]
+    positions: Annotated[int, Field(ge=8, le=10_000)]
 
     @model_validator(mode="after")
     def heads_divide_width(self) -> "ModelShape":
@@ -38,12 +38,12 @@ class ModelShape(Section):
 
 
 class Batch(Section):
-    grid: Count
-    arithmetic: Count
-    number_words: Count
-    three_operands: Count
-    retrieval: Count
-    factual: Count
+    grid: Few
+    arithmetic: Few
+    number_words: Few
+    three_operands: Few
+    retrieval: Few
+    factual: Few
 
 
 class CellWeights(Section):
@@ -56,7 +56,7 @@ class CellWeights(Section):
 
 class Train(Optimisation):
     model: ModelShape
-    checkpoints: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    checkpoints: Annotated[list[Natural], Field(min_length=1)]
     batch: Batch
     cell_weights: CellWeights
     evaluation_cells: Count
@@ -76,8 +76,8 @@ class Finetuning(Optimisation):
     before: str
     bos: bool
     task: Task
-    batch: Count
-    evaluation_prompts: Count
+    batch: Few
+    evaluation_prompts: Few
 
 
 def load_finetuning(name: str) -> Finetuning:
@@ -90,11 +90,11 @@ def load_finetuning(name: str) -> Finetuning:
 
 
 class Grades(Section):
-    exact: Count
-    partial: Count
-    soft: Count
-    mixture: Count
-    noise: Count
+    exact: Few
+    partial: Few
+    soft: Few
+    mixture: Few
+    noise: Few
 
 
 class Planted(Section):

@@ -1,9 +1,13 @@
 """Settings that are not allowed stop the pipeline with a message that names key, value and what is allowed."""
 
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dvc.utils.serialize import parse_yaml
+from hypothesis import given, settings
+from hypothesis.strategies import integers, sampled_from
 
 from stages import settings as checked
 from stages.lib.core import settings as sections
@@ -38,6 +42,28 @@ def test_the_shipped_settings_are_allowed():
         ({"cells": {"largest_operand": 1}}, ["cells.largest_operand", "1", "greater than or equal to 9"]),
         ({"nulls": {"smallest_corrected": 0.5}}, ["threshold 0.35 is below smallest_corrected, 0.5"]),
         ({"scores": {"smallest_corrected": 0.4}}, ["nulls.smallest_corrected is below scores.smallest_corrected, 0.4"]),
+        ({"tasks": {"arithmetic": ["{x} {symbol} {y} ="]}}, ["tasks.arithmetic", "at least 2 items"]),
+        ({"tasks": {"arithmetic": ["{x} {verb} ?", "{x} {symbol} {y} ="]}}, ["tasks.arithmetic.0", "lacks the placeholder {y}"]),
+        ({"tasks": {"arithmetic": ["{x} {y}", "{x} {symbol} {y} ="]}}, ["tasks.arithmetic.0", "{symbol}, {verb}, {noun}"]),
+        ({"tasks": {"retrieval": ["{x} {y} {a} {b} {q} {secret}"]}}, ["tasks.retrieval.0", "{secret} is no placeholder here"]),
+        ({"tasks": {"retrieval": ["{x} {y} {a} {b} {q"]}}, ["tasks.retrieval.0", "expected '}'"]),
+        ({"tasks": {"retrieval": ["{x:>9} {y} {a} {b} {q}"]}}, ["tasks.retrieval.0", "a name in braces and nothing else"]),
+        ({"tasks": {"retrieval_things": ["pear tree", "cars"]}}, ["tasks.retrieval_things.0", "'pear tree'"]),
+        ({"tasks": {"factual": {"kind": "{entity}\n"}}}, ["tasks.factual.kind", "control character"]),
+        ({"tasks": {"factual": {"colour": "{entity}"}}}, ["tasks.factual.colour", "'capital'"]),
+        ({"tasks": {"factual": {"kind": None}}}, ["tasks", "factual lacks kind"]),
+        (
+            {"heuristics": {"grids": {"paper": {"range_lengths": {"divide": None}}}}},
+            ["heuristics.grids.paper", "range_lengths lacks divide"],
+        ),
+        ({"train": {"betas": [1.0, 1.0]}}, ["train.betas.0", "1.0", "less than 1"]),
+        ({"train": {"learning_rate": float("inf")}}, ["train.learning_rate", "finite number"]),
+        ({"train": {"model": {"layers": 10**9}}}, ["train.model.layers", "less than or equal to 200"]),
+        ({"train": {"steps": 7000, "checkpoints": [500, 7000]}}, ["abacus-step-00250 is step 250", "[500, 7000]"]),
+        ({"pairs": {"seeds": [10**22]}}, ["pairs.seeds.0", "less than 4294967296"]),
+        ({"subjects": {"abacus": {"revision": date(2024, 5, 1)}}}, ["subjects.abacus.revision = 2024-05-01", "a date; put it in quotes"]),
+        ({"subjects": {"no": SHIPPED["subjects"]["abacus"]}}, ["subjects", "no", "YAML knows this word"]),
+        ({"subjects": {7: SHIPPED["subjects"]["abacus"]}}, ["subjects", "7", "pattern"]),
         ({"labels": {"level": 0.07}}, ["labels.level is 0.07", "label_calibration.levels has 0.01"]),
         *(
             ({"subjects": {"abacus": {"template": template}}}, ["subjects.abacus.template", "{op1}, {symbol} and {op2}"])
@@ -81,6 +107,42 @@ def test_a_wrong_value_is_named(change: dict, words: list[str]):
         sections.check(Params, merged(SHIPPED, change))
     for word in words:
         assert word in str(error.value)
+    assert len(str(error.value)) < 1000
+
+
+ODD = [
+    None, True, False, -1, 0, 1, 2, 7, 10**9, 10**22, -0.5, 0.0, 0.5, 1.0, 1.5, 1e300, float("inf"), float("nan"), "", " ", "x", "add", "{",
+    "{op1}", "\0", "é", "../x", "x" * 1000, "; touch x", [], [0], [1, 1], [0.5, 0.5], ["add"], ["add", "add"], [[]], [None], {}, {"x": 1},
+    {"add": 1}, {7: 7}, date(2024, 5, 1), b"x", {1, 2},
+]  # fmt: skip
+
+
+def places(raw: Any) -> list[tuple]:
+    """The path of every value of the settings, of sections and lists too."""
+    items = raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else []
+    return [()] * (not isinstance(raw, dict)) + [(key, *path) for key, value in items for path in places(value)]
+
+
+def changed(raw: Any, path: tuple, value: Any) -> Any:
+    if not path:
+        return value
+    copy = dict(raw) if isinstance(raw, dict) else list(raw)
+    copy[path[0]] = changed(raw[path[0]], path[1:], value)
+    return copy
+
+
+@given(path=sampled_from(places(SHIPPED)), value=sampled_from(ODD), cut=integers(0, 2))
+@settings(max_examples=500, deadline=None)
+def test_any_change_is_allowed_or_refused_in_a_sentence(path: tuple, value: Any, cut: int):
+    path = path[: max(1, len(path) - cut)]
+    try:
+        sections.check(Params, changed(SHIPPED, path, value))
+    except sections.ParamsError as error:
+        said = str(error)
+    else:
+        said = "holds what is not allowed, but for that it is allowed"
+    assert "holds what is not allowed" in said
+    assert len(said) < 20_000
 
 
 @pytest.mark.parametrize(

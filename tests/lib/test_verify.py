@@ -126,6 +126,10 @@ def test_a_lock_that_was_cut_is_put_back_before_anything_is_made_or_pushed(proje
         assert "Running stage" not in done.stdout
     there = {path.name for path in (tmp_path / "remote").rglob("*") if path.is_file()}
     assert {md5[2:] for md5 in outputs(project).values() if not md5.endswith(".dir")} - there <= {md5[2:] for md5 in uncached(project)}
+    for text in ("", '{"data/x": {"wri', "[]"):
+        (project / ".dvc/tmp/rwlock").write_text(text)
+        assert "was half-written. It is removed." in run_in(project, "python", "-m", "stages.lib.console.locks").stderr
+    run_in(project, "dvc", "status", "stages/corpus/dvc.yaml")
     lock.write_text("")
     run_in(project, "git", "rm", "-q", "--cached", str(lock))
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "no lock")

@@ -1,9 +1,10 @@
 """Locks that were cut: DVC writes a lock in place after every stage, and whoever ends it then leaves a shorter one, or none.
 
 `python -m stages.lib.console.locks`, which `make` and `make push` begin with, puts back what Git knows; DVC then takes from its cache
-what has run since.
+what has run since. DVC's note of what runs, if cut as well, is removed.
 """
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,10 @@ class Cut:
 
 
 def main() -> None:
+    journal = Path(".dvc/tmp/rwlock")
+    if all(_half_written(journal) for _ in range(100)):  # a DVC that is just writing it is done sooner
+        journal.unlink()
+        print(f"{journal}, in which DVC notes what runs, was half-written. It is removed.", file=sys.stderr)
     for lock in cut(Path()):
         if lock.known:
             subprocess.run(["git", "checkout", "--quiet", "--", lock.name], check=True)
@@ -38,6 +43,13 @@ def main() -> None:
             Path(lock.name).unlink()
         done = "put back as committed" if lock.known else "removed"
         print(f"{lock.name} {lock.how}. It is {done}; DVC takes from its cache what has run since.", file=sys.stderr)
+
+
+def _half_written(journal: Path) -> bool:
+    try:
+        return journal.exists() and not isinstance(json.loads(journal.read_text()), dict)
+    except ValueError:
+        return True
 
 
 def check(root: Path) -> None:

@@ -14,14 +14,17 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Few = Annotated[int, Field(ge=1, le=100_000)]
+Natural = Annotated[int, Field(ge=0, le=10**9)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, le=10**9)]
+NonNegative = Annotated[float, Field(ge=0, le=10**9)]
 Percent = Annotated[int, Field(ge=1, le=50)]
-Seed = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 Threads = Annotated[int, Field(ge=1, le=256)]
 
+LONGEST = 300  # characters of a value that a message repeats
 MAY_REPEAT = ("betas", "shots")
 Checked = TypeVar("Checked")
 
@@ -31,7 +34,7 @@ class ParamsError(SystemExit):
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 LoadedSection = TypeVar("LoadedSection", bound=Section)
@@ -90,6 +93,16 @@ def repeated(raw: Any, at: str = "") -> str | None:
     return None if twice is None else f"{at} = {twice!r}"
 
 
+def _no_json(raw: Any, at: str) -> str | None:
+    """The first key whose value is no text, number, list or section, such as a date, and what it is."""
+    if isinstance(raw, dict | list):
+        items = raw.items() if isinstance(raw, dict) else enumerate(raw)
+        return next((found for key, value in items if (found := _no_json(value, f"{at}.{key}" if at else str(key)))), None)
+    if raw is None or isinstance(raw, str | int | float):
+        return None
+    return f"{at} = {raw}: YAML reads this as a {type(raw).__name__}; put it in quotes"
+
+
 def place(section: str) -> Path:
     """The file in which a section stands; params.yaml if in none."""
     of = (file for file in files() if re.search(rf"^{re.escape(section)}:", file.read_text(), re.MULTILINE))
@@ -98,6 +111,8 @@ def place(section: str) -> Path:
 
 def check(kind: type[Checked], raw: Any, name: str = "") -> Checked:
     """`raw` as a checked value of this kind; `name` is the key under which it stands. Raises ParamsError."""
+    if other := _no_json(raw, name):
+        raise ParamsError(f"{place(name.partition('.')[0] or other.partition('.')[0])} holds what is not allowed:\n  {other}")
     try:
         # JSON, because pydantic's strict mode takes nested models from JSON but not from Python dicts.
         return TypeAdapter(kind).validate_json(json.dumps(raw))
@@ -114,7 +129,8 @@ def _line(kind: Any, name: str, error: Any) -> str:
         return f"  {key} is missing"
     if error["type"] == "extra_forbidden":
         return f"  {key} = {error['input']!r}: no such key; there are {', '.join(_keys(kind, error['loc'][:-1]))}"
-    return f"  {key} = {error['input']!r}: {error['msg']}"
+    value = "" if isinstance(error["input"], dict) else f" = {error['input']!r}"
+    return f"  {key}{value if len(value) < LONGEST else ''}{': ' if key else ''}{error['msg']}"
 
 
 def _keys(kind: Any, place: tuple) -> list[str]:

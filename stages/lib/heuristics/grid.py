@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from stages.lib.core.settings import Count, Section
-from stages.lib.core.words import Operator
+from stages.lib.core.words import OPERATORS, Operator
 
 Kind = Literal["range", "modulo", "pattern", "value", "identical", "period", "both ranges", "both modulo", "digit sum"]
 
@@ -25,6 +25,12 @@ class Grid(Section):
     both_moduli: list[Modulus]
     digit_sum_places: list[Literal[1, 10, 100]]
     not_of_quotients: list[Kind]
+
+    @model_validator(mode="after")
+    def every_operator_has_ranges(self) -> "Grid":
+        if missing := [operator for operator in OPERATORS if operator not in self.range_lengths]:
+            raise ValueError(f"range_lengths lacks {', '.join(missing)}; a list may be empty")
+        return self
 
 
 class Heuristics(Section):

@@ -8,9 +8,7 @@ import polars as pl
 
 from stages.corpus.prompts import NUMBER_WORDS
 from stages.corpus.settings import Tasks
-from stages.lib.core.settings import check
 from stages.lib.core.words import ARITHMETIC_CONDITIONS, Arithmetic
-from stages.mediation.pairs import templates
 from stages.mediation.pairs.groups import Exercise, PairGroup, entities, retrieval
 from stages.mediation.pairs.operators import compositions, operations
 from stages.mediation.pairs.own_tasks import Fact, fillings
@@ -25,9 +23,6 @@ class Mediating:
     """
 
     def __init__(self, settings: Mediation, tasks: Tasks, cells: pl.DataFrame, facts: pl.DataFrame, operators: Collection[str]):
-        check(list[templates.TwoOperands], tasks.arithmetic, "tasks.arithmetic")
-        check(list[templates.Retrieval], tasks.retrieval, "tasks.retrieval")
-        check(dict[str, templates.Fact], tasks.factual, "tasks.factual")
         self.settings, self.tasks, self.cells, self.operators = settings, tasks, cells, operators
         filled = [(relation, template, facts.filter(relation=relation)) for relation, template in tasks.factual.items()]
         self.facts: dict[str, list[tuple[str, list[Fact]]]] = {"factual": [(template, _facts(of)) for _, template, of in filled]}
