@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import polars as pl
 
@@ -70,26 +71,45 @@ def plan(
     for one in interventions:
         if one.pair is not None and one.pair not in known:
             raise InterventionError(f"intervention {one.number}: pair {one.pair} does not exist; take one of the table `pairs`, or none")
-    chosen: dict[tuple[str | int | None, ...], list[Intervention]] = {}
+    chosen: dict[tuple[str | None, str | None, int | None], list[Intervention]] = {}
     for one in interventions:
         chosen.setdefault((one.operator, one.split, one.pair), []).append(one)
     blocks = []
+    prompts = _prompts(table, groups)
     for named, members in chosen.items():
-        wanted = [pl.col(name) == value for name, value in zip(("operator", "split", "pair"), named, strict=True) if value is not None]
-        for pairs in groups(table.filter(wanted) if wanted else table):
+        for pairs in prompts(*named):
             first = {None: 0, ALL: 0, EARLIER: 0} | {position: int(at.min()) for position, at in pairs.positions.items()}
             apart = _apart(pairs)
             entries: dict[tuple[int, int], list[Intervention]] = {}
             for one in members:
                 if not all(p.position in first and p.key_position in first for p in one.patches):
                     continue
-                moving = replace(one, patches=tuple(p for p in one.patches if not _idle(p, apart, pairs.tokens.shape[1], last_layer)))
+                patches = tuple(p for p in one.patches if not _idle(p, apart, pairs.tokens.shape[1], last_layer))
+                moving = one if len(patches) == len(one.patches) else replace(one, patches=patches)
                 entries.setdefault(_entry(moving, first, pairs.tokens.shape[1]), []).append(moving)
             size = max(1, most_results // len(pairs))
             for _, group in sorted(entries.items()):
                 ordered = sorted(group, key=_sharing)
                 blocks += [Block(pairs, tuple(ordered[i : i + size])) for i in range(0, len(ordered), size)]
     return blocks
+
+
+def _prompts(
+    table: pl.DataFrame, groups: Callable[[pl.DataFrame], list[PromptPairs]]
+) -> Callable[[str | None, str | None, int | None], list[PromptPairs]]:
+    """Finds the pairs of an operator, a split and a number, each None for any. One pair is cut out of its group: many tables name
+    thousands of pairs, one by one."""
+
+    @cache
+    def several(operator: str | None, split: str | None) -> list[PromptPairs]:
+        wanted = [pl.col(name) == value for name, value in (("operator", operator), ("split", split)) if value is not None]
+        return groups(table.filter(wanted) if wanted else table)
+
+    @cache
+    def alone(operator: str | None, split: str | None) -> dict[int, list[PromptPairs]]:
+        return {number: [one] for group in several(operator, split) for number, one in group.alone()}
+
+    return lambda operator, split, pair: several(operator, split) if pair is None else alone(operator, split).get(pair, [])
 
 
 def _apart(pairs: PromptPairs) -> int:

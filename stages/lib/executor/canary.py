@@ -26,7 +26,7 @@ def check(executor: Executor, blocks: Sequence[Block]) -> None:
     """Raises CanaryError where fast and plain logits differ, or where silencing a whole MLP changes nothing."""
     step = max(1, len(blocks) // TRIED)
     for block in blocks[::step]:
-        pairs = block.pairs.head(PROMPTS)
+        pairs = block.pairs.part(slice(PROMPTS))
         values = Values(executor.checkpoint, pairs, executor.means)
         _same(executor, values, block.interventions[len(block.interventions) // 2])
     if blocks:

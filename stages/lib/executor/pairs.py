@@ -1,5 +1,6 @@
 """Prompt pairs as arrays: clean prompts, their counterfactuals, and where in either the tokens of each role stand."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -36,13 +37,18 @@ class PromptPairs:
 
         return self is other or all(equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
 
-    def head(self, most: int) -> "PromptPairs":
-        """The first pairs."""
+    def part(self, chosen: slice) -> "PromptPairs":
+        """Some of the pairs."""
 
         def cut(value: Any) -> Any:
-            return {role: at[:most] for role, at in value.items()} if isinstance(value, dict) else value[:most]
+            return {role: at[chosen] for role, at in value.items()} if isinstance(value, dict) else value[chosen]
 
         return PromptPairs(*(cut(getattr(self, field.name)) for field in fields(self)))
+
+    def alone(self) -> Iterator[tuple[int, "PromptPairs"]]:
+        """Each pair by its number."""
+        for place, number in enumerate(self.number.tolist()):
+            yield number, self.part(slice(place, place + 1))
 
 
 def roles(table: pl.DataFrame) -> list[str]:
