@@ -3,9 +3,12 @@
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
+import yaml
 
 from stages.lib import dictionary
 from stages.lib.console.command import parser
@@ -99,3 +102,20 @@ def test_every_option_is_explained_and_in_the_readme():
         assert action.help
         for option in action.option_strings:
             assert option in readme or option in ("-h", "--help", "-p"), f"{option} is not in the README"
+
+
+def test_an_answer_without_what_is_just_being_made_says_so(tmp_path: Path):
+    """DVC's own note of a running stage, made by a real `dvc repro` that a stage holds up."""
+    (tmp_path / "data/a/store").mkdir(parents=True)
+    (tmp_path / "data/b/store").mkdir(parents=True)
+    pl.DataFrame({"subject": ["b"]}).write_parquet(tmp_path / "data/b/store/accuracy.parquet")
+    ask = f"{sys.executable} -m stages.lib.console.command 'from accuracy' 2> said; {sys.executable} -m stages.lib.console.command 'select 1' 2> silent"
+    stage = {"cmd": f"{ask}; touch data/a/store/accuracy.parquet", "outs": ["data/a/store/accuracy.parquet"]}
+    (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"slow": stage}}))
+    for command in (["git", "init", "-q"], ["dvc", "init", "-q"], ["dvc", "repro", "-q"]):
+        run_in(tmp_path, *command, more={"PYTHONPATH": str(ROOT)})
+    said = (tmp_path / "said").read_text()
+    assert re.fullmatch(
+        r"bag: data/a/store/accuracy.parquet is just being made, by `dvc …` \(process \d+\): this answer is without it\n", said
+    )
+    assert (tmp_path / "silent").read_text() == ""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stages.lib import dictionary
 from stages.lib.console.output import UNLIMITED, Look, show
+from stages.lib.console.under_way import under_way
 from stages.lib.sql.database import ERRORS, Database, QueryError, connect
 
 WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
@@ -91,7 +92,10 @@ def run(options: argparse.Namespace) -> None:
 
         shell.run(database, look)
     else:
-        show(database, _text(options.query), parameters(options.parameter), look)
+        query = _text(options.query)
+        for line in under_way(query, options.data):
+            print(f"bag: {line}", file=sys.stderr)
+        show(database, query, parameters(options.parameter), look)
 
 
 def _verify(heal: bool) -> None:
