@@ -5,13 +5,17 @@ what has run since. DVC's note of what runs, if cut as well, is removed.
 """
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
+
+STAGE = re.compile(r"^  (\S[^\n]*):$", re.MULTILINE)  # as DVC writes a stage's name
 
 
 class LockError(ValueError):
@@ -75,9 +79,19 @@ def cut(root: Path) -> Iterator[Cut]:
 
 
 def _whole(lock: str) -> set[str]:
-    """The stages of which a lock has the sums of all outputs."""
-    stages = yaml.load(lock, yaml.CSafeLoader)["stages"]
-    return {name for name, entry in stages.items() if entry.get("outs") and all("md5" in out for out in entry["outs"])}
+    """The stages of which a lock has the sums of all outputs. A cut leaves the last one incomplete at most, so only that is parsed:
+    together, locks have tens of thousands of lines."""
+    starts = list(STAGE.finditer(lock))
+    try:
+        last = _stages("stages:\n" + lock[starts[-1].start() :] if starts else lock)
+    except yaml.YAMLError:  # it may refer to something in front of it
+        last = _stages(lock)
+    names = {start[1] for start in starts}
+    return names - {name for name, entry in last.items() if not (entry.get("outs") and all("md5" in out for out in entry["outs"]))}
+
+
+def _stages(text: str) -> dict[str, Any]:
+    return yaml.load(text, yaml.CSafeLoader)["stages"]
 
 
 if __name__ == "__main__":
