@@ -21,7 +21,7 @@ def existing(folder: str | Path) -> Path:
         way_out = "train one with `cd stages/subjects && dvc repro train`, or correct the subject in params.yaml"
         raise ModelError(f"no model folder at {folder}; {way_out}")
     if (path / SUMS).is_file():
-        for line in (path / SUMS).read_text().splitlines():
+        for line in (path / SUMS).read_text(errors="replace").splitlines():
             digest, _, name = line.partition("  ")
             if not (path / name).is_file() or sha256([path / name]) != digest:
                 raise ModelError(f"{path / name} is not the file that {path / SUMS} lists: it is damaged, missing or was exchanged")
