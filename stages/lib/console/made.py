@@ -33,8 +33,8 @@ def _subjects(database: Database) -> list[str]:
 
 
 def _default(subjects: list[str]) -> str:
-    """The subject that params.yaml names first; without params.yaml, such as beside pulled tables, the first there is."""
-    return next(iter(read()["subjects"])) if Path("params.yaml").exists() else next(iter(subjects), "any subject")
+    """The one that `make` is about; without params.yaml, such as beside pulled tables, the first there is."""
+    return read()["default"] if Path("params.yaml").exists() else next(iter(subjects), "any subject")
 
 
 def _accuracy(database: Database, subject: str) -> str:
