@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stages.lib.drawing import drawing
+from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import ROLES, Figure, Tables
 
 TABLES = [
@@ -47,7 +47,7 @@ def _components(tables: Tables, value: pl.Expr, title: str, label: str) -> Figur
     table = table.with_columns(row=name, column="position", value=value)
     limit = max(table["value"].drop_nulls().abs(), default=1.0) or 1.0
     figure, axes = _heats(tables["pairs_found"], table, ROLES, title, (-limit, limit))
-    drawing.colour_bar(figure, axes, (-limit, limit), label)
+    heat.colour_bar(figure, axes, (-limit, limit), label)
     return figure
 
 
@@ -59,7 +59,7 @@ def _heats(
     figure, axes, panels = drawing.operator_panels(1, found, title, (1.7, min(max(0.17 * len(rows), 1.2), 9)), sharex=True, sharey=True)
     for operator, [axis], why in panels:
         part = table.filter(operator=operator).drop_nulls("value")
-        drawing.heat_table(axis, part, rows, columns, limits)
+        heat.heat_table(axis, part, rows, columns, limits)
         if part.is_empty():
             drawing.absent(axis, why)
     return figure, axes
@@ -112,7 +112,7 @@ def probes(tables: Tables, subject: str) -> Figure:
     late = f"from layer {first} (line; mean accuracy {accuracy or 0:.2f})" if first is not None else "from no layer"
     title = f"{subject}: a linear probe reads the answer from the residual stream; at the last position, it counts as readable {late}"
     figure, axes = _heats(tables["pairs_found"], table, ROLES, title, (0, 1))
-    drawing.colour_bar(figure, axes, (0, 1), "accuracy")
+    heat.colour_bar(figure, axes, (0, 1), "accuracy")
     for axis, operator in zip(axes[0], drawing.operators(tables["pairs_found"]), strict=True):
         controls = table.filter(operator=operator).select(pl.max("shuffled_accuracy", "majority_accuracy")).row(0)
         if None not in controls:
@@ -129,7 +129,7 @@ def attention(tables: Tables, subject: str) -> Figure:
     columns = ["bos"] * ("bos" in table["key_position"]) + ROLES
     title = f"{subject}: mean attention from the last position; framed: heads of the circuit"
     figure, axes = _heats(tables["pairs_found"], table, columns, title, (0, 1))
-    drawing.colour_bar(figure, axes, (0, 1), "attention weight")
+    heat.colour_bar(figure, axes, (0, 1), "attention weight")
     names = table["row"].unique(maintain_order=True).to_list()
     for axis, operator in zip(axes[0], drawing.operators(tables["pairs_found"]), strict=True):
         for layer, head in tables["circuit_heads"].filter(operator=operator).select("layer", "head").iter_rows():

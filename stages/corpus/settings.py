@@ -54,7 +54,7 @@ class Tasks(Section):
     seed: Seed
 
     @model_validator(mode="after")
-    def every_operator_has_words_of_its_own(self) -> "Tasks":
+    def nothing_is_missing_or_meant_twice(self) -> "Tasks":
         for key, known, there in (("operators", OPERATORS, self.operators), ("factual", get_args(Relation), self.factual)):
             if missing := [name for name in known if name not in there]:
                 raise ValueError(f"{key} lacks {', '.join(missing)}")

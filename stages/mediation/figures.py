@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stages.lib.drawing import drawing
+from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import BLUE, IN_A_ROW, SKY, VERMILION, Axes, Figure, Row, Tables, in_rows
 from stages.mediation.conditions import kinds, name, of, ordered
 
@@ -80,10 +80,10 @@ def _maps(rows: list[Row], known: list[str], title: str) -> Figure:
     figure, panels = drawing.rows_of_panels(rows, title, (2.6, min(max(0.17 * most, 0.6), 4) + 0.7))
     for axis, table in panels:
         layers = table["row"].unique(maintain_order=True).to_list()
-        drawing.heat_table(axis, table, layers, ordered(table["column"], known), (-limit, limit))
+        heat.heat_table(axis, table, layers, ordered(table["column"], known), (-limit, limit))
         if table["value"].drop_nulls().is_empty():
             drawing.absent(axis, NO_EFFECT if layers else NO_PAIRS)
-    drawing.colour_bar(figure, np.array(figure.axes), (-limit, limit), "ln(1 + e) of the mean effect e")
+    heat.colour_bar(figure, np.array(figure.axes), (-limit, limit), "ln(1 + e) of the mean effect e")
     return figure
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core.settings import load
-from stages.lib.drawing import drawing
+from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import BLUE, GREEN, GREY, ORANGE, PINK, SKY, VERMILION, WINE, Axes, Figure, Row, Tables, in_rows
 from stages.mediation.conditions import TASKS, name, ordered
 from stages.mediation.settings import OverlapFigures
@@ -111,8 +111,8 @@ def _maps(rows: list[Row], title: str, known: list[str], limits: tuple[float, fl
     for axis, table in panels:
         downs, acrosses = ([name([one]) for one in ordered(table[side], known)] for side in ("row", "column"))
         named = table.with_columns(pl.col("row", "column").str.replace_all("_", " "))
-        drawing.heat_table(axis, named, downs, acrosses, limits)
-        p_values = drawing.matrix(named.with_columns(value="p_value"), downs, acrosses)
+        heat.heat_table(axis, named, downs, acrosses, limits)
+        p_values = heat.matrix(named.with_columns(value="p_value"), downs, acrosses)
         for y, x in np.argwhere(p_values > level):
             axis.plot([x - 0.45, x + 0.45], [y + 0.45, y - 0.45], color=drawing.GUIDE, linewidth=0.6)
         if table.is_empty():

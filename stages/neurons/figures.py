@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stages.lib.drawing import drawing
+from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import Figure, Tables
 
 TABLES = [
@@ -160,13 +160,13 @@ def operator_overlaps(tables: Tables, subject: str) -> Figure:
     for line, (site, chosen) in zip(axes, sites.items(), strict=True):
         for axis, k in zip(line, ks or [0], strict=True):
             part = table.filter(chosen, k=k)
-            drawing.heat_table(axis, part, asked, asked, (0, 1))
+            heat.heat_table(axis, part, asked, asked, (0, 1))
             chance = f" (chance {part['chance'][0]:.2f})" if part.height else ""
             axis.set_title(f"k = {k}{chance}", fontsize=8, pad=3)
             if part.is_empty():
                 drawing.absent(axis, NO_LATE_LAYER if site == "late layers" else "fewer than two operators have effects")
         line[0].set_ylabel(site)
-    drawing.colour_bar(figure, axes, (0, 1), "IoU")
+    heat.colour_bar(figure, axes, (0, 1), "IoU")
     return figure
 
 

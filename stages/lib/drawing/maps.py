@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stages.lib.drawing import drawing
+from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import Axes, Figure
 
 OUTLINE = "#111111"
@@ -133,8 +133,8 @@ def window(valid: np.ndarray, members: np.ndarray, side: int) -> tuple[slice, sl
 
 
 def counts(axis: Axes, table: pl.DataFrame, rows: list[str], columns: list[str], largest: float) -> None:
-    """A heat map of a long table of whole numbers, as in `drawing.matrix`, 0 where it has none; with them where there is room."""
-    values, columns = np.nan_to_num(drawing.matrix(table, rows, columns)), columns or [""]
+    """A heat map of a long table of whole numbers, as in `heat.matrix`, 0 where it has none; with them where there is room."""
+    values, columns = np.nan_to_num(heat.matrix(table, rows, columns)), columns or [""]
     axis.imshow(values, cmap="Blues", vmin=0, vmax=largest, interpolation="nearest", aspect="auto")
     every = -(-len(columns) // 12)
     axis.set_xticks(range(0, len(columns), every), columns[::every])
