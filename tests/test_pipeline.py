@@ -121,7 +121,9 @@ def test_variances_are_those_of_the_stored_activations(micro: Path):
 
 
 def test_training_teaches_what_the_untrained_subject_does_not_know(micro: Path):
-    log = pl.read_csv(micro / "data/models/abacus/training_log.csv").select("step", accuracy=pl.mean_horizontal(pl.col("^.* train$")))
+    log = pl.read_parquet(micro / "data/models/abacus/training_log.parquet").select(
+        "step", accuracy=pl.mean_horizontal(pl.col("^.*_train$"))
+    )
     assert log.row(0) == (0, pytest.approx(0, abs=0.1))
     measured = json.loads(run_in(micro, "bag", "--json", "select avg(accuracy) as a from accuracy where subject = 'abacus'").stdout)
     assert log["accuracy"][-1] > 0.1

@@ -1,8 +1,14 @@
 """Trains a subject further on one task of the corpus, as the study of causal mediation did on three operands: a new subject.
 
-It becomes a model as the subject's, its weights stored in the same type. finetune_log.csv has step, loss, learning_rate, and accuracy
-on a fixed sample of the task's prompts, of those that are trained on (train) and of those that never are (held_out; facts have none).
+It becomes a model as the subject's, its weights stored in the same type.
 Interrupted, it continues from data/models/<name>.partial/, which it removes when done.
+
+Table finetune_log: A row at every step at which a fine-tuned subject was measured.
+step  BIGINT  optimiser steps so far
+loss  DOUBLE  cross entropy at the answers of the last batch, nats; NaN at step 0
+learning_rate  DOUBLE  at that step
+train  DOUBLE  accuracy on a fixed sample of the task's prompts that are trained on, 0 to 1
+held_out  DOUBLE  accuracy on a fixed sample of those that never are; facts have none
 """
 
 import sys
@@ -14,16 +20,14 @@ import polars as pl
 from stages.corpus import prompts as corpus
 from stages.corpus.settings import Tasks
 from stages.lib import ask, model
-from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, load
-from stages.lib.core.tables import read_table
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.model import stored, tokenizer
 from stages.lib.parts import digest
 from stages.subjects import training
 from stages.subjects.settings import Finetuning, load_finetuning
 from stages.subjects.training import loop, resume
 
-SPLITS = {"train": "train", "held_out": "held-out"}  # in the log, and in the corpus
 DRAWS_PER_PROMPT = 20  # for the fixed sample; where they hold too few prompts of a split, it is smaller
 DATA = (Path("data/corpus/cells.parquet"), Path("data/corpus/facts.parquet"))
 Example = tuple[list[int], int]  # a prompt's tokens, and that of its answer
@@ -42,7 +46,7 @@ class FinetuneExamples:
         drawn = corpus.Corpus(tasks, cells, facts, evenly, split=None).draw(
             settings.task, DRAWS_PER_PROMPT * settings.evaluation_prompts, np.random.default_rng([settings.seed, settings.steps])
         )
-        known = {column: self._known([p for p in drawn if p.split == split]) for column, split in SPLITS.items()}
+        known = {column: self._known([p for p in drawn if p.split == split]) for column, split in training.SPLITS.items()}
         if not known["train"]:
             raise ParamsError(
                 f"finetune.{name}: no answer to a prompt of {settings.task} is one token of {settings.source}; there is nothing to train on"
@@ -73,7 +77,7 @@ def _key(settings: Finetuning, tasks: Tasks) -> str:
 
 
 def _said(row: dict) -> str:
-    return ", ".join(f"{name.replace('_', '-')} {row[name]:.3f}" for name in SPLITS if name in row)
+    return ", ".join(f"{name.replace('_', '-')} {row[name]:.3f}" for name in training.SPLITS if name in row)
 
 
 def main(name: str) -> None:
@@ -85,8 +89,7 @@ def main(name: str) -> None:
     partial = Path(f"data/models/{name}.partial")
     resume.complete(run, examples, partial, _key(settings, tasks), lambda: None, _said)
     run.save(partial, examples.tokenizer, dtype)
-    with replacing(Path("data") / name / "subjects/finetune_log.csv") as path:
-        pl.DataFrame(run.log).write_csv(path)
+    write_table(pl.DataFrame(run.log), Path("data") / name / "subjects/finetune_log.parquet")
     resume.deliver(partial, Path("data/models") / name)
 
 

@@ -1,8 +1,20 @@
 """Trains the default subject on the grid and on every task, and keeps checkpoints along the way.
 
-Each data/models/abacus/step-NNNNN/ is a loadable model, in bfloat16. training_log.csv has step, loss, learning_rate, and accuracy on a
-fixed sample of cells per operator and split.
+Each data/models/abacus/step-NNNNN/ is a loadable model, in bfloat16; training_log.parquet lies beside them.
 Interrupted, it continues from data/models/abacus.partial/, which it removes when done.
+
+Table training_log: A row at every step at which the run that made the shipped subject was measured; `training` is easier to query.
+step  BIGINT  optimiser steps so far
+loss  DOUBLE  cross entropy at the answers of the last batch, nats; NaN at step 0
+learning_rate  DOUBLE  at that step
+add_train  DOUBLE  accuracy on a fixed sample of the addition cells that are trained on, 0 to 1
+add_held_out  DOUBLE  accuracy on a fixed sample of those that never are
+subtract_train  DOUBLE  as add_train
+subtract_held_out  DOUBLE  as add_held_out
+multiply_train  DOUBLE  as add_train
+multiply_held_out  DOUBLE  as add_held_out
+divide_train  DOUBLE  as add_train
+divide_held_out  DOUBLE  as add_held_out
 """
 
 from pathlib import Path
@@ -14,7 +26,7 @@ from stages.corpus import prompts as corpus
 from stages.corpus.settings import Cells, Tasks
 from stages.lib import model
 from stages.lib.core.settings import load
-from stages.lib.core.tables import read_table
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.words import OPERATORS
 from stages.lib.model import tokenizer
 from stages.lib.parts import digest
@@ -47,9 +59,9 @@ class TrainExamples:
         self.cumulative = np.cumsum(weights * trained)
         rng = np.random.default_rng(self.settings.seed)
         self.evaluation = {
-            f"{operator} {split}": self._grid_batch(_sample(rng, cells, operator, split, self.settings.evaluation_cells))
+            f"{operator}_{column}": self._grid_batch(_sample(rng, cells, operator, split, self.settings.evaluation_cells))
             for operator in tasks.operators
-            for split in ("train", "held-out")
+            for column, split in training.SPLITS.items()
         }
 
     def of_step(self, step: int) -> loop.Batch:
@@ -79,7 +91,7 @@ def _sample(rng: np.random.Generator, cells: pl.DataFrame, operator: str, split:
 
 
 def _said(row: dict) -> str:
-    return "held-out " + " ".join(f"{name[:3]} {row[f'{name} held-out']:.2f}" for name in OPERATORS)
+    return "held-out " + " ".join(f"{name[:3]} {row[f'{name}_held_out']:.2f}" for name in OPERATORS)
 
 
 def main() -> None:
@@ -94,7 +106,7 @@ def main() -> None:
 
     key = digest([*DATA, model, training, corpus, Path(__file__)], settings, tasks, grid)
     resume.complete(run, examples, PARTIAL, key, keep, _said)
-    pl.DataFrame(run.log).write_csv(PARTIAL / "training_log.csv")
+    write_table(pl.DataFrame(run.log), PARTIAL / "training_log.parquet")
     resume.deliver(PARTIAL, FOLDER)
 
 

@@ -9,8 +9,8 @@
 with long as (unpivot training_log on columns(* exclude (step, loss, learning_rate)) into name sample value accuracy)
 select
     step,
-    split_part(sample, ' ', 1) as operator,
-    split_part(sample, ' ', 2) as split,
+    split_part(sample, '_', 1) as operator,
+    case when ends_with(sample, '_train') then 'train' else 'held-out' end as split,
     accuracy,
     case when step > 0 then loss end as loss,
     learning_rate

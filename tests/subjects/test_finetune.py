@@ -68,7 +68,7 @@ def test_any_architecture_learns_and_its_source_stays(checkpoint_folder: Path, t
     folder = project(tmp_path / "project", checkpoint_folder)
     first = made(folder, monkeypatch)
     assert digests(checkpoint_folder) == before
-    log = pl.read_csv(folder / "data/new/subjects/finetune_log.csv")
+    log = pl.read_parquet(folder / "data/new/subjects/finetune_log.parquet")
     assert log.columns == ["step", "loss", "learning_rate", "train", "held_out"]
     assert log["step"].to_list() == [0, 10, 20, 30, 40]
     losses = log["loss"].to_list()
@@ -87,7 +87,7 @@ def test_weights_are_stored_as_in_the_source_and_are_those_of_the_log(dtype: tor
     tokenizer("signs").save_pretrained(tmp_path / "llama")
     folder = project(tmp_path / "project", tmp_path / "llama", precision="bfloat16", evaluation_prompts=200)
     made(folder, monkeypatch)
-    log = pl.read_csv(folder / "data/new/subjects/finetune_log.csv")
+    log = pl.read_parquet(folder / "data/new/subjects/finetune_log.parquet")
     model = AutoModelForCausalLM.from_pretrained(folder / "data/models/new", dtype="auto")
     assert model.dtype == dtype
     asked = prompts(examples(folder, monkeypatch).evaluation["train"])

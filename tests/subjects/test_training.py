@@ -96,7 +96,7 @@ def test_an_infinite_loss_is_an_error():
 
 def test_checkpoints_are_bfloat16_and_load(micro: Path):
     folder = micro / "data/models/abacus"
-    assert sorted(p.name for p in folder.iterdir()) == ["step-00000", "step-00100", "step-00200", "training_log.csv"]
+    assert sorted(p.name for p in folder.iterdir()) == ["step-00000", "step-00100", "step-00200", "training_log.parquet"]
     assert {str(t.dtype) for t in load_file(folder / "step-00200/model.safetensors").values()} == {"torch.bfloat16"}
     model = AutoModelForCausalLM.from_pretrained(folder / "step-00200", dtype="float32")
     own = tokenizer.load(folder / "step-00200")

@@ -37,7 +37,7 @@ ERRORS = (QueryError, tables.TableError, store.StoreError, duckdb.Error)  # what
 class Database:
     """A DuckDB connection to tables in files; lazy tables are read from HDF5 as queries ask for them.
 
-    files: table -> the Parquet, CSV or HDF5 files it is made of, one per subject or operator. They are opened here, not by the
+    files: table -> the Parquet or HDF5 files it is made of, one per subject or operator. They are opened here, not by the
     engine, which can neither read nor write any file, whatever a query says, and never sees the name of one. What is damaged is refused
     to the query that names it, and to no other.
     """
@@ -180,8 +180,8 @@ def files_of(paths: Iterable[Path], data: Path = Path("data")) -> dict[str, list
 
 
 def _table(path: Path) -> str | None:
-    """The table that a file below data/ is (part of), None if it is of none; a log in CSV, wherever it lies, is a table, too."""
-    if path.suffix == ".csv":
+    """The table that a file below data/ is (part of), None if it is of none; the log of a training lies beside the weights."""
+    if path.match("models/*/training_log.parquet"):
         return path.stem
     for chapter, behind in zip(path.parts[:2], path.parts[1:3], strict=False):
         if chapter in CHAPTERS:
@@ -197,8 +197,6 @@ def _parquet(paths: list[Path]) -> list[Path]:
 def _dataset(paths: list[Path]) -> ds.Dataset:
     """Files of one table, whose columns are put together by name."""
     names = [str(path.absolute()) for path in paths]
-    if paths[0].suffix == ".csv":
-        return ds.dataset(names, format="csv")
     schema = pa.unify_schemas([pq.read_schema(name) for name in names], promote_options="permissive")
     return ds.dataset(names, schema=schema, format="parquet")
 

@@ -1,0 +1,1 @@
+SPLITS = {"train": "train", "held_out": "held-out"}  # in logs, and in the corpus
