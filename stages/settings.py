@@ -16,11 +16,12 @@ from stages.circuit.settings import Bootstrap, Circuit, ComponentStability, Head
 from stages.claims.settings import Faults
 from stages.corpus.settings import Cells, Facts, Tasks
 from stages.heuristics.settings import LabelCalibration, Labels, Matches, Nulls, Overlaps, Portraits, Scores, Spectra
+from stages.lib.core import machine
 from stages.lib.core.files import replacing
-from stages.lib.core.settings import ParamsError, Section, check, load, place, read, repeated
+from stages.lib.core.settings import ParamsError, Section, check, place, read, repeated
 from stages.lib.core.words import CHAPTERS
 from stages.lib.heuristics.grid import Heuristics
-from stages.lib.settings import Machine, Passes, Runs
+from stages.lib.settings import Passes, Runs
 from stages.lib.subject import MoreSubjects, Name, Point, Subjects
 from stages.mediation.settings import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
 from stages.neurons.settings import AttributionAgreement, NeuronCircuits, NeuronEffects, OperatorOverlaps
@@ -33,7 +34,6 @@ class Params(Section):
     """Every section of every params.yaml, and no other."""
 
     default: Name
-    machine: Machine
     cells: Cells
     facts: Facts
     tasks: Tasks
@@ -147,8 +147,8 @@ class Params(Section):
 def main() -> None:
     raw = read()
     check(Params, raw)
-    if load(Machine).device == "cuda" and not torch.cuda.is_available():
-        raise ParamsError("machine.device is 'cuda', but there is no GPU that torch can use; it may be 'cpu'")
+    if machine.device() == "cuda" and not torch.cuda.is_available():
+        raise ParamsError(f"the environment says {machine.DEVICE}='cuda', but there is no GPU that torch can use; it may be cpu")
     if twice := repeated(raw):
         raise ParamsError(f"{place(twice.partition('.')[0])} says something twice: {twice}; leave one out")
     with replacing(Path("data/settings.txt")) as partial:

@@ -16,12 +16,12 @@ import torch
 from filelock import FileLock
 from transformers import AutoModelForCausalLM, GPTJConfig, GPTNeoXConfig, LlamaConfig, Olmo2Config
 
-from stages.lib.core import workers
 from stages.lib.model import tokenizer as tokenizers
+from stages.lib.units import local
 from tests.micro import copy_project
 
 torch.set_num_threads(1)
-workers.FORKS = False  # this process has computed with several threads; stages, processes of their own, fork as they do
+local.FORKS = False  # this process has computed with several threads; stages, processes of their own, fork as they do
 SIZES = {"vocab_size": 140, "tie_word_embeddings": False}
 CONFIGS = {
     "llama": lambda: LlamaConfig(

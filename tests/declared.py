@@ -99,7 +99,7 @@ def sections(stage: str) -> set[str]:
     if source(stage).suffix == ".sql":
         asked = set(re.findall(r"\$(\w+)", text))
         return {name for name in declared_sections(stage) if asked & set(_values(name, entry))}
-    used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()} - {"machine"}  # it changes no number
+    used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
     if re.search(r"\b(Subject\.named|load_subject)\(", text):
         used.add(f"{_subjects(entry)}.${{key}}" if entry["foreach"] else "subjects.${default}")
     return used | ({"finetune.${key}"} if "load_finetuning(" in text else set())

@@ -20,7 +20,6 @@ HALFWAY = "abacus-step-00100"
 TUNED = "abacus-three-operands"
 NO_POINTS = dict.fromkeys(f"abacus-step-{step:05}" for step in (250, 500, 1000, 1500, 2000, 3500))
 SETTINGS: dict[str, Any] = {
-    "machine": {"threads": 1},
     "cells": {"largest_operand": 19, "largest_answer": 99},
     "facts": {"countries": 4, "people": 5, "things": 4, "languages": 3, "kinds": 2},
     "tasks": {"largest_word_number": 19, "largest_operand_of_three": 5, "evaluation_prompts": 60},
@@ -70,8 +69,8 @@ SETTINGS: dict[str, Any] = {
     "neuron_circuits": {"neurons_per_layer": [0, 8, 32], "random_circuits": 1},
     "operator_overlaps": {"ks": [10]},
     "planted": {"neurons": {"exact": 12, "partial": 6, "soft": 6, "mixture": 6, "noise": 20}, "noise_functions": 4},
-    "scores": {"neurons_at_once": 24},
-    "nulls": {"draws": {"add": 100, "subtract": 100, "multiply": 100, "divide": 100}, "neurons_at_once": 24},
+    "scores": {"neurons_per_unit": 24},
+    "nulls": {"draws": {"add": 100, "subtract": 100, "multiply": 100, "divide": 100}, "neurons_per_unit": 24},
     "labels": {"level": 1.0},  # 20 operands are too few to tell heuristics from chance
     "knockouts": {"fewest_neurons": 1, "most_heuristics": 8, "control_draws": 2, "knockout_replicates": 20, "flips": 100},
     "prompt_knockouts": {"neurons_per_layer": [2, 8]},
@@ -102,7 +101,7 @@ SETTINGS: dict[str, Any] = {
 
 def alone(name: str, **settings: Any) -> dict[str, Any]:
     """Sections of params.yaml for a project with one subject: the shipped one, but for these settings, under this name."""
-    return {"machine": merged(SHIPPED["machine"], SETTINGS["machine"]), "subjects": {name: SHIPPED["subjects"]["abacus"] | settings}}
+    return {"subjects": {name: SHIPPED["subjects"]["abacus"] | settings}}
 
 
 def merged(base: dict, changes: dict) -> dict:

@@ -23,7 +23,7 @@ from stages.circuit import streams
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.model import checkpoint, tokenizer
-from stages.lib.settings import Machine, Passes
+from stages.lib.settings import Passes
 from stages.lib.subject import Subject
 
 COLUMNS = {
@@ -36,7 +36,7 @@ def main(name: str) -> None:
     subject, passes = Subject.named(name), load(Passes)
     pairs = subject.table("circuit/pairs.parquet").filter(pl.col("split") == "discovery").sort("pair")
     bos = tokenizer.load(subject.settings.source).bos_token_id
-    loaded = checkpoint.of(subject.settings, load(Machine))
+    loaded = checkpoint.of(subject.settings)
     rows: list[tuple] = []
     for operator, prompts in sorted(pairs.partition_by("operator", as_dict=True).items()):
         tokens = np.array(prompts["tokens"].to_list(), np.int64)  # the prompts of an operator have one length

@@ -31,7 +31,7 @@ from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.core.words import ROLES
 from stages.lib.model import checkpoint
-from stages.lib.settings import Machine, Passes
+from stages.lib.settings import Passes
 from stages.lib.subject import Subject
 
 COLUMNS = {
@@ -75,7 +75,7 @@ def main(name: str) -> None:
     predictions = subject.table("store/predictions.parquet").filter("correct").select("operator", "op1", "op2")
     prompts = subject.table("store/prompts.parquet").join(predictions, on=["operator", "op1", "op2"])
     samples = [Sample.draw(o, prompts.filter(pl.col("operator") == o), settings) for o in subject.settings.operators]
-    loaded = checkpoint.of(subject.settings, load(Machine))
+    loaded = checkpoint.of(subject.settings)
     layers = range(len(loaded.architecture.layers))
     rows: list[tuple] = []
     with progress.bar(total=sum(len(s.answers) for s in samples) * len(layers), desc=f"probes {name}", unit="prompt-layer") as bar:

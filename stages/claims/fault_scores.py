@@ -27,11 +27,10 @@ import polars as pl
 from stages.claims.published_sizes import FAULTS, Sizes, best, operand_sizes, result_sizes
 from stages.claims.settings import Faults
 from stages.heuristics.settings import Nulls, Scores
-from stages.lib.core import progress
+from stages.lib.core import machine, progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics.square import Square
-from stages.lib.settings import Machine
 from stages.lib.sql.database import Database
 from stages.lib.store import LayerStore
 from stages.lib.subject import Subject
@@ -72,8 +71,8 @@ def layer_bests(
         bar.update()
         return [best(activations, sizes[0]), best(activations * logits[square.results], sizes[1])]
 
-    with ThreadPoolExecutor(load(Machine).threads) as pool:
-        return np.array([found for some in square.neurons(layer, votes, settings.neurons_at_once) for found in pool.map(score, some)])
+    with ThreadPoolExecutor(machine.workers()) as pool:
+        return np.array([found for some in square.layer(layer, votes, settings.neurons_per_unit) for found in pool.map(score, some)])
 
 
 def counted(bests: np.ndarray, thresholds: list[float]) -> list[dict[str, object]]:

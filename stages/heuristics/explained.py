@@ -26,11 +26,9 @@ import polars as pl
 
 from stages.heuristics.waves.fit import SplitCells, explain, indicators, waves
 from stages.heuristics.waves.fourier import FrequencyPairs
-from stages.lib.core import progress
-from stages.lib.core.settings import load
+from stages.lib.core import machine, progress
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics.members import listed, members
-from stages.lib.settings import Machine
 from stages.lib.sql.database import Database
 from stages.lib.store import LayerStore, widen
 from stages.lib.subject import Subject
@@ -52,7 +50,7 @@ def main(name: str) -> None:
         operator = activations.attributes["operator"]
         square = Labelled(database, activations, votes, labels.filter(operator=operator), catalogue)
         with progress.bar(total=len(square.maps), desc=f"explained {name} {operator}", unit="map") as bar:
-            for found in square.rows(load(Machine).threads):
+            for found in square.rows(machine.workers()):
                 rows += [(operator, *row) for row in found]
                 bar.update()
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").select(pl.lit(name).alias("subject"), pl.all())

@@ -1,8 +1,8 @@
 """Scores heuristics again with the operands relabelled at random: what of a neuron's scores is due to the numbers.
 
-Stopped half-way, it goes on behind the last finished layer. null/relabelled.py says what the null is. Every neuron gets the draws
-of the first look; more only a neuron with a candidate whose best score the draws before seldom reach. P-values smaller than every
-`hopeless` share stay valid: to stop can only keep a neuron from having one.
+null/relabelled.py says what the null is. Every neuron gets the draws of the first look; more only a neuron with a candidate whose best
+score the draws before seldom reach. P-values smaller than every `hopeless` share stay valid: to stop can only keep a neuron from having
+one. Workers share what is to be done (stages/lib/units/work.py); stopped half-way, it goes on behind what is finished.
 
 Table nulls: candidates, pairs of neuron and heuristic clearly above chance, against relabelled operands
     subject         VARCHAR   the model
@@ -39,9 +39,8 @@ Table naming: does a neuron fire where it names the answer?
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -51,15 +50,12 @@ from stages.heuristics import null
 from stages.heuristics.null.p_values import GROUPS, MEASURES, Judged, judged
 from stages.heuristics.null.relabelled import permutations
 from stages.heuristics.settings import Nulls, Scores
+from stages.heuristics.squares import Squares
 from stages.lib import heuristics
-from stages.lib.core import progress
 from stages.lib.core.settings import load
-from stages.lib.core.tables import read_table
-from stages.lib.heuristics.square import Square
 from stages.lib.parts import Parts, digest
-from stages.lib.settings import Machine
-from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
+from stages.lib.units.work import carry_out
 
 SCHEMAS = {
     "nulls": {
@@ -78,53 +74,44 @@ SCHEMAS = {
 }  # fmt: skip
 
 
-def main(name: str) -> None:
-    subject, settings, scored = Subject.named(name), load(Nulls), load(Scores)
-    catalogue = read_table("data/heuristics/heuristics.parquet").filter("usable")
-    database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-    votes, stores = subject.votes(), list(subject.squares())
-    inputs = [Path("data/heuristics/heuristics.parquet"), votes.path, *(store.path for store in stores)]
-    key = digest([Path(__file__), null, heuristics, *inputs], settings, scored.answer_sets)
-    parts = {table: Parts(subject.path(f"heuristics/{table}.parquet"), key) for table in SCHEMAS}
-    todo = [(store, layer) for store in stores for layer in store.layers]
-    missing = sorted({number for part in parts.values() for number in part.missing(len(todo))})
-    with progress.bar(total=sum(store.axes["neuron"] for store, _ in todo), desc=f"nulls {name}", unit="neuron") as bar:
-        bar.update(sum(store.axes["neuron"] for number, (store, _) in enumerate(todo) if number not in missing))
-        square = None
-        for number in missing:
-            store, layer = todo[number]
-            if square is None or square.activations is not store:
-                square = Square(database, catalogue, store)
-                labels = permutations(square, settings.draws[square.operator], settings.seed)
-            judge = partial(judged, square, labels=labels, settings=settings, sets=scored.answer_sets)
-            of = dict(_layer(square.neurons(layer, votes, settings.neurons_at_once), judge, load(Machine).threads, bar))
-            keys: dict[str, str | int] = {"subject": name, "operator": square.operator, "layer": layer}
-            for table, frame in tables(of, keys, settings).items():
-                parts[table].write(number, frame)
-    for table, part in parts.items():
-        part.finish(len(todo), pl.DataFrame(schema=SCHEMAS[table]))
+class Work:
+    """One subject's neurons under relabelled operands."""
+
+    counts, few = "neuron", 20
+
+    def __init__(self, name: str):
+        self.subject, self.settings, self.sets = Subject.named(name), load(Nulls), load(Scores).answer_sets
+        self.squares = Squares(self.subject, self.settings.neurons_per_unit)
+        self.units, self.title = self.squares.units, f"nulls {name}"
+        key = digest([Path(__file__), null, heuristics, *self.squares.inputs], self.settings, self.sets)
+        self.parts = {table: Parts(self.subject.path(f"heuristics/{table}.parquet"), key) for table in SCHEMAS}
+        self.labels = lru_cache(1)(lambda square: permutations(square, self.settings.draws[square.operator], self.settings.seed))
+
+    def missing(self) -> list[int]:
+        return sorted({number for part in self.parts.values() for number in part.missing(len(self.units))})
+
+    def do(self, number: int) -> None:
+        square, layer, neurons = self.squares.of(number)
+        of = {
+            neuron: judged(square, activations, logits, self.labels(square), self.settings, self.sets)
+            for neuron, activations, logits in neurons
+        }
+        keys: dict[str, str | int] = {"subject": self.subject.name, "operator": square.operator, "layer": layer}
+        for table, frame in tables(of, keys, self.settings).items():
+            self.parts[table].write(number, frame)
+
+    def finish(self) -> None:
+        for table, part in self.parts.items():
+            part.finish(self.squares.layers(), pl.DataFrame(schema=SCHEMAS[table]), _added if table == "null_shares" else pl.concat)
 
 
-def _layer(
-    neurons: Iterator[list[tuple[int, np.ndarray, np.ndarray]]], judge: Callable[..., Judged], threads: int, bar: progress.Bar
-) -> Iterator[tuple[int, Judged]]:
-    """Judges one layer's neurons. The next ones are read while some are judged, so that no thread waits for the slowest."""
-
-    def one(neuron: int, activations: np.ndarray, logits: np.ndarray) -> tuple[int, Judged]:
-        found = judge(activations=activations, logits=logits)
-        bar.update()
-        return neuron, found
-
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: list[Future[tuple[int, Judged]]] = []
-        for some in neurons:
-            started, waiting = waiting, [pool.submit(one, *neuron) for neuron in some]
-            yield from (future.result() for future in started)
-        yield from (future.result() for future in waiting)
+def _added(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    """Counts of neurons of several parts of a layer, whose rows are the same, as those of the whole."""
+    return frames[0].with_columns(neurons=pl.sum_horizontal(frame["neurons"] for frame in frames))
 
 
 def tables(of: dict[int, Judged], keys: dict[str, str | int], settings: Nulls) -> dict[str, pl.DataFrame]:
-    """The rows of one layer, by table. of: neuron -> what was found; keys: subject, operator and layer."""
+    """The rows of some neurons of one layer, by table. of: neuron -> what was found; keys: subject, operator and layer."""
     candidates = [pl.DataFrame(schema=SCHEMAS["nulls"])]
     for neuron, found in of.items():
         candidates.append(_frame("nulls", {**keys, "neuron": neuron}, found.candidates))
@@ -149,6 +136,10 @@ def _frame(table: str, keys: Mapping[str, str | int], columns: Mapping[str, Sequ
     schema = SCHEMAS[table]
     frame = pl.DataFrame(columns, schema={name: schema[name] for name in columns}, strict=False)
     return frame.select((pl.lit(keys[name]) if name in keys else pl.col(name)).cast(kind).alias(name) for name, kind in schema.items())
+
+
+def main(name: str) -> None:
+    carry_out(Work, name)
 
 
 if __name__ == "__main__":

@@ -18,56 +18,54 @@ Table scores: how well heuristics describe neurons
 """
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from stages.heuristics.settings import Scores
-from stages.lib.core import progress
+from stages.heuristics.squares import Squares
+from stages.lib import heuristics
 from stages.lib.core.settings import load
-from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics.answer_sets import find
 from stages.lib.heuristics.scores import scores, strengths
 from stages.lib.heuristics.square import Group, Square
-from stages.lib.settings import Machine
-from stages.lib.sql.database import Database
-from stages.lib.store import LayerStore
+from stages.lib.parts import Parts, digest
 from stages.lib.subject import Subject
+from stages.lib.units.work import carry_out
 
 SCHEMA = {
-    "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "kind": pl.String, "quantity": pl.String,
-    "side": pl.String, "score": pl.Float32, "share": pl.Float32, "corrected": pl.Float32, "strength": pl.Float32,
+    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "kind": pl.String,
+    "quantity": pl.String, "side": pl.String, "score": pl.Float32, "share": pl.Float32, "corrected": pl.Float32, "strength": pl.Float32,
 }  # fmt: skip
 
 
-def main(name: str) -> None:
-    subject, settings = Subject.named(name), load(Scores)
-    catalogue = read_table("data/heuristics/heuristics.parquet").filter("usable")
-    database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-    votes = subject.votes()
-    frames = [pl.DataFrame(schema=SCHEMA)]
-    for activations in subject.squares():
-        square, layers = Square(database, catalogue, activations), activations.layers
-        with progress.bar(total=len(layers) * activations.axes["neuron"], desc=f"scores {name} {square.operator}", unit="neuron") as bar:
-            frames += [frame for layer in layers for frame in _layer(square, layer, votes, settings, bar)]
-    keys = ["operator", "layer", "neuron", "heuristic", "side"]
-    write_table(pl.concat(frames).select(pl.lit(name).alias("subject"), pl.all()).sort(keys), subject.path("heuristics/scores.parquet"))
+class Work:
+    """The scores of one subject's neurons."""
 
+    counts, few = "neuron", 200
 
-def _layer(square: Square, layer: int, votes: LayerStore, settings: Scores, bar: progress.Bar) -> list[pl.DataFrame]:
-    """The matches of one layer's neurons, some neurons at a time in memory."""
+    def __init__(self, name: str):
+        self.subject, self.settings = Subject.named(name), load(Scores)
+        self.squares = Squares(self.subject, self.settings.neurons_per_unit)
+        self.units, self.title = self.squares.units, f"scores {name}"
+        key = digest([Path(__file__), heuristics, *self.squares.inputs], self.settings)
+        self.parts = Parts(self.subject.path("heuristics/scores.parquet"), key)
 
-    def score(of: tuple[int, np.ndarray, np.ndarray]) -> pl.DataFrame:
-        neuron, activations, logits = of
-        frame = pl.concat(_neuron(square, activations.ravel()[square.cells], logits[square.results], settings))
-        bar.update()
-        return frame.select(pl.lit(square.operator).alias("operator"), pl.lit(layer, pl.Int16).alias("layer"),
-                            pl.lit(neuron, pl.Int32).alias("neuron"), pl.all())  # fmt: skip
+    def missing(self) -> list[int]:
+        return self.parts.missing(len(self.units))
 
-    with ThreadPoolExecutor(load(Machine).threads) as pool:
-        return [frame for some in square.neurons(layer, votes, settings.neurons_at_once) for frame in pool.map(score, some)]
+    def do(self, number: int) -> None:
+        square, layer, neurons = self.squares.of(number)
+        frames = [pl.DataFrame(schema=SCHEMA)]
+        for neuron, activations, logits in neurons:
+            found = _neuron(square, activations.ravel()[square.cells], logits[square.results], self.settings)
+            keys = {"subject": self.subject.name, "operator": square.operator, "layer": layer, "neuron": neuron}
+            frames.append(pl.concat(found).select(*(pl.lit(value, SCHEMA[key]).alias(key) for key, value in keys.items()), pl.all()))
+        self.parts.write(number, pl.concat(frames).sort("neuron", "heuristic", "side"))
+
+    def finish(self) -> None:
+        self.parts.finish(self.squares.layers(), pl.DataFrame(schema=SCHEMA))
 
 
 def _neuron(square: Square, activations: np.ndarray, logits: np.ndarray, settings: Scores) -> list[pl.DataFrame]:
@@ -94,6 +92,10 @@ def _rows(columns: dict[str, np.ndarray]) -> pl.DataFrame:
     whole = columns | {"corrected": (score - share) / (1 - share)}
     names = [name for name in SCHEMA if name in whole]
     return pl.DataFrame({name: whole[name] for name in names}, schema={name: SCHEMA[name] for name in names}, strict=False)
+
+
+def main(name: str) -> None:
+    carry_out(Work, name)
 
 
 if __name__ == "__main__":

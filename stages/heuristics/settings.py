@@ -24,7 +24,7 @@ class Portraits(Section):
 class Scores(Section):
     smallest_corrected: Annotated[float, Field(gt=0, le=1)]
     answer_sets: AnswerSets
-    neurons_at_once: Count
+    neurons_per_unit: Count
 
 
 class Glance(Section):
@@ -37,7 +37,7 @@ class Nulls(Section):
     looks: Annotated[list[Glance], Field(min_length=1)]
     smallest_corrected: Annotated[float, Field(gt=0, le=1)]
     thresholds: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
-    neurons_at_once: Count
+    neurons_per_unit: Count
     seed: Seed
 
     @model_validator(mode="after")

@@ -1,12 +1,12 @@
 """Parts of a long stage's output, kept while it runs, so that an interrupted stage goes on where it stopped.
 
-They lie beside the output in <output>.parts/, under a key of everything that they depend on (`digest`, which also keys a training run's
-state); parts under another key are removed, and all of them are once the output is written.
+They lie beside the output in <output>.parts/<key>/, the key being one of everything that they depend on (`digest`, which also keeps a
+training run's state); parts under another key are removed, and all of them are once the output is written.
 """
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -21,29 +21,41 @@ class Parts:
     """The parts of one output. key: a digest of all inputs (see digest)."""
 
     def __init__(self, output: Path, key: str):
-        self.output, self.folder = output, output.with_suffix(".parts")
-        marker = self.folder / "key"
-        if not marker.exists() or marker.read_text() != key:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder.mkdir(parents=True)
-            with replacing(marker) as partial:
-                partial.write_text(key)
+        self.output, self.folder = output, output.with_suffix(".parts") / key[:32]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for other in self.folder.parent.iterdir():
+            if other != self.folder:
+                shutil.rmtree(other, ignore_errors=True)
 
     def missing(self, count: int) -> list[int]:
         """Which of the parts 0..count-1 are still to be computed; among them any that is damaged."""
         return [number for number in range(count) if not self._is_whole(number)]
 
     def write(self, number: int, part: pl.DataFrame) -> None:
-        write_table(part, self._path(number))
+        write_table(part, self._path(number), shared=True)
 
-    def finish(self, count: int, empty: pl.DataFrame) -> None:
-        """Puts the parts together in their order, one at a time in memory, and removes them. empty: a part without rows."""
+    def beside(self, number: int, suffix: str) -> Path:
+        """Where a file of a part may lie that is no table; to be written first: the table says that the part is there."""
+        return self._path(number).with_suffix(suffix)
+
+    def read(self, number: int) -> pl.DataFrame:
+        return read_table(self._path(number))
+
+    def finish(self, groups: Iterable[Sequence[int]], empty: pl.DataFrame, together: Callable[..., pl.DataFrame] = pl.concat) -> None:
+        """Puts the parts together in their order, one group at a time in memory, and removes them.
+
+        groups: the numbers of the parts; together: makes one table of a group's parts, a list; empty: a table without rows.
+        """
         with replacing(self.output) as partial:
             with ParquetWriter(partial, empty.to_arrow().schema, compression="zstd") as writer:
-                for number in range(count):
-                    writer.write_table(read_table(self._path(number)).to_arrow())
+                for group in groups:
+                    writer.write_table(together([self.read(number) for number in group]).to_arrow())
             seal(partial)
-        shutil.rmtree(self.folder)
+        self.remove()
+
+    def remove(self) -> None:
+        """Removes all parts, once the output is there."""
+        shutil.rmtree(self.folder.parent)
 
     def _is_whole(self, number: int) -> bool:
         try:

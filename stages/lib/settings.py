@@ -1,15 +1,10 @@
-"""Settings of the machine and of what runs on it, params.yaml: types and allowed values."""
+"""Settings of passes through a model, params.yaml: types and allowed values."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from stages.lib.core.settings import Count, Section, Threads
-
-
-class Machine(Section):
-    device: Literal["cpu", "cuda"]
-    threads: Threads
+from stages.lib.core.settings import Count, Section
 
 
 class Passes(Section):

@@ -23,9 +23,12 @@ class StoreError(RuntimeError):
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[h5py.File]:
-    """An HDF5 file under a temporary name, renamed to `path` when the block ends well, removed when it does not."""
-    with replacing(path) as partial:
+def writing(path: Path, shared: bool = False) -> Iterator[h5py.File]:
+    """An HDF5 file under a temporary name, renamed to `path` when the block ends well, removed when it does not.
+
+    shared: several processes may write it at once (see files.replacing).
+    """
+    with replacing(path, shared) as partial:
         with h5py.File(partial, "w", libver=("v110", "v110")) as file:
             yield file
         with partial.open("rb+") as stream:

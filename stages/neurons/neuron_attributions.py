@@ -20,7 +20,7 @@ from stages.lib.core.tables import write_table
 from stages.lib.executor import pairs
 from stages.lib.executor.executor import Executor
 from stages.lib.model import checkpoint
-from stages.lib.settings import Machine, Runs
+from stages.lib.settings import Runs
 from stages.lib.subject import Subject
 from stages.neurons.gradients import attributions
 
@@ -32,7 +32,7 @@ def main(name: str) -> None:
     patched = subject.table("neurons/neuron_interventions.parquet").filter(pl.col("component") == "neuron")
     sites = patched.select("layer", "position").unique().sort("layer", "position").rows()
     prompts = subject.table("circuit/pairs.parquet").filter(pl.col("split").is_in(patched["split"].unique().to_list()))
-    loaded = checkpoint.of(subject.settings, load(Machine))
+    loaded = checkpoint.of(subject.settings)
     executor = Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
     frames = [pl.DataFrame(schema=SCHEMA)]
     for group in progress.bar(executor.groups(prompts), desc=f"attributions {name}", unit="group"):

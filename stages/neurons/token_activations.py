@@ -19,7 +19,7 @@ from stages.circuit import streams
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.model import checkpoint
-from stages.lib.settings import Machine, Passes
+from stages.lib.settings import Passes
 from stages.lib.subject import Subject
 
 LAYER = 0
@@ -34,7 +34,7 @@ def main(name: str) -> None:
         .sort("op1")
     )
     tokens = np.array(prompts["tokens"].to_list(), np.int64)  # (numbers, positions up to op1)
-    loaded = checkpoint.of(subject.settings, load(Machine))
+    loaded = checkpoint.of(subject.settings)
     activations = streams.neurons(loaded, tokens, LAYER, load(Passes).prompts_per_pass).T  # (neurons, numbers)
     neuron, number = (axis.ravel() for axis in np.indices(activations.shape, dtype=np.int32))
     table = pl.DataFrame({"neuron": neuron, "number": prompts["op1"].to_numpy()[number], "activation": activations.ravel()})

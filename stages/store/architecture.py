@@ -14,16 +14,14 @@ import sys
 
 import polars as pl
 
-from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.model import checkpoint
-from stages.lib.settings import Machine
 from stages.lib.subject import Subject
 
 
 def main(name: str) -> None:
     subject = Subject.named(name)
-    loaded = checkpoint.of(subject.settings, load(Machine))
+    loaded = checkpoint.of(subject.settings)
     a = loaded.architecture
     row = {
         "layers": len(a.layers), "width": a.width, "neurons": a.neurons, "heads": a.heads, "head_width": a.head_width,

@@ -1,7 +1,8 @@
 """Runs a subject over the whole operand square and writes down what it sees; decides nothing.
 
 Beside the tables below there is means.h5: every component's mean activation by operator and position, what mean ablation puts in its
-place. Activations are those of the kept layers. Prompts of a row share their prefix, which is computed once.
+place. Activations are those of the kept layers. Prompts of a row share their prefix, which is computed once. Workers share blocks of
+rows (stages/lib/units/work.py); stopped half-way, it goes on behind those that are finished.
 
 Table predictions: what the subject answers to each cell
     subject             VARCHAR   the model
@@ -33,45 +34,109 @@ Table value_logits: which numbers each neuron's value vector votes for (lazy, fr
 """
 
 import sys
-from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from stages.lib import store
-from stages.lib.ask import Said
-from stages.lib.core import progress
+from stages.lib import ask, model, store
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.model import checkpoint, value_logits
-from stages.lib.settings import Machine, Passes
+from stages.lib.parts import Parts, digest
+from stages.lib.settings import Passes
+from stages.lib.store import LayerStore, LayerWriter
 from stages.lib.subject import Subject
+from stages.lib.units.queue import Unit
+from stages.lib.units.work import carry_out
 from stages.store import grid
 from stages.store.settings import Dump
 
+SAID = {"predicted": pl.Int32, "max_logit": pl.Float32, "answer_logit": pl.Float32, "answer_probability": pl.Float32}
 
-def main(name: str) -> None:
-    subject = Subject.named(name)
-    chosen = subject.settings
-    prompts, numbers = subject.table("store/prompts.parquet"), subject.table("store/numbers.parquet")
-    loaded = checkpoint.of(chosen, load(Machine))
-    attributes = {
-        "subject": name, "source": chosen.source, "revision": chosen.revision, **checkpoint.fingerprint(chosen.source),
-        "limit": str(len(numbers) - 1), "convention": "activation after the non-linearity (gated: act(gate) * up), last position",
-    }  # fmt: skip
-    dumping = Dumping(loaded, chosen.kept_layers(len(loaded.architecture.layers)), load(Dump), load(Passes).prompts_per_pass, attributes)
-    means: dict[str, grid.Means] = {}
-    predictions = []
-    with progress.bar(total=len(prompts), desc=f"dump {name}", unit="prompt") as bar:
-        for operator in chosen.operators:
-            square = PromptSquare(operator, prompts.filter(operator=operator))
-            means[operator] = grid.Means.zeros(loaded, square.tokens.shape[2])
-            answers = dumping.write(square, subject.path(f"store/activations/{operator}.h5"), means[operator], bar)
-            predictions.append(square.predictions(answers, numbers))
-    write_table(pl.concat(predictions).sort("operator", "op1", "op2"), subject.path("store/predictions.parquet"))
-    _write_means(subject.path("store/means.h5"), means, attributes)
-    _write_value_logits(subject.path("store/value_logits.h5"), loaded, numbers, attributes)
+
+class Work:
+    """The squares of one subject, in blocks of rows."""
+
+    counts, few = "prompt", 2_000
+
+    def __init__(self, name: str):
+        self.subject, self.settings = Subject.named(name), load(Dump)
+        chosen, self.prompts_per_pass = self.subject.settings, load(Passes).prompts_per_pass
+        inputs = [self.subject.path(f"store/{table}.parquet") for table in ("prompts", "numbers")]
+        prompts, self.numbers = self.subject.table("store/prompts.parquet"), self.subject.table("store/numbers.parquet")
+        self.loaded = checkpoint.of(chosen, threads=1)
+        self.layers = chosen.kept_layers(len(self.loaded.architecture.layers))
+        weights = checkpoint.fingerprint(chosen.source)
+        self.attributes = {
+            "subject": name, "source": chosen.source, "revision": chosen.revision, **weights,
+            "limit": str(len(self.numbers) - 1), "convention": "activation after the non-linearity (gated: act(gate) * up), last position",
+        }  # fmt: skip
+        self.squares = {operator: PromptSquare(operator, prompts.filter(operator=operator)) for operator in chosen.operators}
+        self.blocks = [(square, rows) for square in self.squares.values() for rows in square.blocks(self.settings.cells_per_block)]
+        self.units = [
+            Unit(f"{square.operator}, op1 {rows[0]} to {rows[-1]}", len(rows) * square.shape[1], square.operator)
+            for square, rows in self.blocks
+        ]
+        self.title = f"dump {name}"
+        key = digest([*inputs, model, ask, grid, store, Path(__file__)], weights, self.subject, self.settings,
+                     self.prompts_per_pass)  # fmt: skip
+        self.parts = Parts(self.subject.path("store/predictions.parquet"), key)
+
+    def missing(self) -> list[int]:
+        return self.parts.missing(len(self.units))
+
+    def do(self, number: int) -> None:
+        """Runs a block of rows: its activations and the sums of its means become a store, what the subject says a table."""
+        square, chosen = self.blocks[number]
+        rows, columns = slice(chosen.start, chosen.stop), square.shape[1]
+        axes = self._axes((len(chosen), columns))
+        into = {layer: np.empty(tuple(axes.values()), self.settings.store_dtype) for layer in self.layers}
+        sums = grid.Means.zeros(self.loaded, square.tokens.shape[2])
+        rows_at_once = max(1, self.prompts_per_pass // columns)
+        said = list(grid.run(self.loaded, square.tokens[rows], square.answers[rows], rows_at_once, into, sums))
+        with store.writing(self.parts.beside(number, ".h5"), shared=True) as file:
+            writer = self._writer(file, square, axes)
+            for layer, block in into.items():
+                writer.write(layer, 0, block)
+            for name in grid.SUMS:
+                file.create_dataset(name, data=getattr(sums, name), fletcher32=True)
+        columns_of = {name: np.concatenate([getattr(part, name) for part in said]) for name in SAID}
+        self.parts.write(number, pl.DataFrame(columns_of, schema=SAID))
+
+    def finish(self) -> None:
+        """Puts the blocks of each square together, a layer of a block at a time in memory."""
+        predictions, means = [], []
+        for operator, square in self.squares.items():
+            numbers = [number for number, (of, _) in enumerate(self.blocks) if of is square]
+            with store.writing(self.subject.path(f"store/activations/{operator}.h5")) as file:
+                writer = self._writer(file, square, self._axes(square.shape), columns={"result": square.results})
+                for number in numbers:
+                    block = LayerStore(self.parts.beside(number, ".h5"))
+                    for layer in self.layers:
+                        writer.write(layer, self.blocks[number][1].start, block.read(layer, slice(None), slice(None)))
+            predictions.append(square.predictions(pl.concat(map(self.parts.read, numbers)), self.numbers))
+            means.append([self._mean(name, numbers, square) for name in grid.SUMS])
+        operators = {"operators": ", ".join(self.squares)}
+        arrays = {name: np.stack(of) for name, of in zip(grid.SUMS, zip(*means, strict=True), strict=True)}
+        store.write_array(self.subject.path("store/means.h5"), arrays, self.attributes | operators)
+        _write_value_logits(self.subject.path("store/value_logits.h5"), self.loaded, self.numbers, self.attributes)
+        write_table(pl.concat(predictions).sort("operator", "op1", "op2"), self.parts.output)
+        self.parts.remove()
+
+    def _axes(self, shape: tuple[int, int]) -> dict[str, int]:
+        return {"neuron": self.loaded.architecture.neurons, "op1": shape[0], "op2": shape[1]}
+
+    def _writer(self, file, square: "PromptSquare", axes: dict[str, int], columns: dict[str, np.ndarray] | None = None) -> LayerWriter:
+        chunk = (self.settings.neurons_per_chunk, len(square.blocks(self.settings.cells_per_block)[0]), square.shape[1])
+        of = {**self.attributes, "operator": square.operator}
+        return LayerWriter(file, self.layers, axes, self.settings.store_dtype, chunk, of, columns=columns)
+
+    def _mean(self, name: str, numbers: list[int], square: "PromptSquare") -> np.ndarray:
+        """/neurons (operator, layer, position, neuron), /heads (…, head, head width), /residual (…, width): means by operator, float32."""
+        sums = (store.read_array(self.parts.beside(number, ".h5"), name) for number in numbers)
+        return (reduce(np.add, sums) / square.answers.size).astype(np.float32)
 
 
 class PromptSquare:
@@ -87,61 +152,23 @@ class PromptSquare:
         self.answers = self.prompts["answer_token"].fill_null(-1).to_numpy().reshape(self.shape).astype(np.int64)
         self.results = self.prompts["result"].fill_null(-1).to_numpy().reshape(self.shape)
 
-    def predictions(self, said: list[Said], numbers: pl.DataFrame) -> pl.DataFrame:
+    def blocks(self, prompts: int) -> list[range]:
+        """Its rows, so many at a time that they hold about so many prompts, all but the last the same number."""
+        rows, columns = self.shape
+        at_once = max(1, min(rows, prompts // columns))
+        return [range(first, min(first + at_once, rows)) for first in range(0, rows, at_once)]
+
+    def predictions(self, said: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
         """The cells' rows of the table `predictions`."""
-        measured = {
-            name: np.concatenate([getattr(part, name) for part in said])
-            for name in ("predicted", "answer_logit", "max_logit", "answer_probability")
-        }
         return (
-            self.prompts.select("subject", "operator", "op1", "op2", "answer_token")
-            .with_columns(**{name: pl.Series(values) for name, values in measured.items()})
+            pl.concat([self.prompts.select("subject", "operator", "op1", "op2", "answer_token"), said], how="horizontal")
             .filter(pl.col("answer_token").is_not_null())
             .with_columns(
                 correct=pl.col("predicted") == pl.col("answer_token"),
-                predicted=pl.col("predicted").cast(pl.Int32).replace_strict(numbers["token"], numbers["number"], default=None),
+                predicted=pl.col("predicted").replace_strict(numbers["token"], numbers["number"], default=None),
             )
             .select("subject", "operator", "op1", "op2", "predicted", "correct", "answer_logit", "max_logit", "answer_probability")
         )
-
-
-@dataclass(frozen=True)
-class Dumping:
-    """How the squares of a subject are written down. layers: those kept; attributes: provenance, stored on the files."""
-
-    loaded: checkpoint.Checkpoint
-    layers: list[int]
-    settings: Dump
-    prompts_per_pass: int
-    attributes: dict[str, str]
-
-    def write(self, square: PromptSquare, path: Path, means: grid.Means, bar: progress.Bar) -> list[Said]:
-        """Streams a square into its store, a block of rows at a time, and adds to its means; returns what the subject says."""
-        rows, columns = square.shape
-        dtype, block_rows = self.settings.store_dtype, max(1, min(rows, self.settings.cells_per_block // columns))
-        axes = {"neuron": self.loaded.architecture.neurons, "op1": rows, "op2": columns}
-        buffers = {layer: np.empty((axes["neuron"], block_rows, columns), dtype) for layer in self.layers}
-        chunk, of = (self.settings.neurons_per_chunk, block_rows, columns), {**self.attributes, "operator": square.operator}
-        said = []
-        with store.writing(path) as file:
-            writer = store.LayerWriter(file, self.layers, axes, dtype, chunk, of, columns={"result": square.results})
-            for start in range(0, rows, block_rows):
-                part = slice(start, min(start + block_rows, rows))
-                into = {layer: buffer[:, : part.stop - start] for layer, buffer in buffers.items()}
-                rows_at_once = max(1, self.prompts_per_pass // columns)
-                for answers in grid.run(self.loaded, square.tokens[part], square.answers[part], rows_at_once, into, means):
-                    said.append(answers)
-                    bar.update(len(answers.predicted))
-                for layer, block in into.items():
-                    writer.write(layer, start, block)
-        return said
-
-
-def _write_means(path: Path, means: dict[str, grid.Means], attributes: dict[str, str]) -> None:
-    """/neurons (operator, layer, position, neuron), /heads (…, head, head width), /residual (…, width): grid.Means by operator, float32."""
-    arrays = {name: np.stack([getattr(m, name) / m.prompts for m in means.values()]) for name in ("neurons", "heads", "residual")}
-    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
-    store.write_array(path, arrays, {**attributes, "operators": ", ".join(means)})
 
 
 def _write_value_logits(path: Path, loaded: checkpoint.Checkpoint, numbers: pl.DataFrame, attributes: dict[str, str]) -> None:
@@ -154,6 +181,10 @@ def _write_value_logits(path: Path, loaded: checkpoint.Checkpoint, numbers: pl.D
         )
         for layer, values in enumerate(logits):
             writer.write(layer, 0, values)
+
+
+def main(name: str) -> None:
+    carry_out(Work, name)
 
 
 if __name__ == "__main__":

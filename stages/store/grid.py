@@ -16,6 +16,8 @@ from stages.lib.ask import Said, read_off
 from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
 
+SUMS = ("neurons", "heads", "residual")  # of Means
+
 
 @dataclass
 class Means:

@@ -20,7 +20,7 @@ from stages.lib import ask
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.model import checkpoint, tokenizer
-from stages.lib.settings import Machine, Passes
+from stages.lib.settings import Passes
 from stages.lib.subject import Subject
 
 
@@ -28,7 +28,7 @@ def main(name: str) -> None:
     subject = Subject.named(name)
     tasks = read_table("data/corpus/tasks.parquet")
     own = tokenizer.load(subject.settings.source)
-    loaded = checkpoint.of(subject.settings, load(Machine))
+    loaded = checkpoint.of(subject.settings)
     asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos)
     said = ask.ask(loaded, asked, load(Passes).prompts_per_pass, desc=f"tasks {name}")
     one_token = asked.answers >= 0

@@ -11,11 +11,11 @@ import polars as pl
 from stages.heuristics.null import p_values, relabelled
 from stages.heuristics.settings import Nulls, Scores
 from stages.lib import store
+from stages.lib.core import machine
 from stages.lib.core.settings import load
 from stages.lib.core.words import OPERATORS
 from stages.lib.heuristics import scores
 from stages.lib.heuristics.square import Square
-from stages.lib.settings import Machine
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 from tests.bench.timing import median
@@ -36,7 +36,7 @@ def match() -> None:
         scores.scores(activations * logits[neuron][square.results], square.answers.sets)
 
     def all_neurons() -> None:
-        with ThreadPoolExecutor(load(Machine).threads) as pool:
+        with ThreadPoolExecutor(machine.workers()) as pool:
             list(pool.map(score, range(len(maps))))
 
     [seconds] = median(1, all_neurons)
@@ -53,13 +53,13 @@ def relabel() -> None:
         square = _square(operator)
         layers = square.activations.layers
         labels = relabelled.permutations(square, 1000, settings.seed)
-        some = [one for layer in layers for one in next(square.neurons(layer, votes, sample))]
+        some = [one for layer in layers for one in square.neurons(layer, votes, range(sample))]
 
         def judge(one: tuple[int, np.ndarray, np.ndarray], square: Square = square, labels: relabelled.Relabellings = labels) -> None:
             p_values.judged(square, one[1], one[2], labels, settings, sets)
 
         def sampled(some: list = some, judge: Callable = judge) -> None:
-            with ThreadPoolExecutor(load(Machine).threads) as pool:
+            with ThreadPoolExecutor(machine.workers()) as pool:
                 list(pool.map(judge, some))
 
         start = time.perf_counter()
@@ -77,7 +77,7 @@ def nulls() -> None:
     for operator in OPERATORS:
         square = _square(operator)
         labels = relabelled.permutations(square, draws, load(Nulls).seed)
-        _, activations, logits = next(square.neurons(square.activations.layers[-1], votes, 1))[0]
+        _, activations, logits = square.neurons(square.activations.layers[-1], votes, range(1))[0]
 
         def sorted_anew(square: Square = square, labels: relabelled.Relabellings = labels, of: tuple = (activations, logits)) -> None:
             for row, column in zip(*labels, strict=True):

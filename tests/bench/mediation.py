@@ -15,7 +15,7 @@ from stages.lib.executor.interventions import Intervention, Patch
 from stages.lib.executor.values import Values
 from stages.lib.model import checkpoint, tokenizer
 from stages.lib.model.architecture import patched
-from stages.lib.settings import Machine, Runs
+from stages.lib.settings import Runs
 from stages.lib.subject import Subject
 from tests.bench.timing import median
 
@@ -56,7 +56,7 @@ def mediation() -> None:
 
 def _runner(dtype: str | None) -> Executor:
     settings, chosen = load(Runs), Subject.named(SUBJECT).settings
-    loaded = checkpoint.of(chosen.model_copy(update={"dtype": dtype or chosen.dtype}), load(Machine))
+    loaded = checkpoint.of(chosen.model_copy(update={"dtype": dtype or chosen.dtype}))
     return Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
 
 

@@ -9,18 +9,19 @@ import polars as pl
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from stages.lib.core import machine
 from stages.lib.core.settings import load
 from stages.lib.executor import executor, interventions
 from stages.lib.executor import values as replacing
 from stages.lib.model import architecture, checkpoint
-from stages.lib.settings import Machine, Runs
+from stages.lib.settings import Runs
 from tests.bench.timing import median
 
 
 def random_llama() -> tuple[checkpoint.Checkpoint, pl.DataFrame]:
     """A random Llama (8 layers, width 512, 1408 neurons, 8 heads, vocabulary 1,100), and 50 pairs of random prompts of 5 tokens."""
     torch.manual_seed(0)
-    torch.set_num_threads(load(Machine).threads)
+    torch.set_num_threads(machine.workers())
     config = LlamaConfig(
         vocab_size=1100, hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8, tie_word_embeddings=False
     )

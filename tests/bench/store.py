@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.model import checkpoint
-from stages.lib.settings import Machine, Passes
+from stages.lib.parts import Parts
+from stages.lib.settings import Passes
 from stages.lib.sql.database import connect
 from stages.lib.subject import Subject
 from stages.store import grid
-from stages.store.dump import Dumping, PromptSquare
-from stages.store.settings import Dump
+from stages.store.dump import PromptSquare, Work
 from tests.bench.timing import median
 
 SUBJECT = "abacus"
@@ -25,7 +24,7 @@ SUBJECT = "abacus"
 def dump() -> None:
     """A whole dump of one operator, files written, against the plain forward passes alone. Bar: at most 0.65 x."""
     subject, at_once = Subject.named(SUBJECT), load(Passes).prompts_per_pass
-    loaded = checkpoint.of(subject.settings, load(Machine))
+    loaded = checkpoint.of(subject.settings)
     prompts = subject.table("store/prompts.parquet").filter(operator="add")
     square = PromptSquare("add", prompts)
 
@@ -40,12 +39,13 @@ def dump() -> None:
             pass
 
     with tempfile.TemporaryDirectory(dir=".") as folder:
+        work = Work(SUBJECT)
+        work.parts = Parts(Path(folder) / "predictions.parquet", "benchmark")
 
         def whole() -> None:
-            means = grid.Means.zeros(loaded, square.tokens.shape[2])
-            with progress.bar(disable=True) as bar:
-                dumping = Dumping(loaded, list(range(len(loaded.architecture.layers))), load(Dump), at_once, {})
-                dumping.write(square, Path(folder) / "add.h5", means, bar)
+            for number, unit in enumerate(work.units):
+                if unit.group == "add":
+                    work.do(number)
 
         seconds = median(3, plain, forward_only, whole)
     print(f"dump: plain forward passes {seconds[0]:.2f} s for {len(prompts)} prompts")
@@ -54,30 +54,22 @@ def dump() -> None:
 
 
 def memory() -> None:
-    """Peak memory of a dump of 100 x 100 and of 300 x 300 prompts, each in a process of its own."""
+    """Peak memory of a worker that dumps one block of rows, and of one that dumps four, each a process of its own."""
     code = """
 import resource, sys, tempfile
 from pathlib import Path
-import polars as pl
-from stages.lib.core import progress
-from stages.lib.core.settings import load
-from stages.lib.model import checkpoint
-from stages.lib.settings import Machine, Passes
-from stages.lib.subject import Subject
-from stages.store import grid
-from stages.store.dump import Dumping, PromptSquare
-from stages.store.settings import Dump
-side, subject = int(sys.argv[1]), Subject.named("abacus")
-loaded = checkpoint.of(subject.settings, load(Machine))
-prompts = subject.table("store/prompts.parquet").filter(pl.col("operator") == "add", pl.col("op1") < side, pl.col("op2") < side)
-with tempfile.TemporaryDirectory(dir=".") as folder, progress.bar(disable=True) as bar:
-    dumping = Dumping(loaded, list(range(len(loaded.architecture.layers))), load(Dump), load(Passes).prompts_per_pass, {})
-    dumping.write(PromptSquare("add", prompts), Path(folder) / "add.h5", grid.Means.zeros(loaded, 5), bar)
+from stages.lib.parts import Parts
+from stages.store.dump import Work
+with tempfile.TemporaryDirectory(dir=".") as folder:
+    work = Work("abacus")
+    work.parts = Parts(Path(folder) / "predictions.parquet", "benchmark")
+    for number in range(int(sys.argv[1])):
+        work.do(number)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
-    for side in (100, 300):
-        done = subprocess.run([sys.executable, "-c", code, str(side)], capture_output=True, text=True, check=True)
-        print(f"memory: {side} x {side} prompts, peak {float(done.stdout):.0f} MiB")
+    for blocks in (1, 4):
+        done = subprocess.run([sys.executable, "-c", code, str(blocks)], capture_output=True, text=True, check=True)
+        print(f"memory: {blocks} blocks of rows, peak {float(done.stdout):.0f} MiB")
 
 
 def sql() -> None:

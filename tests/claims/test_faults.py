@@ -69,7 +69,7 @@ def project(
         {"thresholds": [t for t in THRESHOLDS if t != 0.5], "smallest_corrected": min(THRESHOLDS)},
         {"published": 0.5, "prompts": 3, "fault_seed": 0, "cap": cap},
     )
-    changes = {"machine": {"threads": 2}, "scores": {"neurons_at_once": 5}, "nulls": nulls, "faults": faults}
+    changes = {"scores": {"neurons_per_unit": 5}, "nulls": nulls, "faults": faults}
     settings = merged(SHIPPED, alone("s") | changes)
     (folder / "params.yaml").write_text(yaml.safe_dump(settings))
     monkeypatch.chdir(folder)

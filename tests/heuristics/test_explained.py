@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stages.heuristics import explained, spectra
 from stages.heuristics.waves.fit import SplitCells, explain, indicators, waves
 from stages.heuristics.waves.fourier import FrequencyPairs, strongest
+from stages.lib.core import machine
 from stages.lib.dictionary import tables
 from stages.lib.sql.database import Database
 from stages.lib.store import LayerWriter, writing
@@ -179,11 +180,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, threads: int, of_spectra: dict) -> None:
-    (folder / "params.yaml").write_text(
-        yaml.safe_dump(alone("s") | {"machine": {"device": "cpu", "threads": threads}, "spectra": of_spectra})
-    )
+    (folder / "params.yaml").write_text(yaml.safe_dump(alone("s") | {"spectra": of_spectra}))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv(machine.WORKERS, str(threads))
         spectra.main("s")
         explained.main("s")
 

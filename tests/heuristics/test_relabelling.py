@@ -22,7 +22,7 @@ SETTINGS = Nulls(
     looks=[Glance(draws=20, hopeless=0.25), Glance(draws=50, hopeless=0.1)],
     smallest_corrected=0.3,
     thresholds=[0.4, 0.6],
-    neurons_at_once=5,
+    neurons_per_unit=5,
     seed=0,
 )
 NAMES = {

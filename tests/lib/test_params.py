@@ -24,11 +24,10 @@ def test_the_shipped_settings_are_allowed():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"machine": {"threads": "8"}}, ["machine.threads", "'8'", "valid integer"]),
-        ({"machine": {"threads": 0}}, ["machine.threads", "0", "greater than or equal to 1"]),
-        ({"machine": {"device": "gpu"}}, ["machine.device", "'gpu'", "'cpu' or 'cuda'"]),
+        ({"train": {"threads": "8"}}, ["train.threads", "'8'", "valid integer"]),
+        ({"train": {"threads": 0}}, ["train.threads", "0", "greater than or equal to 1"]),
         ({"dump": {"store_dtype": "int8"}}, ["dump.store_dtype", "int8", "'float16' or 'float32'"]),
-        ({"machine": {"thread": 2}}, ["machine.thread", "2", "no such key", "threads"]),
+        ({"train": {"thread": 2}}, ["train.thread", "2", "no such key", "threads"]),
         ({"dumb": {}}, ["dumb", "no such key", "dump", "train"]),
         ({"cells": {"held_out_percent": 80}}, ["cells.held_out_percent", "80", "less than or equal to 50"]),
         ({"train": {"checkpoints": [0, 5]}}, ["train", "checkpoints must rise and end with steps"]),

@@ -43,7 +43,7 @@ def test_an_interrupted_run_goes_on_behind_its_last_block(project: Path, monkeyp
             runs.main("circuit/component", "abacus")
     assert len(first) == 3
     assert not output.exists()
-    assert len(list(output.with_suffix(".parts").glob("*.parquet"))) == 3
+    assert len(list(output.with_suffix(".parts").rglob("*.parquet"))) == 3
     done = counted(monkeypatch)
     runs.main("circuit/component", "abacus")
     rest = len(done)
@@ -143,9 +143,9 @@ def test_parts_are_put_together_in_order_and_removed(tmp_path: Path):
     kept = Parts(output, "key")
     for number, part in enumerate(parts):
         kept.write(number, part)
-    kept.finish(3, parts[0].clear())
+    kept.finish([[0], [1, 2]], parts[0].clear())
     assert pl.read_parquet(output)["n"].to_list() == [0, 0, 1, 1, 2, 2]
-    assert not kept.folder.exists()
+    assert not output.with_suffix(".parts").exists()
 
 
 def test_a_digest_knows_contents_names_and_facts(tmp_path: Path):

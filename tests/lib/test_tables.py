@@ -125,8 +125,8 @@ def test_a_damaged_part_of_a_stopped_stage_is_made_again(tmp_path: Path):
     parts = Parts(tmp_path / "out.parquet", "key")
     for number in range(3):
         parts.write(number, SMALL)
-    (tmp_path / "out.parts/000000.parquet").write_bytes(b"")
-    flip(tmp_path / "out.parts/000001.parquet", 30, 2)
+    (tmp_path / "out.parts/key/000000.parquet").write_bytes(b"")
+    flip(tmp_path / "out.parts/key/000001.parquet", 30, 2)
     again = Parts(tmp_path / "out.parquet", "key")
     assert again.missing(4) == [0, 1, 3]
     for number in (0, 1):

@@ -6,13 +6,18 @@ Renaming also matters because outputs are links into DVC's cache: writing into o
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not."""
+def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
+    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not.
+
+    shared: several processes, on several machines, may write the file at once, all of them the same. What a killed one leaves is
+    otherwise written over by the next.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(f"{path.name}.{uuid4().hex}.partial" if shared else f"{path.name}.partial")
     try:
         yield partial
         partial.replace(path)

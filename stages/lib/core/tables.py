@@ -26,9 +26,9 @@ class TableError(RuntimeError):
     """A table whose file is damaged."""
 
 
-def write_table(frame: pl.DataFrame, path: Path) -> None:
-    """A sealed file, whole or not there."""
-    with replacing(path) as partial:
+def write_table(frame: pl.DataFrame, path: Path, shared: bool = False) -> None:
+    """A sealed file, whole or not there. shared: several processes may write it at once (see files.replacing)."""
+    with replacing(path, shared) as partial:
         frame.write_parquet(partial)
         seal(partial)
 

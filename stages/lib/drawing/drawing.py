@@ -17,9 +17,12 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from stages.lib.core import progress, workers
+from stages.lib.core import progress
 from stages.lib.core.files import replacing
 from stages.lib.core.tables import read_table
+from stages.lib.units import local
+from stages.lib.units.pool import Do
+from stages.lib.units.queue import Unit
 
 plt.rcParams.update(
     {
@@ -52,13 +55,14 @@ def tables(subject: str, files: list[str]) -> Tables:
 def write(figures: dict[str, Callable[..., Figure]], folder: Path, *given: Any, front: str = "") -> None:
     """Draws each figure from what is given, and saves it in the folder under its name; `front`, for READMEs and in Git, beside it."""
     places = {name: folder.parent / name if name == front else folder / name for name in figures}
-    with workers.ready(_drawing, figures, places, given, fork=False) as shared:
-        drawn = shared.do(range(len(figures)), _drawing(figures, places, given))
+    with local.ready(_drawing, figures, places, given, fork=False) as workers:
+        units = {number: Unit(name, group=number) for number, name in enumerate(figures)}
+        drawn = workers.do(units, _drawing(figures, places, given))
         for _ in progress.bar(drawn, total=len(figures), desc=f"draws {folder}", unit="figure"):
             pass
 
 
-def _drawing(figures: dict[str, Callable[..., Figure]], places: dict[str, Path], given: tuple) -> workers.Do:
+def _drawing(figures: dict[str, Callable[..., Figure]], places: dict[str, Path], given: tuple) -> Do:
     """What draws and saves a figure, by its number."""
     names = list(figures)
     return lambda number: save(figures[names[number]](*given), places[names[number]])

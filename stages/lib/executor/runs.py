@@ -3,8 +3,8 @@
 `python -m stages.lib.executor.runs CHAPTER/EXPERIMENT SUBJECT [CHAPTER/PAIRS]`, below data/<subject>/, reads
 <chapter>/<experiment>_interventions.parquet, a table of pairs (by default circuit/pairs.parquet) and, for mean ablation, store/means.h5,
 and writes <chapter>/runs/<experiment>.parquet: every stage <experiment>_runs is this file, and an experiment of your own needs
-no Python. An intervention at a token's place has no rows for pairs without that token. Worker processes share what is to be done
-(stages/lib/core/workers.py); stopped half-way, it goes on behind what is finished.
+no Python. An intervention at a token's place has no rows for pairs without that token. Workers share what is to be done
+(stages/lib/units/work.py); stopped half-way, it goes on behind what is finished.
 
 Table runs: what a subject says under interventions, one row per intervention and pair of prompts
     subject                     VARCHAR  the model
@@ -29,7 +29,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib import model, store
-from stages.lib.core import progress, workers
+from stages.lib.core import machine
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table
 from stages.lib.executor import canary, interventions, pairs
@@ -38,8 +38,10 @@ from stages.lib.executor.executor import Executor
 from stages.lib.executor.measuring import Measured
 from stages.lib.model import checkpoint
 from stages.lib.parts import Parts, digest
-from stages.lib.settings import Machine, Runs
+from stages.lib.settings import Runs
 from stages.lib.subject import Subject
+from stages.lib.units.queue import Unit
+from stages.lib.units.work import carry_out
 
 SCHEMA = {
     "subject": pl.String, "experiment": pl.String, "intervention": pl.Int32, "pair": pl.Int32, "answer_logit": pl.Float32,
@@ -47,18 +49,14 @@ SCHEMA = {
     "counterfactual_probability": pl.Float32, "predicted": pl.Int32, "correct": pl.Boolean,
 }  # fmt: skip
 
-FEW = 50_000  # runs that take one process no longer than others take to start
-
 
 class Work:
-    """A table of interventions on one subject, in units that are computed, and lost when interrupted, together.
+    """A table of interventions on one subject. bundles: the blocks of each unit; parts: what is written of them."""
 
-    units: the blocks of each; parts: what is written of them.
-    """
+    counts, few = "run", 50_000
 
-    def __init__(self, table_of: str, name: str, pairs_table: str):
+    def __init__(self, table_of: str, name: str, pairs_table: str = "circuit/pairs"):
         self.subject, settings = Subject.named(name), load(Runs)
-        machine = load(Machine).model_copy(update={"threads": 1})
         chapter, self.experiment = table_of.split("/")
         inputs = [self.subject.path(f"{chapter}/{self.experiment}_interventions.parquet"), self.subject.path(f"{pairs_table}.parquet")]
         table, prompts = map(read_table, inputs)
@@ -66,39 +64,34 @@ class Work:
         if "mean" in table["replacement"]:
             inputs.append(self.subject.path("store/means.h5"))
             means = {kind: store.read_array(inputs[-1], kind).mean(0) for kind in ("neurons", "heads", "residual")}  # pooled over operators
-        loaded = checkpoint.of(self.subject.settings, machine)
+        loaded = checkpoint.of(self.subject.settings, threads=1)
         wanted = interventions.read(table, loaded.architecture, pairs.roles(prompts))
         self.executor = Executor(loaded, means, settings.rows_per_pass, settings.memory_mib << 20)
         blocks = self.executor.plan(prompts, wanted, settings.runs_per_part)
         canary.check(self.executor, blocks)
-        self.units = bundled(blocks, settings.runs_per_part)
+        self.bundles = bundled(blocks, settings.runs_per_part)
+        self.units = [
+            Unit(
+                f"interventions from {first.interventions[0].number} on", sum(block.runs for block in bundle), first.pairs.number.tobytes()
+            )
+            for bundle in self.bundles
+            for first in bundle[:1]
+        ]
         key = digest(
             [*inputs, model, Path(__file__).parent], checkpoint.fingerprint(self.subject.settings.source), self.subject, settings,
-            machine.device,
+            machine.device(),
         )  # fmt: skip
         self.parts = Parts(self.subject.path(f"{chapter}/runs/{self.experiment}.parquet"), key)
-        self.most_workers = 1 if machine.device == "cuda" else None  # a second process would only wait for the first one's GPU
+        self.title = f"{self.experiment} {name}"
+
+    def missing(self) -> list[int]:
+        return self.parts.missing(len(self.units))
 
     def do(self, number: int) -> None:
-        """Computes and writes one unit."""
-        self.parts.write(number, rows(self.executor, self.units[number], self.experiment, self.subject.name))
+        self.parts.write(number, rows(self.executor, self.bundles[number], self.experiment, self.subject.name))
 
-
-def main(table_of: str, name: str, pairs_table: str = "circuit/pairs") -> None:
-    with workers.ready(_start, table_of, name, pairs_table) as shared:
-        work = Work(table_of, name, pairs_table)
-        sizes = [sum(block.runs for block in unit) for unit in work.units]
-        missing = work.parts.missing(len(sizes))
-        left = sum(sizes[number] for number in missing)
-        with progress.bar(total=sum(sizes), desc=f"{work.experiment} {name}", unit="run", unit_scale=True) as bar:
-            bar.update(sum(sizes) - left)
-            for number in shared.do(missing, work.do, 1 if left <= FEW else work.most_workers):
-                bar.update(sizes[number])
-    work.parts.finish(len(sizes), pl.DataFrame(schema=SCHEMA))
-
-
-def _start(*arguments: str) -> workers.Do:
-    return Work(*arguments).do
+    def finish(self) -> None:
+        self.parts.finish([[number] for number in range(len(self.units))], pl.DataFrame(schema=SCHEMA))
 
 
 def bundled(blocks: Sequence[Block], most: int) -> list[list[Block]]:
@@ -130,6 +123,10 @@ def _frame(batch: Sequence[interventions.Intervention], of: pairs.PromptPairs, m
         "intervention": np.repeat(numbers, len(of)), "pair": np.tile(of.number, len(batch)), **columns,
         "correct": (measured.predicted == of.answers).ravel(),
     })  # fmt: skip
+
+
+def main(*of: str) -> None:
+    carry_out(Work, *of)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from stages.lib.heuristics.scores import Sets, sets
 from stages.lib.sql.database import Database
 from stages.lib.store import LayerStore, widen
 
+Neuron = tuple[int, np.ndarray, np.ndarray]  # number, activations over the square (op1, op2), value logits (number,)
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -63,13 +65,17 @@ class Square:
         listed = database.sql("select op1, op2 from cells where operator = $operator order by op1, op2", operator=self.operator).pl()
         return np.isin(listed["op1"].to_numpy().astype(np.int64) * self.shape[1] + listed["op2"].to_numpy(), self.cells)
 
-    def neurons(self, layer: int, votes: LayerStore, at_once: int) -> Iterator[list[tuple[int, np.ndarray, np.ndarray]]]:
-        """One layer's neurons, so many at a time in memory: number, activations over the square (op1, op2), value logits (number,)."""
+    def layer(self, layer: int, votes: LayerStore, at_once: int) -> Iterator[list[Neuron]]:
+        """One layer's neurons, so many at a time in memory."""
         for first in range(0, self.activations.axes["neuron"], at_once):
-            chosen = slice(first, first + at_once)
-            squares = widen(self.activations.read(layer, chosen, slice(None)))
-            logits = votes.read(layer, chosen, slice(None)).astype(np.float32)
-            yield list(zip(range(first, first + len(squares)), squares, logits, strict=True))
+            yield self.neurons(layer, votes, range(first, first + at_once))
+
+    def neurons(self, layer: int, votes: LayerStore, chosen: range) -> list[Neuron]:
+        """Some neurons of one layer, those of them that there are."""
+        part = slice(chosen.start, chosen.stop)
+        squares = widen(self.activations.read(layer, part, slice(None)))
+        logits = votes.read(layer, part, slice(None)).astype(np.float32)
+        return list(zip(chosen[: len(squares)], squares, logits, strict=True))
 
 
 def _group(heuristics: list[Heuristic], satisfied: np.ndarray, chosen: np.ndarray, values: dict[str, np.ndarray]) -> Group:

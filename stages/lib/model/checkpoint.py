@@ -10,10 +10,11 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
+from stages.lib.core import machine
+from stages.lib.core.settings import ParamsError
 from stages.lib.model import architecture
 from stages.lib.model.float64 import widen
 from stages.lib.model.folder import ModelError, existing, sentence, sha256
-from stages.lib.settings import Machine
 from stages.lib.subject import SubjectSettings
 
 logging.disable_progress_bar()
@@ -27,9 +28,9 @@ class Checkpoint:
     architecture: architecture.Architecture
 
 
-def of(settings: SubjectSettings, machine: Machine) -> Checkpoint:
-    """A subject's model, on this machine. Raises as `load` does."""
-    return load(settings.source, settings.dtype, machine.device, machine.threads)
+def of(settings: SubjectSettings, threads: int | None = None) -> Checkpoint:
+    """A subject's model, on this machine, with as many threads, by default as it has for work. Raises as `load` does."""
+    return load(settings.source, settings.dtype, machine.device(), threads or machine.workers())
 
 
 def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoint:
@@ -38,7 +39,7 @@ def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoin
     Raises ModelError where the folder does not hold exactly one whole model, ArchitectureError where its parts cannot be found.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but torch sees no GPU here; set machine.device: cpu in params.yaml")
+        raise ParamsError(f"device is cuda, but torch sees no GPU here; set {machine.DEVICE}=cpu in the environment")
     torch.set_num_threads(threads)
     model = read(folder, dtype=getattr(torch, dtype), attn_implementation="eager")
     model.to(torch.device(device)).eval().requires_grad_(False)  # type: ignore[arg-type]

@@ -1,0 +1,142 @@
+"""The same work by every engine: killed workers, machines and drivers cost nothing but time."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stages.lib.core import machine
+from stages.lib.units import work
+from stages.lib.units.queue import DEATHS
+from stages.store import dump
+from tests.lib.noted import NUMBER
+from tests.micro import ROOT
+
+ENGINES = ("local", "ray")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator:
+    """A Ray cluster of a head without processors, and machines of one each."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def machines(cluster) -> Iterator[str]:
+    """Two of them, and where the cluster is."""
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    cluster.wait_for_nodes()
+    yield cluster.address
+    for node in nodes:
+        cluster.remove_node(node, allow_graceful=True)
+
+
+def carried_out(
+    module: str, *arguments: str, engine: str, address: str = "", workers: int = 2, where: Path = ROOT
+) -> subprocess.CompletedProcess:
+    """Runs a module of the project as a process of its own, with an engine."""
+    asked = {work.ENGINE: engine, machine.WORKERS: str(workers), "PYTHONPATH": str(ROOT), "RAY_ADDRESS": address}
+    environment = {name: value for name, value in (os.environ | asked).items() if value}
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments], check=False, env=environment, cwd=where, capture_output=True, text=True
+    )
+
+
+def noted(folder: Path, what: str, engine: str, request: pytest.FixtureRequest) -> subprocess.CompletedProcess:
+    address = request.getfixturevalue("machines") if engine == "ray" else ""
+    return carried_out("tests.lib.noted", str(folder), what, engine=engine, address=address)
+
+
+def done(folder: Path) -> set[int]:
+    return {int(path.name) for path in folder.iterdir() if path.name.isdecimal()}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_killed_workers_are_replaced(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+    ended = noted(tmp_path, "3:worker 17:worker", engine, request)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "whole").exists()
+    assert done(tmp_path) == set(range(NUMBER))  # each once: a second time fails
+    assert all(f"was killed at the unit {number}, which is done again" in ended.stderr for number in (3, 17))
+
+
+def test_a_lost_machine_is_done_without(tmp_path: Path, request: pytest.FixtureRequest):
+    ended = noted(tmp_path, "6:machine", "ray", request)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "whole").exists()
+    assert done(tmp_path) == set(range(NUMBER))
+    assert "was killed at the unit 6, which is done again" in ended.stderr
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_unit_that_kills_every_worker_is_named(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+    ended = noted(tmp_path, "8:always", engine, request)
+    assert ended.returncode == 1
+    [last] = [line for line in ended.stderr.splitlines() if "one unit of work" in line]
+    assert last.startswith(f"{DEATHS} workers were killed at one unit of work, the unit 8, perhaps for want of memory")
+    assert not (tmp_path / "whole").exists()
+    assert 8 not in done(tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_error_is_raised_with_where_it_comes_from_and_not_tried_again(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+    ended = noted(tmp_path, "9:error", engine, request)
+    assert ended.returncode == 1
+    assert "ValueError: unit 9 cannot be done" in ended.stderr
+    assert "tests/lib/noted.py" in ended.stderr.partition("in a worker process")[2]
+    assert ended.stderr.count("ValueError: unit 9 cannot be done") == 1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_worker_that_computes_otherwise_is_refused(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+    ended = noted(tmp_path, "2:foreign", engine, request)
+    assert ended.returncode == 0, ended.stderr
+    assert "is refused: its logits are not those of the first" in ended.stderr
+    assert done(tmp_path) == set(range(NUMBER))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_killed_driver_is_taken_up_by_another_engine(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+    ended = noted(tmp_path, "13:driver", engine, request)
+    assert ended.returncode == -9
+    before = {number: (tmp_path / str(number)).stat().st_mtime_ns for number in done(tmp_path)}
+    assert before
+    assert len(before) < NUMBER
+    for share in ("array:1/2", "array:0/2", "local"):
+        assert not (tmp_path / "whole").exists()
+        assert carried_out("tests.lib.noted", str(tmp_path), "13:driver", engine=share).returncode == 0
+    assert (tmp_path / "whole").exists()
+    assert done(tmp_path) == set(range(NUMBER))
+    assert all((tmp_path / str(number)).stat().st_mtime_ns == time for number, time in before.items())
+
+
+def test_a_dump_by_actors_is_the_same(micro_copy: Path, machines: str):
+    folder = micro_copy / "data/abacus/store"
+    outputs = [*sorted(folder.glob("activations/*.h5")), folder / "means.h5", folder / "predictions.parquet"]
+    expected = [output.read_bytes() for output in outputs]
+    for workers in (1, 2):
+        for output in outputs:
+            output.unlink()
+        ended = carried_out(dump.__name__, "abacus", engine="ray", address=machines, workers=workers, where=micro_copy)
+        assert ended.returncode == 0, ended.stderr
+        assert [output.read_bytes() for output in outputs] == expected
+
+
+def test_without_ray_all_but_ray_works(tmp_path: Path):
+    code = "import runpy, sys; sys.modules['ray'] = None; runpy.run_module('tests.lib.noted', run_name='__main__', alter_sys=True)"
+    for engine, status in (("local", 0), ("ray", 1)):
+        folder = tmp_path / engine
+        folder.mkdir()
+        environment = os.environ | {work.ENGINE: engine, machine.WORKERS: "1", "PYTHONPATH": str(ROOT)}
+        ended = subprocess.run(
+            [sys.executable, "-c", code, str(folder), ""], check=False, env=environment, cwd=ROOT, capture_output=True, text=True
+        )
+        assert ended.returncode == status
+        assert ("BAG_ENGINE=ray asks for Ray, which is not installed here" in ended.stderr) == (engine == "ray")
