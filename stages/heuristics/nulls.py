@@ -53,8 +53,9 @@ from stages.heuristics.settings import Nulls, Scores
 from stages.heuristics.squares import Squares
 from stages.lib import heuristics
 from stages.lib.core.settings import load
-from stages.lib.parts import Parts, digest
+from stages.lib.digest import digest
 from stages.lib.subject import Subject
+from stages.lib.units.parts import Parts
 from stages.lib.units.work import carry_out
 
 SCHEMAS = {

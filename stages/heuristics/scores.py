@@ -27,11 +27,12 @@ from stages.heuristics.settings import Scores
 from stages.heuristics.squares import Squares
 from stages.lib import heuristics
 from stages.lib.core.settings import load
+from stages.lib.digest import digest
 from stages.lib.heuristics.answer_sets import find
 from stages.lib.heuristics.scores import scores, strengths
 from stages.lib.heuristics.square import Group, Square
-from stages.lib.parts import Parts, digest
 from stages.lib.subject import Subject
+from stages.lib.units.parts import Parts
 from stages.lib.units.work import carry_out
 
 SCHEMA = {

@@ -43,11 +43,12 @@ import polars as pl
 from stages.lib import ask, model, store
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
+from stages.lib.digest import digest
 from stages.lib.model import checkpoint, value_logits
-from stages.lib.parts import Parts, digest
 from stages.lib.settings import Passes
 from stages.lib.store import LayerStore, LayerWriter
 from stages.lib.subject import Subject
+from stages.lib.units.parts import Parts
 from stages.lib.units.queue import Unit
 from stages.lib.units.work import carry_out
 from stages.store import grid
@@ -83,6 +84,7 @@ class Work:
         key = digest([*inputs, model, ask, grid, store, Path(__file__)], weights, self.subject, self.settings,
                      self.prompts_per_pass)  # fmt: skip
         self.parts = Parts(self.subject.path("store/predictions.parquet"), key)
+        self.parts.admit(checkpoint.canary(self.loaded))
 
     def missing(self) -> list[int]:
         return self.parts.missing(len(self.units))

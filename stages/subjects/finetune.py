@@ -22,8 +22,8 @@ from stages.corpus.settings import Tasks
 from stages.lib import ask, model
 from stages.lib.core.settings import ParamsError, load
 from stages.lib.core.tables import read_table, write_table
+from stages.lib.digest import digest
 from stages.lib.model import stored, tokenizer
-from stages.lib.parts import digest
 from stages.subjects import training
 from stages.subjects.settings import Finetuning, load_finetuning
 from stages.subjects.training import loop, resume

@@ -28,8 +28,8 @@ from stages.lib import model
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.words import OPERATORS
+from stages.lib.digest import digest
 from stages.lib.model import tokenizer
-from stages.lib.parts import digest
 from stages.subjects import training
 from stages.subjects.settings import CellWeights, Train
 from stages.subjects.training import fresh, loop, resume

@@ -10,10 +10,10 @@ import torch
 
 from stages.lib.core.settings import load
 from stages.lib.model import checkpoint
-from stages.lib.parts import Parts
 from stages.lib.settings import Passes
 from stages.lib.sql.database import connect
 from stages.lib.subject import Subject
+from stages.lib.units.parts import Parts
 from stages.store import grid
 from stages.store.dump import PromptSquare, Work
 from tests.bench.timing import median
@@ -58,7 +58,7 @@ def memory() -> None:
     code = """
 import resource, sys, tempfile
 from pathlib import Path
-from stages.lib.parts import Parts
+from stages.lib.units.parts import Parts
 from stages.store.dump import Work
 with tempfile.TemporaryDirectory(dir=".") as folder:
     work = Work("abacus")

@@ -7,8 +7,9 @@ import polars as pl
 import pytest
 import yaml
 
+from stages.lib.digest import digest
 from stages.lib.executor import runs
-from stages.lib.parts import Parts, digest
+from stages.lib.units.parts import Parts
 from tests.conftest import run_in
 
 

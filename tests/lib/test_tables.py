@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.lib.core.tables import TableError, read_table, write_table
-from stages.lib.parts import Parts
 from stages.lib.sql.database import Database, connect
+from stages.lib.units.parts import Parts
 
 SMALL = pl.DataFrame({"subject": ["a", "b"], "op1": [3, None], "share": [0.5, 0.25], "tokens": [[1, 2], []]})
 LARGE = pl.DataFrame({"op1": np.arange(300_000, dtype=np.int16), "share": np.random.default_rng(0).normal(size=300_000)})

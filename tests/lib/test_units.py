@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from stages.heuristics import nulls, scores
 from stages.lib.core import machine
 from stages.lib.core.settings import ParamsError
 from stages.lib.executor import runs
+from stages.lib.model import checkpoint
 from stages.lib.units import local, work
 from stages.lib.units.pool import Do, WorkerError
 from stages.lib.units.queue import DEATHS, Queue, Unit
@@ -184,6 +186,26 @@ def test_the_bytes_are_the_same_whoever_does_the_work(stage: str, micro_copy: Pa
         monkeypatch.delenv(work.ENGINE, raising=False)
         main(*arguments)
         assert [output.read_bytes() for output in outputs] == expected
+
+
+def test_who_computes_otherwise_writes_no_parts(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(micro_copy)
+    Path("data/abacus/store/predictions.parquet").unlink()
+    monkeypatch.setenv(work.ENGINE, "array:0/2")
+    dump.main("abacus")
+    monkeypatch.setattr(checkpoint, "canary", lambda _: "other logits")
+    monkeypatch.setenv(work.ENGINE, "array:1/2")
+    with pytest.raises(SystemExit, match=r"gives other numbers than the one that began data/abacus/store/predictions\.parquet"):
+        dump.main("abacus")
+
+
+def test_processors_of_other_kinds_are_told_apart_where_bytes_are(micro: Path):
+    wide, narrow = (checkpoint.load(micro / "data/models/abacus/step-00200", dtype, "cpu", 1) for dtype in ("float64", "float32"))
+    found = checkpoint.canary(wide), checkpoint.canary(narrow)
+    for loaded in (wide, narrow):  # as much as instruction sets differ by
+        loaded.architecture.unembedding.weight.mul_(1 + torch.finfo(loaded.model.dtype).eps)
+    assert checkpoint.canary(wide) == found[0]
+    assert checkpoint.canary(narrow) != found[1]
 
 
 def test_an_array_does_every_unit_once(micro_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):

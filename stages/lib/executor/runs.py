@@ -32,14 +32,15 @@ from stages.lib import model, store
 from stages.lib.core import machine
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table
+from stages.lib.digest import digest
 from stages.lib.executor import canary, interventions, pairs
 from stages.lib.executor.blocks import Block
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.measuring import Measured
 from stages.lib.model import checkpoint
-from stages.lib.parts import Parts, digest
 from stages.lib.settings import Runs
 from stages.lib.subject import Subject
+from stages.lib.units.parts import Parts
 from stages.lib.units.queue import Unit
 from stages.lib.units.work import carry_out
 
@@ -82,6 +83,7 @@ class Work:
             machine.device(),
         )  # fmt: skip
         self.parts = Parts(self.subject.path(f"{chapter}/runs/{self.experiment}.parquet"), key)
+        self.parts.admit(checkpoint.canary(loaded))
         self.title = f"{self.experiment} {name}"
 
     def missing(self) -> list[int]:

@@ -1,5 +1,6 @@
 """Loading a subject: any folder that transformers' AutoModelForCausalLM reads, safetensors only, no remote code."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,18 @@ def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoin
     found = architecture.find(model)
     architecture.check(model, found)
     return Checkpoint(model, found)
+
+
+@torch.no_grad()
+def canary(checkpoint: Checkpoint) -> str:
+    """A digest of the logits of a few prompts: who has another one computes otherwise. Of a model in float64, whose results are rounded
+    when they are stored, of logits that are rounded, too, so that all kinds of processors have the same."""
+    model = checkpoint.model
+    tokens = torch.arange(1, 41, device=model.device).remainder(model.config.vocab_size).reshape(8, 5)
+    logits = model(input_ids=tokens, use_cache=False).logits
+    if logits.dtype == torch.float64:
+        logits = logits.mul(2**16).round().add(0.0)  # no negative zero
+    return hashlib.sha256(logits.double().cpu().numpy().tobytes()).hexdigest()
 
 
 WRONG = {  # what transformers calls it: what it means

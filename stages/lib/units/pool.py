@@ -23,7 +23,7 @@ class Died(Exception):
     """A worker is gone."""
 
 
-class Refused(Exception):
+class Refused(SystemExit):
     """This process computes otherwise than the one that began the work."""
 
 

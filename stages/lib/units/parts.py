@@ -1,20 +1,21 @@
 """Parts of a long stage's output, kept while it runs, so that an interrupted stage goes on where it stopped.
 
-They lie beside the output in <output>.parts/<key>/, the key being one of everything that they depend on (`digest`, which also keeps a
-training run's state); parts under another key are removed, and all of them are once the output is written.
+They lie beside the output in <output>.parts/<key>/, the key being a digest of everything that they depend on; parts under another key are
+removed, and all of them are once the output is written.
 """
 
-import hashlib
+import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 
 import polars as pl
 from pyarrow.parquet import ParquetWriter
 
 from stages.lib.core.files import replacing
 from stages.lib.core.tables import TableError, check, read_table, seal, write_table
+from stages.lib.units.pool import Refused
 
 
 class Parts:
@@ -26,6 +27,22 @@ class Parts:
         for other in self.folder.parent.iterdir():
             if other != self.folder:
                 shutil.rmtree(other, ignore_errors=True)
+
+    def admit(self, canary: str) -> None:
+        """Lets this process write parts, if it computes as the first one does that did.
+
+        canary: a digest of something small that it has computed. Raises Refused.
+        """
+        first = self.folder / "canary"
+        with replacing(self.folder / "canary of another", shared=True) as partial:
+            partial.write_text(canary)
+            with suppress(FileExistsError):
+                os.link(partial, first)  # whole at once, and by one process alone
+        if first.read_text() != canary:
+            raise Refused(
+                f"this processor, or what it computes with, gives other numbers than the one that began {self.output}: there the same "
+                f"command goes on, and here it begins again without {self.folder.parent}"
+            )
 
     def missing(self, count: int) -> list[int]:
         """Which of the parts 0..count-1 are still to be computed; among them any that is damaged."""
@@ -66,22 +83,3 @@ class Parts:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06}.parquet"
-
-
-def digest(of: Iterable[Path | ModuleType], *facts: object) -> str:
-    """SHA-256 over the contents of files, in order of their names, and over whatever else matters.
-
-    of: files; folders, for all files in them; modules, for their code, that of a package for all modules in it.
-    """
-    whole = hashlib.sha256(repr(facts).encode())
-    for file in sorted({file for one in of for file in _files(one)}):
-        with file.open("rb") as stream:
-            whole.update(str(file).encode() + b"\0" + hashlib.file_digest(stream, "sha256").digest())
-    return whole.hexdigest()
-
-
-def _files(of: Path | ModuleType) -> Iterator[Path]:
-    path = of if isinstance(of, Path) else Path(str(of.__file__))
-    if path.name == "__init__.py" and isinstance(of, ModuleType):
-        path = path.parent
-    yield from (file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts) if path.is_dir() else [path]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.lib.parts import digest
+from stages.lib.digest import digest
 
 
 @pytest.fixture
