@@ -1,6 +1,7 @@
 """The same work by every engine: killed workers, machines and drivers cost nothing but time."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from stages.lib.core import machine
 from stages.lib.units import work
 from stages.lib.units.queue import DEATHS
 from stages.store import dump
+from tests.conftest import run_in
 from tests.lib.noted import NUMBER
 from tests.micro import ROOT
 
@@ -127,6 +129,24 @@ def test_a_dump_by_actors_is_the_same(micro_copy: Path, machines: str):
         ended = carried_out(dump.__name__, "abacus", engine="ray", address=machines, workers=workers, where=micro_copy)
         assert ended.returncode == 0, ended.stderr
         assert [output.read_bytes() for output in outputs] == expected
+
+
+def test_the_guide_says_what_works(micro_copy: Path):
+    guide = (ROOT / "docs/cluster.md").read_text()
+    assert set(re.findall(r"BAG_[A-Z]+", guide)) == {machine.WORKERS, machine.DEVICE, machine.GPUS, work.ENGINE}
+    [loop] = re.findall(r"^for part in .*?wait$", guide, re.DOTALL | re.MULTILINE)
+    for there, here in {"0 1 2 3 4 5 6 7": "0 1", "/8": "/2", "=cuda": "=cpu", " llama": " abacus"}.items():
+        assert loop.count(there) == 1
+        loop = loop.replace(there, here)
+    output = micro_copy / "data/abacus/store/predictions.parquet"
+    expected = output.read_bytes()
+    output.unlink()
+    run_in(micro_copy, "bash", "-c", loop)
+    assert not output.exists()
+    run_in(
+        micro_copy, "python", "-c", "from stages.store import dump; work = dump.Work('abacus'); assert not work.missing(); work.finish()"
+    )
+    assert output.read_bytes() == expected
 
 
 def test_without_ray_all_but_ray_works(tmp_path: Path):
