@@ -87,7 +87,8 @@ class Work:
         self.parts.admit(checkpoint.canary(self.loaded))
 
     def missing(self) -> list[int]:
-        return self.parts.missing(len(self.units))
+        unsaid = set(self.parts.missing(len(self.units)))
+        return [number for number in range(len(self.units)) if number in unsaid or not self.parts.beside(number, ".h5").exists()]
 
     def do(self, number: int) -> None:
         """Runs a block of rows: its activations and the sums of its means become a store, what the subject says a table."""
