@@ -14,6 +14,7 @@ os.environ.setdefault("BAG_WORKERS", "1")
 import pytest
 import torch
 from filelock import FileLock
+from hypothesis import settings
 from transformers import AutoModelForCausalLM, GPTJConfig, GPTNeoXConfig, LlamaConfig, Olmo2Config
 
 from stages.lib.model import tokenizer as tokenizers
@@ -21,6 +22,8 @@ from stages.lib.units import local
 from tests.micro import copy_project
 
 torch.set_num_threads(1)
+settings.register_profile("untimed", deadline=None)  # the machine may be busy
+settings.load_profile("untimed")
 local.FORKS = False  # this process has computed with several threads; stages, processes of their own, fork as they do
 SIZES = {"vocab_size": 140, "tie_word_embeddings": False}
 CONFIGS = {

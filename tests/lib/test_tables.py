@@ -131,5 +131,5 @@ def test_a_damaged_part_of_a_stopped_stage_is_made_again(tmp_path: Path):
     assert again.missing(4) == [0, 1, 3]
     for number in (0, 1):
         again.write(number, SMALL)
-    again.finish(3, SMALL.clear())
+    again.finish([[0], [1, 2]], SMALL.clear())
     assert read_table(tmp_path / "out.parquet").equals(pl.concat([SMALL] * 3))
