@@ -75,7 +75,7 @@ SCHEMAS = {
 }  # fmt: skip
 
 
-class Work:
+class NullsWork:
     """One subject's neurons under relabelled operands."""
 
     counts, few = "neuron", 20
@@ -140,7 +140,7 @@ def _frame(table: str, keys: Mapping[str, str | int], columns: Mapping[str, Sequ
 
 
 def main(name: str) -> None:
-    carry_out(Work, name)
+    carry_out(NullsWork, name)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ SCHEMA = {
 }  # fmt: skip
 
 
-class Work:
+class ScoresWork:
     """The scores of one subject's neurons."""
 
     counts, few = "neuron", 200
@@ -96,7 +96,7 @@ def _rows(columns: dict[str, np.ndarray]) -> pl.DataFrame:
 
 
 def main(name: str) -> None:
-    carry_out(Work, name)
+    carry_out(ScoresWork, name)
 
 
 if __name__ == "__main__":

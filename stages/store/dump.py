@@ -57,7 +57,7 @@ from stages.store.settings import Dump
 SAID = {"predicted": pl.Int32, "max_logit": pl.Float32, "answer_logit": pl.Float32, "answer_probability": pl.Float32}
 
 
-class Work:
+class DumpWork:
     """The squares of one subject, in blocks of rows."""
 
     counts, few = "prompt", 2_000
@@ -187,7 +187,7 @@ def _write_value_logits(path: Path, loaded: checkpoint.Checkpoint, numbers: pl.D
 
 
 def main(name: str) -> None:
-    carry_out(Work, name)
+    carry_out(DumpWork, name)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from stages.lib.sql.database import connect
 from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
 from stages.store import grid
-from stages.store.dump import PromptSquare, Work
+from stages.store.dump import DumpWork, PromptSquare
 from tests.bench.timing import median
 
 SUBJECT = "abacus"
@@ -39,7 +39,7 @@ def dump() -> None:
             pass
 
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        work = Work(SUBJECT)
+        work = DumpWork(SUBJECT)
         work.parts = Parts(Path(folder) / "predictions.parquet", "benchmark")
 
         def whole() -> None:
@@ -59,9 +59,9 @@ def memory() -> None:
 import resource, sys, tempfile
 from pathlib import Path
 from stages.lib.units.parts import Parts
-from stages.store.dump import Work
+from stages.store.dump import DumpWork
 with tempfile.TemporaryDirectory(dir=".") as folder:
-    work = Work("abacus")
+    work = DumpWork("abacus")
     work.parts = Parts(Path(folder) / "predictions.parquet", "benchmark")
     for number in range(int(sys.argv[1])):
         work.do(number)

@@ -144,7 +144,10 @@ def test_the_guide_says_what_works(micro_copy: Path):
     run_in(micro_copy, "bash", "-c", loop)
     assert not output.exists()
     run_in(
-        micro_copy, "python", "-c", "from stages.store import dump; work = dump.Work('abacus'); assert not work.missing(); work.finish()"
+        micro_copy,
+        "python",
+        "-c",
+        "from stages.store import dump; work = dump.DumpWork('abacus'); assert not work.missing(); work.finish()",
     )
     assert output.read_bytes() == expected
 

@@ -28,8 +28,8 @@ def test_the_bytes_are_the_same_whoever_does_the_work(stage: str, micro_copy: Pa
     outputs = [micro_copy / "data/abacus" / name for name in names]
     expected = [output.read_bytes() for output in outputs]
     monkeypatch.chdir(micro_copy)
-    for module in (runs, scores, nulls, dump):
-        monkeypatch.setattr(module.Work, "few", 0)
+    for work_of in (runs.RunsWork, scores.ScoresWork, nulls.NullsWork, dump.DumpWork):
+        monkeypatch.setattr(work_of, "few", 0)
     for workers, shares in (("1", []), ("3", []), ("2", ["array:1/3", "array:0/3", "array:2/3"]), ("1", ["array:1/2"])):
         monkeypatch.setenv(machine.WORKERS, workers)
         for output in outputs:
@@ -67,13 +67,13 @@ def test_an_array_does_every_unit_once(micro_copy: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(micro_copy)
     output = micro_copy / "data/abacus/store/predictions.parquet"
     output.unlink()
-    units = dump.Work("abacus").units
+    units = dump.DumpWork("abacus").units
     for share in ("array:0/2", "array:1/2"):
         monkeypatch.setenv(work.ENGINE, share)
         dump.main("abacus")
     said = capsys.readouterr().err
     assert f"dump abacus: part 0 of 2 is done, {(len(units) + 1) // 2} units of work; once all parts are, the same command without" in said
-    assert dump.Work("abacus").missing() == []
+    assert dump.DumpWork("abacus").missing() == []
     before = {file: file.stat().st_mtime_ns for file in output.with_suffix(".parts").rglob("*.parquet")}
     assert len(before) == len(units)
     dump.main("abacus")  # still as one of an array: nothing is left to do

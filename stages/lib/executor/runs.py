@@ -51,7 +51,7 @@ SCHEMA = {
 }  # fmt: skip
 
 
-class Work:
+class RunsWork:
     """A table of interventions on one subject. bundles: the blocks of each unit; parts: what is written of them."""
 
     counts, few = "run", 50_000
@@ -128,7 +128,7 @@ def _frame(batch: Sequence[interventions.Intervention], of: pairs.PromptPairs, m
 
 
 def main(*of: str) -> None:
-    carry_out(Work, *of)
+    carry_out(RunsWork, *of)
 
 
 if __name__ == "__main__":
