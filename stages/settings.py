@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Self
 
-import torch
 from pydantic import model_validator
 
 from stages.bag.settings import FailureInputs, Failures, FailureTests, Knockouts, PromptKnockouts
@@ -147,8 +146,8 @@ class Params(Section):
 def main() -> None:
     raw = read()
     check(Params, raw)
-    if machine.device() == "cuda" and not torch.cuda.is_available():
-        raise ParamsError(f"the environment says {machine.DEVICE}='cuda', but there is no GPU that torch can use; it may be cpu")
+    machine.workers()  # what the environment says is checked, too
+    machine.gpus()
     if twice := repeated(raw):
         raise ParamsError(f"{place(twice.partition('.')[0])} says something twice: {twice}; leave one out")
     with replacing(Path("data/settings.txt")) as partial:

@@ -100,6 +100,7 @@ HOMES = {
     "sqlglot": ("stages/lib/sql/lazy/",),
     "numba": ("stages/heuristics/null/", "stages/lib/heuristics/"),
     "jinja2": ("stages/report/page/html.py",),
+    "ray": ("stages/lib/units/actors.py",),
     "PIL": ("stages/report/page/pictures.py",),
     "prompt_toolkit": ("stages/lib/console/shell.py",),
 }
