@@ -44,8 +44,8 @@ def test_every_declared_output_is_there(micro: Path):
 
 
 def test_no_output_is_kept_twice(micro: Path):
-    """Every cached output is a link to the one copy in DVC's cache."""
-    outputs = [p for p in (micro / "data").rglob("*") if p.suffix in {".h5", ".parquet"}]
+    """Every cached output is a link to the one copy in DVC's cache. (Our own subject ships in Git.)"""
+    outputs = [p for p in (micro / "data").rglob("*") if p.suffix in {".h5", ".parquet"} and p.name != "training_log.parquet"]
     assert len(outputs) > 20
     assert [p for p in outputs if p.stat().st_nlink < 2] == []
 
