@@ -92,7 +92,7 @@ import os, time
 from stages.lib.units import local
 from stages.lib.units.queue import Unit
 def start():
-    return lambda unit: os.write(1, f"{os.getpid()}\n".encode())
+    return lambda unit: os.write(1, b"%d\\n" % os.getpid())
 with local.ready(start) as workers:
     list(workers.do({n: Unit("") for n in range(4)}, print))
     print("idle", flush=True)
