@@ -51,11 +51,14 @@ try:
     server.connect({address!r})
 except OSError:
     plain()
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none in the midst of what is asked
+for number in signals:
     signal.signal(number, lambda number, _: server.send(bytes([number])))
 asked = json.dumps([argv[1:], dict(os.environ)]).encode()
 socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
 server.sendall(asked)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 status = server.recv(1)
 if not status:
     sys.exit("stages.warm has ended before this stage did")
@@ -133,10 +136,10 @@ def _load() -> None:
 
 def _keep(connection: socket.socket) -> tuple[list[str], dict[str, str]]:
     """Starts a stage, whose process returns; hands signals to it, and kills it with all it started where the caller is gone."""
-    length, streams, _, _ = socket.recv_fds(connection, 8, 3)
-    asked = b""
-    while len(asked) < int.from_bytes(length, "big"):
-        asked += connection.recv(1 << 20)
+    header, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    asked, length = b"", int.from_bytes(header, "big")
+    while len(asked) < length:
+        asked += connection.recv(length - len(asked))  # what stands behind it is a signal
     arguments, environment = json.loads(asked)
     ended, alive = os.pipe()
     stage = os.fork()
@@ -154,14 +157,21 @@ def _keep(connection: socket.socket) -> tuple[list[str], dict[str, str]]:
         os.close(descriptor)
     while ended not in select.select([connection.fileno(), ended], [], [])[0]:
         if not (signals := connection.recv(1)):
-            os.killpg(stage, signal.SIGKILL)
+            _kill(stage, signal.SIGKILL)
             break
-        os.killpg(stage, signals[0])
+        _kill(stage, signals[0])
     status = os.waitstatus_to_exitcode(os.waitpid(stage, 0)[1])
     try:
         connection.send(bytes([status if status >= 0 else 128 - status]))
     finally:
         os._exit(0)
+
+
+def _kill(stage: int, number: int) -> None:
+    try:
+        os.killpg(stage, number)
+    except ProcessLookupError:  # its group has not begun
+        os.kill(stage, number)
 
 
 def _run(arguments: list[str], environment: dict[str, str]) -> None:

@@ -95,8 +95,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts tests of the micro project first: one process makes it (one core, minutes) while the others take the rest, from the end. Among
-    them those that change a copy of it, which take long: whoever is left alone with one at the end keeps the others waiting."""
-    items.sort(key=lambda item: [name not in getattr(item, "fixturenames", ()) for name in ("micro_copy", "micro")])
+    them those that change a copy of it, which take long, and most of all those of another processor: whoever is left alone with one at the
+    end keeps the others waiting."""
+    items.sort(key=lambda item: [name not in getattr(item, "fixturenames", ()) for name in ("processor", "micro_copy", "micro")])
 
 
 @pytest.fixture(scope="session")

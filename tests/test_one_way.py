@@ -93,7 +93,7 @@ HOMES = {
     "torch": ("stages/lib/model/", "stages/lib/executor/", "stages/lib/ask.py"),
     "transformers": ("stages/lib/model/", "stages/lib/executor/", "stages/lib/ask.py"),
     "tokenizers": ("stages/lib/model/tokenizer.py",),
-    "h5py": ("stages/lib/store.py",),
+    "h5py": ("stages/lib/store/layered.py",),
     "duckdb": ("stages/lib/sql/database.py",),
     "matplotlib": ("stages/lib/drawing/drawing.py",),
     "tqdm": ("stages/lib/core/progress.py",),

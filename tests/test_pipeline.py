@@ -10,6 +10,7 @@ import pytest
 import yaml
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
+from stages.lib.core import machine
 from stages.lib.core.words import CHAPTERS
 from stages.lib.sql.database import connect
 from tests.conftest import MAKE, planned, run_in
@@ -59,30 +60,45 @@ def test_a_stage_run_by_hand_leaves_the_cache_alone(micro_copy: Path):
     assert {p: p.read_bytes() for p in before} == before
 
 
-PLAIN = {  # of every library that chooses its code by the processor, the code that runs on any
-    "ATEN_CPU_CAPABILITY": "default",
-    "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
-    "ONEDNN_MAX_CPU_ISA": "SSE41",
-    "NPY_DISABLE_CPU_FEATURES": " ".join(feature for feature in __cpu_dispatch__ if __cpu_features__[feature]),
-    "NUMBA_CPU_NAME": "x86-64",
-    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX,-FMA",
+WIDE = [feature for feature in __cpu_dispatch__ if __cpu_features__[feature]]  # what numpy has code of its own for
+PROCESSORS = {  # of every library that chooses its code by the processor, the code that it runs on others
+    "AVX2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(feature for feature in WIDE if "512" in feature or feature == "X86_V4"),
+        "NUMBA_CPU_NAME": "haswell",
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW",
+    },
+    "plainest": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(WIDE),
+        "NUMBA_CPU_NAME": "x86-64",
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX,-FMA",
+    },
 }
 TRAINING = "python -m stages.subjects.train"  # its weights ship in Git; they are those of the machine that it ran on
-OTHERS = {"BAG_WORKERS": "3", "PYTHONHASHSEED": "7", "HOME": "/nowhere", "LC_ALL": "C"}
+NO_ARITHMETIC = r"stages\.(lib\.sql\.stage|report\.|\S*figure)"  # of torch, numpy or numba: queries, figures, pages
+OTHERS = {"PYTHONHASHSEED": "7", "HOME": "/nowhere", "LC_ALL": "C"}
 
 
-def test_forced_again_on_another_processor_every_byte_is_the_same(micro_copy: Path):
+@pytest.mark.parametrize(("processor", "workers", "left"), [("plainest", "3", "^$"), ("AVX2", "2", NO_ARITHMETIC)])
+def test_forced_again_on_another_processor_every_byte_is_the_same(micro_copy: Path, processor: str, workers: str, left: str):
     """Every stage of one subject, and those of no or all subjects but trainings: others run the same code. By more processes, with
-    the plainest instructions, in a folder with an odd name, by someone without a home or a language who shows others nothing."""
+    the plainest instructions, in a folder with an odd name, by someone without a home or a language who shows others nothing; and what
+    computes, as by one more kind of processor."""
     micro_copy = micro_copy.rename(micro_copy.with_name("my prōject o'brien $x"))
-    lock = locked(micro_copy)
-    ran = {name: entry for name, entry in lock.items() if name.partition("@")[2] in ("", "abacus") and entry["cmd"] != TRAINING}
+    lock = {name: entry for name, entry in locked(micro_copy).items() if entry["cmd"] != TRAINING and not re.search(left, entry["cmd"])}
+    ran = {name: entry for name, entry in lock.items() if name.partition("@")[2] in ("", "abacus")}
     order = [name for name in planned(micro_copy, "--all-pipelines") if name in ran]
     assert sorted(order) == sorted(ran)
     for path in {micro_copy / out["path"] for name in order for out in lock[name]["outs"]}:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     script = "set -e; umask 077\n" + "\n".join(ran[name]["cmd"] for name in order)
-    run_in(micro_copy, "python", "-m", "stages.warm", "sh", "-c", script, more=PLAIN | OTHERS)
+    more = {**PROCESSORS[processor], **OTHERS, machine.WORKERS: workers}
+    run_in(micro_copy, "python", "-m", "stages.warm", "sh", "-c", script, more=more)
     assert "up to date" in run_in(micro_copy, "dvc", "status").stdout
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import storage
 from tests.conftest import MAKE, run_in
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if Path("/usr/sbin/sshd").exists() else None)
@@ -57,21 +58,11 @@ def sftp(tmp_path: Path) -> Iterator[tuple[str, list[list[str]]]]:
 @pytest.fixture
 def s3() -> Iterator[tuple[str, list[list[str]]]]:
     """An S3 API server with one bucket."""
-    server_module = pytest.importorskip("moto.server", reason="no S3 server here: install moto[server]")
-    import boto3
-
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=free_port())
-    server.start()
-    endpoint = "http://{}:{}".format(*server.get_host_and_port())
-    keys = {"aws_access_key_id": "user", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
-    try:
-        boto3.client("s3", endpoint_url=endpoint, **keys).create_bucket(Bucket="bag")
+    with storage.serving() as bucket:
         yield (
             "s3://bag/store",
-            [["endpointurl", endpoint], ["access_key_id", "user"], ["secret_access_key", "secret"], ["region", "us-east-1"]],
+            [["endpointurl", bucket.endpoint], ["access_key_id", "user"], ["secret_access_key", "secret"], ["region", "us-east-1"]],
         )
-    finally:
-        server.stop()
 
 
 def configure(folder: Path, remote: tuple[str, list[list[str]]]) -> None:

@@ -1,8 +1,10 @@
 """stages.warm: a stage below it is what it would be without, but for the time that libraries take to load."""
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stages import warm as stages_warm
 from tests.conftest import run_in
 from tests.micro import ROOT
 
@@ -115,6 +118,20 @@ def test_a_signal_reaches_the_stage(sleeping: tuple[subprocess.Popen, list[psuti
     caller.send_signal(signal.SIGTERM)
     assert server.wait(60) == 3
     assert psutil.wait_procs([caller, stage, worker], 60)[1] == []
+
+
+def test_a_signal_right_behind_what_is_asked_reaches_the_stage():
+    caller, server = socket.socketpair()
+    asked = json.dumps([["stages.hello"], {}]).encode()
+    socket.send_fds(caller, [len(asked).to_bytes(8, "big")], [0, 1, 2])
+    caller.sendall(asked + bytes([signal.SIGTERM]))
+    keeper = os.fork()
+    if not keeper:
+        stages_warm._keep(server)  # returns in the stage's process
+        signal.pause()
+    server.close()
+    assert caller.recv(1)[0] == 128 + signal.SIGTERM
+    os.waitpid(keeper, 0)
 
 
 @pytest.mark.parametrize("sleeping", ["on"], indirect=True)

@@ -32,7 +32,7 @@ from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics.square import Square
 from stages.lib.sql.database import Database
-from stages.lib.store import LayerStore
+from stages.lib.store.layered import LayerStore
 from stages.lib.subject import Subject
 
 SCHEMA = {

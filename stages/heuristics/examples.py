@@ -10,7 +10,8 @@ from stages.lib.core.tables import read_table
 from stages.lib.drawing.maps import Example
 from stages.lib.heuristics.names import parse
 from stages.lib.sql.database import Database
-from stages.lib.store import LayerStore, widen
+from stages.lib.store.layered import LayerStore, widen
+from stages.lib.store.shards import store_of
 
 
 class Portrayer:
@@ -19,7 +20,7 @@ class Portrayer:
     def __init__(self, subject: str, operator: str, numbers: int, data: Path = Path("data")):
         """numbers: how many of those that a value vector votes for are named."""
         self.operator, self.numbers = operator, numbers
-        self.activations = LayerStore(data / subject / "store/activations" / f"{operator}.h5")
+        self.activations = store_of(data / subject / "store/activations", operator)
         self.votes = LayerStore(data / subject / "store/value_logits.h5")
         self.results = self.activations.columns["result"]
         self.cells = Database({"cells": [data / "corpus/cells.parquet"]}, threads=1)

@@ -30,7 +30,7 @@ from stages.lib.core import machine, progress
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
-from stages.lib.store import LayerStore, widen
+from stages.lib.store.layered import LayerStore, widen
 from stages.lib.subject import Subject
 
 SCHEMA = {

@@ -27,7 +27,7 @@ from stages.heuristics.waves.fourier import FrequencyPairs, strongest
 from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
-from stages.lib.store import widen
+from stages.lib.store.layered import widen
 from stages.lib.subject import Subject
 
 SCHEMA = {

@@ -1,6 +1,5 @@
 """One handle for a model under study: its name, its settings, its tables and its stores. It loads no model (model/checkpoint does)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,7 +11,8 @@ from stages.lib.core.settings import Natural, ParamsError, Section, check, read
 from stages.lib.core.tables import read_table
 from stages.lib.core.templates import placeholders
 from stages.lib.core.words import Operator
-from stages.lib.store import LayerStore
+from stages.lib.store.layered import LayerStore
+from stages.lib.store.shards import stores
 
 
 def _asks_about_operands(template: str) -> str:
@@ -100,9 +100,9 @@ class Subject:
         """One of its tables, or some columns of it."""
         return read_table(self.path(file), columns=columns)
 
-    def squares(self) -> Iterator[LayerStore]:
-        """Its neurons' activations over the square of prompts: the store of each operator, by the alphabet, opened in turn."""
-        return map(LayerStore, sorted(self.path("store/activations").glob("*.h5")))
+    def squares(self) -> list[LayerStore]:
+        """Its neurons' activations over the square of prompts: the store of each operator, by the alphabet."""
+        return stores(self.path("store/activations"))
 
     def votes(self) -> LayerStore:
         """Its neurons' value logits."""

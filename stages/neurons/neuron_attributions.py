@@ -35,7 +35,7 @@ def main(name: str) -> None:
     loaded = checkpoint.of(subject.settings)
     executor = Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
     frames = [pl.DataFrame(schema=SCHEMA)]
-    for group in progress.bar(executor.groups(prompts), desc=f"attributions {name}", unit="group"):
+    for group in progress.bar(executor.sizes.groups(prompts), desc=f"attributions {name}", unit="group"):
         found = attributions(executor.values(group), sites)
         frames += [_frame(name, layer, role, group, values.float().cpu().numpy()) for (layer, role), values in found.items()]
     write_table(pl.concat(frames).sort("layer", "position", "neuron", "pair"), subject.path("neurons/neuron_attributions.parquet"))

@@ -34,19 +34,21 @@ Table value_logits: which numbers each neuron's value vector votes for (lazy, fr
 """
 
 import sys
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from stages.lib import ask, model, store
 from stages.lib.core.settings import load
-from stages.lib.core.tables import write_table
+from stages.lib.core.tables import read_table, write_table
 from stages.lib.digest import digest
 from stages.lib.model import checkpoint, value_logits
 from stages.lib.settings import Passes
-from stages.lib.store import LayerStore, LayerWriter
+from stages.lib.store import layered, shards
+from stages.lib.store.layered import LayerStore, LayerWriter
 from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
 from stages.lib.units.queue import Unit
@@ -67,8 +69,8 @@ class DumpWork:
         chosen, self.prompts_per_pass = self.subject.settings, load(Passes).prompts_per_pass
         inputs = [self.subject.path(f"store/{table}.parquet") for table in ("prompts", "numbers")]
         prompts, self.numbers = self.subject.table("store/prompts.parquet"), self.subject.table("store/numbers.parquet")
-        self.loaded = checkpoint.of(chosen, threads=1)
-        self.layers = chosen.kept_layers(len(self.loaded.architecture.layers))
+        self.architecture = checkpoint.outline(chosen).architecture
+        self.layers = chosen.kept_layers(len(self.architecture.layers))
         weights = checkpoint.fingerprint(chosen.source)
         self.attributes = {
             "subject": name, "source": chosen.source, "revision": chosen.revision, **weights,
@@ -80,65 +82,132 @@ class DumpWork:
             Unit(f"{square.operator}, op1 {rows[0]} to {rows[-1]}", len(rows) * square.shape[1], square.operator)
             for square, rows in self.blocks
         ]
+        self.units += [Unit(f"value logits of layer {layer}", 0, "value logits") for layer in range(len(self.architecture.layers))]
         self.title = f"dump {name}"
+        largest = max(len(self.layers) * self._neurons() * square.answers.size for square in self.squares.values())
+        self.sharded = largest * np.dtype(self.settings.store_dtype).itemsize > self.settings.largest_file_mib << 20
         key = digest([*inputs, model, ask, grid, store, Path(__file__)], weights, self.subject, self.settings,
                      self.prompts_per_pass)  # fmt: skip
         self.parts = Parts(self.subject.path("store/predictions.parquet"), key)
-        self.parts.admit(checkpoint.canary(self.loaded))
+
+    @cached_property
+    def loaded(self) -> checkpoint.Checkpoint:
+        loaded = checkpoint.of(self.subject.settings, threads=1)
+        self.parts.admit(checkpoint.canary(loaded))
+        return loaded
+
+    @cached_property
+    def votes(self) -> Any:
+        """What value vectors are multiplied with."""
+        return value_logits.directions(self.loaded, self.numbers["token"].to_list())
 
     def missing(self) -> list[int]:
         unsaid = set(self.parts.missing(len(self.units)))
-        return [number for number in range(len(self.units)) if number in unsaid or not self.parts.beside(number, ".h5").exists()]
+        return [number for number in range(len(self.units)) if number in unsaid or not all(file.exists() for file in self._files(number))]
 
     def do(self, number: int) -> None:
-        """Runs a block of rows: its activations and the sums of its means become a store, what the subject says a table."""
+        if number < len(self.blocks):
+            said = self._run(number)
+        else:
+            logits = value_logits.of_layer(self.loaded.architecture.layers[number - len(self.blocks)], self.votes)
+            layered.write_array(self._logits(number), {"logits": logits}, {}, shared=True)
+            said = pl.DataFrame(schema=SAID)
+        self.parts.write(number, said)
+
+    def _run(self, number: int) -> pl.DataFrame:
+        """Runs a block of rows: its activations become a shard of each layer, its sums a store; what the subject says is returned."""
         square, chosen = self.blocks[number]
         rows, columns = slice(chosen.start, chosen.stop), square.shape[1]
-        axes = self._axes((len(chosen), columns))
+        axes = {"neuron": self._neurons(), "op1": len(chosen), "op2": columns}
         into = {layer: np.empty(tuple(axes.values()), self.settings.store_dtype) for layer in self.layers}
         sums = grid.Means.zeros(self.loaded, square.tokens.shape[2])
         rows_at_once = max(1, self.prompts_per_pass // columns)
         said = list(grid.run(self.loaded, square.tokens[rows], square.answers[rows], rows_at_once, into, sums))
-        with store.writing(self.parts.beside(number, ".h5"), shared=True) as file:
-            writer = self._writer(file, square, axes)
-            for layer, block in into.items():
-                writer.write(layer, 0, block)
-            for name in grid.SUMS:
-                file.create_dataset(name, data=getattr(sums, name), fletcher32=True)
-        columns_of = {name: np.concatenate([getattr(part, name) for part in said]) for name in SAID}
-        self.parts.write(number, pl.DataFrame(columns_of, schema=SAID))
+        for layer, block in into.items():
+            with layered.writing(self._shard(number, layer), shared=True) as file:
+                self._writer(file, [layer], square, axes, square.results[rows]).write(layer, 0, block)
+        layered.write_array(self._sums(number), {name: getattr(sums, name) for name in grid.SUMS}, {}, shared=True)
+        if self.sharded:
+            listed = [shards.listed(self._shard(number, layer), square.operator, layer, chosen) for layer in self.layers]
+            write_table(pl.DataFrame(listed), self._listed(number), shared=True)
+        return pl.DataFrame({name: np.concatenate([getattr(part, name) for part in said]) for name in SAID}, schema=SAID)
 
     def finish(self) -> None:
-        """Puts the blocks of each square together, a layer of a block at a time in memory."""
+        """Puts the blocks of each square together, a layer of a block at a time in memory, or leaves them apart where they are large."""
+        folder = self.subject.path("store/activations")
         predictions, means = [], []
         for operator, square in self.squares.items():
             numbers = [number for number, (of, _) in enumerate(self.blocks) if of is square]
-            with store.writing(self.subject.path(f"store/activations/{operator}.h5")) as file:
-                writer = self._writer(file, square, self._axes(square.shape), columns={"result": square.results})
-                for number in numbers:
-                    block = LayerStore(self.parts.beside(number, ".h5"))
-                    for layer in self.layers:
-                        writer.write(layer, self.blocks[number][1].start, block.read(layer, slice(None), slice(None)))
+            if not self.sharded:
+                self._merge(square, numbers, folder / f"{operator}.h5")
             predictions.append(square.predictions(pl.concat(map(self.parts.read, numbers)), self.numbers))
             means.append([self._mean(name, numbers, square) for name in grid.SUMS])
         operators = {"operators": ", ".join(self.squares)}
         arrays = {name: np.stack(of) for name, of in zip(grid.SUMS, zip(*means, strict=True), strict=True)}
-        store.write_array(self.subject.path("store/means.h5"), arrays, self.attributes | operators)
-        _write_value_logits(self.subject.path("store/value_logits.h5"), self.loaded, self.numbers, self.attributes)
+        layered.write_array(self.subject.path("store/means.h5"), arrays, self.attributes | operators)
+        self._write_value_logits(self.subject.path("store/value_logits.h5"))
         write_table(pl.concat(predictions).sort("operator", "op1", "op2"), self.parts.output)
+        if self.sharded:
+            self._deliver(folder)
         self.parts.remove()
 
-    def _axes(self, shape: tuple[int, int]) -> dict[str, int]:
-        return {"neuron": self.loaded.architecture.neurons, "op1": shape[0], "op2": shape[1]}
+    def _merge(self, square: "PromptSquare", numbers: list[int], path: Path) -> None:
+        axes = {"neuron": self._neurons(), "op1": square.shape[0], "op2": square.shape[1]}
+        with layered.writing(path) as file:
+            writer = self._writer(file, self.layers, square, axes, square.results)
+            for number in numbers:
+                for layer in self.layers:
+                    block = LayerStore(self._shard(number, layer))
+                    writer.write(layer, self.blocks[number][1].start, block.read(layer, slice(None), slice(None)))
 
-    def _writer(self, file, square: "PromptSquare", axes: dict[str, int], columns: dict[str, np.ndarray] | None = None) -> LayerWriter:
+    def _deliver(self, folder: Path) -> None:
+        """Moves the shards to where the manifest, written last, says they are."""
+        manifest = pl.concat([read_table(self._listed(number)) for number in range(len(self.blocks))])
+        for number, (square, rows) in enumerate(self.blocks):
+            for layer in self.layers:
+                place = folder / shards.name_of(square.operator, layer, rows.start)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                self._shard(number, layer).replace(place)
+        write_table(manifest.sort("operator", "layer", "first"), folder / shards.MANIFEST)
+
+    def _write_value_logits(self, path: Path) -> None:
+        a, convention = self.architecture, "value vector · unembedding; final-norm gain folded in, unembedding centred over the vocabulary"
+        with layered.writing(path) as file:
+            layers, axes = list(range(len(a.layers))), {"neuron": a.neurons, "number": len(self.numbers)}
+            of = {**self.attributes, "convention": convention}
+            writer = LayerWriter(file, layers, axes, "float32", (64, len(self.numbers)), of)
+            for layer in layers:
+                writer.write(layer, 0, layered.read_array(self._logits(len(self.blocks) + layer), "logits"))
+
+    def _neurons(self) -> int:
+        return self.architecture.neurons
+
+    def _shard(self, number: int, layer: int) -> Path:
+        return self.parts.beside(number, f".{layer}.h5")
+
+    def _sums(self, number: int) -> Path:
+        return self.parts.beside(number, ".sums.h5")
+
+    def _listed(self, number: int) -> Path:
+        return self.parts.beside(number, ".manifest")
+
+    def _logits(self, number: int) -> Path:
+        return self.parts.beside(number, ".h5")
+
+    def _files(self, number: int) -> list[Path]:
+        """What a unit writes besides its part."""
+        if number >= len(self.blocks):
+            return [self._logits(number)]
+        return [*(self._shard(number, layer) for layer in self.layers), self._sums(number), *[self._listed(number)] * self.sharded]
+
+    def _writer(self, file: Any, layers: list[int], square: "PromptSquare", axes: dict[str, int], results: np.ndarray) -> LayerWriter:
         chunk = (self.settings.neurons_per_chunk, len(square.blocks(self.settings.cells_per_block)[0]), square.shape[1])
         of = {**self.attributes, "operator": square.operator}
-        return LayerWriter(file, self.layers, axes, self.settings.store_dtype, chunk, of, columns=columns)
+        return LayerWriter(file, layers, axes, self.settings.store_dtype, chunk, of, columns={"result": results})
 
     def _mean(self, name: str, numbers: list[int], square: "PromptSquare") -> np.ndarray:
         """/neurons (operator, layer, position, neuron), /heads (…, head, head width), /residual (…, width): means by operator, float32."""
-        sums = (store.read_array(self.parts.beside(number, ".h5"), name) for number in numbers)
+        sums = (layered.read_array(self._sums(number), name) for number in numbers)
         return (reduce(np.add, sums) / square.answers.size).astype(np.float32)
 
 
@@ -172,18 +241,6 @@ class PromptSquare:
             )
             .select("subject", "operator", "op1", "op2", "predicted", "correct", "answer_logit", "max_logit", "answer_probability")
         )
-
-
-def _write_value_logits(path: Path, loaded: checkpoint.Checkpoint, numbers: pl.DataFrame, attributes: dict[str, str]) -> None:
-    logits = value_logits.value_logits(loaded, numbers["token"].to_list())
-    with store.writing(path) as file:
-        axes = {"neuron": logits.shape[1], "number": logits.shape[2]}
-        convention = "value vector · unembedding; final-norm gain folded in, unembedding centred over the vocabulary"
-        writer = store.LayerWriter(
-            file, list(range(len(logits))), axes, "float32", (64, logits.shape[2]), {**attributes, "convention": convention}
-        )
-        for layer, values in enumerate(logits):
-            writer.write(layer, 0, values)
 
 
 def main(name: str) -> None:

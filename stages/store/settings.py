@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stages.lib.core.settings import Count, Section
+from stages.lib.core.settings import Count, Natural, Section
 
 
 class Figures(Section):
@@ -15,3 +15,4 @@ class Dump(Section):
     cells_per_block: Count
     neurons_per_chunk: Count
     store_dtype: Literal["float16", "float32"]
+    largest_file_mib: Natural

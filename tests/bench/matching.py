@@ -10,13 +10,13 @@ import polars as pl
 
 from stages.heuristics.null import p_values, relabelled
 from stages.heuristics.settings import Nulls, Scores
-from stages.lib import store
 from stages.lib.core import machine
 from stages.lib.core.settings import load
 from stages.lib.core.words import OPERATORS
 from stages.lib.heuristics import scores
 from stages.lib.heuristics.square import Square
 from stages.lib.sql.database import Database
+from stages.lib.store import layered
 from stages.lib.subject import Subject
 from tests.bench.timing import median
 
@@ -31,7 +31,7 @@ def match() -> None:
     logits = random.standard_normal((3200, 1000), dtype=np.float32)
 
     def score(neuron: int) -> None:
-        activations = store.widen(maps[neuron])
+        activations = layered.widen(maps[neuron])
         scores.scores(activations, square.operands.sets)
         scores.scores(activations * logits[neuron][square.results], square.answers.sets)
 
@@ -95,4 +95,4 @@ def nulls() -> None:
 def _square(operator: str) -> Square:
     catalogue = pl.read_parquet("data/heuristics/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-    return Square(database, catalogue, store.LayerStore(Path(f"data/{SUBJECT}/store/activations/{operator}.h5")))
+    return Square(database, catalogue, layered.LayerStore(Path(f"data/{SUBJECT}/store/activations/{operator}.h5")))

@@ -92,7 +92,7 @@ def everything(layers: int, places: int) -> list[Intervention]:
 
 def sample(runner: Executor, table: pl.DataFrame, wanted: Sequence[Intervention]) -> list[Run]:
     """Some interventions on all the pairs that have their places. Both clean runs are made here, and kept, at no one's cost."""
-    groups = [Values(runner.checkpoint, pairs, None) for pairs in runner.groups(table)]
+    groups = [Values(runner.checkpoint, pairs, None) for pairs in runner.sizes.groups(table)]
     for values in groups:
         _ = values.counterfactual
     some = [(one, one.patches[0].position) for one in wanted[1::EVERY]]

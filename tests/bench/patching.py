@@ -86,7 +86,7 @@ def neurons() -> None:
     loaded, table = random_llama()
     settings, a = load(Runs), loaded.architecture
     runner = executor.Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
-    values = runner.values(runner.groups(table)[0])
+    values = runner.values(runner.sizes.groups(table)[0])
     rows, total = torch.arange(50), [0.0, 0.0]
     for layer in range(4, 8):
         wanted = patches("neuron", layer, range(a.neurons), "last")
@@ -109,7 +109,7 @@ def components() -> None:
     loaded, table = random_llama()
     settings, a = load(Runs), loaded.architecture
     runner = executor.Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
-    values = runner.values(runner.groups(table)[0])
+    values = runner.values(runner.sizes.groups(table)[0])
     wanted = [
         one for layer in range(8) for position in table["positions"].struct.fields
         for one in (*patches("head", layer, range(a.heads), position), *patches("mlp", layer, [None], position))

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import yaml
 
-from stages.lib import store
+from stages.lib.store import layered
 from tests.circuit.figure_tables import Tables, made
 
 SIDE, NEURONS, THRESHOLD, LEVEL = 24, 6, 0.5, 0.1
@@ -89,12 +89,12 @@ def write(folder: Path, subject: Tables, chosen: Tables) -> None:
     catalogue = [{"operator": "add", "heuristic": "op1 in 3..8", "predicate": "op1 between 3 and 8"}]
     pl.DataFrame(catalogue).write_parquet(folder / "data/heuristics/heuristics.parquet")
     for operator in OPERATORS:
-        with store.writing(folder / f"data/s/store/activations/{operator}.h5") as file:
+        with layered.writing(folder / f"data/s/store/activations/{operator}.h5") as file:
             axes, columns = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}, {"result": results(operator)}
-            writer = store.LayerWriter(file, [0, 1], axes, "float16", (4, 8, SIDE), {"operator": operator}, columns=columns)
+            writer = layered.LayerWriter(file, [0, 1], axes, "float16", (4, 8, SIDE), {"operator": operator}, columns=columns)
             for layer in (0, 1):
                 writer.write(layer, 0, activations(layer, operator))
-    with store.writing(folder / "data/s/store/value_logits.h5") as file:
-        writer = store.LayerWriter(file, [0, 1], {"neuron": NEURONS, "number": 2 * SIDE}, "float32", (4, 2 * SIDE), {})
+    with layered.writing(folder / "data/s/store/value_logits.h5") as file:
+        writer = layered.LayerWriter(file, [0, 1], {"neuron": NEURONS, "number": 2 * SIDE}, "float32", (4, 2 * SIDE), {})
         for layer in (0, 1):
             writer.write(layer, 0, value_logits(layer))

@@ -16,7 +16,7 @@ from stages.heuristics.waves.fourier import FrequencyPairs, strongest
 from stages.lib.core import machine
 from stages.lib.dictionary import tables
 from stages.lib.sql.database import Database
-from stages.lib.store import LayerWriter, writing
+from stages.lib.store.layered import LayerWriter, writing
 from tests.micro import ROOT, alone
 
 SIDE, LIMIT, HELD_OUT = 40, 60, 0.2

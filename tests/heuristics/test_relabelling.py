@@ -12,7 +12,7 @@ from stages.heuristics.settings import Glance, Nulls
 from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.square import Square
 from stages.lib.sql.database import Database
-from stages.lib.store import LayerStore, LayerWriter, writing
+from stages.lib.store.layered import LayerStore, LayerWriter, writing
 from tests.lib.test_scores import brute
 
 SIZE = 30

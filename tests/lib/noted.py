@@ -1,8 +1,8 @@
 """Work that notes who did each unit of it, and in which units end by force what they are told to.
 
 `python -m tests.lib.noted FOLDER WHAT`; WHAT such as "3:worker 7:machine 9:driver": unit 3 kills the worker that first does it, unit 7
-its machine's raylet, unit 9 the process that the work is for; "5:always" kills every worker, "5:error" raises, and "5:foreign" are
-workers that do not compute as the first one does.
+its machine's raylet, unit 9 the process that the work is for ("9:interrupt" is Ctrl-C there); "5:always" kills every worker, "5:error"
+raises, and "5:foreign" is a worker that does not compute as the first one does.
 """
 
 import os
@@ -39,6 +39,10 @@ class Noted:
         if told == "foreign" and not before.exists():
             before.touch()
             raise Refused("its logits are not those of the first")
+        if told == "interrupt" and not before.exists():
+            before.touch()
+            os.kill(self.driver, signal.SIGINT)
+            signal.pause()  # until it is ended
         if told in ("worker", "machine", "driver", "always") and (told == "always" or not before.exists()):
             before.touch()
             os.kill({"machine": os.getppid(), "driver": self.driver}.get(told, os.getpid()), signal.SIGKILL)

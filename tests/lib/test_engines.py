@@ -105,6 +105,19 @@ def test_a_worker_that_computes_otherwise_is_refused(engine: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_ctrl_c_ends_in_a_sentence_and_loses_nothing(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+    ended = noted(tmp_path, "13:interrupt", engine, request)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "interrupted; what is done is kept, and the same command goes on from there"
+    assert "Traceback" not in ended.stderr
+    before = done(tmp_path)
+    assert before
+    assert 13 not in before
+    assert carried_out("tests.lib.noted", str(tmp_path), "13:interrupt", engine="local").returncode == 0
+    assert done(tmp_path) == set(range(NUMBER))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_killed_driver_is_taken_up_by_another_engine(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
     ended = noted(tmp_path, "13:driver", engine, request)
     assert ended.returncode == -9

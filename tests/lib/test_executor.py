@@ -11,10 +11,11 @@ from stages.lib.executor import executor, interventions, measuring, naive, pairs
 from stages.lib.executor import values as replacing
 from stages.lib.model import architecture, checkpoint, float64
 from stages.neurons import gradients
-from tests.conftest import random_model
+from tests.conftest import CONFIGS, random_model
 
 ROLES = ["op1", "operator", "op2", "last"]
 PLACES = [str(place) for place in range(8)]
+EXACT = [(kind, torch.float32, 1e-5) for kind in CONFIGS] + [(kind, torch.float64, 1e-12) for kind in ("llama", "neox")]
 LAYOUTS = {5: (1, 2, 3, 4), 8: (2, 3, 6, 7)}  # prompt length -> position of each role
 
 
@@ -130,7 +131,7 @@ def expected(
 
 @settings(max_examples=18, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize(("kind", "dtype", "tolerance"), EXACT)
 def test_the_fast_path_is_the_plain_way(kind: str, dtype: torch.dtype, tolerance: float, data: st.DataObject):
     loaded = subject(kind, dtype)
     a = loaded.architecture
@@ -158,7 +159,7 @@ def test_the_fast_path_is_the_plain_way(kind: str, dtype: torch.dtype, tolerance
         np.testing.assert_allclose(fast[key][:4], values[:4], rtol=0, atol=tolerance * scale, err_msg=str(key))
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize(("kind", "dtype", "tolerance"), EXACT)
 @pytest.mark.parametrize(
     ("component", "position"),
     [

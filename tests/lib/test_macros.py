@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stages.lib import store
 from stages.lib.sql.database import MACROS, MEASURES, Database, DatabaseError
 from stages.lib.sql.lazy.join import UNSTABLE
+from stages.lib.store import layered
 from tests import made
 from tests.made import Tables
 
@@ -188,9 +188,9 @@ def test_narrowing_need_not_look_inside_macros(asked: Database):
 
 
 def test_a_lazy_table_is_narrowed_by_a_macro(tmp_path: Path):
-    with store.writing(tmp_path / "add.h5") as file:
+    with layered.writing(tmp_path / "add.h5") as file:
         axes, attributes = {"neuron": 20, "op1": 4, "op2": 4}, {"subject": "s", "operator": "add"}
-        writer = store.LayerWriter(file, [0, 1], axes, "float16", (2, 4, 4), attributes, columns={"result": np.zeros((4, 4), int)})
+        writer = layered.LayerWriter(file, [0, 1], axes, "float16", (2, 4, 4), attributes, columns={"result": np.zeros((4, 4), int)})
         for layer in (0, 1):
             writer.write(layer, 0, np.arange(320).reshape(20, 4, 4) + layer)
     given()["neuron_effects"].write_parquet(tmp_path / "neuron_effects.parquet")

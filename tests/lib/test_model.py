@@ -1,9 +1,11 @@
 """Hook points, grid runs, prompting and the lens, on tiny random models of every architecture."""
 
 import json
+import os
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, MixtralConfig
 
 from stages.lib import ask
-from stages.lib.model import architecture, checkpoint, tokenizer, value_logits
+from stages.lib.model import architecture, checkpoint, folder, tokenizer, value_logits
 from stages.lib.model.folder import ModelError, write_sums
 from stages.store import grid
 from stages.store import template as prompting
@@ -63,6 +65,14 @@ def test_a_deaf_layer_fails_the_canary(kind: str):
     found.layers[1].mlp_out.weight.zero_()
     with pytest.raises(architecture.ArchitectureError, match="layer 1: replacing the MLP's activations by zeros changes nothing"):
         architecture.check(model, found)
+
+
+def test_a_model_cut_through_its_layers_is_refused(kind: str):
+    model = random_model(kind)
+    found = architecture.find(model)
+    for cut in ({"neurons": 2 * found.neurons}, {"heads": 2 * found.heads}):  # of which this process would hold one half
+        with pytest.raises(architecture.ArchitectureError, match=r"layer 0: .* is given \d+ values of \d+: .*tensor parallelism"):
+            architecture.check(model, replace(found, **cut))
 
 
 def test_a_hook_that_misses_fails_the_canary(kind: str):
@@ -160,7 +170,7 @@ def test_value_logits_are_what_a_neuron_adds_to_the_logits(checkpoint_folder: Pa
     """With the final norm's scale held fixed, switching a neuron on adds its value logits, up to a constant."""
     subject = loaded(checkpoint_folder)
     found, tokens = subject.architecture, list(range(3, 103))
-    logits = value_logits.value_logits(subject, tokens)
+    logits = np.stack(list(value_logits.value_logits(subject, tokens)))
     assert logits.shape == (len(found.layers), found.neurons, 100)
     torch.manual_seed(1)
     residual, layer, neuron = torch.randn(found.width, dtype=torch.float64) * 3, 1, 5
@@ -310,3 +320,34 @@ def test_any_changed_byte_of_a_folder_with_sums_is_refused_by_name(tmp_path: Pat
                 load(folder)
         file.write_bytes(whole)
     loaded(folder)
+
+
+def test_a_large_vocabulary_is_centred_some_tokens_at_a_time(checkpoint_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    subject = loaded(checkpoint_folder)
+    whole = np.stack(list(value_logits.value_logits(subject, [3, 50, 99])))
+    monkeypatch.setattr(value_logits, "AT_ONCE", 17)
+    np.testing.assert_allclose(np.stack(list(value_logits.value_logits(subject, [3, 50, 99]))), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_the_digest_of_a_large_file_is_taken_once_for_every_change_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folder, "LARGE", 4)
+    read: list[list[Path]] = []
+    usual = folder._read
+    monkeypatch.setattr(folder, "_read", lambda files: (read.append(files), usual(files))[1])
+    file = tmp_path / "weights"
+    file.write_bytes(b"weights")
+    before = file.stat()
+    first = folder.sha256([file])
+    assert folder.sha256([file]) == first == usual([file])
+    assert len(read) == 1
+    file.write_bytes(b"Weights")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert folder.sha256([file]) == usual([file]) != first
+    [kept] = [path for path in Path(".cache/sha256").iterdir() if path.read_text() == folder.sha256([file])]
+    kept.write_text("")
+    assert folder.sha256([file]) == usual([file])
+    small = tmp_path / "small"
+    small.write_bytes(b"x")
+    assert folder.sha256([small]) == folder.sha256([small])
+    assert len(list(Path(".cache/sha256").iterdir())) == 2

@@ -9,10 +9,10 @@ import pytest
 import torch
 import yaml
 
-from stages.lib import store
 from stages.lib.executor import canary, executor, interventions, runs
 from stages.lib.model import checkpoint
-from tests.lib.test_executor import LAYOUTS, PLACES, ROLES, expected, intervention_table, measured, pair_table, subject
+from stages.lib.store import layered
+from tests.lib.test_executor import EXACT, LAYOUTS, PLACES, ROLES, expected, intervention_table, measured, pair_table, subject
 from tests.micro import SHIPPED, alone
 
 LENGTHS = [(5, 5), (8, 8), (8, 5), (5, 8), (8, 8)]
@@ -49,7 +49,7 @@ def by_hand(loaded: checkpoint.Checkpoint, row: dict, patch: interventions.Patch
     return logits
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize(("kind", "dtype", "tolerance"), EXACT)
 @pytest.mark.parametrize(
     ("component", "units"), [("mlp", None), ("head", None), ("coordinate", None), ("coordinate", [3]), ("coordinate", [30, 0])]
 )
@@ -142,7 +142,7 @@ def project(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     data = tmp_path / "data/tiny/circuit"
     data.mkdir(parents=True)
     means = {name: np.zeros((4, 1, 5, 1)) for name in ("neurons", "heads", "residual")}
-    store.write_array(tmp_path / "data/tiny/store/means.h5", means, {})
+    layered.write_array(tmp_path / "data/tiny/store/means.h5", means, {})
     for seed, name in enumerate(("pairs", "others")):
         pair_table(seed, LENGTHS).drop("operator", "split").write_parquet(data / f"{name}.parquet")
     intervention_table([[], *patches("mlp", PLACES)], [None] * 17).write_parquet(data / "places_interventions.parquet")

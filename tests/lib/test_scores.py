@@ -13,7 +13,7 @@ from stages.lib.heuristics.members import members
 from stages.lib.heuristics.names import parse
 from stages.lib.heuristics.scores import descending, scores, sets, strengths
 from stages.lib.sql.database import Database, connect
-from stages.lib.store import LayerStore
+from stages.lib.store.layered import LayerStore
 
 
 def brute(values: np.ndarray, satisfied: np.ndarray) -> np.ndarray:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stages.lib import store
 from stages.lib.sql.database import MEASURES, Database, QueryError, connect
 from stages.lib.sql.lazy.group_by import summed
+from stages.lib.store import layered
 
 NEURONS, SIDE, CHUNK = 20, 12, (8, 5, 12)
 BLOCKS = 3  # of rows, ceil(12 / 5)
@@ -24,16 +24,16 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     for subject in ("a", "b"):
         for operator in ("add", "divide"):
-            with store.writing(folder / subject / "store/activations" / f"{operator}.h5") as file:
+            with layered.writing(folder / subject / "store/activations" / f"{operator}.h5") as file:
                 axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
                 attributes = {"subject": subject, "operator": operator}
                 result = rng.integers(-1, 9, (SIDE, SIDE))
-                writer = store.LayerWriter(file, [0, 2], axes, "float16", CHUNK, attributes, columns={"result": result})
+                writer = layered.LayerWriter(file, [0, 2], axes, "float16", CHUNK, attributes, columns={"result": result})
                 for layer in (0, 2):
                     for first in range(0, SIDE, 5):
                         writer.write(layer, first, rng.normal(size=(NEURONS, min(5, SIDE - first), SIDE)))
-        with store.writing(folder / subject / "store/value_logits.h5") as file:
-            writer = store.LayerWriter(file, [0, 2], {"neuron": NEURONS, "number": 30}, "float32", (4, 30), {"subject": subject})
+        with layered.writing(folder / subject / "store/value_logits.h5") as file:
+            writer = layered.LayerWriter(file, [0, 2], {"neuron": NEURONS, "number": 30}, "float32", (4, 30), {"subject": subject})
             for layer in (0, 2):
                 writer.write(layer, 0, rng.normal(size=(NEURONS, 30)))
     rows = [("a", "add", 0, 3, 1), ("a", "add", 2, 3, 2), ("a", "divide", 0, 19, 3), ("b", "add", 2, 8, 11), ("b", "add", 2, 9, 12)]
@@ -296,8 +296,10 @@ def test_a_query_cannot_reach_files(database: Database, function: str):
 
 def test_a_damaged_store_is_named_by_the_query_that_meets_it(tmp_path: Path):
     path = tmp_path / "s/store/activations/add.h5"
-    with store.writing(path) as file:
-        writer = store.LayerWriter(file, [0], {"neuron": 4, "op1": 8, "op2": 8}, "float32", (4, 8, 8), {"subject": "s", "operator": "add"})
+    with layered.writing(path) as file:
+        writer = layered.LayerWriter(
+            file, [0], {"neuron": 4, "op1": 8, "op2": 8}, "float32", (4, 8, 8), {"subject": "s", "operator": "add"}
+        )
         writer.write(0, 0, np.ones((4, 8, 8)))
     content = bytearray(path.read_bytes())
     place = content.rindex(np.ones(64, np.float32).tobytes())

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib import store
+from stages.lib.store import layered
 
 
 def write(path: Path, values: np.ndarray, block: int = 5, dtype: str = "float32", chunk: tuple[int, ...] = (3, 5, 9)) -> None:
     """A store of one layer from values (neurons, rows, columns)."""
     axes = dict(zip(("neuron", "op1", "op2"), values.shape, strict=True))
-    with store.writing(path) as file:
+    with layered.writing(path) as file:
         results = np.arange(values.shape[1] * values.shape[2]).reshape(values.shape[1:]) - 1
-        writer = store.LayerWriter(file, [2], axes, dtype, chunk, {"subject": "s"}, columns={"result": results})
+        writer = layered.LayerWriter(file, [2], axes, dtype, chunk, {"subject": "s"}, columns={"result": results})
         for first in range(0, values.shape[1], block):
             writer.write(2, first, values[:, first : first + block])
 
@@ -27,7 +27,7 @@ def test_what_is_written_is_read(tmp_path_factory, neurons: int, rows: int, colu
     values = np.random.default_rng(0).normal(size=(neurons, rows, columns)).astype(np.float32)
     path = tmp_path_factory.mktemp("store") / "add.h5"
     write(path, values)
-    opened = store.LayerStore(path)
+    opened = layered.LayerStore(path)
     a = data.draw(st.integers(0, neurons - 1))
     b = data.draw(st.integers(0, rows - 1))
     np.testing.assert_array_equal(opened.read(2, slice(a, None), slice(b, None)), values[a:, b:])
@@ -47,7 +47,7 @@ def test_equal_content_is_equal_bytes(tmp_path: Path):
 def test_a_value_that_does_not_fit_is_an_error_and_leaves_no_file(tmp_path: Path, value: float):
     values = np.zeros((4, 10, 9))
     values[1, 7, 3] = value
-    with pytest.raises(store.StoreError, match=r"layer 2.*float16.*dump\.store_dtype: float32"):
+    with pytest.raises(layered.StoreError, match=r"layer 2.*float16.*dump\.store_dtype: float32"):
         write(tmp_path / "add.h5", values, dtype="float16")
     assert list(tmp_path.iterdir()) == []
 
@@ -60,9 +60,9 @@ def test_a_flipped_byte_is_an_error_that_names_file_and_dataset(tmp_path: Path):
     damaged = bytearray(path.read_bytes())
     damaged[chunk.byte_offset + 17] ^= 1
     path.write_bytes(damaged)
-    opened = store.LayerStore(path)
+    opened = layered.LayerStore(path)
     opened.read(2, slice(0, 3), slice(0, 5))  # another chunk, still whole
-    with pytest.raises(store.StoreError, match=r"add\.h5.*dataset layers/2"):
+    with pytest.raises(layered.StoreError, match=r"add\.h5.*dataset layers/2"):
         opened.read(2, slice(3, 6), slice(5, 10))
 
 
@@ -71,13 +71,13 @@ def test_a_file_that_is_not_whole_is_an_error(tmp_path: Path, damage):
     path = tmp_path / "add.h5"
     write(path, np.zeros((6, 10, 9)))
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(store.StoreError, match=r"add\.h5"):
-        store.LayerStore(path).read(2, slice(0, 6), slice(0, 10))
+    with pytest.raises(layered.StoreError, match=r"add\.h5"):
+        layered.LayerStore(path).read(2, slice(0, 6), slice(0, 10))
 
 
 def test_whole_arrays_come_back(tmp_path: Path):
     arrays = {"neurons": np.arange(24.0).reshape(2, 3, 4), "heads": np.ones((2, 2))}
-    store.write_array(tmp_path / "means.h5", arrays, {"subject": "s"})
-    np.testing.assert_array_equal(store.read_array(tmp_path / "means.h5", "neurons"), arrays["neurons"])
-    with pytest.raises(store.StoreError, match="dataset other"):
-        store.read_array(tmp_path / "means.h5", "other")
+    layered.write_array(tmp_path / "means.h5", arrays, {"subject": "s"})
+    np.testing.assert_array_equal(layered.read_array(tmp_path / "means.h5", "neurons"), arrays["neurons"])
+    with pytest.raises(layered.StoreError, match="dataset other"):
+        layered.read_array(tmp_path / "means.h5", "other")

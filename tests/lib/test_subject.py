@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 import yaml
 
-from stages.lib import store
+from stages.lib.store import layered
 from stages.lib.subject import Subject
 from tests.micro import alone
 
@@ -20,10 +20,10 @@ def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
     monkeypatch.chdir(tmp_path)
     made = Subject.named("s")
     for operator in ("subtract", "add"):
-        with store.writing(made.path(f"store/activations/{operator}.h5")) as file:
-            store.LayerWriter(file, [0], AXES, "float16", (1, 3, 3), {"operator": operator})
-    with store.writing(made.path("store/value_logits.h5")) as file:
-        store.LayerWriter(file, [0], {"neuron": 2, "number": 7}, "float32", (2, 7), {})
+        with layered.writing(made.path(f"store/activations/{operator}.h5")) as file:
+            layered.LayerWriter(file, [0], AXES, "float16", (1, 3, 3), {"operator": operator})
+    with layered.writing(made.path("store/value_logits.h5")) as file:
+        layered.LayerWriter(file, [0], {"neuron": 2, "number": 7}, "float32", (2, 7), {})
     pl.DataFrame({"pair": [0, 1, 2], "operator": "add"}).write_parquet(made.path("circuit/pairs.parquet"), mkdir=True)
     return made
 

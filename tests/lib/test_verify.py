@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 from dvc.repo import Repo
+from dvc.schema import COMPILED_LOCKFILE_SCHEMA
 
-from stages.lib.console.locks import LockError
+from stages.lib.console.locks import LockError, cut
 from stages.lib.console.verify import verify
 from tests.conftest import MAKE, run_in
+from tests.micro import ROOT
 
 
 @pytest.fixture
@@ -111,6 +113,35 @@ def test_a_lock_that_was_cut_is_seen(project: Path):
         )
     run_in(project, "git", "checkout", "--", "stages/store/dvc.lock")
     assert verify(project)[1]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_wherever_a_lock_is_cut_it_is_seen_or_says_nothing_wrong(tmp_path: Path, committed: bool):
+    """Of four stages, one of several outputs: DVC accepts what is not seen, and it has every sum that it had, or in a lock that Git does
+    not know, that of every stage it still lists."""
+    lock = tmp_path / "stages/store/dvc.lock"
+    shipped = yaml.load((ROOT / "stages/store/dvc.lock").read_text(), yaml.CSafeLoader)["stages"]
+    four = {name: shipped[name] for name in ("accuracy@abacus", "prompts@abacus", "architecture@abacus", "dump@abacus")}
+    whole = yaml.safe_dump({"schema": "2.0", "stages": four}, sort_keys=False)
+    lock.parent.mkdir(parents=True)
+    lock.write_text(whole)
+    run_in(tmp_path, "git", "init", "-q")
+    run_in(tmp_path, "git", "add", *(["-A"] if committed else []))
+    run_in(tmp_path, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "-", "--allow-empty")
+    rolls, ends = random.Random(0), [place for place, letter in enumerate(whole) if letter == "\n"]
+    unseen = 0
+    for place in {*rolls.sample(range(len(whole)), 60), *(end + rolls.randrange(-8, 2) for end in ends)}:
+        lock.write_text(whole[:place])
+        if not list(cut(tmp_path)):
+            unseen += 1
+            left = COMPILED_LOCKFILE_SCHEMA(yaml.load(whole[:place], yaml.CSafeLoader))["stages"]
+            assert not committed or left.keys() == four.keys()
+            sums = [[{name: out.get(name) for name in ("path", "md5", "size")} for out in entry["outs"]] for entry in left.values()]
+            assert sums[:-1] == [[{n: out[n] for n in ("path", "md5", "size")} for out in four[name]["outs"]] for name in left][:-1]
+            assert all(out["size"] for out in sums[-1])
+    lock.write_text(whole)
+    assert not list(cut(tmp_path))
+    assert unseen < 20
 
 
 def test_a_lock_that_was_cut_is_put_back_before_anything_is_made_or_pushed(project: Path, tmp_path: Path):

@@ -13,7 +13,7 @@ import yaml
 from selenium.webdriver.common.keys import Keys
 
 from stages.lib.drawing import drawing
-from stages.lib.store import LayerStore, widen
+from stages.lib.store.layered import LayerStore, widen
 from stages.report.page.contents import contents
 from tests.conftest import run_in
 from tests.report.browsing import Reader, compare, needs_chromium, project, table, tells

@@ -138,7 +138,7 @@ def test_all_others_knocked_out_break_nothing(grown: Grown):
 
 def test_value_vectors_of_result_heuristics_name_their_results(grown: Grown):
     numbers = np.arange(39)
-    logits = value_logits.value_logits(grown.loaded, [int(n) + 3 for n in numbers])[1]
+    logits = list(value_logits.value_logits(grown.loaded, [int(n) + 3 for n in numbers]))[1]
     named = grown.truth.filter(pl.col("heuristic").str.starts_with("result"), pl.col("grade") != "mixture", operator="add")
     for neuron, name in named.select("neuron", "heuristic").rows():
         satisfied = np.isin(numbers, grown.cells.filter(grown.satisfied([name])[:, 0])["result"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from stages.lib import dictionary
 from stages.lib.console.output import UNLIMITED, Look, show
 from stages.lib.console.under_way import under_way
+from stages.lib.core.files import place
 from stages.lib.sql.database import ERRORS, Database, QueryError, connect
 
 WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
@@ -40,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     for name, meaning in MEANINGS.items():
         style.add_argument(f"--{name}", action="store_const", const=name, dest="style", help=meaning)
     result.set_defaults(style="table")
-    result.add_argument("--data", type=Path, default=Path("data"), help="folder with the tables (default: data)")
+    result.add_argument("--data", default="data", help="folder with the tables (default: data), or one such as s3://bucket/data")
     result.add_argument("--rows", type=_rows, default=40, help="rows a printed table shows at most (default: 40)")
     result.add_argument(
         "--heal", action="store_true", help="of verify: takes damaged copies away, for `dvc repro` or `dvc pull` to bring true ones"
@@ -75,16 +76,15 @@ def run(options: argparse.Namespace) -> None:
     """Does what is asked. Raises one of ERRORS, or OSError."""
     if options.query == "verify":
         return _verify(options.heal)
-    if not options.data.is_dir():
-        raise QueryError(f"there is no folder {options.data} in {Path.cwd()}. {WAY_OUT}")
-    database = connect(options.data)
+    data = _folder(options.data)
+    database = connect(data)
     look = Look(options.style, options.rows)
     if options.query == "made":
         from stages.lib.console.made import made  # only here: it reads params.yaml
 
-        print("\n".join(made(database, options.data)))
+        print("\n".join(made(database, data)))
     elif not database.tables():
-        raise QueryError(f"there is no table in {options.data.absolute()}. {WAY_OUT}")
+        raise QueryError(f"there is no table in {data.absolute()}. {WAY_OUT}")
     elif options.query == "tables":
         print_tables(database)
     elif options.query == "shell":
@@ -93,9 +93,19 @@ def run(options: argparse.Namespace) -> None:
         shell.run(database, look)
     else:
         query = _text(options.query)
-        for line in under_way(query, options.data):
+        for line in under_way(query, data):
             print(f"bag: {line}", file=sys.stderr)
         show(database, query, parameters(options.parameter), look)
+
+
+def _folder(text: str) -> Path:
+    try:
+        folder = place(text)
+        if folder.is_dir():
+            return folder
+    except Exception as error:  # of storage there are many kinds, each with errors of its own
+        raise QueryError(f"{text} cannot be reached: {type(error).__name__}: {error}") from None
+    raise QueryError(f"there is no folder {text}{'' if '://' in text else f' in {Path.cwd()}'}. {WAY_OUT}")
 
 
 def _verify(heal: bool) -> None:

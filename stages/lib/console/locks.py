@@ -67,27 +67,36 @@ def cut(root: Path) -> Iterator[Cut]:
     for file in (root / "dvc.lock", *sorted((root / "stages").glob("*/dvc.lock"))):
         name = str(file.relative_to(root))
         shown = subprocess.run(["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, text=True, check=False)
-        known = _whole(shown.stdout) if shown.returncode == 0 else set()
+        is_known = shown.returncode == 0
+        known = _outputs(shown.stdout) if is_known else {}
         try:
-            here = _whole(file.read_text()) if file.exists() else set()
+            here = _outputs(file.read_text()) if file.exists() else {}
         except (yaml.YAMLError, TypeError, KeyError, AttributeError, UnicodeDecodeError):
-            yield Cut(name, "cannot be read: it was cut while it was written", shown.returncode == 0)
+            yield Cut(name, "cannot be read: it was cut while it was written", is_known)
             continue
-        if lost := sorted(known - here):
+        last = next(reversed(here), "")
+        half = last if last and here[last] < max(1, known.get(last, 1)) else None
+        if lost := sorted({stage for stage in known if stage not in here or stage == half}):
             some = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")
             yield Cut(name, f"lacks {len(lost)} of the {len(known)} stages that Git knows it with ({some}): it was cut", known=True)
+        elif half:
+            yield Cut(name, f"ends in the midst of {half}: it was cut", is_known)
 
 
-def _whole(lock: str) -> set[str]:
-    """The stages of which a lock has the sums of all outputs. A cut leaves the last one incomplete at most, so only that is parsed:
-    together, locks have tens of thousands of lines."""
+def _outputs(lock: str) -> dict[str, int]:
+    """Of how many outputs a lock has the sums, by stage; 0 of one that is half-written. That can only be the last one, so only that is
+    parsed, and all others count as 1: together, locks have tens of thousands of lines."""
     starts = list(STAGE.finditer(lock))
+    counts = {start[1]: 1 for start in starts}
     try:
         last = _stages("stages:\n" + lock[starts[-1].start() :] if starts else lock)
     except yaml.YAMLError:  # it may refer to something in front of it
         last = _stages(lock)
-    names = {start[1] for start in starts}
-    return names - {name for name, entry in last.items() if not (entry.get("outs") and all("md5" in out for out in entry["outs"]))}
+    for name, entry in list(last.items())[-1:]:
+        outs = (entry or {}).get("outs") or []
+        whole = lock.endswith("\n") and all("md5" in out and "size" in out for out in outs)
+        counts[name] = len(outs) if whole else 0
+    return counts
 
 
 def _stages(text: str) -> dict[str, Any]:

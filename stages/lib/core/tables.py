@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import polars as pl
 
-from stages.lib.core.files import replacing
+from stages.lib.core.files import pieces, place, replacing
 
 SEAL = struct.Struct("<8sII")  # MARK, the CRC-32 of the data in front of it, and that of all behind it, which starts from the former
 MARK = b"\0CRC-32\0"
@@ -35,14 +35,14 @@ def write_table(frame: pl.DataFrame, path: Path, shared: bool = False) -> None:
 
 def read_table(path: str | Path, columns: list[str] | None = None) -> pl.DataFrame:
     """A table, or some columns of it. Raises TableError where its file is damaged."""
-    check([Path(path)])
-    return pl.read_parquet(path, columns=columns)
+    check([place(path)])
+    return pl.read_parquet(pieces(place(path)), columns=columns)
 
 
 def seal(path: Path) -> None:
     """Puts its seal into a Parquet file."""
     with path.open("rb+") as file:
-        place = _footer(file)
+        place = _footer(file, path)
         of_data = _checksum(file, place)
         footer = file.read()
         file.seek(place)
@@ -56,7 +56,7 @@ def check(files: Iterable[Path], data: bool = True) -> None:
     """
     for path in files:
         with path.open("rb") as file:
-            place = max(0, _footer(file) - SEAL.size)
+            place = max(0, _footer(file, path) - SEAL.size)
             file.seek(place)
             (mark, of_data, of_footer), footer = SEAL.unpack(file.read(SEAL.size)), file.read()
             if mark != MARK:
@@ -72,14 +72,14 @@ def damaged(path: Path) -> TableError:
     return TableError(f"{path} is damaged: its bytes are not those that were written; `bag verify --heal` removes it and DVC's copy of it")
 
 
-def _footer(file: BinaryIO) -> int:
+def _footer(file: BinaryIO, path: Path) -> int:
     """Where the footer starts. Raises TableError where there is none."""
     size = file.seek(0, 2)
     file.seek(max(0, size - END.size))
     found = file.read()
     length, magic = END.unpack(found) if len(found) == END.size else (0, b"")
     if magic != PARQUET or not 0 < length <= size - END.size:
-        raise damaged(Path(file.name))
+        raise damaged(path)
     return size - END.size - length
 
 

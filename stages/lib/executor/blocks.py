@@ -7,7 +7,7 @@ from functools import cache
 import polars as pl
 
 from stages.lib.executor.interventions import ALL, EARLIER, Intervention, InterventionError, Patch, is_place
-from stages.lib.executor.pairs import PromptPairs
+from stages.lib.executor.pairs import PromptPairs, by_length
 from stages.lib.model.checkpoint import Checkpoint
 
 FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects take, whatever is run
@@ -45,6 +45,14 @@ class PassSizes:
         per_layer = a.neurons + 3 * a.heads * a.head_width + a.width
         per_pair = 2 * longest * len(a.layers) * per_layer * self.checkpoint.model.dtype.itemsize
         return max(1, min(self.rows() // longest, self._half() // per_pair))
+
+    def groups(self, table: pl.DataFrame) -> list[PromptPairs]:
+        """A table's pairs, in groups of one length that fit into a pass and into memory."""
+        return by_length(table, self.pairs(table))
+
+    def plan(self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30) -> list[Block]:
+        """The blocks of work, of at most about so many runs, or as many as fit into memory (see `plan`)."""
+        return plan(table, interventions, self.groups, min(most, self.results()), len(self.checkpoint.architecture.layers) - 1)
 
     def _half(self) -> int:
         return max(0, self.memory - FIXED) // 2

@@ -40,7 +40,8 @@ def check(executor: Executor, blocks: Sequence[Block]) -> None:
 
 def _same(executor: Executor, values: Values, one: Intervention) -> torch.Tensor:
     """The logits (prompts, vocabulary) of one intervention, the same by either way."""
-    fast, plain = executor.logits(values, one), naive.logits(values, one)
+    plain = naive.logits(values, one)
+    fast = executor.logits(values, one).to(plain.device)
     allowed = max(1e-4, 8 * torch.finfo(plain.dtype).eps) * plain.abs().max()
     difference = (fast - plain).abs().max()
     if not difference <= allowed and not _only_rounding(executor, values, one):

@@ -12,13 +12,13 @@ import numpy as np
 import polars as pl
 import torch
 
-from stages.lib.executor.blocks import Block, PassSizes, plan
+from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.clean import Calls, Resumed, record_calls
 from stages.lib.executor.interventions import Intervention, Patch
 from stages.lib.executor.measuring import Measured, measure
 from stages.lib.executor.memory import keep_freed
 from stages.lib.executor.norms import quick_norms, quicker
-from stages.lib.executor.pairs import PromptPairs, by_length
+from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.prefix import attending, shares_prefix
 from stages.lib.executor.rank_one import Moved, adds_value_vectors, entrances
 from stages.lib.executor.values import KINDS, LINEAR, Values, linear
@@ -44,12 +44,7 @@ class Executor:
 
     def plan(self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30) -> list[Block]:
         """The blocks of work, of at most about so many runs, or as many as fit into memory (see blocks.plan)."""
-        results = min(most, self.sizes.results())
-        return plan(table, interventions, self.groups, results, len(self.checkpoint.architecture.layers) - 1)
-
-    def groups(self, table: pl.DataFrame) -> list[PromptPairs]:
-        """A table's pairs, in groups of one length that fit into a pass and into memory."""
-        return by_length(table, self.sizes.pairs(table))
+        return self.sizes.plan(table, interventions, most)
 
     @torch.no_grad()
     def run(self, block: Block) -> Iterator[tuple[Sequence[Intervention], Measured]]:
@@ -94,11 +89,11 @@ class Executor:
             if stream is None:
                 return values.clean.logits[None], owner + 1
             if isinstance(stream, Moved) and (entrance := self.entrances[-1]):
-                logits = entrance.outputs(stream, entrance.linear(stream.base))
+                logits = entrance.outputs(stream)
             else:
                 stream = stream.stream() if isinstance(stream, Moved) else stream
                 logits = a.unembedding(a.final_norm(stream[:, :, -1]))
-        return (logits, owner) if owner.min() >= 0 else (torch.cat([values.clean.logits[None], logits]), owner + 1)
+        return (logits, owner) if owner.min() >= 0 else (torch.cat([values.clean.logits[None].to(logits), logits]), owner + 1)
 
     def _descend(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[torch.Tensor | Moved | None, np.ndarray]:
         """The stream behind the last layer (copies, prompts, positions, width), and which copy is each intervention's, -1 for clean."""
@@ -155,7 +150,7 @@ class Executor:
         copies, prompts, positions, _ = entered.shape
         with ExitStack() as changing:
             if isinstance(stream, Moved) and not listed and (entrance := self.entrances[layer]):
-                outputs = entrance.outputs(stream, entrance.linear(stream.base))
+                outputs = entrance.outputs(stream)
                 changing.enter_context(entrance.replaced(outputs.flatten(0, 1)[:, None]))
             if residual := [(copy, patch) for copy, patch in listed if patch.component == "residual"]:
                 entered = entered.clone()

@@ -32,6 +32,7 @@ def _quick(norm: Any, width: int) -> Forward:
     scaled = (gain(norm, width) * (1 + small) ** 0.5).to(norm.weight.dtype)  # the gain was measured on a mean square of 1
 
     def forward(x: torch.Tensor) -> torch.Tensor:
+        x = x.to(scaled.device)  # what would have moved it stands in the forward that this one replaces
         scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(width).add_(small).rsqrt_()
         return (x * scale).mul_(scaled)
 

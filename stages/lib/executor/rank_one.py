@@ -8,7 +8,7 @@ the first projections of the next layer and, behind the last layer, the unembedd
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -30,6 +30,9 @@ class Moved:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def to(self, device: torch.device) -> "Moved":
+        return Moved(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     def stream(self) -> torch.Tensor:
         """(copies, prompts, 1, width)."""
@@ -54,9 +57,10 @@ class Entrance:
         scaled = self._centred(x) * self.gain
         return torch.cat([scaled @ (m.weight.T if isinstance(m, nn.Linear) else m.weight) for m in self.maps], -1)
 
-    def outputs(self, moved: Moved, base: torch.Tensor) -> torch.Tensor:
-        """What the maps put out for moved streams: (copies, prompts, outputs); base: L(moved.base)."""
-        out = torch.addcmul(base[None], moved.steps[:, :, None], self.linear(moved.directions)[:, None])
+    def outputs(self, moved: Moved) -> torch.Tensor:
+        """What the maps put out for moved streams: (copies, prompts, outputs)."""
+        moved = moved.to(self.gain.device)
+        out = torch.addcmul(self.linear(moved.base)[None], moved.steps[:, :, None], self.linear(moved.directions)[:, None])
         out *= self._inverse_scale(moved)[:, :, None]
         return out.add_(self.bias) if bool(self.bias.any()) else out
 
@@ -108,7 +112,7 @@ def _entrance(checkpoint: Checkpoint, layer: DecoderLayer) -> Entrance | None:
     finally:
         for handle in handles:
             handle.remove()
-    norms = [(m, out) for m, x, out in calls if not isinstance(m, LINEAR) and x.data_ptr() == entering[0].data_ptr()]
+    norms = [(m, out) for m, x, out in calls if not isinstance(m, LINEAR) and _same(x, entering[0])]
     if not norms:
         return None
     norm, output = norms[0]
@@ -116,6 +120,11 @@ def _entrance(checkpoint: Checkpoint, layer: DecoderLayer) -> Entrance | None:
     if not readers or not all(isinstance(m, LINEAR) for m in readers):
         return None
     return Entrance(norm, readers, checkpoint.architecture.width)
+
+
+def _same(x: torch.Tensor, entering: torch.Tensor) -> bool:
+    """Whether a part of the layer is given what enters it: by value, since it may have come from another device."""
+    return x.shape == entering.shape and torch.equal(x, entering.to(x.device))
 
 
 def _holds(entrance: Entrance, width: int) -> bool:
@@ -126,7 +135,7 @@ def _holds(entrance: Entrance, width: int) -> bool:
     moved = Moved(base, steps, directions)
     normed = entrance.norm(moved.stream()[:, :, 0])
     plain = torch.cat([m(normed) for m in entrance.maps], -1)
-    difference = (entrance.outputs(moved, entrance.linear(base)) - plain).abs().max()
+    difference = (entrance.outputs(moved) - plain).abs().max()
     return bool(difference <= 64 * torch.finfo(weight.dtype).eps * plain.abs().max())
 
 

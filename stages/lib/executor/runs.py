@@ -23,22 +23,24 @@ Table runs: what a subject says under interventions, one row per intervention an
 
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from stages.lib import model, store
+from stages.lib import model
 from stages.lib.core import machine
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table
 from stages.lib.digest import digest
 from stages.lib.executor import canary, interventions, pairs
-from stages.lib.executor.blocks import Block
+from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.measuring import Measured
 from stages.lib.model import checkpoint
 from stages.lib.settings import Runs
+from stages.lib.store import layered
 from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
 from stages.lib.units.queue import Unit
@@ -52,7 +54,10 @@ SCHEMA = {
 
 
 class RunsWork:
-    """A table of interventions on one subject. bundles: the blocks of each unit; parts: what is written of them."""
+    """A table of interventions on one subject; who does none of it loads no weights.
+
+    bundles: the blocks of each unit; parts: what is written of them.
+    """
 
     counts, few = "run", 50_000
 
@@ -61,16 +66,13 @@ class RunsWork:
         chapter, self.experiment = table_of.split("/")
         inputs = [self.subject.path(f"{chapter}/{self.experiment}_interventions.parquet"), self.subject.path(f"{pairs_table}.parquet")]
         table, prompts = map(read_table, inputs)
-        means = None
-        if "mean" in table["replacement"]:
-            inputs.append(self.subject.path("store/means.h5"))
-            means = {kind: store.read_array(inputs[-1], kind).mean(0) for kind in ("neurons", "heads", "residual")}  # pooled over operators
-        loaded = checkpoint.of(self.subject.settings, threads=1)
-        wanted = interventions.read(table, loaded.architecture, pairs.roles(prompts))
-        self.executor = Executor(loaded, means, settings.rows_per_pass, settings.memory_mib << 20)
-        blocks = self.executor.plan(prompts, wanted, settings.runs_per_part)
-        canary.check(self.executor, blocks)
-        self.bundles = bundled(blocks, settings.runs_per_part)
+        self.means = self.subject.path("store/means.h5") if "mean" in table["replacement"] else None
+        inputs += [self.means] if self.means else []
+        outline = checkpoint.outline(self.subject.settings)
+        wanted = interventions.read(table, outline.architecture, pairs.roles(prompts))
+        self.sizes = PassSizes(outline, settings.rows_per_pass, settings.memory_mib << 20)
+        self.blocks = self.sizes.plan(prompts, wanted, settings.runs_per_part)
+        self.bundles = bundled(self.blocks, settings.runs_per_part)
         self.units = [
             Unit(
                 f"interventions from {first.interventions[0].number} on", sum(block.runs for block in bundle), first.pairs.number.tobytes()
@@ -83,8 +85,18 @@ class RunsWork:
             machine.device(),
         )  # fmt: skip
         self.parts = Parts(self.subject.path(f"{chapter}/runs/{self.experiment}.parquet"), key)
-        self.parts.admit(checkpoint.canary(loaded))
         self.title = f"{self.experiment} {name}"
+
+    @cached_property
+    def executor(self) -> Executor:
+        """The loaded model, once a few of its interventions were held against the plain way."""
+        loaded = checkpoint.of(self.subject.settings, threads=1)
+        self.parts.admit(checkpoint.canary(loaded))
+        kinds = ("neurons", "heads", "residual")
+        means = {kind: layered.read_array(self.means, kind).mean(0) for kind in kinds} if self.means else None  # pooled over operators
+        executor = Executor(loaded, means, self.sizes.most_rows, self.sizes.memory)
+        canary.check(executor, self.blocks)
+        return executor
 
     def missing(self) -> list[int]:
         return self.parts.missing(len(self.units))

@@ -69,7 +69,7 @@ class Values:
         if patch.replacement == "counterfactual":
             values = self._of(self.counterfactual, kind, patch.layer)
             if patch.position != ALL:
-                return values[self.prompts, self.others[patch.position]]
+                return values[_at(values, self.prompts, self.others[patch.position])]
             if values.shape != clean.shape:
                 raise InterventionError("a counterfactual of another length cannot replace all positions; name a role")
             return values
@@ -78,27 +78,29 @@ class Values:
             return zero.expand(clean.shape if patch.position == ALL else (len(clean), *clean.shape[2:]))
         if kind not in self.means or self.means[kind].shape[1] != clean.shape[1]:
             raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; replace by zero or counterfactual")
-        means = self.means[kind][patch.layer]
-        return means.expand(clean.shape) if patch.position == ALL else means[self.positions[patch.position]]
+        means = self.means[kind][patch.layer].to(clean.device)
+        return means.expand(clean.shape) if patch.position == ALL else means[_at(means, self.positions[patch.position])]
 
     def write(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:
         """Carries out patches, each on one copy, in x: (copies, prompts, positions, units, …), in place."""
         if single := self._single(patches):
             copies, units, first = single
             at = self.positions[first.position] - start
-            x[copies[:, None], self.prompts[None], at[None], units[:, None]] = self.new(first)[:, units].transpose(0, 1)
+            new = self.new(first)
+            put_in = new[:, _at(new, units)[0]].transpose(0, 1).to(x.device)
+            x[_at(x, copies[:, None], self.prompts[None], at[None], units[:, None])] = put_in
             return
         for copy, patch in patches:
-            new, chosen = self.new(patch), self._chosen(patch)
+            new, chosen = self.new(patch).to(x.device), self._chosen(patch, x)
             if patch.position == ALL:
                 part: slice | torch.Tensor = slice(None) if chosen is None else chosen
                 x[copy][:, :, part] = new[:, :, part]
                 continue
-            at = self.positions[patch.position] - start
+            prompts, at = _at(x, self.prompts, self.positions[patch.position] - start)
             if chosen is None:
-                x[copy, self.prompts, at] = new
+                x[copy, prompts, at] = new
             else:
-                x[copy, self.prompts[:, None], at[:, None], chosen[None]] = new[:, chosen]
+                x[copy, prompts[:, None], at[:, None], chosen[None]] = new[:, chosen]
 
     def moved(self, patches: list[tuple[int, Patch]]) -> Moved | None:
         """The streams behind the layer at the one patched position, where in every copy one neuron (coordinate) is patched; else None."""
@@ -106,10 +108,11 @@ class Values:
         if not single or KINDS[single[2].component] not in LINEAR:
             return None
         _, units, first = single
-        at = self.positions[first.position]
-        clean = self._of(self.clean, KINDS[first.component], first.layer)[self.prompts, at]
+        at = self.prompts, self.positions[first.position]
+        whole, stream = self._of(self.clean, KINDS[first.component], first.layer), self.clean.streams[first.layer + 1]
+        clean, (units,) = whole[_at(whole, *at)], _at(whole, units)
         steps = (self.new(first)[:, units] - clean[:, units]).T  # (copies, prompts)
-        return Moved(self.clean.streams[first.layer + 1][self.prompts, at], steps, self._directions(first, units))
+        return Moved(stream[_at(stream, *at)], steps, self._directions(first, units)).to(stream.device)
 
     def added(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:
         """Adds to x, the stream behind the layer, what patches of its neurons or coordinates change there: (copies, prompts, positions,
@@ -118,18 +121,21 @@ class Values:
         Every patch is on a copy that is clean up to this layer; what it changes is (new - clean value) · direction.
         """
         if moved := self.moved(patches):
-            copies = torch.tensor([copy for copy, _ in patches], device=x.device)
-            x[copies[:, None], self.prompts[None], self.positions[patches[0][1].position][None] - start] = moved.stream()[:, :, 0]
+            copies = torch.tensor([copy for copy, _ in patches])[:, None]
+            at = self.positions[patches[0][1].position][None] - start
+            x[_at(x, copies, self.prompts[None], at)] = moved.stream()[:, :, 0].to(x.device)
             return
         for copy, patch in patches:
-            clean, units = self._of(self.clean, KINDS[patch.component], patch.layer), self._chosen(patch)
+            clean = self._of(self.clean, KINDS[patch.component], patch.layer)
+            units = self._chosen(patch, clean)
             chosen: slice | torch.Tensor = slice(None) if units is None else units
             directions = self._directions(patch, chosen)
             if patch.position == ALL:
-                x[copy] += (self.new(patch) - clean)[:, :, chosen] @ directions
+                x[copy] += ((self.new(patch) - clean)[:, :, chosen] @ directions).to(x.device)
             else:
                 at = self.positions[patch.position]
-                x[copy, self.prompts, at - start] += (self.new(patch) - clean[self.prompts, at])[:, chosen] @ directions
+                change = (self.new(patch) - clean[_at(clean, self.prompts, at)])[:, chosen] @ directions
+                x[copy][_at(x, self.prompts, at - start)] += change.to(x.device)
 
     def mask(self, edges: list[tuple[int, Patch]], copies: int, start: int) -> torch.Tensor | None:
         """Added to the attention scores so that no weight falls on cut edges: (rows, heads, queries, keys); None if none is cut."""
@@ -146,7 +152,7 @@ class Values:
                 if edge.key_position == EARLIER
                 else keys[None] == self.positions[str(edge.key_position)][:, None]
             )
-            chosen = self._chosen(edge)
+            chosen = self._chosen(edge, keys)
             heads = torch.arange(self.architecture.heads, device=device) if chosen is None else chosen
             at = (self.prompts[:, None], heads[None], (query - start)[:, None])
             open_[copy][at] &= ~cut[:, None]
@@ -177,6 +183,13 @@ class Values:
         units = torch.from_numpy(np.frombuffer(b"".join(p.units or b"" for _, p in patches), np.int32).astype(np.int64)).to(device)
         return torch.tensor([c for c, _ in patches], device=device), units, first
 
-    def _chosen(self, patch: Patch) -> torch.Tensor | None:
+    @staticmethod
+    def _chosen(patch: Patch, x: torch.Tensor) -> torch.Tensor | None:
+        """The units of a patch, where x is; None for all."""
         units = patch.chosen()
-        return None if units is None else torch.from_numpy(units.astype(np.int64)).to(self.clean.tokens.device)
+        return None if units is None else torch.from_numpy(units.astype(np.int64)).to(x.device)
+
+
+def _at(x: torch.Tensor, *indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Indices where x is: the layers of a model may lie on several devices."""
+    return tuple(index.to(x.device) for index in indices)

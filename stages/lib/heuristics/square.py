@@ -12,7 +12,7 @@ from stages.lib.heuristics.members import listed, members
 from stages.lib.heuristics.names import Heuristic
 from stages.lib.heuristics.scores import Sets, sets
 from stages.lib.sql.database import Database
-from stages.lib.store import LayerStore, widen
+from stages.lib.store.layered import LayerStore, widen
 
 Neuron = tuple[int, np.ndarray, np.ndarray]  # number, activations over the square (op1, op2), value logits (number,)
 

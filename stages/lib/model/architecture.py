@@ -103,7 +103,8 @@ def _call_order(model: PreTrainedModel) -> list[nn.Module]:
     leaves = [m for m in model.modules() if not list(m.children())]
     handles = [m.register_forward_hook(lambda module, *_: order.append(module)) for m in leaves]
     try:
-        model(input_ids=torch.zeros((1, 2), dtype=torch.long, device=model.device), use_cache=False)
+        tokens = torch.zeros((1, 2), dtype=torch.long, device=model.device)
+        model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False)  # without a mask, one is asked of the tokens
     finally:
         for handle in handles:
             handle.remove()
@@ -157,9 +158,19 @@ def check(model: PreTrainedModel, architecture: Architecture) -> None:
     if not torch.isfinite(clean).all():
         raise ArchitectureError("the model's logits are not finite")
     for i, layer in enumerate(architecture.layers):
-        for name, module in (("MLP", layer.mlp_out), ("attention", layer.attention_out)):
-            with patched(module, torch.clone):
+        parts = (
+            ("MLP", layer.mlp_out, architecture.neurons),
+            ("attention", layer.attention_out, architecture.heads * architecture.head_width),
+        )
+        for name, module, width in parts:
+            widths: set[int] = set()
+            with patched(module, lambda x, widths=widths: (widths.add(x.shape[-1]), x.clone())[1]):
                 same = model(input_ids=tokens, use_cache=False).logits
+            if widths - {width}:
+                raise ArchitectureError(
+                    f"layer {i}: the {name}'s output projection is given {min(widths)} values of {width}: a model that is cut through its "
+                    "layers (tensor parallelism) cannot be studied; lay whole layers on the devices instead"
+                )
             with patched(module, torch.zeros_like):
                 zeroed = model(input_ids=tokens, use_cache=False).logits
             if not torch.equal(same, clean):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from stages.lib.core import machine
@@ -49,6 +49,22 @@ def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoin
     found = architecture.find(model)
     architecture.check(model, found)
     return Checkpoint(model, found)
+
+
+def outline(settings: SubjectSettings) -> Checkpoint:
+    """A subject's model without its weights, which no one can run: its parts, their sizes, and so what work there is to do.
+
+    Raises ModelError or ArchitectureError, as far as they show without weights.
+    """
+    if not (folder := Path(settings.source)).is_dir():
+        existing(folder)  # says what is missing
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, settings.dtype), attn_implementation="eager")
+    except Exception as error:
+        raise ModelError(f"{folder} holds no causal language model that can be loaded: {sentence(error)}") from None
+    return Checkpoint(model.eval(), architecture.find(model))
 
 
 @torch.no_grad()

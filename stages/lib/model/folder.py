@@ -5,9 +5,14 @@ from elsewhere, that command makes it. Files are held against it whenever a mode
 """
 
 import hashlib
+import json
 from pathlib import Path
 
+from stages.lib.core.files import replacing
+
 SUMS = "SHA256SUMS"
+LARGE = 1 << 30  # bytes, which take a second to read; every stage, and every worker of it, would
+KEPT = Path(".cache/sha256")
 
 
 class ModelError(SystemExit):
@@ -40,7 +45,21 @@ def sentence(error: Exception) -> str:
 
 
 def sha256(files: list[Path]) -> str:
-    """One digest of the bytes of files, in this order."""
+    """One digest of the bytes of files, in this order. Of large ones it is kept, and taken again once a file's status has changed."""
+    status = [file.stat() for file in files]
+    if sum(one.st_size for one in status) < LARGE:
+        return _read(files)
+    facts = [[str(f.resolve()), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for f, s in zip(files, status, strict=True)]
+    kept = KEPT / hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    if kept.is_file() and len(digest := kept.read_text()) == hashlib.sha256().digest_size * 2:
+        return digest
+    digest = _read(files)
+    with replacing(kept, shared=True) as partial:
+        partial.write_text(digest)
+    return digest
+
+
+def _read(files: list[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:

@@ -6,24 +6,28 @@
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
 
-from stages.lib import store
 from stages.lib.core import tables
+from stages.lib.core.files import place
 from stages.lib.core.words import CHAPTERS
 from stages.lib.sql.lazy.table import SUMS, LayerSums, LayerTable
 from stages.lib.sql.lazy.where import StorePart
+from stages.lib.store import layered, shards
 
 DatabaseError = duckdb.Error
+TABLES = (".parquet", ".h5")
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
 EXPLAIN = re.compile(r"^\s*explain\b\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)
 ANY = ("query_table", "query(")  # in queries that may compute the name of a table
+CATALOG = ("show", "information_schema", "duckdb_", "pg_")  # in queries about tables
 MACROS = Path(__file__).with_name("macros.sql")
 
 
@@ -31,65 +35,72 @@ class QueryError(ValueError):
     """A query that is not one read-only statement."""
 
 
-ERRORS = (QueryError, tables.TableError, store.StoreError, duckdb.Error)  # what a query may raise
+ERRORS = (QueryError, tables.TableError, layered.StoreError, duckdb.Error)  # what a query may raise
 
 
 class Database:
     """A DuckDB connection to tables in files; lazy tables are read from HDF5 as queries ask for them.
 
-    files: table -> the Parquet or HDF5 files it is made of, one per subject or operator. They are opened here, not by the
-    engine, which can neither read nor write any file, whatever a query says, and never sees the name of one. What is damaged is refused
-    to the query that names it, and to no other.
+    files: table -> the Parquet or HDF5 files it is made of, one per subject or operator. They are opened here, when a query first names
+    the table, not by the engine, which can neither read nor write any file, whatever a query says, and never sees the name of one. What
+    is damaged is refused to the query that names it, and to no other.
     """
 
     def __init__(self, files: dict[str, list[Path]], threads: int | None = None):
         self.connection = duckdb.connect(config={"python_enable_replacements": False, **({"threads": threads} if threads else {})})
-        self.files, self.lazy = files, dict[str, LayerTable]()
-        self._unread: dict[str, Exception] = {}  # table -> why it could not be opened
-        self._checked: set[str] = set()  # tables whose files were held against their checksums
-        self._macros: dict[str, str] = {}  # name -> text
-        self._narrowed = 0
-        for name, paths in sorted(files.items()):
-            try:
-                self._register(name, paths)
-            except ERRORS as error:
-                self._unread[name] = error
-            except (OSError, ValueError, pa.ArrowException) as error:
-                self._unread[name] = QueryError(
-                    f"the files of the table {name} cannot be read together, or one of them not at all: {error}"
-                )
-        self._add_macros()
         self.connection.execute("set enable_external_access = false")
         self.connection.execute("set lock_configuration = true")
+        self.files, self.lazy = files, dict[str, LayerTable]()
+        self._opened: set[str] = set()  # tables that the engine knows
+        self._checked: set[str] = set()  # those whose files were held against their checksums
+        statements = self.connection.extract_statements(MACROS.read_text())
+        # Formulas and small tables that queries share.
+        self._macros = {re.findall(r"create macro (\w+)", of.query)[0]: of for of in statements}
+        self._made: set[str] = set()  # macros that the engine knows
+        self._narrowed = 0
 
-    def _register(self, name: str, paths: list[Path]) -> None:
-        if name in MEASURES:
-            self.lazy[name] = LayerTable([_part(path) for path in paths], MEASURES[name])
-            self.connection.register(name, self.lazy[name])
-            self.connection.register(name + SUMS, LayerSums(self.lazy[name]))
-        else:
-            tables.check(_parquet(paths), data=False)  # a reader that trusts a damaged footer may hang
-            self.connection.register(name, _dataset(paths))
+    def _prepare(self, query: str) -> None:
+        """Opens the tables that the query may read, by itself or by a macro, and makes these macros.
 
-    def _add_macros(self) -> None:
-        """Formulas that queries share, and of shared small tables those that can be made of the tables here."""
-        for statement in self.connection.extract_statements(MACROS.read_text()):
-            name = re.findall(r"create macro (\w+)", statement.query)[0]
-            self._macros[name] = statement.query.lower()
-            with suppress(duckdb.CatalogException, duckdb.BinderException):  # a table that it reads, or a column, is not here
-                self.connection.execute(statement)
-
-    def _check(self, query: str) -> None:
-        """Raises TableError (StoreError) where a table that the query may read, by itself or by a macro, is damaged."""
-        text, macros = query.lower(), dict(self._macros)
-        while named := [name for name in macros if name in text]:
-            text += "".join(map(macros.pop, named))
-        for name in self.files.keys() - self._checked:
+        Raises TableError, StoreError or QueryError where one of these tables is damaged.
+        """
+        text, called = query.lower(), set[str]()
+        while new := {name for name in self._macros.keys() - called if name in text}:
+            called |= new
+            text += "".join(self._macros[name].query.lower() for name in new)
+        for name in sorted(self.files.keys() - self._checked):
             if name.lower() in text or any(word in text for word in ANY):
                 tables.check(_parquet(self.files[name]))
-                if name in self._unread:
-                    raise self._unread[name]
+                self._open(name)
                 self._checked.add(name)
+        if any(word in text for word in CATALOG):
+            for name in self.files:
+                with suppress(*ERRORS):
+                    self._open(name)
+        for name in self._macros:  # in the order in which they build on each other
+            if name in called - self._made:
+                with suppress(duckdb.CatalogException, duckdb.BinderException):  # a table that it reads, or a column, is not here
+                    self.connection.execute(self._macros[name])
+                    self._made.add(name)
+
+    def _open(self, name: str) -> None:
+        """Tells the engine of a table. Raises one of ERRORS where its files cannot be opened."""
+        if name in self._opened:
+            return
+        paths = self.files[name]
+        try:
+            if name in MEASURES:
+                self.lazy[name] = LayerTable([_part(one) for one in _stores(paths)], MEASURES[name])
+                self.connection.register(name, self.lazy[name])
+                self.connection.register(name + SUMS, LayerSums(self.lazy[name]))
+            else:
+                tables.check(_parquet(paths), data=False)  # a reader that trusts a damaged footer may hang
+                self.connection.register(name, _dataset(paths))
+        except (*ERRORS, OSError, ValueError, pa.ArrowException) as error:
+            if isinstance(error, ERRORS):
+                raise
+            raise QueryError(f"the files of the table {name} cannot be read together, or one of them not at all: {error}") from None
+        self._opened.add(name)
 
     def sql(self, query: str, **parameters: Any) -> duckdb.DuckDBPyRelation:
         """The relation of one SELECT; its values for `$name` come by keyword. `.pl()` makes it a Polars frame.
@@ -97,7 +108,7 @@ class Database:
         Raises QueryError on any other statement, duckdb.Error on a wrong one, TableError or StoreError where it names what is damaged.
         """
         statement = self._only_statement(query)
-        self._check(query)
+        self._prepare(query)
         unknown = parameters.keys() - statement.named_parameters
         missing = statement.named_parameters - parameters.keys()
         if unknown or missing:
@@ -119,9 +130,8 @@ class Database:
         return sorted(self.files)
 
     def columns(self, table: str) -> dict[str, str]:
-        """A table's columns: name -> type. Raises TableError or StoreError where it could not be opened."""
-        if table in self._unread:
-            raise self._unread[table]
+        """A table's columns: name -> type. Raises one of ERRORS where it cannot be opened."""
+        self._open(table)
         relation = self.connection.sql(f'from "{table}" limit 0')
         return dict(zip(relation.columns, map(str, relation.types), strict=True))
 
@@ -155,9 +165,9 @@ class Database:
 
 
 def connect(data: Path | str = "data", threads: int | None = None) -> Database:
-    """Every table below `data`, the project's or a pulled copy of it."""
-    tables = (path for path in Path(data).rglob("*") if path.suffix in (".parquet", ".h5"))
-    return Database(files_of(tables, Path(data)), threads)
+    """Every table below `data`: the project's, a pulled copy of it, or one in object storage, such as s3://bucket/data."""
+    folder = place(data)
+    return Database(files_of([folder], folder), threads)
 
 
 def subject_files(subject: str | None, tables: list[str], data: Path = Path("data")) -> dict[str, list[Path]]:
@@ -170,23 +180,25 @@ def files_of(paths: Iterable[Path], data: Path = Path("data")) -> dict[str, list
     """The files of each table among paths below `data`; of folders, all that is in them.
 
     A table is what stands behind its chapter: data/<subject>/<chapter>/<table>.parquet, or, where it is about no subject or about
-    several, data/<chapter>/<table>.parquet. It may be a folder of files, such as activations/<operator>.h5.
+    several, data/<chapter>/<table>.parquet. It may be a folder of files, such as activations/<operator>.h5, or of shards.
     """
     found: dict[str, list[Path]] = {}
-    for file in sorted({file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])}):
-        if name := _table(file.relative_to(data)):
-            found.setdefault(name, []).append(file)
+    files = {PurePath(file.as_posix()): file for path in paths for file in ([path] if path.suffix in TABLES else path.rglob("*"))}
+    for name, file in sorted(files.items()):
+        if name.suffix in TABLES and (table := _table(name.relative_to(data.as_posix()))):
+            found.setdefault(table, []).append(file)
     return found
 
 
-def _table(path: Path) -> str | None:
+def _table(path: PurePath) -> str | None:
     """The table that a file below data/ is (part of), None if it is of none; the log of a training lies beside the weights."""
     if path.match("models/*/training_log.parquet"):
         return path.stem
     for chapter, behind in zip(path.parts[:2], path.parts[1:3], strict=False):
         if chapter in CHAPTERS:
             name = Path(behind).stem
-            return name if path.suffix == (".h5" if name in MEASURES else ".parquet") else None
+            stored = path.suffix == ".h5" or path.name == shards.MANIFEST
+            return name if (stored if name in MEASURES else path.suffix == ".parquet") else None
     return None
 
 
@@ -196,11 +208,19 @@ def _parquet(paths: list[Path]) -> list[Path]:
 
 def _dataset(paths: list[Path]) -> ds.Dataset:
     """Files of one table, whose columns are put together by name."""
-    names = [str(path.absolute()) for path in paths]
-    schema = pa.unify_schemas([pq.read_schema(name) for name in names], promote_options="permissive")
-    return ds.dataset(names, schema=schema, format="parquet")
+    storage, names = None, [path.absolute().as_posix() for path in paths]
+    if not isinstance(paths[0], Path):
+        storage, names = FileSystem.from_uri(str(paths[0]))[0], [path.path for path in paths]
+    schema = pa.unify_schemas([pq.read_schema(name, filesystem=storage) for name in names], promote_options="permissive")
+    return ds.dataset(names, schema=schema, format="parquet", filesystem=storage)
 
 
-def _part(path: Path) -> StorePart:
-    opened = store.LayerStore(path)
+def _stores(paths: list[Path]) -> list[layered.LayerStore]:
+    """The stores in these files, and those that manifests among them list."""
+    folders = {path.parent for path in paths if path.name == shards.MANIFEST}
+    alone = [path for path in paths if path.suffix == ".h5" and not folders & set(path.parents)]
+    return [*(one for folder in sorted(folders) for one in shards.stores(folder)), *map(layered.LayerStore, alone)]
+
+
+def _part(opened: layered.LayerStore) -> StorePart:
     return StorePart(opened, {name: opened.attributes[name] for name in ("subject", "operator") if name in opened.attributes})

@@ -60,6 +60,13 @@ class Work(Protocol):
 
 def carry_out(make: Callable[..., Work], *arguments: str) -> None:
     """Does a stage's work. make: called with the arguments, here and in every worker process, gives the same Work."""
+    try:
+        _carry_out(make, *arguments)
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted; what is done is kept, and the same command goes on from there") from None
+
+
+def _carry_out(make: Callable[..., Work], *arguments: str) -> None:
     engine, share = _engine()
     with engine(partial(_doing, _place(make), make.__name__), *arguments) as workers:
         work = make(*arguments)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from stages.lib.sql.database import Database
-from stages.lib.store import LayerStore, widen
+from stages.lib.store.layered import LayerStore, widen
+from stages.lib.store.shards import store_of
 from stages.report.page.contents import Contents, Fact
 from stages.report.page.maps import Map, drawn
 from stages.report.page.rows import ask, packed
@@ -50,7 +51,7 @@ def browsed(
 
 def _known(of: Database, folder: Path, operator: str, settings: Report) -> tuple[dict[str, Any], bytes]:
     """An operator's neurons, of which the first have maps, and the sizes of these."""
-    activations, votes = LayerStore(folder / f"store/activations/{operator}.h5"), LayerStore(folder / "store/value_logits.h5")
+    activations, votes = store_of(folder / "store/activations", operator), LayerStore(folder / "store/value_logits.h5")
     chosen = of.sql(CHOSEN, operator=operator, layers=activations.layers, count=settings.neurons_listed).pl()
     neurons = [_votes(row, votes, settings.votes) for row in chosen.iter_rows(named=True)]
     maps = [_map(row, activations, settings) for row in neurons[: settings.neurons_drawn]]

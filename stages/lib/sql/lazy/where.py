@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from stages.lib.store import LayerStore
+from stages.lib.store.layered import LayerStore
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from stages.lib.core.files import replacing
+from stages.lib.core.files import pieces, replacing
 
 
 class StoreError(RuntimeError):
@@ -79,21 +79,21 @@ class LayerStore:
     def __init__(self, path: Path):
         self.path = path
         try:
-            self.file = h5py.File(path, "r")
+            self.file = h5py.File(pieces(path), "r")
             self.attributes = dict(self.file.attrs)
             self.layers = sorted(map(int, self.file["layers"]))
             dataset = self.file[f"layers/{self.layers[0]}"]
             self.axes: dict[str, int] = dict(zip(self.attributes["axes"].split(", "), dataset.shape, strict=True))
-            self.chunk: tuple[int, ...] = dataset.chunks
+            self.chunk: tuple[int, ...] = tuple(dataset.chunks)
             self.columns: dict[str, np.ndarray] = {name: column[:] for name, column in self.file.get("columns", {}).items()}
-        except (OSError, KeyError) as error:
-            raise _damaged(path, str(error)) from None
+        except Exception as error:  # damaged metadata make h5py raise whatever comes
+            raise _damaged(path, f"{type(error).__name__}: {error}") from None
 
     def read(self, layer: int, neurons: slice, rows: slice) -> np.ndarray:
         """Values (neurons, rows, …) in the store's own dtype. Raises StoreError on a damaged chunk."""
         try:
             return self.file[f"layers/{layer}"][neurons, rows]
-        except OSError as error:
+        except Exception as error:  # as above
             raise _damaged(self.path, f"dataset layers/{layer}: {error}") from None
 
 
@@ -116,9 +116,9 @@ def widen(values: np.ndarray) -> np.ndarray:
     return wide
 
 
-def write_array(path: Path, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str]) -> None:
-    """A store of a few whole arrays, each under its name."""
-    with writing(path) as file:
+def write_array(path: Path, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str], shared: bool = False) -> None:
+    """A store of a few whole arrays, each under its name. shared: as of `writing`."""
+    with writing(path, shared) as file:
         file.attrs.update(attributes)
         for name, array in arrays.items():
             file.create_dataset(name, data=array, chunks=array.shape if array.size else None, fletcher32=bool(array.size))
@@ -127,9 +127,9 @@ def write_array(path: Path, arrays: Mapping[str, np.ndarray], attributes: Mappin
 def read_array(path: Path, name: str) -> np.ndarray:
     """One whole array of such a store. Raises StoreError where it is missing or damaged."""
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(pieces(path), "r") as file:
             return file[name][:]
-    except (OSError, KeyError) as error:
+    except Exception as error:  # as above
         raise _damaged(path, f"dataset {name}: {error}") from None
 
 

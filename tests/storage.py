@@ -1,0 +1,46 @@
+"""A real server of the S3 API on loopback, with one bucket, `bag`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Bucket:
+    endpoint: str
+    client: Any
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What every client of S3 reads."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint, "AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }  # fmt: skip
+
+    def upload(self, folder: Path, prefix: str) -> None:
+        """Every file below a folder, under its name there."""
+        for file in folder.rglob("*"):
+            if file.is_file():
+                self.client.upload_file(str(file), "bag", f"{prefix}/{file.relative_to(folder)}")
+
+
+@contextmanager
+def serving() -> Iterator[Bucket]:
+    server_module = pytest.importorskip("moto.server", reason="no S3 server here: install moto[server]")
+    import boto3
+
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        endpoint = "http://{}:{}".format(*server.get_host_and_port())
+        keys = {"aws_access_key_id": "user", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+        client = boto3.client("s3", endpoint_url=endpoint, **keys)
+        client.create_bucket(Bucket="bag")
+        yield Bucket(endpoint, client)
+    finally:
+        server.stop()
