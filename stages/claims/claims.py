@@ -25,7 +25,8 @@ import polars as pl
 
 from stages.claims.ledger import SCHEMA, judged, listed
 from stages.lib.core.tables import write_table
-from stages.lib.sql.database import Database, subject_files
+from stages.lib.sql.database import Database
+from stages.lib.sql.files import subject_files
 from stages.lib.subject import Subject
 
 TABLES = [

@@ -53,7 +53,7 @@ from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
 from stages.lib.units.queue import Unit
 from stages.lib.units.work import carry_out
-from stages.store import grid
+from stages.store import grid, sums
 from stages.store.settings import Dump
 
 SAID = {"predicted": pl.Int32, "max_logit": pl.Float32, "answer_logit": pl.Float32, "answer_probability": pl.Float32}
@@ -86,7 +86,7 @@ class DumpWork:
         self.title = f"dump {name}"
         largest = max(len(self.layers) * self._neurons() * square.answers.size for square in self.squares.values())
         self.sharded = largest * np.dtype(self.settings.store_dtype).itemsize > self.settings.largest_file_mib << 20
-        key = digest([*inputs, model, ask, grid, store, Path(__file__)], weights, self.subject, self.settings,
+        key = digest([*inputs, model, ask, grid, sums, store, Path(__file__)], weights, self.subject, self.settings,
                      self.prompts_per_pass)  # fmt: skip
         self.parts = Parts(self.subject.path("store/predictions.parquet"), key)
 
@@ -120,13 +120,14 @@ class DumpWork:
         rows, columns = slice(chosen.start, chosen.stop), square.shape[1]
         axes = {"neuron": self._neurons(), "op1": len(chosen), "op2": columns}
         into = {layer: np.empty(tuple(axes.values()), self.settings.store_dtype) for layer in self.layers}
-        sums = grid.Means.zeros(self.loaded, square.tokens.shape[2])
+        means = grid.Means.zeros(self.loaded, square.tokens.shape[2])
         rows_at_once = max(1, self.prompts_per_pass // columns)
-        said = list(grid.run(self.loaded, square.tokens[rows], square.answers[rows], rows_at_once, into, sums))
+        said = list(grid.run(self.loaded, square.tokens[rows], square.answers[rows], rows_at_once, into, means))
         for layer, block in into.items():
             with layered.writing(self._shard(number, layer), shared=True) as file:
                 self._writer(file, [layer], square, axes, square.results[rows]).write(layer, 0, block)
-        layered.write_array(self._sums(number), {name: getattr(sums, name) for name in grid.SUMS}, {}, shared=True)
+        layered.write_array(self._sums(number), {name: getattr(means, name) for name in grid.SUMS}, {}, shared=True)
+        write_table(sums.of_block(square.operator, into, square.results[rows]), self._neuron_sums(number), shared=True)
         if self.sharded:
             listed = [shards.listed(self._shard(number, layer), square.operator, layer, chosen) for layer in self.layers]
             write_table(pl.DataFrame(listed), self._listed(number), shared=True)
@@ -146,6 +147,8 @@ class DumpWork:
         arrays = {name: np.stack(of) for name, of in zip(grid.SUMS, zip(*means, strict=True), strict=True)}
         layered.write_array(self.subject.path("store/means.h5"), arrays, self.attributes | operators)
         self._write_value_logits(self.subject.path("store/value_logits.h5"))
+        blocks = [read_table(self._neuron_sums(number)) for number in range(len(self.blocks))]
+        write_table(sums.together(self.subject.name, blocks), self.subject.path("store/neuron_sums.parquet"))
         write_table(pl.concat(predictions).sort("operator", "op1", "op2"), self.parts.output)
         if self.sharded:
             self._deliver(folder)
@@ -188,6 +191,9 @@ class DumpWork:
     def _sums(self, number: int) -> Path:
         return self.parts.beside(number, ".sums.h5")
 
+    def _neuron_sums(self, number: int) -> Path:
+        return self.parts.beside(number, ".neurons")
+
     def _listed(self, number: int) -> Path:
         return self.parts.beside(number, ".manifest")
 
@@ -198,7 +204,8 @@ class DumpWork:
         """What a unit writes besides its part."""
         if number >= len(self.blocks):
             return [self._logits(number)]
-        return [*(self._shard(number, layer) for layer in self.layers), self._sums(number), *[self._listed(number)] * self.sharded]
+        written = [*(self._shard(number, layer) for layer in self.layers), self._sums(number), self._neuron_sums(number)]
+        return [*written, *[self._listed(number)] * self.sharded]
 
     def _writer(self, file: Any, layers: list[int], square: "PromptSquare", axes: dict[str, int], results: np.ndarray) -> LayerWriter:
         chunk = (self.settings.neurons_per_chunk, len(square.blocks(self.settings.cells_per_block)[0]), square.shape[1])
@@ -207,8 +214,8 @@ class DumpWork:
 
     def _mean(self, name: str, numbers: list[int], square: "PromptSquare") -> np.ndarray:
         """/neurons (operator, layer, position, neuron), /heads (…, head, head width), /residual (…, width): means by operator, float32."""
-        sums = (layered.read_array(self._sums(number), name) for number in numbers)
-        return (reduce(np.add, sums) / square.answers.size).astype(np.float32)
+        parts = (layered.read_array(self._sums(number), name) for number in numbers)
+        return (reduce(np.add, parts) / square.answers.size).astype(np.float32)
 
 
 class PromptSquare:

@@ -9,7 +9,8 @@ import polars as pl
 from stages.lib.core.settings import load
 from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import Figure
-from stages.lib.sql.database import Database, subject_files
+from stages.lib.sql.database import Database
+from stages.lib.sql.files import subject_files
 from stages.lib.subject import load_subject
 from stages.store.settings import Figures
 

@@ -8,11 +8,8 @@
 -- variance  DOUBLE    variance of the activation over the operator's cells
 -- rank      BIGINT    1 for the largest variance of the operator; equal variances by layer, then neuron
 select
-    $subject as subject, operator, layer, neuron,
-    avg(activation) as mean,
-    var_pop(activation) as variance,
-    row_number() over (partition by operator order by var_pop(activation) desc, layer, neuron) as rank
-from activations  -- of this subject alone: not grouping by its name saves a third of the time
-where result is not null
-group by operator, layer, neuron
+    subject, operator, layer, neuron, mean, variance,
+    row_number() over (partition by operator order by variance desc, layer, neuron) as rank
+from neuron_sums
+where cells > 0
 order by operator, rank

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stages.lib.sql.database import MEASURES, Database, QueryError, connect
+from stages.lib.sql.database import Database, QueryError, connect
+from stages.lib.sql.files import MEASURES
 from stages.lib.sql.lazy.group_by import summed
 from stages.lib.store import layered
 

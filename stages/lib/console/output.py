@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
 
-from stages.lib.sql.database import ERRORS, Database, DatabaseError
+from stages.lib.sql.database import Database
 
 STYLES = ("table", "wide", "records", "csv", "json")
 UNLIMITED = 2**31 - 1
@@ -33,13 +33,7 @@ class Look:
 
 def show(database: Database, query: str, parameters: dict[str, object], look: Look) -> None:
     """Prints a query's rows; what does not fit is said on stderr."""
-    try:
-        relation = database.sql(query, **parameters)
-    except DatabaseError:
-        for table in database.tables():  # whose names the engine can propose only once it knows them
-            with suppress(*ERRORS):
-                database.columns(table)
-        relation = database.sql(query, **parameters)
+    relation = database.sql(query, **parameters)
     if look.style == "csv":
         for number, rows in enumerate(_frames(_cast(relation, AS_CSV))):
             print(rows.write_csv(include_header=number == 0), end="")

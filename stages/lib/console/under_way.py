@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.lib.sql.database import files_of
+from stages.lib.sql.files import files_of
 
 
 def under_way(query: str, data: Path) -> Iterator[str]:

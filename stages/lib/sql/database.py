@@ -4,30 +4,25 @@
 """
 
 import re
-from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
-from pyarrow.fs import FileSystem
 
 from stages.lib.core import tables
 from stages.lib.core.files import place
-from stages.lib.core.words import CHAPTERS
+from stages.lib.sql.files import MEASURES, dataset, files_of, parquet, parts
 from stages.lib.sql.lazy.table import SUMS, LayerSums, LayerTable
-from stages.lib.sql.lazy.where import StorePart
-from stages.lib.store import layered, shards
+from stages.lib.store import layered
 
 DatabaseError = duckdb.Error
-TABLES = (".parquet", ".h5")
-MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
 EXPLAIN = re.compile(r"^\s*explain\b\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)
 ANY = ("query_table", "query(")  # in queries that may compute the name of a table
 CATALOG = ("show", "information_schema", "duckdb_", "pg_")  # in queries about tables
+SUMS_OF_DUMP = {"activations": "neuron_sums"}  # lazy table -> the table that has its sums
+SUMS_COLUMNS = "subject, operator, layer, neuron, prompts as rows__, total as total__, smallest as smallest__, largest as largest__"
 MACROS = Path(__file__).with_name("macros.sql")
 
 
@@ -70,7 +65,7 @@ class Database:
             text += "".join(self._macros[name].query.lower() for name in new)
         for name in sorted(self.files.keys() - self._checked):
             if name.lower() in text or any(word in text for word in ANY):
-                tables.check(_parquet(self.files[name]))
+                tables.check(parquet(self.files[name]))
                 self._open(name)
                 self._checked.add(name)
         if any(word in text for word in CATALOG):
@@ -90,23 +85,45 @@ class Database:
         paths = self.files[name]
         try:
             if name in MEASURES:
-                self.lazy[name] = LayerTable([_part(one) for one in _stores(paths)], MEASURES[name])
+                self.lazy[name] = LayerTable(parts(paths), MEASURES[name])
                 self.connection.register(name, self.lazy[name])
-                self.connection.register(name + SUMS, LayerSums(self.lazy[name]))
+                self._open_sums(name)
             else:
-                tables.check(_parquet(paths), data=False)  # a reader that trusts a damaged footer may hang
-                self.connection.register(name, _dataset(paths))
+                tables.check(parquet(paths), data=False)  # a reader that trusts a damaged footer may hang
+                self.connection.register(name, dataset(paths))
         except (*ERRORS, OSError, ValueError, pa.ArrowException) as error:
             if isinstance(error, ERRORS):
                 raise
             raise QueryError(f"the files of the table {name} cannot be read together, or one of them not at all: {error}") from None
         self._opened.add(name)
 
+    def _open_sums(self, name: str) -> None:
+        """Tells the engine of a lazy table's sums over each neuron: those of the dump, where they are of all its stores, else its own."""
+        of_dump = SUMS_OF_DUMP.get(name)
+        if of_dump in self.files:
+            with suppress(*ERRORS):
+                tables.check(parquet(self.files[of_dump]))
+                self._open(of_dump)
+                found = self.connection.sql(f"select subject, operator, layer, count(*) from {of_dump} group by all").fetchall()
+                if {row[:3]: row[3] for row in found} == self.lazy[name].neurons():
+                    self.connection.execute(f"create temp view {name}{SUMS} as select {SUMS_COLUMNS} from {of_dump}")
+                    return
+        self.connection.register(name + SUMS, LayerSums(self.lazy[name]))
+
     def sql(self, query: str, **parameters: Any) -> duckdb.DuckDBPyRelation:
         """The relation of one SELECT; its values for `$name` come by keyword. `.pl()` makes it a Polars frame.
 
         Raises QueryError on any other statement, duckdb.Error on a wrong one, TableError or StoreError where it names what is damaged.
         """
+        try:
+            return self._sql(query, parameters)
+        except duckdb.CatalogException:  # it proposes a name only of tables that it knows
+            for name in self.files:
+                with suppress(*ERRORS):
+                    self._open(name)
+            return self._sql(query, parameters)
+
+    def _sql(self, query: str, parameters: dict[str, Any]) -> duckdb.DuckDBPyRelation:
         statement = self._only_statement(query)
         self._prepare(query)
         unknown = parameters.keys() - statement.named_parameters
@@ -168,59 +185,3 @@ def connect(data: Path | str = "data", threads: int | None = None) -> Database:
     """Every table below `data`: the project's, a pulled copy of it, or one in object storage, such as s3://bucket/data."""
     folder = place(data)
     return Database(files_of([folder], folder), threads)
-
-
-def subject_files(subject: str | None, tables: list[str], data: Path = Path("data")) -> dict[str, list[Path]]:
-    """The files of these tables for a Database that sees nothing else: a subject's own, and those that are about none or about several."""
-    own = (path for folder in (*([subject] if subject else []), *CHAPTERS) for path in (data / folder).rglob("*"))
-    return {name: paths for name, paths in files_of(own, data).items() if name in tables}
-
-
-def files_of(paths: Iterable[Path], data: Path = Path("data")) -> dict[str, list[Path]]:
-    """The files of each table among paths below `data`; of folders, all that is in them.
-
-    A table is what stands behind its chapter: data/<subject>/<chapter>/<table>.parquet, or, where it is about no subject or about
-    several, data/<chapter>/<table>.parquet. It may be a folder of files, such as activations/<operator>.h5, or of shards.
-    """
-    found: dict[str, list[Path]] = {}
-    files = {PurePath(file.as_posix()): file for path in paths for file in ([path] if path.suffix in TABLES else path.rglob("*"))}
-    for name, file in sorted(files.items()):
-        if name.suffix in TABLES and (table := _table(name.relative_to(data.as_posix()))):
-            found.setdefault(table, []).append(file)
-    return found
-
-
-def _table(path: PurePath) -> str | None:
-    """The table that a file below data/ is (part of), None if it is of none; the log of a training lies beside the weights."""
-    if path.match("models/*/training_log.parquet"):
-        return path.stem
-    for chapter, behind in zip(path.parts[:2], path.parts[1:3], strict=False):
-        if chapter in CHAPTERS:
-            name = Path(behind).stem
-            stored = path.suffix == ".h5" or path.name == shards.MANIFEST
-            return name if (stored if name in MEASURES else path.suffix == ".parquet") else None
-    return None
-
-
-def _parquet(paths: list[Path]) -> list[Path]:
-    return [path for path in paths if path.suffix == ".parquet"]
-
-
-def _dataset(paths: list[Path]) -> ds.Dataset:
-    """Files of one table, whose columns are put together by name."""
-    storage, names = None, [path.absolute().as_posix() for path in paths]
-    if not isinstance(paths[0], Path):
-        storage, names = FileSystem.from_uri(str(paths[0]))[0], [path.path for path in paths]
-    schema = pa.unify_schemas([pq.read_schema(name, filesystem=storage) for name in names], promote_options="permissive")
-    return ds.dataset(names, schema=schema, format="parquet", filesystem=storage)
-
-
-def _stores(paths: list[Path]) -> list[layered.LayerStore]:
-    """The stores in these files, and those that manifests among them list."""
-    folders = {path.parent for path in paths if path.name == shards.MANIFEST}
-    alone = [path for path in paths if path.suffix == ".h5" and not folders & set(path.parents)]
-    return [*(one for folder in sorted(folders) for one in shards.stores(folder)), *map(layered.LayerStore, alone)]
-
-
-def _part(opened: layered.LayerStore) -> StorePart:
-    return StorePart(opened, {name: opened.attributes[name] for name in ("subject", "operator") if name in opened.attributes})

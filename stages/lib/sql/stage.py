@@ -16,7 +16,8 @@ import yaml
 
 from stages.lib.core.settings import read
 from stages.lib.core.tables import write_table
-from stages.lib.sql.database import Database, QueryError, files_of
+from stages.lib.sql.database import Database, QueryError
+from stages.lib.sql.files import files_of
 
 
 def main(query: str, subject: str | None = None) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import polars as pl
 
-from stages.lib.sql.database import Database, DatabaseError, subject_files
+from stages.lib.sql.database import Database, DatabaseError
+from stages.lib.sql.files import subject_files
 from stages.report.page.contents import Rows
 
 DIGITS = 4  # that a number on the page has

@@ -37,6 +37,10 @@ class LayerTable(ds.InMemoryDataset):
         self.pruner = Pruner(parts, self.columns)
         super().__init__(self.columns.empty_table())
 
+    def neurons(self) -> dict[tuple[str | int, ...], int]:
+        """How many neurons each layer of each part has: (its part's constants, layer) -> count."""
+        return {(*part.constants.values(), layer): part.store.axes["neuron"] for part in self.parts for layer in part.store.layers}
+
     def narrowed(self, keys: Sequence[pa.Table]) -> "LayerTable":
         """The same table, reading only rows whose keys are in every one of `keys`."""
         other = LayerTable(self.parts, self.measure)

@@ -1,0 +1,70 @@
+"""Which files make up which table, and how they are opened together: Parquet as a dataset of pyarrow, HDF5 as parts of a lazy table."""
+
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
+
+from stages.lib.core.words import CHAPTERS
+from stages.lib.sql.lazy.where import StorePart
+from stages.lib.store import layered, shards
+
+TABLES = (".parquet", ".h5")
+MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
+
+
+def subject_files(subject: str | None, tables: list[str], data: Path = Path("data")) -> dict[str, list[Path]]:
+    """The files of these tables for a Database that sees nothing else: a subject's own, and those that are about none or about several."""
+    own = (path for folder in (*([subject] if subject else []), *CHAPTERS) for path in (data / folder).rglob("*"))
+    return {name: paths for name, paths in files_of(own, data).items() if name in tables}
+
+
+def files_of(paths: Iterable[Path], data: Path = Path("data")) -> dict[str, list[Path]]:
+    """The files of each table among paths below `data`; of folders, all that is in them.
+
+    A table is what stands behind its chapter: data/<subject>/<chapter>/<table>.parquet, or, where it is about no subject or about
+    several, data/<chapter>/<table>.parquet. It may be a folder of files, such as activations/<operator>.h5, or of shards.
+    """
+    found: dict[str, list[Path]] = {}
+    files = {PurePath(file.as_posix()): file for path in paths for file in ([path] if path.suffix in TABLES else path.rglob("*"))}
+    for name, file in sorted(files.items()):
+        if name.suffix in TABLES and (table := table_of(name.relative_to(data.as_posix()))):
+            found.setdefault(table, []).append(file)
+    return found
+
+
+def table_of(path: PurePath) -> str | None:
+    """The table that a file below data/ is (part of), None if it is of none; the log of a training lies beside the weights."""
+    if path.match("models/*/training_log.parquet"):
+        return path.stem
+    for chapter, behind in zip(path.parts[:2], path.parts[1:3], strict=False):
+        if chapter in CHAPTERS:
+            name = Path(behind).stem
+            stored = path.suffix == ".h5" or path.name == shards.MANIFEST
+            return name if (stored if name in MEASURES else path.suffix == ".parquet") else None
+    return None
+
+
+def parquet(paths: list[Path]) -> list[Path]:
+    """Those that are Parquet."""
+    return [path for path in paths if path.suffix == ".parquet"]
+
+
+def dataset(paths: list[Path]) -> ds.Dataset:
+    """Files of one table, whose columns are put together by name."""
+    storage, names = None, [path.absolute().as_posix() for path in paths]
+    if not isinstance(paths[0], Path):
+        storage, names = FileSystem.from_uri(str(paths[0]))[0], [path.path for path in paths]
+    schema = pa.unify_schemas([pq.read_schema(name, filesystem=storage) for name in names], promote_options="permissive")
+    return ds.dataset(names, schema=schema, format="parquet", filesystem=storage)
+
+
+def parts(paths: list[Path]) -> list[StorePart]:
+    """The stores in these files, and those that manifests among them list."""
+    folders = {path.parent for path in paths if path.name == shards.MANIFEST}
+    alone = [path for path in paths if path.suffix == ".h5" and not folders & set(path.parents)]
+    opened = [*(one for folder in sorted(folders) for one in shards.stores(folder)), *map(layered.LayerStore, alone)]
+    return [StorePart(one, {name: one.attributes[name] for name in ("subject", "operator") if name in one.attributes}) for one in opened]

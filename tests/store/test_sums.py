@@ -1,0 +1,90 @@
+"""Sums over each neuron: those of the dump against numpy over the store, and what SQL makes of them."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.lib.core.tables import read_table, write_table
+from stages.lib.sql.database import connect
+from stages.lib.store.shards import stores
+from stages.store import sums
+
+TOTALS = "select subject, operator, layer, neuron, sum(activation) as total, min(activation) as least, max(activation) as most from activations group by all order by all"
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    unanswered=st.sampled_from([0.0, 0.3, 1.0]),
+    offset=st.sampled_from([0.0, 1e3]),
+)
+def test_blocks_together_are_the_square(seed: int, rows: list[int], unanswered: float, offset: float):
+    rng = np.random.default_rng(seed)
+    square = {layer: (rng.normal(size=(70, sum(rows), 6)) + offset).astype(np.float32) for layer in (1, 3)}
+    results = np.where(rng.random((sum(rows), 6)) < unanswered, -1, 7)
+    ends = np.cumsum(rows)
+    blocks = [
+        sums.of_block("add", {layer: values[:, end - n : end] for layer, values in square.items()}, results[end - n : end])
+        for end, n in zip(ends, rows, strict=True)
+    ]
+    table = sums.together("one", blocks)
+    assert table.select("subject", "operator").unique().rows() == [("one", "add")]
+    assert table.select("layer", "neuron").rows() == [(layer, neuron) for layer in (1, 3) for neuron in range(70)]
+    values = np.concatenate([square[1], square[3]]).astype(np.float64)
+    assert (table["prompts"] == results.size).all()
+    assert (table["cells"] == (results >= 0).sum()).all()
+    np.testing.assert_allclose(table["total"], values.sum((1, 2)), rtol=1e-12, atol=1e-9)
+    assert (table["smallest"].to_numpy() == values.min((1, 2))).all()
+    assert (table["largest"].to_numpy() == values.max((1, 2))).all()
+    if not (results >= 0).any():
+        assert table["mean"].null_count() == table["variance"].null_count() == 140
+    else:
+        kept = values[:, results >= 0]
+        np.testing.assert_allclose(table["mean"], kept.mean(1), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(table["variance"], kept.var(1), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("subject", ["abacus", "planted"])
+def test_the_dumps_sums_are_those_of_its_store(micro: Path, subject: str):
+    table = read_table(micro / f"data/{subject}/store/neuron_sums.parquet")
+    opened = stores(micro / f"data/{subject}/store/activations")
+    assert table["operator"].unique().sort().to_list() == sorted(one.attributes["operator"] for one in opened)
+    for one in opened:
+        for layer in one.layers:
+            values = one.read(layer, slice(None), slice(None)).astype(np.float64)
+            kept = values[:, one.columns["result"] >= 0]
+            own = table.filter(pl.col("operator") == one.attributes["operator"], pl.col("layer") == layer)
+            assert own["neuron"].to_list() == list(range(len(values)))
+            np.testing.assert_allclose(own["total"], values.sum((1, 2)), rtol=1e-12, atol=1e-9)
+            np.testing.assert_allclose(own["mean"], kept.mean(1), rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(own["variance"], kept.var(1), rtol=1e-9, atol=1e-12)
+
+
+def test_sql_over_whole_neurons_reads_no_chunk(micro: Path, tmp_path: Path):
+    folder = tmp_path / "data/abacus/store"
+    folder.mkdir(parents=True)
+    (folder / "activations").symlink_to(micro / "data/abacus/store/activations")
+    alone = connect(tmp_path / "data")
+    expected = alone.sql(TOTALS).pl()
+    assert alone.lazy["activations"].reads.total() > 0
+    (folder / "neuron_sums.parquet").symlink_to(micro / "data/abacus/store/neuron_sums.parquet")
+    helped = connect(tmp_path / "data")
+    found = helped.sql(TOTALS).pl()
+    assert helped.lazy["activations"].reads.total() == 0
+    assert found.drop("total").equals(expected.drop("total").cast(dict(found.drop("total").schema)))
+    np.testing.assert_allclose(found["total"], expected["total"], rtol=1e-12, atol=1e-9)
+
+
+def test_sums_that_lack_a_layer_are_not_used(micro: Path, tmp_path: Path):
+    folder = tmp_path / "data/abacus/store"
+    folder.mkdir(parents=True)
+    (folder / "activations").symlink_to(micro / "data/abacus/store/activations")
+    whole = read_table(micro / "data/abacus/store/neuron_sums.parquet")
+    write_table(whole.filter(pl.col("layer") > 0), folder / "neuron_sums.parquet")
+    database = connect(tmp_path / "data")
+    assert len(database.sql(TOTALS).pl()) == len(whole)
+    assert database.lazy["activations"].reads.total() > 0
