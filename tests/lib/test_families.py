@@ -10,7 +10,7 @@ from stages.lib.executor import naive
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.interventions import Intervention
 from stages.lib.executor.pairs import by_length
-from stages.lib.model import architecture, checkpoint
+from stages.lib.model import agreement, architecture, checkpoint, search
 from tests import families
 
 SAID = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", families.PAGE.read_text(), re.MULTILINE))
@@ -51,7 +51,7 @@ def test_a_part_that_writes_besides_attention_and_mlp_is_seen():
     forward = block.forward
     block.forward = lambda x, **named: forward(x, **named) + 0.01 * x.roll(1, -1)
     with pytest.raises(architecture.ArchitectureError, match="layer 1: what LlamaDecoderLayer puts out is not the sum"):
-        checkpoint.prepared(model)
+        agreement.check(model, search.find(model))
 
 
 def test_attention_that_plain_attention_is_not_is_left_as_it_is(capsys: pytest.CaptureFixture):

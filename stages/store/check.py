@@ -1,0 +1,178 @@
+"""`bag check SOURCE`: what this pipeline will make of a model of one's own, in seconds and before anything is added or computed.
+
+    bag check models/llama-3.1-8b
+    bag check models/llama-3.1-8b --template "Q: {op1}{symbol}{op2}= A:" --dtype float32
+
+Sizes and parts come from config.json alone; only a model whose weights are small is loaded, and held against plain forward passes.
+"""
+
+import argparse
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from stages.corpus.settings import Cells, Tasks
+from stages.lib.core import machine
+from stages.lib.core.settings import check, load
+from stages.lib.core.words import OPERATORS
+from stages.lib.model import checkpoint, tokenizer
+from stages.lib.model.architecture import Architecture
+from stages.lib.model.experts import Mixture
+from stages.lib.model.folder import ModelError
+from stages.lib.subject import SubjectSettings
+from stages.store.template import PromptError, Template
+
+TEMPLATE = "{op1}{symbol}{op2}="
+LOADED = 1 << 30  # bytes of weights up to which the model is loaded
+TRIED = 0.2  # seconds in which this machine shows how fast it multiplies
+GIB, MIB = 1 << 30, 1 << 20
+
+
+class CheckError(SystemExit):
+    """A source of which nothing can be said; uncaught, it ends the program with its message and status 1."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found. settings: as an entry of params.yaml wants them; problems: sentences, none where all chapters can be run."""
+
+    settings: SubjectSettings
+    lines: list[str]
+    problems: list[str]
+
+
+def parser(command: str) -> argparse.ArgumentParser:
+    """What `bag check` and `bag add` ask for alike."""
+    result = argparse.ArgumentParser(prog=f"bag {command}")
+    result.add_argument("source", help="folder of a model, with config.json, *.safetensors and its tokenizer")
+    result.add_argument("--template", default=TEMPLATE, help=f"how a question is put (default: {TEMPLATE})")
+    kinds = ["float64", "float32", "float16", "bfloat16"]
+    result.add_argument("--dtype", choices=kinds, help="what it is computed in (default: the widest in which it fits here)")
+    result.add_argument("--no-bos", action="store_true", help="do not put the tokenizer's BOS in front of prompts")
+    return result
+
+
+def main(arguments: list[str]) -> None:
+    options = parser("check").parse_args(arguments)
+    found = checked(options)
+    print("\n".join(found.lines))
+    for problem in found.problems:
+        print(f"But: {problem}")
+    if not found.problems:
+        print(f"It can be added: bag add NAME {options.source}")
+    raise SystemExit(1 if found.problems else 0)
+
+
+def checked(options: argparse.Namespace) -> Checked:
+    """Everything that shows without computing for long. Raises CheckError or ModelError where there is no such model."""
+    folder = Path(options.source)
+    if not folder.is_dir() and folder.parts and not folder.is_absolute() and len(folder.parts) == 2:
+        way_out = f"one on the Hub comes with: hf download {folder} --local-dir models/{folder.name}"
+        raise CheckError(f"bag: there is no folder {folder}; {way_out}")
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
+    own = tokenizer.load(folder)
+    entry = {
+        "source": options.source, "revision": f"from {options.source}", "dtype": options.dtype or _widest(weights), 
+        "template": options.template, "bos": not options.no_bos and own.bos_token_id is not None, "layers": "all", "operators": list(OPERATORS),
+    }  # fmt: skip
+    settings = check(SubjectSettings, entry, "subject")
+    lines, problems = [], []
+    try:
+        outline = checkpoint.outline(settings)
+        lines += _parts(outline, weights)
+        lines += list(_needs(outline, settings, weights))
+        if 0 < weights <= LOADED:
+            checkpoint.of(settings)
+            lines.append("loaded        yes: its parts are what they seem, held against plain forward passes")
+        else:
+            why = f"more than {_size(LOADED)} of weights" if weights else "no weights here"
+            lines.append(f"loaded        no, {why}: held against plain forward passes when the first stage starts")
+    except ModelError as error:
+        problems.append(str(error))
+    try:
+        lines += _numbers(own, settings)
+    except PromptError as error:
+        problems.append(str(error))
+    return Checked(settings, lines, problems)
+
+
+def _parts(outline: checkpoint.Checkpoint, weights: int) -> list[str]:
+    a, config = outline.architecture, outline.model.config
+    without = sum(layer.attention_out is None for layer in a.layers)
+    parameters = sum(p.numel() for p in outline.model.parameters())
+    lines = [
+        f"family        {config.model_type} ({type(outline.model).__name__})",
+        f"parameters    {parameters:,}" + (f", {_size(weights)} of weights" if weights else ""),
+        f"layers        {len(a.layers)}, each of {a.neurons:,} neurons and {a.heads} heads, width {a.width:,}",
+    ]
+    if any(isinstance(layer.mlp_out, Mixture) for layer in a.layers):
+        lines.append("experts       a mixture: neurons of all experts, numbered through (docs/families.md)")
+    if without:
+        lines.append(f"works         the dump and what reads it; no interventions, as {without} layers have no heads")
+    return lines
+
+
+def _numbers(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> list[str]:
+    """Which numbers are one token. Raises PromptError where prompts as the settings want them cannot be asked."""
+    tasks, cells = load(Tasks), load(Cells)
+    largest = []
+    for operator in settings.operators:
+        template = Template(own, settings.template, tasks.operators[operator].symbol, settings.bos)
+        answers = template.answers(cells.largest_answer)
+        largest.append((len(answers) - 1, template))
+    template = largest[0][1]
+    names = " ".join(str(name) for name in own.convert_ids_to_tokens(template.base))
+    lines = [
+        f"prompt        {template.text(1, 1)!r}, read as: {names}",
+        f"answers       0 to {min(number for number, _ in largest)} are one token",
+    ]
+    for _, each in largest:
+        each.square(range(cells.largest_operand + 1))
+    lines.append(f"operands      0 to {cells.largest_operand}, all that are asked (cells.largest_operand), are one token each")
+    return lines
+
+
+def _needs(outline: checkpoint.Checkpoint, settings: SubjectSettings, weights: int) -> Iterator[str]:
+    a, prompts = outline.architecture, (load(Cells).largest_operand + 1) ** 2 * len(settings.operators)
+    stored = 2 * a.neurons * len(a.layers) * prompts
+    free = shutil.disk_usage(".").free
+    yield f"disk          {_size(stored)} of activations, of {_size(free)} that are free here"
+    wide = sum(p.numel() for p in outline.model.parameters()) * getattr(torch, settings.dtype).itemsize
+    workers = machine.workers()
+    yield f"memory        {_size(wide)} of weights in {settings.dtype} for each of {workers} workers"
+    seconds = _seconds(a, prompts, getattr(torch, settings.dtype), workers)
+    yield f"dump          about {_spoken(seconds)} here for {prompts:,} prompts, if products of matrices were all there is to it"
+
+
+def _seconds(a: Architecture, prompts: int, dtype: torch.dtype, workers: int) -> float:
+    """How long two positions of every prompt take, the others being shared by a row of prompts."""
+    one = torch.ones(512, 512, dtype=dtype)
+    torch.set_num_threads(1)
+    start, products = time.perf_counter(), 0
+    while time.perf_counter() < start + TRIED:
+        one @ one
+        products += 1
+    speed = products * 512**3 / TRIED  # multiplications a second, of one worker
+    weights = len(a.layers) * (3 * a.neurons * a.width + 4 * a.heads * a.head_width * a.width)
+    return prompts * (2 * weights + a.vocabulary * a.width) / speed / workers
+
+
+def _spoken(seconds: float) -> str:
+    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {name}"
+    return f"{max(1, seconds):.0f} s"
+
+
+def _size(count: float) -> str:
+    """A number of bytes, as it is said."""
+    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / MIB:,.0f} MiB"
+
+
+def _widest(weights: int) -> str:
+    """float64 for small models, whose bytes are then those of every kind of processor; else the type that most are published in."""
+    return "float64" if weights <= LOADED else "bfloat16"
