@@ -10,7 +10,7 @@ from stages.lib.subject import SECTIONS, Subjects, SubjectSettings
 from stages.store.check import CheckError, checked, parser
 
 PARAMS = Path("params.yaml")
-SECTION = re.compile(r"^subjects:.*\n(?:[ #\n].*\n?)*", re.MULTILINE)
+SECTION = re.compile(r"^subjects:.*\n(?:(?:[ #].*)?\n)*", re.MULTILINE)
 
 
 def main(arguments: list[str]) -> None:

@@ -76,8 +76,9 @@ def checked(options: argparse.Namespace) -> Checked:
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
     own = tokenizer.load(folder)
     entry = {
-        "source": options.source, "revision": f"from {options.source}", "dtype": options.dtype or _widest(weights), 
-        "template": options.template, "bos": not options.no_bos and own.bos_token_id is not None, "layers": "all", "operators": list(OPERATORS),
+        "source": options.source, "revision": f"from {options.source}",
+        "dtype": options.dtype or _widest(weights), "template": options.template,
+        "bos": not options.no_bos and own.bos_token_id is not None, "layers": "all", "operators": list(OPERATORS),
     }  # fmt: skip
     settings = check(SubjectSettings, entry, "subject")
     lines, problems = [], []

@@ -108,7 +108,6 @@ def test_a_model_is_added_by_its_one_entry(project: Path, capsys: pytest.Capture
     text = file.read_text()
     add.main(["mine", "models/mine", "--template", "{op1} {symbol} {op2} =", "--dtype", "float32"])
     assert "dvc repro stages/store/dvc.yaml:dump@mine" in capsys.readouterr().out
-    read.cache_clear()
     settings = load_subject("mine")
     assert (settings.source, settings.dtype, settings.template) == ("models/mine", "float32", "{op1} {symbol} {op2} =")
     after = read()
