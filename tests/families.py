@@ -54,6 +54,14 @@ SMALL: dict[str, Any] = {
     **{"tie_word_embeddings": False, "attn_pdrop": 0, "num_kv_shared_layers": 0},
     **{"image_size": 16, "patch_size": 8, "depth": 2, "out_hidden_size": WIDTH},
 }  # as far as a configuration has them
+VISION = {
+    "hidden_size": WIDTH,
+    "intermediate_size": NEURONS,
+    "num_hidden_layers": 1,
+    "num_attention_heads": HEADS,
+    "image_size": 16,
+    "patch_size": 8,
+}
 LATENT = {"head_dim": 4, "num_key_value_heads": 4}  # attention whose keys and values have a common small form
 FOURTH = {"num_hidden_layers": 4}  # attends, and those before it do not
 MORE: dict[str, dict[str, Any]] = {
@@ -96,7 +104,8 @@ def configured(family: str, **more: Any) -> Any:
     if not parts.get("text_config"):
         return of(**{**_known(of), **MORE.get(family, {}), **more})
     parts["text_config"] |= MORE.get(family, {}) | more
-    return of(**{name: part for name, part in parts.items() if part and name in ("text_config", "vision_config")})
+    parts["vision_config"] = parts.get("vision_config") or VISION
+    return of(**{name: parts[name] for name in ("text_config", "vision_config") if name in of.sub_configs})
 
 
 def _known(of: Any) -> dict[str, Any]:

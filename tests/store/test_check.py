@@ -1,8 +1,6 @@
 """`bag check` and `bag add`, on models of which the answer is known."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from stages.lib.model import tokenizer as tokenizers
 from stages.lib.subject import load_subject
 from stages.store import add, check
 from tests import families
-from tests.conftest import random_model
+from tests.conftest import random_model, run_in
 from tests.lib.test_model import own_tokenizer
 from tests.lib.test_outline import LARGE
 from tests.micro import ROOT
@@ -137,8 +135,7 @@ def test_a_model_with_a_problem_is_not_added(project: Path):
 
 
 def test_the_console_has_both_commands(project: Path):
-    for command in ("check", "add"):
-        done = subprocess.run(
-            [sys.executable, "-m", "stages.lib.console.command", command, "--help"], capture_output=True, text=True, check=True
-        )
-        assert f"usage: bag {command}" in done.stdout
+    checked, added = (run_in(project, *command) for command in (("bag", "check", "models/mine"), ("bag", "add", "mine", "models/mine")))
+    assert checked.stdout.splitlines()[-1] == "It can be added: bag add NAME models/mine"
+    assert "params.yaml has it now" in added.stdout
+    assert "mine" in read()["subjects"]
