@@ -17,7 +17,7 @@ COMMANDS = [(place, line.split("  #")[0].strip()) for place, block, _ in FOUND f
 QUERIES = [(place, re.fullmatch(r'bag "(.*)"\n', block)[1], shown) for place, block, shown in FOUND if block.startswith('bag "')]
 REPRO = [(place, command) for place, command in COMMANDS if re.match(r"(cd \S+ && )?dvc repro (?!--)", command)]
 OTHERS = [c for place, c in COMMANDS if not c.startswith("bag ") and (place, c) not in REPRO]
-OTHERS += [c for _, c in COMMANDS if c.split()[1] in ("check", "add")]
+OTHERS += [c for _, c in COMMANDS if c.startswith(("bag check", "bag add"))]
 RUN_BY = {  # what sets up, shares or takes long, and the test or script that runs it
     "make": ("tests/test_pipeline.py", "*MAKE, target"),
     "make test": (".ci/run", "make --no-print-directory test"),
