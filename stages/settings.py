@@ -26,7 +26,7 @@ from stages.mediation.settings import Mediation, MediationEffects, MediationInte
 from stages.neurons.settings import AttributionAgreement, NeuronCircuits, NeuronEffects, OperatorOverlaps
 from stages.report.settings import Report
 from stages.store.settings import Dump, Figures
-from stages.subjects.settings import Finetuning, Planted, Train
+from stages.subjects.settings import Finetuning, HubModel, Planted, Train
 
 
 class Params(Section):
@@ -38,6 +38,7 @@ class Params(Section):
     tasks: Tasks
     train: Train
     finetune: dict[Name, Finetuning]
+    hub: dict[Name, HubModel]
     subjects: Subjects
     checkpoints: MoreSubjects
     finetuned: MoreSubjects
@@ -99,6 +100,12 @@ class Params(Section):
                 raise ValueError(f"finetune.{name}.source = {self.finetune[name].source!r} is not that of {self.finetune[name].before}")
             if subject.bos != self.finetune[name].bos:
                 raise ValueError(f"finetuned.{name}.bos is not finetune.{name}.bos; it would be asked otherwise than it was trained")
+        return self
+
+    @model_validator(mode="after")
+    def _one_folder_one_model(self) -> Self:
+        if both := sorted(self.hub.keys() & {"abacus", "planted", *self.finetune}):
+            raise ValueError(f"hub.{both[0]}: data/models/{both[0]} is made by another stage; call it something else")
         return self
 
     @model_validator(mode="after")

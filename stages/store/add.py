@@ -7,10 +7,11 @@ from pathlib import Path
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, check, read
 from stages.lib.subject import SECTIONS, Subjects, SubjectSettings
-from stages.store.check import CheckError, checked, parser
+from stages.store.check import checked, parser
+from stages.subjects import hub
 
 PARAMS = Path("params.yaml")
-SECTION = re.compile(r"^subjects:.*\n(?:(?:[ #].*)?\n)*", re.MULTILINE)
+HUB = Path("stages/subjects/params.yaml")
 
 
 def main(arguments: list[str]) -> None:
@@ -21,8 +22,13 @@ def main(arguments: list[str]) -> None:
     found = checked(options)
     print("\n".join(found.lines))
     if found.problems:
-        raise CheckError("\n".join([*(f"But: {problem}" for problem in found.problems), "bag add: nothing was added"]))
-    add(options.name, found.settings)
+        raise SystemExit("\n".join([*(f"But: {problem}" for problem in found.problems), "bag add: nothing was added"]))
+    settings = found.settings
+    if not Path(options.source).is_dir():
+        settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
+        model = hub.fixed(options.source)
+        insert(HUB, "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"])
+    add(options.name, settings)
     print(f"\n{PARAMS} has it now. Its activations: dvc repro stages/store/dvc.yaml:dump@{options.name}; all chapters: make study")
 
 
@@ -34,14 +40,18 @@ def refuse(name: str) -> None:
 
 
 def add(name: str, settings: SubjectSettings) -> None:
-    """Writes the entry behind the last subject; the rest of the file stays as it is. Raises ParamsError where the name cannot be one."""
+    """Writes the entry behind the last subject. Raises ParamsError where the name cannot be one."""
     entry = settings.model_dump()
     check(Subjects, {name: entry}, "subjects")
-    text = PARAMS.read_text()
-    section = SECTION.search(text)
-    if section is None:
-        raise ParamsError(f"{PARAMS} has no section `subjects:`; add one")
-    end = section.start() + len(section[0].rstrip())
-    lines = [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())]
-    with replacing(PARAMS) as partial:
+    insert(PARAMS, "subjects", [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())])
+
+
+def insert(file: Path, section: str, lines: list[str]) -> None:
+    """Puts lines behind the last one of a section, whatever comments there are. Raises ParamsError where the file lacks the section."""
+    text = re.sub(rf"^{section}: \{{\}}", f"{section}:", file.read_text(), flags=re.MULTILINE)
+    found = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
+    if found is None or re.match(rf"{section}: *(&\w+ *)?\{{", found[0]):
+        raise ParamsError(f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand")
+    end = found.start() + len(found[0].rstrip())
+    with replacing(file) as partial:
         partial.write_text(text[:end] + "\n" + "\n".join(lines) + text[end:])

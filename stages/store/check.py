@@ -1,16 +1,18 @@
 """`bag check SOURCE`: what this pipeline will make of a model of one's own, in seconds and before anything is added or computed.
 
     bag check models/llama-3.1-8b
-    bag check models/llama-3.1-8b --template "Q: {op1}{symbol}{op2}= A:" --dtype float32
+    bag check org/name@0123456789abcdef0123456789abcdef01234567 --template "Q: {op1}{symbol}{op2}= A:" --dtype float32
 
 Sizes and parts come from config.json alone; only a model whose weights are small is loaded, and held against plain forward passes.
 """
 
 import argparse
+import re
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,15 +27,13 @@ from stages.lib.model.experts import Mixture
 from stages.lib.model.folder import ModelError
 from stages.lib.subject import SubjectSettings
 from stages.store.template import PromptError, Template
+from stages.subjects import hub
 
 TEMPLATE = "{op1}{symbol}{op2}="
 LOADED = 1 << 30  # bytes of weights up to which the model is loaded
+ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
 TRIED = 0.2  # seconds in which this machine shows how fast it multiplies
 GIB, MIB = 1 << 30, 1 << 20
-
-
-class CheckError(SystemExit):
-    """A source of which nothing can be said; uncaught, it ends the program with its message and status 1."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ class Checked:
 def parser(command: str) -> argparse.ArgumentParser:
     """What `bag check` and `bag add` ask for alike."""
     result = argparse.ArgumentParser(prog=f"bag {command}")
-    result.add_argument("source", help="folder of a model, with config.json, *.safetensors and its tokenizer")
+    result.add_argument(
+        "source", help="folder of a model, with config.json, *.safetensors and its tokenizer, or org/name@commit on the Hub"
+    )
     result.add_argument("--template", default=TEMPLATE, help=f"how a question is put (default: {TEMPLATE})")
     kinds = ["float64", "float32", "float16", "bfloat16"]
     result.add_argument("--dtype", choices=kinds, help="what it is computed in (default: the widest in which it fits here)")
@@ -68,15 +70,22 @@ def main(arguments: list[str]) -> None:
 
 
 def checked(options: argparse.Namespace) -> Checked:
-    """Everything that shows without computing for long. Raises CheckError or ModelError where there is no such model."""
+    """Everything that shows without computing for long, of a folder or of a model on the Hub. Raises ModelError where there is none."""
     folder = Path(options.source)
-    if not folder.is_dir() and folder.parts and not folder.is_absolute() and len(folder.parts) == 2:
-        way_out = f"one on the Hub comes with: hf download {folder} --local-dir models/{folder.name}"
-        raise CheckError(f"bag: there is no folder {folder}; {way_out}")
-    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
+    if folder.is_dir() or not ON_HUB.fullmatch(options.source):
+        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
+        return _checked(options, options.source, weights)
+    with tempfile.TemporaryDirectory() as small:
+        weights = hub.outline(hub.fixed(options.source), Path(small))
+        found = _checked(options, small, weights)
+    return replace(found, settings=found.settings.model_copy(update={"revision": options.source}))
+
+
+def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
+    folder = Path(source)
     own = tokenizer.load(folder)
     entry = {
-        "source": options.source, "revision": f"from {options.source}",
+        "source": source, "revision": f"from {options.source}",
         "dtype": options.dtype or _widest(weights), "template": options.template,
         "bos": not options.no_bos and own.bos_token_id is not None, "layers": "all", "operators": list(OPERATORS),
     }  # fmt: skip
@@ -86,11 +95,11 @@ def checked(options: argparse.Namespace) -> Checked:
         outline = checkpoint.outline(settings)
         lines += _parts(outline, weights)
         lines += list(_needs(outline, settings, weights))
-        if 0 < weights <= LOADED:
+        if any(folder.glob("*.safetensors")) and weights <= LOADED:
             checkpoint.of(settings)
             lines.append("loaded        yes: its parts are what they seem, held against plain forward passes")
         else:
-            why = f"more than {_size(LOADED)} of weights" if weights else "no weights here"
+            why = f"more than {_size(LOADED)} of weights" if weights > LOADED else "no weights here"
             lines.append(f"loaded        no, {why}: held against plain forward passes when the first stage starts")
     except ModelError as error:
         problems.append(str(error))
