@@ -20,13 +20,13 @@ from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, Section, check, place, read, repeated
 from stages.lib.core.words import CHAPTERS
 from stages.lib.heuristics.grid import Heuristics
-from stages.lib.settings import Passes, Runs
+from stages.lib.settings import HubModel, Passes, Runs
 from stages.lib.subject import MoreSubjects, Name, Point, Subjects
 from stages.mediation.settings import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
 from stages.neurons.settings import AttributionAgreement, NeuronCircuits, NeuronEffects, OperatorOverlaps
 from stages.report.settings import Report
 from stages.store.settings import Dump, Figures
-from stages.subjects.settings import Finetuning, HubModel, Planted, Train
+from stages.subjects.settings import Finetuning, Planted, Train
 
 
 class Params(Section):

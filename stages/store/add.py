@@ -4,11 +4,11 @@ import json
 import re
 from pathlib import Path
 
+from stages.lib import hub
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, check, read
 from stages.lib.subject import SECTIONS, Subjects, SubjectSettings
 from stages.store.check import checked, parser
-from stages.subjects import hub
 
 PARAMS = Path("params.yaml")
 HUB = Path("stages/subjects/params.yaml")

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from stages.corpus.settings import Cells, Tasks
+from stages.lib import hub
 from stages.lib.core import machine
 from stages.lib.core.settings import check, load
 from stages.lib.core.words import OPERATORS
@@ -27,11 +28,11 @@ from stages.lib.model.experts import Mixture
 from stages.lib.model.folder import ModelError
 from stages.lib.subject import SubjectSettings
 from stages.store.template import PromptError, Template
-from stages.subjects import hub
 
 TEMPLATE = "{op1}{symbol}{op2}="
 LOADED = 1 << 30  # bytes of weights up to which the model is loaded
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 TRIED = 0.2  # seconds in which this machine shows how fast it multiplies
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -151,24 +152,22 @@ def _needs(outline: checkpoint.Checkpoint, settings: SubjectSettings, weights: i
     stored = 2 * a.neurons * len(a.layers) * prompts
     free = shutil.disk_usage(".").free
     yield f"disk          {_size(stored)} of activations, of {_size(free)} that are free here"
-    wide = sum(p.numel() for p in outline.model.parameters()) * getattr(torch, settings.dtype).itemsize
-    workers = machine.workers()
-    yield f"memory        {_size(wide)} of weights in {settings.dtype} for each of {workers} workers"
-    seconds = _seconds(a, prompts, getattr(torch, settings.dtype), workers)
+    wide = sum(p.numel() for p in outline.model.parameters()) * BYTES[settings.dtype]
+    yield f"memory        {_size(wide)} of weights in {settings.dtype} for each of {machine.workers()} workers"
+    seconds = _seconds(a, prompts, "float64" if settings.dtype == "float64" else "float32")
     yield f"dump          about {_spoken(seconds)} here for {prompts:,} prompts, if products of matrices were all there is to it"
 
 
-def _seconds(a: Architecture, prompts: int, dtype: torch.dtype, workers: int) -> float:
+def _seconds(a: Architecture, prompts: int, dtype: str) -> float:
     """How long two positions of every prompt take, the others being shared by a row of prompts."""
-    one = torch.ones(512, 512, dtype=dtype)
-    torch.set_num_threads(1)
+    one = np.ones((1024, 1024), dtype)
     start, products = time.perf_counter(), 0
     while time.perf_counter() < start + TRIED:
         one @ one
         products += 1
-    speed = products * 512**3 / TRIED  # multiplications a second, of one worker
+    speed = products * len(one) ** 3 / (time.perf_counter() - start)  # multiplications a second, of all cores
     weights = len(a.layers) * (3 * a.neurons * a.width + 4 * a.heads * a.head_width * a.width)
-    return prompts * (2 * weights + a.vocabulary * a.width) / speed / workers
+    return prompts * (2 * weights + a.vocabulary * a.width) / speed
 
 
 def _spoken(seconds: float) -> str:

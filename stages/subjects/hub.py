@@ -1,83 +1,17 @@
-"""Downloads a model of the Hugging Face Hub, at one commit: its safetensors, configuration and tokenizer, and no code.
+"""Downloads a model of the Hugging Face Hub, at one commit, to data/models/<name>, with SHA256SUMS of its files (lib/hub.py).
 
-An entry under `hub:` in stages/subjects/params.yaml says which; it is written to data/models/<name>, with SHA256SUMS of its files.
-Stopped half-way, it goes on where it was. Gated models take the token that `hf auth login` puts into your home folder; it is never
-written into the project. The environment's HF_ENDPOINT names another Hub.
+An entry under `hub:` in stages/subjects/params.yaml says which; `bag add NAME org/name@commit` writes it.
 """
 
-import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from httpx2 import HTTPError
-from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
-
-from stages.lib.model.folder import ModelError, sentence, write_sums
-from stages.subjects.settings import COMMIT, HubModel, load_hub
-
-WEIGHTS = "*.safetensors"
-KEPT = [WEIGHTS, "*.safetensors.index.json", "config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt",
-        "special_tokens_map.json", "added_tokens.json", "chat_template*"]  # fmt: skip
-DEEPER = ["*/*"]  # copies in other formats
+from stages.lib import hub
+from stages.subjects.settings import load_hub
 
 
 def main(name: str) -> None:
-    download(load_hub(name), Path("data/models") / name)
-
-
-def outline(model: HubModel, folder: Path) -> int:
-    """Puts what tells of a model into a folder, without its weights; returns how many bytes these have. Raises ModelError as `download`."""
-    with _said(model.repo, model.commit):
-        small = [pattern for pattern in KEPT if pattern != WEIGHTS]
-        snapshot_download(model.repo, revision=model.commit, local_dir=folder, allow_patterns=small, ignore_patterns=DEEPER)
-        tree = HfApi().list_repo_tree(model.repo, revision=model.commit)
-        return sum(getattr(file, "size", 0) for file in tree if file.path.endswith(".safetensors"))
-
-
-def download(model: HubModel, folder: Path) -> None:
-    """Puts a model into a folder, which is whole or not there. Raises ModelError where the Hub has no such model, or does not give it."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    with _said(model.repo, model.commit):
-        snapshot_download(model.repo, revision=model.commit, local_dir=partial, allow_patterns=KEPT, ignore_patterns=DEEPER)
-    if not any(partial.glob("*.safetensors")):
-        raise ModelError(f"{model.repo} has no weights in safetensors at {model.commit}, and others are not loaded here")
-    shutil.rmtree(partial / ".cache", ignore_errors=True)  # what the download itself remembers
-    write_sums(partial)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
-
-
-def commit_of(repo: str, revision: str) -> str:
-    """The commit that a branch or a tag stands for now. Raises ModelError as `download`."""
-    with _said(repo, revision):
-        return str(HfApi().model_info(repo, revision=revision).sha)
-
-
-def fixed(source: str) -> HubModel:
-    """The model that org/name@commit means. Raises ModelError where that is a branch or nothing, with the commit that it is now."""
-    repo, _, revision = source.partition("@")
-    if not COMMIT.fullmatch(revision):
-        now = commit_of(repo, revision or "main")
-        raise ModelError(f"{source}: a branch moves, a commit stays; {revision or 'main'} is {repo}@{now} now")
-    return HubModel(repo=repo, commit=revision)
-
-
-@contextmanager
-def _said(repo: str, revision: str) -> Iterator[None]:
-    """What the Hub may answer, as a sentence."""
-    try:
-        yield
-    except GatedRepoError:
-        raise ModelError(f"{repo} is gated: ask for access on its page, then `hf auth login`") from None
-    except RevisionNotFoundError:
-        raise ModelError(f"{repo} has no commit, branch or tag {revision}") from None
-    except RepositoryNotFoundError:
-        raise ModelError(f"the Hub has no model {repo}, or it is private: then `hf auth login`") from None
-    except (HfHubHTTPError, HTTPError, OSError) as error:
-        raise ModelError(f"{repo} cannot be downloaded now: {sentence(error)}; the same command goes on where it was") from None
+    hub.download(load_hub(name), Path("data/models") / name)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Settings of the chapter subjects, stages/subjects/params.yaml: types and allowed values."""
 
-import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from stages.lib.core.settings import Count, Few, Natural, ParamsError, Positive, Section, Seed, Share, Threads, check, read
 from stages.lib.core.words import Task
+from stages.lib.settings import HubModel
 
 
 class Optimisation(Section):
@@ -88,20 +88,6 @@ def load_finetuning(name: str) -> Finetuning:
         there = ", ".join(known) or f"nothing under {SECTION}"
         raise ParamsError(f"nothing to fine-tune is called {name!r}; stages/subjects/params.yaml has {there}")
     return check(Finetuning, known[name], f"{SECTION}.{name}")
-
-
-COMMIT = re.compile("[0-9a-f]{40}")
-
-
-def _commit(text: str) -> str:
-    if not COMMIT.fullmatch(text):
-        raise ValueError("it is a commit, 40 of 0-9 and a-f: branches and tags move; `bag add NAME org/name` says what main is now")
-    return text
-
-
-class HubModel(Section):
-    repo: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")]
-    commit: Annotated[str, AfterValidator(_commit)]
 
 
 def load_hub(name: str) -> HubModel:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from stages.lib.hub import NOTE
 from stages.lib.model import checkpoint, folder
 from tests.conftest import run_in
 from tests.hub import COMMIT, Hub, serving
@@ -63,13 +64,22 @@ def test_a_model_comes_whole_without_code_and_can_be_loaded(hub: Hub, project: P
     assert done.returncode == 0, done.stderr
     made, source = project / "data/models/mine", hub.models["org/mine"]
     names = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    assert {file.name for file in made.iterdir()} == {*names, folder.SUMS}
+    assert {file.name for file in made.iterdir()} == {*names, NOTE, folder.SUMS}
+    assert (made / NOTE).read_text() == f"org/mine@{COMMIT}\n"
     for name in names:
         assert (made / name).read_bytes() == (source / name).read_bytes()
     listed = dict(reversed(line.split("  ")) for line in (made / folder.SUMS).read_text().splitlines())
-    assert listed == {name: hashlib.sha256((source / name).read_bytes()).hexdigest() for name in names}
+    assert listed == {name: hashlib.sha256((made / name).read_bytes()).hexdigest() for name in {*names, NOTE}}
     assert checkpoint.load(made, "float32", "cpu", 1).architecture.neurons == 48
     assert [file.name for file in made.parent.iterdir()] == ["mine"]
+
+
+def test_what_is_there_and_whole_is_not_fetched_again(hub: Hub, project: Path):
+    assert stage(project, hub).returncode == 0
+    hub.models.clear()
+    assert stage(project, hub).returncode == 0
+    (project / "data/models/mine/config.json").write_text("{}")
+    assert "the Hub has no model org/mine" in stage(project, hub).stderr
 
 
 def test_a_download_that_breaks_off_goes_on_where_it_was(hub: Hub, project: Path):
