@@ -181,6 +181,10 @@ def outcome(family: str, **more: Any) -> str:
         loaded = checkpoint.prepared(model)
     except architecture.ArchitectureError as error:
         return f"refused: {error}"
+    planned, found = checkpoint.outline_of(configured(family, **more), "float32").architecture, loaded.architecture
+    for size in ("width", "neurons", "heads", "head_width", "vocabulary"):
+        assert getattr(planned, size) == getattr(found, size), size
+    assert len(planned.layers) == len(found.layers)
     remarks = _dumped(loaded, usual) + _run(loaded)
     a = loaded.architecture
     remarks += ["its usual attention, as plain one differs"] * (loaded.model is not model)
@@ -264,7 +268,7 @@ def results(names: Sequence[str]) -> list[tuple[str, str]]:
         family, more = VARIANTS.get(name, (name, {}))
         try:
             result = outcome(family, **more)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             result = f"WRONG: {type(error).__name__}: {sentence(error)}"
         found.append((name, result))
     return found

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from stages.lib.core import machine
@@ -67,12 +69,36 @@ def outline(settings: SubjectSettings) -> Checkpoint:
         existing(folder)  # says what is missing
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, settings.dtype), attn_implementation="eager")
-            model = experts.merge(model.eval())
+        return outline_of(config, settings.dtype)
     except Exception as error:
         raise ModelError(f"{folder} holds no causal language model that can be loaded: {sentence(error)}") from None
-    return Checkpoint(model, search.find(model))
+
+
+def outline_of(config: PreTrainedConfig, dtype: str) -> Checkpoint:
+    """The same of a configuration. Raises ArchitectureError, or what transformers raises."""
+
+    def made() -> PreTrainedModel:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="eager").eval()
+
+    try:
+        model = experts.merge(made())
+        return Checkpoint(model, search.find(model))
+    except (*agreement.CANNOT, NotImplementedError):  # some look at numbers on their way, and so need memory, if not what is in it
+        model = experts.merge(_zeros(made()))
+        return Checkpoint(model, search.find(model))
+
+
+def _zeros(model: PreTrainedModel) -> PreTrainedModel:
+    """Gives a model without weights some that are 0: memory that is only read, and so takes none."""
+    for module in model.modules():
+        both: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for tensors in both:
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    zeros = torch.from_numpy(np.zeros(tensor.numel() * tensor.itemsize, np.uint8)).view(tensor.dtype).view(tensor.shape)
+                    tensors[name] = nn.Parameter(zeros, requires_grad=False) if isinstance(tensor, nn.Parameter) else zeros
+    return model
 
 
 @torch.no_grad()
