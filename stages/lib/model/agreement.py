@@ -44,7 +44,7 @@ def check(model: PreTrainedModel, found: Architecture) -> Architecture:
             if torch.equal(zeroed, clean):
                 raise ArchitectureError(f"layer {i}: replacing the {name}'s activations by zeros changes nothing")
     _adds_nothing_else(model, found)
-    return _with_head(model, found)
+    return with_head(model, found)
 
 
 def _adds_nothing_else(model: PreTrainedModel, found: Architecture) -> None:
@@ -64,7 +64,9 @@ def _adds_nothing_else(model: PreTrainedModel, found: Architecture) -> None:
             raise ArchitectureError(f"layer {i}: {why}")
 
 
-def _with_head(model: PreTrainedModel, found: Architecture) -> Architecture:
+@torch.no_grad()
+def with_head(model: PreTrainedModel, found: Architecture) -> Architecture:
+    """The architecture, with what the model does behind its unembedding. Raises ArchitectureError where logits are not its stream's."""
     streams: list[torch.Tensor] = []
     raw: list[torch.Tensor] = []
     with patched(found.final_norm, streams.append), rewritten(found.unembedding, raw.append):
