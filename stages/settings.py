@@ -20,7 +20,7 @@ from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, Section, check, place, read, repeated
 from stages.lib.core.words import CHAPTERS
 from stages.lib.heuristics.grid import Heuristics
-from stages.lib.settings import Passes, Runs
+from stages.lib.settings import HubModel, Passes, Runs
 from stages.lib.subject import MoreSubjects, Name, Point, Subjects
 from stages.mediation.settings import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
 from stages.neurons.settings import AttributionAgreement, NeuronCircuits, NeuronEffects, OperatorOverlaps
@@ -38,6 +38,7 @@ class Params(Section):
     tasks: Tasks
     train: Train
     finetune: dict[Name, Finetuning]
+    hub: dict[Name, HubModel]
     subjects: Subjects
     checkpoints: MoreSubjects
     finetuned: MoreSubjects
@@ -99,6 +100,12 @@ class Params(Section):
                 raise ValueError(f"finetune.{name}.source = {self.finetune[name].source!r} is not that of {self.finetune[name].before}")
             if subject.bos != self.finetune[name].bos:
                 raise ValueError(f"finetuned.{name}.bos is not finetune.{name}.bos; it would be asked otherwise than it was trained")
+        return self
+
+    @model_validator(mode="after")
+    def _one_folder_one_model(self) -> Self:
+        if both := sorted(self.hub.keys() & {"abacus", "planted", *self.finetune}):
+            raise ValueError(f"hub.{both[0]}: data/models/{both[0]} is made by another stage; call it something else")
         return self
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -36,6 +37,12 @@ def source(stage: str) -> Path:
     """The file that a stage's command runs: a query, or a module."""
     _, _, module, *arguments = stages()[stage]["cmd"].split()
     return ROOT / (arguments[0] if arguments and arguments[0].endswith(".sql") else module.replace(".", "/") + ".py")
+
+
+def commands() -> list[Path]:
+    """The modules of what `bag` does besides answering queries."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["bag.commands"]
+    return [ROOT / (entry.partition(":")[0].replace(".", "/") + ".py") for entry in listed.values()]
 
 
 def code(stage: str) -> set[str]:
@@ -94,7 +101,7 @@ def chapter(path: str) -> str | None:
 
 
 def sections(stage: str) -> set[str]:
-    """The sections of settings that a stage reads: load(Section), Subject.named(name), load_finetuning(name); of a query its $names."""
+    """The sections of settings that a stage reads: load(Section), Subject.named(name), load_finetuning(name), load_hub(name); of a query its $names."""
     text, entry = source(stage).read_text(), stages()[stage]
     if source(stage).suffix == ".sql":
         asked = set(re.findall(r"\$(\w+)", text))
@@ -102,7 +109,7 @@ def sections(stage: str) -> set[str]:
     used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
     if re.search(r"\b(Subject\.named|load_subject)\(", text):
         used.add(f"{_subjects(entry)}.${{key}}" if entry["foreach"] else "subjects.${default}")
-    return used | ({"finetune.${key}"} if "load_finetuning(" in text else set())
+    return used | {f"{section}.${{key}}" for section, read in (("finetune", "load_finetuning("), ("hub", "load_hub(")) if read in text}
 
 
 def declared_sections(stage: str) -> set[str]:

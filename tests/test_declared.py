@@ -14,7 +14,8 @@ COMMAND, WARM = ROOT / "stages/lib/console/command.py", ROOT / "stages/warm.py" 
 
 def test_every_query_is_a_stage_and_every_module_is_run_by_one():
     assert set((ROOT / "stages").glob("*/*.sql")) == {declared.source(s) for s in STAGES if declared.source(s).suffix == ".sql"}
-    run = {WARM, *declared.modules(COMMAND)}.union(*(declared.modules(declared.RUNNER, types=True), *map(all_modules, STAGES)))
+    of_bag = [declared.modules(one, types=True) for one in (COMMAND, *declared.commands())]
+    run = {WARM}.union(*of_bag, *(declared.modules(declared.RUNNER, types=True), *map(all_modules, STAGES)))
     assert {name(path) for path in CODE} - {name(path) for path in run} == set()
 
 

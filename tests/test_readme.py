@@ -14,13 +14,16 @@ READMES = [ROOT / "README.md", *(ROOT / "stages" / chapter / "README.md" for cha
 BLOCK = re.compile(r"```sh\n(.*?)```(?:\n```\n(.*?)```)?", re.DOTALL)  # of commands, and what they print if it follows
 FOUND = [(str(file.relative_to(ROOT)), *blocks) for file in READMES if file.exists() for blocks in BLOCK.findall(file.read_text())]
 COMMANDS = [(place, line.split("  #")[0].strip()) for place, block, _ in FOUND for line in block.splitlines() if line.strip()]
-QUERIES = [(place, re.fullmatch(r'bag "(.*)"\n', block)[1], shown) for place, block, shown in FOUND if block.startswith("bag ")]
+QUERIES = [(place, re.fullmatch(r'bag "(.*)"\n', block)[1], shown) for place, block, shown in FOUND if block.startswith('bag "')]
 REPRO = [(place, command) for place, command in COMMANDS if re.match(r"(cd \S+ && )?dvc repro (?!--)", command)]
-OTHERS = [command for place, command in COMMANDS if not command.startswith("bag ") and (place, command) not in REPRO]
+OTHERS = [c for place, c in COMMANDS if not c.startswith("bag ") and (place, c) not in REPRO]
+OTHERS += [c for _, c in COMMANDS if c.startswith(("bag check", "bag add"))]
 RUN_BY = {  # what sets up, shares or takes long, and the test or script that runs it
     "make": ("tests/test_pipeline.py", "*MAKE, target"),
     "make test": (".ci/run", "make --no-print-directory test"),
     "make lint": (".ci/run", "make --no-print-directory lint"),
+    "bag check models/mine": ("tests/store/test_check.py", '"bag", "check", "models/mine"'),
+    "bag add mine models/mine": ("tests/store/test_check.py", '"bag", "add", "mine", "models/mine"'),
     "make study": ("tests/test_pipeline.py", "*MAKE, target"),
 }
 

@@ -127,6 +127,7 @@ def test_a_signal_right_behind_what_is_asked_reaches_the_stage():
     caller.sendall(asked + bytes([signal.SIGTERM]))
     keeper = os.fork()
     if not keeper:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever other tests have left in this process
         stages_warm._keep(server)  # returns in the stage's process
         signal.pause()
     server.close()

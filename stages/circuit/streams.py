@@ -61,14 +61,14 @@ def attention(checkpoint: Checkpoint, tokens: np.ndarray, prompts_per_pass: int)
     def look(output: Any, layer: int) -> None:
         weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
         if not isinstance(weights, torch.Tensor) or weights.shape[1:] != sums.shape[2:]:
-            raise ArchitectureError(f"layer {layer}: {type(found.layers[layer].attention).__name__} does not return its attention weights")
+            raise ArchitectureError(f"layer {layer}: {type(found.layers[layer].mixer).__name__} does not return its attention weights")
         weights = weights.double()
         sums[0, layer] += weights.sum(0).cpu().numpy()
         sums[1, layer] += weights.square().sum(0).cpu().numpy()
 
     with ExitStack() as stack:
         for index, layer in enumerate(found.layers):
-            stack.enter_context(watched(layer.attention, partial(look, layer=index)))
+            stack.enter_context(watched(layer.mixer, partial(look, layer=index)))
         for rows in _passes(len(tokens), prompts_per_pass):
             _run(checkpoint, tokens[rows])
     mean, square = sums / len(tokens)

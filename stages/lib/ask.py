@@ -31,14 +31,21 @@ class Said:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list[str], bos: bool) -> Asked:
-    """Prompts and answers in a subject's tokens; an answer follows its prompt after a blank."""
+    """Prompts and answers in a subject's tokens; an answer follows its prompt after a blank.
+
+    Where that blank is a token of its own (numbers of Llama 3), it belongs to the prompt, behind which the answer is asked for.
+    """
     front = [tokenizer.bos_token_id] if bos else []
-    sequences = [front + tokens for tokens in tokenizer(prompts, add_special_tokens=False)["input_ids"]]
+    parts = tokenizer(prompts, add_special_tokens=False)["input_ids"]
     whole = tokenizer([f"{p} {a}" for p, a in zip(prompts, answers, strict=True)], add_special_tokens=False)["input_ids"]
-    known = [
-        tokens[-1] if front + tokens[:-1] == sequence and tokens[-1] != tokenizer.unk_token_id else -1
-        for tokens, sequence in zip(whole, sequences, strict=True)
-    ]
+    blanks = {token for tokens in whole for token in tokens[-2:-1] if not str(tokenizer.decode([token])).strip()}
+    sequences, known = [], []
+    for prompt, tokens in zip(parts, whole, strict=True):
+        apart = len(tokens) == len(prompt) + 2 and tokens[-2] in blanks
+        sequence = tokens[:-1] if apart else prompt
+        follows = tokens[:-1] == sequence and tokens[: len(prompt)] == prompt and tokens[-1] != tokenizer.unk_token_id
+        sequences.append(front + (sequence if follows else prompt))
+        known.append(tokens[-1] if follows else -1)
     return Asked(sequences, np.array(known))
 
 

@@ -1,8 +1,9 @@
-"""Settings of passes through a model, params.yaml: types and allowed values."""
+"""Settings that several chapters share, of passes through a model and of models of the Hub: types and allowed values."""
 
+import re
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from stages.lib.core.settings import Count, Section
 
@@ -15,3 +16,17 @@ class Runs(Section):
     rows_per_pass: Count
     memory_mib: Annotated[int, Field(ge=128, le=10**9)]
     runs_per_part: Count
+
+
+COMMIT = re.compile("[0-9a-f]{40}")
+
+
+def _commit(text: str) -> str:
+    if not COMMIT.fullmatch(text):
+        raise ValueError("it is a commit, 40 of 0-9 and a-f: branches and tags move; `bag add NAME org/name` says what main is now")
+    return text
+
+
+class HubModel(Section):
+    repo: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")]
+    commit: Annotated[str, AfterValidator(_commit)]

@@ -25,7 +25,7 @@ def main(name: str) -> None:
     a = loaded.architecture
     row = {
         "layers": len(a.layers), "width": a.width, "neurons": a.neurons, "heads": a.heads, "head_width": a.head_width,
-        "vocabulary": loaded.model.config.vocab_size,
+        "vocabulary": a.vocabulary,
     }  # fmt: skip
     short = ("layers", "heads", "head_width")
     columns = [pl.lit(value, pl.Int16 if size in short else pl.Int32).alias(size) for size, value in row.items()]

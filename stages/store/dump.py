@@ -42,6 +42,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib import ask, model, store
+from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.digest import digest
@@ -97,6 +98,14 @@ class DumpWork:
         return loaded
 
     @cached_property
+    def shared(self) -> bool:
+        """Whether prompts of a row share what is computed of their first tokens."""
+        agreed = all(grid.shares(self.loaded, square.tokens) for square in self.squares.values())
+        if not agreed:
+            progress.say(f"{self.title}: this model cannot go on behind the first tokens of a row of prompts: whole prompts are run")
+        return agreed
+
+    @cached_property
     def votes(self) -> Any:
         """What value vectors are multiplied with."""
         return value_logits.directions(self.loaded, self.numbers["token"].to_list())
@@ -122,7 +131,7 @@ class DumpWork:
         into = {layer: np.empty(tuple(axes.values()), self.settings.store_dtype) for layer in self.layers}
         means = grid.Means.zeros(self.loaded, square.tokens.shape[2])
         rows_at_once = max(1, self.prompts_per_pass // columns)
-        said = list(grid.run(self.loaded, square.tokens[rows], square.answers[rows], rows_at_once, into, means))
+        said = list(grid.run(self.loaded, square.tokens[rows], square.answers[rows], rows_at_once, into, means, share=self.shared))
         for layer, block in into.items():
             with layered.writing(self._shard(number, layer), shared=True) as file:
                 self._writer(file, [layer], square, axes, square.results[rows]).write(layer, 0, block)

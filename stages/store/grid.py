@@ -13,6 +13,7 @@ import torch
 from transformers import DynamicCache
 
 from stages.lib.ask import Said, read_off
+from stages.lib.model.agreement import CANNOT, rounding
 from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
 
@@ -45,6 +46,27 @@ def shared_prefix(tokens: np.ndarray) -> int:
     same = (tokens == tokens[:, :1]).all(axis=(0, 1))
     prefix = int(np.argmin(same)) if not same.all() else len(same)
     return min(prefix, tokens.shape[2] - 1)
+
+
+@torch.no_grad()
+def shares(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
+    """Whether this model can go on behind a row's first tokens, by a few prompts of a square: (rows, columns, positions).
+
+    Its cache may be of another kind, or its mask or positions may not be those of a continued prompt.
+    """
+    few = np.ascontiguousarray(tokens[:: max(1, len(tokens) // 3), :: max(1, tokens.shape[1] // 4)])
+    if not shared_prefix(few):
+        return True  # nothing is shared
+    sizes, layers = (checkpoint.architecture.neurons, *few.shape[:2]), range(len(checkpoint.architecture.layers))
+    fast, plain = ({layer: np.empty(sizes, np.float32) for layer in layers} for _ in range(2))
+    answers = np.full(few.shape[:2], -1)
+    try:
+        said, expected = (list(run(checkpoint, few, answers, len(few), of, share=of is fast)) for of in (fast, plain))
+    except CANNOT:
+        return False
+    pairs = [(said[0].max_logit, expected[0].max_logit), *((fast[layer], plain[layer]) for layer in layers)]
+    allowed = max(1e-6, rounding(checkpoint.model.dtype))
+    return all(np.abs(one - other).max() <= allowed * np.abs(other).max() for one, other in pairs)
 
 
 @torch.no_grad()
@@ -105,7 +127,8 @@ def _watching(checkpoint: Checkpoint, targets: dict[int, torch.Tensor], means: M
         if index in targets:
             stack.enter_context(patched(layer.mlp_out, keep_last(targets[index])))
         if means is not None:
-            for module, sums in ((layer.mlp_out, means.neurons), (layer.attention_out, means.heads), (layer.block, means.residual)):
+            heads = [(layer.attention_out, means.heads)] if layer.attention_out else []
+            for module, sums in ((layer.mlp_out, means.neurons), *heads, (layer.block, means.residual)):
                 stack.enter_context(patched(module, add_to(sums[index])))
     return stack
 

@@ -52,25 +52,35 @@ class Template:
 
     def answers(self, largest: int) -> list[int]:
         """The tokens of the answers 0, 1, …, up to the first number, or `largest`, that is not one known token."""
-        found = []
+        found: list[int] = []
         unknown = self.tokenizer.unk_token_id
         for number in range(largest + 1):
             tokens = self.tokens(f"{self.text(1, 1)}{number}")
+            if tokens[: len(self.base)] != self.base:
+                raise PromptError(
+                    f"in {self.text(1, 1) + str(number)!r} the tokenizer puts the end of the prompt and the answer into one token; let the "
+                    "subject's template in params.yaml end in another way"
+                )
             if tokens[:-1] != self.base or tokens[-1] == unknown:
                 break
+            if tokens[-1] in found:
+                raise PromptError(f"the tokenizer gives {number} the same token as {found.index(tokens[-1])}, as if it did not know them")
             found.append(tokens[-1])
         if not found:
             raise PromptError(f"the tokenizer has no one-token answer to {self.text(1, 1)!r}")
         return found
 
     def _column(self, texts: list[str], role: str, operands: Iterable[int]) -> np.ndarray:
-        position, column = self.positions[role], []
-        for number, text in zip(operands, texts, strict=True):
+        position, column, numbers = self.positions[role], list[int](), list(operands)
+        way_out = "lower cells.largest_operand in stages/corpus/params.yaml"
+        for number, text in zip(numbers, texts, strict=True):
             tokens = self.tokens(text)
             others = [t for i, t in enumerate(tokens) if i != position]
             if others != [t for i, t in enumerate(self.base) if i != position] or tokens[position] == self.tokenizer.unk_token_id:
-                way_out = "lower cells.largest_operand in stages/corpus/params.yaml"
                 raise PromptError(f"operand {number} is not one token in {text!r}; {way_out}")
+            if tokens[position] in column:
+                same = numbers[column.index(tokens[position])]
+                raise PromptError(f"in {text!r} operand {number} is the same token as {same}; {way_out}")
             column.append(tokens[position])
         return np.array(column)
 

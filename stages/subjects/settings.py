@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from stages.lib.core.settings import Count, Few, Natural, ParamsError, Positive, Section, Seed, Share, Threads, check, read
 from stages.lib.core.words import Task
+from stages.lib.settings import HubModel
 
 
 class Optimisation(Section):
@@ -87,6 +88,15 @@ def load_finetuning(name: str) -> Finetuning:
         there = ", ".join(known) or f"nothing under {SECTION}"
         raise ParamsError(f"nothing to fine-tune is called {name!r}; stages/subjects/params.yaml has {there}")
     return check(Finetuning, known[name], f"{SECTION}.{name}")
+
+
+def load_hub(name: str) -> HubModel:
+    """The checked entry of this name in the section hub. Raises ParamsError naming those there are."""
+    known = read().get("hub") or {}
+    if name not in known:
+        there = ", ".join(known) or "nothing under hub"
+        raise ParamsError(f"nothing on the Hub is called {name!r} here; stages/subjects/params.yaml has {there}")
+    return check(HubModel, known[name], f"hub.{name}")
 
 
 class Grades(Section):

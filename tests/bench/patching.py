@@ -13,7 +13,7 @@ from stages.lib.core import machine
 from stages.lib.core.settings import load
 from stages.lib.executor import executor, interventions
 from stages.lib.executor import values as replacing
-from stages.lib.model import architecture, checkpoint
+from stages.lib.model import architecture, checkpoint, search
 from stages.lib.settings import Runs
 from tests.bench.timing import median
 
@@ -35,7 +35,7 @@ def random_llama() -> tuple[checkpoint.Checkpoint, pl.DataFrame]:
         }
         for pair in range(50)
     ]  # fmt: skip
-    return checkpoint.Checkpoint(model, architecture.find(model)), pl.DataFrame(rows)
+    return checkpoint.Checkpoint(model, search.find(model)), pl.DataFrame(rows)
 
 
 def patches(component: str, layer: int, units: Sequence[int | None], position: str) -> list[interventions.Intervention]:

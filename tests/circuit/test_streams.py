@@ -36,7 +36,7 @@ def test_attention_is_transformers_attentions(checkpoint_folder: Path):
 @pytest.mark.parametrize("kind", ["llama"])
 def test_an_attention_without_weights_is_named(checkpoint_folder: Path):
     subject = loaded(checkpoint_folder)
-    handle = subject.architecture.layers[1].attention.register_forward_hook(lambda _, __, output: (output[0], None))
+    handle = subject.architecture.layers[1].mixer.register_forward_hook(lambda _, __, output: (output[0], None))
     with pytest.raises(architecture.ArchitectureError, match=r"layer 1: .* does not return its attention weights"):
         streams.attention(subject, tokens(), 3)
     handle.remove()

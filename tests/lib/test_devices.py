@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from stages.lib.executor import canary, executor, interventions
-from stages.lib.model import architecture, checkpoint, value_logits
+from stages.lib.model import checkpoint, search, value_logits
 from stages.store import grid
 from tests.conftest import random_model
 from tests.lib.devices import Devices, ElsewhereError, place, put, spread
@@ -18,7 +18,7 @@ def places(model: torch.nn.Module, layers: list[int]) -> dict[str, int]:
     """Where each part of a model is: layers as said, embeddings with the first, final norm and unembedding with the last, or, where
     embeddings are unembeddings, with them."""
     names = {id(module): name for name, module in model.named_modules()}
-    found = architecture.find(model)
+    found = search.find(model)
     where = {names[id(layer.block)]: layers[number] for number, layer in enumerate(found.layers)}
     first, last = layers[0], layers[len(found.layers) - 1]
     inside = [*where, names[id(found.final_norm)], names[id(found.unembedding)]]
@@ -34,7 +34,7 @@ def places(model: torch.nn.Module, layers: list[int]) -> dict[str, int]:
 def on_devices(kind: str, layers: list[int]) -> checkpoint.Checkpoint:
     model = random_model(kind)
     spread(model, places(model, layers))
-    return checkpoint.Checkpoint(model, architecture.find(model))
+    return checkpoint.Checkpoint(model, search.find(model))
 
 
 def patches() -> list[list[dict]]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stages.lib.executor import executor, interventions, measuring, naive, pairs
 from stages.lib.executor import values as replacing
-from stages.lib.model import architecture, checkpoint, float64
+from stages.lib.model import architecture, checkpoint, float64, search
 from stages.neurons import gradients
 from tests.conftest import CONFIGS, random_model
 
@@ -23,7 +23,7 @@ def subject(kind: str, dtype: torch.dtype = torch.float32) -> checkpoint.Checkpo
     model = random_model(kind).to(dtype)
     if dtype == torch.float64:
         float64.widen(model)
-    return checkpoint.Checkpoint(model, architecture.find(model))
+    return checkpoint.Checkpoint(model, search.find(model))
 
 
 def pair_table(seed: int, lengths: list[tuple[int, int]]) -> pl.DataFrame:

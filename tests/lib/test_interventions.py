@@ -1,11 +1,12 @@
 """What cannot be run is refused before anything runs, and what a model does wrong is noticed."""
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
 
 from stages.lib.executor import blocks as planning
-from stages.lib.executor import canary, executor, interventions
+from stages.lib.executor import canary, executor, interventions, naive
 from tests.lib.test_executor import ROLES, intervention_table, pair_table, subject
 
 NEURON = {"component": "neuron", "layer": 1, "units": [3], "position": "last", "key_position": None, "replacement": "zero"}
@@ -133,25 +134,34 @@ def test_a_sound_model_passes_the_canary(kind: str):
     canary.check(*planned(subject(kind)))
 
 
-def test_a_model_that_counts_its_tokens_fails_the_canary(kind: str):
+def test_a_model_that_counts_its_tokens_is_run_by_whole_prompts(kind: str):
     """Such a layer does something else on one position than on five: restarting on the last one cannot be right."""
     loaded = subject(kind)
     runner, blocks = planned(loaded)
     last = loaded.architecture.layers[-1].block
     last.register_forward_pre_hook(lambda _, inputs: (inputs[0] + inputs[0].shape[1], *inputs[1:]))
     last.register_forward_pre_hook(lambda _, inputs: (inputs[0] * torch.linspace(1, inputs[0].shape[1], inputs[0].shape[-1]), *inputs[1:]))
-    with pytest.raises(canary.CanaryError, match="off those of whole forward passes"):
-        canary.check(runner, blocks)
+    assert runner.restarts
+    canary.check(runner, blocks)
+    assert not runner.restarts
+    for block in blocks:
+        [[one, *_], measured] = next(runner.run(block))
+        plain = naive.logits(runner.fresh(block.pairs), one).max(-1).values
+        np.testing.assert_allclose(measured.max_logit[0], plain.numpy(), rtol=1e-5)
 
 
 def test_a_model_that_magnifies_rounding_passes_the_canary(kind: str, monkeypatch: pytest.MonkeyPatch):
     """The last layer adds what is 10^6 times as steep as what it reads: float64 tells that from a mistake."""
     loaded = subject(kind)
     loaded.architecture.layers[-1].mlp_out.register_forward_hook(lambda _, inputs, out: out + torch.sin(1e6 * out))
-    canary.check(*planned(loaded))
+    runner, blocks = planned(loaded)
+    canary.check(runner, blocks)
     monkeypatch.setattr(canary, "_only_rounding", lambda *_: False)
-    with pytest.raises(canary.CanaryError, match="off those of whole forward passes"):
-        canary.check(*planned(loaded))
+    canary.check(runner, blocks)
+    assert not runner.restarts  # whole prompts magnify the same rounding
+    monkeypatch.setattr(naive, "logits", lambda *_: torch.zeros(2, 140))
+    with pytest.raises(canary.CanaryError, match="off those of plain forward passes"):
+        canary.check(runner, blocks)
 
 
 def test_a_silent_mlp_fails_the_canary(kind: str):

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,10 +15,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, MixtralConfig
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, MixtralConfig, PreTrainedTokenizerFast
 
 from stages.lib import ask
-from stages.lib.model import architecture, checkpoint, folder, tokenizer, value_logits
+from stages.lib.model import agreement, architecture, checkpoint, folder, search, tokenizer, value_logits
 from stages.lib.model.folder import ModelError, write_sums
 from stages.store import grid
 from stages.store import template as prompting
@@ -61,29 +63,29 @@ def test_sizes_are_those_of_the_configuration(checkpoint_folder: Path):
 
 def test_a_deaf_layer_fails_the_canary(kind: str):
     model = random_model(kind)
-    found = architecture.find(model)
+    found = search.find(model)
     found.layers[1].mlp_out.weight.zero_()
     with pytest.raises(architecture.ArchitectureError, match="layer 1: replacing the MLP's activations by zeros changes nothing"):
-        architecture.check(model, found)
+        agreement.check(model, found)
 
 
 def test_a_model_cut_through_its_layers_is_refused(kind: str):
     model = random_model(kind)
-    found = architecture.find(model)
+    found = search.find(model)
     for cut in ({"neurons": 2 * found.neurons}, {"heads": 2 * found.heads}):  # of which this process would hold one half
         with pytest.raises(architecture.ArchitectureError, match=r"layer 0: .* is given \d+ values of \d+: .*tensor parallelism"):
-            architecture.check(model, replace(found, **cut))
+            agreement.check(model, replace(found, **cut))
 
 
 def test_a_hook_that_misses_fails_the_canary(kind: str):
     model = random_model(kind)
-    found = architecture.find(model)
+    found = search.find(model)
     wrong = architecture.DecoderLayer(*(vars(found.layers[0]) | {"mlp_out": torch.nn.Linear(4, 4)}).values())
     with pytest.raises(architecture.ArchitectureError, match="layer 0"):
-        architecture.check(model, architecture.Architecture([wrong], *list(vars(found).values())[1:]))
+        agreement.check(model, architecture.Architecture([wrong], *list(vars(found).values())[1:]))
 
 
-def test_a_mixture_of_experts_is_refused_by_name():
+def test_a_mixture_of_experts_that_is_not_made_one_map_is_refused_by_name():
     config = MixtralConfig(
         vocab_size=50,
         hidden_size=32,
@@ -94,7 +96,7 @@ def test_a_mixture_of_experts_is_refused_by_name():
         num_local_experts=4,
     )
     with pytest.raises(architecture.ArchitectureError, match="layer 0"):
-        architecture.find(AutoModelForCausalLM.from_config(config))
+        search.find(AutoModelForCausalLM.from_config(config))
 
 
 def test_a_shared_prefix_changes_nothing(checkpoint_folder: Path):
@@ -175,6 +177,8 @@ def test_value_logits_are_what_a_neuron_adds_to_the_logits(checkpoint_folder: Pa
     torch.manual_seed(1)
     residual, layer, neuron = torch.randn(found.width, dtype=torch.float64) * 3, 1, 5
     added = architecture.value_vectors(found.layers[layer])[neuron].double()
+    if (behind := found.layers[layer].post_norm) is not None:  # the direction in which it adds; its length is another for every prompt
+        added = added * behind.weight.double()
     norm, unembedding = found.final_norm.double(), found.unembedding.weight.double()
     centred = isinstance(norm, torch.nn.LayerNorm)
 
@@ -351,3 +355,35 @@ def test_the_digest_of_a_large_file_is_taken_once_for_every_change_of_it(tmp_pat
     small.write_bytes(b"x")
     assert folder.sha256([small]) == folder.sha256([small])
     assert len(list(Path(".cache/sha256").iterdir())) == 2
+
+
+def own_tokenizer(extra: list[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer of the numbers 0..99, signs, the blank and `extra`; all other numbers are one token that it does not call unknown."""
+    pieces = ["<s>", *" +-*/=", *map(str, range(100)), *extra]
+    made = Tokenizer(models.WordLevel({piece: i for i, piece in enumerate(pieces)}, unk_token="<s>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("|".join([*map(re.escape, extra), r"\d+", "."])), behavior="removed", invert=True)
+    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>")
+
+
+def test_a_blank_that_is_a_token_of_its_own_belongs_to_the_prompt():
+    """As in Llama 3, whose numbers never begin with a blank."""
+    own = own_tokenizer([])
+    asked = ask.encode(own, ["4 + 3 =", "4+3="], ["7", "7"], bos=True)
+    names = [own.convert_ids_to_tokens(sequence) for sequence in asked.sequences]
+    assert names == [["<s>", *"4 + 3 = "], ["<s>", *"4+3= "]]
+    assert own.convert_ids_to_tokens(asked.answers.tolist()) == ["7", "7"]
+
+
+def test_an_answer_that_is_read_with_the_end_of_the_prompt_is_refused():
+    with pytest.raises(prompting.PromptError, match=r"in '1\+1=7' the tokenizer puts the end of the prompt and the answer into one token"):
+        prompting.Template(own_tokenizer(["=7"]), "{op1}{symbol}{op2}=", "+", True).answers(50)
+
+
+def test_numbers_that_are_one_and_the_same_token_are_refused():
+    """Those that it does not know are one token, which is named as unknown nowhere."""
+    template = prompting.Template(own_tokenizer([]), "{op1}{symbol}{op2}=", "+", True)
+    assert len(template.answers(99)) == 100
+    with pytest.raises(prompting.PromptError, match="the tokenizer gives 101 the same token as 100"):
+        template.answers(150)
+    with pytest.raises(prompting.PromptError, match=r"in '101\+1=' operand 101 is the same token as 100"):
+        template.square(range(120))

@@ -31,7 +31,7 @@ def read(loaded: checkpoint.Checkpoint, listed: list[list[dict]]) -> list[interv
 def by_hand(loaded: checkpoint.Checkpoint, row: dict, patch: interventions.Patch) -> torch.Tensor:
     """Last-position logits with what an attention block or MLP puts out at one place taken from the other prompt's run, or numbers of it."""
     part, units = loaded.architecture.layers[patch.layer], patch.chosen()
-    module, chosen = part.attention if patch.component == "head" else part.mlp, slice(None) if units is None else units.tolist()
+    module, chosen = part.mixer if patch.component == "head" else part.mlp, slice(None) if units is None else units.tolist()
     kept: list[torch.Tensor] = []
 
     def keep(_: torch.nn.Module, __: tuple, out: torch.Tensor | tuple) -> None:

@@ -114,10 +114,11 @@ def test_both_prompts_are_alike_in_the_tokens_of_the_subject(made: tuple[str, pl
     own = tokenizer(made[0])
     for row in made[1].to_dicts():
         for side in SIDES:
-            tokens = own(row[side + "prompt"], add_special_tokens=False)["input_ids"]
-            assert row[side + "tokens"] == [own.bos_token_id, *tokens]
-            whole = own(f"{row[side + 'prompt']} {row[side + 'answer']}", add_special_tokens=False)["input_ids"]
-            assert whole == [*tokens, row[side + "answer_token"]]
+            *tokens, answer = own(f"{row[side + 'prompt']} {row[side + 'answer']}", add_special_tokens=False)["input_ids"]
+            alone = own(row[side + "prompt"], add_special_tokens=False)["input_ids"]
+            assert tokens[: len(alone)] == alone
+            assert own.decode(tokens[len(alone) :]).strip() == ""  # a blank that is a token of its own
+            assert (row[side + "tokens"], row[side + "answer_token"]) == ([own.bos_token_id, *tokens], answer)
             assert row[side + "positions"] == {"last": len(tokens)}
             assert len(row["classes"]) == len(tokens) + 1
 

@@ -4,6 +4,7 @@ import argparse
 import re
 import signal
 import sys
+from importlib.metadata import entry_points
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from stages.lib.sql.database import ERRORS, Database, QueryError, connect
 
 WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 REAL = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
-COMMANDS = ("tables", "made", "shell", "verify")
+COMMANDS = ("tables", "made", "shell", "verify", "check", "add")
 WAY_OUT = "Run bag in the project's root, once `make` or `dvc pull` has put tables into data/, or say with --data where they are."
 MEANINGS = {
     "wide": "print every column of a table, however wide the terminal is",
@@ -29,11 +30,11 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="bag",
         description="Ask any question of any neuron, in SQL.",
-        epilog='examples:  bag "select * from accuracy"   bag query.sql -p layer=1   bag tables   bag made   bag shell   bag verify',
+        epilog='examples:  bag "select * from accuracy"   bag query.sql -p layer=1   bag tables   bag made   bag shell   bag verify   '
+        "bag check models/mine",
     )
-    result.add_argument(
-        "query", nargs="?", help='a SELECT, a file that ends in .sql, "-" for standard input, or one of: tables, made, shell, verify'
-    )
+    commands = ", ".join(COMMANDS)
+    result.add_argument("query", nargs="?", help=f'a SELECT, a file that ends in .sql, "-" for standard input, or one of: {commands}')
     result.add_argument(
         "-p", "--parameter", action="append", default=[], metavar="NAME=VALUE", help="value of $NAME in the query; repeatable"
     )
@@ -60,7 +61,10 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # where the terminal's encoding lacks a letter
-    options = parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    for command in entry_points(group="bag.commands", name=given[0]) if given else ():
+        return command.load()(given[1:])
+    options = parser().parse_args(given)
     if options.query != "shell":
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, in the midst of a query, too: nothing is left half done
     if not options.query:

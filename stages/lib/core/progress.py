@@ -106,6 +106,11 @@ def bar(
     return Log(iterable, total=total, desc=desc, unit=unit, initial=initial)
 
 
+def say(text: str) -> None:
+    """A line that stays, above whatever bars there are."""
+    tqdm.write(text, file=sys.stderr)
+
+
 def spoken(seconds: float) -> str:
     """A duration in its two largest units at most, such as 45 s, 12 min, 3 h 20 min."""
     if seconds < 90:

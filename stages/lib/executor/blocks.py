@@ -36,7 +36,7 @@ class PassSizes:
     def rows(self) -> int:
         """Rows of one pass: those asked for, or fewer where half of the memory holds no more."""
         a, model = self.checkpoint.architecture, self.checkpoint.model
-        per_row = (8 * a.width + 4 * a.neurons + 4 * a.heads * a.head_width) * model.dtype.itemsize + 4 * model.config.vocab_size * 4
+        per_row = (8 * a.width + 4 * a.neurons + 4 * a.heads * a.head_width) * model.dtype.itemsize + 4 * a.vocabulary * 4
         return max(1, min(self.most_rows, self._half() // per_row))
 
     def pairs(self, table: pl.DataFrame) -> int:

@@ -5,14 +5,18 @@ the changed layer, on the changed and later positions, with the keys and values 
 just as the model itself calls them; how it does is recorded once per length and first position.
 """
 
-from contextlib import ExitStack
+import inspect
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import Cache, DynamicCache
 
+from stages.lib.model.agreement import CANNOT, rounding
 from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
 
@@ -39,21 +43,24 @@ class Clean:
 
 
 @torch.no_grad()
-def clean_run(checkpoint: Checkpoint, tokens: np.ndarray) -> Clean:
-    """Runs prompts (prompts, positions) and keeps everything. Raises FloatingPointError where the logits are not finite."""
+def clean_run(checkpoint: Checkpoint, tokens: np.ndarray, cached: bool = True) -> Clean:
+    """Runs prompts (prompts, positions) and keeps everything. cached: keys and values, too, from which a run is taken up again.
+
+    Raises FloatingPointError where the logits are not finite.
+    """
     a = checkpoint.architecture
     run = Clean(torch.from_numpy(tokens).to(checkpoint.model.device))
-    cache = DynamicCache(config=checkpoint.model.config)
+    cache = DynamicCache(config=checkpoint.model.config) if cached else None
     with ExitStack() as watching:
         for layer in a.layers:
-            for module, kept in ((layer.block, run.streams), (layer.mlp_out, run.neurons), (layer.attention_out, run.heads)):
+            for module, kept in ((layer.block, run.streams), (layer.mlp_out, run.neurons), (layer.mixer_out, run.heads)):
                 watching.enter_context(patched(module, kept.append))
         watching.enter_context(patched(a.final_norm, run.streams.append))
-        run.logits = checkpoint.model(input_ids=run.tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+        run.logits = checkpoint.model(input_ids=run.tokens, past_key_values=cache, use_cache=cached, logits_to_keep=1).logits[:, -1]
     if not torch.isfinite(run.logits).all():
         raise FloatingPointError("the model's logits are not finite; try a wider dtype for this subject in params.yaml")
-    cached: list[Any] = cache.layers
-    run.keys, run.values = [x.keys for x in cached], [x.values for x in cached]
+    layers: list[Any] = cache.layers if cache else []
+    run.keys, run.values = [x.keys for x in layers], [x.values for x in layers]
     return run
 
 
@@ -82,10 +89,10 @@ class Resumed(Cache):
 
 @dataclass(frozen=True)
 class Calls:
-    """How the model calls each of its blocks on the positions from `start` on: further arguments, by position and by name."""
+    """How the model calls each of its blocks on the positions from `start` on: its arguments but for the stream, by name."""
 
     start: int
-    arguments: list[tuple[tuple, dict[str, Any]]]
+    arguments: list[dict[str, Any]]
 
     def block(
         self, checkpoint: Checkpoint, layer: int, stream: torch.Tensor, resumed: Resumed | None, mask: torch.Tensor | None
@@ -94,15 +101,45 @@ class Calls:
 
         resumed: None where the attention knows the earlier positions by other means (see attending).
         """
-        inputs, named = self.arguments[layer]
-        named = {name: resumed if isinstance(value, Cache) else value for name, value in named.items()}
+        arguments = self.arguments[layer].items()
+        named: dict[str, Any] = {name: resumed if isinstance(value, Cache) else value for name, value in arguments}
         if resumed is None:
             named["attention_mask"] = None
         elif mask is not None:
-            given = named["attention_mask"]
-            named["attention_mask"] = mask if given is None else mask + given
-        out = checkpoint.architecture.layers[layer].block(stream, *inputs, **named)
+            named["attention_mask"] = both(named["attention_mask"], mask)
+        out = checkpoint.architecture.layers[layer].block(stream, **named)
         return out[0] if isinstance(out, tuple) else out
+
+
+def both(given: torch.Tensor | None, mask: torch.Tensor) -> torch.Tensor:
+    """A model's own mask, and what is added to its attention scores besides."""
+    if given is None or given.dtype != torch.bool:
+        return mask if given is None else mask + given
+    hides = not given[..., -1, -1].any()  # a token sees itself: where that is False, True says what is hidden
+    return given | (mask < 0) if hides else given & (mask >= 0)
+
+
+def by_name(block: Any, inputs: tuple, named: dict[str, Any]) -> dict[str, Any]:
+    """A block's arguments by name, the stream first: some models pass the cache or the mask by position."""
+    names = list(inspect.signature(block.forward).parameters)
+    together = {**dict(zip(names, inputs, strict=False)), **named}
+    return {names[0]: together.pop(names[0]), **together}
+
+
+@contextmanager
+def masked(block: Any, mask: Any) -> Iterator[None]:
+    """Within the context this is added to the attention scores of a block, on top of whatever mask it is given."""
+
+    def hook(block: Any, inputs: tuple, named: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        (_, stream), *more = by_name(block, inputs, named).items()
+        others = dict(more)
+        return (stream,), {**others, "attention_mask": both(others["attention_mask"], mask)}
+
+    handle = block.register_forward_pre_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @torch.no_grad()
@@ -110,10 +147,11 @@ def record_calls(checkpoint: Checkpoint, tokens: np.ndarray, start: int) -> Call
     """Watches the model take up one prompt (positions,) at position `start`; masks and positions are the same for all of that length."""
     model, cache = checkpoint.model, DynamicCache(config=checkpoint.model.config)
     one = torch.from_numpy(tokens)[None].to(model.device)
-    arguments: list[tuple[tuple, dict[str, Any]]] = []
+    arguments: list[dict[str, Any]] = []
 
-    def record(_: Any, inputs: tuple, named: dict[str, Any]) -> None:
-        arguments.append((inputs[1:], {k: v for k, v in named.items() if k != "hidden_states"}))
+    def record(block: Any, inputs: tuple, named: dict[str, Any]) -> None:
+        _, *more = by_name(block, inputs, named).items()
+        arguments.append(dict(more))
 
     if start:
         model(input_ids=one[:, :start], past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -124,3 +162,37 @@ def record_calls(checkpoint: Checkpoint, tokens: np.ndarray, start: int) -> Call
         for handle in handles:
             handle.remove()
     return Calls(start, arguments)
+
+
+@torch.no_grad()
+def restarts(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
+    """Whether every layer of this model, taken up in the midst of these prompts (prompts, positions), computes what it did before."""
+    start = tokens.shape[1] // 2
+    try:
+        clean, calls = clean_run(checkpoint, tokens), record_calls(checkpoint, tokens[0], start)
+        for layer, (before, behind) in enumerate(pairwise(clean.streams)):
+            again = calls.block(checkpoint, layer, before[:, start:], Resumed(clean, start), None)
+            if not _same(again, behind[:, start:]):
+                return False
+    except CANNOT:
+        return False
+    return True
+
+
+@torch.no_grad()
+def narrows(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
+    """Whether the last layer gives the same at the last position where its MLP is given nothing else of these prompts."""
+    last = checkpoint.architecture.layers[-1]
+    if last.mlp is None:
+        return False
+    clean, calls = clean_run(checkpoint, tokens), record_calls(checkpoint, tokens[0], 0)
+    try:
+        with patched(last.mlp, lambda x: x[:, -1:].contiguous(), first=True):
+            out = calls.block(checkpoint, len(checkpoint.architecture.layers) - 1, clean.streams[-2], Resumed(clean, 0), None)
+    except CANNOT:
+        return False
+    return _same(out[:, -1], clean.streams[-1][:, -1])
+
+
+def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return bool((x.to(y.device) - y).abs().max() <= rounding(y.dtype) * y.abs().max())

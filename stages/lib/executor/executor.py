@@ -12,8 +12,9 @@ import numpy as np
 import polars as pl
 import torch
 
+from stages.lib.core import progress
 from stages.lib.executor.blocks import Block, PassSizes
-from stages.lib.executor.clean import Calls, Resumed, record_calls
+from stages.lib.executor.clean import Calls, Resumed, clean_run, masked, narrows, record_calls, restarts
 from stages.lib.executor.interventions import Intervention, Patch
 from stages.lib.executor.measuring import Measured, measure
 from stages.lib.executor.memory import keep_freed
@@ -22,7 +23,7 @@ from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.prefix import attending, shares_prefix
 from stages.lib.executor.rank_one import Moved, adds_value_vectors, entrances
 from stages.lib.executor.values import KINDS, LINEAR, Values, linear
-from stages.lib.model.architecture import patched, rewritten
+from stages.lib.model.architecture import ArchitectureError, patched, rewritten
 from stages.lib.model.checkpoint import Checkpoint
 
 
@@ -34,13 +35,32 @@ class Executor:
 
     def __init__(self, checkpoint: Checkpoint, means: Mapping[str, np.ndarray] | None, rows: int, memory: int):
         keep_freed()
+        name = type(checkpoint.model).__name__
+        if without := [str(i) for i, layer in enumerate(checkpoint.architecture.layers) if layer.attention_out is None]:
+            what = "its activations are dumped, and interventions on it are not carried out"
+            raise ArchitectureError(f"layers {', '.join(without)} of {name} have no attention heads: {what}")
+        self._values: Values | None = None
+        self._calls: dict[tuple[int, int], Calls] = {}
         self.checkpoint, self.means, self.sizes = checkpoint, means, PassSizes(checkpoint, rows, memory)
-        self.additive = [adds_value_vectors(checkpoint, layer) for layer in range(len(checkpoint.architecture.layers))]
+        tokens = (np.arange(8).reshape(2, 4) + 1) % checkpoint.architecture.vocabulary
+        self.restarts = restarts(checkpoint, tokens)
+        if not self.restarts:
+            self.run_whole()
+            return
+        clean, calls = clean_run(checkpoint, tokens[:1]), record_calls(checkpoint, tokens[0], 0)
+        layers = range(len(checkpoint.architecture.layers))
+        self.additive = [adds_value_vectors(checkpoint, layer, calls, clean.streams[layer]) for layer in layers]
         self.entrances = entrances(checkpoint)
         self.attends = shares_prefix(checkpoint)
         self.norms = quick_norms(checkpoint)
-        self._values: Values | None = None
-        self._calls: dict[tuple[int, int], Calls] = {}
+        self.narrows = narrows(checkpoint, tokens)
+
+    def run_whole(self) -> None:
+        """Leaves out every shortcut: whole prompts go through the whole model."""
+        progress.say(
+            f"{type(self.checkpoint.model).__name__} cannot be taken up in the midst of a prompt: whole prompts are run, which is slower"
+        )
+        self.restarts, self._values = False, None
 
     def plan(self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30) -> list[Block]:
         """The blocks of work, of at most about so many runs, or as many as fit into memory (see blocks.plan)."""
@@ -52,7 +72,7 @@ class Executor:
         values = self.values(block.pairs)
         patches = [p for one in block.interventions for p in one.patches]
         values.prepare(patches)
-        start = values.first_position(patches)
+        start = values.first_position(patches) if self.restarts else 0
         size = max(1, self.sizes.rows() // (len(block.pairs) * (block.pairs.tokens.shape[1] - start)))
         for first in range(0, len(block.interventions), size):
             batch = block.interventions[first : first + size]
@@ -65,13 +85,17 @@ class Executor:
         """Both clean runs of these pairs, kept until others are asked for."""
         if self._values is None or not self._values.pairs.same(pairs):
             self._values = None  # frees the last ones first
-            self._values = Values(self.checkpoint, pairs, self.means)
+            self._values = Values(self.checkpoint, pairs, self.means, self.restarts)
         return self._values
+
+    def fresh(self, pairs: PromptPairs) -> Values:
+        """Both clean runs of these pairs, which are not kept."""
+        return Values(self.checkpoint, pairs, self.means, self.restarts)
 
     @torch.no_grad()
     def logits(self, values: Values, one: Intervention) -> torch.Tensor:
         """Last-position logits (prompts, vocabulary) of a single intervention."""
-        start = values.first_position(one.patches)
+        start = values.first_position(one.patches) if self.restarts else 0
         values.prepare(one.patches)
         logits, owner = self._logits(values, [one], start)
         return logits[int(owner[0])]
@@ -83,6 +107,8 @@ class Executor:
 
     def _logits(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[torch.Tensor, np.ndarray]:
         """Logits (copies, prompts, vocabulary), and which copy is each intervention's."""
+        if not self.restarts:
+            return self._whole(values, batch), np.arange(len(batch))
         a = self.checkpoint.architecture
         with quicker(self.norms):
             stream, owner = self._descend(values, batch, start)
@@ -93,7 +119,32 @@ class Executor:
             else:
                 stream = stream.stream() if isinstance(stream, Moved) else stream
                 logits = a.unembedding(a.final_norm(stream[:, :, -1]))
+            logits = a.head(logits) if a.head else logits
         return (logits, owner) if owner.min() >= 0 else (torch.cat([values.clean.logits[None].to(logits), logits]), owner + 1)
+
+    def _whole(self, values: Values, batch: Sequence[Intervention]) -> torch.Tensor:
+        """Logits (interventions, prompts, vocabulary) of whole forward passes, a copy of the prompts for each intervention."""
+        a, (prompts, positions) = self.checkpoint.architecture, values.clean.tokens.shape
+        rows = torch.Size((len(batch), prompts, positions))
+        with ExitStack() as changing:
+            for layer, part in enumerate(a.layers):
+                listed = [(copy, patch) for copy, one in enumerate(batch) for patch in one.at(layer)]
+                self._patch_inside(values, layer, listed, rows, 0, changing)
+                residual = [(copy, patch) for copy, patch in listed if patch.component == "residual"]
+                edges = [(copy, patch) for copy, patch in listed if patch.component == "edge"]
+                if residual:
+
+                    def enter(x: torch.Tensor, residual=residual) -> torch.Tensor:
+                        entered = x.clone()
+                        values.write(entered.view(*rows, a.width), residual, 0)
+                        return entered
+
+                    changing.enter_context(patched(part.block, enter))
+                if edges:
+                    changing.enter_context(masked(part.block, values.mask(edges, len(batch), 0)))
+            tokens = values.clean.tokens.repeat(len(batch), 1)
+            logits = self.checkpoint.model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
+        return logits.unflatten(0, (len(batch), prompts))
 
     def _descend(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[torch.Tensor | Moved | None, np.ndarray]:
         """The stream behind the last layer (copies, prompts, positions, width), and which copy is each intervention's, -1 for clean."""
@@ -156,8 +207,9 @@ class Executor:
                 entered = entered.clone()
                 values.write(entered, residual, start)
             self._patch_inside(values, layer, listed, entered.shape[:3], start, changing)
-            if layer == len(a.layers) - 1 and not any(KINDS.get(patch.component) in LINEAR for _, patch in listed):
-                last = patched(a.layers[layer].mlp, lambda x: x[:, -1:].contiguous())  # nobody reads what it says elsewhere
+            mlp = a.layers[layer].mlp
+            if layer == len(a.layers) - 1 and self.narrows and not any(KINDS.get(patch.component) in LINEAR for _, patch in listed):
+                last = patched(mlp, lambda x: x[:, -1:].contiguous(), first=True)  # nobody reads what it says elsewhere
                 changing.enter_context(last)
             mask = values.mask([(copy, patch) for copy, patch in listed if patch.component == "edge"], copies, start)
             resumed: Resumed | None = Resumed(values.clean, start)
@@ -182,6 +234,7 @@ class Executor:
             if chosen := [(copy, patch) for copy, patch in listed if KINDS.get(patch.component) == kind]:
 
                 def change(x: torch.Tensor, chosen=chosen, shape=shape) -> torch.Tensor:
+                    x = x if x.is_contiguous() else x.contiguous()
                     values.write(x.view(*rows, *shape), chosen, start)
                     return x
 

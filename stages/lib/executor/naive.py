@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import torch
 
+from stages.lib.executor.clean import masked
 from stages.lib.executor.interventions import EARLIER, Intervention, Patch
 from stages.lib.executor.values import KINDS, Values
 from stages.lib.model.architecture import patched, rewritten
@@ -23,8 +24,7 @@ def logits(values: Values, intervention: Intervention) -> torch.Tensor:
         for patch, new in zip(intervention.patches, put_in, strict=True):
             layer = a.layers[patch.layer]
             if patch.component == "edge":
-                handle = layer.block.register_forward_pre_hook(_cutting(values, patch), with_kwargs=True)
-                hooks.callback(handle.remove)
+                hooks.enter_context(masked(layer.block, _cut(values, patch)))
             else:
                 module = {"neurons": layer.mlp_out, "outputs": layer.mlp_out, "heads": layer.attention_out}.get(
                     kind := KINDS[patch.component]
@@ -49,21 +49,16 @@ def _replaced(values: Values, x: torch.Tensor, patch: Patch, new: torch.Tensor) 
     return x
 
 
-def _cutting(values: Values, edge: Patch):
-    """A hook on a block that forbids attention along one edge, on top of whatever mask the block is given."""
-
-    def hook(_: torch.nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
-        prompts, length = values.clean.tokens.shape
-        given = named["attention_mask"]
-        mask = torch.zeros(prompts, values.architecture.heads, length, length, dtype=values.checkpoint.model.dtype)
-        mask = mask.to(values.clean.tokens.device) + (0 if given is None else given)
-        units = edge.chosen()
-        for prompt in range(prompts):
-            query = int(values.positions[edge.position][prompt])
-            keys = range(query) if edge.key_position == EARLIER else [int(values.positions[str(edge.key_position)][prompt])]
-            for head in range(values.architecture.heads) if units is None else units:
-                for key in keys:
-                    mask[prompt, head, query, key] = torch.finfo(mask.dtype).min
-        return inputs, {**named, "attention_mask": mask}
-
-    return hook
+def _cut(values: Values, edge: Patch) -> torch.Tensor:
+    """What forbids attention along one edge when it is added to the scores: (prompts, heads, queries, keys)."""
+    prompts, length = values.clean.tokens.shape
+    mask = torch.zeros(prompts, values.architecture.heads, length, length, dtype=values.checkpoint.model.dtype)
+    units = edge.chosen()
+    for prompt in range(prompts):
+        query = int(values.positions[edge.position][prompt])
+        keys = range(query) if edge.key_position == EARLIER else [int(values.positions[str(edge.key_position)][prompt])]
+        for head in range(values.architecture.heads) if units is None else units:
+            for key in keys:
+                mask[prompt, head, query, key] = torch.finfo(mask.dtype).min
+    causal = torch.ones(length, length, dtype=torch.bool).triu(1)
+    return mask.masked_fill(causal, torch.finfo(mask.dtype).min).to(values.clean.tokens.device)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from stages.lib.model.agreement import exact
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.value_logits import gain
 
@@ -21,15 +22,16 @@ def epsilon(norm: Any) -> float | None:
 def quick_norms(checkpoint: Checkpoint) -> list[tuple[Any, Forward]]:
     """Every norm of the stream that is x / sqrt(mean x² + epsilon) · gain, found by trying, and the same computed faster."""
     a = checkpoint.architecture
-    leaves = [m for layer in a.layers for m in layer.block.modules() if getattr(m, "weight", None) is not None] + [a.final_norm]
-    norms = [m for m in leaves if m.weight.shape == (a.width,) and not isinstance(m, torch.nn.LayerNorm) and epsilon(m) is not None]
+    leaves = [m for layer in a.layers for m in layer.block.modules()] + [a.final_norm]
+    weighted = [m for m in leaves if getattr(m, "weight", None) is not None]
+    norms = [m for m in weighted if m.weight.shape == (a.width,) and not isinstance(m, torch.nn.LayerNorm) and epsilon(m) is not None]
     quick = [(norm, _quick(norm, a.width)) for norm in norms]
-    return [(norm, forward) for norm, forward in quick if _same(norm, forward, a.width)]
+    return [(norm, forward) for norm, forward in quick if _same(norm, a.width)]
 
 
 def _quick(norm: Any, width: int) -> Forward:
     small = float(epsilon(norm) or 0)
-    scaled = (gain(norm, width) * (1 + small) ** 0.5).to(norm.weight.dtype)  # the gain was measured on a mean square of 1
+    scaled = (gain(norm, norm.weight) * (1 + small) ** 0.5).to(norm.weight.dtype)  # the gain was measured on a mean square of 1
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         x = x.to(scaled.device)  # what would have moved it stands in the forward that this one replaces
@@ -39,7 +41,9 @@ def _quick(norm: Any, width: int) -> Forward:
     return forward
 
 
-def _same(norm: Any, forward: Forward, width: int) -> bool:
+def _same(norm: Any, width: int) -> bool:
+    norm = exact(norm)
+    forward = _quick(norm, width)
     x = torch.randn(5, width, generator=torch.Generator().manual_seed(0)).to(norm.weight) * 3
     usual = norm(x)
     return bool((forward(x) - usual).abs().max() <= 16 * torch.finfo(usual.dtype).eps * usual.abs().max())

@@ -13,11 +13,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import Cache
+from transformers.pytorch_utils import Conv1D
 
+from stages.lib.executor.clean import Calls
 from stages.lib.executor.norms import epsilon
-from stages.lib.model.architecture import LINEAR, DecoderLayer, patched, value_vectors
+from stages.lib.model.agreement import exact
+from stages.lib.model.architecture import LINEAR, DecoderLayer, patched
 from stages.lib.model.checkpoint import Checkpoint
-from stages.lib.model.value_logits import gain
+from stages.lib.model.value_logits import centres, gain
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,11 @@ class Moved:
 class Entrance:
     """A norm and the linear maps that read its output and nothing else."""
 
-    def __init__(self, norm: Any, maps: list[Any], width: int):
+    def __init__(self, norm: Any, maps: list[Any]):
         self.norm, self.maps = norm, maps
-        self.centres = isinstance(norm, nn.LayerNorm)
+        self.centres = centres(norm, norm.weight)
         self.epsilon = epsilon(norm) or 0.0
-        self.gain = (gain(norm, width) * (1 + self.epsilon) ** 0.5).to(norm.weight.dtype)  # measured on a mean square of 1
+        self.gain = (gain(norm, norm.weight) * (1 + self.epsilon) ** 0.5).to(norm.weight.dtype)  # measured on a mean square of 1
         offset = norm(torch.zeros_like(norm.weight))  # the norm's bias
         biases = [m(offset) for m in maps]
         self.sizes = [len(bias) for bias in biases]
@@ -94,7 +98,8 @@ class Entrance:
 def entrances(checkpoint: Checkpoint) -> list[Entrance | None]:
     """The entrance of every layer, and the unembedding's behind them; None where there is none or it does not compute as it should."""
     a = checkpoint.architecture
-    found = [_entrance(checkpoint, layer) for layer in a.layers] + [Entrance(a.final_norm, [a.unembedding], a.width)]
+    last = Entrance(a.final_norm, [a.unembedding]) if getattr(a.final_norm, "weight", None) is not None else None
+    found = [*(_entrance(checkpoint, layer) for layer in a.layers), last]
     return [entrance if entrance and _holds(entrance, a.width) else None for entrance in found]
 
 
@@ -119,7 +124,7 @@ def _entrance(checkpoint: Checkpoint, layer: DecoderLayer) -> Entrance | None:
     readers = [m for m, x, _ in calls if x.data_ptr() == output.data_ptr()]
     if not readers or not all(isinstance(m, LINEAR) for m in readers):
         return None
-    return Entrance(norm, readers, checkpoint.architecture.width)
+    return Entrance(norm, readers)
 
 
 def _same(x: torch.Tensor, entering: torch.Tensor) -> bool:
@@ -129,6 +134,8 @@ def _same(x: torch.Tensor, entering: torch.Tensor) -> bool:
 
 def _holds(entrance: Entrance, width: int) -> bool:
     """Whether the identity holds for this norm, to the precision of the model's numbers; other norms, or other precisions, fail."""
+    if entrance.norm.weight.dtype in (torch.bfloat16, torch.float16):
+        entrance = Entrance(exact(entrance.norm), [exact(m) for m in entrance.maps])
     weight = entrance.norm.weight
     random = torch.Generator().manual_seed(0)
     base, directions, steps = (torch.randn(shape, generator=random).to(weight) for shape in ((3, width), (4, width), (4, 3)))
@@ -140,21 +147,33 @@ def _holds(entrance: Entrance, width: int) -> bool:
 
 
 @torch.no_grad()
-def adds_value_vectors(checkpoint: Checkpoint, layer: int) -> bool:
-    """Whether the layer adds activation x value vector to the stream as it is; some normalise what the MLP writes."""
-    part, seen = checkpoint.architecture.layers[layer], []
-    tokens = torch.arange(1, 5, device=checkpoint.model.device).remainder(checkpoint.model.config.vocab_size)[None]
-    outs = []
+def adds_value_vectors(checkpoint: Checkpoint, layer: int, calls: Calls, entering: torch.Tensor) -> bool:
+    """Whether the layer adds activation x value vector to the stream as it is; some scale or normalise what the MLP writes.
+
+    calls: how the model calls its blocks on a prompt's positions from 0 on; entering: the stream that enters this layer there.
+    """
+    part = checkpoint.architecture.layers[layer]
+    block = exact(part.block)
+    mlp_out: Any = block.get_submodule(next(name for name, m in part.block.named_modules() if m is part.mlp_out))
+    vectors = exact(part.mlp_out).weight if isinstance(mlp_out, Conv1D) else exact(part.mlp_out).weight.T
+    named = {name: _exact(value) for name, value in calls.arguments[layer].items() if not isinstance(value, Cache)}
+    seen, outs = [], []
     for factor in (1.0, 0.5):
 
         def change(x: torch.Tensor, factor=factor) -> torch.Tensor:
             seen.append(x)
             return x * factor
 
-        handle = part.block.register_forward_hook(lambda _, __, out: outs.append(out[0] if isinstance(out, tuple) else out))
-        with patched(part.mlp_out, change):
-            checkpoint.model(input_ids=tokens, use_cache=False)
-        handle.remove()
-    expected = outs[0] - 0.5 * seen[0] @ value_vectors(part)
+        with patched(mlp_out, change):
+            out = block(_exact(entering), **named)
+        outs.append(out[0] if isinstance(out, tuple) else out)
+    expected = outs[0] - 0.5 * seen[0] @ vectors
     tolerance = 50 * torch.finfo(expected.dtype).eps * outs[0].abs().max()
     return bool((outs[1] - expected).abs().max() <= tolerance)
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_exact, value))
+    few = isinstance(value, torch.Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+    return value.float() if few else value

@@ -31,13 +31,13 @@ class Values:
     """Everything that patches of some pairs can put in or take out: both clean runs, and the means of every component.
 
     means: neurons (layers, positions, neurons), heads (layers, positions, heads, head width), residual (layers, positions,
-    width); needed only where a patch asks for a mean.
+    width); needed only where a patch asks for a mean. cached: see clean_run.
     """
 
-    def __init__(self, checkpoint: Checkpoint, pairs: PromptPairs, means: Mapping[str, np.ndarray] | None):
+    def __init__(self, checkpoint: Checkpoint, pairs: PromptPairs, means: Mapping[str, np.ndarray] | None, cached: bool = True):
         self.checkpoint, self.pairs, self.architecture = checkpoint, pairs, checkpoint.architecture
         device, dtype = checkpoint.model.device, checkpoint.model.dtype
-        self.clean = clean_run(checkpoint, pairs.tokens)
+        self.cached, self.clean = cached, clean_run(checkpoint, pairs.tokens, cached)
         self.means = {name: torch.from_numpy(array).to(device, dtype) for name, array in (means or {}).items()}
         self.positions = {role: torch.from_numpy(at).to(device) for role, at in pairs.positions.items()}
         self.others = {role: torch.from_numpy(at).to(device) for role, at in pairs.counterfactual_positions.items()}
@@ -46,7 +46,7 @@ class Values:
 
     @cached_property
     def counterfactual(self) -> Clean:
-        return clean_run(self.checkpoint, self.pairs.counterfactual_tokens)
+        return clean_run(self.checkpoint, self.pairs.counterfactual_tokens, self.cached)
 
     def prepare(self, patches: Sequence[Patch]) -> None:
         """Runs the counterfactuals, and MLPs' output projections, if any of these patches needs them: now, while no hooks are in place."""

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from stages.lib.core import machine
 from stages.lib.core.settings import ParamsError
-from stages.lib.model import architecture
+from stages.lib.model import agreement, architecture, experts, search
 from stages.lib.model.float64 import widen
 from stages.lib.model.folder import ModelError, existing, sentence, sha256
 from stages.lib.subject import SubjectSettings
@@ -42,13 +44,20 @@ def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoin
     if device == "cuda" and not torch.cuda.is_available():
         raise ParamsError(f"device is cuda, but torch sees no GPU here; set {machine.DEVICE}=cpu in the environment")
     torch.set_num_threads(threads)
-    model = read(folder, dtype=getattr(torch, dtype), attn_implementation="eager")
-    model.to(torch.device(device)).eval().requires_grad_(False)  # type: ignore[arg-type]
+    model = _merged(agreement.with_attention(read(folder, dtype=getattr(torch, dtype), attn_implementation="eager").eval()))
+    model.to(torch.device(device)).requires_grad_(False)  # type: ignore[arg-type]
     if dtype == "float64":
         widen(model)
-    found = architecture.find(model)
-    architecture.check(model, found)
-    return Checkpoint(model, found)
+    return _checked(model)
+
+
+def prepared(model: PreTrainedModel) -> Checkpoint:
+    """A model of transformers that is loaded already, with plain attention and in evaluation mode. Raises ArchitectureError as `load`."""
+    return _checked(_merged(agreement.with_attention(model)))
+
+
+def _checked(model: PreTrainedModel) -> Checkpoint:
+    return Checkpoint(model, agreement.check(model, search.find(model)))
 
 
 def outline(settings: SubjectSettings) -> Checkpoint:
@@ -60,11 +69,36 @@ def outline(settings: SubjectSettings) -> Checkpoint:
         existing(folder)  # says what is missing
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, settings.dtype), attn_implementation="eager")
+        return outline_of(config, settings.dtype)
     except Exception as error:
         raise ModelError(f"{folder} holds no causal language model that can be loaded: {sentence(error)}") from None
-    return Checkpoint(model.eval(), architecture.find(model))
+
+
+def outline_of(config: PreTrainedConfig, dtype: str) -> Checkpoint:
+    """The same of a configuration. Raises ArchitectureError, or what transformers raises."""
+
+    def made() -> PreTrainedModel:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="eager").eval()
+
+    try:
+        model = experts.merge(made())
+        return Checkpoint(model, search.find(model))
+    except (*agreement.CANNOT, NotImplementedError):  # some look at numbers on their way, and so need memory, if not what is in it
+        model = experts.merge(_zeros(made()))
+        return Checkpoint(model, search.find(model))
+
+
+def _zeros(model: PreTrainedModel) -> PreTrainedModel:
+    """Gives a model without weights some that are 0: memory that is only read, and so takes none."""
+    for module in model.modules():
+        both: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for tensors in both:
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    zeros = torch.from_numpy(np.zeros(tensor.numel() * tensor.itemsize, np.uint8)).view(tensor.dtype).view(tensor.shape)
+                    tensors[name] = nn.Parameter(zeros, requires_grad=False) if isinstance(tensor, nn.Parameter) else zeros
+    return model
 
 
 @torch.no_grad()
@@ -72,7 +106,7 @@ def canary(checkpoint: Checkpoint) -> str:
     """A digest of the logits of a few prompts: who has another one computes otherwise. Of a model in float64, whose results are rounded
     when they are stored, of logits that are rounded, too, so that all kinds of processors have the same."""
     model = checkpoint.model
-    tokens = torch.arange(1, 41, device=model.device).remainder(model.config.vocab_size).reshape(8, 5)
+    tokens = torch.arange(1, 41, device=model.device).remainder(checkpoint.architecture.vocabulary).reshape(8, 5)
     logits = model(input_ids=tokens, use_cache=False).logits
     if logits.dtype == torch.float64:
         logits = logits.mul(2**16).round().add(0.0)  # no negative zero
@@ -104,6 +138,20 @@ def read(folder: str | Path, **how: Any) -> PreTrainedModel:
         if names := sorted(map(str, found[kind])):
             some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise ModelError(f"{folder}: {len(names)} of its tensors {meaning}: {some}")
+    return model
+
+
+@torch.no_grad()
+def _merged(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, each of its mixtures of experts with one output projection. Raises ArchitectureError where it then says something else."""
+    if not experts.mixtures(model):
+        return model
+    tokens = agreement.some_tokens(model.device, model.get_input_embeddings().weight.shape[0])  # type: ignore[index, arg-type, union-attr]
+    before = model(input_ids=tokens, use_cache=False).logits
+    after = experts.merge(model)(input_ids=tokens, use_cache=False).logits
+    if not (after - before).abs().max() <= agreement.rounding(before.dtype) * before.abs().max():
+        name = type(model).__name__
+        raise architecture.ArchitectureError(f"{name} does more with its mixtures of experts than to weight what each of them says")
     return model
 
 

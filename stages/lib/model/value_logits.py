@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from stages.lib.model.architecture import DecoderLayer, value_vectors
 from stages.lib.model.checkpoint import Checkpoint
@@ -18,7 +17,9 @@ def value_logits(checkpoint: Checkpoint, tokens: list[int]) -> Iterator[np.ndarr
 
     The final norm's gain is folded into the unembedding, the unembedding is centred over the whole vocabulary, and no
     norm is applied to the value vector (Nikankin et al. 2025, Sec. 3: the logit lens). Where the final norm subtracts
-    the mean over the width (LayerNorm), so does this. Only differences between a neuron's logits have a meaning.
+    the mean over the width (LayerNorm), so does this. Where what the MLP puts out is normalised before it is added to the stream, that
+    norm's gain is folded into the value vector; its scale is not, as every prompt has another. Only differences between a neuron's logits
+    have a meaning.
     """
     votes = directions(checkpoint, tokens)
     for layer in checkpoint.architecture.layers:
@@ -29,11 +30,12 @@ def value_logits(checkpoint: Checkpoint, tokens: list[int]) -> Iterator[np.ndarr
 def directions(checkpoint: Checkpoint, tokens: list[int]) -> torch.Tensor:
     """What a value vector is multiplied with: (tokens, width), float64."""
     a = checkpoint.architecture
-    scale = gain(a.final_norm, a.width).to(a.unembedding.weight.device)
+    scale = gain(a.final_norm, a.unembedding.weight).to(a.unembedding.weight.device)
+    centred = centres(a.final_norm, a.unembedding.weight)
 
     def folded(rows: torch.Tensor) -> torch.Tensor:
         wide = rows.double() * scale  # (tokens, width)
-        return wide - wide.mean(1, keepdim=True) if isinstance(a.final_norm, nn.LayerNorm) else wide
+        return wide - wide.mean(1, keepdim=True) if centred else wide
 
     vocabulary = a.unembedding.weight.split(AT_ONCE)
     mean = torch.stack([folded(rows).sum(0) for rows in vocabulary]).sum(0) / len(a.unembedding.weight)
@@ -44,12 +46,30 @@ def directions(checkpoint: Checkpoint, tokens: list[int]) -> torch.Tensor:
 def of_layer(layer: DecoderLayer, votes: torch.Tensor) -> np.ndarray:
     """The value logits of one layer's neurons: (neurons, tokens), float32. votes: as of `directions`."""
     vectors = value_vectors(layer)
-    return (vectors.double() @ votes.T.to(vectors.device)).float().cpu().numpy()
+    wide = vectors.double()
+    if layer.post_norm is not None:  # its scale is the prompt's own, above 0; so only the direction is the neuron's
+        centred = wide - wide.mean(1, keepdim=True) if centres(layer.post_norm, vectors) else wide
+        wide = centred * gain(layer.post_norm, vectors).to(wide.device)
+    return (wide @ votes.T.to(wide.device)).float().cpu().numpy()
 
 
-def gain(norm: Any, width: int) -> torch.Tensor:
-    """The norm's gain, read off its behaviour: some architectures store it as a difference from 1."""
-    weight: torch.Tensor = norm.weight
-    signs = torch.ones(width, dtype=weight.dtype, device=weight.device)
-    signs[1::2] = -1  # mean 0, mean square 1: only the gain and the bias are left, and the bias cancels below
-    return ((norm(signs) - norm(-signs)) / 2 * signs).double()
+def gain(norm: Any, like: torch.Tensor) -> torch.Tensor:
+    """The norm's gain, (width,) in float64, read off its behaviour: some architectures store it as a difference from 1, some have none.
+
+    like: a matrix (…, width) of the model.
+    """
+    signs = _signs(norm, like)
+    return ((norm(signs) - norm(-signs)) / 2 * signs).double()  # mean 0, mean square 1: what is left is the gain; a bias cancels
+
+
+def centres(norm: Any, like: torch.Tensor) -> bool:
+    """Whether the norm takes away the mean over the width: then a number added to all coordinates changes nothing."""
+    signs = _signs(norm, like)
+    return torch.equal(norm(signs + 1), norm(signs))
+
+
+def _signs(norm: Any, like: torch.Tensor) -> torch.Tensor:
+    weight = getattr(norm, "weight", None)
+    signs = torch.ones(like.shape[-1], dtype=like.dtype, device=like.device if weight is None else weight.device)
+    signs[1::2] = -1
+    return signs

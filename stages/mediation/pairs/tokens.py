@@ -39,7 +39,10 @@ def place(tokenizer: PreTrainedTokenizerBase, texts: list[Text], bos: bool) -> l
     asked = ask.encode(tokenizer, prompts, [text.answer for text in texts], bos)
     reaches = tokenizer(prompts, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     front = ["early"] if bos else []
-    return [
-        None if answer < 0 or tokenizer.unk_token_id in tokens else Placed(tokens, front + classes(text, reach), answer)
-        for text, tokens, answer, reach in zip(texts, asked.sequences, asked.answers.tolist(), reaches, strict=True)
-    ]
+    placed: list[Placed | None] = []
+    for text, tokens, answer, reach in zip(texts, asked.sequences, asked.answers.tolist(), reaches, strict=True):
+        own = tokens[len(front) :]  # BOS may be the unknown token, too (GPT-2's)
+        blank = [(len(text.prompt), len(text.prompt))] * (len(own) - len(reach))  # in front of the answer, where it is a token of its own
+        known = answer >= 0 and tokenizer.unk_token_id not in own
+        placed.append(Placed(tokens, front + classes(text, [*reach, *blank]), answer) if known else None)
+    return placed

@@ -1,0 +1,162 @@
+"""Holds what was found of a model against what the model does: nothing else may write into the stream, or make the logits."""
+
+import copy
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from stages.lib.core import progress
+from stages.lib.model.architecture import Architecture, ArchitectureError, patched, rewritten
+
+CANNOT = (TypeError, RuntimeError, AttributeError, KeyError, ValueError, IndexError)  # what code raises that was not made for a shortcut
+
+
+@torch.no_grad()
+def check(model: PreTrainedModel, found: Architecture) -> Architecture:
+    """The architecture, with the model's head. Raises ArchitectureError, naming the part, where the model is not what was found.
+
+    In every layer, activations replaced by themselves change no logit, replaced by zeros change some; a layer whose two output projections
+    write nothing hands the stream on as it is; and the last stream, normed and unembedded, gives the logits.
+    """
+    clean = _logits(model, found)
+    if not torch.isfinite(clean).all():
+        raise ArchitectureError("the model's logits are not finite")
+    for i, layer in enumerate(found.layers):
+        parts = [("MLP", layer.mlp_out, found.neurons)]
+        parts += [("attention", layer.attention_out, found.heads * found.head_width)] if layer.attention_out else []
+        for name, module, width in parts:
+            widths: set[int] = set()
+            with patched(module, lambda x, widths=widths: (widths.add(x.shape[-1]), x.clone())[1]):
+                same = _logits(model, found)
+            if widths - {width}:
+                raise ArchitectureError(
+                    f"layer {i}: the {name}'s output projection is given {min(widths)} values of {width}: a model that is cut through its "
+                    "layers (tensor parallelism) cannot be studied; lay whole layers on the devices instead"
+                )
+            with patched(module, torch.zeros_like):
+                zeroed = _logits(model, found)
+            if not torch.equal(same, clean):
+                raise ArchitectureError(f"layer {i}: replacing the {name}'s activations by themselves changes the logits")
+            if torch.equal(zeroed, clean):
+                raise ArchitectureError(f"layer {i}: replacing the {name}'s activations by zeros changes nothing")
+    _adds_nothing_else(model, found)
+    return with_head(model, found)
+
+
+def _adds_nothing_else(model: PreTrainedModel, found: Architecture) -> None:
+    streams: list[torch.Tensor] = []
+    with ExitStack() as hooks:
+        for layer in found.layers:
+            hooks.enter_context(rewritten(layer.mlp_out, torch.zeros_like))
+            hooks.enter_context(rewritten(layer.mixer_out, torch.zeros_like))
+            hooks.enter_context(patched(layer.block, streams.append))
+        hooks.enter_context(patched(found.final_norm, streams.append))
+        _logits(model, found)
+    for i, (before, behind) in enumerate(pairwise(streams)):
+        written = (behind.to(before.device) - before).flatten(0, -2)  # what biases and norms of nothing write is the same for all tokens
+        if not (written - written[:1]).abs().max() <= rounding(before.dtype) * before.abs().max():
+            block = type(found.layers[i].block).__name__
+            why = f"what {block} puts out is not the sum of the stream and of what its attention and its MLP's neurons write"
+            raise ArchitectureError(f"layer {i}: {why}")
+
+
+@torch.no_grad()
+def with_head(model: PreTrainedModel, found: Architecture) -> Architecture:
+    """The architecture, with what the model does behind its unembedding. Raises ArchitectureError where logits are not its stream's."""
+    streams: list[torch.Tensor] = []
+    raw: list[torch.Tensor] = []
+    with patched(found.final_norm, streams.append), rewritten(found.unembedding, raw.append):
+        logits = _logits(model, found)
+    explained = found.unembedding(found.final_norm(streams[0]))
+    if not (explained.to(raw[0].device) - raw[0]).abs().max() <= rounding(raw[0].dtype) * raw[0].abs().max():
+        raise ArchitectureError(f"the logits of {type(model).__name__} are not those of its last hidden state, normed and unembedded")
+    if torch.equal(raw[0], logits):
+        return found
+    head = Head(model, found)
+    if not torch.equal(head(raw[0]), logits):
+        raise ArchitectureError(f"{type(model).__name__} does something behind its unembedding that is not done to each logit alone")
+    return replace(found, head=head)
+
+
+class Head:
+    """What a model does behind its unembedding, such as scaling or capping logits: done by the model's own code, its layers left out."""
+
+    def __init__(self, model: PreTrainedModel, found: Architecture):
+        self.model, self.unembedding = model, found.unembedding
+        self.base = model.base_model
+        outputs: list[Any] = []
+        with rewritten(self.base, outputs.append):
+            _logits(model, found)
+        self.output = outputs[0]
+
+    def __call__(self, raw: torch.Tensor) -> torch.Tensor:
+        """Logits of what the unembedding puts out, of any shape (…, vocabulary)."""
+        with _instead(self.base, self.output), _instead(self.unembedding, raw):
+            return self.model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=self.model.device), use_cache=False).logits
+
+
+class _instead:
+    """A context in which a module returns a value instead of computing."""
+
+    def __init__(self, module: Any, value: Any):
+        self.module, self.value = module, value
+
+    def __enter__(self) -> None:
+        self.kept = self.module.forward
+        self.module.forward = lambda *_, **__: self.value
+
+    def __exit__(self, *_: Any) -> None:
+        self.module.forward = self.kept
+
+
+@torch.no_grad()
+def with_attention(model: PreTrainedModel) -> PreTrainedModel:
+    """A model with plain attention, or the same with the library's usual one, where that gives other logits.
+
+    Plain attention is read and cut where it is computed; some families compute something else with it (Falcon adds ALiBi twice).
+    """
+    if (usual := _with_usual(model)) is None:
+        return model
+    tokens = some_tokens(model.device, model.get_input_embeddings().weight.shape[0])  # type: ignore[index, arg-type, union-attr]
+    one, other = (either(input_ids=tokens, use_cache=False).logits for either in (model, usual))
+    if (one - other).abs().max() <= max(1e-4, rounding(one.dtype)) * other.abs().max():
+        return model
+    progress.say(f"plain attention of {type(model).__name__} gives other logits than its usual one, which is used instead")
+    return usual
+
+
+def _with_usual(model: PreTrainedModel) -> PreTrainedModel | None:
+    """The same weights in a model with fused attention, what transformers takes unasked; None where the family has none."""
+    try:
+        with torch.device("meta"):
+            usual = type(model)._from_config(copy.deepcopy(model.config), dtype=model.dtype, attn_implementation="sdpa")
+    except (ValueError, ImportError):
+        return None
+    for name, part in model.named_modules():
+        twin = usual.get_submodule(name)
+        twin._parameters, twin._buffers = part._parameters, part._buffers
+    return usual.eval()
+
+
+def some_tokens(device: torch.device, vocabulary: int) -> torch.Tensor:
+    """Two prompts of four tokens."""
+    return torch.arange(1, 9, device=device).remainder(vocabulary).view(2, 4)
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """The share of the largest number by which two ways to compute the same may differ."""
+    return 1e-9 if dtype == torch.float64 else max(1e-4, 4 * torch.finfo(dtype).eps)
+
+
+def exact(module: Any) -> Any:
+    """A module whose rounding hides nothing: itself, or a copy in float32 where its numbers have fewer digits."""
+    weight = next(module.parameters(), None)
+    return module if weight is None or weight.dtype in (torch.float32, torch.float64) else copy.deepcopy(module).float()
+
+
+def _logits(model: PreTrainedModel, found: Architecture) -> torch.Tensor:
+    return model(input_ids=some_tokens(model.device, found.vocabulary), use_cache=False).logits

@@ -1,0 +1,57 @@
+"""`bag add NAME SOURCE`: puts a model of one's own under `subjects:` in params.yaml, once `bag check` finds nothing against it."""
+
+import json
+import re
+from pathlib import Path
+
+from stages.lib import hub
+from stages.lib.core.files import replacing
+from stages.lib.core.settings import ParamsError, check, read
+from stages.lib.subject import SECTIONS, Subjects, SubjectSettings
+from stages.store.check import checked, parser
+
+PARAMS = Path("params.yaml")
+HUB = Path("stages/subjects/params.yaml")
+
+
+def main(arguments: list[str]) -> None:
+    wanted = parser("add")
+    wanted.add_argument("name", help="what to call it: small letters, digits and hyphens")
+    options = wanted.parse_args([*arguments[1:], arguments[0]] if len(arguments) > 1 else arguments)  # NAME SOURCE
+    refuse(options.name)
+    found = checked(options)
+    print("\n".join(found.lines))
+    if found.problems:
+        raise SystemExit("\n".join([*(f"But: {problem}" for problem in found.problems), "bag add: nothing was added"]))
+    settings = found.settings
+    if not Path(options.source).is_dir():
+        settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
+        model = hub.fixed(options.source)
+        insert(HUB, "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"])
+    add(options.name, settings)
+    print(f"\n{PARAMS} has it now. Its activations: dvc repro stages/store/dvc.yaml:dump@{options.name}; all chapters: make study")
+
+
+def refuse(name: str) -> None:
+    """Raises ParamsError where params.yaml has the name already."""
+    whole = read()
+    if taken := [section for section in SECTIONS if name in (whole.get(section) or {})]:
+        raise ParamsError(f"{PARAMS} has {name} already, under {taken[0]}; choose another name")
+
+
+def add(name: str, settings: SubjectSettings) -> None:
+    """Writes the entry behind the last subject. Raises ParamsError where the name cannot be one."""
+    entry = settings.model_dump()
+    check(Subjects, {name: entry}, "subjects")
+    insert(PARAMS, "subjects", [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())])
+
+
+def insert(file: Path, section: str, lines: list[str]) -> None:
+    """Puts lines behind the last one of a section, whatever comments there are. Raises ParamsError where the file lacks the section."""
+    text = re.sub(rf"^{section}: \{{\}}", f"{section}:", file.read_text(), flags=re.MULTILINE)
+    found = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
+    if found is None or re.match(rf"{section}: *(&\w+ *)?\{{", found[0]):
+        raise ParamsError(f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand")
+    end = found.start() + len(found[0].rstrip())
+    with replacing(file) as partial:
+        partial.write_text(text[:end] + "\n" + "\n".join(lines) + text[end:])

@@ -1,0 +1,187 @@
+"""`bag check SOURCE`: what this pipeline will make of a model of one's own, in seconds and before anything is added or computed.
+
+    bag check models/llama-3.1-8b
+    bag check org/name@0123456789abcdef0123456789abcdef01234567 --template "Q: {op1}{symbol}{op2}= A:" --dtype float32
+
+Sizes and parts come from config.json alone; only a model whose weights are small is loaded, and held against plain forward passes.
+"""
+
+import argparse
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from stages.corpus.settings import Cells, Tasks
+from stages.lib import hub
+from stages.lib.core import machine
+from stages.lib.core.settings import check, load
+from stages.lib.core.words import OPERATORS
+from stages.lib.model import checkpoint, tokenizer
+from stages.lib.model.architecture import Architecture
+from stages.lib.model.experts import Mixture
+from stages.lib.model.folder import ModelError
+from stages.lib.subject import SubjectSettings
+from stages.store.template import PromptError, Template
+
+TEMPLATE = "{op1}{symbol}{op2}="
+LOADED = 1 << 30  # bytes of weights up to which the model is loaded
+ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+TRIED = 0.2  # seconds in which this machine shows how fast it multiplies
+GIB, MIB = 1 << 30, 1 << 20
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found. settings: as an entry of params.yaml wants them; problems: sentences, none where all chapters can be run."""
+
+    settings: SubjectSettings
+    lines: list[str]
+    problems: list[str]
+
+
+def parser(command: str) -> argparse.ArgumentParser:
+    """What `bag check` and `bag add` ask for alike."""
+    result = argparse.ArgumentParser(prog=f"bag {command}")
+    result.add_argument(
+        "source", help="folder of a model, with config.json, *.safetensors and its tokenizer, or org/name@commit on the Hub"
+    )
+    result.add_argument("--template", default=TEMPLATE, help=f"how a question is put (default: {TEMPLATE})")
+    kinds = ["float64", "float32", "float16", "bfloat16"]
+    result.add_argument("--dtype", choices=kinds, help="what it is computed in (default: the widest in which it fits here)")
+    result.add_argument("--no-bos", action="store_true", help="do not put the tokenizer's BOS in front of prompts")
+    return result
+
+
+def main(arguments: list[str]) -> None:
+    options = parser("check").parse_args(arguments)
+    found = checked(options)
+    print("\n".join(found.lines))
+    for problem in found.problems:
+        print(f"But: {problem}")
+    if not found.problems:
+        print(f"It can be added: bag add NAME {options.source}")
+    raise SystemExit(1 if found.problems else 0)
+
+
+def checked(options: argparse.Namespace) -> Checked:
+    """Everything that shows without computing for long, of a folder or of a model on the Hub. Raises ModelError where there is none."""
+    folder = Path(options.source)
+    if folder.is_dir() or not ON_HUB.fullmatch(options.source):
+        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
+        return _checked(options, options.source, weights)
+    with tempfile.TemporaryDirectory() as small:
+        weights = hub.outline(hub.fixed(options.source), Path(small))
+        found = _checked(options, small, weights)
+    return replace(found, settings=found.settings.model_copy(update={"revision": options.source}))
+
+
+def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
+    folder = Path(source)
+    own = tokenizer.load(folder)
+    entry = {
+        "source": source, "revision": f"from {options.source}",
+        "dtype": options.dtype or _widest(weights), "template": options.template,
+        "bos": not options.no_bos and own.bos_token_id is not None, "layers": "all", "operators": list(OPERATORS),
+    }  # fmt: skip
+    settings = check(SubjectSettings, entry, "subject")
+    lines, problems = [], []
+    try:
+        outline = checkpoint.outline(settings)
+        lines += _parts(outline, weights)
+        lines += list(_needs(outline, settings, weights))
+        if any(folder.glob("*.safetensors")) and weights <= LOADED:
+            checkpoint.of(settings)
+            lines.append("loaded        yes: its parts are what they seem, held against plain forward passes")
+        else:
+            why = f"more than {_size(LOADED)} of weights" if weights > LOADED else "no weights here"
+            lines.append(f"loaded        no, {why}: held against plain forward passes when the first stage starts")
+    except ModelError as error:
+        problems.append(str(error))
+    try:
+        lines += _numbers(own, settings)
+    except PromptError as error:
+        problems.append(str(error))
+    return Checked(settings, lines, problems)
+
+
+def _parts(outline: checkpoint.Checkpoint, weights: int) -> list[str]:
+    a, config = outline.architecture, outline.model.config
+    without = sum(layer.attention_out is None for layer in a.layers)
+    parameters = sum(p.numel() for p in outline.model.parameters())
+    lines = [
+        f"family        {config.model_type} ({type(outline.model).__name__})",
+        f"parameters    {parameters:,}" + (f", {_size(weights)} of weights" if weights else ""),
+        f"layers        {len(a.layers)}, each of {a.neurons:,} neurons and {a.heads} heads, width {a.width:,}",
+    ]
+    if any(isinstance(layer.mlp_out, Mixture) for layer in a.layers):
+        lines.append("experts       a mixture: neurons of all experts, numbered through (docs/families.md)")
+    if without:
+        lines.append(f"works         the dump and what reads it; no interventions, as {without} layers have no heads")
+    return lines
+
+
+def _numbers(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> list[str]:
+    """Which numbers are one token. Raises PromptError where prompts as the settings want them cannot be asked."""
+    tasks, cells = load(Tasks), load(Cells)
+    largest = []
+    for operator in settings.operators:
+        template = Template(own, settings.template, tasks.operators[operator].symbol, settings.bos)
+        answers = template.answers(cells.largest_answer)
+        largest.append((len(answers) - 1, template))
+    template = largest[0][1]
+    names = " ".join(str(name) for name in own.convert_ids_to_tokens(template.base))
+    lines = [
+        f"prompt        {template.text(1, 1)!r}, read as: {names}",
+        f"answers       0 to {min(number for number, _ in largest)} are one token",
+    ]
+    for _, each in largest:
+        each.square(range(cells.largest_operand + 1))
+    lines.append(f"operands      0 to {cells.largest_operand}, all that are asked (cells.largest_operand), are one token each")
+    return lines
+
+
+def _needs(outline: checkpoint.Checkpoint, settings: SubjectSettings, weights: int) -> Iterator[str]:
+    a, prompts = outline.architecture, (load(Cells).largest_operand + 1) ** 2 * len(settings.operators)
+    stored = 2 * a.neurons * len(a.layers) * prompts
+    free = shutil.disk_usage(".").free
+    yield f"disk          {_size(stored)} of activations, of {_size(free)} that are free here"
+    wide = sum(p.numel() for p in outline.model.parameters()) * BYTES[settings.dtype]
+    yield f"memory        {_size(wide)} of weights in {settings.dtype} for each of {machine.workers()} workers"
+    seconds = _seconds(a, prompts, "float64" if settings.dtype == "float64" else "float32")
+    yield f"dump          about {_spoken(seconds)} here for {prompts:,} prompts, if products of matrices were all there is to it"
+
+
+def _seconds(a: Architecture, prompts: int, dtype: str) -> float:
+    """How long two positions of every prompt take, the others being shared by a row of prompts."""
+    one = np.ones((1024, 1024), dtype)
+    start, products = time.perf_counter(), 0
+    while time.perf_counter() < start + TRIED:
+        one @ one
+        products += 1
+    speed = products * len(one) ** 3 / (time.perf_counter() - start)  # multiplications a second, of all cores
+    weights = len(a.layers) * (3 * a.neurons * a.width + 4 * a.heads * a.head_width * a.width)
+    return prompts * (2 * weights + a.vocabulary * a.width) / speed
+
+
+def _spoken(seconds: float) -> str:
+    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {name}"
+    return f"{max(1, seconds):.0f} s"
+
+
+def _size(count: float) -> str:
+    """A number of bytes, as it is said."""
+    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / MIB:,.0f} MiB"
+
+
+def _widest(weights: int) -> str:
+    """float64 for small models, whose bytes are then those of every kind of processor; else the type that most are published in."""
+    return "float64" if weights <= LOADED else "bfloat16"

@@ -1,0 +1,150 @@
+"""`bag check` and `bag add`, on models of which the answer is known."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import MambaConfig
+
+from stages.lib.core.settings import ParamsError, read
+from stages.lib.model import tokenizer as tokenizers
+from stages.lib.subject import load_subject
+from stages.store import add, check
+from tests import families
+from tests.conftest import random_model, run_in
+from tests.lib.test_model import own_tokenizer
+from tests.lib.test_outline import LARGE
+from tests.micro import ROOT, copy_project
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the project's settings, and in it a random Llama whose numbers 0..999 are one token each."""
+    for file in [ROOT / "params.yaml", *ROOT.glob("stages/*/params.yaml")]:
+        (tmp_path / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, tmp_path / file.relative_to(ROOT))
+    monkeypatch.chdir(tmp_path)
+    made(Path("models/mine"))
+    return tmp_path
+
+
+def made(folder: Path) -> Path:
+    """A random Llama in a folder, its tokenizer one of the numbers 0..999."""
+    model = random_model("llama")
+    model.resize_token_embeddings(1020, mean_resizing=False)
+    model.save_pretrained(folder)
+    tokenizers.build(999, ["+ - * / = x ÷"]).save_pretrained(folder)
+    return folder
+
+
+def said(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str]:
+    """Exit status and output of `bag check`."""
+    with pytest.raises(SystemExit) as ended:
+        check.main([*arguments])
+    return ended.value.code, capsys.readouterr().out
+
+
+def test_a_model_that_fits_is_described(project: Path, capsys: pytest.CaptureFixture):
+    status, text = said(capsys, "models/mine")
+    assert status == 0
+    for line in (
+        "family        llama (LlamaForCausalLM)",
+        "layers        3, each of 48 neurons and 4 heads, width 32",
+        "disk          99 MiB of activations",  # 2 bytes x 48 neurons x 3 layers x 90,000 prompts x 4 operators
+        "loaded        yes: its parts are what they seem",
+        "prompt        '1+1=', read as: <s> 1 + 1 =",
+        "answers       0 to 999 are one token",
+        "operands      0 to 299, all that are asked",
+    ):
+        assert line in text
+    assert "But:" not in text
+
+
+def test_a_tokenizer_that_splits_numbers_is_a_problem_that_is_said(project: Path, capsys: pytest.CaptureFixture):
+    own_tokenizer([]).save_pretrained("models/mine")
+    status, text = said(capsys, "models/mine")
+    assert status == 1
+    assert "But: the tokenizer gives 101 the same token as 100" in text
+
+
+def test_a_template_that_the_tokenizer_does_not_know_is_a_problem_that_is_said(project: Path, capsys: pytest.CaptureFixture):
+    status, text = said(capsys, "models/mine", "--template", "{op1} plus {symbol}{op2}=")
+    assert status == 1
+    assert "But: the subject's tokenizer does not know all of '1 plus +1='" in text
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_configuration_alone_is_enough(project: Path, name: str, capsys: pytest.CaptureFixture):
+    config, (layers, neurons, heads, width) = LARGE[name]
+    for file in Path("models/mine").glob("*.safetensors"):
+        file.unlink()
+    config.architectures = None
+    config.save_pretrained("models/mine")
+    status, text = said(capsys, "models/mine", "--dtype", "bfloat16")
+    assert status == 0
+    assert f"layers        {layers}, each of {neurons:,} neurons and {heads} heads, width {width:,}" in text
+    assert "loaded        no, no weights here" in text
+
+
+def test_a_model_without_mlps_is_a_problem_that_is_said(project: Path, capsys: pytest.CaptureFixture):
+    config: MambaConfig = families.configured("mamba")
+    config.save_pretrained("models/mine")
+    status, text = said(capsys, "models/mine")
+    assert status == 1
+    assert "But: layer 0, MambaBlock, has no MLP, only MambaMixer" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("nowhere", "no model folder at nowhere"),
+        ("models", "models has no tokenizer that can be loaded"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_the_way_out(project: Path, source: str, sentence: str):
+    with pytest.raises(SystemExit, match=sentence):
+        check.main([source])
+
+
+def test_a_model_is_added_by_its_one_entry(project: Path, capsys: pytest.CaptureFixture):
+    before, file = read(), Path("params.yaml")
+    text = file.read_text()
+    add.main(["mine", "models/mine", "--template", "{op1} {symbol} {op2} =", "--dtype", "float32"])
+    assert "dvc repro stages/store/dvc.yaml:dump@mine" in capsys.readouterr().out
+    settings = load_subject("mine")
+    assert (settings.source, settings.dtype, settings.template) == ("models/mine", "float32", "{op1} {symbol} {op2} =")
+    after = read()
+    assert [*after["subjects"]] == [*before["subjects"], "mine"]
+    assert {key: value for key, value in after["dumped"].items() if key != "mine"} == before["dumped"]
+    assert "mine" in after["mediated"]
+    assert [line for line in file.read_text().splitlines() if line not in text.splitlines()] == [
+        "  mine:", '    source: "models/mine"', '    revision: "from models/mine"', '    dtype: "float32"',
+        '    template: "{op1} {symbol} {op2} ="', '    layers: "all"', '    operators: ["add", "subtract", "multiply", "divide"]',
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sentence"), [("abacus", "has abacus already, under subjects"), ("No.1", "subjects")])
+def test_a_name_that_cannot_be_is_refused_and_nothing_is_written(project: Path, name: str, sentence: str):
+    text = Path("params.yaml").read_text()
+    with pytest.raises(ParamsError, match=sentence):
+        add.main([name, "models/mine"])
+    assert Path("params.yaml").read_text() == text
+
+
+def test_a_model_with_a_problem_is_not_added(project: Path):
+    own_tokenizer([]).save_pretrained("models/mine")
+    text = Path("params.yaml").read_text()
+    with pytest.raises(SystemExit, match="nothing was added"):
+        add.main(["mine", "models/mine"])
+    assert Path("params.yaml").read_text() == text
+
+
+def test_the_console_has_both_commands(tmp_path: Path):
+    copy_project(tmp_path / "project")
+    made(tmp_path / "project/models/mine")
+    checked, added = (
+        run_in(tmp_path / "project", *command) for command in (("bag", "check", "models/mine"), ("bag", "add", "mine", "models/mine"))
+    )
+    assert checked.stdout.splitlines()[-1] == "It can be added: bag add NAME models/mine"
+    assert "params.yaml has it now" in added.stdout
+    assert "figures@mine" in run_in(tmp_path / "project", "dvc", "stage", "list", "stages/store/dvc.yaml").stdout
