@@ -18,7 +18,7 @@ AT_ONCE = 20
 
 
 def test_the_page_lists_every_family():
-    assert list(SAID)[2:] == families.NAMES
+    assert list(SAID)[1:] == families.NAMES
 
 
 @pytest.mark.parametrize("first", range(0, len(families.NAMES), AT_ONCE))

@@ -1,5 +1,6 @@
 """Sums over each neuron: those of the dump against numpy over the store, and what SQL makes of them."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -66,12 +67,11 @@ def test_the_dumps_sums_are_those_of_its_store(micro: Path, subject: str):
 
 def test_sql_over_whole_neurons_reads_no_chunk(micro: Path, tmp_path: Path):
     folder = tmp_path / "data/abacus/store"
-    folder.mkdir(parents=True)
-    (folder / "activations").symlink_to(micro / "data/abacus/store/activations")
+    shutil.copytree(micro / "data/abacus/store/activations", folder / "activations")
     alone = connect(tmp_path / "data")
     expected = alone.sql(TOTALS).pl()
     assert alone.lazy["activations"].reads.total() > 0
-    (folder / "neuron_sums.parquet").symlink_to(micro / "data/abacus/store/neuron_sums.parquet")
+    shutil.copy(micro / "data/abacus/store/neuron_sums.parquet", folder)
     helped = connect(tmp_path / "data")
     found = helped.sql(TOTALS).pl()
     assert helped.lazy["activations"].reads.total() == 0
@@ -81,8 +81,7 @@ def test_sql_over_whole_neurons_reads_no_chunk(micro: Path, tmp_path: Path):
 
 def test_sums_that_lack_a_layer_are_not_used(micro: Path, tmp_path: Path):
     folder = tmp_path / "data/abacus/store"
-    folder.mkdir(parents=True)
-    (folder / "activations").symlink_to(micro / "data/abacus/store/activations")
+    shutil.copytree(micro / "data/abacus/store/activations", folder / "activations")
     whole = read_table(micro / "data/abacus/store/neuron_sums.parquet")
     write_table(whole.filter(pl.col("layer") > 0), folder / "neuron_sums.parquet")
     database = connect(tmp_path / "data")
