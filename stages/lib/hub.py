@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from httpx2 import HTTPError
 from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
 from stages.lib.model.folder import ModelError, existing, sentence, write_sums
 from stages.lib.settings import COMMIT, HubModel
@@ -80,5 +79,5 @@ def _said(repo: str, revision: str) -> Iterator[None]:
         raise ModelError(f"{repo} has no commit, branch or tag {revision}") from None
     except RepositoryNotFoundError:
         raise ModelError(f"the Hub has no model {repo}, or it is private: then `hf auth login`") from None
-    except (HfHubHTTPError, HTTPError, OSError) as error:
+    except Exception as error:  # of connections there are many kinds
         raise ModelError(f"{repo} cannot be downloaded now: {sentence(error)}; the same command goes on where it was") from None
