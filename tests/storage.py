@@ -33,7 +33,9 @@ class Bucket:
 def serving() -> Iterator[Bucket]:
     server_module = pytest.importorskip("moto.server", reason="no S3 server here: install moto[server]")
     import boto3
+    import s3fs
 
+    s3fs.S3FileSystem.clear_instance_cache()  # of the last server's clients, where this process has had one
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
