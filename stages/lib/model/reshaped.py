@@ -1,19 +1,21 @@
-"""Output projections that are given something else than the neurons of every prompt and position, brought into that form.
+"""Output projections of MLPs brought to one shape: each is given (prompts, positions, neurons), and every layer has as many neurons.
 
 Some MLPs get all tokens in one line (OPT). Some layers have fewer neurons than others, such as the dense ones of a model of mixtures:
-they are filled up with neurons that say 0 and write nothing, so that every layer has as many.
+they are filled up with neurons that say 0 and write nothing.
 """
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from stages.lib.model.architecture import in_features, out_of
-from stages.lib.model.experts import replace
+from stages.lib.model import experts
+from stages.lib.model.architecture import DecoderLayer, in_features, out_of
 
 
-class Even(nn.Module):
+class Reshaped(nn.Module):
     """In the place of a linear map, which it has as `inner`, of (prompts, positions, neurons)."""
 
     def __init__(self, inner: Any, block: Any, neurons: int):
@@ -29,13 +31,24 @@ class Even(nn.Module):
         self.rows = next(value for value in (*inputs, *named.values()) if isinstance(value, torch.Tensor)).shape[:-1]
 
 
-def even(block: nn.Module, linear: Any, neurons: int) -> Any:
-    """Puts an Even in the place of a linear map below a block; returns the one inside, of so many neurons."""
+def of_one_shape(layers: list[DecoderLayer], flat: Collection[int]) -> list[DecoderLayer]:
+    """The layers, each with as many neurons as the largest. flat: `id` of the modules that are given all tokens in one line."""
+    neurons = max(in_features(layer.mlp_out) for layer in layers)
+    return [
+        replace(layer, mlp_out=_reshaped(layer.block, layer.mlp_out, neurons))
+        if id(layer.mlp_out) in flat or in_features(layer.mlp_out) < neurons
+        else layer
+        for layer in layers
+    ]
+
+
+def _reshaped(block: nn.Module, linear: Any, neurons: int) -> Any:
+    """Puts a Reshaped in the place of a linear map below a block; returns the one inside, of so many neurons."""
     inner = linear
     if (missing := neurons - in_features(linear)) > 0:
         inner = nn.Linear(1, 1, bias=False, device="meta")
         inner.weight = nn.Parameter(nn.functional.pad(out_of(linear).data, (0, missing)), requires_grad=False)
         inner.bias = linear.bias
         inner.out_features, inner.in_features = inner.weight.shape
-    replace(block, linear, Even(inner, block, neurons))
+    experts.replace(block, linear, Reshaped(inner, block, neurons))
     return inner
