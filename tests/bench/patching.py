@@ -85,7 +85,7 @@ def neurons() -> None:
     """Exact patching of every neuron at the last position, against one full forward pass per neuron. Bar: 28 x over layers 4..7."""
     loaded, table = random_llama()
     settings, a = load(Runs), loaded.architecture
-    runner = executor.Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
+    runner = executor.Executor(loaded, None, settings.rows, settings.memory)
     values = runner.values(runner.sizes.groups(table)[0])
     rows, total = torch.arange(50), [0.0, 0.0]
     for layer in range(4, 8):
@@ -108,7 +108,7 @@ def components() -> None:
     """Effects of all heads and MLPs at all positions, against one full forward pass per component and position. Bar: 4 x."""
     loaded, table = random_llama()
     settings, a = load(Runs), loaded.architecture
-    runner = executor.Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
+    runner = executor.Executor(loaded, None, settings.rows, settings.memory)
     values = runner.values(runner.sizes.groups(table)[0])
     wanted = [
         one for layer in range(8) for position in table["positions"].struct.fields

@@ -27,6 +27,7 @@ from stages.lib.executor.rank_one import Moved, adds_value_vectors, entrances
 from stages.lib.executor.values import KINDS, LINEAR, Values, linear
 from stages.lib.model.architecture import ArchitectureError, patched
 from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.spread import refuse_offloaded
 
 
 class Executor:
@@ -38,6 +39,7 @@ class Executor:
     def __init__(self, checkpoint: Checkpoint, means: Mapping[str, np.ndarray] | None, rows: int, memory: int):
         keep_freed()
         name = type(checkpoint.model).__name__
+        refuse_offloaded(name, getattr(checkpoint.model, "hf_device_map", None))
         if without := [str(i) for i, layer in enumerate(checkpoint.architecture.layers) if layer.attention_out is None]:
             what = "its activations are dumped, and interventions on it are not carried out"
             raise ArchitectureError(f"layers {', '.join(without)} of {name} have no attention heads: {what}")

@@ -13,6 +13,7 @@ from torch import nn
 
 from stages.lib.model import experts
 from stages.lib.model.architecture import DecoderLayer, in_features, out_of
+from stages.lib.model.spread import at_hand
 
 
 class Reshaped(nn.Module):
@@ -47,8 +48,9 @@ def _reshaped(block: nn.Module, linear: Any, neurons: int) -> Any:
     inner = linear
     if (missing := neurons - in_features(linear)) > 0:
         inner = nn.Linear(1, 1, bias=False, device="meta")
-        inner.weight = nn.Parameter(nn.functional.pad(out_of(linear).data, (0, missing)), requires_grad=False)
-        inner.bias = linear.bias
+        with at_hand(linear):
+            inner.weight = nn.Parameter(nn.functional.pad(out_of(linear).data, (0, missing)), requires_grad=False)
+            inner.bias = linear.bias
         inner.out_features, inner.in_features = inner.weight.shape
     experts.replace(block, linear, Reshaped(inner, block, neurons))
     return inner
