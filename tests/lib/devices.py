@@ -95,8 +95,8 @@ class Devices(TorchFunctionMode):
             raise ElsewhereError("numpy() of a tensor on a GPU")
         if name in FACTS | NUMPY:
             return function(*args, **named)
-        if special := {"to": self._moved, "cpu": self._moved, "cuda": self._moved, "copy_": self._copied, "grad": self._gradients}.get(
-            name
+        if special := getattr(
+            self, {"to": "_moved", "cpu": "_moved", "cuda": "_moved", "copy_": "_copied", "grad": "_gradients"}.get(name, ""), None
         ):
             return special(function, *args, **named)
         return self._computed(function, name, args, named)
@@ -142,9 +142,9 @@ class Devices(TorchFunctionMode):
             raise ElsewhereError(f"{name}: a tensor on {place(value)} is put into one on {place(x)}")
 
     @staticmethod
-    def _gradients(function: Any, of: torch.Tensor, by: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def _gradients(function: Any, of: torch.Tensor, by: Sequence[torch.Tensor], **how: Any) -> tuple[torch.Tensor, ...]:
         """Gradients of a number by tensors anywhere, each where its tensor is."""
-        return tuple(put(gradient, place(x)) for gradient, x in zip(function(of, by), by, strict=True))
+        return tuple(put(gradient, place(x)) for gradient, x in zip(function(of, by, **how), by, strict=True))
 
     @staticmethod
     def _moved(function: Any, x: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Loading a subject: any folder that transformers' AutoModelForCausalLM reads, safetensors only, no remote code."""
 
+import copy
 import hashlib
 import json
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ def of(settings: SubjectSettings, threads: int | None = None, whole: bool = Fals
         return load(settings.source, settings.dtype, device, threads)
     _there(device)
     found = outline(settings)
-    places = spread.places(_bare(found.model.config, settings.dtype), {type(layer.block).__name__ for layer in found.architecture.layers})
+    places = spread.places(bare(found.model.config, settings.dtype), {type(layer.block).__name__ for layer in found.architecture.layers})
     if whole:
         spread.refuse_offloaded(settings.source, places)
     return load(settings.source, settings.dtype, device, threads, places)
@@ -95,17 +96,17 @@ def outline(settings: SubjectSettings) -> Checkpoint:
 def outline_of(config: PreTrainedConfig, dtype: str) -> Checkpoint:
     """The same of a configuration. Raises ArchitectureError, or what transformers raises."""
     try:
-        model = experts.merge(_bare(config, dtype))
+        model = experts.merge(bare(config, dtype))
         return Checkpoint(model, search.find(model))
     except (*agreement.CANNOT, NotImplementedError):  # some look at numbers on their way, and so need memory, if not what is in it
-        model = experts.merge(_zeros(_bare(config, dtype)))
+        model = experts.merge(_zeros(bare(config, dtype)))
         return Checkpoint(model, search.find(model))
 
 
-def _bare(config: PreTrainedConfig, dtype: str) -> PreTrainedModel:
+def bare(config: PreTrainedConfig, dtype: str) -> PreTrainedModel:
     """The model of a configuration, as transformers makes it, without weights."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="eager").eval()
+        return AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=getattr(torch, dtype), attn_implementation="eager").eval()
 
 
 def _zeros(model: PreTrainedModel) -> PreTrainedModel:
@@ -165,9 +166,6 @@ def _merged(model: PreTrainedModel) -> PreTrainedModel:
     """The model, each of its mixtures of experts with one output projection. Raises ArchitectureError where it then says something else."""
     if not experts.mixtures(model):
         return model
-    if spread.is_offloaded(model):
-        name = type(model).__name__
-        raise ModelError(f"{name} does not fit on this machine's devices, and a mixture of experts is not fetched in every pass")
     tokens = agreement.some_tokens(model.device, model.get_input_embeddings().weight.shape[0])  # type: ignore[index, arg-type, union-attr]
     before = model(input_ids=tokens, use_cache=False).logits
     after = experts.merge(model)(input_ids=tokens, use_cache=False).logits

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from stages.lib.core import machine, progress
 from stages.lib.core.settings import ParamsError
+from stages.lib.model.experts import mixtures
 from stages.lib.model.folder import ModelError
 
 Places = dict[str, int | str]  # module, by name, -> GPU's number, "cpu" or "disk"
@@ -54,18 +55,21 @@ def on_gpus(model: PreTrainedModel, blocks: set[str], rooms: list[int], least: i
     size, largest = nbytes(model), max(nbytes(part) for part in model.modules() if _whole(part, blocks))
     for number in range(least, len(rooms) + 1):
         share = size // number + largest  # so much, and each but the last holds its part
-        limits: dict[int | str, int] = {gpu: min(share, room) for gpu, room in enumerate(rooms[:number])}
-        found = _inferred(model, blocks, {**limits, 0: limits[0] + largest, "cpu": 0})  # accelerate keeps that much of the first one free
+        limits: dict[int | str, int] = {gpu: min(share, room) for gpu, room in enumerate(rooms[:number], 1)}
+        found = _inferred(model, blocks, {0: 0, **limits, "cpu": 0})  # on the first one accelerate would keep room for what is fetched
         if not offloaded(found):
-            return found
+            return {name: max(0, int(where) - 1) for name, where in found.items()}
     return None
 
 
 def over(model: PreTrainedModel, blocks: set[str], rooms: Mapping[int | str, int]) -> Places:
     """The model on devices that do not hold it: what one has no room for goes to the next, what none has stays on disk.
 
-    rooms: bytes that each may hold, in this order, "cpu" last. Raises ModelError where not even the embeddings fit on the first.
+    rooms: bytes that each may hold, in this order, "cpu" last. Raises ModelError where not even the embeddings fit on the first, or the
+    model has mixtures of experts: of those each pass needs few weights, but it is not known which.
     """
+    if mixtures(model):
+        raise ModelError(f"{type(model).__name__} does not fit on its devices, and a mixture of experts is not fetched in every pass")
     found = _inferred(model, blocks, rooms)
     first = next(iter(rooms))
     names = {id(module): name for name, module in model.named_modules()}
@@ -112,11 +116,6 @@ def offloaded(places: Mapping[str, int | str]) -> bool:
     return "disk" in places.values() or len({where == "cpu" for where in places.values()}) > 1
 
 
-def is_offloaded(model: PreTrainedModel) -> bool:
-    """The same of a loaded model."""
-    return offloaded(getattr(model, "hf_device_map", {}))
-
-
 def refuse_offloaded(name: str, places: Places | None) -> None:
     """Raises ModelError where weights are fetched in every pass: whoever makes many small ones must have them at hand."""
     if offloaded(places or {}):
@@ -138,6 +137,11 @@ def at_hand(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         hook.post_forward(module, None)
+
+
+def beside(x: torch.Tensor, *indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Indices where x is: the layers of a model may lie on several devices."""
+    return tuple(index.to(x.device) for index in indices)
 
 
 def follow(model: PreTrainedModel, twin: PreTrainedModel) -> None:
