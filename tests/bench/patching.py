@@ -18,14 +18,16 @@ from stages.lib.settings import Runs
 from tests.bench.timing import median
 
 
-def random_llama() -> tuple[checkpoint.Checkpoint, pl.DataFrame]:
-    """A random Llama (8 layers, width 512, 1408 neurons, 8 heads, vocabulary 1,100), and 50 pairs of random prompts of 5 tokens."""
+def random_llama(
+    width: int = 512, neurons: int = 1408, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> tuple[checkpoint.Checkpoint, pl.DataFrame]:
+    """A random Llama of 8 layers, 8 heads and 1,100 tokens, and 50 pairs of random prompts of 5 tokens."""
     torch.manual_seed(0)
     torch.set_num_threads(machine.workers())
     config = LlamaConfig(
-        vocab_size=1100, hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8, tie_word_embeddings=False
+        vocab_size=1100, hidden_size=width, intermediate_size=neurons, num_hidden_layers=8, num_attention_heads=8, tie_word_embeddings=False
     )
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False).to(device, dtype)
     random, roles = np.random.default_rng(0), {"op1": 1, "operator": 2, "op2": 3, "last": 4}
     rows = [
         {
