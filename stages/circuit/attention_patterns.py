@@ -41,7 +41,7 @@ def main(name: str) -> None:
     for operator, prompts in sorted(pairs.partition_by("operator", as_dict=True).items()):
         tokens = np.array(prompts["tokens"].to_list(), np.int64)  # the prompts of an operator have one length
         names = position_names(prompts["positions"][0], tokens[0].tolist(), bos)
-        mean, std = streams.attention(loaded, tokens, passes.prompts_per_pass)
+        mean, std = streams.attention(loaded, tokens, passes.prompts)
         for layer, head, query, key in np.ndindex(mean.shape):
             if key <= query:
                 place = (layer, head, query, key)

@@ -84,7 +84,7 @@ def main(name: str) -> None:
             if len(sample.answers) < settings.fewest_prompts:
                 rows += [(*key, layer, role, None, None, None, answers, sample.tests) for layer in layers for role in ROLES]
                 continue
-            for layer, role, real, shuffled in probe(loaded, sample, settings, passes.prompts_per_pass):
+            for layer, role, real, shuffled in probe(loaded, sample, settings, passes.prompts):
                 rows.append((*key, layer, role, real, shuffled, sample.majority, answers, sample.tests))
                 bar.update(len(sample.answers) if role == "last" else 0)
     frame = pl.DataFrame(rows, schema=COLUMNS, orient="row")

@@ -10,6 +10,7 @@ from stages.lib.core import progress
 from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.padding import pad
+from stages.lib.model.spread import beside
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def ask(checkpoint: Checkpoint, asked: Asked, prompts_per_pass: int, desc: str) 
         chosen = order[start : start + prompts_per_pass]
         tokens, lengths = pad([asked.sequences[i] for i in chosen])
         device = checkpoint.model.device
-        rows, last = torch.arange(len(chosen), device=device), torch.from_numpy(lengths - 1).to(device)
-        with patched(checkpoint.architecture.unembedding, lambda hidden, rows=rows, last=last: hidden[rows, last][:, None]):
+        at = torch.arange(len(chosen)), torch.from_numpy(lengths - 1)
+        with patched(checkpoint.architecture.unembedding, lambda hidden, at=at: hidden[beside(hidden, *at)][:, None]):
             logits = checkpoint.model(input_ids=torch.from_numpy(tokens).to(device), use_cache=False).logits[:, 0]
         parts.append(read_off(logits, torch.from_numpy(asked.answers[chosen]).to(device)))
     back = np.argsort(order)

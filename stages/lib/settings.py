@@ -5,17 +5,33 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from stages.lib.core import machine
 from stages.lib.core.settings import Count, Section
 
 
 class Passes(Section):
     prompts_per_pass: Count
 
+    @property
+    def prompts(self) -> int:
+        """Prompts of one pass on this machine's device."""
+        return self.prompts_per_pass * machine.passes()
+
 
 class Runs(Section):
     rows_per_pass: Count
     memory_mib: Annotated[int, Field(ge=128, le=10**9)]
     runs_per_part: Count
+
+    @property
+    def rows(self) -> int:
+        """Token positions x prompts x copies of one pass on this machine's device."""
+        return self.rows_per_pass * machine.passes()
+
+    @property
+    def memory(self) -> int:
+        """Bytes that they, and what is kept between them, may take there."""
+        return (self.memory_mib << 20) * machine.passes()
 
 
 COMMIT = re.compile("[0-9a-f]{40}")

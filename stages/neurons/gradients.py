@@ -7,6 +7,7 @@ import torch
 
 from stages.lib.executor.values import Values
 from stages.lib.model.architecture import patched
+from stages.lib.model.spread import beside
 
 Site = tuple[int, str]  # layer and role
 
@@ -34,7 +35,7 @@ def attributions(values: Values, sites: Collection[Site]) -> dict[Site, torch.Te
         gradients = dict(zip(kept, torch.autograd.grad(effect, list(kept.values())), strict=True))
     found = {}
     for layer, role in sites:
-        at, other = values.positions[role], values.others[role]
-        change = values.counterfactual.neurons[layer][values.prompts, other] - values.clean.neurons[layer][values.prompts, at]
-        found[layer, role] = gradients[layer][values.prompts, at] * change
+        clean, other, gradient = values.clean.neurons[layer], values.counterfactual.neurons[layer], gradients[layer]
+        at = beside(clean, values.prompts, values.positions[role])
+        found[layer, role] = gradient[at] * (other[beside(other, values.prompts, values.others[role])] - clean[at])
     return found

@@ -32,8 +32,8 @@ def main(name: str) -> None:
     patched = subject.table("neurons/neuron_interventions.parquet").filter(pl.col("component") == "neuron")
     sites = patched.select("layer", "position").unique().sort("layer", "position").rows()
     prompts = subject.table("circuit/pairs.parquet").filter(pl.col("split").is_in(patched["split"].unique().to_list()))
-    loaded = checkpoint.of(subject.settings)
-    executor = Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
+    loaded = checkpoint.of(subject.settings, whole=True)
+    executor = Executor(loaded, None, settings.rows, settings.memory)
     frames = [pl.DataFrame(schema=SCHEMA)]
     for group in progress.bar(executor.sizes.groups(prompts), desc=f"attributions {name}", unit="group"):
         found = attributions(executor.values(group), sites)

@@ -16,6 +16,7 @@ from stages.lib.ask import Said, read_off
 from stages.lib.model.agreement import CANNOT, rounding
 from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
+from stages.store.staging import Staging
 
 SUMS = ("neurons", "heads", "residual")  # of Means
 
@@ -87,38 +88,42 @@ def run(
     that does not fit becomes infinite there. `means`, if given, is added to. `share=False` recomputes every prefix.
     """
     prefix = shared_prefix(tokens) if share and tokens.shape[1] > 1 else 0
-    device = checkpoint.model.device
+    device, staging = checkpoint.model.device, Staging()
     for first in range(0, len(tokens), rows_at_once):
         block = torch.from_numpy(tokens[first : first + rows_at_once]).to(device)
         rows, columns, positions = block.shape
         cache = None
         if prefix:
             cache = DynamicCache(config=checkpoint.model.config)
-            with _watching(checkpoint, {}, means, 0, columns):
+            with _watching(checkpoint, {}, means, 0, columns, staging):
                 checkpoint.model(input_ids=block[:, 0, :prefix], past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache.batch_repeat_interleave(columns)
         targets = {layer: torch.from_numpy(array[:, first : first + rows]) for layer, array in into.items()}
-        with _watching(checkpoint, targets, means, prefix, 1):
+        with _watching(checkpoint, targets, means, prefix, 1, staging):
             suffix = block[:, :, prefix:].reshape(rows * columns, positions - prefix)
             logits = checkpoint.model(input_ids=suffix, past_key_values=cache, use_cache=prefix > 0, logits_to_keep=1).logits[:, -1]
         if means is not None:
             means.prompts += rows * columns
-        yield read_off(logits, torch.from_numpy(answers[first : first + rows].ravel()).to(device))
+        said = read_off(logits, torch.from_numpy(answers[first : first + rows].ravel()).to(device))
+        staging.finish()
+        yield said
 
 
-def _watching(checkpoint: Checkpoint, targets: dict[int, torch.Tensor], means: Means | None, start: int, weight: int) -> ExitStack:
+def _watching(
+    checkpoint: Checkpoint, targets: dict[int, torch.Tensor], means: Means | None, start: int, weight: int, staging: Staging
+) -> ExitStack:
     """A context in which forward passes fill `targets` and add to `means` from position `start` on, each prompt `weight` times."""
 
     def keep_last(target: torch.Tensor):
         def look(x: torch.Tensor) -> None:
             last = x[:, -1].T.reshape(target.shape)  # (neurons, rows, columns)
-            target.copy_(last if x.device.type == "cpu" else last.to(target.dtype).contiguous())
+            staging.put(target, last if x.device.type == "cpu" else last.to(target.dtype).contiguous())
 
         return look
 
-    def add_to(sums: np.ndarray):
+    def add_to(sums: torch.Tensor):
         def look(x: torch.Tensor) -> None:
-            sums[start : start + x.shape[1]] += weight * _sum(x).reshape(x.shape[1], *sums.shape[1:])
+            staging.put(sums[start : start + x.shape[1]], weight * _sum(x).reshape(x.shape[1], *sums.shape[1:]), add=True)
 
         return look
 
@@ -129,10 +134,10 @@ def _watching(checkpoint: Checkpoint, targets: dict[int, torch.Tensor], means: M
         if means is not None:
             heads = [(layer.attention_out, means.heads)] if layer.attention_out else []
             for module, sums in ((layer.mlp_out, means.neurons), *heads, (layer.block, means.residual)):
-                stack.enter_context(patched(module, add_to(sums[index])))
+                stack.enter_context(patched(module, add_to(torch.from_numpy(sums[index]))))
     return stack
 
 
-def _sum(x: torch.Tensor) -> np.ndarray:
+def _sum(x: torch.Tensor) -> torch.Tensor:
     """Sum over the prompts of one pass, in at least float32; passes are added up in float64."""
-    return x.sum(0, dtype=torch.promote_types(x.dtype, torch.float32)).double().cpu().numpy()
+    return x.sum(0, dtype=torch.promote_types(x.dtype, torch.float32)).double()

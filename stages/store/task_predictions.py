@@ -30,7 +30,7 @@ def main(name: str) -> None:
     own = tokenizer.load(subject.settings.source)
     loaded = checkpoint.of(subject.settings)
     asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos)
-    said = ask.ask(loaded, asked, load(Passes).prompts_per_pass, desc=f"tasks {name}")
+    said = ask.ask(loaded, asked, load(Passes).prompts, desc=f"tasks {name}")
     one_token = asked.answers >= 0
     answered = tasks.select(
         pl.lit(name).alias("subject"),

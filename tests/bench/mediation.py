@@ -57,7 +57,7 @@ def mediation() -> None:
 def _runner(dtype: str | None) -> Executor:
     settings, chosen = load(Runs), Subject.named(SUBJECT).settings
     loaded = checkpoint.of(chosen.model_copy(update={"dtype": dtype or chosen.dtype}))
-    return Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
+    return Executor(loaded, None, settings.rows, settings.memory)
 
 
 def arithmetic() -> pl.DataFrame:

@@ -18,14 +18,16 @@ from stages.lib.settings import Runs
 from tests.bench.timing import median
 
 
-def random_llama() -> tuple[checkpoint.Checkpoint, pl.DataFrame]:
-    """A random Llama (8 layers, width 512, 1408 neurons, 8 heads, vocabulary 1,100), and 50 pairs of random prompts of 5 tokens."""
+def random_llama(
+    width: int = 512, neurons: int = 1408, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> tuple[checkpoint.Checkpoint, pl.DataFrame]:
+    """A random Llama of 8 layers, 8 heads and 1,100 tokens, and 50 pairs of random prompts of 5 tokens."""
     torch.manual_seed(0)
     torch.set_num_threads(machine.workers())
     config = LlamaConfig(
-        vocab_size=1100, hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8, tie_word_embeddings=False
+        vocab_size=1100, hidden_size=width, intermediate_size=neurons, num_hidden_layers=8, num_attention_heads=8, tie_word_embeddings=False
     )
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False).to(device, dtype)
     random, roles = np.random.default_rng(0), {"op1": 1, "operator": 2, "op2": 3, "last": 4}
     rows = [
         {
@@ -85,7 +87,7 @@ def neurons() -> None:
     """Exact patching of every neuron at the last position, against one full forward pass per neuron. Bar: 28 x over layers 4..7."""
     loaded, table = random_llama()
     settings, a = load(Runs), loaded.architecture
-    runner = executor.Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
+    runner = executor.Executor(loaded, None, settings.rows, settings.memory)
     values = runner.values(runner.sizes.groups(table)[0])
     rows, total = torch.arange(50), [0.0, 0.0]
     for layer in range(4, 8):
@@ -108,7 +110,7 @@ def components() -> None:
     """Effects of all heads and MLPs at all positions, against one full forward pass per component and position. Bar: 4 x."""
     loaded, table = random_llama()
     settings, a = load(Runs), loaded.architecture
-    runner = executor.Executor(loaded, None, settings.rows_per_pass, settings.memory_mib << 20)
+    runner = executor.Executor(loaded, None, settings.rows, settings.memory)
     values = runner.values(runner.sizes.groups(table)[0])
     wanted = [
         one for layer in range(8) for position in table["positions"].struct.fields

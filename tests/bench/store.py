@@ -23,7 +23,7 @@ SUBJECT = "abacus"
 
 def dump() -> None:
     """A whole dump of one operator, files written, against the plain forward passes alone. Bar: at most 0.65 x."""
-    subject, at_once = Subject.named(SUBJECT), load(Passes).prompts_per_pass
+    subject, at_once = Subject.named(SUBJECT), load(Passes).prompts
     loaded = checkpoint.of(subject.settings)
     prompts = subject.table("store/prompts.parquet").filter(operator="add")
     square = PromptSquare("add", prompts)

@@ -1,19 +1,21 @@
-"""Several devices on a machine that has none: tensors are on the CPU, say that they are elsewhere, and refuse to meet as on GPUs.
+"""Several GPUs on a machine that has none: tensors are on the CPU, say that they are elsewhere, and refuse to meet as on GPUs.
 
     with Devices():
         spread(model, {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": 1, …})
 
-It follows what CUDA refuses (operands, indices, and NumPy), and what the hooks of a model spread by accelerate move. It is no proof for CUDA.
+It follows what CUDA refuses (operands, indices, and NumPy), and what it does not wait for: a copy to pinned memory that nobody waits for is
+made at the last moment. Layers are spread by accelerate itself. It is no proof for CUDA.
 """
 
-import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
+from accelerate import dispatch_model
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
+from transformers import PreTrainedModel
 
 FACTS = {
     "size",
@@ -27,8 +29,16 @@ FACTS = {
     "element_size",
     "is_floating_point",
     "is_complex",
+    "is_contiguous",
+    "item",
+    "tolist",
+    "__bool__",
+    "__float__",
+    "__int__",
+    "__index__",
 }
 MADE_LIKE = ("new_", "_like")
+NUMPY = {"numpy", "__array__"}
 
 
 class ElsewhereError(RuntimeError):
@@ -46,8 +56,33 @@ def put(x: Any, where: int | None) -> Any:
     return x
 
 
+class Event:
+    """What GPUs have come to; copies from them that nobody has waited for are nonsense."""
+
+    asked: ClassVar[list[tuple[torch.Tensor, torch.Tensor]]] = []  # into what, of what
+
+    def record(self, _: Any = None) -> None:
+        self.before = len(self.asked)
+
+    def synchronize(self) -> None:
+        for into, x in self.asked[: self.before]:
+            into.copy_(x)
+        for into, _ in self.asked[self.before :]:
+            into.fill_(torch.nan)
+
+
 class Devices(TorchFunctionMode):
     """Within it, what is computed is where its operands are."""
+
+    def __enter__(self) -> Any:
+        self.kept = torch.cuda.Event, torch.cuda.current_stream
+        torch.cuda.Event, torch.cuda.current_stream = Event, lambda _=None: None  # type: ignore[misc, assignment]
+        Event.asked.clear()
+        return super().__enter__()
+
+    def __exit__(self, *of: Any) -> None:
+        torch.cuda.Event, torch.cuda.current_stream = self.kept  # type: ignore[misc]
+        super().__exit__(*of)
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         named, name = dict(kwargs or {}), getattr(function, "__name__", "")
@@ -56,15 +91,20 @@ class Devices(TorchFunctionMode):
             return torch.device("cuda", place(first))
         if name == "__get__":
             return put(function(*args, **named), place(first))
-        if name in FACTS:
-            return function(*args, **named)
-        if name in ("to", "cpu", "cuda"):
-            return self._moved(name, args, named)
-        if name == "numpy" and place(first) is not None:
+        if name in NUMPY and place(first) is not None:
             raise ElsewhereError("numpy() of a tensor on a GPU")
-        if name == "copy_":  # between any devices
+        if name in FACTS | NUMPY:
             return function(*args, **named)
+        if special := getattr(
+            self, {"to": "_moved", "cpu": "_moved", "cuda": "_moved", "copy_": "_copied", "grad": "_gradients"}.get(name, ""), None
+        ):
+            return special(function, *args, **named)
+        return self._computed(function, name, args, named)
+
+    def _computed(self, function: Any, name: str, args: tuple, named: dict) -> Any:
+        first = args[0] if args else None
         asked = named.pop("device", None)
+        named.pop("pin_memory", None)  # nothing copies by itself here
         if name in ("__getitem__", "__setitem__"):
             self._indexed(name, *args)
             where = place(first)
@@ -86,6 +126,14 @@ class Devices(TorchFunctionMode):
         return places.pop() if places else None
 
     @staticmethod
+    def _copied(_: Any, into: torch.Tensor, x: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        """A copy between any devices. One from a GPU that is not waited for is made when its event is, and is nonsense until then."""
+        if not non_blocking or place(x) is None or place(into) is not None:
+            return into.copy_(x)
+        Event.asked.append((into.fill_(torch.nan), put(x.clone(), None)))
+        return into
+
+    @staticmethod
     def _indexed(name: str, x: torch.Tensor, at: Any, value: Any = None) -> None:
         indices = [i for i in tree_leaves(at) if isinstance(i, torch.Tensor)]
         if any(place(i) not in (None, place(x)) for i in indices):
@@ -94,46 +142,35 @@ class Devices(TorchFunctionMode):
             raise ElsewhereError(f"{name}: a tensor on {place(value)} is put into one on {place(x)}")
 
     @staticmethod
-    def _moved(name: str, args: tuple, named: dict) -> torch.Tensor:
-        x, where, kinds = args[0], place(args[0]), []
-        for asked in (*args[1:], *named.values()):
+    def _gradients(function: Any, of: torch.Tensor, by: Sequence[torch.Tensor], **how: Any) -> tuple[torch.Tensor, ...]:
+        """Gradients of a number by tensors anywhere, each where its tensor is."""
+        return tuple(put(gradient, place(x)) for gradient, x in zip(function(of, by, **how), by, strict=True))
+
+    @staticmethod
+    def _moved(function: Any, x: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
+        where, kinds = place(x), []
+        for asked in (*args, *named.values()):
             if isinstance(asked, torch.Tensor):
                 where, kinds = place(asked), [asked.dtype]
             elif isinstance(asked, str | torch.device):
                 where = torch.device(asked).index
             elif isinstance(asked, torch.dtype):
                 kinds = [asked]
-        where = None if name == "cpu" else where
+        where = None if function.__name__ == "cpu" else where
         out = torch.Tensor.to(x, *kinds) if kinds else x
-        return put(out.clone() if out is x and where != place(x) else out, where)
+        if out is x and where != place(x):
+            out = nn.Parameter(x.clone(), x.requires_grad) if isinstance(x, nn.Parameter) else x.clone()
+        return put(out, where)
 
 
-def spread(model: nn.Module, places: Mapping[str, int]) -> None:
-    """Says of modules, by name, and of all below them, on which device they are; what is handed to one of them is moved there."""
-    for name, where in places.items():
-        module = model.get_submodule(name)
-        for tensor in (*module.parameters(), *module.buffers()):
-            put(tensor, where)
-        module.forward = _moving(module.forward, lambda _, where=where: where)  # type: ignore[method-assign]
-    model.forward = _moving(model.forward, lambda _: None, lambda operands: place(operands[0]))  # type: ignore[method-assign]
+def spread(model: PreTrainedModel, places: Mapping[str, int]) -> None:
+    """Puts modules, by name, and all below them, on devices, as transformers does when it loads a model."""
+    home = place_of(model, places)
+    named = {name: f"cuda:{where}" for name, where in places.items()}
+    dispatch_model(model, named, main_device=f"cuda:{home}", skip_keys=model._skip_keys_device_placement, force_hooks=True)
 
 
-def _moving(forward: Any, into: Any, back: Any = None) -> Any:
-    """Moves what a module is given, if `into` says where to, and what it returns, if `back` does."""
-
-    @functools.wraps(forward)
-    def moving(*args: Any, **kwargs: Any) -> Any:
-        operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        where = into(operands)
-
-        def move(to: int, x: Any) -> Any:
-            return x.to(torch.device("cuda", to)) if isinstance(x, torch.Tensor) else x
-
-        if where is not None:
-            args, kwargs = tree_map(functools.partial(move, where), (args, kwargs))
-        out = forward(*args, **kwargs)
-        if back and (home := back(operands)) is not None:
-            out.logits = move(home, out.logits)
-        return out
-
-    return moving
+def place_of(model: PreTrainedModel, places: Mapping[str, int]) -> int:
+    """Where a model's embeddings are, and so what it is given."""
+    embeddings = next(name for name, module in model.named_modules() if module is model.get_input_embeddings())
+    return next(where for name, where in places.items() if embeddings == name or embeddings.startswith(f"{name}."))

@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lib.executor import canary, executor, interventions
+from stages.circuit import discriminant, streams
+from stages.lib import ask
+from stages.lib.executor import canary, executor, interventions, pairs
+from stages.lib.executor.values import Values
 from stages.lib.model import checkpoint, search, value_logits
-from stages.store import grid
+from stages.neurons import gradients
+from stages.store import grid, staging
 from tests.conftest import random_model
 from tests.lib.devices import Devices, ElsewhereError, place, put, spread
 from tests.lib.test_executor import ROLES, intervention_table, measured, pair_table, random_means, subject
@@ -31,8 +35,8 @@ def places(model: torch.nn.Module, layers: list[int]) -> dict[str, int]:
     return where
 
 
-def on_devices(kind: str, layers: list[int]) -> checkpoint.Checkpoint:
-    model = random_model(kind)
+def on_devices(kind: str, layers: list[int], dtype: torch.dtype = torch.float32) -> checkpoint.Checkpoint:
+    model = random_model(kind).to(dtype)
     spread(model, places(model, layers))
     return checkpoint.Checkpoint(model, search.find(model))
 
@@ -90,12 +94,56 @@ def test_what_is_dumped_is_the_same(kind: str, layers: list[int]):
     assert all(np.array_equal(one, other) for one, other in zip(*dumped, strict=True))
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("llama", torch.float32), ("gptj", torch.float32), ("llama", torch.bfloat16)])
+def test_what_is_asked_read_and_estimated_is_the_same(kind: str, dtype: torch.dtype):
+    """Answers to prompts of several lengths, streams, neurons, attention, probes and attributions: what other stages do with a model."""
+    random = np.random.default_rng(1)
+    tokens, labels = random.integers(3, 130, (6, 5)), random.integers(0, 2, 6)
+    asked = ask.Asked([row[: 3 + i % 3].tolist() for i, row in enumerate(tokens)], np.array([7, -1, 9, 7, 8, 8]))
+    [group] = pairs.by_length(pair_table(3, [(5, 5)] * 3), 9)
+    alone = subject(kind, dtype)
+    with Devices():
+        found = []
+        for loaded in (alone, on_devices(kind, SPLITS[0], dtype)):
+            layers = range(len(loaded.architecture.layers))
+            into = {layer: np.empty((2, 6, loaded.architecture.width), np.float32) for layer in layers}
+            list(streams.streams(loaded, tokens, [1, 4], 4, into))
+            said = vars(ask.ask(loaded, asked, 4, desc=""))
+            sites = [(layer, role) for layer in layers for role in ("op1", "last")]
+            slopes = gradients.attributions(Values(loaded, group, None), sites)
+            device = loaded.model.device
+            accuracy = discriminant.probe(into[0][0], [labels], 2, 0.1, device)
+            found.append([
+                *said.values(), *into.values(), *(streams.neurons(loaded, tokens, layer, 4) for layer in layers),
+                *streams.attention(loaded, tokens, 4), *(slopes[site].float().cpu().numpy() for site in sites), np.array(accuracy),
+            ])  # fmt: skip
+    assert all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*found, strict=True))
+
+
+def test_a_copy_from_a_gpu_is_whole_once_it_was_waited_for():
+    random = np.random.default_rng(0)
+    blocks = [random.standard_normal((3, 4 - number % 2)).astype(np.float32) for number in range(20)]
+    kept, added = [np.full_like(block, 7) for block in blocks], np.ones((3, 3), np.float32)
+    with Devices():
+        under_way = staging.Staging()
+        for block, target in zip(blocks, kept, strict=True):
+            under_way.put(torch.from_numpy(target), put(torch.from_numpy(block), 0))
+            under_way.put(torch.from_numpy(added), put(torch.from_numpy(block[:, :3]), 1), add=True)
+        assert not np.array_equal(kept[-1], blocks[-1])
+        under_way.finish()
+    assert all(np.array_equal(one, other) for one, other in zip(kept, blocks, strict=True))
+    expected = np.ones((3, 3), np.float32)
+    for block in blocks:
+        expected += block[:, :3]
+    assert np.array_equal(added, expected)
+
+
 def test_the_simulated_devices_refuse_what_real_ones_do():
     with Devices():
         here, there, home = put(torch.ones(3), 0), put(torch.ones(3), 1), torch.ones(3)
         for wrong in (
             lambda: here + there, lambda: torch.cat([here, home]), lambda: here[put(torch.tensor([0]), 1)], here.numpy,
-            lambda: here.__setitem__(torch.tensor([0]), there[:1]),
+            lambda: here.__setitem__(torch.tensor([0]), there[:1]), lambda: np.asarray(here),
         ):  # fmt: skip
             with pytest.raises(ElsewhereError):
                 wrong()

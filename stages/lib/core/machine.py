@@ -4,10 +4,12 @@ None of it changes a result, so that none of it stands in params.yaml, and no st
 """
 
 import os
+import re
 
 from stages.lib.core.settings import ParamsError
 
-WORKERS, DEVICE, GPUS = "BAG_WORKERS", "BAG_DEVICE", "BAG_GPUS"
+WORKERS, DEVICE, GPUS, WEIGHTS, PASSES = "BAG_WORKERS", "BAG_DEVICE", "BAG_GPUS", "BAG_WEIGHTS", "BAG_PASSES"
+FILLS = 16  # passes of the settings' size, which suits a processor's cache, are one that suits a GPU
 MOST = 1024
 
 
@@ -33,6 +35,27 @@ def gpus() -> int:
     if device() == "cpu":
         return 0
     return _number(GPUS, "GPUs of one worker") if GPUS in os.environ else 1
+
+
+def weights() -> int | None:
+    """Bytes of weights that a device may hold: BAG_WEIGHTS, in GiB, None where it says nothing. Raises ParamsError on no such number."""
+    given = os.environ.get(WEIGHTS)
+    if given is None:
+        return None
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?", given) or not float(given):
+        raise ParamsError(f"the environment says {WEIGHTS}={given!r}, but it is GiB of weights that a device may hold, such as 40 or 0.5")
+    return int(float(given) * (1 << 30))
+
+
+def passes() -> int:
+    """How many times what the settings say goes through a model at once: 1 on a processor, on a GPU BAG_PASSES, by default 16.
+
+    Like the device, it decides in which order numbers are added up, and so their last digits: work begun with one is not gone on with by
+    another. Raises ParamsError where it is no such number.
+    """
+    if device() == "cpu":
+        return 1
+    return _number(PASSES, "passes of the settings' size that are one on a GPU") if PASSES in os.environ else FILLS
 
 
 def device() -> str:

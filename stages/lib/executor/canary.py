@@ -21,6 +21,7 @@ from stages.lib.model.folder import ModelError, sentence
 
 TRIED = 6  # interventions held against the plain way, spread over the work
 PROMPTS = 2  # on so many pairs each
+COPIED = 2_000_000_000  # parameters of the largest model that is copied in float64, which takes 8 bytes each
 
 
 class CanaryError(ModelError):
@@ -65,8 +66,11 @@ def _same(executor: Executor, pairs: PromptPairs, one: Intervention) -> torch.Te
 
 
 def _only_rounding(executor: Executor, values: Values, one: Intervention) -> bool:
-    """Whether both ways agree on a copy of the model in float64: then its weights magnify rounding, and nothing is wrong."""
-    if values.clean.logits.dtype == torch.float64:
+    """Whether both ways agree on a copy of the model in float64: then its weights magnify rounding, and nothing is wrong.
+
+    Of a large model, which has no room for a copy, it is not known: False.
+    """
+    if values.clean.logits.dtype == torch.float64 or executor.checkpoint.model.num_parameters() > COPIED:
         return False
     model = widen(copy.deepcopy(executor.checkpoint.model).double())  # type: ignore[arg-type]
     try:

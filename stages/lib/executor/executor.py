@@ -13,8 +13,10 @@ import polars as pl
 import torch
 
 from stages.lib.core import progress
+from stages.lib.executor import whole
 from stages.lib.executor.blocks import Block, PassSizes
-from stages.lib.executor.clean import Calls, Resumed, clean_run, masked, narrows, record_calls, restarts
+from stages.lib.executor.clean import Calls, Resumed, clean_run, narrows, record_calls, restarts
+from stages.lib.executor.inside import patching
 from stages.lib.executor.interventions import Intervention, Patch
 from stages.lib.executor.measuring import Measured, measure
 from stages.lib.executor.memory import keep_freed
@@ -23,8 +25,9 @@ from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.prefix import attending, shares_prefix
 from stages.lib.executor.rank_one import Moved, adds_value_vectors, entrances
 from stages.lib.executor.values import KINDS, LINEAR, Values, linear
-from stages.lib.model.architecture import ArchitectureError, patched, rewritten
+from stages.lib.model.architecture import ArchitectureError, patched
 from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.spread import refuse_offloaded
 
 
 class Executor:
@@ -36,6 +39,7 @@ class Executor:
     def __init__(self, checkpoint: Checkpoint, means: Mapping[str, np.ndarray] | None, rows: int, memory: int):
         keep_freed()
         name = type(checkpoint.model).__name__
+        refuse_offloaded(name, getattr(checkpoint.model, "hf_device_map", None))
         if without := [str(i) for i, layer in enumerate(checkpoint.architecture.layers) if layer.attention_out is None]:
             what = "its activations are dumped, and interventions on it are not carried out"
             raise ArchitectureError(f"layers {', '.join(without)} of {name} have no attention heads: {what}")
@@ -85,7 +89,7 @@ class Executor:
         """Both clean runs of these pairs, kept until others are asked for."""
         if self._values is None or not self._values.pairs.same(pairs):
             self._values = None  # frees the last ones first
-            self._values = Values(self.checkpoint, pairs, self.means, self.restarts)
+            self._values = self.fresh(pairs)
         return self._values
 
     def fresh(self, pairs: PromptPairs) -> Values:
@@ -108,7 +112,7 @@ class Executor:
     def _logits(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[torch.Tensor, np.ndarray]:
         """Logits (copies, prompts, vocabulary), and which copy is each intervention's."""
         if not self.restarts:
-            return self._whole(values, batch), np.arange(len(batch))
+            return whole.logits(values, batch), np.arange(len(batch))
         a = self.checkpoint.architecture
         with quicker(self.norms):
             stream, owner = self._descend(values, batch, start)
@@ -121,30 +125,6 @@ class Executor:
                 logits = a.unembedding(a.final_norm(stream[:, :, -1]))
             logits = a.head(logits) if a.head else logits
         return (logits, owner) if owner.min() >= 0 else (torch.cat([values.clean.logits[None].to(logits), logits]), owner + 1)
-
-    def _whole(self, values: Values, batch: Sequence[Intervention]) -> torch.Tensor:
-        """Logits (interventions, prompts, vocabulary) of whole forward passes, a copy of the prompts for each intervention."""
-        a, (prompts, positions) = self.checkpoint.architecture, values.clean.tokens.shape
-        rows = torch.Size((len(batch), prompts, positions))
-        with ExitStack() as changing:
-            for layer, part in enumerate(a.layers):
-                listed = [(copy, patch) for copy, one in enumerate(batch) for patch in one.at(layer)]
-                self._patch_inside(values, layer, listed, rows, 0, changing)
-                residual = [(copy, patch) for copy, patch in listed if patch.component == "residual"]
-                edges = [(copy, patch) for copy, patch in listed if patch.component == "edge"]
-                if residual:
-
-                    def enter(x: torch.Tensor, residual=residual) -> torch.Tensor:
-                        entered = x.clone()
-                        values.write(entered.view(*rows, a.width), residual, 0)
-                        return entered
-
-                    changing.enter_context(patched(part.block, enter))
-                if edges:
-                    changing.enter_context(masked(part.block, values.mask(edges, len(batch), 0)))
-            tokens = values.clean.tokens.repeat(len(batch), 1)
-            logits = self.checkpoint.model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
-        return logits.unflatten(0, (len(batch), prompts))
 
     def _descend(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[torch.Tensor | Moved | None, np.ndarray]:
         """The stream behind the last layer (copies, prompts, positions, width), and which copy is each intervention's, -1 for clean."""
@@ -206,7 +186,7 @@ class Executor:
             if residual := [(copy, patch) for copy, patch in listed if patch.component == "residual"]:
                 entered = entered.clone()
                 values.write(entered, residual, start)
-            self._patch_inside(values, layer, listed, entered.shape[:3], start, changing)
+            changing.enter_context(patching(values, layer, listed, entered.shape[:3], start))
             mlp = a.layers[layer].mlp
             if layer == len(a.layers) - 1 and self.narrows and not any(KINDS.get(patch.component) in LINEAR for _, patch in listed):
                 last = patched(mlp, lambda x: x[:, -1:].contiguous(), first=True)  # nobody reads what it says elsewhere
@@ -219,26 +199,6 @@ class Executor:
                 resumed = None
             out = calls.block(self.checkpoint, layer, entered.flatten(0, 1), resumed, mask)
         return out.unflatten(0, (copies, prompts))
-
-    def _patch_inside(
-        self, values: Values, layer: int, listed: list[tuple[int, Patch]], rows: torch.Size, start: int, changing: ExitStack
-    ) -> None:
-        """Hooks the patches of heads and neurons onto the projections that read them, of coordinates onto the one that puts them out."""
-        a = self.checkpoint.architecture
-        part = a.layers[layer]
-        for hooked, module, kind, shape in (
-            (patched, part.attention_out, "heads", (a.heads, a.head_width)),
-            (patched, part.mlp_out, "neurons", (a.neurons,)),
-            (rewritten, part.mlp_out, "outputs", (a.width,)),
-        ):
-            if chosen := [(copy, patch) for copy, patch in listed if KINDS.get(patch.component) == kind]:
-
-                def change(x: torch.Tensor, chosen=chosen, shape=shape) -> torch.Tensor:
-                    x = x if x.is_contiguous() else x.contiguous()
-                    values.write(x.view(*rows, *shape), chosen, start)
-                    return x
-
-                changing.enter_context(hooked(module, change))
 
     def _calls_at(self, values: Values, start: int) -> Calls:
         key = (values.pairs.tokens.shape[1], start)

@@ -50,11 +50,12 @@ class Entrance:
         self.norm, self.maps = norm, maps
         self.centres = centres(norm, norm.weight)
         self.epsilon = epsilon(norm) or 0.0
-        self.gain = (gain(norm, norm.weight) * (1 + self.epsilon) ** 0.5).to(norm.weight.dtype)  # measured on a mean square of 1
         offset = norm(torch.zeros_like(norm.weight))  # the norm's bias
         biases = [m(offset) for m in maps]
         self.sizes = [len(bias) for bias in biases]
         self.bias = torch.cat(biases)
+        scale = gain(norm, norm.weight) * (1 + self.epsilon) ** 0.5  # measured on a mean square of 1
+        self.gain = scale.to(self.bias.device, norm.weight.dtype)  # where the maps are: embeddings that unembed may be far from the norm
 
     def linear(self, x: torch.Tensor) -> torch.Tensor:
         """L(x): (…, width) to (…, outputs of all maps)."""

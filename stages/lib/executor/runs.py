@@ -70,7 +70,7 @@ class RunsWork:
         inputs += [self.means] if self.means else []
         outline = checkpoint.outline(self.subject.settings)
         wanted = interventions.read(table, outline.architecture, pairs.roles(prompts))
-        self.sizes = PassSizes(outline, settings.rows_per_pass, settings.memory_mib << 20)
+        self.sizes = PassSizes(outline, settings.rows, settings.memory)
         self.blocks = self.sizes.plan(prompts, wanted, settings.runs_per_part)
         self.bundles = bundled(self.blocks, settings.runs_per_part)
         self.units = [
@@ -82,7 +82,7 @@ class RunsWork:
         ]
         key = digest(
             [*inputs, model, Path(__file__).parent], checkpoint.fingerprint(self.subject.settings.source), self.subject, settings,
-            machine.device(),
+            machine.device(), machine.passes(),
         )  # fmt: skip
         self.parts = Parts(self.subject.path(f"{chapter}/runs/{self.experiment}.parquet"), key)
         self.title = f"{self.experiment} {name}"
@@ -90,7 +90,7 @@ class RunsWork:
     @cached_property
     def executor(self) -> Executor:
         """The loaded model, once a few of its interventions were held against the plain way."""
-        loaded = checkpoint.of(self.subject.settings, threads=1)
+        loaded = checkpoint.of(self.subject.settings, threads=1, whole=True)
         self.parts.admit(checkpoint.canary(loaded))
         kinds = ("neurons", "heads", "residual")
         means = {kind: layered.read_array(self.means, kind).mean(0) for kind in kinds} if self.means else None  # pooled over operators

@@ -16,6 +16,7 @@ from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.rank_one import Moved
 from stages.lib.model.architecture import value_vectors
 from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.spread import beside
 
 KINDS = {"mlp": "neurons", "neuron": "neurons", "coordinate": "outputs", "head": "heads", "residual": "residual"}  # component -> its values
 LINEAR = ("neurons", "outputs")  # kinds of values that add to the stream what is linear in them, unless the layer normalises it
@@ -69,7 +70,7 @@ class Values:
         if patch.replacement == "counterfactual":
             values = self._of(self.counterfactual, kind, patch.layer)
             if patch.position != ALL:
-                return values[_at(values, self.prompts, self.others[patch.position])]
+                return values[beside(values, self.prompts, self.others[patch.position])]
             if values.shape != clean.shape:
                 raise InterventionError("a counterfactual of another length cannot replace all positions; name a role")
             return values
@@ -79,7 +80,7 @@ class Values:
         if kind not in self.means or self.means[kind].shape[1] != clean.shape[1]:
             raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; replace by zero or counterfactual")
         means = self.means[kind][patch.layer].to(clean.device)
-        return means.expand(clean.shape) if patch.position == ALL else means[_at(means, self.positions[patch.position])]
+        return means.expand(clean.shape) if patch.position == ALL else means[beside(means, self.positions[patch.position])]
 
     def write(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:
         """Carries out patches, each on one copy, in x: (copies, prompts, positions, units, …), in place."""
@@ -87,8 +88,8 @@ class Values:
             copies, units, first = single
             at = self.positions[first.position] - start
             new = self.new(first)
-            put_in = new[:, _at(new, units)[0]].transpose(0, 1).to(x.device)
-            x[_at(x, copies[:, None], self.prompts[None], at[None], units[:, None])] = put_in
+            put_in = new[:, beside(new, units)[0]].transpose(0, 1).to(x.device)
+            x[beside(x, copies[:, None], self.prompts[None], at[None], units[:, None])] = put_in
             return
         for copy, patch in patches:
             new, chosen = self.new(patch).to(x.device), self._chosen(patch, x)
@@ -96,7 +97,7 @@ class Values:
                 part: slice | torch.Tensor = slice(None) if chosen is None else chosen
                 x[copy][:, :, part] = new[:, :, part]
                 continue
-            prompts, at = _at(x, self.prompts, self.positions[patch.position] - start)
+            prompts, at = beside(x, self.prompts, self.positions[patch.position] - start)
             if chosen is None:
                 x[copy, prompts, at] = new
             else:
@@ -110,9 +111,9 @@ class Values:
         _, units, first = single
         at = self.prompts, self.positions[first.position]
         whole, stream = self._of(self.clean, KINDS[first.component], first.layer), self.clean.streams[first.layer + 1]
-        clean, (units,) = whole[_at(whole, *at)], _at(whole, units)
+        clean, (units,) = whole[beside(whole, *at)], beside(whole, units)
         steps = (self.new(first)[:, units] - clean[:, units]).T  # (copies, prompts)
-        return Moved(stream[_at(stream, *at)], steps, self._directions(first, units)).to(stream.device)
+        return Moved(stream[beside(stream, *at)], steps, self._directions(first, units)).to(stream.device)
 
     def added(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:
         """Adds to x, the stream behind the layer, what patches of its neurons or coordinates change there: (copies, prompts, positions,
@@ -123,7 +124,7 @@ class Values:
         if moved := self.moved(patches):
             copies = torch.tensor([copy for copy, _ in patches])[:, None]
             at = self.positions[patches[0][1].position][None] - start
-            x[_at(x, copies, self.prompts[None], at)] = moved.stream()[:, :, 0].to(x.device)
+            x[beside(x, copies, self.prompts[None], at)] = moved.stream()[:, :, 0].to(x.device)
             return
         for copy, patch in patches:
             clean = self._of(self.clean, KINDS[patch.component], patch.layer)
@@ -134,8 +135,8 @@ class Values:
                 x[copy] += ((self.new(patch) - clean)[:, :, chosen] @ directions).to(x.device)
             else:
                 at = self.positions[patch.position]
-                change = (self.new(patch) - clean[_at(clean, self.prompts, at)])[:, chosen] @ directions
-                x[copy][_at(x, self.prompts, at - start)] += change.to(x.device)
+                change = (self.new(patch) - clean[beside(clean, self.prompts, at)])[:, chosen] @ directions
+                x[copy][beside(x, self.prompts, at - start)] += change.to(x.device)
 
     def mask(self, edges: list[tuple[int, Patch]], copies: int, start: int) -> torch.Tensor | None:
         """Added to the attention scores so that no weight falls on cut edges: (rows, heads, queries, keys); None if none is cut."""
@@ -188,8 +189,3 @@ class Values:
         """The units of a patch, where x is; None for all."""
         units = patch.chosen()
         return None if units is None else torch.from_numpy(units.astype(np.int64)).to(x.device)
-
-
-def _at(x: torch.Tensor, *indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Indices where x is: the layers of a model may lie on several devices."""
-    return tuple(index.to(x.device) for index in indices)

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from stages.lib.core import progress
+from stages.lib.model import spread
 from stages.lib.model.architecture import Architecture, ArchitectureError, patched, rewritten
 
 CANNOT = (TypeError, RuntimeError, AttributeError, KeyError, ValueError, IndexError)  # what code raises that was not made for a shortcut
@@ -139,6 +140,7 @@ def _with_usual(model: PreTrainedModel) -> PreTrainedModel | None:
     for name, part in model.named_modules():
         twin = usual.get_submodule(name)
         twin._parameters, twin._buffers = part._parameters, part._buffers
+    spread.follow(model, usual)
     return usual.eval()
 
 

@@ -1,5 +1,6 @@
 """Loading a subject: any folder that transformers' AutoModelForCausalLM reads, safetensors only, no remote code."""
 
+import copy
 import hashlib
 import json
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from transformers.utils import logging
 
 from stages.lib.core import machine
 from stages.lib.core.settings import ParamsError
-from stages.lib.model import agreement, architecture, experts, search
+from stages.lib.model import agreement, architecture, experts, search, spread
 from stages.lib.model.float64 import widen
 from stages.lib.model.folder import ModelError, existing, sentence, sha256
 from stages.lib.subject import SubjectSettings
@@ -31,24 +32,42 @@ class Checkpoint:
     architecture: architecture.Architecture
 
 
-def of(settings: SubjectSettings, threads: int | None = None) -> Checkpoint:
-    """A subject's model, on this machine, with as many threads, by default as it has for work. Raises as `load` does."""
-    return load(settings.source, settings.dtype, machine.device(), threads or machine.workers())
+def of(settings: SubjectSettings, threads: int | None = None, whole: bool = False) -> Checkpoint:
+    """A subject's model, on this machine, with as many threads, by default as it has for work.
+
+    whole: all of its weights are to be at hand. Raises as `load` and `spread.places` do, and ModelError where they cannot be.
+    """
+    device, threads = machine.device(), threads or machine.workers()
+    if device == "cpu" and not machine.weights():
+        return load(settings.source, settings.dtype, device, threads)
+    _there(device)
+    found = outline(settings)
+    places = spread.places(bare(found.model.config, settings.dtype), {type(layer.block).__name__ for layer in found.architecture.layers})
+    if whole:
+        spread.refuse_offloaded(settings.source, places)
+    return load(settings.source, settings.dtype, device, threads, places)
 
 
-def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoint:
-    """The model saved in `folder`, in evaluation mode. dtype: float32, float16, bfloat16 or float64.
+def load(folder: str | Path, dtype: str, device: str, threads: int, places: spread.Places | None = None) -> Checkpoint:
+    """The model saved in `folder`, in evaluation mode. dtype: float32, float16, bfloat16 or float64; places: of its parts, else `device`.
 
     Raises ModelError where the folder does not hold exactly one whole model, ArchitectureError where its parts cannot be found.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ParamsError(f"device is cuda, but torch sees no GPU here; set {machine.DEVICE}=cpu in the environment")
+    _there(device)
     torch.set_num_threads(threads)
-    model = _merged(agreement.with_attention(read(folder, dtype=getattr(torch, dtype), attn_implementation="eager").eval()))
-    model.to(torch.device(device)).requires_grad_(False)  # type: ignore[arg-type]
+    how: dict[str, Any] = {"device_map": places} if places else {}
+    model = _merged(agreement.with_attention(read(folder, dtype=getattr(torch, dtype), attn_implementation="eager", **how).eval()))
+    if not places:
+        model.to(torch.device(device))  # type: ignore[arg-type]
+    model.requires_grad_(False)
     if dtype == "float64":
         widen(model)
     return _checked(model)
+
+
+def _there(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ParamsError(f"device is cuda, but torch sees no GPU here; set {machine.DEVICE}=cpu in the environment")
 
 
 def prepared(model: PreTrainedModel) -> Checkpoint:
@@ -76,17 +95,18 @@ def outline(settings: SubjectSettings) -> Checkpoint:
 
 def outline_of(config: PreTrainedConfig, dtype: str) -> Checkpoint:
     """The same of a configuration. Raises ArchitectureError, or what transformers raises."""
-
-    def made() -> PreTrainedModel:
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="eager").eval()
-
     try:
-        model = experts.merge(made())
+        model = experts.merge(bare(config, dtype))
         return Checkpoint(model, search.find(model))
     except (*agreement.CANNOT, NotImplementedError):  # some look at numbers on their way, and so need memory, if not what is in it
-        model = experts.merge(_zeros(made()))
+        model = experts.merge(_zeros(bare(config, dtype)))
         return Checkpoint(model, search.find(model))
+
+
+def bare(config: PreTrainedConfig, dtype: str) -> PreTrainedModel:
+    """The model of a configuration, as transformers makes it, without weights."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=getattr(torch, dtype), attn_implementation="eager").eval()
 
 
 def _zeros(model: PreTrainedModel) -> PreTrainedModel:

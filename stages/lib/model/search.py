@@ -16,8 +16,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from stages.lib.model.architecture import LINEAR, Architecture, ArchitectureError, DecoderLayer, in_features
-from stages.lib.model.even import even
 from stages.lib.model.experts import mixture_of
+from stages.lib.model.reshaped import of_one_shape
 
 TOKENS = 2  # of the prompt that is watched
 MIXES = ("mask", "past", "cache", "position", "alibi", "rotary", "freqs")  # in the names of what a part asks for that mixes tokens
@@ -52,14 +52,8 @@ def find(model: PreTrainedModel) -> Architecture:
         raise ArchitectureError(
             f"{name} has no attention: its layers mix tokens by {type(layers[0].mixer).__name__}, which is not studied here"
         )
-    flat = {id(call.module) for call in calls if len(call.given) == 2}
-    neurons = max(in_features(layer.mlp_out) for layer in layers)
-    layers = [
-        replace(layer, mlp_out=even(layer.block, layer.mlp_out, neurons))
-        if id(layer.mlp_out) in flat or in_features(layer.mlp_out) < neurons
-        else layer
-        for layer in layers
-    ]
+    layers = of_one_shape(layers, flat={id(call.module) for call in calls if len(call.given) == 2})
+    neurons = in_features(layers[0].mlp_out)
     inner = {in_features(layer.attention_out) for layer in layers if layer.attention_out}
     heads = model.config.get_text_config(decoder=True).num_attention_heads
     if len(inner) > 1 or not isinstance(heads, int) or min(inner) % heads:

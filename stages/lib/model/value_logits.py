@@ -8,6 +8,7 @@ import torch
 
 from stages.lib.model.architecture import DecoderLayer, value_vectors
 from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.spread import at_hand
 
 AT_ONCE = 1 << 14  # tokens of the vocabulary
 
@@ -30,22 +31,24 @@ def value_logits(checkpoint: Checkpoint, tokens: list[int]) -> Iterator[np.ndarr
 def directions(checkpoint: Checkpoint, tokens: list[int]) -> torch.Tensor:
     """What a value vector is multiplied with: (tokens, width), float64."""
     a = checkpoint.architecture
-    scale = gain(a.final_norm, a.unembedding.weight).to(a.unembedding.weight.device)
-    centred = centres(a.final_norm, a.unembedding.weight)
+    with at_hand(a.unembedding):
+        weight = a.unembedding.weight
+    scale = gain(a.final_norm, weight).to(weight.device)
+    centred = centres(a.final_norm, weight)
 
     def folded(rows: torch.Tensor) -> torch.Tensor:
         wide = rows.double() * scale  # (tokens, width)
         return wide - wide.mean(1, keepdim=True) if centred else wide
 
-    vocabulary = a.unembedding.weight.split(AT_ONCE)
-    mean = torch.stack([folded(rows).sum(0) for rows in vocabulary]).sum(0) / len(a.unembedding.weight)
-    return folded(a.unembedding.weight[tokens]) - mean
+    mean = torch.stack([folded(rows).sum(0) for rows in weight.split(AT_ONCE)]).sum(0) / len(weight)
+    return folded(weight[tokens]) - mean
 
 
 @torch.no_grad()
 def of_layer(layer: DecoderLayer, votes: torch.Tensor) -> np.ndarray:
     """The value logits of one layer's neurons: (neurons, tokens), float32. votes: as of `directions`."""
-    vectors = value_vectors(layer)
+    with at_hand(layer.mlp_out):
+        vectors = value_vectors(layer)
     wide = vectors.double()
     if layer.post_norm is not None:  # its scale is the prompt's own, above 0; so only the direction is the neuron's
         centred = wide - wide.mean(1, keepdim=True) if centres(layer.post_norm, vectors) else wide
@@ -69,7 +72,8 @@ def centres(norm: Any, like: torch.Tensor) -> bool:
 
 
 def _signs(norm: Any, like: torch.Tensor) -> torch.Tensor:
-    weight = getattr(norm, "weight", None)
-    signs = torch.ones(like.shape[-1], dtype=like.dtype, device=like.device if weight is None else weight.device)
+    weight = getattr(norm, "weight", None)  # without weights, or while they are elsewhere, it computes where it is asked to
+    there = like.device if weight is None or weight.is_meta else weight.device
+    signs = torch.ones(like.shape[-1], dtype=like.dtype, device=there)
     signs[1::2] = -1
     return signs

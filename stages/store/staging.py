@@ -1,0 +1,52 @@
+"""Copies from a GPU into this machine's arrays that no computation waits for.
+
+Each goes through a piece of pinned memory, into which a GPU copies by itself; from there it is put where it belongs when the GPU is two
+layers further. On a processor it is put there at once.
+"""
+
+from collections import deque
+from typing import Any
+
+import torch
+
+UNDER_WAY = 8  # copies: of two layers, each of which has four
+
+
+class Staging:
+    """What is under way from GPUs; at hand once `finish` has returned."""
+
+    def __init__(self) -> None:
+        self._under_way: deque[tuple[Any, torch.Tensor, torch.Tensor, bool]] = deque()
+        self._free: dict[tuple[torch.Size, torch.dtype], list[torch.Tensor]] = {}
+
+    def put(self, target: torch.Tensor, x: torch.Tensor, add: bool = False) -> None:
+        """Puts x into a tensor of the same shape in this machine's memory, or adds it to what is there."""
+        if x.device.type == "cpu":
+            _put(target, x, add)
+            return
+        if len(self._under_way) == UNDER_WAY:
+            self._arrive()
+        free = self._free.get((x.shape, x.dtype))
+        pinned = free.pop() if free else torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        pinned.copy_(x, non_blocking=True)
+        reached = torch.cuda.Event()
+        reached.record(torch.cuda.current_stream(x.device))
+        self._under_way.append((reached, pinned, target, add))
+
+    def finish(self) -> None:
+        """Waits for all of it."""
+        while self._under_way:
+            self._arrive()
+
+    def _arrive(self) -> None:
+        reached, pinned, target, add = self._under_way.popleft()
+        reached.synchronize()
+        _put(target, pinned, add)
+        self._free.setdefault((pinned.shape, pinned.dtype), []).append(pinned)
+
+
+def _put(target: torch.Tensor, x: torch.Tensor, add: bool) -> None:
+    if add:
+        target.add_(x)
+    else:
+        target.copy_(x)
