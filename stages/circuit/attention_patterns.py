@@ -33,7 +33,8 @@ COLUMNS = {
 
 
 def main(name: str) -> None:
-    subject, passes = Subject.named(name), load(Passes)
+    subject = Subject.named(name)
+    passes = subject.settings.passes or load(Passes)
     pairs = subject.table("circuit/pairs.parquet").filter(pl.col("split") == "discovery").sort("pair")
     bos = tokenizer.load(subject.settings.source).bos_token_id
     loaded = checkpoint.of(subject.settings)

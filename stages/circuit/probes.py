@@ -71,7 +71,8 @@ class Sample:
 
 
 def main(name: str) -> None:
-    subject, passes, settings = Subject.named(name), load(Passes), load(Probes)
+    subject, settings = Subject.named(name), load(Probes)
+    passes = subject.settings.passes or load(Passes)
     predictions = subject.table("store/predictions.parquet").filter("correct").select("operator", "op1", "op2")
     prompts = subject.table("store/prompts.parquet").join(predictions, on=["operator", "op1", "op2"])
     samples = [Sample.draw(o, prompts.filter(pl.col("operator") == o), settings) for o in subject.settings.operators]

@@ -30,7 +30,8 @@ def main(name: str) -> None:
     own = tokenizer.load(subject.settings.source)
     loaded = checkpoint.of(subject.settings)
     asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos)
-    said = ask.ask(loaded, asked, load(Passes).prompts_per_pass, desc=f"tasks {name}")
+    passes = subject.settings.passes or load(Passes)
+    said = ask.ask(loaded, asked, passes.prompts_per_pass, desc=f"tasks {name}")
     one_token = asked.answers >= 0
     answered = tasks.select(
         pl.lit(name).alias("subject"),
