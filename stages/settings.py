@@ -141,7 +141,25 @@ class Params(Section):
         if self.dumped != self.subjects | self.checkpoints:
             raise ValueError("dumped must be the subjects and the checkpoints: `dumped: {<<: [*subjects, *checkpoints]}`")
         if self.mediated != self.dumped | self.finetuned:
-            raise ValueError("mediated must be all there are: `mediated: {<<: [*subjects, *checkpoints, *finetuned]}`")
+            raise ValueError(
+                "mediated must be the subjects, the checkpoints and the finetuned: `mediated: {<<: [*subjects, *checkpoints, *finetuned]}`"
+            )
+        for key, named, known in (
+            ("mediation_interventions.single_heads", self.mediation_interventions.single_heads, self.mediated),
+            ("unit_mediation.single_units", self.unit_mediation.single_units, self.subjects),
+        ):
+            for name in named:
+                if name not in known:
+                    raise ValueError(f"{key} names {name!r}; there are {', '.join(known)}")
+        for name, point in self.trajectory.items():
+            if name not in self.dumped or point.last not in self.trajectory or point.last not in self.subjects:
+                raise ValueError(f"trajectory.{name}: it must be a subject or a checkpoint, and its last a subject and in trajectory")
+            if point.source != self.dumped[name].source:
+                raise ValueError(f"trajectory.{name}.source = {point.source!r}; {name} has the source {self.dumped[name].source!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _who_gets_what(self) -> Self:
         if both := sorted(self.stored.keys() & self.mediated.keys()):
             raise ValueError(f"{both[0]} stands under stored and elsewhere; a model has one entry")
         for derived, found, of in (
@@ -156,18 +174,6 @@ class Params(Section):
                 raise ValueError(
                     f"{name}: pairs_per_template names {unknown[0]!r}; the tasks are {', '.join(self.mediation.pairs_per_template)}"
                 )
-        for key, named, known in (
-            ("mediation_interventions.single_heads", self.mediation_interventions.single_heads, self.mediated),
-            ("unit_mediation.single_units", self.unit_mediation.single_units, self.subjects),
-        ):
-            for name in named:
-                if name not in known:
-                    raise ValueError(f"{key} names {name!r}; there are {', '.join(known)}")
-        for name, point in self.trajectory.items():
-            if name not in self.dumped or point.last not in self.trajectory or point.last not in self.subjects:
-                raise ValueError(f"trajectory.{name}: it must be a subject or a checkpoint, and its last a subject and in trajectory")
-            if point.source != self.dumped[name].source:
-                raise ValueError(f"trajectory.{name}.source = {point.source!r}; {name} has the source {self.dumped[name].source!r}")
         return self
 
 

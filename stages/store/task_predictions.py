@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib import ask
+from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.model import checkpoint, tokenizer
@@ -33,6 +34,10 @@ def main(name: str) -> None:
     passes = subject.settings.passes or load(Passes)
     said = ask.ask(loaded, asked, passes.prompts_per_pass, desc=f"tasks {name}")
     one_token = asked.answers >= 0
+    if unknown := (~one_token).sum():
+        progress.say(
+            f"tasks {name}: {unknown} of {len(tasks)} answers are not one token of its tokenizer; no one can say whether it knows them"
+        )
     answered = tasks.select(
         pl.lit(name).alias("subject"),
         "task",

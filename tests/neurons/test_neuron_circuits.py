@@ -7,7 +7,6 @@ from tests import made
 from tests.circuit.circuits import ALL_HEADS, KEPT, MEASURES, by_brute_force, ends_are_ends, heads, left_out
 from tests.made import HEADS, KS, LAYERS, NEURONS, OPERATORS, SITES, Tables, ask, frame, late_layers, of, runs, top
 
-
 RANKS = ("rank", "rank_mean_plus_std", "rank_logit")
 
 
