@@ -5,6 +5,8 @@ Writes data/settings.txt, always the same: stages that depend on it wait for the
 """
 
 import re
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Self
 
@@ -23,7 +25,7 @@ from stages.lib.heuristics.grid import Heuristics
 from stages.lib.settings import HubModel, Passes, Runs
 from stages.lib.subject import MoreSubjects, Name, Point, Subjects
 from stages.mediation.settings import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
-from stages.neurons.settings import AttributionAgreement, NeuronCircuits, NeuronEffects, OperatorOverlaps
+from stages.neurons.settings import AttributionAgreement, NeuronCircuits, NeuronEffects, NeuronInterventions, OperatorOverlaps
 from stages.report.settings import Report
 from stages.store.settings import Dump, Figures
 from stages.subjects.settings import Finetuning, Planted, Train
@@ -42,6 +44,10 @@ class Params(Section):
     subjects: Subjects
     checkpoints: MoreSubjects
     finetuned: MoreSubjects
+    stored: MoreSubjects
+    known: Subjects
+    kept: Subjects
+    pictured: Subjects
     dumped: Subjects
     mediated: Subjects
     trajectory: dict[str, Point]
@@ -56,6 +62,7 @@ class Params(Section):
     head_circuits: HeadCircuits
     smallest_circuits: SmallestCircuits
     circuit: Circuit
+    neuron_interventions: NeuronInterventions
     neuron_effects: NeuronEffects
     attribution_agreement: AttributionAgreement
     neuron_circuits: NeuronCircuits
@@ -119,11 +126,11 @@ class Params(Section):
             raise ValueError(
                 f"nulls.smallest_corrected is below scores.smallest_corrected, {self.scores.smallest_corrected}: no such score is kept"
             )
-        for name, subject in self.mediated.items():
+        for name, subject in self.known.items():
             step = re.fullmatch(r"data/models/abacus/step-(\d{5,})", subject.source)
             if step and int(step[1]) not in self.train.checkpoints:
                 raise ValueError(f"{name} is step {int(step[1])} of abacus, which train does not keep: {self.train.checkpoints}")
-        if both := sorted({"models", *CHAPTERS} & self.mediated.keys()):
+        if both := sorted({"models", *CHAPTERS} & self.known.keys()):
             raise ValueError(f"{both[0]} is a folder of data/ already; call the subject something else")
         return self
 
@@ -134,7 +141,9 @@ class Params(Section):
         if self.dumped != self.subjects | self.checkpoints:
             raise ValueError("dumped must be the subjects and the checkpoints: `dumped: {<<: [*subjects, *checkpoints]}`")
         if self.mediated != self.dumped | self.finetuned:
-            raise ValueError("mediated must be all there are: `mediated: {<<: [*subjects, *checkpoints, *finetuned]}`")
+            raise ValueError(
+                "mediated must be the subjects, the checkpoints and the finetuned: `mediated: {<<: [*subjects, *checkpoints, *finetuned]}`"
+            )
         for key, named, known in (
             ("mediation_interventions.single_heads", self.mediation_interventions.single_heads, self.mediated),
             ("unit_mediation.single_units", self.unit_mediation.single_units, self.subjects),
@@ -147,6 +156,24 @@ class Params(Section):
                 raise ValueError(f"trajectory.{name}: it must be a subject or a checkpoint, and its last a subject and in trajectory")
             if point.source != self.dumped[name].source:
                 raise ValueError(f"trajectory.{name}.source = {point.source!r}; {name} has the source {self.dumped[name].source!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _who_gets_what(self) -> Self:
+        if both := sorted(self.stored.keys() & self.mediated.keys()):
+            raise ValueError(f"{both[0]} stands under stored and elsewhere; a model has one entry")
+        for derived, found, of in (
+            ("known", self.known, ("subjects", "checkpoints", "finetuned", "stored")),
+            ("kept", self.kept, ("subjects", "checkpoints", "stored")),
+            ("pictured", self.pictured, ("subjects", "stored")),
+        ):
+            if found != reduce(or_, (getattr(self, one) for one in of)):
+                raise ValueError(f"{derived} must be `{derived}: {{<<: [{', '.join(f'*{one}' for one in of)}]}}`")
+        for name, subject in self.known.items():
+            if unknown := sorted((subject.pairs_per_template or {}).keys() - self.mediation.pairs_per_template.keys()):
+                raise ValueError(
+                    f"{name}: pairs_per_template names {unknown[0]!r}; the tasks are {', '.join(self.mediation.pairs_per_template)}"
+                )
         return self
 
 

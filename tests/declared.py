@@ -10,9 +10,11 @@ import yaml
 
 from stages.lib.core.settings import files, key_of
 from stages.lib.core.words import CHAPTERS
+from stages.lib.subject import SubjectSettings
 from tests.report.report_files import read_by
 
 ROOT = Path(__file__).parents[1]
+OF_SUBJECTS = ("subjects", "dumped", "mediated", "known")
 RUNNER = ROOT / "stages/lib/sql/stage.py"
 
 
@@ -123,13 +125,13 @@ def declared_sections(stage: str) -> set[str]:
 def _values(section: str, entry: dict) -> dict:
     name, _, each = section.partition(".")
     [values] = [text[name] for file in files(ROOT) if name in (text := yaml.safe_load(file.read_text()))]
-    return next(iter(values.values())) if each else values
+    return (SubjectSettings.model_fields if name in OF_SUBJECTS else next(iter(values.values()))) if each else values
 
 
 def _subjects(entry: dict) -> str:
-    """The section of params.yaml where a foreach stage finds its subjects: `subjects`, or with others `dumped` or `mediated`."""
+    """The section of params.yaml where a foreach stage finds the settings of its subjects, most often the one that it is done for."""
     each = entry["foreach"].strip("${}")
-    return "dumped" if each == "trajectory" else each
+    return {"trajectory": "dumped", "kept": "known", "pictured": "known"}.get(each, each)
 
 
 def data_files(stage: str) -> set[str]:

@@ -113,8 +113,9 @@ def merged(base: dict, changes: dict) -> dict:
 def changed(settings: dict[str, Any]) -> dict[str, Any]:
     """The shipped settings with these changes; what they say twice is changed twice."""
     whole = merged(SHIPPED, settings)
-    both = whole["subjects"] | whole["checkpoints"]
-    return whole | {"dumped": both, "mediated": both | whole["finetuned"]}
+    both, stored = whole["subjects"] | whole["checkpoints"], whole["stored"]
+    all_of = {"known": both | whole["finetuned"] | stored, "kept": both | stored, "pictured": whole["subjects"] | stored}
+    return whole | all_of | {"dumped": both, "mediated": both | whole["finetuned"]}
 
 
 def write_settings(folder: Path, whole: dict[str, Any]) -> None:

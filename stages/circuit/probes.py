@@ -40,6 +40,10 @@ COLUMNS = {
 }  # fmt: skip
 
 
+class KnowsNothing(SystemExit):
+    """A subject without any right answer; uncaught, it ends the program with its message and status 1."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """Prompts of an operator in random order, the first `tests` of which are for testing.
@@ -71,8 +75,14 @@ class Sample:
 
 
 def main(name: str) -> None:
-    subject, passes, settings = Subject.named(name), load(Passes), load(Probes)
+    subject, settings = Subject.named(name), load(Probes)
+    passes = subject.settings.passes or load(Passes)
     predictions = subject.table("store/predictions.parquet").filter("correct").select("operator", "op1", "op2")
+    if predictions.is_empty():
+        raise KnowsNothing(
+            f"{name} answers no prompt of the grid correctly, so that there is nothing to explain: see whether its template suits it "
+            f"(bag \"select * from predictions where subject = '{name}'\"), or put it under `stored` in params.yaml, which wants no more of it"
+        )
     prompts = subject.table("store/prompts.parquet").join(predictions, on=["operator", "op1", "op2"])
     samples = [Sample.draw(o, prompts.filter(pl.col("operator") == o), settings) for o in subject.settings.operators]
     loaded = checkpoint.of(subject.settings)

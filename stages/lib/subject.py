@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 import polars as pl
 from pydantic import AfterValidator, Field
 
-from stages.lib.core.settings import Natural, ParamsError, Section, check, read
+from stages.lib.core.settings import Count, Few, Natural, ParamsError, Section, check, read
 from stages.lib.core.tables import read_table
 from stages.lib.core.templates import placeholders
 from stages.lib.core.words import Operator
+from stages.lib.settings import Passes, Runs
 from stages.lib.store.layered import LayerStore
 from stages.lib.store.shards import stores
 
@@ -27,6 +28,8 @@ def _asks_about_operands(template: str) -> str:
 
 
 class SubjectSettings(Section):
+    """One model's entry. What has a default here stands, for all models that do not say it, in a section of its own."""
+
     source: str
     revision: str
     dtype: Literal["float32", "float16", "bfloat16", "float64"]
@@ -34,6 +37,11 @@ class SubjectSettings(Section):
     bos: bool
     layers: Literal["all"] | Annotated[list[Natural], Field(min_length=1)]
     operators: Annotated[list[Operator], Field(min_length=1)]
+    pairs_per_split: Few | None = None
+    pairs_per_template: dict[str, Natural] | None = None
+    patched_neurons: Count | None = None
+    passes: Passes | None = None
+    runs: Runs | None = None
 
     def kept_layers(self, layers: int) -> list[int]:
         """The layers whose activations are kept, of a model with `layers` layers. Raises ParamsError on one it lacks."""
@@ -58,7 +66,7 @@ Subjects = Annotated[dict[Name, SubjectSettings], Field(min_length=1)]
 MoreSubjects = dict[Name, SubjectSettings]
 
 
-SECTIONS = ("subjects", "checkpoints", "finetuned")
+SECTIONS = ("subjects", "checkpoints", "finetuned", "stored")
 
 
 class Point(Section):
@@ -82,7 +90,7 @@ def load_subject(name: str) -> SubjectSettings:
 
 @dataclass(frozen=True)
 class Subject:
-    """A subject, a checkpoint or a fine-tuned subject. settings: as params.yaml has them."""
+    """A model under study, of any of SECTIONS. settings: as params.yaml has them."""
 
     name: str
     settings: SubjectSettings

@@ -62,18 +62,18 @@ def main(name: str) -> None:
     cells, facts = read_table("data/corpus/cells.parquet"), read_table("data/corpus/facts.parquet")
     tasks = Mediating(settings, load(Tasks), cells, facts, subject.settings.operators)  # before anything that takes long
     loaded = tokenizer.load(subject.settings.source)
+    each = settings.pairs_per_template | (subject.settings.pairs_per_template or {})
     place = partial(tokens.place, loaded, bos=subject.settings.bos)
     rows = []
     for group in progress.bar(tasks.groups(partial(tokens.known, loaded)), desc=f"mediation pairs {name}", unit="group"):
-        rows += [_row(group, *found) for found in suitable(group, settings, place)]
+        rows += [_row(group, *found) for found in suitable(group, each[group.task], settings, place)]
     table = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_row_index("pair")
     columns = [pl.lit(name).alias("subject"), pl.col("pair").cast(pl.Int32), *SCHEMA]
     write_table(table.select(columns), subject.path("mediation/mediation_pairs.parquet"))
 
 
-def suitable(group: PairGroup, settings: Mediation, place: Place) -> list[Found]:
+def suitable(group: PairGroup, wanted: int, settings: Mediation, place: Place) -> list[Found]:
     """As many pairs of the group as are wanted whose prompts are alike in tokens; fewer where draws run out."""
-    wanted = settings.pairs_per_template[group.task]
     drawn = group.pairs(settings.mediation_seed, wanted * settings.draws_per_pair)
     found: list[Found] = []
     some: list[Pair] = []

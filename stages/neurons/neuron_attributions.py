@@ -28,7 +28,8 @@ SCHEMA = {"subject": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "position
 
 
 def main(name: str) -> None:
-    subject, settings = Subject.named(name), load(Runs)
+    subject = Subject.named(name)
+    settings = subject.settings.runs or load(Runs)
     patched = subject.table("neurons/neuron_interventions.parquet").filter(pl.col("component") == "neuron")
     sites = patched.select("layer", "position").unique().sort("layer", "position").rows()
     prompts = subject.table("circuit/pairs.parquet").filter(pl.col("split").is_in(patched["split"].unique().to_list()))

@@ -1,7 +1,7 @@
 -- Circuits down to the neuron (Fig. 4b, 12b): the circuit's heads, all other MLPs, and the k neurons of largest effect in
 -- each late layer, or in the first layer at each operand; everything else takes its mean at all positions. Neurons are ranked by
 -- effect, effect_plus_std, logit_effect, attribution or at random; a circuit is named after that, first_mlp_ before it in the first
--- layer. Beside them: everything, nothing, and heads (the circuit's heads, all neurons).
+-- layer. Where only some neurons were patched, the k are the first of these. Beside them: everything, nothing, and heads (the circuit's heads, all neurons).
 --
 -- subject            VARCHAR    the model
 -- intervention       INTEGER    number of the intervention, from 0; one row per patch
@@ -29,9 +29,9 @@ with
             unnest(if(method = 'exact', ['effect', 'effect_plus_std', 'logit_effect'], ['attribution'])) as ranking,
             unnest(if(method = 'exact', [rank, rank_mean_plus_std, rank_logit], [rank])) as place
         from neuron_effects
-        union all  -- random places: of the same neurons
+        union all  -- random places: of the same neurons, which are all of the layer's, whether each was patched or not
         select operator, seed, layer, position, neuron, 'random', lot(seed, operator, layer, position, neuron)
-        from neuron_effects, (select unnest(range($random_circuits)) as seed) where method = 'exact'
+        from neuron_effects, (select unnest(range($random_circuits)) as seed) where method = 'attribution'
     ),
     orders as (
         select
@@ -55,12 +55,13 @@ with
         from operators cross join each_head() anti join circuit_heads using (operator, layer, head)
         group by all
     ),
+    widths as (select range(neurons)::integer[] as each_neuron from architecture),
     patches as (
         select intervention, 'head' as component, layer, units, 'all' as position
         from numbered join heads_left_out using (operator) where circuit not in ('everything', 'nothing')
         union all
-        select intervention, 'neuron', layer, list_sort(neurons[chosen.k + 1:]), position
-        from numbered join chosen on
+        select intervention, 'neuron', layer, list_filter(each_neuron, lambda n: not list_contains(neurons[:chosen.k], n)), position
+        from widths cross join numbered join chosen on
             (numbered.operator, numbered.circuit, numbered.k) = (chosen.operator, chosen.circuit, chosen.k)
             and numbered.seed is not distinct from chosen.seed
         union all

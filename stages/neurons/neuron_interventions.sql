@@ -1,5 +1,6 @@
 -- Patches of one neuron at a time: each takes its value under the counterfactual prompt (Sec. 3, Fig. 4a and 12a).
--- Late layers, which promote the answer, at the last position; the first layer, which reads the operands, at theirs.
+-- Late layers, which promote the answer, at the last position; the first layer, which reads the operands, at theirs. Of models too large for
+-- that, so many neurons of each layer, drawn by lot and the same for every k (patched_neurons).
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0, which patches nothing
@@ -16,7 +17,10 @@ with
         select role, position, unnest(if(position = 'last', range(first_layer, layers), [0])) as layer from roles(), late_layers
     ),
     patches as (
-        select layer, role, position, unnest(range(neurons)) as neuron from architecture, places
+        select layer, role, position, neuron
+        from (select layer, role, position, unnest(range(neurons)) as neuron from architecture, places)
+        qualify $patched_neurons = 0
+            or row_number() over (partition by role, layer order by lot('neuron', layer, neuron), neuron) <= $patched_neurons
     )
 select
     $subject as subject, 0 as intervention, null::varchar as operator, 'discovery' as split, 'none' as component,

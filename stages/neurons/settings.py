@@ -16,6 +16,10 @@ def _rising(numbers: list[int]) -> list[int]:
 Counts = Annotated[list[Count], Field(min_length=1), AfterValidator(_rising)]
 
 
+class NeuronInterventions(Section):
+    patched_neurons: Natural
+
+
 class NeuronEffects(Section):
     neuron_replicates: Few
 

@@ -35,7 +35,8 @@ def main(name: str) -> None:
     )
     tokens = np.array(prompts["tokens"].to_list(), np.int64)  # (numbers, positions up to op1)
     loaded = checkpoint.of(subject.settings)
-    activations = streams.neurons(loaded, tokens, LAYER, load(Passes).prompts).T  # (neurons, numbers)
+    passes = subject.settings.passes or load(Passes)
+    activations = streams.neurons(loaded, tokens, LAYER, passes.prompts).T  # (neurons, numbers)
     neuron, number = (axis.ravel() for axis in np.indices(activations.shape, dtype=np.int32))
     table = pl.DataFrame({"neuron": neuron, "number": prompts["op1"].to_numpy()[number], "activation": activations.ravel()})
     keys = [pl.lit(subject.name).alias("subject"), pl.lit(LAYER, pl.Int16).alias("layer")]

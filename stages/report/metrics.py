@@ -14,7 +14,7 @@ def main(name: str) -> None:
     metrics: dict = {"grid": {}, "tasks": {}}
     for operator, split, accuracy in grid.select("operator", "split", "accuracy").rows():
         metrics["grid"].setdefault(operator, {})[split] = round(accuracy, 4)
-    for task, operator, split, accuracy in tasks.select("task", "operator", "split", "accuracy").rows():
+    for task, operator, split, accuracy in tasks.drop_nulls("accuracy").select("task", "operator", "split", "accuracy").rows():
         metrics["tasks"].setdefault(task, {}).setdefault(operator, {})[split] = round(accuracy, 4)
     with replacing(Path("reports") / name / "metrics.json") as partial:
         partial.write_text(json.dumps(metrics, indent=2) + "\n")

@@ -1,4 +1,5 @@
-"""`bag add NAME SOURCE`: puts a model of one's own under `subjects:` in params.yaml, once `bag check` finds nothing against it."""
+"""`bag add NAME SOURCE`: puts a model of one's own into params.yaml, once `bag check` finds nothing against it: under `subjects:`, or under
+`stored:` where only the chapter store is wanted or possible."""
 
 import json
 import re
@@ -28,8 +29,10 @@ def main(arguments: list[str]) -> None:
         settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
         model = hub.fixed(options.source)
         insert(HUB, "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"])
-    add(options.name, settings)
-    print(f"\n{PARAMS} has it now. Its activations: dvc repro stages/store/dvc.yaml:dump@{options.name}; all chapters: make study")
+    add(options.name, settings, found.section)
+    print(
+        f"\n{PARAMS} has it now, under {found.section}. Its activations: dvc repro stages/store/dvc.yaml:dump@{options.name}; all chapters: make study"
+    )
 
 
 def refuse(name: str) -> None:
@@ -39,16 +42,16 @@ def refuse(name: str) -> None:
         raise ParamsError(f"{PARAMS} has {name} already, under {taken[0]}; choose another name")
 
 
-def add(name: str, settings: SubjectSettings) -> None:
-    """Writes the entry behind the last subject. Raises ParamsError where the name cannot be one."""
-    entry = settings.model_dump()
-    check(Subjects, {name: entry}, "subjects")
-    insert(PARAMS, "subjects", [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())])
+def add(name: str, settings: SubjectSettings, section: str) -> None:
+    """Writes the entry behind the section's last one. Raises ParamsError where the name cannot be one."""
+    entry = settings.model_dump(exclude_none=True)
+    check(Subjects, {name: entry}, section)
+    insert(PARAMS, section, [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())])
 
 
 def insert(file: Path, section: str, lines: list[str]) -> None:
     """Puts lines behind the last one of a section, whatever comments there are. Raises ParamsError where the file lacks the section."""
-    text = re.sub(rf"^{section}: \{{\}}", f"{section}:", file.read_text(), flags=re.MULTILINE)
+    text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", file.read_text(), flags=re.MULTILINE)
     found = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
     if found is None or re.match(rf"{section}: *(&\w+ *)?\{{", found[0]):
         raise ParamsError(f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand")

@@ -10,12 +10,9 @@ import argparse
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from stages.corpus.settings import Cells, Tasks
 from stages.lib import hub
@@ -23,25 +20,26 @@ from stages.lib.core import machine
 from stages.lib.core.settings import check, load
 from stages.lib.core.words import OPERATORS
 from stages.lib.model import checkpoint, tokenizer
-from stages.lib.model.architecture import Architecture
 from stages.lib.model.experts import Mixture
 from stages.lib.model.folder import ModelError
 from stages.lib.subject import SubjectSettings
+from stages.store.costs import Costs
 from stages.store.template import PromptError, Template
 
 TEMPLATE = "{op1}{symbol}{op2}="
 LOADED = 1 << 30  # bytes of weights up to which the model is loaded
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-TRIED = 0.2  # seconds in which this machine shows how fast it multiplies
 GIB, MIB = 1 << 30, 1 << 20
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found. settings: as an entry of params.yaml wants them; problems: sentences, none where all chapters can be run."""
+    """What was found. settings: as an entry of params.yaml wants them; section: where it belongs; problems: sentences, none where it
+    can be added."""
 
     settings: SubjectSettings
+    section: str
     lines: list[str]
     problems: list[str]
 
@@ -55,6 +53,7 @@ def parser(command: str) -> argparse.ArgumentParser:
     result.add_argument("--template", default=TEMPLATE, help=f"how a question is put (default: {TEMPLATE})")
     kinds = ["float64", "float32", "float16", "bfloat16"]
     result.add_argument("--dtype", choices=kinds, help="what it is computed in (default: the widest in which it fits here)")
+    result.add_argument("--store-only", action="store_true", help="compute the chapter store alone: activations, predictions, accuracies")
     result.add_argument("--no-bos", action="store_true", help="do not put the tokenizer's BOS in front of prompts")
     return result
 
@@ -91,11 +90,15 @@ def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
         "bos": not options.no_bos and own.bos_token_id is not None, "layers": "all", "operators": list(OPERATORS),
     }  # fmt: skip
     settings = check(SubjectSettings, entry, "subject")
-    lines, problems = [], []
+    section, lines, problems = "stored" if options.store_only else "subjects", [], []
     try:
         outline = checkpoint.outline(settings)
         lines += _parts(outline, weights)
-        lines += list(_needs(outline, settings, weights))
+        costs = Costs(outline.architecture, settings, (load(Cells).largest_operand + 1) ** 2)
+        lines += list(_needs(outline, settings, costs))
+        if any(layer.attention_out is None for layer in outline.architecture.layers):
+            section = "stored"
+        settings = costs.proposed() if section == "subjects" else settings
         if any(folder.glob("*.safetensors")) and weights <= LOADED:
             checkpoint.of(settings)
             lines.append("loaded        yes: its parts are what they seem, held against plain forward passes")
@@ -108,7 +111,7 @@ def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
         lines += _numbers(own, settings)
     except PromptError as error:
         problems.append(str(error))
-    return Checked(settings, lines, problems)
+    return Checked(settings, section, lines, problems)
 
 
 def _parts(outline: checkpoint.Checkpoint, weights: int) -> list[str]:
@@ -123,7 +126,7 @@ def _parts(outline: checkpoint.Checkpoint, weights: int) -> list[str]:
     if any(isinstance(layer.mlp_out, Mixture) for layer in a.layers):
         lines.append("experts       a mixture: neurons of all experts, numbered through (docs/families.md)")
     if without:
-        lines.append(f"works         the dump and what reads it; no interventions, as {without} layers have no heads")
+        lines.append(f"works         the chapter store; no interventions, as {without} layers have no heads")
     return lines
 
 
@@ -147,34 +150,13 @@ def _numbers(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) 
     return lines
 
 
-def _needs(outline: checkpoint.Checkpoint, settings: SubjectSettings, weights: int) -> Iterator[str]:
-    a, prompts = outline.architecture, (load(Cells).largest_operand + 1) ** 2 * len(settings.operators)
-    stored = 2 * a.neurons * len(a.layers) * prompts
-    free = shutil.disk_usage(".").free
-    yield f"disk          {_size(stored)} of activations, of {_size(free)} that are free here"
+def _needs(outline: checkpoint.Checkpoint, settings: SubjectSettings, costs: Costs) -> Iterator[str]:
+    a = outline.architecture
+    stored = 2 * a.neurons * len(settings.kept_layers(len(a.layers))) * costs.size * len(settings.operators)
+    yield f"disk          {_size(stored)} of activations, of {_size(shutil.disk_usage('.').free)} that are free here"
     wide = sum(p.numel() for p in outline.model.parameters()) * BYTES[settings.dtype]
     yield f"memory        {_size(wide)} of weights in {settings.dtype} for each of {machine.workers()} workers"
-    seconds = _seconds(a, prompts, "float64" if settings.dtype == "float64" else "float32")
-    yield f"dump          about {_spoken(seconds)} here for {prompts:,} prompts, if products of matrices were all there is to it"
-
-
-def _seconds(a: Architecture, prompts: int, dtype: str) -> float:
-    """How long two positions of every prompt take, the others being shared by a row of prompts."""
-    one = np.ones((1024, 1024), dtype)
-    start, products = time.perf_counter(), 0
-    while time.perf_counter() < start + TRIED:
-        one @ one
-        products += 1
-    speed = products * len(one) ** 3 / (time.perf_counter() - start)  # multiplications a second, of all cores
-    weights = len(a.layers) * (3 * a.neurons * a.width + 4 * a.heads * a.head_width * a.width)
-    return prompts * (2 * weights + a.vocabulary * a.width) / speed
-
-
-def _spoken(seconds: float) -> str:
-    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {name}"
-    return f"{max(1, seconds):.0f} s"
+    yield from costs.lines()
 
 
 def _size(count: float) -> str:

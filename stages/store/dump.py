@@ -67,7 +67,8 @@ class DumpWork:
 
     def __init__(self, name: str):
         self.subject, self.settings = Subject.named(name), load(Dump)
-        chosen, self.prompts_per_pass = self.subject.settings, load(Passes).prompts
+        chosen = self.subject.settings
+        self.prompts_per_pass = (chosen.passes or load(Passes)).prompts
         inputs = [self.subject.path(f"store/{table}.parquet") for table in ("prompts", "numbers")]
         prompts, self.numbers = self.subject.table("store/prompts.parquet"), self.subject.table("store/numbers.parquet")
         self.architecture = checkpoint.outline(chosen).architecture

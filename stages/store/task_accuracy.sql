@@ -1,17 +1,18 @@
--- How often a subject answers the prompts of each task outside the grid correctly.
+-- How often a subject answers the prompts of each task outside the grid correctly, of those whose answer is one token of it: of the others
+-- no one can say. Where there is none, its accuracy is not 0 but unknown.
 --
 -- subject   VARCHAR  the model
 -- task      VARCHAR  arithmetic, number_words, three_operands, retrieval or factual
 -- operator  VARCHAR  of arithmetic and number_words; all for tasks without one operator
 -- split     VARCHAR  train or held-out: whether our own subject may have been trained on these prompts
--- accuracy  DOUBLE   share of prompts whose most likely next token is the answer, 0 to 1
+-- accuracy  DOUBLE   share of prompts whose most likely next token is the answer, 0 to 1; null of none
 -- prompts   BIGINT   how many prompts that is a share of
 select
     subject, task,
     case when task in ('arithmetic', 'number_words') then operator else 'all' end as operator,
     split,
-    avg(correct::integer) as accuracy,
-    count(*) as prompts
+    avg(correct::integer) filter (where answer_logit is not null) as accuracy,
+    count(answer_logit) as prompts
 from task_predictions
 join tasks using (task, prompt_number)
 group by all

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib import ask
+from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.model import checkpoint, tokenizer
@@ -30,8 +31,13 @@ def main(name: str) -> None:
     own = tokenizer.load(subject.settings.source)
     loaded = checkpoint.of(subject.settings)
     asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos)
-    said = ask.ask(loaded, asked, load(Passes).prompts, desc=f"tasks {name}")
+    passes = subject.settings.passes or load(Passes)
+    said = ask.ask(loaded, asked, passes.prompts, desc=f"tasks {name}")
     one_token = asked.answers >= 0
+    if unknown := (~one_token).sum():
+        progress.say(
+            f"tasks {name}: {unknown} of {len(tasks)} answers are not one token of its tokenizer; no one can say whether it knows them"
+        )
     answered = tasks.select(
         pl.lit(name).alias("subject"),
         "task",

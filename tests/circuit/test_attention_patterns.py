@@ -6,6 +6,8 @@ import polars as pl
 import pytest
 
 from stages.circuit import attention_patterns
+from stages.lib.model import tokenizer
+from tests import families
 from tests.circuit.prompted import ROLES, made_project, result
 
 
@@ -30,3 +32,15 @@ def test_attention_patterns_without_pairs_are_none(project: Path):
     pl.read_parquet(project / "circuit/pairs.parquet").clear().write_parquet(project / "circuit/pairs.parquet")
     attention_patterns.main("tiny")
     assert len(result(project, "attention_patterns")) == 0
+
+
+def test_attention_that_does_not_say_its_weights_is_said_and_has_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """ALiBi of Falcon: plain attention adds it twice, so that fused attention is used, which has no weights to show."""
+    families.random_model("falcon", alibi=True).save_pretrained(tmp_path / "falcon")
+    tokenizer.build(99, ["+ - * / = ( ) Q"]).save_pretrained(tmp_path / "falcon")
+    project = made_project(tmp_path, tmp_path / "falcon", monkeypatch)
+    attention_patterns.main("tiny")
+    assert len(result(project, "attention_patterns")) == 0
+    assert "FalconAttention does not return its attention weights; the table attention_patterns has no rows" in capsys.readouterr().err

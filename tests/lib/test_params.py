@@ -82,6 +82,18 @@ def test_the_shipped_settings_are_allowed():
         ({"subjects": {"Bad Name": SHIPPED["subjects"]["abacus"]}}, ["subjects", "Bad Name", "pattern"]),
         ({"checkpoints": {"abacus": SHIPPED["subjects"]["abacus"]}}, ["abacus is both a subject and a checkpoint"]),
         ({"subjects": {"other": SHIPPED["subjects"]["abacus"]}}, ["dumped must be the subjects and the checkpoints"]),
+        ({"stored": {"abacus": SHIPPED["subjects"]["abacus"]}}, ["abacus stands under stored and elsewhere"]),
+        (
+            {"stored": {"mine": SHIPPED["subjects"]["abacus"]}},
+            ["known must be `known: {<<: [*subjects, *checkpoints, *finetuned, *stored]}`"],
+        ),
+        ({"kept": {"planted": None}}, ["kept must be `kept: {<<: [*subjects, *checkpoints, *stored]}`"]),
+        ({"pictured": {"planted": None}}, ["pictured must be `pictured: {<<: [*subjects, *stored]}`"]),
+        ({"mediated": {"planted": None}}, ["mediated must be the subjects, the checkpoints and the finetuned"]),
+        ({"subjects": {"abacus": {"patched_neurons": 0}}}, ["subjects.abacus.patched_neurons", "0", "greater than or equal to 1"]),
+        ({"subjects": {"abacus": {"pairs_per_split": 0}}}, ["subjects.abacus.pairs_per_split", "0", "greater than or equal to 1"]),
+        ({"subjects": {"abacus": {"runs": {"memory_mib": 1}}}}, ["subjects.abacus.runs.memory_mib", "1", "greater than or equal to 128"]),
+        ({"subjects": {"abacus": {"pairs_per_template": {"riddles": 1}}}}, ["pairs_per_template names 'riddles'", "arithmetic"]),
         ({"finetune": {TUNED: {"task": "four_operands"}}}, [f"finetune.{TUNED}.task", "four_operands", "'three_operands'"]),
         ({"finetune": {TUNED: {"batch": 0}}}, [f"finetune.{TUNED}.batch", "0", "greater than or equal to 1"]),
         ({"finetune": {"planted": SHIPPED["finetune"][TUNED]}}, ["planted is a subject or a checkpoint"]),
@@ -103,10 +115,20 @@ def test_the_shipped_settings_are_allowed():
 )
 def test_a_wrong_value_is_named(change: dict, words: list[str]):
     with pytest.raises(sections.ParamsError) as error:
-        sections.check(Params, merged(SHIPPED, change))
+        sections.check(Params, alike(merged(SHIPPED, change), change))
     for word in words:
         assert word in str(error.value)
     assert len(str(error.value)) < 1000
+
+
+def alike(whole: dict, change: dict) -> dict:
+    """A change of an entry that goes on to what is derived of it, as YAML does it, so that it is the entry that is refused."""
+    entry = change.get("subjects", {}).get("abacus", {})
+    if not entry.keys() & {"patched_neurons", "pairs_per_split", "pairs_per_template", "runs"}:
+        return whole
+    return whole | {
+        name: whole[name] | {"abacus": whole["subjects"]["abacus"]} for name in ("dumped", "mediated", "known", "kept", "pictured")
+    }
 
 
 ODD = [

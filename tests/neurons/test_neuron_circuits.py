@@ -7,6 +7,8 @@ from tests import made
 from tests.circuit.circuits import ALL_HEADS, KEPT, MEASURES, by_brute_force, ends_are_ends, heads, left_out
 from tests.made import HEADS, KS, LAYERS, NEURONS, OPERATORS, SITES, Tables, ask, frame, late_layers, of, runs, top
 
+RANKS = ("rank", "rank_mean_plus_std", "rank_logit")
+
 
 @pytest.fixture(scope="module")
 def measured() -> Tables:
@@ -53,6 +55,20 @@ def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circu
                for r, s in [*((r, None) for r in rankings), ("random", 0), ("random", 1)]]  # fmt: skip
     single = [("everything", NEURONS, None), ("nothing", 0, None), ("heads", NEURONS, None)]
     assert sorted(map(str, seen)) == sorted(str((o, *rest)) for o in OPERATORS for rest in [*several, *single])
+
+
+def test_circuits_of_neurons_of_which_some_were_patched_leave_out_the_others(effects: pl.DataFrame, measured: Tables):
+    patched = (pl.col("method") == "attribution") | pl.col("neuron").is_in([1, 3, 4])
+    places = [pl.col(name).rank("ordinal").over("operator", "method", "layer", "position") for name in RANKS]
+    some = effects.filter(patched).with_columns(places)
+    given = {"neuron_effects": some, "circuit_heads": heads(KEPT), "architecture": measured["architecture"]}
+    table = ask("neuron_circuit_interventions", given, neurons_per_layer=[2], random_circuits=9).filter(component="neuron", layer=1)
+    kept = {row["circuit"]: set(range(NEURONS)) - set(row["units"]) for row in table.iter_rows(named=True)}
+    assert {len(neurons) for neurons in kept.values()} == {2}
+    for circuit in ("effect", "effect_plus_std", "logit_effect"):
+        assert kept[circuit] < {1, 3, 4}
+    random = [set(range(NEURONS)) - set(units) for units in table.filter(circuit="random")["units"].to_list()]
+    assert set.union(*random) > {1, 3, 4}
 
 
 def test_every_intervention_has_a_number_and_says_when_it_patches_nothing(circuits: pl.DataFrame):

@@ -30,6 +30,19 @@ def test_each_neuron_is_patched_once_where_it_counts(measured: Tables):
     assert set(table[1:].select("operator", "component", "replacement").rows()) == {(None, "neuron", "counterfactual")}
 
 
+def test_of_a_large_model_some_neurons_are_patched_the_same_at_every_position(measured: Tables):
+    given = of(measured, "architecture", "late_layers")
+    drawn = {}
+    for k in (2, 4):
+        table = ask("neuron_interventions", given, patched_neurons=k)[1:].with_columns(neuron=pl.col("units").list.first())
+        drawn[k] = {site: set(group["neuron"]) for site, group in table.group_by("layer", "position")}
+        assert {len(neurons) for neurons in drawn[k].values()} == {k}
+        assert drawn[k].keys() == set(SITES)
+    assert all(drawn[2][site] < drawn[4][site] for site in SITES)
+    assert len({tuple(drawn[4][0, position]) for layer, position in SITES if layer == 0}) == 1
+    assert len(set(map(frozenset, drawn[4].values()))) > 1
+
+
 def test_without_late_layers_only_the_first_is_patched(measured: Tables):
     table = ask("neuron_interventions", of(measured, "architecture") | {"late_layers": late_layers(None)})
     assert table["layer"].to_list() == [None] + [0] * 3 * NEURONS

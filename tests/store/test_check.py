@@ -1,5 +1,6 @@
 """`bag check` and `bag add`, on models of which the answer is known."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -7,9 +8,13 @@ import pytest
 from transformers import MambaConfig
 
 from stages.lib.core.settings import ParamsError, read
+from stages.lib.core.settings import check as check_settings
+from stages.lib.model import checkpoint
 from stages.lib.model import tokenizer as tokenizers
 from stages.lib.subject import load_subject
+from stages.settings import Params
 from stages.store import add, check
+from stages.store.costs import Costs
 from tests import families
 from tests.conftest import random_model, run_in
 from tests.lib.test_model import own_tokenizer
@@ -84,6 +89,14 @@ def test_a_configuration_alone_is_enough(project: Path, name: str, capsys: pytes
     assert status == 0
     assert f"layers        {layers}, each of {neurons:,} neurons and {heads} heads, width {width:,}" in text
     assert "loaded        no, no weights here" in text
+    runs = [int(count.replace(",", "")) for count in re.findall(r"^neurons +([\d,]+) runs", text, re.MULTILINE)]
+    assert runs[0] == (layers - layers // 2 + 3) * neurons * 50 * 5 * 4  # sites, neurons, pairs of discovery
+    assert runs[1] < runs[0] / 100
+    assert re.search(r"^proposed +pairs_per_split: 10, pairs_per_template: .*, patched_neurons: \d+:", text, re.MULTILINE)
+    add.main(["large", "models/mine", "--dtype", "bfloat16"])
+    large = load_subject("large")
+    assert Costs(checkpoint.outline(large).architecture, large, 90_000).neurons(large) == pytest.approx(runs[1], rel=0.5)  # as timed
+    assert check_settings(Params, read()).subjects["large"] == large
 
 
 def test_a_model_without_mlps_is_a_problem_that_is_said(project: Path, capsys: pytest.CaptureFixture):
@@ -121,6 +134,26 @@ def test_a_model_is_added_by_its_one_entry(project: Path, capsys: pytest.Capture
         "  mine:", '    source: "models/mine"', '    revision: "from models/mine"', '    dtype: "float32"',
         '    template: "{op1} {symbol} {op2} ="', '    layers: "all"', '    operators: ["add", "subtract", "multiply", "divide"]',
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["llama", "bamba"])
+def test_a_model_for_the_store_alone_stands_under_stored(project: Path, family: str, capsys: pytest.CaptureFixture):
+    """By wish, or where layers without heads leave nothing to intervene on."""
+    wish = ["--store-only"] if family == "llama" else []
+    if family == "bamba":
+        model = families.random_model("bamba", vocab_size=1020)
+        shutil.rmtree("models/mine")
+        model.save_pretrained("models/mine")
+        tokenizers.build(999, ["+ - * / = x ÷"]).save_pretrained("models/mine")
+    add.main(["mine", "models/mine", *wish])
+    assert "params.yaml has it now, under stored." in capsys.readouterr().out
+    settings = check_settings(Params, read())
+    for section in ("stored", "known", "kept", "pictured"):
+        assert "mine" in getattr(settings, section)
+    for section in ("subjects", "dumped", "mediated"):
+        assert "mine" not in getattr(settings, section)
+    add.main(["other", "models/mine", *wish])
+    assert [*read()["stored"]] == ["mine", "other"]
 
 
 @pytest.mark.parametrize(("name", "sentence"), [("abacus", "has abacus already, under subjects"), ("No.1", "subjects")])

@@ -62,7 +62,8 @@ class RunsWork:
     counts, few = "run", 50_000
 
     def __init__(self, table_of: str, name: str, pairs_table: str = "circuit/pairs"):
-        self.subject, settings = Subject.named(name), load(Runs)
+        self.subject = Subject.named(name)
+        settings = self.subject.settings.runs or load(Runs)
         chapter, self.experiment = table_of.split("/")
         inputs = [self.subject.path(f"{chapter}/{self.experiment}_interventions.parquet"), self.subject.path(f"{pairs_table}.parquet")]
         table, prompts = map(read_table, inputs)

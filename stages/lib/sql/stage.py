@@ -43,13 +43,18 @@ def _sections(entry: dict[str, Any]) -> list[str]:
 
 
 def _settings(sections: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Every setting of the sections; where one of them is the entry of a model, such as subjects.abacus, what it says goes first."""
     values: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     for section in sections:
-        for name, value in reduce(getitem, section.split("."), settings).items():
-            if name in values:
-                raise QueryError(f"${name} is a setting of two of the sections that the stage lists, {section} is the second")
-            values[name] = value
-    return values
+        found = reduce(getitem, section.split("."), settings)
+        if "." in section:
+            own |= found
+            continue
+        if twice := values.keys() & found.keys():
+            raise QueryError(f"${min(twice)} is a setting of two of the sections that the stage lists, {section} is the second")
+        values |= found
+    return values | own
 
 
 if __name__ == "__main__":

@@ -1,0 +1,124 @@
+"""What the chapters behind a dump will cost of a model that nobody has loaded yet: runs, maps, and the time that they take here.
+
+Rough on purpose: products of matrices alone, of all cores. Late layers, known only once there are probes, are taken for the second half.
+"""
+
+import time
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+
+from stages.lib.core import machine
+from stages.lib.core.settings import read
+from stages.lib.model.architecture import Architecture
+from stages.lib.subject import SubjectSettings
+
+TRIED = 0.2  # seconds in which this machine shows how fast it multiplies
+DAY = 86_400
+NULLS = 0.65  # seconds of a core for a map of 90,000 cells: its score against as many relabelled ones as it takes (NOTES.md)
+ROLES, OPERANDS = 4, 3  # positions of a prompt that are patched; of these, those at which the first layer's neurons are
+PAIRS, NEURONS = 10, 10  # pairs of a split and a seed that are proposed where all are too many; the fewest neurons of a layer
+KINDS = {
+    "arithmetic": 72,
+    "number_words": 60,
+    "three_operands": 87,
+    "retrieval": 8,
+    "factual": 6,
+}  # of pairs: conditions, templates, operators
+PLACES = 11  # tokens of such a prompt, on average
+
+
+class Costs:
+    """Of one model, with an entry's settings. size: prompts of an operator's square."""
+
+    def __init__(self, a: Architecture, settings: SubjectSettings, size: int):
+        self.a, self.settings, self.size = a, settings, size
+        self.params = read()
+        self.speed = _speed("float64" if settings.dtype == "float64" else "float32")
+        self.layer = 3 * a.neurons * a.width + 4 * a.heads * a.head_width * a.width  # multiplications at one position
+        self.head = a.vocabulary * a.width
+
+    def dump(self) -> float:
+        """Seconds: two positions of every prompt, the others being shared by a row of prompts."""
+        return len(self.settings.operators) * self.size * (2 * len(self.a.layers) * self.layer + self.head) / self.speed
+
+    def pairs(self, settings: SubjectSettings) -> int:
+        """Pairs of prompts on which components, and neurons, are patched."""
+        of = self.params["pairs"]
+        return (settings.pairs_per_split or of["pairs_per_split"]) * len(of["seeds"]) * len(settings.operators)
+
+    def components(self, settings: SubjectSettings) -> int:
+        """Runs of the chapter circuit with one MLP or head patched."""
+        return len(self.a.layers) * (self.a.heads + 1) * ROLES * self.pairs(settings)
+
+    def neurons(self, settings: SubjectSettings) -> int:
+        """Runs of the chapter neurons with one neuron patched."""
+        sites = len(self.a.layers) - len(self.a.layers) // 2 + OPERANDS
+        few = settings.patched_neurons or self.params["neuron_interventions"]["patched_neurons"]
+        return sites * min(few or self.a.neurons, self.a.neurons) * self.pairs(settings)
+
+    def mediation(self, settings: SubjectSettings) -> int:
+        """Runs of the chapter mediation with one MLP or attention block patched at one token."""
+        each = self._each_template(settings)
+        return 2 * len(self.a.layers) * PLACES * sum(KINDS.get(task, 1) * number for task, number in each.items())
+
+    def _each_template(self, settings: SubjectSettings) -> dict[str, int]:
+        return self.params["mediation"]["pairs_per_template"] | (settings.pairs_per_template or {})
+
+    def seconds(self, runs: int, share: float) -> float:
+        """Of runs that go through such a share of the layers."""
+        return runs * (share * len(self.a.layers) * self.layer + self.head) / self.speed
+
+    def maps(self) -> int:
+        """Neurons' maps, each held against the catalogue of heuristics."""
+        return self.a.neurons * len(self.settings.kept_layers(len(self.a.layers))) * len(self.settings.operators)
+
+    def proposed(self) -> SubjectSettings:
+        """The settings, or where a chapter takes more than a day here, fewer pairs and neurons: as many as a day has time for."""
+        few = self.settings
+        if self.seconds(self.neurons(few), 1 / 4) > DAY:
+            few = few.model_copy(update={"pairs_per_split": PAIRS, "patched_neurons": 1})
+            each = self.seconds(self.neurons(few), 1 / 4)
+            few = few.model_copy(update={"patched_neurons": min(self.a.neurons, max(NEURONS, int(DAY / each)))})
+        if (long := self.seconds(self.mediation(few), 1 / 2)) > DAY:
+            fewer = {task: min(number, max(1, int(number * DAY / long))) for task, number in self._each_template(few).items()}
+            few = few.model_copy(update={"pairs_per_template": fewer})
+        return few
+
+    def lines(self) -> Iterator[str]:
+        """What `bag check` says of the chapters."""
+        fewer = self.proposed()
+        yield f"dump          about {spoken(self.dump())} here for {len(self.settings.operators) * self.size:,} prompts"
+        yield from self._runs(self.settings)
+        long = NULLS * self.maps() * self.size / 90_000 / machine.workers()
+        yield f"heuristics    {self.maps():,} maps, about {spoken(long)} here; of fewer `layers` it takes less"
+        if fewer != self.settings:
+            chosen = [f"{key}: {value}" for key, value in fewer if value != getattr(self.settings, key)]
+            yield f"proposed      {', '.join(chosen)}: so `bag add` writes it, and then"
+            yield from self._runs(fewer)
+
+    def _runs(self, settings: SubjectSettings) -> Iterator[str]:
+        for chapter, runs, share in (
+            ("circuit", self.components(settings), 1 / 2), ("neurons", self.neurons(settings), 1 / 4), ("mediation", self.mediation(settings), 1 / 2),
+        ):  # fmt: skip
+            yield f"{chapter:14}{runs:,} runs, about {spoken(self.seconds(runs, share))} here"
+
+
+def spoken(seconds: float) -> str:
+    """A time, as it is said."""
+    for size, name in ((DAY, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {name}"
+    return f"{max(1, seconds):.0f} s"
+
+
+@cache
+def _speed(dtype: str) -> float:
+    """Multiplications a second, of all cores."""
+    one = np.ones((1024, 1024), dtype)
+    start, products = time.perf_counter(), 0
+    while time.perf_counter() < start + TRIED:
+        one @ one
+        products += 1
+    return products * len(one) ** 3 / (time.perf_counter() - start)
