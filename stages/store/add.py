@@ -41,7 +41,7 @@ def refuse(name: str) -> None:
 
 def add(name: str, settings: SubjectSettings) -> None:
     """Writes the entry behind the last subject. Raises ParamsError where the name cannot be one."""
-    entry = settings.model_dump()
+    entry = settings.model_dump(exclude_defaults=True)
     check(Subjects, {name: entry}, "subjects")
     insert(PARAMS, "subjects", [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())])
 

@@ -59,9 +59,9 @@ from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
 from stages.lib.units.queue import Unit
 from stages.lib.units.work import carry_out
-from stages.store import grid, square, sums
+from stages.store import grid, rectangles, sums
+from stages.store.rectangles import PromptSquare, asked_attribute
 from stages.store.settings import Dump
-from stages.store.square import PromptSquare, asked_attribute
 
 SAID = {"predicted": pl.Int32, "max_logit": pl.Float32, "answer_logit": pl.Float32, "answer_probability": pl.Float32}
 
@@ -97,7 +97,7 @@ class DumpWork:
         self.title = f"dump {name}"
         largest = max(len(self.layers) * self._neurons() * square.answers.size for square in self.squares.values())
         self.sharded = largest * np.dtype(self.settings.store_dtype).itemsize > self.settings.largest_file_mib << 20
-        key = digest([*inputs, model, ask, grid, square, sums, store, Path(__file__)], weights, self.subject, self.settings,
+        key = digest([*inputs, model, ask, grid, rectangles, sums, store, Path(__file__)], weights, self.subject, self.settings,
                      self.prompts_per_pass)  # fmt: skip
         self.parts = Parts(self.subject.path("store/predictions.parquet"), key)
 
@@ -165,8 +165,8 @@ class DumpWork:
                 for layer, of in into.items():
                     of[:, one.rows[:, None], one.columns] = parts[layer]
                 means.add(sums_here, one.slots)
-            place = pl.Series("place", (one.rows[:, None] * square.shape[1] + one.columns).ravel())
-            yield pl.DataFrame({name: np.concatenate([getattr(part, name) for part in said]) for name in SAID}, schema=SAID).with_columns(place)
+            columns = {name: np.concatenate([getattr(part, name) for part in said]) for name in SAID}
+            yield pl.DataFrame(columns, schema=SAID).with_columns(place=(one.rows[:, None] * square.shape[1] + one.columns).ravel())
 
     def finish(self) -> None:
         """Puts the blocks of each square together, a layer of a block at a time in memory, or leaves them apart where they are large."""

@@ -42,23 +42,23 @@ class Reader:
         positions: list[dict[str, int]] = []
         numbers = np.full(results.shape, -1, np.int64)
         asked, first_text = self.answers(int(results.max(initial=0))), dict[int, tuple[int, str]]()
-        for op1 in progress.bar(operands, desc=title, unit="row"):
+        for row, op1 in enumerate(progress.bar(operands, desc=title, unit="row")):
             texts = [self.template.text(op1, op2) for op2 in operands]
-            answers = ["" if result < 0 else str(result) for result in results[op1].tolist()]
+            answers = ["" if result < 0 else str(result) for result in results[row].tolist()]
             heads = self.template.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
             wholes = self._encode([text + answer for text, answer in zip(texts, answers, strict=True)])
-            for op2, text in enumerate(texts):
-                head = heads["input_ids"][op2]
-                found = self._roles(text, head, heads["offset_mapping"][op2], (op1, op2))
-                rest = self._rest(text, head, wholes[op2], answers[op2])
+            for column, (op2, text) in enumerate(zip(operands, texts, strict=True)):
+                head = heads["input_ids"][column]
+                found = self._roles(text, head, heads["offset_mapping"][column], (op1, op2))
+                rest = self._rest(text, head, wholes[column], answers[column])
                 prompt = self.template.front + head + rest[: self.answer_token]
                 tokens.append(prompt)
                 positions.append({**found, "last": len(prompt) - 1})
                 if len(rest) > self.answer_token:
-                    numbers[op1, op2] = self._known(asked, rest, text + answers[op2])
-                    same = first_text.setdefault(int(results[op1, op2]), (rest[self.answer_token], text))
+                    numbers[row, column] = self._known(asked, rest, text + answers[column])
+                    same = first_text.setdefault(int(results[row, column]), (rest[self.answer_token], text))
                     if same[0] != rest[self.answer_token]:
-                        raise PromptError(f"the answer {answers[op2]} has other tokens behind {same[1]!r} than behind {text!r}")
+                        raise PromptError(f"the answer {answers[column]} has other tokens behind {same[1]!r} than behind {text!r}")
         places = {role: np.array([of[role] for of in positions]).reshape(results.shape) for role in positions[0]}
         return Pieces(tokens, places, numbers, asked)
 
@@ -94,7 +94,7 @@ class Reader:
         return number
 
     def _rest(self, text: str, head: list[int], whole: list[int], answer: str) -> list[int]:
-        """The answer's tokens. Raises PromptError where the prompt's are others in front of an answer, or the answer's say something else."""
+        """The answer's tokens. Raises PromptError where the prompt's are others in front of an answer, or the answer's say another one."""
         if whole[: len(head)] != head:
             raise PromptError(
                 f"{text!r} has other tokens than the beginning of {text + answer!r}: the end of the prompt and the answer are put "

@@ -77,7 +77,8 @@ def main(name: str) -> None:
     )
     if chosen.answer_token is not None:
         _say_left_out(name, chosen.answer_token, prompts, cells)
-    several = any((prompts[f"{o}_position"] != prompts[f"{first_of(o)}_position"]).any() for o in OPERANDS if chosen.answer_token is not None)
+    firsts = [o for o in OPERANDS if f"{first_of(o)}_position" in prompts.columns]
+    several = any((prompts[f"{o}_position"] != prompts[f"{first_of(o)}_position"]).any() for o in firsts)
     roles = (*ROLES, *map(first_of, OPERANDS)) if several else ROLES
     keys = ["subject", "operator", "op1", "op2"]
     positions = [f"{role}_position" for role in roles]
