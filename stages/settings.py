@@ -135,6 +135,13 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
+    def _operands_are_of_the_grid(self) -> Self:
+        for name, subject in self.mediated.items():
+            if (subject.largest_operand or 0) > self.cells.largest_operand:
+                raise ValueError(f"{name}.largest_operand is above cells.largest_operand, {self.cells.largest_operand}: the grid ends there")
+        return self
+
+    @model_validator(mode="after")
     def _one_name_one_model(self) -> Self:
         if both := sorted(self.subjects.keys() & self.checkpoints.keys()):
             raise ValueError(f"{both[0]} is both a subject and a checkpoint; leave out the checkpoint")

@@ -27,6 +27,7 @@ from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.words import OVERLAPPING_MEMBERSHIPS as MEMBERSHIPS
+from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
 from stages.lib.store.layered import LayerStore, widen
@@ -83,7 +84,9 @@ class OperatorBag:
         self.operator: str = activations.attributes["operator"]
         self.cells = database.sql(CELLS, operator=self.operator).pl()
         op1, op2, self.answers, self.said = self.cells.select("op1", "op2", "answer", "predicted").fill_null(0).to_numpy().astype(np.intp).T
-        self.places = op1 * activations.axes["op2"] + op2  # in the square of prompts
+        ends = activations.axes["op1"] - 1, activations.axes["op2"] - 1
+        self.places = np.minimum(op1, ends[0]) * activations.axes["op2"] + np.minimum(op2, ends[1])  # in the square of prompts
+        self.asked, self.voted = asked.numbers(activations), asked.voted(activations, self.answers)
         self.neurons = database.sql(NEURONS, operator=self.operator).pl()
 
     def rows(self, neurons_at_once: int, title: str) -> pl.DataFrame:
@@ -100,13 +103,13 @@ class OperatorBag:
         """Adds the neurons of one block, each to every membership by which it has heuristics."""
         names = sorted(set(neurons["scored"].explode()))  # what is called is scored too
         row = {name: number for number, name in enumerate(names)}
-        satisfied = members(self.database, self.operator, listed(self.catalogue, self.operator, names))
+        satisfied = members(self.database, self.operator, listed(self.catalogue, self.operator, names), self.asked)
         maps = widen(self.activations.read(layer, block, slice(None)))
         maps = maps.reshape(len(maps), -1)
         logits = self.votes.read(layer, block, slice(None))
         for neuron, *of in neurons.select("neuron", *MEMBERSHIPS).iter_rows():
             values, votes = maps[neuron - block.start].take(self.places).astype(np.float64), logits[neuron - block.start]
-            answer, prediction = values * votes[self.answers], values * votes[self.said]
+            answer, prediction = values * votes[self.voted], values * votes[self.said]
             for membership, heuristics in zip(MEMBERSHIPS, of, strict=True):
                 if heuristics:
                     associated = np.logical_or.reduce(satisfied[[row[name] for name in heuristics]])

@@ -1,6 +1,6 @@
 """Says which prompts each heuristic that any neuron comes near is about: those whose own cell satisfies it.
 
-Reads data/heuristics/heuristics.parquet and the subject's pairs.parquet and scores.parquet; writes
+Reads data/heuristics/heuristics.parquet and the subject's pairs.parquet, scores.parquet and value_logits.h5; writes
 data/<subject>/bag/prompt_associations.parquet. A prompt without a row of a heuristic is not associated with it, whether or not it was
 ever looked at.
 
@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core.tables import read_table, write_table
+from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
 from stages.lib.heuristics.names import Heuristic
 from stages.lib.sql.database import Database
@@ -31,12 +32,12 @@ def main(name: str) -> None:
     database = Database({"cells": [subject.path("circuit/pairs.parquet")]}, threads=1)
     named = subject.table("heuristics/scores.parquet", ["operator", "heuristic"]).unique()
     pairs = subject.table("circuit/pairs.parquet", ["operator", "op1", "op2", "pair"])
-    catalogue = read_table("data/heuristics/heuristics.parquet")
+    catalogue, numbers = read_table("data/heuristics/heuristics.parquet"), asked.numbers(subject.votes())
     frames = [pl.DataFrame(schema=SCHEMA)]
     for operator in pairs["operator"].unique().sort():
         of = listed(catalogue, operator, named.filter(operator=operator)["heuristic"].sort())
         prompts = pairs.filter(operator=operator).sort("op1", "op2")  # the order of `members`, in which equal prompts are equal
-        frames.append(satisfied(prompts, of, members(database, operator, of)))
+        frames.append(satisfied(prompts, of, members(database, operator, of, numbers)))
     table = pl.concat(frames).select(pl.lit(name).alias("subject"), pl.all()).sort("operator", "pair", "heuristic")
     write_table(table, subject.path("bag/prompt_associations.parquet"))
 

@@ -1,7 +1,8 @@
 """Measures where every head looks (the study's Fig. 14): its mean attention weights over the clean prompts for discovery.
 
-Positions carry the names of their roles; the others are `bos`, or `token N` with N counted from 0. Of a model whose attention does not say
-its weights there are no rows.
+Positions carry the names of their roles; the others are `bos`, or `token N` with N counted from 0. Where prompts differ in length, N
+counts slots (stages/lib/core/slots.py): a mean is over the prompts that have the token that looks, a token that some lack gets 0 there.
+Of a model whose attention does not say its weights there are no rows.
 
 Table attention_patterns: how much each head looks from one position at another
     subject         VARCHAR   the model
@@ -23,7 +24,9 @@ import polars as pl
 from stages.circuit import streams
 from stages.lib.core import progress
 from stages.lib.core.settings import load
+from stages.lib.core.slots import OPERANDS, first_of, slots
 from stages.lib.core.tables import write_table
+from stages.lib.core.words import ROLES
 from stages.lib.model import checkpoint, tokenizer
 from stages.lib.model.architecture import ArchitectureError
 from stages.lib.settings import Passes
@@ -34,6 +37,8 @@ COLUMNS = {
     "key_position": pl.String, "weight": pl.Float32, "weight_std": pl.Float32, "prompts": pl.Int64,
 }  # fmt: skip
 
+Form = tuple[dict[str, int], np.ndarray]  # of prompts of one form: where roles stand, and tokens (prompts, positions)
+
 
 def main(name: str) -> None:
     subject = Subject.named(name)
@@ -43,25 +48,53 @@ def main(name: str) -> None:
     loaded = checkpoint.of(subject.settings)
     rows: list[tuple] = []
     for operator, prompts in sorted(pairs.partition_by("operator", as_dict=True).items()):
-        tokens = np.array(prompts["tokens"].to_list(), np.int64)  # the prompts of an operator have one length
-        names = position_names(prompts["positions"][0], tokens[0].tolist(), bos)
+        groups = [
+            (group["positions"][0], np.array(group["tokens"].to_list(), np.int64))
+            for group in prompts.with_columns(length=pl.col("tokens").list.len()).partition_by("length", "positions", maintain_order=True)
+        ]
         try:
-            mean, std = streams.attention(loaded, tokens, passes.prompts)
+            if len(groups) == 1:
+                roles, tokens = groups[0]
+                mean, std = streams.attention(loaded, tokens, passes.prompts)
+                names, counts = position_names(roles, tokens[0].tolist(), bos), np.full(tokens.shape[1], len(tokens))
+            else:
+                mean, std, counts, names = _by_slot(loaded, groups, bos, passes.prompts)
         except ArchitectureError as error:  # where plain attention is wrong, and so not used
             progress.say(f"{name}: {error}; the table attention_patterns has no rows")
             break
         for layer, head, query, key in np.ndindex(mean.shape):
             if key <= query:
                 place = (layer, head, query, key)
-                rows.append((subject.name, *operator, layer, head, names[query], names[key], mean[place], std[place], len(tokens)))
+                rows.append((subject.name, *operator, layer, head, names[query], names[key], mean[place], std[place], int(counts[query])))
     write_table(pl.DataFrame(rows, schema=COLUMNS, orient="row"), subject.path("circuit/attention_patterns.parquet"))
+
+
+def _by_slot(
+    loaded: checkpoint.Checkpoint, groups: list[Form], bos: int | None, prompts_per_pass: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """Means and deviations (layers, heads, slots, slots), prompts by slot, and the names of slots, of prompts of several forms."""
+    widths = {o: max(roles[o] - roles[first_of(o)] + 1 for roles, _ in groups) for o in OPERANDS}
+    places = [slots(tokens.shape[1], {role: np.array([at]) for role, at in roles.items()}, widths)[0] for roles, tokens in groups]
+    number, found = max(int(place[-1]) for place in places) + 1, loaded.architecture
+    sums = np.zeros((2, len(found.layers), found.heads, number, number))  # of weights, of their squares
+    counts, names = np.zeros(number, np.int64), [f"token {slot}" for slot in range(number)]
+    for place, (roles, tokens) in zip(places, groups, strict=True):
+        mean, std = streams.attention(loaded, tokens, prompts_per_pass)
+        for total, moment in zip(sums, (mean, std**2 + mean**2), strict=True):
+            total[..., place[:, None], place] += len(tokens) * moment
+        counts[place] += len(tokens)
+        for slot, name in zip(place, position_names(roles, tokens[0].tolist(), bos), strict=True):
+            names[slot] = name if name in (*ROLES, "bos") else names[slot]
+    mean, square = sums / np.maximum(counts, 1)[:, None]
+    return mean, np.sqrt(np.maximum(square - mean**2, 0)), counts, names
 
 
 def position_names(roles: dict[str, int], tokens: list[int], bos: int | None) -> list[str]:
     """The name of each position of a prompt; roles: role -> position."""
     names = ["bos" if i == 0 and token == bos else f"token {i}" for i, token in enumerate(tokens)]
     for role, position in roles.items():
-        names[position] = role
+        if role in ROLES:
+            names[position] = role
     return names
 
 

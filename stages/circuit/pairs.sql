@@ -1,4 +1,6 @@
--- The prompts whose circuit is sought, each beside a counterfactual prompt with another answer.
+-- The prompts whose circuit is sought, each beside a counterfactual prompt with another answer, of one form: the same length, and every
+-- role at the same place. Answers differ where the tokens that are asked for do. Where numbers have several tokens, positions of operands
+-- are those of the last one, and both structs have op1_first and op2_first, too.
 --
 -- subject                        VARCHAR    the model
 -- pair                           INTEGER    number of the row, from 0
@@ -20,11 +22,12 @@
 -- counterfactual_positions       STRUCT(op1 SMALLINT, "operator" SMALLINT, op2 SMALLINT, "last" SMALLINT)  the same in the counterfactual
 with
     candidates as (  -- cells of equal answer stand in one block, so that a draw can step over it
-        select operator, op1, op2, result, row_number() over (partition by operator order by result, op1, op2) - 1 as place
+        select operator, op1, op2, result, answer_token, concat_ws(':', len(tokens), *columns('.*_position')) as form,
+            row_number() over (partition by operator, form order by answer_token, op1, op2) - 1 as place
         from prompts where result is not null
     ),
-    operators as (select operator, count(*) as cells from candidates group by operator),
-    blocks as (select operator, result, min(place) as start, count(*) as size from candidates group by operator, result),
+    operators as (select operator, form, count(*) as cells from candidates group by operator, form),
+    blocks as (select operator, form, answer_token, min(place) as start, count(*) as size from candidates group by all),
     ranked as (
         select operator, op1, op2, seed,
             row_number() over (
@@ -35,7 +38,7 @@ with
         qualify rank <= 2 * $pairs_per_split
     ),
     chosen as (  -- odd and even ranks: where there are too few prompts, both splits get half of them
-        select ranked.* exclude (rank), result,
+        select ranked.* exclude (rank), result, answer_token, form,
             if(rank % 2 = 1, 'discovery', 'evaluation') as split, (rank + 1) // 2 as number,
             concat_ws(':', seed, operator, op1, op2) as key
         from ranked join candidates using (operator, op1, op2)
@@ -43,8 +46,9 @@ with
     with_operator as (
         select chosen.*, operators.operator as other, cells - coalesce(size, 0) as others, start, size
         from chosen
-        join operators on $counterfactual = 'any_operator' or operators.operator = chosen.operator
-        left join blocks on blocks.operator = operators.operator and blocks.result = chosen.result
+        join operators on operators.form = chosen.form and ($counterfactual = 'any_operator' or operators.operator = chosen.operator)
+        left join blocks
+            on (blocks.operator, blocks.form, blocks.answer_token) = (operators.operator, operators.form, chosen.answer_token)
         where others > 0
         qualify row_number() over (partition by key order by other) - 1
             = lot('operator', key) % count(*) over (partition by key)
@@ -56,10 +60,10 @@ with
     paired as (
         select row_number() over (order by drawn.operator, split, seed, number) - 1 as pair,
             drawn.* exclude (place), candidates.op1 as other1, candidates.op2 as other2, candidates.result as other_result
-        from drawn join candidates on candidates.operator = other and candidates.place = drawn.place
+        from drawn join candidates on (candidates.operator, candidates.form, candidates.place) = (other, drawn.form, drawn.place)
     ),
     read as (  -- the tokens come last: only for what was drawn
-        select *, {'op1': op1_position, 'operator': operator_position, 'op2': op2_position, 'last': last_position} as positions
+        select *, (select role from (select columns('(.*)_position') as '\1' from (select prompts.*)) as role) as positions
         from prompts
     )
 select

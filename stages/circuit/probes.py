@@ -48,12 +48,12 @@ class KnowsNothing(SystemExit):
 class Sample:
     """Prompts of an operator in random order, the first `tests` of which are for testing.
 
-    tokens: (prompts, token positions); positions: of ROLES; answers, shuffled: (prompts,), the latter without relation to the prompts.
+    groups: of the prompts of one form, which they are, their tokens (prompts, token positions) and the positions of ROLES; answers,
+    shuffled: (prompts,), the latter without relation to the prompts.
     """
 
     operator: str
-    tokens: np.ndarray
-    positions: list[int]
+    groups: list[tuple[np.ndarray, np.ndarray, list[int]]]
     answers: np.ndarray
     shuffled: np.ndarray
     tests: int
@@ -64,9 +64,11 @@ class Sample:
         generator = np.random.default_rng(settings.seed)
         drawn = prompts.sort("op1", "op2")[generator.permutation(len(prompts))[: settings.prompts]]
         answers = np.array(drawn["answer_token"].to_list(), np.int64)
-        tokens = np.array(drawn["tokens"].to_list(), np.int64)
-        positions = [drawn[f"{role}_position"][0] if len(drawn) else 0 for role in ROLES]
-        return cls(operator, tokens, positions, answers, generator.permutation(answers), len(drawn) * settings.test_percent // 100)
+        groups = []
+        for _, group in drawn.with_row_index("place").group_by(pl.col("^.*_position$"), pl.col("tokens").list.len(), maintain_order=True):
+            positions = [group[f"{role}_position"][0] for role in ROLES]
+            groups.append((group["place"].to_numpy(), np.array(group["tokens"].to_list(), np.int64), positions))
+        return cls(operator, groups, answers, generator.permutation(answers), len(drawn) * settings.test_percent // 100)
 
     @property
     def majority(self) -> float:
@@ -109,9 +111,13 @@ def probe(
     found = loaded.architecture
     for start in range(0, len(found.layers), settings.layers_at_once):
         group = range(start, min(start + settings.layers_at_once, len(found.layers)))
-        into = {layer: np.empty((len(ROLES), len(sample.tokens), found.width), np.float32) for layer in group}
-        for _ in streams.streams(loaded, sample.tokens, sample.positions, prompts_per_pass, into):
-            pass
+        into = {layer: np.empty((len(ROLES), len(sample.answers), found.width), np.float32) for layer in group}
+        for place, tokens, positions in sample.groups:
+            parts = {layer: np.empty((len(ROLES), len(tokens), found.width), np.float32) for layer in group}
+            for _ in streams.streams(loaded, tokens, positions, prompts_per_pass, parts):
+                pass
+            for layer, part in parts.items():
+                into[layer][:, place] = part
         for layer, stream in into.items():
             for role, features in zip(ROLES, stream, strict=True):
                 labels = [sample.answers, sample.shuffled]

@@ -22,7 +22,7 @@ with
     controlled as (
         select operator, layer, quantities, 'fdr' as criterion, threshold, count(distinct neuron) as neurons
         from grouped left join matches using (operator, layer)
-        where (quantities = 'any' or (quantities = 'result') = (quantity = 'result')) and corrected >= threshold and q_value <= $level
+        where (quantities = 'any' or (quantities = 'result') = (quantity in ('result', 'asked'))) and corrected >= threshold and q_value <= $level
         group by operator, layer, quantities, threshold
     ),
     every as (

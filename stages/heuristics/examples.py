@@ -8,7 +8,8 @@ import polars as pl
 
 from stages.lib.core.tables import read_table
 from stages.lib.drawing.maps import Example
-from stages.lib.heuristics.names import parse
+from stages.lib.heuristics import asked
+from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
 from stages.lib.store.layered import LayerStore, widen
 from stages.lib.store.shards import store_of
@@ -24,12 +25,11 @@ class Portrayer:
         self.votes = LayerStore(data / subject / "store/value_logits.h5")
         self.results = self.activations.columns["result"]
         self.cells = Database({"cells": [data / "corpus/cells.parquet"]}, threads=1)
-        catalogue = read_table(data / "heuristics/heuristics.parquet").filter(operator=operator)
-        self.predicates = dict(catalogue.select("heuristic", "predicate").iter_rows())
+        self.catalogue = read_table(data / "heuristics/heuristics.parquet")
 
     def best_and_median(self, labels: pl.DataFrame) -> list[list[Example]]:
         """Of every kind, apart for operands and the result, the labels of highest and of median corrected score."""
-        of_result, rows = pl.col("quantity") == "result", []
+        of_result, rows = pl.col("quantity").is_in(["result", "asked"]), []
         for _, group in labels.sort(of_result, "kind").group_by(of_result, "kind", maintain_order=True):
             ranked = group.sort(-pl.col("corrected"), "layer", "neuron", "heuristic", "side").rows(named=True)
             chosen = {0: "best", len(ranked) // 2: f"median of {len(ranked)}"} if len(ranked) > 1 else {0: "the only one"}
@@ -41,9 +41,9 @@ class Portrayer:
         neuron = slice(label["neuron"], label["neuron"] + 1)
         values = widen(self.activations.read(label["layer"], neuron, slice(None)))[0]
         votes = self.votes.read(label["layer"], neuron, slice(None))[0]
-        valid, of_result = self.results >= 0, label["quantity"] == "result"
+        valid, of_result = self.results >= 0, label["quantity"] in ("result", "asked")
         if of_result:
-            values = values * votes[np.where(valid, self.results, 0)]
+            values = values * votes[asked.voted(self.activations, np.where(valid, self.results, 0))]
         named = " ".join(map(str, np.argsort(-votes, kind="stable")[: self.numbers]))
         lowest = " (lowest values)" if label["side"] == "bottom" else ""
         text = (
@@ -55,8 +55,10 @@ class Portrayer:
 
     def _members(self, heuristic: str) -> np.ndarray:
         """Bool (op1, op2). Names that are not in the catalogue were found on a neuron's own map, and say what they mean."""
-        predicate = self.predicates.get(heuristic) or parse(heuristic).predicate
-        cells = self.cells.sql(f"select op1, op2 from cells where operator = $operator and ({predicate})", operator=self.operator).pl()
-        members = np.zeros(self.results.shape, bool)
-        members[cells["op1"], cells["op2"]] = True
-        return members
+        cells = self.cells.sql("select op1, op2 from cells where operator = $operator order by op1, op2", operator=self.operator).pl()
+        [holds] = members(self.cells, self.operator, listed(self.catalogue, self.operator, [heuristic]), asked.numbers(self.activations))
+        cells = cells.filter(holds)
+        cells = cells.filter(pl.col("op1") < self.results.shape[0], pl.col("op2") < self.results.shape[1])
+        satisfied = np.zeros(self.results.shape, bool)
+        satisfied[cells["op1"], cells["op2"]] = True
+        return satisfied

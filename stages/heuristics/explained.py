@@ -28,6 +28,7 @@ from stages.heuristics.waves.fit import SplitCells, explain, indicators, waves
 from stages.heuristics.waves.fourier import FrequencyPairs
 from stages.lib.core import machine, progress
 from stages.lib.core.tables import read_table, write_table
+from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
 from stages.lib.store.layered import LayerStore, widen
@@ -67,11 +68,11 @@ class Labelled:
         self.activations, self.votes = activations, votes
         table = database.sql("select op1, op2, split from cells where operator = $operator order by op1, op2", operator=operator).pl()
         self.cells, self.pairs = SplitCells.of(table, results), FrequencyPairs.of((results.shape[0], results.shape[1]))
-        self.results = results[self.cells.op1, self.cells.op2]
+        self.voted = asked.voted(activations, results[self.cells.op1, self.cells.op2])
         names = sorted(set(labels["heuristic"]))
-        satisfied = members(database, operator, listed(catalogue, operator, names))
+        satisfied = members(database, operator, listed(catalogue, operator, names), asked.numbers(activations))
         self.satisfied = satisfied[:, self.cells.order]
-        kind = pl.when(pl.col("quantity") == "result").then(pl.lit("contribution")).otherwise(pl.lit("activation"))
+        kind = pl.when(pl.col("quantity").is_in(["result", "asked"])).then(pl.lit("contribution")).otherwise(pl.lit("activation"))
         numbered = labels.with_columns(map=kind, number=pl.col("heuristic").replace_strict(names, range(len(names)), return_dtype=pl.Int64))
         grouped = numbered.group_by("layer", "neuron", "map").agg(pl.col("number").unique().sort()).sort("layer", "neuron", "map")
         self.maps: list[tuple[int, int, str, list[int]]] = grouped.rows()  # layer, neuron, map, its labels' rows of `satisfied`
@@ -94,7 +95,7 @@ class Labelled:
         one = slice(neuron, neuron + 1)
         values = widen(self.activations.read(layer, one, slice(None)))[0, self.cells.op1, self.cells.op2].astype(np.float64)
         if kind == "contribution":
-            values *= self.votes.read(layer, one, slice(None))[0, self.results]
+            values *= self.votes.read(layer, one, slice(None))[0, self.voted]
         return values
 
 

@@ -20,6 +20,7 @@ import polars as pl
 from stages.heuristics.settings import Overlaps
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
+from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
@@ -37,7 +38,8 @@ def main(name: str) -> None:
     frames = [pl.DataFrame(schema=SCHEMA)]
     for (operator,), names in used.group_by("operator", maintain_order=True):
         heuristics = listed(catalogue, str(operator), names["heuristic"])
-        frame = overlaps(names["heuristic"].to_list(), members(database, str(operator), heuristics), smallest)
+        satisfied = members(database, str(operator), heuristics, asked.numbers(subject.votes()))
+        frame = overlaps(names["heuristic"].to_list(), satisfied, smallest)
         constants = {"subject": pl.lit(name), "operator": pl.lit(operator)}
         frames.append(frame.with_columns(**constants).select(list(SCHEMA)))
     write_table(pl.concat(frames).sort("operator", "heuristic", "other"), subject.path("heuristics/heuristic_overlaps.parquet"))

@@ -15,7 +15,7 @@
 -- place      INTEGER   1 for the neuron's best label, then 2, …
 select
     $subject as subject, operator, layer, neuron, heuristic, kind, quantity, side, score, corrected, q_value,
-    quantity = 'result' and correlation > 0 and naming.p_value <= level as direct,
+    quantity in ('result', 'asked') and correlation > 0 and naming.p_value <= level as direct,
     row_number() over (partition by operator, layer, neuron order by corrected desc, heuristic, side)::integer as place
 from matches
 join naming using (operator, layer, neuron)

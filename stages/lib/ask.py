@@ -15,7 +15,7 @@ from stages.lib.model.spread import beside
 
 @dataclass(frozen=True)
 class Asked:
-    """Prompts in tokens, and the token of each answer, -1 where it is not one known token."""
+    """Prompts in tokens, and the token of each answer, or the one of its tokens that is asked for, -1 where there is no such token."""
 
     sequences: list[list[int]]
     answers: np.ndarray  # (prompts,)
@@ -31,10 +31,13 @@ class Said:
     answer_probability: np.ndarray
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list[str], bos: bool) -> Asked:
+def encode(
+    tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list[str], bos: bool, answer_token: int | None = None
+) -> Asked:
     """Prompts and answers in a subject's tokens; an answer follows its prompt after a blank.
 
     Where that blank is a token of its own (numbers of Llama 3), it belongs to the prompt, behind which the answer is asked for.
+    answer_token: which of an answer's tokens is asked for, from 0; those before it stand in the prompt. None: answers are one token.
     """
     front = [tokenizer.bos_token_id] if bos else []
     parts = tokenizer(prompts, add_special_tokens=False)["input_ids"]
@@ -42,6 +45,13 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list
     blanks = {token for tokens in whole for token in tokens[-2:-1] if not str(tokenizer.decode([token])).strip()}
     sequences, known = [], []
     for prompt, tokens in zip(parts, whole, strict=True):
+        if answer_token is not None:
+            blank = tokens[: len(prompt)] == prompt and not str(tokenizer.decode(tokens[len(prompt) : len(prompt) + 1])).strip()
+            place = len(prompt) + blank + answer_token
+            there = tokens[: len(prompt)] == prompt and place < len(tokens) and tokenizer.unk_token_id not in tokens[len(prompt) :]
+            sequences.append(front + (tokens[:place] if there else prompt))
+            known.append(tokens[place] if there else -1)
+            continue
         apart = len(tokens) == len(prompt) + 2 and tokens[-2] in blanks
         sequence = tokens[:-1] if apart else prompt
         follows = tokens[:-1] == sequence and tokens[: len(prompt)] == prompt and tokens[-1] != tokenizer.unk_token_id

@@ -19,7 +19,7 @@ from stages.lib.store.shards import stores
 def _asks_about_operands(template: str) -> str:
     needed = "it holds {op1}, {symbol} and {op2}, once each, and no other {...}"
     try:
-        found = placeholders(template)
+        found = placeholders(template.replace("\n", " "))  # solved examples stand on lines of their own
     except ValueError as error:
         raise ValueError(f"{error}; {needed}") from None
     if sorted(found) != ["op1", "op2", "symbol"]:
@@ -37,11 +37,21 @@ class SubjectSettings(Section):
     bos: bool
     layers: Literal["all"] | Annotated[list[Natural], Field(min_length=1)]
     operators: Annotated[list[Operator], Field(min_length=1)]
+    answer_token: Annotated[int, Field(ge=0, le=3)] | None = None
+    largest_operand: Annotated[int, Field(ge=9, le=999)] | None = None
+    chat: bool = False
     pairs_per_split: Few | None = None
     pairs_per_template: dict[str, Natural] | None = None
     patched_neurons: Count | None = None
     passes: Passes | None = None
     runs: Runs | None = None
+
+    def operands(self, largest: int) -> range:
+        """The operands that it is asked; largest: that of the grid. Raises ParamsError on a larger one of its own."""
+        if self.largest_operand is not None and self.largest_operand > largest:
+            file = "stages/corpus/params.yaml"
+            raise ParamsError(f"largest_operand is {self.largest_operand}; the grid ends at cells.largest_operand = {largest}, in {file}")
+        return range((largest if self.largest_operand is None else self.largest_operand) + 1)
 
     def kept_layers(self, layers: int) -> list[int]:
         """The layers whose activations are kept, of a model with `layers` layers. Raises ParamsError on one it lacks."""

@@ -2,8 +2,9 @@
 
 Reads data/corpus/cells.parquet, data/corpus/facts.parquet, the subject's tokenizer and the files of a user's own tasks; writes
 data/<subject>/mediation/mediation_pairs.parquet. The two prompts of a pair have as many tokens, of the same classes, and answers of
-one token each; where draws find too few such pairs, there are fewer. Tokens are classed by what they say: operands, operator,
-entity, the query of retrieval, or text in front of (early), between (middle) or behind (late) operands; the last one is `last`.
+one token each; of subjects with answer_token, one token of the answer is asked for, and differs where answers do. Where draws find too
+few such pairs, there are fewer. Tokens are classed by what they say: operands, operator, entity, the query of retrieval, or text in
+front of (early), between (middle) or behind (late) operands; the last one is `last`.
 
 Table mediation_pairs: prompts, each beside a counterfactual one that differs from it in a known way
     subject                      VARCHAR    the model
@@ -62,10 +63,12 @@ def main(name: str) -> None:
     cells, facts = read_table("data/corpus/cells.parquet"), read_table("data/corpus/facts.parquet")
     tasks = Mediating(settings, load(Tasks), cells, facts, subject.settings.operators)  # before anything that takes long
     loaded = tokenizer.load(subject.settings.source)
+    asked = subject.settings.answer_token
     each = settings.pairs_per_template | (subject.settings.pairs_per_template or {})
-    place = partial(tokens.place, loaded, bos=subject.settings.bos)
+    place = partial(tokens.place, loaded, bos=subject.settings.bos, answer_token=asked)
+    known = partial(tokens.known, loaded, answer_token=asked)
     rows = []
-    for group in progress.bar(tasks.groups(partial(tokens.known, loaded)), desc=f"mediation pairs {name}", unit="group"):
+    for group in progress.bar(tasks.groups(known), desc=f"mediation pairs {name}", unit="group"):
         rows += [_row(group, *found) for found in suitable(group, each[group.task], settings, place)]
     table = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_row_index("pair")
     columns = [pl.lit(name).alias("subject"), pl.col("pair").cast(pl.Int32), *SCHEMA]
@@ -80,8 +83,13 @@ def suitable(group: PairGroup, wanted: int, settings: Mediation, place: Place) -
     while len(found) < wanted and (some := list(islice(drawn, max(wanted, 2 * len(some))))):  # few calls, since a call is dear
         clean = [(pair, one) for pair, one in zip(some, place([pair.clean for pair in some]), strict=True) if one]
         others = place([pair.counterfactual for pair, _ in clean])
-        found += [(pair, one, other) for (pair, one), other in zip(clean, others, strict=True) if other and one.classes == other.classes]
+        found += [(pair, one, other) for (pair, one), other in zip(clean, others, strict=True) if other and _alike(pair, one, other)]
     return found[:wanted]
+
+
+def _alike(pair: Pair, one: tokens.Placed, other: tokens.Placed) -> bool:
+    """Whether both prompts have tokens of the same classes, and, where their answers differ, asked tokens that differ, too."""
+    return one.classes == other.classes and (pair.clean.answer == pair.counterfactual.answer or one.answer != other.answer)
 
 
 def _row(group: PairGroup, pair: Pair, clean: tokens.Placed, counterfactual: tokens.Placed) -> tuple:

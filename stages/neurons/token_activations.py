@@ -1,6 +1,7 @@
 """Shows single number tokens to the neurons of the first MLP (the study's Fig. 13).
 
-A number stands where the first operand does; what follows cannot reach it, so the prompts are cut off behind it.
+A number stands where the first operand does; what follows cannot reach it, so the prompts are cut off behind it. Of numbers of several
+tokens the last one is looked at.
 
 Table token_activations: activation of the first layer's neurons at the first operand
     subject     VARCHAR   the model
@@ -33,10 +34,12 @@ def main(name: str) -> None:
         .select(pl.col("op1").cast(pl.Int32), pl.col("tokens").list.head(pl.col("op1_position") + 1))
         .sort("op1")
     )
-    tokens = np.array(prompts["tokens"].to_list(), np.int64)  # (numbers, positions up to op1)
-    loaded = checkpoint.of(subject.settings)
-    passes = subject.settings.passes or load(Passes)
-    activations = streams.neurons(loaded, tokens, LAYER, passes.prompts).T  # (neurons, numbers)
+    loaded, passes = checkpoint.of(subject.settings), subject.settings.passes or load(Passes)
+    activations = np.empty((loaded.architecture.neurons, len(prompts)), np.float32)
+    lengths = prompts["tokens"].list.len().to_numpy()
+    for length in np.unique(lengths):
+        tokens = np.array(prompts["tokens"].filter(lengths == length).to_list(), np.int64)  # (numbers, positions up to op1)
+        activations[:, lengths == length] = streams.neurons(loaded, tokens, LAYER, passes.prompts).T
     neuron, number = (axis.ravel() for axis in np.indices(activations.shape, dtype=np.int32))
     table = pl.DataFrame({"neuron": neuron, "number": prompts["op1"].to_numpy()[number], "activation": activations.ravel()})
     keys = [pl.lit(subject.name).alias("subject"), pl.lit(LAYER, pl.Int16).alias("layer")]

@@ -44,7 +44,7 @@ def refuse(name: str) -> None:
 
 def add(name: str, settings: SubjectSettings, section: str) -> None:
     """Writes the entry behind the section's last one. Raises ParamsError where the name cannot be one."""
-    entry = settings.model_dump(exclude_none=True)
+    entry = settings.model_dump(exclude_defaults=True)
     check(Subjects, {name: entry}, section)
     insert(PARAMS, section, [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())])
 

@@ -14,22 +14,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from stages.corpus.settings import Cells, Tasks
 from stages.lib import hub
 from stages.lib.core import machine
 from stages.lib.core.settings import check, load
-from stages.lib.core.words import OPERATORS
+from stages.lib.core.words import OPERATORS, Operator
 from stages.lib.model import checkpoint, tokenizer
 from stages.lib.model.experts import Mixture
 from stages.lib.model.folder import ModelError
 from stages.lib.subject import SubjectSettings
 from stages.store.costs import Costs
+from stages.store.pieces import Reader, numbered
 from stages.store.template import PromptError, Template
 
 TEMPLATE = "{op1}{symbol}{op2}="
 LOADED = 1 << 30  # bytes of weights up to which the model is loaded
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+TRIED_OPERANDS = 40
 GIB, MIB = 1 << 30, 1 << 20
 
 
@@ -55,6 +59,9 @@ def parser(command: str) -> argparse.ArgumentParser:
     result.add_argument("--dtype", choices=kinds, help="what it is computed in (default: the widest in which it fits here)")
     result.add_argument("--store-only", action="store_true", help="compute the chapter store alone: activations, predictions, accuracies")
     result.add_argument("--no-bos", action="store_true", help="do not put the tokenizer's BOS in front of prompts")
+    result.add_argument("--chat", action="store_true", help="ask as a user does in the tokenizer's chat template")
+    result.add_argument("--answer-token", type=int, help="which of the answer's tokens is asked for, from 0, where numbers have several")
+    result.add_argument("--largest-operand", type=int, help="the largest number asked about (default: cells.largest_operand)")
     return result
 
 
@@ -88,13 +95,14 @@ def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
         "source": source, "revision": f"from {options.source}",
         "dtype": options.dtype or _widest(weights), "template": options.template,
         "bos": not options.no_bos and own.bos_token_id is not None, "layers": "all", "operators": list(OPERATORS),
+        "answer_token": options.answer_token, "largest_operand": options.largest_operand, "chat": options.chat,
     }  # fmt: skip
     settings = check(SubjectSettings, entry, "subject")
     section, lines, problems = "stored" if options.store_only else "subjects", [], []
     try:
         outline = checkpoint.outline(settings)
         lines += _parts(outline, weights)
-        costs = Costs(outline.architecture, settings, (load(Cells).largest_operand + 1) ** 2)
+        costs = Costs(outline.architecture, settings, len(settings.operands(load(Cells).largest_operand)) ** 2)
         lines += list(_needs(outline, settings, costs))
         if any(layer.attention_out is None for layer in outline.architecture.layers):
             section = "stored"
@@ -108,6 +116,7 @@ def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
     except ModelError as error:
         problems.append(str(error))
     try:
+        settings = _asked_by_token(own, settings)
         lines += _numbers(own, settings)
     except PromptError as error:
         problems.append(str(error))
@@ -133,9 +142,12 @@ def _parts(outline: checkpoint.Checkpoint, weights: int) -> list[str]:
 def _numbers(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> list[str]:
     """Which numbers are one token. Raises PromptError where prompts as the settings want them cannot be asked."""
     tasks, cells = load(Tasks), load(Cells)
+    operands = settings.operands(cells.largest_operand)
+    if settings.answer_token is not None:
+        return _several(own, settings, operands)
     largest = []
     for operator in settings.operators:
-        template = Template(own, settings.template, tasks.operators[operator].symbol, settings.bos)
+        template = _template(own, settings, operator)
         answers = template.answers(cells.largest_answer)
         largest.append((len(answers) - 1, template))
     template = largest[0][1]
@@ -145,9 +157,42 @@ def _numbers(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) 
         f"answers       0 to {min(number for number, _ in largest)} are one token",
     ]
     for _, each in largest:
-        each.square(range(cells.largest_operand + 1))
-    lines.append(f"operands      0 to {cells.largest_operand}, all that are asked (cells.largest_operand), are one token each")
+        each.square(operands)
+    lines.append(f"operands      0 to {operands[-1]}, all that are asked (cells.largest_operand), are one token each")
     return lines
+
+
+def _template(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, operator: Operator) -> Template:
+    return Template(own, settings.template, load(Tasks).operators[operator].symbol, settings.bos, settings.chat)
+
+
+def _asked_by_token(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> SubjectSettings:
+    """The settings, with the first token of answers asked for where operands have several and the settings do not say which."""
+    template, largest = _template(own, settings, settings.operators[0]), settings.operands(load(Cells).largest_operand)[-1]
+    several = len(template.tokens(template.text(largest, largest))) > len(template.base)
+    return settings.model_copy(update={"answer_token": 0}) if several and settings.answer_token is None else settings
+
+
+def _several(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, operands: range) -> list[str]:
+    """What there is to say of numbers of several tokens, by prompts from all over the grid."""
+    some, asked, most = [*operands[:: max(1, len(operands) // TRIED_OPERANDS)], operands[-1]], dict[int, int](), 0
+    tried = np.unique(some)
+    for operator in settings.operators:
+        reader = Reader(_template(own, settings, operator), settings.answer_token or 0)
+        a, b = np.meshgrid(tried, tried, indexing="ij")
+        results = {"add": a + b, "subtract": a - b, "multiply": a * b, "divide": a // np.maximum(b, 1)}[operator]
+        results[(results > load(Cells).largest_answer) | (results < 0)] = -1
+        read = reader.square(tried.tolist(), results, f"check {operator}")
+        asked |= read.asked
+        most = max(most, *(len(reader.whole(x, y, r)[1]) for x, y, r in ((1, 1, 1), (1, 1, int(results.max())))))
+    template = reader.template
+    head, _ = reader.whole(int(tried[-1]), int(tried[-1]), 1)
+    return [
+        f"numbers       of several tokens: use answer_token, which of the answer's, here {settings.answer_token} of 0 to {most - 1}",
+        f"prompt        {template.text(*tried[[-1, -1]])!r}, read as: {' '.join(map(str, own.convert_ids_to_tokens(head)))}",
+        f"answers       token {settings.answer_token} of each stands for one of 0 to {len(numbered(asked)) - 1}",
+        f"operands      0 to {operands[-1]}, of up to {len(head) - len(template.base) + 2} tokens together",
+    ]
 
 
 def _needs(outline: checkpoint.Checkpoint, settings: SubjectSettings, costs: Costs) -> Iterator[str]:

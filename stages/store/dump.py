@@ -1,8 +1,10 @@
 """Runs a subject over the whole operand square and writes down what it sees; decides nothing.
 
 Beside the tables below there is means.h5: every component's mean activation by operator and position, what mean ablation puts in its
-place. Activations are those of the kept layers. Prompts of a row share their prefix, which is computed once. Workers share blocks of
-rows (stages/lib/units/work.py); stopped half-way, it goes on behind those that are finished.
+place. Where prompts differ in length, it has slots in the place of positions (stages/lib/core/slots.py), a mean is that of the prompts
+that have a token there, and attributes say how many tokens the longest operands have. Activations are those of the kept layers. Prompts
+of a row share their prefix, which is computed once. Workers share blocks of rows (stages/lib/units/work.py); stopped half-way, it goes
+on behind those that are finished.
 
 Table predictions: what the subject answers to each cell
     subject             VARCHAR   the model
@@ -29,11 +31,12 @@ Table value_logits: which numbers each neuron's value vector votes for (lazy, fr
     subject  VARCHAR   the model
     layer    SMALLINT  decoder layer, from 0
     neuron   INTEGER   neuron of the layer's MLP, from 0
-    number   SMALLINT  a one-token number
+    number   SMALLINT  a one-token number; of subjects with answer_token what one token of an answer stands for, such as a digit
     logit    FLOAT     value vector · unembedding of the number (final-norm gain folded in, unembedding centred over the vocabulary)
 """
 
 import sys
+from collections.abc import Iterator
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
@@ -43,7 +46,9 @@ import polars as pl
 
 from stages.lib import ask, model, store
 from stages.lib.core import progress
+from stages.lib.core import slots as layouts
 from stages.lib.core.settings import load
+from stages.lib.core.slots import OPERANDS
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.digest import digest
 from stages.lib.model import checkpoint, value_logits
@@ -54,7 +59,8 @@ from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
 from stages.lib.units.queue import Unit
 from stages.lib.units.work import carry_out
-from stages.store import grid, sums
+from stages.store import grid, rectangles, sums
+from stages.store.rectangles import PromptSquare, asked_attribute
 from stages.store.settings import Dump
 
 SAID = {"predicted": pl.Int32, "max_logit": pl.Float32, "answer_logit": pl.Float32, "answer_probability": pl.Float32}
@@ -77,8 +83,12 @@ class DumpWork:
         self.attributes = {
             "subject": name, "source": chosen.source, "revision": chosen.revision, **weights,
             "limit": str(len(self.numbers) - 1), "convention": "activation after the non-linearity (gated: act(gate) * up), last position",
+            **asked_attribute(prompts, self.numbers, chosen.answer_token),
         }  # fmt: skip
         self.squares = {operator: PromptSquare(operator, prompts.filter(operator=operator)) for operator in chosen.operators}
+        every = [square.widths for square in self.squares.values() if square.widths]
+        self.widths = {operand: max(of[operand] for of in every) for operand in OPERANDS} if every else None
+        self.slots = max(square.slots(self.widths) for square in self.squares.values())
         self.blocks = [(square, rows) for square in self.squares.values() for rows in square.blocks(self.settings.cells_per_block)]
         self.units = [
             Unit(f"{square.operator}, op1 {rows[0]} to {rows[-1]}", len(rows) * square.shape[1], square.operator)
@@ -88,7 +98,7 @@ class DumpWork:
         self.title = f"dump {name}"
         largest = max(len(self.layers) * self._neurons() * square.answers.size for square in self.squares.values())
         self.sharded = largest * np.dtype(self.settings.store_dtype).itemsize > self.settings.largest_file_mib << 20
-        key = digest([*inputs, model, ask, grid, sums, store, Path(__file__)], weights, self.subject, self.settings,
+        key = digest([*inputs, model, ask, grid, rectangles, sums, store, Path(__file__)], weights, self.subject, self.settings,
                      self.prompts_per_pass)  # fmt: skip
         self.parts = Parts(self.subject.path("store/predictions.parquet"), key)
 
@@ -101,7 +111,7 @@ class DumpWork:
     @cached_property
     def shared(self) -> bool:
         """Whether prompts of a row share what is computed of their first tokens."""
-        agreed = all(grid.shares(self.loaded, square.tokens) for square in self.squares.values())
+        agreed = all(grid.shares(self.loaded, square.largest(self.widths).tokens) for square in self.squares.values())
         if not agreed:
             progress.say(f"{self.title}: this model cannot go on behind the first tokens of a row of prompts: whole prompts are run")
         return agreed
@@ -127,12 +137,11 @@ class DumpWork:
     def _run(self, number: int) -> pl.DataFrame:
         """Runs a block of rows: its activations become a shard of each layer, its sums a store; what the subject says is returned."""
         square, chosen = self.blocks[number]
-        rows, columns = slice(chosen.start, chosen.stop), square.shape[1]
-        axes = {"neuron": self._neurons(), "op1": len(chosen), "op2": columns}
+        rows = slice(chosen.start, chosen.stop)
+        axes = {"neuron": self._neurons(), "op1": len(chosen), "op2": square.shape[1]}
         into = {layer: np.empty(tuple(axes.values()), self.settings.store_dtype) for layer in self.layers}
-        means = grid.Means.zeros(self.loaded, square.tokens.shape[2])
-        rows_at_once = max(1, self.prompts_per_pass // columns)
-        said = list(grid.run(self.loaded, square.tokens[rows], square.answers[rows], rows_at_once, into, means, share=self.shared))
+        means = grid.Means.zeros(self.loaded, self.slots)
+        said = pl.concat(self._said(square, rows, into, means)).sort("place").select(*SAID)
         for layer, block in into.items():
             with layered.writing(self._shard(number, layer), shared=True) as file:
                 self._writer(file, [layer], square, axes, square.results[rows]).write(layer, 0, block)
@@ -141,7 +150,24 @@ class DumpWork:
         if self.sharded:
             listed = [shards.listed(self._shard(number, layer), square.operator, layer, chosen) for layer in self.layers]
             write_table(pl.DataFrame(listed), self._listed(number), shared=True)
-        return pl.DataFrame({name: np.concatenate([getattr(part, name) for part in said]) for name in SAID}, schema=SAID)
+        return said
+
+    def _said(self, square: PromptSquare, rows: slice, into: dict[int, np.ndarray], means: grid.Means) -> Iterator[pl.DataFrame]:
+        """What the subject says to prompts of some rows, and their places among them; fills `into` and adds to `means`."""
+        for one in square.rectangles(rows, self.widths):
+            at = np.ix_(one.rows, one.columns)
+            whole = one.tokens.shape == (rows.stop - rows.start, square.shape[1], self.slots)
+            parts = into if whole else {layer: np.empty((len(of), *one.tokens.shape[:2]), of.dtype) for layer, of in into.items()}
+            sums_here = means if whole else grid.Means.zeros(self.loaded, one.tokens.shape[2])
+            rows_at_once = max(1, self.prompts_per_pass // len(one.columns))
+            answers = square.answers[rows][at]
+            said = list(grid.run(self.loaded, one.tokens, answers, rows_at_once, parts, sums_here, share=self.shared))
+            if not whole:
+                for layer, of in into.items():
+                    of[:, one.rows[:, None], one.columns] = parts[layer]
+                means.add(sums_here, one.slots)
+            columns = {name: np.concatenate([getattr(part, name) for part in said]) for name in SAID}
+            yield pl.DataFrame(columns, schema=SAID).with_columns(place=(one.rows[:, None] * square.shape[1] + one.columns).ravel())
 
     def finish(self) -> None:
         """Puts the blocks of each square together, a layer of a block at a time in memory, or leaves them apart where they are large."""
@@ -153,7 +179,7 @@ class DumpWork:
                 self._merge(square, numbers, folder / f"{operator}.h5")
             predictions.append(square.predictions(pl.concat(map(self.parts.read, numbers)), self.numbers))
             means.append([self._mean(name, numbers, square) for name in grid.SUMS])
-        operators = {"operators": ", ".join(self.squares)}
+        operators = {"operators": ", ".join(self.squares), **layouts.attributes(self.widths)}
         arrays = {name: np.stack(of) for name, of in zip(grid.SUMS, zip(*means, strict=True), strict=True)}
         layered.write_array(self.subject.path("store/means.h5"), arrays, self.attributes | operators)
         self._write_value_logits(self.subject.path("store/value_logits.h5"))
@@ -164,7 +190,7 @@ class DumpWork:
             self._deliver(folder)
         self.parts.remove()
 
-    def _merge(self, square: "PromptSquare", numbers: list[int], path: Path) -> None:
+    def _merge(self, square: PromptSquare, numbers: list[int], path: Path) -> None:
         axes = {"neuron": self._neurons(), "op1": square.shape[0], "op2": square.shape[1]}
         with layered.writing(path) as file:
             writer = self._writer(file, self.layers, square, axes, square.results)
@@ -217,47 +243,18 @@ class DumpWork:
         written = [*(self._shard(number, layer) for layer in self.layers), self._sums(number), self._neuron_sums(number)]
         return [*written, *[self._listed(number)] * self.sharded]
 
-    def _writer(self, file: Any, layers: list[int], square: "PromptSquare", axes: dict[str, int], results: np.ndarray) -> LayerWriter:
+    def _writer(self, file: Any, layers: list[int], square: PromptSquare, axes: dict[str, int], results: np.ndarray) -> LayerWriter:
         chunk = (self.settings.neurons_per_chunk, len(square.blocks(self.settings.cells_per_block)[0]), square.shape[1])
         of = {**self.attributes, "operator": square.operator}
         return LayerWriter(file, layers, axes, self.settings.store_dtype, chunk, of, columns={"result": results})
 
-    def _mean(self, name: str, numbers: list[int], square: "PromptSquare") -> np.ndarray:
+    def _mean(self, name: str, numbers: list[int], square: PromptSquare) -> np.ndarray:
         """/neurons (operator, layer, position, neuron), /heads (…, head, head width), /residual (…, width): means by operator, float32."""
         parts = (layered.read_array(self._sums(number), name) for number in numbers)
-        return (reduce(np.add, parts) / square.answers.size).astype(np.float32)
-
-
-class PromptSquare:
-    """One operator's prompts as arrays over (op1, op2)."""
-
-    def __init__(self, operator: str, prompts: pl.DataFrame):
-        self.operator = operator
-        self.prompts = prompts.sort("op1", "op2")
-        side = self.prompts["op1"].n_unique()
-        self.shape = (side, len(prompts) // side)
-        positions = len(self.prompts["tokens"][0])
-        self.tokens = self.prompts["tokens"].list.to_array(positions).to_numpy().reshape(*self.shape, positions).astype(np.int64)
-        self.answers = self.prompts["answer_token"].fill_null(-1).to_numpy().reshape(self.shape).astype(np.int64)
-        self.results = self.prompts["result"].fill_null(-1).to_numpy().reshape(self.shape)
-
-    def blocks(self, prompts: int) -> list[range]:
-        """Its rows, so many at a time that they hold about so many prompts, all but the last the same number."""
-        rows, columns = self.shape
-        at_once = max(1, min(rows, prompts // columns))
-        return [range(first, min(first + at_once, rows)) for first in range(0, rows, at_once)]
-
-    def predictions(self, said: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
-        """The cells' rows of the table `predictions`."""
-        return (
-            pl.concat([self.prompts.select("subject", "operator", "op1", "op2", "answer_token"), said], how="horizontal")
-            .filter(pl.col("answer_token").is_not_null())
-            .with_columns(
-                correct=pl.col("predicted") == pl.col("answer_token"),
-                predicted=pl.col("predicted").replace_strict(numbers["token"], numbers["number"], default=None),
-            )
-            .select("subject", "operator", "op1", "op2", "predicted", "correct", "answer_logit", "max_logit", "answer_probability")
-        )
+        total = reduce(np.add, parts)
+        counts = square.slot_counts(self.widths, self.slots)
+        with np.errstate(invalid="ignore"):  # a slot in which no prompt of the operator has a token
+            return (total / counts[(slice(None), *[None] * (total.ndim - 2))]).astype(np.float32)
 
 
 def main(name: str) -> None:

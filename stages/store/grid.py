@@ -41,6 +41,12 @@ class Means:
         neurons, heads, residual = (np.zeros((len(a.layers), positions, *shape)) for shape in shapes)
         return cls(neurons, heads, residual)
 
+    def add(self, other: "Means", slots: np.ndarray) -> None:
+        """Adds other sums, each of its positions to one of these."""
+        for name in SUMS:
+            getattr(self, name)[:, slots] += getattr(other, name)
+        self.prompts += other.prompts
+
 
 def shared_prefix(tokens: np.ndarray) -> int:
     """How many leading tokens the prompts of each row share; tokens: (rows, columns, positions)."""

@@ -5,7 +5,7 @@ Table task_predictions: a subject's answers to the prompts of the tasks
     task                VARCHAR  as in tasks
     prompt_number       INTEGER  as in tasks
     predicted           VARCHAR  the most likely next token
-    correct             BOOLEAN  whether that is the answer
+    correct             BOOLEAN  whether that is the answer, or the one of its tokens that the subject is asked for
     answer_logit        FLOAT    logit of the answer; null where the answer is not one token of the subject
     max_logit           FLOAT    largest logit
     answer_probability  FLOAT    softmax probability of the answer over the whole vocabulary
@@ -30,7 +30,7 @@ def main(name: str) -> None:
     tasks = read_table("data/corpus/tasks.parquet")
     own = tokenizer.load(subject.settings.source)
     loaded = checkpoint.of(subject.settings)
-    asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos)
+    asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos, subject.settings.answer_token)
     passes = subject.settings.passes or load(Passes)
     said = ask.ask(loaded, asked, passes.prompts, desc=f"tasks {name}")
     one_token = asked.answers >= 0

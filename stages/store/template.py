@@ -1,6 +1,8 @@
 """Prompts in a subject's tokens: which token is which operand, and which numbers are one token as an answer."""
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
+from string import Formatter
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -9,18 +11,23 @@ CHECKED = 500  # prompts that are tokenised whole, to prove that putting them to
 
 
 class PromptError(ValueError):
-    """A template or tokenizer whose prompts do not have one token per operand."""
+    """A template or tokenizer whose prompts do not say what they should, or not in tokens of their own."""
 
 
 class Template:
     """One operator's prompts: a template such as "{op1}{symbol}{op2}=", with or without BOS in front.
 
-    positions: role -> token position, counted from 0 (BOS included).
+    chat: whether it is said by the user of the tokenizer's chat template. positions: role -> token position, counted from 0 (BOS
+    included), of operands of one token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str, symbol: str, bos: bool):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str, symbol: str, bos: bool, chat: bool = False):
         if bos and tokenizer.bos_token_id is None:
             raise PromptError("the subject's tokenizer has no BOS token; set bos: false for this subject in params.yaml")
+        template = in_chat(tokenizer, template, bos) if chat else template
+        if tokenizer.bos_token and tokenizer.bos_token in template:
+            own = tokenizer.bos_token
+            raise PromptError(f"the template {template!r} holds the BOS {own!r}; leave it out and set bos: true for this subject")
         self.tokenizer, self.template, self.symbol = tokenizer, template, symbol
         self.front = [tokenizer.bos_token_id] if bos else []
         self.base = self.tokens(self.text(1, 1))
@@ -33,6 +40,16 @@ class Template:
 
     def text(self, op1: int, op2: int) -> str:
         return self.template.format(op1=op1, op2=op2, symbol=self.symbol)
+
+    def spans(self, op1: int, op2: int) -> dict[str, tuple[int, int]]:
+        """From which character of the text to which each role stands, in the text's order."""
+        named, at, found = {"op1": str(op1), "symbol": self.symbol, "op2": str(op2)}, 0, {}
+        for literal, name, _, _ in Formatter().parse(self.template):
+            at += len(literal)
+            if name:
+                found["operator" if name == "symbol" else name] = (at, at + len(named[name]))
+                at += len(named[name])
+        return found
 
     def tokens(self, text: str) -> list[int]:
         return self.front + self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -72,12 +89,13 @@ class Template:
 
     def _column(self, texts: list[str], role: str, operands: Iterable[int]) -> np.ndarray:
         position, column, numbers = self.positions[role], list[int](), list(operands)
-        way_out = "lower cells.largest_operand in stages/corpus/params.yaml"
+        way_out = "lower this subject's largest_operand in params.yaml, or cells.largest_operand in stages/corpus/params.yaml"
         for number, text in zip(numbers, texts, strict=True):
             tokens = self.tokens(text)
             others = [t for i, t in enumerate(tokens) if i != position]
             if others != [t for i, t in enumerate(self.base) if i != position] or tokens[position] == self.tokenizer.unk_token_id:
-                raise PromptError(f"operand {number} is not one token in {text!r}; {way_out}")
+                several = ", or, for numbers of several tokens, set its answer_token" if len(tokens) > len(self.base) else ""
+                raise PromptError(f"operand {number} is not one token in {text!r}; {way_out}{several}")
             if tokens[position] in column:
                 same = numbers[column.index(tokens[position])]
                 raise PromptError(f"in {text!r} operand {number} is the same token as {same}; {way_out}")
@@ -96,3 +114,23 @@ class Template:
             start = len(self.template[: self.template.index(mark)].format(op1=1, op2=1, symbol=self.symbol))
             positions[role] = len(self.front) + next(i for i, (low, high) in enumerate(spans) if low <= start < high)
         return {**positions, "last_position": len(self.front) + len(spans) - 1}
+
+
+def in_chat(tokenizer: PreTrainedTokenizerBase, template: str, bos: bool) -> str:
+    """A template as a user's message in the tokenizer's chat template, up to where the model answers, without BOS.
+
+    Chat templates that say the date are told the same one always. Raises PromptError where there is none, where it changes the message,
+    or where it begins with BOS though the subject has none.
+    """
+    if not tokenizer.chat_template:
+        raise PromptError("the subject's tokenizer has no chat template; set chat: false for this subject in params.yaml")
+    message = [{"role": "user", "content": template}]
+    today = datetime(2024, 7, 26, tzinfo=UTC).strftime
+    said = str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True, strftime_now=today))
+    if said.count(template) != 1:
+        raise PromptError(f"the tokenizer's chat template makes {said!r} of {template!r}, which does not hold it once, as it is")
+    own = tokenizer.bos_token or ""
+    if own and said.startswith(own) and not bos:
+        raise PromptError(f"the tokenizer's chat template begins with BOS, {own!r}; set bos: true for this subject in params.yaml")
+    front, back = (part.replace("{", "{{").replace("}", "}}") for part in said.removeprefix(own).split(template))
+    return front + template + back

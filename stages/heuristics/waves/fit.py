@@ -28,7 +28,8 @@ class SplitCells:
     def of(cls, cells: pl.DataFrame, results: np.ndarray) -> "SplitCells":
         """cells: op1, op2, split of all of an operator's, by op1, then op2; results: the store's answers (op1, op2), -1 for none."""
         op1, op2 = cells["op1"].to_numpy(), cells["op2"].to_numpy()
-        answered = results[op1, op2] >= 0
+        inside = (op1 < results.shape[0]) & (op2 < results.shape[1])  # of the operands that the subject is asked
+        answered = inside & (results[np.where(inside, op1, 0), np.where(inside, op2, 0)] >= 0)
         training = (cells["split"] == "train").to_numpy()
         order = np.concatenate([np.flatnonzero(answered & training), np.flatnonzero(answered & ~training)])
         return cls((results.shape[0], results.shape[1]), order, op1[order], op2[order], int((answered & training).sum()))

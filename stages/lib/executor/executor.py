@@ -33,10 +33,17 @@ from stages.lib.model.spread import refuse_offloaded
 class Executor:
     """Runs interventions on one model. rows: token positions x prompts x copies in one pass; memory: bytes it may take.
 
-    means: per component, what mean ablation puts in its place (see replacing.Values).
+    means, widths: what mean ablation puts in a component's place (see values.Values).
     """
 
-    def __init__(self, checkpoint: Checkpoint, means: Mapping[str, np.ndarray] | None, rows: int, memory: int):
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        means: Mapping[str, np.ndarray] | None,
+        rows: int,
+        memory: int,
+        widths: Mapping[str, int] | None = None,
+    ):
         keep_freed()
         name = type(checkpoint.model).__name__
         refuse_offloaded(name, getattr(checkpoint.model, "hf_device_map", None))
@@ -46,6 +53,7 @@ class Executor:
         self._values: Values | None = None
         self._calls: dict[tuple[int, int], Calls] = {}
         self.checkpoint, self.means, self.sizes = checkpoint, means, PassSizes(checkpoint, rows, memory)
+        self.widths = widths
         tokens = (np.arange(8).reshape(2, 4) + 1) % checkpoint.architecture.vocabulary
         self.restarts = restarts(checkpoint, tokens)
         if not self.restarts:
@@ -94,7 +102,7 @@ class Executor:
 
     def fresh(self, pairs: PromptPairs) -> Values:
         """Both clean runs of these pairs, which are not kept."""
-        return Values(self.checkpoint, pairs, self.means, self.restarts)
+        return Values(self.checkpoint, pairs, self.means, self.restarts, self.widths)
 
     @torch.no_grad()
     def logits(self, values: Values, one: Intervention) -> torch.Tensor:

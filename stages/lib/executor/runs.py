@@ -30,7 +30,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib import model
-from stages.lib.core import machine
+from stages.lib.core import machine, slots
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table
 from stages.lib.digest import digest
@@ -51,6 +51,9 @@ SCHEMA = {
     "counterfactual_logit": pl.Float32, "max_logit": pl.Float32, "mean_logit": pl.Float32, "answer_probability": pl.Float32,
     "counterfactual_probability": pl.Float32, "predicted": pl.Int32, "correct": pl.Boolean,
 }  # fmt: skip
+
+
+KINDS = ("neurons", "heads", "residual")  # of means
 
 
 class RunsWork:
@@ -93,9 +96,9 @@ class RunsWork:
         """The loaded model, once a few of its interventions were held against the plain way."""
         loaded = checkpoint.of(self.subject.settings, threads=1, whole=True)
         self.parts.admit(checkpoint.canary(loaded))
-        kinds = ("neurons", "heads", "residual")
-        means = {kind: layered.read_array(self.means, kind).mean(0) for kind in kinds} if self.means else None  # pooled over operators
-        executor = Executor(loaded, means, self.sizes.most_rows, self.sizes.memory)
+        means = {kind: pooled(layered.read_array(self.means, kind)) for kind in KINDS} if self.means else None
+        widths = slots.widths(layered.read_attributes(self.means)) if self.means else None
+        executor = Executor(loaded, means, self.sizes.most_rows, self.sizes.memory, widths)
         canary.check(executor, self.blocks)
         return executor
 
@@ -107,6 +110,11 @@ class RunsWork:
 
     def finish(self) -> None:
         self.parts.finish([[number] for number in range(len(self.units))], pl.DataFrame(schema=SCHEMA))
+
+
+def pooled(means: np.ndarray) -> np.ndarray:
+    """Means of all operators together; means: (operators, layers, positions, …), NaN where an operator has no token in a slot."""
+    return np.nanmean(means, 0) if np.isnan(means).any() else means.mean(0)
 
 
 def bundled(blocks: Sequence[Block], most: int) -> list[list[Block]]:

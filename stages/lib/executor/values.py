@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.nn.functional import one_hot
 
+from stages.lib.core.slots import slots
 from stages.lib.executor.clean import Clean, clean_run
 from stages.lib.executor.interventions import ALL, EARLIER, InterventionError, Patch
 from stages.lib.executor.pairs import PromptPairs
@@ -32,16 +33,25 @@ class Values:
     """Everything that patches of some pairs can put in or take out: both clean runs, and the means of every component.
 
     means: neurons (layers, positions, neurons), heads (layers, positions, heads, head width), residual (layers, positions,
-    width); needed only where a patch asks for a mean. cached: see clean_run.
+    width); needed only where a patch asks for a mean. widths: tokens of the longest operands, where positions of means are slots
+    (core/slots.py), None where they are those of the prompts. cached: see clean_run.
     """
 
-    def __init__(self, checkpoint: Checkpoint, pairs: PromptPairs, means: Mapping[str, np.ndarray] | None, cached: bool = True):
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        pairs: PromptPairs,
+        means: Mapping[str, np.ndarray] | None,
+        cached: bool = True,
+        widths: Mapping[str, int] | None = None,
+    ):
         self.checkpoint, self.pairs, self.architecture = checkpoint, pairs, checkpoint.architecture
         device, dtype = checkpoint.model.device, checkpoint.model.dtype
         self.cached, self.clean = cached, clean_run(checkpoint, pairs.tokens, cached)
         self.means = {name: torch.from_numpy(array).to(device, dtype) for name, array in (means or {}).items()}
         self.positions = {role: torch.from_numpy(at).to(device) for role, at in pairs.positions.items()}
         self.others = {role: torch.from_numpy(at).to(device) for role, at in pairs.counterfactual_positions.items()}
+        self.slots = torch.from_numpy(slots(pairs.tokens.shape[1], pairs.positions, widths)).to(device) if widths else None
         self.prompts = torch.arange(len(pairs), device=device)
         self.vectors = [value_vectors(layer) for layer in self.architecture.layers]
 
@@ -77,9 +87,13 @@ class Values:
         if patch.replacement == "zero":
             zero = clean.new_zeros(1)
             return zero.expand(clean.shape if patch.position == ALL else (len(clean), *clean.shape[2:]))
-        if kind not in self.means or self.means[kind].shape[1] != clean.shape[1]:
+        longest = clean.shape[1] if self.slots is None else int(self.slots.max()) + 1
+        if kind not in self.means or (self.means[kind].shape[1] != longest if self.slots is None else self.means[kind].shape[1] < longest):
             raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; replace by zero or counterfactual")
         means = self.means[kind][patch.layer].to(clean.device)
+        if self.slots is not None:
+            chosen = self.slots if patch.position == ALL else self.slots[self.prompts, self.positions[patch.position]]
+            return means[beside(means, chosen)]
         return means.expand(clean.shape) if patch.position == ALL else means[beside(means, self.positions[patch.position])]
 
     def write(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:

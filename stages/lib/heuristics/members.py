@@ -17,21 +17,23 @@ def listed(catalogue: pl.DataFrame, operator: str, names: Iterable[str] | None =
     return [known[name] if name in known else parse(name) for name in (known if names is None else names)]
 
 
-def members(database: Database, operator: str, heuristics: list[Heuristic]) -> np.ndarray:
+def members(database: Database, operator: str, heuristics: list[Heuristic], asked: np.ndarray | None = None) -> np.ndarray:
     """Bool (heuristics, cells), the cells of an operator in order of op1, then op2; database: has the table `cells`.
 
-    A predicate on one quantity is tried on each of its values, any other on every cell.
+    asked: see asked.numbers. A predicate on one quantity is tried on each of its values, any other on every cell.
     """
     cells = f"select op1, op2, result from cells where operator = '{operator}' order by op1, op2"
     columns = dict(zip(QUANTITIES, database.sql(cells).pl().to_numpy().T, strict=True))
+    if asked is not None:
+        columns["asked"] = np.where(columns["result"] < len(asked), asked[np.minimum(columns["result"], len(asked) - 1)], -1)
     found = np.zeros((len(heuristics), len(columns["op1"])), bool)
     for quantity in sorted({h.quantity for h in heuristics}):
         chosen = [i for i, h in enumerate(heuristics) if h.quantity == quantity]
         predicates = ", ".join(f"({heuristics[i].predicate})::boolean" for i in chosen)
-        if quantity in QUANTITIES:
+        if quantity in columns:
             values = f"select unnest(range({columns[quantity].max() + 1})) as {quantity}"
             holds = np.array(database.sql(f"select {predicates} from ({values}) order by {quantity}").fetchall(), bool)
-            found[chosen] = holds[columns[quantity]].T
+            found[chosen] = holds[columns[quantity]].T & (columns[quantity] >= 0)
         else:
             found[chosen] = np.array(database.sql(f"select {predicates} from ({cells}) order by op1, op2").fetchall(), bool).T
     return found

@@ -16,7 +16,8 @@ class HeuristicError(ValueError):
 
 @dataclass(frozen=True)
 class Heuristic:
-    """A set of cells. kind: as in FORMS, or custom; quantity: op1, op2, result, or both (op1 and op2); predicate: SQL over a cell."""
+    """A set of cells. kind: as in FORMS, or custom; quantity: op1, op2, result, both (op1 and op2), or asked (see asked.py); predicate:
+    SQL over a cell."""
 
     name: str
     kind: str
@@ -25,7 +26,7 @@ class Heuristic:
     predicate: str
 
 
-Q = r"(op1|op2|result)"
+Q = r"(op1|op2|result|asked)"
 # kind -> what its names look like, and the predicate that the parts of a name stand for
 FORMS: dict[str, tuple[str, str]] = {
     "range": (rf"{Q} in (\d+)\.\.(\d+)", "{0} between {1} and {2}"),

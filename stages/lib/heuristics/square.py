@@ -8,13 +8,14 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core.words import Operator
+from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
-from stages.lib.heuristics.names import Heuristic
+from stages.lib.heuristics.names import Heuristic, parse
 from stages.lib.heuristics.scores import Sets, sets
 from stages.lib.sql.database import Database
 from stages.lib.store.layered import LayerStore, widen
 
-Neuron = tuple[int, np.ndarray, np.ndarray]  # number, activations over the square (op1, op2), value logits (number,)
+Neuron = tuple[int, np.ndarray, np.ndarray]  # number, activations over the square (op1, op2), value logits (result,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +34,8 @@ class Square:
 
     shape: (op1, op2) of the square; cells: (cells,) which of its prompts; op1, op2, results: (cells,) int32; stretches: runs of cells
     that are neighbours in a row, (stretches + 1, 3) uint32 of first cell, op1 and first op2, the last one the end; operands: heuristics
-    scored on activations; answers: heuristics of the result, scored on activation · value logit of the cell's answer.
+    scored on activations; answers: heuristics of the result, scored on activation · value logit of the cell's answer. Where not the
+    whole answer is asked for, answers has those of the number asked for, too, and value logits are by result all the same.
     """
 
     def __init__(self, database: Database, catalogue: pl.DataFrame, activations: LayerStore):
@@ -47,10 +49,15 @@ class Square:
         first = np.flatnonzero((np.diff(self.cells, prepend=-2) != 1) | (self.op2 == 0))
         ends = np.array([[len(self.cells), 0, 0]])
         self.stretches = np.concatenate([np.stack([first, self.op1[first], self.op2[first]], axis=1), ends]).astype(np.uint32)
-        heuristics = listed(catalogue, self.operator)
-        satisfied = members(database, self.operator, heuristics)[:, self._answerable(database)]
+        heuristics, numbers = listed(catalogue, self.operator), asked.numbers(activations)
+        if numbers is not None:
+            heuristics += [parse(name) for name in asked.names(heuristics, int(numbers.max()))]
+        satisfied = members(database, self.operator, heuristics, numbers)[:, self._answerable(database)]
         some = satisfied.any(1) & ~satisfied.all(1)  # a subject that answers fewer cells may leave a heuristic none
-        of_result = np.array([heuristic.quantity == "result" for heuristic in heuristics])
+        if numbers is not None:
+            own = np.flatnonzero([heuristic.quantity == "asked" for heuristic in heuristics])
+            some[own] &= _first_of_its_kind(satisfied[own])
+        of_result = np.array([heuristic.quantity in ("result", "asked") for heuristic in heuristics])
         self.operands = _group(heuristics, satisfied, np.flatnonzero(some & ~of_result), {"op1": self.op1, "op2": self.op2})
         self.answers = _group(heuristics, satisfied, np.flatnonzero(some & of_result), {"result": self.results})
 
@@ -63,7 +70,8 @@ class Square:
     def _answerable(self, database: Database) -> np.ndarray:
         """Which of the table's cells, in order of op1, then op2, the store has an answer for."""
         listed = database.sql("select op1, op2 from cells where operator = $operator order by op1, op2", operator=self.operator).pl()
-        return np.isin(listed["op1"].to_numpy().astype(np.int64) * self.shape[1] + listed["op2"].to_numpy(), self.cells)
+        op1, op2 = listed["op1"].to_numpy().astype(np.int64), listed["op2"].to_numpy()
+        return (op2 < self.shape[1]) & np.isin(op1 * self.shape[1] + op2, self.cells)
 
     def layer(self, layer: int, votes: LayerStore, at_once: int) -> Iterator[list[Neuron]]:
         """One layer's neurons, so many at a time in memory."""
@@ -75,11 +83,21 @@ class Square:
         part = slice(chosen.start, chosen.stop)
         squares = widen(self.activations.read(layer, part, slice(None)))
         logits = votes.read(layer, part, slice(None)).astype(np.float32)
+        if (numbers := asked.numbers(self.activations)) is not None:
+            logits = logits[:, numbers.clip(min=0)]
         return list(zip(chosen[: len(squares)], squares, logits, strict=True))
 
 
+def _first_of_its_kind(satisfied: np.ndarray) -> np.ndarray:
+    """Which sets of cells (sets, cells) none before them is equal to."""
+    first = np.zeros(len(satisfied), bool)
+    first[np.unique(np.packbits(satisfied, axis=1), axis=0, return_index=True)[1]] = True
+    return first
+
+
 def _group(heuristics: list[Heuristic], satisfied: np.ndarray, chosen: np.ndarray, values: dict[str, np.ndarray]) -> Group:
-    made, order = sets(satisfied[chosen], [heuristics[i].quantity for i in chosen], values)
+    quantities_of = [heuristics[i].quantity for i in chosen]
+    made, order = sets(satisfied[chosen], ["result" if of == "asked" else of for of in quantities_of], values)
     picked = [heuristics[i] for i in chosen[order]]
     names, kinds, quantities = (np.array([getattr(h, of) for h in picked], dtype=object) for of in ("name", "kind", "quantity"))
     return Group(names, kinds, quantities, made.k / satisfied.shape[1], made)

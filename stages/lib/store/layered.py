@@ -133,5 +133,14 @@ def read_array(path: Path, name: str) -> np.ndarray:
         raise _damaged(path, f"dataset {name}: {error}") from None
 
 
+def read_attributes(path: Path) -> dict[str, str]:
+    """The attributes of a store. Raises StoreError where it is missing or damaged."""
+    try:
+        with h5py.File(pieces(path), "r") as file:
+            return dict(file.attrs)
+    except Exception as error:  # as above
+        raise _damaged(path, str(error)) from None
+
+
 def _damaged(path: Path, why: str) -> StoreError:
     return StoreError(f"{path} is missing, damaged or not whole ({why}); remove it and `dvc pull` or `dvc repro` it again")

@@ -18,16 +18,16 @@ class Placed:
     answer: int
 
 
-def known(tokenizer: PreTrainedTokenizerBase, answers: list[str]) -> set[str]:
-    """The answers that are one token behind a sign and a blank."""
+def known(tokenizer: PreTrainedTokenizerBase, answers: list[str], answer_token: int | None = None) -> set[str]:
+    """The answers that are one token behind a sign and a blank, or have the token that is asked for."""
     if not answers:
         return set()
-    tokens = ask.encode(tokenizer, ["="] * len(answers), answers, bos=False).answers
+    tokens = ask.encode(tokenizer, ["="] * len(answers), answers, False, answer_token).answers
     return {answer for answer, token in zip(answers, tokens.tolist(), strict=True) if token >= 0}
 
 
-def place(tokenizer: PreTrainedTokenizerBase, texts: list[Text], bos: bool) -> list[Placed | None]:
-    """Each text in tokens; None where the tokenizer does not know all of its words, or its answer as one token.
+def place(tokenizer: PreTrainedTokenizerBase, texts: list[Text], bos: bool, answer_token: int | None = None) -> list[Placed | None]:
+    """Each text in tokens; None where the tokenizer does not know all of its words, or its answer as one token, or its asked token.
 
     Raises PromptError where BOS is asked for and there is none.
     """
@@ -36,13 +36,13 @@ def place(tokenizer: PreTrainedTokenizerBase, texts: list[Text], bos: bool) -> l
     if not texts:
         return []
     prompts = [text.prompt for text in texts]
-    asked = ask.encode(tokenizer, prompts, [text.answer for text in texts], bos)
+    asked = ask.encode(tokenizer, prompts, [text.answer for text in texts], bos, answer_token)
     reaches = tokenizer(prompts, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     front = ["early"] if bos else []
     placed: list[Placed | None] = []
     for text, tokens, answer, reach in zip(texts, asked.sequences, asked.answers.tolist(), reaches, strict=True):
         own = tokens[len(front) :]  # BOS may be the unknown token, too (GPT-2's)
-        blank = [(len(text.prompt), len(text.prompt))] * (len(own) - len(reach))  # in front of the answer, where it is a token of its own
+        blank = [(len(text.prompt), len(text.prompt))] * (len(own) - len(reach))  # tokens in front of the one that is asked for
         known = answer >= 0 and tokenizer.unk_token_id not in own
         placed.append(Placed(tokens, front + classes(text, [*reach, *blank]), answer) if known else None)
     return placed
