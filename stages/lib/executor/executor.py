@@ -15,6 +15,7 @@ import torch
 from stages.lib.core import progress
 from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.clean import Calls, Resumed, clean_run, masked, narrows, record_calls, restarts
+from stages.lib.executor.given import Given
 from stages.lib.executor.interventions import Intervention, Patch
 from stages.lib.executor.measuring import Measured, measure
 from stages.lib.executor.memory import keep_freed
@@ -30,10 +31,12 @@ from stages.lib.model.checkpoint import Checkpoint
 class Executor:
     """Runs interventions on one model. rows: token positions x prompts x copies in one pass; memory: bytes it may take.
 
-    means: per component, what mean ablation puts in its place (see replacing.Values).
+    means: per component, what mean ablation puts in its place; given: what tables bring along (see Values).
     """
 
-    def __init__(self, checkpoint: Checkpoint, means: Mapping[str, np.ndarray] | None, rows: int, memory: int):
+    def __init__(
+        self, checkpoint: Checkpoint, means: Mapping[str, np.ndarray] | None, rows: int, memory: int, given: Given | None = None
+    ):
         keep_freed()
         name = type(checkpoint.model).__name__
         if without := [str(i) for i, layer in enumerate(checkpoint.architecture.layers) if layer.attention_out is None]:
@@ -41,7 +44,7 @@ class Executor:
             raise ArchitectureError(f"layers {', '.join(without)} of {name} have no attention heads: {what}")
         self._values: Values | None = None
         self._calls: dict[tuple[int, int], Calls] = {}
-        self.checkpoint, self.means, self.sizes = checkpoint, means, PassSizes(checkpoint, rows, memory)
+        self.checkpoint, self.means, self.given, self.sizes = checkpoint, means, given, PassSizes(checkpoint, rows, memory)
         tokens = (np.arange(8).reshape(2, 4) + 1) % checkpoint.architecture.vocabulary
         self.restarts = restarts(checkpoint, tokens)
         if not self.restarts:
@@ -85,12 +88,12 @@ class Executor:
         """Both clean runs of these pairs, kept until others are asked for."""
         if self._values is None or not self._values.pairs.same(pairs):
             self._values = None  # frees the last ones first
-            self._values = Values(self.checkpoint, pairs, self.means, self.restarts)
+            self._values = Values(self.checkpoint, pairs, self.means, self.restarts, self.given)
         return self._values
 
     def fresh(self, pairs: PromptPairs) -> Values:
         """Both clean runs of these pairs, which are not kept."""
-        return Values(self.checkpoint, pairs, self.means, self.restarts)
+        return Values(self.checkpoint, pairs, self.means, self.restarts, self.given)
 
     @torch.no_grad()
     def logits(self, values: Values, one: Intervention) -> torch.Tensor:
