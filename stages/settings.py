@@ -27,6 +27,7 @@ from stages.neurons.settings import AttributionAgreement, NeuronCircuits, Neuron
 from stages.report.settings import Report
 from stages.store.settings import Dump, Figures
 from stages.subjects.settings import Finetuning, Planted, Train
+from stages.theories.settings import Helix, TheoryFits
 
 
 class Params(Section):
@@ -82,6 +83,8 @@ class Params(Section):
     overlap_figures: OverlapFigures
     spectra: Spectra
     portraits: Portraits
+    helix: Helix
+    theory_fits: TheoryFits
     figures: Figures
     report: Report
 

@@ -16,7 +16,7 @@
 -- prompts           BIGINT    prompts, all of which the subject answers correctly
 with
     answers as (
-        select operator, layer, position, theory, pair, correct, logit
+        select pairs.operator, layer, position, theory, pair, correct, logit
         from answers_of('helix') join helix_interventions using (subject, intervention) join pairs using (subject, pair)
     ),
     beside as (

@@ -36,8 +36,8 @@ class Scored(NamedTuple):
     period: float | None
     explained: float
     explained_new: float | None
-    null: float | None = None
-    null_high: float | None = None
+    shuffled: float | None = None
+    shuffled_most: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,8 @@ Table helix_fits: how much of the residual stream is a function of one number, b
     period         DOUBLE    of the circle that fits best; null of other theories
     explained      DOUBLE    1 - error / variance over held-out cells, all coordinates together; where the stream does not vary there are no rows
     explained_new  DOUBLE    the same of a fit without some numbers, over the cells of these; null of number
-    null           DOUBLE    explained with the numbers shuffled before the fit, mean over shufflings; null of pca, number and other_periods
-    null_high      DOUBLE    the largest of them; of other_periods, explained by the best draw
+    shuffled       DOUBLE    explained with the numbers shuffled before the fit, mean over shufflings; null of pca, number and other_periods
+    shuffled_most  DOUBLE    the largest of them; of other_periods, explained by the best draw
     numbers        INTEGER   different numbers among the cells of training
     cells          INTEGER   held-out cells
 """
@@ -43,8 +43,8 @@ from stages.theories.settings import Helix
 
 SCHEMA = {
     "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "position": pl.String, "quantity": pl.String, "theory": pl.String,
-    "parameters": pl.Int32, "period": pl.Float64, "explained": pl.Float64, "explained_new": pl.Float64, "null": pl.Float64,
-    "null_high": pl.Float64, "numbers": pl.Int32, "cells": pl.Int32,
+    "parameters": pl.Int32, "period": pl.Float64, "explained": pl.Float64, "explained_new": pl.Float64, "shuffled": pl.Float64,
+    "shuffled_most": pl.Float64, "numbers": pl.Int32, "cells": pl.Int32,
 }  # fmt: skip
 POSITIONS = ("op1", "op2", "last")
 DIGITS = 6  # of shares, that do not depend on the processor
@@ -102,7 +102,7 @@ def main(name: str) -> None:
                             whole = values.setdefault(f"{theory} {site.position} {level}", np.zeros((len(pairs), fitted.shape[1])))
                             whole[here] = fitted
                 bar.update()
-    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(pl.col("explained", "explained_new", "^null.*$").round(DIGITS))
+    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(pl.col("explained", "explained_new", "^shuffled.*$").round(DIGITS))
     write_table(frame, subject.path("theories/helix_fits.parquet"))
     given.write(subject.path("theories/helix_given.h5"), pairs["pair"].to_numpy(), values)
 
