@@ -25,7 +25,7 @@ MEASURES = {
     "activation": "activations\n(held-out variance)", "written": "answer's logit,\nas written", "restored": "answer's logit,\nrestored",
     "accuracy": "accuracy",
 }  # fmt: skip
-LOWEST = -0.3  # of what is drawn
+LOWEST, HIGHEST = -0.3, 1.2  # of what is drawn
 
 
 def main(subject: str) -> None:
@@ -33,12 +33,17 @@ def main(subject: str) -> None:
     drawing.write(FIGURES, folder, drawing.tables(subject, TABLES), subject, front="theories")
 
 
+def _drawn(values: pl.Series) -> pl.Series:
+    """Values beyond what is drawn stand at its edge."""
+    return values.clip(LOWEST, HIGHEST)
+
+
 def _number_curve(axis: Axes, part: pl.DataFrame, theory: str, value: str, edges: tuple[str, str] | None) -> None:
     """One theory's values by layer, with a band between these columns."""
     line = part.filter(theory=theory).drop_nulls(value).sort("layer")
     style = {"linestyle": "-" if theory in AS_MANY else ":" if theory == "shuffled" else "--"}
-    band = (line[edges[0]].clip(LOWEST), line[edges[1]].clip(LOWEST)) if edges else None
-    drawing.curve(axis, line["layer"], line[value].clip(LOWEST), theory, OF_NUMBERS[theory], band=band, **style)
+    band = (_drawn(line[edges[0]]), _drawn(line[edges[1]])) if edges else None
+    drawing.curve(axis, line["layer"], _drawn(line[value]), theory, OF_NUMBERS[theory], band=band, **style)
 
 
 def helix_fits(tables: Tables, subject: str) -> Figure:
@@ -70,7 +75,7 @@ def _by_layer(table: pl.DataFrame, found: pl.DataFrame, value: str, title: str, 
         column[-1].set_xlabel("layer")
     layers = sorted({*table["layer"]}) or [0]
     axes[0, 0].set_xticks(layers[:: -(-len(layers) // 12)])
-    axes[0, 0].set_ylim(LOWEST - 0.05, 1.1)
+    axes[0, 0].set_ylim(LOWEST - 0.05, HIGHEST + 0.05)
     for axis, label in zip(axes[:, 0], SITES.values(), strict=True):
         axis.set_ylabel(label)
     drawing.legend(figure, 5)
@@ -87,10 +92,10 @@ def theories(tables: Tables, subject: str) -> Figure:
             part = table.filter(operator=operator, what=measure).drop_nulls("value")
             for theory, colour in OF_NEURONS.items():
                 line = part.filter(theory=theory).sort("parameters")
-                band = (line["ci_low"].clip(LOWEST), line["ci_high"].clip(LOWEST))
-                drawing.curve(axis, line["parameters"], line["value"].clip(LOWEST), theory, colour, band=band)
+                band = _drawn(line["ci_low"]), _drawn(line["ci_high"])
+                drawing.curve(axis, line["parameters"], _drawn(line["value"]), theory, colour, band=band)
                 chance = line.drop_nulls("relabelled")
-                drawing.curve(axis, chance["parameters"], chance["relabelled"].clip(LOWEST), "", colour, linestyle=":", marker="_")
+                drawing.curve(axis, chance["parameters"], _drawn(chance["relabelled"]), "", colour, linestyle=":", marker="_")
             for value in part.filter(theory="mean")["value"]:
                 axis.axhline(value, color=GUIDE, linewidth=0.8, linestyle="--", label="means alone")
             axis.axhline(0, color=GUIDE, linewidth=0.4)
@@ -101,7 +106,7 @@ def theories(tables: Tables, subject: str) -> Figure:
     axes[0, 0].set_xscale("log", base=2)
     axes[0, 0].set_xticks(budgets, budgets)
     axes[0, 0].minorticks_off()
-    axes[0, 0].set_ylim(LOWEST - 0.05, 1.1)
+    axes[0, 0].set_ylim(LOWEST - 0.05, HIGHEST + 0.05)
     for axis, label in zip(axes[:, 0], MEASURES.values(), strict=True):
         axis.set_ylabel(label)
     drawing.legend(figure)

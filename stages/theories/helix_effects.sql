@@ -8,7 +8,7 @@
 -- layer             SMALLINT  decoder layer that the replaced stream enters, from 0
 -- position          VARCHAR   role of the token: op1, op2, or last for the answer
 -- theory            VARCHAR   as in helix_interventions, without clean
--- restored          DOUBLE    (answer's logit - that under another) / (clean - that under another), means over prompts: 1 is all, 0 nothing; null where another number does not lower the answer's logit
+-- restored          DOUBLE    (answer's logit - that under another) / (clean - that under another), means over prompts: 1 is all, 0 nothing; null where another number does not surely lower the answer's logit (an interval of lost that holds 0)
 -- ci_low            DOUBLE    lower end of its bootstrap interval, over prompts
 -- ci_high           DOUBLE    upper end
 -- lost              DOUBLE    by how many logits the stream of another number lowers the answer's
@@ -28,18 +28,20 @@ with
         where another.theory = 'another' and clean.theory = 'clean' and patched.theory <> 'clean'
     ),
     measured as (
-        select operator, layer, position, theory, avg(whole) as lost, if(lost > 0, avg(gained) / lost, null) as restored,
+        select operator, layer, position, theory, avg(gained) / nullif(avg(whole), 0) as restored, avg(whole) as lost,
             avg(correct) as accuracy, count(*) as prompts, list(gained order by pair) as gained, list(whole order by pair) as whole
         from beside group by operator, layer, position, theory
     ),
     intervals as (
         select operator, layer, position, theory,
-            percentile_interval(list_dot_product(gained, weights) / nullif(list_dot_product(whole, weights), 0), $confidence) as edges
+            percentile_interval(list_dot_product(gained, weights) / nullif(list_dot_product(whole, weights), 0), $confidence) as edges,
+            percentile_interval(list_dot_product(whole, weights), $confidence)[1] > 0 as loses
         from measured join bootstrap('evaluation') using (operator)
-        where restored is not null
         group by operator, layer, position, theory
     )
-select $subject as subject, operator, layer, position, theory, restored, edges[1] as ci_low, edges[2] as ci_high, lost, accuracy, prompts
+select
+    $subject as subject, operator, layer, position, theory, if(loses, restored, null) as restored, if(loses, edges[1], null) as ci_low,
+    if(loses, edges[2], null) as ci_high, lost, accuracy, prompts
 from measured
 left join intervals using (operator, layer, position, theory)
 order by operator, layer, position, theory
