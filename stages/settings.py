@@ -29,6 +29,7 @@ from stages.neurons.settings import AttributionAgreement, NeuronCircuits, Neuron
 from stages.report.settings import Report
 from stages.store.settings import Dump, Figures
 from stages.subjects.settings import Finetuning, Planted, Train
+from stages.theories.settings import Helix, TheoryFits
 
 
 class Params(Section):
@@ -89,6 +90,8 @@ class Params(Section):
     overlap_figures: OverlapFigures
     spectra: Spectra
     portraits: Portraits
+    helix: Helix
+    theory_fits: TheoryFits
     figures: Figures
     report: Report
 
@@ -138,7 +141,9 @@ class Params(Section):
     def _operands_are_of_the_grid(self) -> Self:
         for name, subject in self.mediated.items():
             if (subject.largest_operand or 0) > self.cells.largest_operand:
-                raise ValueError(f"{name}.largest_operand is above cells.largest_operand, {self.cells.largest_operand}: the grid ends there")
+                raise ValueError(
+                    f"{name}.largest_operand is above cells.largest_operand, {self.cells.largest_operand}: the grid ends there"
+                )
         return self
 
     @model_validator(mode="after")

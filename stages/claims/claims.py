@@ -1,4 +1,4 @@
-"""Keeps score: every checkable statement of both studies, and what this subject's tables say of it.
+"""Keeps score: every checkable statement of both studies and of those since, and what this subject's tables say of it.
 
 Each chapter's claims.yaml has its statements, with the published value and the query that measures it. Those that take other subjects
 as well are in study_claims.
@@ -7,7 +7,7 @@ Table claims: one row per statement, and per operator where it is about each
     subject            VARCHAR  the model that was measured
     claim              VARCHAR  its short name
     operator           VARCHAR  add, subtract, multiply or divide; null for all of them
-    source             VARCHAR  study (heuristics or mediation) and place
+    source             VARCHAR  study (heuristics, mediation, trigonometry, fourier or digits: stages/claims/README.md) and place
     statement          VARCHAR  what is said, and what is measured in brackets
     published          DOUBLE   the study's value; null where it gives none
     published_subject  VARCHAR  of which model
@@ -35,7 +35,7 @@ TABLES = [
     "circuit/cut_faithfulness.parquet", "circuit/late_layers.parquet", "circuit/probes.parquet", "circuit/smallest_circuits.parquet",
     "heuristics/classified_share.parquet", "mediation/mediation_effects.parquet", "mediation/neuron_overlap.parquet",
     "mediation/relative_importance.parquet", "neurons/faithfulness.parquet", "neurons/operator_overlaps.parquet",
-    "store/architecture.parquet",
+    "store/architecture.parquet", "theories/helix_effects.parquet", "theories/helix_fits.parquet", "theories/theories.parquet",
 ]  # fmt: skip
 
 

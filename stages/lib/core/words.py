@@ -3,7 +3,9 @@
 from typing import Literal, get_args
 
 # The questions that the pipeline asks, in the order of its data: imports and data run this way, never back.
-CHAPTERS = ("corpus", "subjects", "store", "circuit", "neurons", "heuristics", "bag", "trajectory", "mediation", "claims", "report")
+CHAPTERS = (
+    "corpus", "subjects", "store", "circuit", "neurons", "heuristics", "bag", "trajectory", "mediation", "theories", "claims", "report",
+)  # fmt: skip
 
 Operator = Literal["add", "subtract", "multiply", "divide"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)

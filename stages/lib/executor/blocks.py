@@ -149,4 +149,4 @@ def _entry(one: Intervention, first: Mapping[str | None, int], length: int) -> t
 
 def _sharing(one: Intervention) -> list[tuple]:
     """Sorts interventions so that those that are patched alike in the first layers are neighbours."""
-    return [(p.layer, p.component, p.position, p.key_position or "", p.replacement, p.units or b"") for p in one.patches]
+    return [(p.layer, p.component, p.position, p.key_position or "", p.replacement, p.given or "", p.units or b"") for p in one.patches]

@@ -77,7 +77,7 @@ def _only_rounding(executor: Executor, values: Values, one: Intervention) -> boo
         wide = Checkpoint(model, agreement.with_head(model, search.find(model)))
     except ArchitectureError:
         return False
-    twin = Executor(wide, executor.means, executor.sizes.most_rows, executor.sizes.memory, executor.widths)
+    twin = Executor(wide, executor.means, executor.sizes.most_rows, executor.sizes.memory, widths=executor.widths, given=executor.given)
     if twin.restarts and not executor.restarts:
         twin.run_whole()
     if twin.restarts != executor.restarts:

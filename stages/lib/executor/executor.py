@@ -17,6 +17,7 @@ from stages.lib.executor import whole
 from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.clean import Calls, Resumed, clean_run, narrows, record_calls, restarts
 from stages.lib.executor.inside import patching
+from stages.lib.executor.given import Given
 from stages.lib.executor.interventions import Intervention, Patch
 from stages.lib.executor.measuring import Measured, measure
 from stages.lib.executor.memory import keep_freed
@@ -33,7 +34,7 @@ from stages.lib.model.spread import refuse_offloaded
 class Executor:
     """Runs interventions on one model. rows: token positions x prompts x copies in one pass; memory: bytes it may take.
 
-    means, widths: what mean ablation puts in a component's place (see values.Values).
+    means, widths: what mean ablation puts in a component's place (see values.Values); given: what tables bring along.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class Executor:
         means: Mapping[str, np.ndarray] | None,
         rows: int,
         memory: int,
+        *,
         widths: Mapping[str, int] | None = None,
+        given: Given | None = None,
     ):
         keep_freed()
         name = type(checkpoint.model).__name__
@@ -53,7 +56,7 @@ class Executor:
         self._values: Values | None = None
         self._calls: dict[tuple[int, int], Calls] = {}
         self.checkpoint, self.means, self.sizes = checkpoint, means, PassSizes(checkpoint, rows, memory)
-        self.widths = widths
+        self.widths, self.given = widths, given
         tokens = (np.arange(8).reshape(2, 4) + 1) % checkpoint.architecture.vocabulary
         self.restarts = restarts(checkpoint, tokens)
         if not self.restarts:
@@ -102,7 +105,7 @@ class Executor:
 
     def fresh(self, pairs: PromptPairs) -> Values:
         """Both clean runs of these pairs, which are not kept."""
-        return Values(self.checkpoint, pairs, self.means, self.restarts, self.widths)
+        return Values(self.checkpoint, pairs, self.means, self.restarts, widths=self.widths, given=self.given)
 
     @torch.no_grad()
     def logits(self, values: Values, one: Intervention) -> torch.Tensor:

@@ -20,8 +20,9 @@ from stages.lib.core.words import OPERATORS
 from stages.lib.model.architecture import Architecture
 
 COMPONENTS = ("none", "mlp", "head", "neuron", "coordinate", "residual", "edge")
-REPLACEMENTS = ("zero", "mean", "counterfactual")
-REPLACEABLE = {"edge": ("zero",), "coordinate": ("zero", "counterfactual")}  # of the others, by all three
+REPLACEMENTS = ("zero", "mean", "counterfactual", "given")
+REPLACEABLE = {"edge": ("zero",), "coordinate": ("zero", "counterfactual"), "head": REPLACEMENTS[:3]}  # of the others, by all
+OPTIONAL = {"pair": pl.Int32, "given": pl.String}  # columns that a table may have besides
 SPLITS = ("discovery", "evaluation")
 EARLIER = "earlier"  # every position in front of an edge's query
 ALL = "all"  # every position of the prompt
@@ -34,7 +35,8 @@ class InterventionError(ValueError):
 
 @dataclass(frozen=True)
 class Patch:
-    """One replaced value. units: heads, neurons or coordinates as int32 bytes (hashable, small), None for all of them."""
+    """One replaced value. units: heads, neurons or coordinates as int32 bytes (hashable, small), None for all of them; given: the name of
+    what is put in, of a replacement that the table brings along (see given.py)."""
 
     component: str
     layer: int
@@ -42,6 +44,7 @@ class Patch:
     position: str
     key_position: str | None
     replacement: str
+    given: str | None = None
 
     def chosen(self) -> np.ndarray | None:
         return None if self.units is None else np.frombuffer(self.units, np.int32)
@@ -64,7 +67,8 @@ class Intervention:
 def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) -> list[Intervention]:
     """The interventions of a table, in order of their number. Raises InterventionError on the first row that cannot be run.
 
-    A column `pair` is optional: a number there says that the row is meant for this pair alone.
+    A column `pair` is optional: a number there says that the row is meant for this pair alone; so is `given`, the name of what a row
+    whose replacement is `given` puts in.
     """
     collecting = gc.isenabled()
     gc.disable()  # a million small objects, none of them garbage, would be looked through again and again
@@ -80,14 +84,14 @@ def _read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str])
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise InterventionError(f"a table of interventions needs the columns {', '.join(missing)}")
-    pair_of = pl.col("pair") if "pair" in table.columns else pl.lit(None, pl.Int32).alias("pair")
+    more = [pl.col(name) if name in table.columns else pl.lit(None, kind).alias(name) for name, kind in OPTIONAL.items()]
     units = Units(table["units"])
     doubtful = units.doubtful(table["component"], architecture)
     found: dict[int, Intervention] = {}
     patches: dict[int, list[Patch]] = {}
     seen: set[tuple] = set()  # what rows of large tables have in common is checked once
-    rows = table.select(*(name for name in columns if name != "units"), pair_of).iter_rows()
-    for place, (number, operator, split, component, layer, position, key_position, replacement, pair) in enumerate(rows):
+    rows = table.select(*(name for name in columns if name != "units"), *more).iter_rows()
+    for place, (number, operator, split, component, layer, position, key_position, replacement, pair, given) in enumerate(rows):
         if number not in found:
             _among(number, "operator", operator, [None, *OPERATORS])
             _among(number, "split", split, [None, *SPLITS])
@@ -96,8 +100,8 @@ def _read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str])
         if (one.operator, one.split, one.pair) != (operator, split, pair):
             raise InterventionError(f"intervention {number}: its rows name different prompts")
         if component != "none":
-            patch = Patch(component, layer, units.packed(place), position, key_position, replacement)
-            kind = component, layer, patch.units is None, position, key_position, replacement
+            patch = Patch(component, layer, units.packed(place), position, key_position, replacement, given)
+            kind = component, layer, patch.units is None, position, key_position, replacement, given
             if kind not in seen or doubtful[place]:
                 _check(number, patch, architecture, roles)
                 seen.add(kind)
@@ -178,6 +182,8 @@ def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequenc
     else:
         _among(number, "key position", patch.key_position, [None])
     _among(number, "replacement", patch.replacement, REPLACEABLE.get(patch.component, REPLACEMENTS))
+    if (patch.replacement == "given") != (patch.given is not None) or (patch.given is not None and patch.position == ALL):
+        raise InterventionError(f"intervention {number}: what is given needs a name in the column given, and one position")
     units = patch.chosen()
     counts = _counts(architecture)
     if units is None:

@@ -2,9 +2,9 @@
 
 `python -m stages.lib.executor.runs CHAPTER/EXPERIMENT SUBJECT [CHAPTER/PAIRS]`, below data/<subject>/, reads
 <chapter>/<experiment>_interventions.parquet, a table of pairs (by default circuit/pairs.parquet) and, for mean ablation, store/means.h5,
-and writes <chapter>/runs/<experiment>.parquet: every stage <experiment>_runs is this file, and an experiment of your own needs
-no Python. An intervention at a token's place has no rows for pairs without that token. Workers share what is to be done
-(stages/lib/units/work.py); stopped half-way, it goes on behind what is finished.
+for values that the table brings along <chapter>/<experiment>_given.h5, and writes <chapter>/runs/<experiment>.parquet: every stage
+<experiment>_runs is this file, and an experiment of your own needs no Python. An intervention at a token's place has no rows for pairs
+without that token. Workers share what is to be done (stages/lib/units/work.py); stopped half-way, it goes on behind what is finished.
 
 Table runs: what a subject says under interventions, one row per intervention and pair of prompts
     subject                     VARCHAR  the model
@@ -37,6 +37,7 @@ from stages.lib.digest import digest
 from stages.lib.executor import canary, interventions, pairs
 from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.executor import Executor
+from stages.lib.executor.given import Given
 from stages.lib.executor.measuring import Measured
 from stages.lib.model import checkpoint
 from stages.lib.settings import Runs
@@ -72,8 +73,12 @@ class RunsWork:
         table, prompts = map(read_table, inputs)
         self.means = self.subject.path("store/means.h5") if "mean" in table["replacement"] else None
         inputs += [self.means] if self.means else []
+        self.given = Given.of(table, inputs[0])
+        inputs += [self.given.path] if self.given else []
         outline = checkpoint.outline(self.subject.settings)
         wanted = interventions.read(table, outline.architecture, pairs.roles(prompts))
+        if self.given:
+            self.given.check(wanted, outline.architecture)
         self.sizes = PassSizes(outline, settings.rows, settings.memory)
         self.blocks = self.sizes.plan(prompts, wanted, settings.runs_per_part)
         self.bundles = bundled(self.blocks, settings.runs_per_part)
@@ -98,7 +103,7 @@ class RunsWork:
         self.parts.admit(checkpoint.canary(loaded))
         means = {kind: pooled(layered.read_array(self.means, kind)) for kind in KINDS} if self.means else None
         widths = slots.widths(layered.read_attributes(self.means)) if self.means else None
-        executor = Executor(loaded, means, self.sizes.most_rows, self.sizes.memory, widths)
+        executor = Executor(loaded, means, self.sizes.most_rows, self.sizes.memory, widths=widths, given=self.given)
         canary.check(executor, self.blocks)
         return executor
 

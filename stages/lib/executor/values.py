@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 
 from stages.lib.core.slots import slots
 from stages.lib.executor.clean import Clean, clean_run
+from stages.lib.executor.given import Given
 from stages.lib.executor.interventions import ALL, EARLIER, InterventionError, Patch
 from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.rank_one import Moved
@@ -34,7 +35,8 @@ class Values:
 
     means: neurons (layers, positions, neurons), heads (layers, positions, heads, head width), residual (layers, positions,
     width); needed only where a patch asks for a mean. widths: tokens of the longest operands, where positions of means are slots
-    (core/slots.py), None where they are those of the prompts. cached: see clean_run.
+    (core/slots.py), None where they are those of the prompts. given: what tables bring along, needed only where a patch asks for it. cached: see
+    clean_run.
     """
 
     def __init__(
@@ -43,9 +45,11 @@ class Values:
         pairs: PromptPairs,
         means: Mapping[str, np.ndarray] | None,
         cached: bool = True,
+        *,
         widths: Mapping[str, int] | None = None,
+        given: Given | None = None,
     ):
-        self.checkpoint, self.pairs, self.architecture = checkpoint, pairs, checkpoint.architecture
+        self.checkpoint, self.pairs, self.architecture, self.given = checkpoint, pairs, checkpoint.architecture, given
         device, dtype = checkpoint.model.device, checkpoint.model.dtype
         self.cached, self.clean = cached, clean_run(checkpoint, pairs.tokens, cached)
         self.means = {name: torch.from_numpy(array).to(device, dtype) for name, array in (means or {}).items()}
@@ -87,6 +91,10 @@ class Values:
         if patch.replacement == "zero":
             zero = clean.new_zeros(1)
             return zero.expand(clean.shape if patch.position == ALL else (len(clean), *clean.shape[2:]))
+        if patch.replacement == "given":
+            if self.given is None:
+                raise InterventionError("nothing is given: the store of given values is missing")
+            return torch.from_numpy(self.given.values(patch, self.pairs.number)).to(clean.device, clean.dtype)
         longest = clean.shape[1] if self.slots is None else int(self.slots.max()) + 1
         if kind not in self.means or (self.means[kind].shape[1] != longest if self.slots is None else self.means[kind].shape[1] < longest):
             raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; replace by zero or counterfactual")
@@ -191,7 +199,7 @@ class Values:
     def _single(self, patches: list[tuple[int, Patch]]) -> tuple[torch.Tensor, torch.Tensor, Patch] | None:
         """Copies and units, where each copy has one unit of one and the same component replaced at one and the same position."""
         first = patches[0][1]
-        same = {(p.component, p.position, p.replacement, len(p.units or b"")) for _, p in patches}
+        same = {(p.component, p.position, p.replacement, p.given, len(p.units or b"")) for _, p in patches}
         if len(same) > 1 or first.position == ALL or len(first.units or b"") != 4 or len({c for c, _ in patches}) < len(patches):
             return None
         device = self.clean.tokens.device

@@ -1,0 +1,63 @@
+"""Values that a table of interventions brings along: what a theory says a part of the model does, to be put in its place.
+
+They lie beside the table <experiment>_interventions in <experiment>_given.h5: the array `pairs` (pairs,) of numbers of pairs, and
+by each name that the table's column `given` has an array (pairs, units), a row for each of these pairs, in their order.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stages.lib.executor.interventions import Intervention, InterventionError, Patch
+from stages.lib.model.architecture import Architecture
+from stages.lib.store import layered
+
+PAIRS = "pairs"
+
+
+class Given:
+    """The store of one table. rows: pair -> its row."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows = {pair: row for row, pair in enumerate(layered.read_array(path, PAIRS).tolist())}
+
+    @classmethod
+    def of(cls, table: pl.DataFrame, interventions: Path) -> "Given | None":
+        """The store beside a table of interventions that puts in what is given; None where it puts in nothing of that kind."""
+        if "given" not in table["replacement"]:
+            return None
+        return cls(interventions.with_name(interventions.name.replace("_interventions.parquet", "_given.h5")))
+
+    def values(self, patch: Patch, pairs: np.ndarray) -> np.ndarray:
+        """What a patch puts in for these pairs, by number: (pairs, units). Raises InterventionError on a pair without a value."""
+        if missing := [pair for pair in pairs.tolist() if pair not in self.rows]:
+            raise InterventionError(f"{self.path} gives nothing for pair {missing[0]}")
+        return layered.read_array(self.path, str(patch.given))[[self.rows[pair] for pair in pairs.tolist()]]
+
+    def check(self, interventions: Iterable[Intervention], architecture: Architecture) -> None:
+        """Raises InterventionError where an array is not as wide as what it is put in place of."""
+        for one in interventions:
+            for patch in one.patches:
+                if patch.given is not None:
+                    wide = layered.read_array(self.path, patch.given).shape[1]
+                    needed = architecture.width if patch.component == "residual" else architecture.neurons
+                    if wide != needed:
+                        raise InterventionError(
+                            f"intervention {one.number}: {patch.given!r} in {self.path} has {wide} values for each pair, not {needed}"
+                        )
+
+
+def write(path: Path, pairs: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
+    """A store of arrays (pairs, units), for the pairs of these numbers, as float32 in steps of 2^-16 of the array's largest value.
+
+    So rounding in float64, which differs from one kind of processor to another, hardly ever shows.
+    """
+    layered.write_array(path, {PAIRS: pairs.astype(np.int32), **{name: _in_steps(x) for name, x in arrays.items()}}, {})
+
+
+def _in_steps(x: np.ndarray) -> np.ndarray:
+    step = np.exp2(np.frexp(np.abs(x).max(initial=0))[1] - 16)
+    return (np.round(x / step) * step + 0.0).astype(np.float32)  # + 0.0: no negative zero

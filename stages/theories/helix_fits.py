@@ -1,0 +1,125 @@
+"""Fits numbers as helices to the residual stream, and what else they may be: a circle, a line, any few directions.
+
+Kantamneni and Tegmark 2025, Sec. 4: the stream at an operand's token is a linear map of B(a) (bases.py). Fits are made on trained cells
+and scored on held-out ones. As all numbers are seen in training, a theory could learn each by heart, as `number` does: a second fit is
+scored on numbers that it never saw. The study looks at the 100 first principal components; here it is the whole stream.
+
+Writes theories/helix_given.h5, too: what each theory says of the stream in the prompts of `pairs` for evaluation, to be put in its place.
+
+Table helix_fits: how much of the residual stream is a function of one number, by theory of that function
+    subject        VARCHAR   the model
+    operator       VARCHAR   add, subtract, multiply or divide
+    layer          SMALLINT  decoder layer that the stream enters, from 0; the number of layers: what leaves the last one
+    position       VARCHAR   role of the token: op1, op2 or last
+    quantity       VARCHAR   the number: op1, op2 or result
+    theory         VARCHAR   helix (a line and a circle of each period), circles (no line), circle (the one period that fits best), line, polynomial and pca (as many terms as the helix; pca looks at the stream itself), other_periods (as the helix, periods drawn at random, mean over draws) or number (a mean for each)
+    parameters     INTEGER   terms that are free, without the intercept: parameters per coordinate; for pca, directions
+    period         DOUBLE    of the circle that fits best; null of other theories
+    explained      DOUBLE    1 - error / variance over held-out cells, all coordinates together; where the stream does not vary there are no rows
+    explained_new  DOUBLE    the same of a fit without some numbers, over the cells of these; null of number
+    shuffled       DOUBLE    explained with the numbers shuffled before the fit, mean over shufflings; null of pca, number and other_periods
+    shuffled_most  DOUBLE    the largest of them; of other_periods, explained by the best draw
+    numbers        INTEGER   different numbers among the cells of training
+    cells          INTEGER   held-out cells
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stages.lib.core import progress
+from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
+from stages.lib.executor import given
+from stages.lib.executor.clean import clean_run
+from stages.lib.model import checkpoint
+from stages.lib.settings import Passes
+from stages.lib.subject import Subject
+from stages.theories.number_theories import SITES, Told
+from stages.theories.settings import Helix
+
+SCHEMA = {
+    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "position": pl.String, "quantity": pl.String, "theory": pl.String,
+    "parameters": pl.Int32, "period": pl.Float64, "explained": pl.Float64, "explained_new": pl.Float64, "shuffled": pl.Float64,
+    "shuffled_most": pl.Float64, "numbers": pl.Int32, "cells": pl.Int32,
+}  # fmt: skip
+POSITIONS = ("op1", "op2", "last")
+DIGITS = 6  # of shares, that do not depend on the processor
+Drawn = dict[str, np.ndarray]  # quantity -> of each prompt
+
+
+@dataclass(frozen=True, eq=False)
+class Prompts:
+    """Prompts of an operator: a sample of its cells, and behind them those whose streams are to be replaced.
+
+    tokens: (prompts, token positions); positions: of POSITIONS; numbers: quantity -> (prompts,); training: (sample,); pairs: numbers of
+    the last ones.
+    """
+
+    tokens: np.ndarray
+    positions: list[int]
+    numbers: Drawn
+    training: np.ndarray
+    pairs: np.ndarray
+
+    @classmethod
+    def of(cls, cells: pl.DataFrame, pairs: pl.DataFrame, settings: Helix) -> "Prompts":
+        """cells: the operator's, with tokens, positions and split; pairs: its pairs for evaluation."""
+        generator = np.random.default_rng(settings.helix_seed)
+        drawn = cells.sort("op1", "op2")[np.sort(generator.permutation(len(cells))[: settings.prompts])]
+        both = pl.concat([frame.select("op1", "op2", "result", "tokens") for frame in (drawn, pairs)], how="vertical_relaxed")
+        positions = [int(drawn[f"{role}_position"][0]) for role in POSITIONS]
+        numbers = {quantity: both[quantity].to_numpy().astype(np.int64) for quantity in ("op1", "op2", "result")}
+        training = (drawn["split"] == "train").to_numpy()
+        return cls(np.array(both["tokens"].to_list(), np.int64), positions, numbers, training, pairs["pair"].to_numpy())
+
+
+def main(name: str) -> None:
+    subject, passes, settings = Subject.named(name), load(Passes), load(Helix)
+    keys = ["operator", "op1", "op2"]
+    split = read_table("data/corpus/cells.parquet").select(*keys, "split")
+    cells = subject.table("store/prompts.parquet").filter(pl.col("answer_token").is_not_null()).join(split, on=keys)
+    pairs = subject.table("circuit/pairs.parquet").filter(split="evaluation").sort("pair")
+    loaded = checkpoint.of(subject.settings)
+    levels = len(loaded.architecture.layers) + 1
+    rows: list[tuple] = []
+    values: dict[str, np.ndarray] = {}
+    with progress.bar(total=len(subject.settings.operators) * levels, desc=f"helix {name}", unit="layer") as bar:
+        for operator in subject.settings.operators:
+            prompts = Prompts.of(cells.filter(operator=operator), pairs.filter(operator=operator), settings)
+            here = np.isin(pairs["pair"].to_numpy(), prompts.pairs)
+            for level, streams in entering(loaded, prompts, settings.levels_at_once, passes.prompts_per_pass):
+                for site in SITES:
+                    told = Told.of(streams[POSITIONS.index(site.position)], prompts.numbers[site.quantity], prompts.training, settings)
+                    if not told.varies:
+                        continue
+                    rows += [(name, operator, level, *site, *row, *told.sizes()) for row in told.rows()]
+                    if site.replaceable(level, levels - 1):
+                        for theory, fitted in told.replacements():
+                            whole = values.setdefault(f"{theory} {site.position} {level}", np.zeros((len(pairs), fitted.shape[1])))
+                            whole[here] = fitted
+                bar.update()
+    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(pl.col("explained", "explained_new", "^shuffled.*$").round(DIGITS))
+    write_table(frame, subject.path("theories/helix_fits.parquet"))
+    given.write(subject.path("theories/helix_given.h5"), pairs["pair"].to_numpy(), values)
+
+
+def entering(loaded: checkpoint.Checkpoint, prompts: Prompts, at_once: int, prompts_per_pass: int) -> Iterator[tuple[int, np.ndarray]]:
+    """What enters each layer, and what leaves the last: (positions, prompts, width) float64."""
+    levels, width = len(loaded.architecture.layers) + 1, loaded.architecture.width
+    for start in range(0, levels, at_once):
+        group = range(start, min(start + at_once, levels))
+        streams = np.empty((len(group), len(POSITIONS), len(prompts.tokens), width))
+        for first in range(0, len(prompts.tokens), prompts_per_pass):
+            part = slice(first, first + prompts_per_pass)
+            run = clean_run(loaded, prompts.tokens[part], cached=False)
+            for place, level in enumerate(group):
+                streams[place, :, part] = run.streams[level][:, prompts.positions].transpose(0, 1).double().cpu().numpy()
+        yield from zip(group, streams, strict=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,30 @@
+"""Settings of the chapter theories, stages/theories/params.yaml: types and allowed values."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from stages.lib.core.settings import Count, Few, Percent, Section, Seed
+
+Period = Annotated[float, Field(ge=2, le=10_000)]
+
+
+class Helix(Section):
+    periods: Annotated[list[Period], Field(min_length=1, max_length=20)]
+    prompts: Annotated[int, Field(ge=100, le=10**9)]
+    new_numbers_percent: Percent
+    shuffles: Annotated[int, Field(ge=1, le=1000)]
+    longest_period: Period
+    levels_at_once: Count
+    helix_seed: Seed
+
+
+class TheoryFits(Section):
+    budgets: Annotated[list[Few], Field(min_length=1)]
+    train_cells: Annotated[int, Field(ge=20, le=10**7)]
+    held_out_cells: Annotated[int, Field(ge=20, le=10**7)]
+    waves: Few
+    neurons_at_once: Few
+    fit_replicates: Annotated[int, Field(ge=10, le=100_000)]
+    fit_confidence: Annotated[float, Field(gt=0, lt=1)]
+    fit_seed: Seed
