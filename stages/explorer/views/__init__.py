@@ -1,0 +1,28 @@
+"""The views, by the first part of their address. A view has fields, which may depend on what is asked, and content."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stages.explorer.parts import Field, Part
+from stages.explorer.question import Question
+from stages.explorer.views import neuron, prompt
+
+Explorer = Any  # app.Explorer, which imports this
+
+
+@dataclass(frozen=True)
+class View:
+    path: str
+    title: str
+    fields: Callable[[Explorer, Question], list[Field]]
+    content: Callable[[Explorer, Question], Part]
+
+
+VIEWS = {
+    view.path: view
+    for view in (
+        View("prompt", "A prompt", prompt.fields, prompt.content),
+        View("neuron", "A neuron", neuron.fields, neuron.content),
+    )
+}
