@@ -5,12 +5,13 @@ elsewhere.
 """
 
 import base64
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import dash
 import flask
-from dash import ALL, Input, Output, State, dcc, html, no_update
+from dash import ALL, MATCH, Input, Output, State, dcc, html, no_update
 
 from stages.explorer import parts
 from stages.explorer.models import Models
@@ -65,6 +66,9 @@ def made(project: Project) -> dash.Dash:
         Output("tick", "disabled"), Input("url", "pathname"), Input("url", "search"), Input("tick", "n_intervals"),
         State({"field": ALL}, "value"), State({"field": ALL}, "id"), State("shown", "data"),
     )(show)  # fmt: skip
+    app.callback(Output({"part": "later", "name": MATCH}, "children"), Input({"part": "asked", "name": MATCH}, "data"))(
+        lambda asked: tried(VIEWS[asked["view"]].later[asked["name"]], explorer, Question.of(asked["question"]))
+    )
     app.clientside_callback(
         dash.ClientsideFunction("explorer", "address"), Output("url", "search"), Input({"field": ALL}, "value"),
         State({"field": ALL}, "id"), State("url", "search"), prevent_initial_call=True,
@@ -88,13 +92,15 @@ def answered(explorer: Explorer, view: View, question: Question) -> tuple[list[F
             fields = []
         return fields, lambda text=str(error): parts.alert(text)
 
-    def content() -> Part:
-        try:
-            return view.content(explorer, question.but(**{one.name: text_of(one.value) for one in fields}))
-        except ExplorerError as error:
-            return parts.alert(str(error))
+    return fields, lambda: tried(view.content, explorer, question.but(**{one.name: text_of(one.value) for one in fields}))
 
-    return fields, content
+
+def tried(make: Callable[[Explorer, Question], Part], explorer: Explorer, question: Question) -> Part:
+    """Part of a page, or a sentence that says why there is none."""
+    try:
+        return make(explorer, question)
+    except ExplorerError as error:
+        return parts.alert(str(error))
 
 
 def _layout() -> Part:
@@ -109,10 +115,10 @@ def _layout() -> Part:
 def _navigation(view: View, explorer: Explorer, question: Question) -> list[Part]:
     """Links to the views, which keep what they have in common with this one."""
     common = {name: question[name] for name in ("subject", "operator", "layer", "neuron", "prompt") if name in question}
-    places = {other: f"/{other.path}{Question(common).search()}" for other in VIEWS.values()}
+    places = {other.path: f"/{other.path}{Question(common).search()}" for other in VIEWS.values()}
     links = [
-        html.A(other.title, href=href, **{"aria-current": "page"}) if other is view else dcc.Link(other.title, href=href)
-        for other, href in places.items()
+        html.A(VIEWS[path].title, href=href, **{"aria-current": "page"}) if path == view.path else dcc.Link(VIEWS[path].title, href=href)
+        for path, href in places.items()
     ]
     return [html.Strong("bag explore"), html.Nav(links, **{"aria-label": "views"})]
 

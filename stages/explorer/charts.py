@@ -1,104 +1,129 @@
-"""Figures for the page. The one importer of plotly. Colours of text are the page's, light or dark (assets/explorer.css)."""
+"""Figures, as plotly.js reads them. Plain dicts: plotly's own classes would spend more time on checking one than all else takes.
 
+Colours of text are the page's, light or dark (assets/explorer.css).
+"""
+
+import base64
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import polars as pl
-from plotly.subplots import make_subplots
 
-BLUE, VERMILION, GREY = "#0072b2", "#d55e00", "#888888"  # as in stages/lib/drawing, which loads matplotlib
+Figure = dict[str, Any]  # data: traces, layout
+BLUE, VERMILION, GREY = "#0072b2", "#d55e00", "#888888"  # as in stages/lib/drawing, which would load matplotlib
 QUIET = "rgba(128,128,128,0.25)"  # lines of the grid
-NONE = "rgba(128,128,128,0.35)"  # places of a map that are no cell
-MODEBAR = {"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": BLUE}
-Figure = go.Figure
+NO_CELL = "rgba(128,128,128,0.35)"
+CLEAR = "rgba(0,0,0,0)"
+COLOURED = 0.995  # share of cells whose value the colours tell apart; the few beyond it have the last colour
+DIVERGING = [  # ColorBrewer's RdBu, as in the pipeline's own figures
+    "#053061", "#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582", "#d6604d", "#b2182b", "#67001f",
+]  # fmt: skip
+KINDS = {"float32": "f4", "float64": "f8", "uint8": "u1", "int16": "i2", "int32": "i4"}  # numpy's names of numbers: plotly.js's
 
 
-def plain(height: int = 320, **more) -> go.Layout:
-    """What all figures have in common."""
+def packed(values: np.ndarray) -> dict[str, str]:
+    """Numbers as plotly.js takes them fastest: their bytes, whole numbers in as few as they need."""
+    values = values.astype(np.float32 if values.dtype.itemsize < 4 else values.dtype) if values.dtype.kind == "f" else values
+    if values.dtype.kind in "iub":
+        values = values.astype(np.int16 if np.abs(values).max(initial=0) < 1 << 15 else np.int32)
+    shape = {"shape": ", ".join(map(str, values.shape))} if values.ndim > 1 else {}
+    return {"dtype": KINDS[values.dtype.name], "bdata": base64.b64encode(np.ascontiguousarray(values)).decode(), **shape}
+
+
+def plain(traces: list[dict], height: int, x: dict | None = None, y: dict | None = None, **more: Any) -> Figure:
+    """What all figures have in common. height: pixels; x, y: of the axes."""
     axis = {"gridcolor": QUIET, "zerolinecolor": QUIET, "automargin": True}
-    common = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "modebar": MODEBAR, "margin": {"l": 50, "r": 10, "t": 30, "b": 40}}
-    return go.Layout(height=height, font={"size": 12}, xaxis=axis, yaxis=axis, **(common | more))
+    layout = {
+        "height": height, "font": {"size": 12}, "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "showlegend": False,
+        "margin": {"l": 50, "r": 10, "t": 28, "b": 40}, "modebar": {"bgcolor": CLEAR, "color": GREY, "activecolor": BLUE},
+        "xaxis": axis | (x or {}), "yaxis": axis | (y or {}),
+    }  # fmt: skip
+    return {"data": traces, "layout": layout | more}
 
 
-def heat(values: np.ndarray, facts: np.ndarray, hover: str, *, corner: tuple[int, int] = (0, 0), title: str = "", size: int = 560,
-         limit: float | None = None) -> go.Figure:  # fmt: skip
+def titled(text: str) -> dict[str, Any]:
+    """What an axis is called."""
+    return {"title": {"text": text}}
+
+
+def heat(values: np.ndarray, facts: np.ndarray | None, hover: str, *, corner: tuple[int, int] = (0, 0), size: int = 560,
+         limit: float | None = None) -> Figure:  # fmt: skip
     """A map over op1 (down) and op2 (across), blue below zero and red above; NaN where there is nothing.
 
     facts: of each cell a number, or numbers (op1, op2, …), for `hover`, as %{customdata}; corner: op1 and op2 of the first cell; limit:
-    where colours end, by default at what 99.5 % of cells stay below.
+    where colours end, by default at what COLOURED cells stay below.
     """
     known = np.abs(values[np.isfinite(values)])
-    end = limit or float(np.quantile(known, 0.995) if known.size else 1) or float(known.max(initial=0)) or 1.0
-    trace = go.Heatmap(
-        z=values.astype(np.float32), customdata=facts, x0=corner[1], dx=1, y0=corner[0], dy=1, zmin=-end, zmax=end, colorscale="RdBu",
-        reversescale=True, hovertemplate=hover + "<extra></extra>", hoverongaps=False, colorbar={"thickness": 12, "outlinewidth": 0},
-    )  # fmt: skip
-    figure = go.Figure(trace, plain(size, title={"text": title, "font": {"size": 13}}, plot_bgcolor=NONE, width=size + 60))
-    figure.update_xaxes(title="op2", showgrid=False, zeroline=False, constrain="domain")
-    figure.update_yaxes(title="op1", showgrid=False, zeroline=False, autorange="reversed", scaleanchor="x", constrain="domain")
-    return figure
+    end = limit or float(np.quantile(known, COLOURED) if known.size else 0) or float(known.max(initial=0)) or 1.0
+    trace = {
+        "type": "heatmap", "z": packed(values), "x0": corner[1], "dx": 1, "y0": corner[0], "dy": 1, "zmin": -end, "zmax": end,
+        "colorscale": [[place / 10, colour] for place, colour in enumerate(DIVERGING)], "hovertemplate": hover + "<extra></extra>", "hoverongaps": False,
+        "colorbar": {"thickness": 12, "outlinewidth": 0},
+    }  # fmt: skip
+    if facts is not None:
+        trace["customdata"] = packed(facts)
+    rows, columns = values.shape
+    frame = {"showgrid": False, "zeroline": False, "constrain": "domain"}
+    x = frame | titled("op2") | {"range": [corner[1] - 0.5, corner[1] + columns - 0.5]}
+    y = frame | titled("op1") | {"range": [corner[0] + rows - 0.5, corner[0] - 0.5], "scaleanchor": "x"}
+    return plain([trace], size, x, y, plot_bgcolor=NO_CELL, width=size + 60)
 
 
-def outline(figure: go.Figure, holds: np.ndarray, name: str) -> go.Figure:
+def outline(drawn: Figure, holds: np.ndarray) -> None:
     """Draws the outline of some cells, bool (op1, op2), over a map."""
-    width = 1.2 if holds.mean() > 0.02 or holds.sum() < 4 else 1
-    line = {"color": "#000000", "width": width}
-    contours = {"start": 0.5, "end": 0.5, "size": 1, "coloring": "lines"}
-    padded = np.pad(holds.astype(np.uint8), 1)  # so that it closes at the edges
-    figure.add_trace(
-        go.Contour(z=padded, x0=-1, dx=1, y0=-1, dy=1, contours=contours, line=line, colorscale=[[0, "#000"], [1, "#000"]], showscale=False,
-                   hoverinfo="skip", name=name)
-    )  # fmt: skip
-    figure.update_xaxes(range=[-0.5, holds.shape[1] - 0.5])
-    figure.update_yaxes(range=[holds.shape[0] - 0.5, -0.5], autorange=False)
-    return figure
+    padded = np.pad(holds.astype(np.float32), 1)  # so that it closes at the edges
+    drawn["data"].append({
+        "type": "contour", "z": packed(padded), "x0": -1, "dx": 1, "y0": -1, "dy": 1, "showscale": False, "hoverinfo": "skip",
+        "contours": {"start": 0.5, "end": 0.5, "size": 1, "coloring": "lines"}, "line": {"width": 1.2},
+        "colorscale": [[0, "#000"], [1, "#000"]],
+    })  # fmt: skip
 
 
-def steps(names: Sequence[str], values: Sequence[float], total: str, label: str) -> go.Figure:
+def marked(drawn: Figure, op1: int, op2: int) -> None:
+    """Puts a square around one cell of a map."""
+    marker = {"symbol": "square-open", "size": 24, "color": "#000", "line": {"width": 2}}
+    drawn["data"].append({"type": "scatter", "x": [op2], "y": [op1], "mode": "markers", "hoverinfo": "skip", "marker": marker})
+
+
+def steps(names: Sequence[str], values: Sequence[float], total: str, label: str) -> Figure:
     """A stacked bar, unrolled: each part starts where the one above it ends, and the last line is what they add up to."""
-    measure = ["relative"] * len(names) + ["total"]
-    parts = go.Waterfall(
-        orientation="h", y=[*names, total], x=[*values, 0], measure=measure, connector={"line": {"color": GREY, "width": 1}},
-        increasing={"marker": {"color": BLUE}}, decreasing={"marker": {"color": VERMILION}}, totals={"marker": {"color": GREY}},
-        text=[f"{value:+.2f}" for value in [*values, sum(values)]], textposition="outside", cliponaxis=False,
-        hovertemplate="%{y}: %{delta:+.3f}<extra></extra>",
-    )  # fmt: skip
-    figure = go.Figure(parts, plain(70 + 24 * (len(names) + 1)))
-    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    figure.update_xaxes(title=label)
-    return figure
+    trace = {
+        "type": "waterfall", "orientation": "h", "y": [*names, total], "x": [*values, 0],
+        "measure": [*(["relative"] * len(names)), "total"], "connector": {"line": {"color": GREY, "width": 1}},
+        "increasing": {"marker": {"color": BLUE}}, "decreasing": {"marker": {"color": VERMILION}}, "totals": {"marker": {"color": GREY}},
+        "text": [f"{value:+.2f}" for value in [*values, sum(values)]], "textposition": "outside", "cliponaxis": False,
+        "hovertemplate": "%{y}: %{delta:+.3f}<extra></extra>",
+    }  # fmt: skip
+    y = {"autorange": "reversed", "showgrid": False, "type": "category"}
+    return plain([trace], 70 + 24 * (len(names) + 1), titled(label), y)
 
 
-def line(x: Sequence[float], y: Sequence[float], across: str, up: str, height: int = 240) -> go.Figure:
+def line(x: np.ndarray, y: np.ndarray, across: str, up: str) -> Figure:
     """One line over whole numbers."""
-    figure = go.Figure(go.Scattergl(x=x, y=y, mode="lines", line={"color": BLUE, "width": 1.2}), plain(height))
-    figure.update_xaxes(title=across)
-    figure.update_yaxes(title=up)
-    return figure
+    return plain([_line(x, y)], 240, titled(across), titled(up))
 
 
-def panels(lines: dict[str, tuple[np.ndarray, np.ndarray]], up: str) -> go.Figure:
+def panels(lines: dict[str, tuple[np.ndarray, np.ndarray]], up: str) -> Figure:
     """A line in each panel, on one scale, by what it runs along."""
-    figure = make_subplots(rows=1, cols=len(lines), shared_yaxes=True, horizontal_spacing=0.02)
-    for place, (across, (x, y)) in enumerate(lines.items(), start=1):
-        figure.add_trace(go.Scatter(x=x, y=y, mode="lines", line={"color": BLUE, "width": 1.2}, showlegend=False), row=1, col=place)
-        figure.update_xaxes(title=across, row=1, col=place)
-    figure.update_layout(plain(230))
-    figure.update_xaxes(gridcolor=QUIET, zerolinecolor=QUIET)
-    figure.update_yaxes(gridcolor=QUIET, zerolinecolor=QUIET)
-    figure.update_yaxes(title=up, row=1, col=1)
-    return figure
+    traces, axes, width = [], {}, 1 / len(lines)
+    for place, (across, (x, y)) in enumerate(lines.items()):
+        number = str(place + 1) if place else ""
+        traces.append(_line(x, y) | {"xaxis": f"x{number}"})
+        axes[f"xaxis{number}"] = titled(across) | {"domain": [place * width, (place + 0.93) * width], "gridcolor": QUIET, "anchor": "y"}
+    return plain(traces, 230, None, titled(up), **axes)
 
 
-def bars(table: pl.DataFrame, name: str, groups: dict[str, str], label: str) -> go.Figure:
+def _line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    return {"type": "scatter", "x": packed(x), "y": packed(y), "mode": "lines", "line": {"color": BLUE, "width": 1.2}}
+
+
+def bars(table: pl.DataFrame, name: str, groups: dict[str, str], label: str) -> Figure:
     """Bars beside each other; groups: column -> what it is called."""
-    colours = (BLUE, VERMILION)
     traces = [
-        go.Bar(y=table[name], x=table[column], name=called, orientation="h", marker={"color": colour})
-        for (column, called), colour in zip(groups.items(), colours, strict=False)
+        {"type": "bar", "orientation": "h", "y": table[name].to_list(), "x": table[column].to_list(), "name": called, "marker": {"color": colour}}
+        for (column, called), colour in zip(groups.items(), (BLUE, VERMILION), strict=False)
     ]
-    figure = go.Figure(traces, plain(90 + 26 * table.height, barmode="group", legend={"orientation": "h", "y": 1.08}))
-    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    figure.update_xaxes(title=label)
-    return figure
+    y = {"autorange": "reversed", "showgrid": False, "type": "category"}
+    legend = {"orientation": "h", "y": 1.0, "yanchor": "bottom"}
+    return plain(traces, 90 + 26 * table.height, titled(label), y, barmode="group", showlegend=True, legend=legend)

@@ -11,6 +11,7 @@ import polars as pl
 from dash import dcc, html
 
 from stages.explorer.charts import Figure
+from stages.explorer.question import Question
 
 Part = Any  # a component of Dash, or text
 Link = Callable[[dict[str, Any]], str | None]  # of a row: where a cell leads
@@ -99,8 +100,9 @@ def table(frame: pl.DataFrame, caption: str, links: Mapping[str, Link] | None = 
 
     rows = [html.Tr([cell(row, name, of) for name, of in zip(frame.columns, numeric, strict=True)]) for row in some.iter_rows(named=True)]
     more = f" The first {most:,} of {frame.height:,} rows." if frame.height > most else ""
-    inside = html.Table([html.Caption(caption + more), html.Thead(head), html.Tbody(rows)])
-    return html.Div(inside, className="scroll", tabIndex=0, role="region", **{"aria-label": caption})
+    inside = html.Table([html.Thead(head), html.Tbody(rows)], **{"aria-label": caption})
+    region = html.Div(inside, className="scroll", tabIndex=0, role="region", **{"aria-label": caption})
+    return html.Div([html.P(caption + more, className="caption"), region])
 
 
 def filled(query: str, parameters: Mapping[str, Any]) -> str:
@@ -117,8 +119,14 @@ def sql(query: str, parameters: Mapping[str, Any] | None = None) -> Part:
     """A view's query: shown, copied with one click, or taken along to be changed."""
     text = filled(query, parameters or {})
     copy = dcc.Clipboard(content=text, title="copy the SQL", className="copy")
-    edit = dcc.Link("edit and run", href=f"/find{_question(sql=text)}")
+    edit = dcc.Link("edit and run", href="/find" + Question({"sql": text}).search())
     return html.Details([html.Summary("SQL"), html.Div([copy, edit], className="tools"), html.Pre(html.Code(text))], className="sql")
+
+
+def later(view: str, name: str, question: Question) -> Part:
+    """A place that is filled once the page shows what stands around it (see View.later)."""
+    asked = {"view": view, "name": name, "question": question.search()}
+    return html.Div([dcc.Store(id={"part": "asked", "name": name}, data=asked), html.Div(id={"part": "later", "name": name})])
 
 
 def figure(name: str, drawn: Figure, caption: str, query: Part, below: Part = None) -> Part:
@@ -130,7 +138,3 @@ def figure(name: str, drawn: Figure, caption: str, query: Part, below: Part = No
     return html.Figure([picture, html.Figcaption(caption), html.Div([*buttons, query], className="tools"), below], id=f"figure-{name}")
 
 
-def _question(**fields: object) -> str:
-    from stages.explorer.question import Question
-
-    return Question(fields).search()

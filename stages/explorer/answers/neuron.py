@@ -13,9 +13,17 @@ MAP = f"""
     where {KEYS}
     order by op1, op2
 """
+VOTED = f"""
+    select op1, op2, result, activation * logit as voted
+    from activations join value_logits using (subject, layer, neuron)
+    where {KEYS}
+        and number = result
+    order by op1, op2
+"""
 MATCHES = f"""
-    select heuristic, side, score, share as chance, corrected, null_corrected, p_value, q_value, place as label
-    from matches left join labels using (subject, operator, layer, neuron, heuristic, side)
+    with named as (select heuristic, side, place as label from labels where {KEYS})
+    select heuristic, side, score, share as chance, corrected, null_corrected, p_value, q_value, label
+    from matches left join named using (heuristic, side)
     where {KEYS}
     order by corrected desc, heuristic, side
 """
@@ -85,6 +93,12 @@ def members(project: Project, operator: str, heuristic: str, shape: tuple[int, i
     inside = (op1 < shape[0]) & (op2 < shape[1])
     holds[op1[inside], op2[inside]] = True
     return holds
+
+
+def voted(project: Project, keys: dict, values: np.ndarray, results: np.ndarray) -> np.ndarray:
+    """What the neuron adds to each cell's answer, activation · value logit: (op1, op2), NaN where a prompt has no answer."""
+    logits = project.votes(keys["subject"]).read(keys["layer"], slice(keys["neuron"], keys["neuron"] + 1), slice(None))[0]
+    return np.where(results >= 0, values * logits[np.maximum(results, 0)], np.nan)
 
 
 def profiles(values: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:

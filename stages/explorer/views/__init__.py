@@ -1,7 +1,7 @@
 """The views, by the first part of their address. A view has fields, which may depend on what is asked, and content."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from stages.explorer.parts import Field, Part
@@ -17,12 +17,13 @@ class View:
     title: str
     fields: Callable[[Explorer, Question], list[Field]]
     content: Callable[[Explorer, Question], Part]
+    later: Mapping[str, Callable[[Explorer, Question], Part]] = field(default_factory=dict)  # what its content leaves out at first, by name
 
 
 VIEWS = {
     view.path: view
     for view in (
         View("prompt", "A prompt", prompt.fields, prompt.content),
-        View("neuron", "A neuron", neuron.fields, neuron.content),
+        View("neuron", "A neuron", neuron.fields, neuron.content, neuron.LATER),
     )
 }

@@ -3,12 +3,11 @@
 from typing import Any
 
 import numpy as np
-import polars as pl
 from dash import html
 
 from stages.explorer import charts
 from stages.explorer.answers import neuron as asked
-from stages.explorer.parts import Field, Part, alert, figure, note, section, sql, table
+from stages.explorer.parts import Field, Part, alert, figure, later, note, section, sql, table
 from stages.explorer.project import ExplorerError
 from stages.explorer.question import Question
 from stages.explorer.views.links import to_neuron
@@ -20,6 +19,11 @@ INTRO = (
     "logits say which numbers its value vector votes for when it fires."
 )
 HOVER = "op1 %{y}, op2 %{x}<br>result %{customdata}<br>activation %{z:.4g}"
+SHORT = "op1 %{y}, op2 %{x}<br>activation %{z:.4g}"
+MAPS = {  # what a map shows: why
+    "activation": "heuristics about operands are scored on it",
+    "vote for the answer": "activation · value logit of each cell's answer, on which heuristics about results are scored",
+}
 SMALL = 250  # pixels of the small maps
 
 
@@ -36,6 +40,7 @@ def fields(explorer: Any, question: Question) -> list[Field]:
         Field("operator", "Operator", operator, "choice", list(OPERATORS)),
         Field("layer", "Layer", keys["layer"], "number"),
         Field("neuron", "Neuron", keys["neuron"], "number"),
+        Field("map", "Map of", question.one_of("map", list(MAPS)), "choice", list(MAPS)),
         Field("outline", "Outline of", chosen if chosen in names else "none", "choice", ["none", *names]),
     ]
     if points := _training(project, subject):
@@ -47,19 +52,37 @@ def fields(explorer: Any, question: Question) -> list[Field]:
 
 
 def content(explorer: Any, question: Question) -> Part:
-    project = explorer.project
-    keys = {"subject": question.subject(project), "operator": question.operator()}
-    keys |= {name: question.whole(name, 0) for name in ("layer", "neuron")}
+    """The map and its heuristics; the others follow."""
+    project, keys = explorer.project, _keys(explorer, question)
     values, results = project.map(*keys.values())
     title = f"Neuron {keys['neuron']} of layer {keys['layer']}, {keys['subject']}, {keys['operator']}"
-    heuristics, matched = _heuristics(project, keys)
-    return html.Div([
-        html.H1(title), note(INTRO),
-        html.Div([_map(project, keys, values, results, question.get("outline", "none")), html.Div([heuristics])], className="side"),
-        _along(keys, values), _votes(project, keys),
-        html.Div([_effects(project, keys), _waves(project, keys), _similar(project, keys)], className="side"),
-        _elsewhere(project, keys, values), _trained(project, keys, question),
-    ])  # fmt: skip
+    drawn = _map(project, keys, values, results, question)
+    beside = html.Div([drawn, _heuristics(project, keys)], className="side")
+    return html.Div([html.H1(title), note(INTRO), beside, *(later("neuron", name, question) for name in LATER)])
+
+
+def _does(explorer: Any, question: Question) -> Part:
+    """What it votes for and does, and where along the map it fires."""
+    project, keys = explorer.project, _keys(explorer, question)
+    values, _ = project.map(*keys.values())
+    tables = [make(project, keys) for make in (_effects, _waves, _similar)]
+    return html.Div([_along(keys, values), _votes(project, keys), html.Div(tables, className="side three")])
+
+
+def _elsewhere(explorer: Any, question: Question) -> Part:
+    """Its map on other operators, and at a point of training."""
+    project, keys = explorer.project, _keys(explorer, question)
+    values, _ = project.map(*keys.values())
+    return html.Div([_operators(project, keys, values), _trained(project, keys, question)])
+
+
+LATER = {"does": _does, "elsewhere": _elsewhere}
+
+
+def _keys(explorer: Any, question: Question) -> dict[str, Any]:
+    """What a neuron is known by."""
+    keys = {"subject": question.subject(explorer.project), "operator": question.operator()}
+    return keys | {name: question.whole(name, 0) for name in ("layer", "neuron")}
 
 
 def _names(project: Any, keys: dict) -> list[str]:
@@ -75,33 +98,38 @@ def _training(project: Any, subject: str) -> list[tuple[int, str, str]]:
     return [point for point in project.training if point[2] == last]
 
 
-def _map(project: Any, keys: dict, values: np.ndarray, results: np.ndarray, outline: str) -> Part:
-    drawn = charts.heat(values, results, HOVER, size=540)
+def _map(project: Any, keys: dict, values: np.ndarray, results: np.ndarray, question: Question) -> Part:
+    what, outline = question.one_of("map", list(MAPS)), question.get("outline", "none")
+    query = asked.MAP
+    if what != "activation":
+        values, query = asked.voted(project, keys, values, results), asked.VOTED
+    drawn = charts.heat(values, results, HOVER.replace("activation", what), size=540)
     inside = ""
     if outline != "none":
         holds = asked.members(project, keys["operator"], outline, values.shape)
-        charts.outline(drawn, holds, outline)
+        charts.outline(drawn, holds)
         if holds.any() and not holds.all():
-            inside = f" Outlined: {outline}, where the mean is {values[holds].mean():.3g}, elsewhere {values[~holds].mean():.3g}."
-    top = np.unravel_index(values.argmax(), values.shape)
+            inside = f" Outlined: {outline}, where the mean is {np.nanmean(values[holds]):.3g}, elsewhere {np.nanmean(values[~holds]):.3g}."
+    top = np.unravel_index(np.nanargmax(values), values.shape)
     caption = (
-        f"Activation from {values.min():.3g} (blue is below zero) to {values.max():.3g} (red), largest at op1 {top[0]}, op2 {top[1]}."
+        f"{what.capitalize()} from {np.nanmin(values):.3g} (blue is below zero) to {np.nanmax(values):.3g} (red), largest at op1 {top[0]}, "
+        f"op2 {top[1]}; {MAPS[what]}."
         f"{inside} Drag to zoom, double-click to see all."
     )
-    return section("Its map", figure("map", drawn, caption, sql(asked.MAP, keys)))
+    return section("Its map", figure("map", drawn, caption, sql(query, keys)))
 
 
-def _heuristics(project: Any, keys: dict) -> tuple[Part, pl.DataFrame]:
+def _heuristics(project: Any, keys: dict) -> Part:
     try:
         found = asked.matches(project, keys)
     except ExplorerError as error:
-        return section("Heuristics", alert(str(error))), pl.DataFrame()
+        return section("Heuristics", alert(str(error)))
     tested = "q_value" in found.columns
     caption = "Score: share of the map's first (or last) cells that satisfy it; chance: share of all cells; corrected: 0 is chance, 1 perfect"
     caption += "; null: corrected with operands relabelled; q-value: share of false discoveries; label: its place among the neuron's labels" if tested else ""
     query = sql(asked.MATCHES if tested else asked.SCORES, keys)
     inside = [table(found.rename({"null_corrected": "null"}, strict=False), caption, most=60), query]
-    return section("Heuristics", *(inside if found.height else [note("No heuristic comes near this neuron."), query])), found
+    return section("Heuristics", *(inside if found.height else [note("No heuristic comes near this neuron."), query]))
 
 
 def _along(keys: dict, values: np.ndarray) -> Part:
@@ -120,7 +148,7 @@ def _votes(project: Any, keys: dict) -> Part:
         return section("What it votes for", alert(str(error)))
     most = logits.sort("logit", descending=True)["number"].head(8).to_list()
     caption = f"Value logit of each number of the {store.axes['number']:,}. Most for {', '.join(map(str, most))}."
-    drawn = charts.line(logits["number"].to_list(), logits["logit"].to_list(), "number", "value logit")
+    drawn = charts.line(logits["number"].to_numpy(), logits["logit"].to_numpy(), "number", "value logit")
     return section("What it votes for", figure("value-logits", drawn, caption, sql(asked.VOTES, keys)))
 
 
@@ -147,7 +175,7 @@ def _similar(project: Any, keys: dict) -> Part:
     return _facts(project, keys, "Most similar neurons", "scores", asked.SIMILAR, caption, to_neuron(keys["subject"], keys["operator"]))
 
 
-def _elsewhere(project: Any, keys: dict, values: np.ndarray) -> Part:
+def _operators(project: Any, keys: dict, values: np.ndarray) -> Part:
     """The same neuron on the other operators, on its own scale."""
     limit, inside = float(np.quantile(np.abs(values), 0.995)) or None, []
     for operator in OPERATORS:
@@ -155,11 +183,11 @@ def _elsewhere(project: Any, keys: dict, values: np.ndarray) -> Part:
             continue
         other = keys | {"operator": operator}
         try:
-            there, results = project.map(*other.values())
+            there, _ = project.map(*other.values())
         except ExplorerError as error:
             inside.append(alert(str(error)))
             continue
-        drawn = charts.heat(there, results, HOVER, size=SMALL, limit=limit)
+        drawn = charts.heat(there, None, SHORT, size=SMALL, limit=limit)
         caption = f"{operator}: {there.min():.3g} to {there.max():.3g}"
         inside.append(figure(f"map-{operator}", drawn, caption, sql(asked.MAP, other)))
     return section("On the other operators, in the same colours", html.Div(inside, className="side three"))
@@ -176,6 +204,6 @@ def _trained(project: Any, keys: dict, question: Question) -> Part:
         values, results = project.map(*other.values())
     except ExplorerError as error:
         return section("While training", alert(str(error)))
-    drawn = charts.heat(values, results, HOVER, size=380)
+    drawn = charts.heat(values, None, SHORT, size=380)
     caption = f"After {step:,} steps ({name}): {values.min():.3g} to {values.max():.3g}. The slider above goes through the training."
     return section("While training", figure("training", drawn, caption, sql(asked.MAP, other)))

@@ -83,7 +83,7 @@ def _bag(explorer: Any, of: asked.Cell, standing: pl.DataFrame | None, live: Any
     names = [f"{row['part']}" + (f" ({row['neurons']})" if row["neurons"] else "") for row in parts.iter_rows(named=True)]
     drawn = charts.steps(names, parts["voted"].to_list(), f"{of.result} against {against}", "logits for the answer against its rival")
     scale = f"The final norm multiplies each vote by {spoken.scale:.3f} here; the query leaves that out."
-    neurons = voted.head(200).select("layer", "neuron", "heuristic", "activation", "vote", "voted")
+    neurons = voted.head(40).select("layer", "neuron", "heuristic", "activation", "vote", "voted")
     left = table(answers, f"What {of.subject} says: the likeliest tokens")
     right = table(neurons, "The neurons that say most; voted = activation · vote · scale, in logits", to_neuron(of.subject, of.operator))
     again = html.P(to_silence(of.subject, question_of(of, project.symbols), voted.head(5)))
@@ -101,7 +101,7 @@ def _heuristics(of: asked.Cell, standing: pl.DataFrame, voted: pl.DataFrame | No
     said = asked.heuristics(standing, voted)
     caption = f"{said['holds'].sum()} of {said.height} heuristics hold here" + ("; voted: all late neurons of each, in logits" if voted is not None else "")
     query = sql(asked.STANDING, {"subject": of.subject, "operator": of.operator, "membership": membership})
-    return section("What every heuristic says of this prompt", table(said, caption, most=400), query)
+    return section("What every heuristic says of this prompt", table(said, caption, most=60), query)
 
 
 def _neighbours(project: Any, of: asked.Cell) -> Part:
@@ -114,8 +114,7 @@ def _neighbours(project: Any, of: asked.Cell) -> Part:
     facts[at] = around.select("result", "predicted").to_numpy()
     hover = "op1 %{y}, op2 %{x}<br>answer %{customdata[0]}<br>says %{customdata[1]}<br>probability of the answer %{z:.3f}"
     drawn = charts.heat(values, facts, hover, corner=(int(low1), int(low2)), size=420, limit=1.0)  # type: ignore[arg-type]
-    drawn.add_scatter(x=[of.op2], y=[of.op1], mode="markers", hoverinfo="skip", showlegend=False,
-                      marker={"symbol": "square-open", "size": 22, "color": "#000", "line": {"width": 2}})  # fmt: skip
+    charts.marked(drawn, of.op1, of.op2)
     wrong = around.filter(~pl.col("correct"))
     caption = (
         f"The cells around {of.op1}, {of.op2}: the answer's probability, red where {of.subject} answers right, blue (negative) where it "
