@@ -33,7 +33,11 @@ class Explorer:
 
     def __init__(self, project: Project):
         self.project, self.models = project, Models(project)
-        self.jobs: dict[str, Any] = {}  # work under way over whole grids (see answers/silence.py)
+        self.jobs: dict[Any, Any] = {}  # work under way over whole grids (see answers/silence.py)
+
+    def known(self) -> str:
+        """What has been found so far of what is worked on."""
+        return f"{self.models.names()} {[(job.cells, job.done) for job in self.jobs.values()]}"
 
     def busy(self) -> bool:
         """Whether what is shown will say more in a moment."""
@@ -52,14 +56,13 @@ def made(project: Project) -> dash.Dash:
         question = Question.of(search)
         fields, content = answered(explorer, view, question)
         filled = {one.name: text_of(one.value) for one in fields}
-        now = {"view": view.path, "fields": filled, "options": str([one.options for one in fields])}
+        now = {"view": view.path, "fields": filled, "options": str([one.options for one in fields]), "known": explorer.known()}
+        if now == before:
+            return no_update, no_update, no_update, no_update, not explorer.busy()
         on_page = {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}
-        same = before and before["view"] == view.path and before["options"] == now["options"] and on_page == filled
-        waiting = not explorer.busy()
-        if same and before and before["fields"] == filled and before.get("settled") and dash.ctx.triggered_id != "tick":
-            return no_update, no_update, no_update, no_update, waiting
-        now["settled"] = waiting
-        return no_update if same else [parts.shown(one) for one in fields], content(), now, _navigation(view, explorer, question), waiting
+        same = before and all(before[key] == now[key] for key in ("view", "options")) and on_page == filled
+        inside = content()  # this may start work, so what is busy is looked at behind it
+        return no_update if same else [parts.shown(one) for one in fields], inside, now, _navigation(view, explorer, question), not explorer.busy()
 
     app.callback(
         Output("fields", "children"), Output("content", "children"), Output("shown", "data"), Output("head", "children"),

@@ -52,6 +52,10 @@ class Models:
                 self._loading.pop(one, None)
             self._found[name] = found
 
+    def names(self) -> list[str]:
+        """Those that are loaded, or cannot be."""
+        return sorted(self._found)
+
     def loading(self) -> bool:
         """Whether a model is under way."""
         return any(thread.is_alive() for name, thread in self._loading.items() if name not in self._found)

@@ -6,7 +6,7 @@ from typing import Any
 
 from stages.explorer.parts import Field, Part
 from stages.explorer.question import Question
-from stages.explorer.views import neuron, prompt
+from stages.explorer.views import neuron, prompt, silence
 
 Explorer = Any  # app.Explorer, which imports this
 
@@ -24,6 +24,7 @@ VIEWS = {
     view.path: view
     for view in (
         View("prompt", "A prompt", prompt.fields, prompt.content),
+        View("silence", "Silence it", silence.fields, silence.content),
         View("neuron", "A neuron", neuron.fields, neuron.content, neuron.LATER),
     )
 }
