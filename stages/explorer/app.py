@@ -14,12 +14,14 @@ import flask
 from dash import ALL, MATCH, Input, Output, State, dcc, html, no_update
 
 from stages.explorer import parts
+from stages.explorer.answers import find
 from stages.explorer.models import Models
 from stages.explorer.parts import Field, Part, text_of
 from stages.explorer.pictures import saved
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
 from stages.explorer.views import VIEWS, View
+from stages.explorer.views.find import query
 
 OWN = {"localhost", "127.0.0.1", "[::1]"}
 POLICY = (
@@ -37,7 +39,7 @@ class Explorer:
 
     def known(self) -> str:
         """What has been found so far of what is worked on."""
-        return f"{self.models.names()} {[(job.cells, job.done) for job in self.jobs.values()]}"
+        return f"{self.models.names()} {[(job.share(), job.done) for job in self.jobs.values()]}"
 
     def busy(self) -> bool:
         """Whether what is shown will say more in a moment."""
@@ -62,7 +64,13 @@ def made(project: Project) -> dash.Dash:
         on_page = {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}
         same = before and all(before[key] == now[key] for key in ("view", "options")) and on_page == filled
         inside = content()  # this may start work, so what is busy is looked at behind it
-        return no_update if same else [parts.shown(one) for one in fields], inside, now, _navigation(view, explorer, question), not explorer.busy()
+        return (
+            no_update if same else [parts.shown(one) for one in fields],
+            inside,
+            now,
+            _navigation(view, explorer, question),
+            not explorer.busy(),
+        )
 
     app.callback(
         Output("fields", "children"), Output("content", "children"), Output("shown", "data"), Output("head", "children"),
@@ -81,6 +89,21 @@ def made(project: Project) -> dash.Dash:
         prevent_initial_call=True,
     )  # fmt: skip
     app.callback(Output("download", "data"), Output("said", "children"), Input("picture", "data"), prevent_initial_call=True)(_saved)
+
+    def take(_: list[int], search: str) -> tuple:
+        if not any(one["value"] for one in dash.ctx.triggered):
+            return no_update, no_update
+        kind = dash.ctx.triggered_id["take"]
+        try:
+            content = find.file(project, query(explorer, Question.of(search)), kind)
+        except ExplorerError as error:
+            return no_update, parts.alert(str(error))
+        return dcc.send_bytes(content, f"bag.{kind}"), f"Saved bag.{kind}."
+
+    app.callback(
+        Output("rows", "data"), Output("said", "children", allow_duplicate=True), Input({"take": ALL}, "n_clicks"), State("url", "search"),
+        prevent_initial_call=True,
+    )(take)  # fmt: skip
     return app
 
 
@@ -107,7 +130,13 @@ def tried(make: Callable[[Explorer, Question], Part], explorer: Explorer, questi
 
 
 def _layout() -> Part:
-    kept = [dcc.Store(id="shown"), dcc.Store(id="picture"), dcc.Download(id="download"), dcc.Interval(id="tick", interval=700, disabled=True)]
+    kept = [
+        dcc.Store(id="shown"),
+        dcc.Store(id="picture"),
+        dcc.Download(id="download"),
+        dcc.Download(id="rows"),
+        dcc.Interval(id="tick", interval=700, disabled=True),
+    ]
     return html.Div([
         dcc.Location(id="url"), *kept, html.Header(id="head"),
         html.Main([html.Div(id="fields", role="form", **{"aria-label": "what is asked"}), html.Div(id="said", role="status"),

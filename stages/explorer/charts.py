@@ -121,7 +121,14 @@ def _line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
 def bars(table: pl.DataFrame, name: str, groups: dict[str, str], label: str) -> Figure:
     """Bars beside each other; groups: column -> what it is called."""
     traces = [
-        {"type": "bar", "orientation": "h", "y": table[name].to_list(), "x": table[column].to_list(), "name": called, "marker": {"color": colour}}
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": table[name].to_list(),
+            "x": table[column].to_list(),
+            "name": called,
+            "marker": {"color": colour},
+        }
         for (column, called), colour in zip(groups.items(), (BLUE, VERMILION), strict=False)
     ]
     y = {"autorange": "reversed", "showgrid": False, "type": "category"}

@@ -1,7 +1,7 @@
 """`bag explore`: a local app over the tables and the models of this project. Reads only; listens to this machine alone.
 
-    bag explore
-    bag explore --port 8080 --no-browser
+bag explore
+bag explore --port 8080 --no-browser
 """
 
 import argparse

@@ -41,7 +41,10 @@ def text_of(value: Any) -> str:
 
 def shown(one: Field) -> Part:
     """A field with its label."""
-    key, options = identity(one), [option if isinstance(option, dict) else {"label": str(option), "value": option} for option in one.options]
+    key, options = (
+        identity(one),
+        [option if isinstance(option, dict) else {"label": str(option), "value": option} for option in one.options],
+    )
     name = json.dumps(key, separators=(",", ":"))
     several = [part for part in str(one.value).split("|") if part] if one.kind in ("many", "tick") else []
     if one.kind == "number":
@@ -56,7 +59,9 @@ def shown(one: Field) -> Part:
     elif one.kind == "slider":
         marks = {place: option["label"] for place, option in enumerate(options)}
         place = next((place for place, option in enumerate(options) if str(option["value"]) == str(one.value)), 0)
-        inside = dcc.Slider(id=key, min=0, max=len(options) - 1, step=None, marks=marks, value=place, included=False, allow_direct_input=False)
+        inside = dcc.Slider(
+            id=key, min=0, max=len(options) - 1, step=None, marks=marks, value=place, included=False, allow_direct_input=False
+        )
     elif one.kind == "sql":
         inside = dcc.Textarea(id=key, value=str(one.value), rows=min(18, max(5, str(one.value).count("\n") + 2)), spellCheck=False)
     else:
@@ -91,7 +96,9 @@ def table(frame: pl.DataFrame, caption: str, links: Mapping[str, Link] | None = 
     """Rows as a table; links: column -> where its cells lead. What is not shown is said."""
     links, some = links or {}, frame.head(most)
     numeric = [kind.is_numeric() for kind in frame.dtypes]
-    head = html.Tr([html.Th(name.replace("_", " "), scope="col", className="n" if of else "") for name, of in zip(frame.columns, numeric, strict=True)])
+    head = html.Tr(
+        [html.Th(name.replace("_", " "), scope="col", className="n" if of else "") for name, of in zip(frame.columns, numeric, strict=True)]
+    )
 
     def cell(row: dict[str, Any], name: str, of: bool) -> Part:
         text = number(row[name])
@@ -136,5 +143,3 @@ def figure(name: str, drawn: Figure, caption: str, query: Part, below: Part = No
     buttons = [html.Button(f"Save {kind.upper()}", id={"save": name, "format": kind}, n_clicks=0) for kind in ("svg", "png")]
     picture = html.Div(graph, role="img", className="picture", **{"aria-label": caption})
     return html.Figure([picture, html.Figcaption(caption), html.Div([*buttons, query], className="tools"), below], id=f"figure-{name}")
-
-

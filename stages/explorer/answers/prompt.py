@@ -156,7 +156,11 @@ def parts(voted: pl.DataFrame, margin: float, most: int = 12) -> pl.DataFrame:
 def heuristics(standing: pl.DataFrame, voted: pl.DataFrame | None) -> pl.DataFrame:
     """What every heuristic says: heuristic, whether it holds here, its late neurons, and their votes for the answer, where known."""
     if voted is None:
-        return standing.group_by("heuristic").agg(pl.col("holds").first(), neurons=pl.len()).sort("holds", "neurons", "heuristic", descending=[True, True, False])
+        return (
+            standing.group_by("heuristic")
+            .agg(pl.col("holds").first(), neurons=pl.len())
+            .sort("holds", "neurons", "heuristic", descending=[True, True, False])
+        )
     late = standing.join(voted.select("layer", "neuron", "voted"), on=["layer", "neuron"])
     said = late.group_by("heuristic").agg(pl.col("holds").first(), neurons=pl.len(), voted=pl.col("voted").sum())
     return said.sort("holds", pl.col("voted").abs(), "heuristic", descending=[True, True, False])

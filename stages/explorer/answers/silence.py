@@ -100,6 +100,10 @@ class GridJob:
     drawn: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     stopped: bool = False
 
+    def share(self) -> int:
+        """How much is done, in twentieths: what a page shows of it anew."""
+        return self.cells[0] * 20 // max(self.cells[1], 1)
+
     def start(self, live: "Live", lock: threading.RLock, side: int) -> None:
         self.chosen, self.drawn = np.full((side, side), np.nan, np.float32), np.full((side, side), np.nan, np.float32)
         threading.Thread(target=self._run, args=(live, lock), daemon=True).start()

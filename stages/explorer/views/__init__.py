@@ -6,7 +6,7 @@ from typing import Any
 
 from stages.explorer.parts import Field, Part
 from stages.explorer.question import Question
-from stages.explorer.views import neuron, prompt, silence
+from stages.explorer.views import compare, find, neuron, prompt, silence
 
 Explorer = Any  # app.Explorer, which imports this
 
@@ -26,5 +26,7 @@ VIEWS = {
         View("prompt", "A prompt", prompt.fields, prompt.content),
         View("silence", "Silence it", silence.fields, silence.content),
         View("neuron", "A neuron", neuron.fields, neuron.content, neuron.LATER),
+        View("find", "Find", find.fields, find.content),
+        View("compare", "Compare", compare.fields, compare.content, compare.LATER),
     )
 }

@@ -125,8 +125,14 @@ def _heuristics(project: Any, keys: dict) -> Part:
     except ExplorerError as error:
         return section("Heuristics", alert(str(error)))
     tested = "q_value" in found.columns
-    caption = "Score: share of the map's first (or last) cells that satisfy it; chance: share of all cells; corrected: 0 is chance, 1 perfect"
-    caption += "; null: corrected with operands relabelled; q-value: share of false discoveries; label: its place among the neuron's labels" if tested else ""
+    caption = (
+        "Score: share of the map's first (or last) cells that satisfy it; chance: share of all cells; corrected: 0 is chance, 1 perfect"
+    )
+    caption += (
+        "; null: corrected with operands relabelled; q-value: share of false discoveries; label: its place among the neuron's labels"
+        if tested
+        else ""
+    )
     query = sql(asked.MATCHES if tested else asked.SCORES, keys)
     inside = [table(found.rename({"null_corrected": "null"}, strict=False), caption, most=60), query]
     return section("Heuristics", *(inside if found.height else [note("No heuristic comes near this neuron."), query]))
@@ -152,7 +158,9 @@ def _votes(project: Any, keys: dict) -> Part:
     return section("What it votes for", figure("value-logits", drawn, caption, sql(asked.VOTES, keys)))
 
 
-def _facts(project: Any, keys: dict, title: str, table_of: str, query: str, caption: str, links: Any = None) -> Part:
+def _facts(project: Any, keys: dict, title: str, query: str, caption: str, links: Any = None) -> Part:
+    """Rows of the table that the query reads first."""
+    table_of = query.partition(" from ")[2].split()[0]
     try:
         project.need(keys["subject"], table_of)
         found = project.ask(query, **keys)
@@ -163,16 +171,16 @@ def _facts(project: Any, keys: dict, title: str, table_of: str, query: str, capt
 
 def _effects(project: Any, keys: dict) -> Part:
     caption = "What its counterfactual value does to the answer (Eq. 1), with the interval; exact: patched, attribution: by gradient"
-    return _facts(project, keys, "Effect", "neuron_effects", asked.EFFECTS, caption)
+    return _facts(project, keys, "Effect", asked.EFFECTS, caption)
 
 
 def _waves(project: Any, keys: dict) -> Part:
-    return _facts(project, keys, "Waves", "spectra", asked.WAVES, "The map's strongest waves; share of its variance, 0 to 1")
+    return _facts(project, keys, "Waves", asked.WAVES, "The map's strongest waves; share of its variance, 0 to 1")
 
 
 def _similar(project: Any, keys: dict) -> Part:
     caption = "Cosine of corrected scores over heuristics: 1 stands for the same, as much"
-    return _facts(project, keys, "Most similar neurons", "scores", asked.SIMILAR, caption, to_neuron(keys["subject"], keys["operator"]))
+    return _facts(project, keys, "Most similar neurons", asked.SIMILAR, caption, to_neuron(keys["subject"], keys["operator"]))
 
 
 def _operators(project: Any, keys: dict, values: np.ndarray) -> Part:
@@ -201,7 +209,7 @@ def _trained(project: Any, keys: dict, question: Question) -> Part:
     step, name, _ = points[min(at, len(points) - 1)]
     other = keys | {"subject": name}
     try:
-        values, results = project.map(*other.values())
+        values, _ = project.map(*other.values())
     except ExplorerError as error:
         return section("While training", alert(str(error)))
     drawn = charts.heat(values, None, SHORT, size=380)

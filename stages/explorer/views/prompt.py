@@ -59,7 +59,11 @@ def _said(of: asked.Cell, sign: str) -> list[Part]:
     if of.correct:
         return [f"{whole}: {of.subject} answers right, with probability {of.probability:.3f}"]
     instead = "no number" if of.predicted is None else of.predicted
-    return [f"{whole}: ", html.Span(f"{of.subject} says {instead}", className="wrong"), f"; the answer has probability {of.probability:.3g}"]
+    return [
+        f"{whole}: ",
+        html.Span(f"{of.subject} says {instead}", className="wrong"),
+        f"; the answer has probability {of.probability:.3g}",
+    ]
 
 
 def _bag(explorer: Any, of: asked.Cell, standing: pl.DataFrame | None, live: Any) -> tuple[list[Part], pl.DataFrame]:
@@ -68,7 +72,9 @@ def _bag(explorer: Any, of: asked.Cell, standing: pl.DataFrame | None, live: Any
         spoken = live.speak(of.operator, of.op1, of.op2)
     rivals = asked.spoken(project, of.subject, spoken.logits)
     against, margin = asked.rival(project, of.subject, spoken.logits, of.result)
-    empty = pl.DataFrame(schema={"layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "corrected": pl.Float32, "holds": pl.Boolean})
+    empty = pl.DataFrame(
+        schema={"layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "corrected": pl.Float32, "holds": pl.Boolean}
+    )
     known = empty if standing is None else standing
     voted = asked.votes(project, of, against, spoken.neurons, spoken.scale, known)
     parts = asked.parts(voted, margin)
@@ -99,7 +105,9 @@ def question_of(of: asked.Cell, symbols: dict[str, str]) -> str:
 
 def _heuristics(of: asked.Cell, standing: pl.DataFrame, voted: pl.DataFrame | None, membership: str) -> Part:
     said = asked.heuristics(standing, voted)
-    caption = f"{said['holds'].sum()} of {said.height} heuristics hold here" + ("; voted: all late neurons of each, in logits" if voted is not None else "")
+    caption = f"{said['holds'].sum()} of {said.height} heuristics hold here" + (
+        "; voted: all late neurons of each, in logits" if voted is not None else ""
+    )
     query = sql(asked.STANDING, {"subject": of.subject, "operator": of.operator, "membership": membership})
     return section("What every heuristic says of this prompt", table(said, caption, most=60), query)
 

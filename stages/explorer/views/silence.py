@@ -75,7 +75,9 @@ def content(explorer: Any, question: Question) -> Part:
     of = explained.cell(project, subject, operator, op1, op2)
     chosen = _chosen(project, subject, operator, question)
     if not chosen:
-        return html.Div([html.H1(f"Silence neurons on {question['prompt']}"), note(INTRO), note("Choose heuristics, or tick or write neurons.")])
+        return html.Div(
+            [html.H1(f"Silence neurons on {question['prompt']}"), note(INTRO), note("Choose heuristics, or tick or write neurons.")]
+        )
     live = explorer.models.ready(subject)
     if not live:
         return html.Div([html.H1(f"Silence {len(chosen)} neurons"), note(INTRO), note("The model is being loaded.")])
@@ -86,7 +88,11 @@ def content(explorer: Any, question: Question) -> Part:
         row = live.cell(operator, op1, op2)
         logits = asked.silenced(live, row, silencing)
     told = asked.summary(logits, row["answer_token"].item(), project.ask(explained.NUMBERS, subject=subject))
-    inside = [html.H1(_headline(of, told, len(chosen), project.symbols[operator])), note(INTRO), _answers(project, subject, silencing, told, logits)]
+    inside = [
+        html.H1(_headline(of, told, len(chosen), project.symbols[operator])),
+        note(INTRO),
+        _answers(project, subject, silencing, told, logits),
+    ]
     if question.get("grid") == "yes":
         _start(explorer, live, silencing)
         inside.append(_grid(explorer, silencing, question))
@@ -103,7 +109,9 @@ def _headline(of: explained.Cell, told: pl.DataFrame, count: int, sign: str) -> 
     before, after = told.row(0, named=True), told.row(1, named=True)
     says = "no number" if after["says"] is None else after["says"]
     neurons = f"{count:,} neuron{'s' if count != 1 else ''}"
-    verdict = f"{of.subject} still says {says}" if after["says"] == before["says"] else f"{of.subject} says {says} instead of {before['says']}"
+    verdict = (
+        f"{of.subject} still says {says}" if after["says"] == before["says"] else f"{of.subject} says {says} instead of {before['says']}"
+    )
     spoken = verdict if after["right"] else html.Span(verdict, className="wrong")
     return [f"{of.op1} {sign} {of.op2} without {neurons}: ", spoken]
 
@@ -136,9 +144,11 @@ def _start(explorer: Any, live: Any, of: asked.Silencing) -> None:
         job.stopped = True
     for known in list(explorer.jobs)[:-3]:
         del explorer.jobs[known]
-    for known in [known for known, job in explorer.jobs.items() if not job.done or job.stopped and job.cells[0] < job.cells[1]]:
+    for known in [known for known, job in explorer.jobs.items() if job.cells[0] < job.cells[1]]:
         del explorer.jobs[known]
-    side = explorer.project.ask("select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator", operator=of.operator).item()
+    side = explorer.project.ask(
+        "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator", operator=of.operator
+    ).item()
     job = explorer.jobs[of] = asked.GridJob(of)
     job.start(live, explorer.models.lock, side)
 
@@ -152,7 +162,10 @@ def _grid(explorer: Any, of: asked.Silencing, question: Question) -> Part:
         words = f"{done:,} of {cells:,} cells"
         return section("Every cell", html.P([html.Progress(value=str(done), max=str(cells or 1), **{"aria-label": words}), f" {words}"]))
     maps = []
-    for name, title, square in (("broken", f"{len(of.neurons):,} chosen neurons", job.chosen), ("broken-random", "as many random ones", job.drawn)):
+    for name, title, square in (
+        ("broken", f"{len(of.neurons):,} chosen neurons", job.chosen),
+        ("broken-random", "as many random ones", job.drawn),
+    ):
         broken, mended = (int((square == kind).sum()) for kind in (asked.BROKEN, asked.MENDED))
         drawn = charts.heat(square, None, "op1 %{y}, op2 %{x}<extra></extra>", size=460, limit=1.0)
         drawn["data"][0]["showscale"] = False
