@@ -1,0 +1,185 @@
+"""The app: an address is a view, a view is fields and what they ask for. Who changes a field changes the address, and that the view.
+
+It listens to pages of its own alone: requests by another name, or from another page, are refused, and its pages may load nothing from
+elsewhere.
+"""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import dash
+import flask
+from dash import ALL, MATCH, Input, Output, State, dcc, html, no_update
+
+from stages.explorer import parts
+from stages.explorer.answers import find
+from stages.explorer.models import Models
+from stages.explorer.parts import Field, Part, text_of
+from stages.explorer.pictures import saved
+from stages.explorer.project import ExplorerError, Project
+from stages.explorer.question import Question
+from stages.explorer.views import VIEWS, View
+from stages.explorer.views.find import query
+
+OWN = {"localhost", "127.0.0.1", "[::1]"}
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "font-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+
+
+class Explorer:
+    """A project and the models that are loaded of it."""
+
+    def __init__(self, project: Project):
+        self.project, self.models = project, Models(project)
+        self.jobs: dict[Any, Any] = {}  # work under way over whole grids (see answers/silence.py)
+
+    def known(self) -> str:
+        """What has been found so far of what is worked on."""
+        return f"{self.models.names()} {[(job.share(), job.done) for job in self.jobs.values()]}"
+
+    def busy(self) -> bool:
+        """Whether what is shown will say more in a moment."""
+        return self.models.loading() or any(not job.done for job in self.jobs.values())
+
+
+def made(project: Project) -> dash.Dash:
+    """The app of a project."""
+    explorer = Explorer(project)
+    app = dash.Dash(__name__, title="bag explore", update_title="", serve_locally=True, assets_folder="assets", compress=False)
+    app.layout = _layout()
+    _guard(app.server)
+
+    def show(path: str, search: str, _: int, values: list, ids: list, before: dict | None) -> tuple:
+        view = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values())))
+        question = Question.of(search)
+        fields, content = answered(explorer, view, question)
+        filled = {one.name: text_of(one.value) for one in fields}
+        now = {"view": view.path, "fields": filled, "options": str([one.options for one in fields]), "known": explorer.known()}
+        if now == before:
+            return no_update, no_update, no_update, no_update, not explorer.busy()
+        on_page = {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}
+        same = before and all(before[key] == now[key] for key in ("view", "options")) and on_page == filled
+        inside = content()  # this may start work, so what is busy is looked at behind it
+        return (
+            no_update if same else [parts.shown(one) for one in fields],
+            inside,
+            now,
+            _navigation(view, explorer, question),
+            not explorer.busy(),
+        )
+
+    app.callback(
+        Output("fields", "children"), Output("content", "children"), Output("shown", "data"), Output("head", "children"),
+        Output("tick", "disabled"), Input("url", "pathname"), Input("url", "search"), Input("tick", "n_intervals"),
+        State({"field": ALL}, "value"), State({"field": ALL}, "id"), State("shown", "data"),
+    )(show)  # fmt: skip
+    app.callback(Output({"part": "later", "name": MATCH}, "children"), Input({"part": "asked", "name": MATCH}, "data"))(
+        lambda asked: tried(VIEWS[asked["view"]].later[asked["name"]], explorer, Question.of(asked["question"]))
+    )
+    app.clientside_callback(
+        dash.ClientsideFunction("explorer", "address"), Output("url", "search"), Input({"field": ALL}, "value"),
+        State({"field": ALL}, "id"), State("url", "search"), prevent_initial_call=True,
+    )  # fmt: skip
+    app.clientside_callback(
+        dash.ClientsideFunction("explorer", "picture"), Output("picture", "data"), Input({"save": ALL, "format": ALL}, "n_clicks"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    app.callback(Output("download", "data"), Output("said", "children"), Input("picture", "data"), prevent_initial_call=True)(_saved)
+
+    def take(_: list[int], search: str) -> tuple:
+        if not any(one["value"] for one in dash.ctx.triggered):
+            return no_update, no_update
+        kind = dash.ctx.triggered_id["take"]
+        try:
+            content = find.file(project, query(explorer, Question.of(search)), kind)
+        except ExplorerError as error:
+            return no_update, parts.alert(str(error))
+        return dcc.send_bytes(content, f"bag.{kind}"), f"Saved bag.{kind}."
+
+    app.callback(
+        Output("rows", "data"), Output("said", "children", allow_duplicate=True), Input({"take": ALL}, "n_clicks"), State("url", "search"),
+        prevent_initial_call=True,
+    )(take)  # fmt: skip
+    return app
+
+
+def answered(explorer: Explorer, view: View, question: Question) -> tuple[list[Field], Any]:
+    """A view's fields, and what makes its content; a question that cannot be answered is answered with a sentence."""
+    try:
+        fields = view.fields(explorer, question)
+    except ExplorerError as error:
+        try:
+            fields = view.fields(explorer, Question({}))
+        except ExplorerError:
+            fields = []
+        return fields, lambda text=str(error): parts.alert(text)
+
+    return fields, lambda: tried(view.content, explorer, question.but(**{one.name: text_of(one.value) for one in fields}))
+
+
+def tried(make: Callable[[Explorer, Question], Part], explorer: Explorer, question: Question) -> Part:
+    """Part of a page, or a sentence that says why there is none."""
+    try:
+        return make(explorer, question)
+    except ExplorerError as error:
+        return parts.alert(str(error))
+
+
+def _layout() -> Part:
+    kept = [
+        dcc.Store(id="shown"),
+        dcc.Store(id="picture"),
+        dcc.Download(id="download"),
+        dcc.Download(id="rows"),
+        dcc.Interval(id="tick", interval=700, disabled=True),
+    ]
+    return html.Div([
+        dcc.Location(id="url"), *kept, html.Header(id="head"),
+        html.Main([html.Div(id="fields", role="form", **{"aria-label": "what is asked"}), html.Div(id="said", role="status"),
+                   html.Div(id="content", **{"aria-live": "polite"})]),
+    ])  # fmt: skip
+
+
+def _navigation(view: View, explorer: Explorer, question: Question) -> list[Part]:
+    """Links to the views, which keep what they have in common with this one."""
+    common = {name: question[name] for name in ("subject", "operator", "layer", "neuron", "prompt") if name in question}
+    places = {other.path: f"/{other.path}{Question(common).search()}" for other in VIEWS.values()}
+    links = [
+        html.A(VIEWS[path].title, href=href, **{"aria-current": "page"}) if path == view.path else dcc.Link(VIEWS[path].title, href=href)
+        for path, href in places.items()
+    ]
+    return [html.Strong("bag explore"), html.Nav(links, **{"aria-label": "views"})]
+
+
+def _saved(picture: dict[str, str] | None) -> tuple:
+    if not picture:
+        return no_update, no_update
+    try:
+        content = saved(picture["data"], picture["format"], picture["query"], picture["page"])
+    except (ExplorerError, KeyError) as error:
+        return no_update, parts.alert(str(error))
+    name = f"{picture['name']}.{picture['format']}"
+    return {"content": base64.b64encode(content).decode(), "base64": True, "filename": name}, f"Saved {name}, with its SQL in it."
+
+
+def _guard(server: flask.Flask) -> None:
+    """Refuses whoever is not a page of ours, and keeps our pages from asking anybody else."""
+
+    @server.before_request
+    def refuse() -> tuple[str, int] | None:
+        asked = urlsplit(f"//{flask.request.host}").hostname
+        origin = flask.request.headers.get("Origin")
+        if f"{asked}" not in OWN | {"::1"} or (origin and urlsplit(origin).netloc != flask.request.host):
+            return "bag explore answers this machine's own browser alone, at http://localhost", 403
+        return None
+
+    @server.after_request
+    def restrict(response: flask.Response) -> flask.Response:
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response

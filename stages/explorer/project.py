@@ -1,0 +1,146 @@
+"""What there is to explore: subjects, their tables, and in a sentence what is missing and which stage makes it.
+
+All questions are put to one read-only connection, one after the other: DuckDB's connections are not meant for several threads.
+"""
+
+import threading
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stages.lib import dictionary
+from stages.lib.core.settings import ParamsError, read
+from stages.lib.core.words import CHAPTERS, OPERATORS
+from stages.lib.sql.database import ERRORS, Database, DatabaseError, connect
+from stages.lib.store.layered import LayerStore, widen
+from stages.lib.store.shards import store_of
+from stages.lib.subject import Subject
+
+PATIENCE = 20.0  # seconds that a query may take
+
+
+class ExplorerError(ValueError):
+    """What cannot be shown, in a sentence or two that say why and what would help."""
+
+
+class Project:
+    """The tables below `data`, of the project in whose root we are."""
+
+    def __init__(self, data: Path = Path("data")):
+        self.data = data
+        self._database: Database = connect(data)
+        self._lock = threading.Lock()
+
+    @cached_property
+    def subjects(self) -> list[str]:
+        """Those that have predictions, the default one first."""
+        found = sorted({path.relative_to(self.data).parts[0] for path in self._database.files.get("predictions", [])} - {*CHAPTERS})
+        if not found:
+            raise ExplorerError(f"there is no subject in {self.data.absolute()}. {self._makes('predictions', '<subject>')}")
+        default = read().get("default") if Path("params.yaml").exists() else None
+        return sorted(found, key=lambda name: name != default)
+
+    @cached_property
+    def training(self) -> list[tuple[int, str, str]]:
+        """Points of training that have predictions: step, subject, the subject that training ended with; in order."""
+        points = read().get("trajectory", {}) if Path("params.yaml").exists() else {}
+        return sorted((of["step"], name, of["last"]) for name, of in points.items() if name in self.subjects)
+
+    @cached_property
+    def symbols(self) -> dict[str, str]:
+        """How each operator is written."""
+        words = read().get("tasks", {}).get("operators", {}) if Path("params.yaml").exists() else {}
+        return {operator: words.get(operator, {}).get("symbol", sign) for operator, sign in zip(OPERATORS, "+-*/", strict=True)}
+
+    def has(self, table: str, subject: str) -> bool:
+        """Whether the subject has a table of its own of this name."""
+        return any(path.relative_to(self.data).parts[0] == subject for path in self._database.files.get(table, []))
+
+    def need(self, subject: str, *tables: str) -> None:
+        """Raises ExplorerError, naming the stage that makes it, where the subject lacks one of these tables."""
+        for table in tables:
+            if not self.has(table, subject):
+                raise ExplorerError(f"{subject} has no table {table} here. {self._makes(table, subject)}")
+
+    def ask(self, query: str, **parameters: Any) -> pl.DataFrame:
+        """The rows of one SELECT. Raises ExplorerError where it is wrong, takes too long or names what is not there."""
+        return self.some(query, None, **parameters)
+
+    def some(self, query: str, most: int | None, **parameters: Any) -> pl.DataFrame:
+        """The same, `most` rows at most; what is behind them is not computed where it need not be."""
+        with self._lock:
+            late = threading.Timer(PATIENCE, self._database.connection.interrupt)
+            late.start()
+            try:
+                relation = self._database.sql(query, **parameters)
+                return (relation if most is None else relation.limit(most)).pl()
+            except DatabaseError as error:
+                raise ExplorerError(self._explained(str(error))) from None
+            except ERRORS as error:
+                raise ExplorerError(str(error)) from None
+            finally:
+                late.cancel()
+
+    def subject(self, name: str) -> Subject:
+        """The handle that stages have. Raises ExplorerError where params.yaml does not know it."""
+        try:
+            return Subject.named(name)
+        except (ParamsError, OSError) as error:
+            raise ExplorerError(f"{error}") from None
+
+    def store(self, subject: str, operator: str) -> LayerStore:
+        """A subject's activations on an operator's square of prompts."""
+        try:
+            return self._opened(self.data / subject / "store/activations", operator)
+        except (*ERRORS, OSError) as error:
+            raise ExplorerError(f"{error}. {self._makes('activations', subject)}") from None
+
+    def votes(self, subject: str) -> LayerStore:
+        """A subject's value logits."""
+        try:
+            return self._opened(self.data / subject / "store/value_logits.h5", None)
+        except (*ERRORS, OSError) as error:
+            raise ExplorerError(f"{error}. {self._makes('value_logits', subject)}") from None
+
+    @cached_property
+    def _stores(self) -> dict[tuple[Path, str | None], LayerStore]:
+        return {}
+
+    def _opened(self, path: Path, operator: str | None) -> LayerStore:
+        with self._lock:
+            if (path, operator) not in self._stores:
+                self._stores[path, operator] = store_of(path, operator) if operator else LayerStore(path)
+            return self._stores[path, operator]
+
+    def map(self, subject: str, operator: str, layer: int, neuron: int) -> tuple[Any, Any]:
+        """A neuron's activations (op1, op2) in float32, and the answers of its prompts, -1 where a prompt has none."""
+        store = self.store(subject, operator)
+        if layer not in store.layers:
+            kept = ", ".join(map(str, store.layers))
+            raise ExplorerError(f"the activations of {subject} have no layer {layer}: {kept} are kept (subjects, layers in params.yaml)")
+        if not 0 <= neuron < store.axes["neuron"]:
+            raise ExplorerError(f"layer {layer} of {subject} has the neurons 0 to {store.axes['neuron'] - 1}, no neuron {neuron}")
+        with self._lock:
+            return widen(store.read(layer, slice(neuron, neuron + 1), slice(None)))[0], store.columns["result"]
+
+    @cached_property
+    def _described(self) -> dict[str, dictionary.Table]:
+        return dictionary.tables(Path(__file__).parents[1])
+
+    def _makes(self, table: str, subject: str) -> str:
+        """Which stage makes a table, and the ways to it."""
+        known = self._described.get(table)
+        if not known:
+            return "`bag tables` lists the tables there are."
+        chapter, stage = known.path.parent.name, known.path.stem
+        way = f"`dvc repro stages/{chapter}/dvc.yaml:{stage}@{subject}`" if chapter in CHAPTERS else "`make study`"
+        return f"The stage {stage} of stages/{chapter} makes it: {way} here, or `dvc pull` from where it was made."
+
+    def _explained(self, error: str) -> str:
+        """DuckDB's message, and of a table of the pipeline that is not there which stage makes it."""
+        if "INTERRUPT" in error:
+            return f"The query was stopped after {PATIENCE:.0f} seconds. Ask for fewer neurons or rows, or ask it with `bag`, which waits."
+        missing = error.partition("Table with name ")[2].partition(" ")[0]
+        return f"There is no table {missing} here. {self._makes(missing, '<subject>')}" if missing in self._described else error

@@ -1,0 +1,133 @@
+"""A prompt, explained: the answer and its rivals, the bag that voted for it, what every heuristic says, and the prompt's neighbours."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from dash import html
+
+from stages.explorer import charts
+from stages.explorer.answers import prompt as asked
+from stages.explorer.parts import Field, Part, alert, figure, note, section, sql, table
+from stages.explorer.project import ExplorerError
+from stages.explorer.question import Question, prompt
+from stages.explorer.views.links import to_neuron, to_prompt, to_silence
+from stages.lib.core.words import MEMBERSHIPS
+
+INTRO = (
+    "A cell is a prompt with an answer of one token. A neuron's vote for an answer is its activation · its value logit for it: what its "
+    "value vector adds to that answer's logit. Late layers are those behind which the answer can be read."
+)
+COUNTED = {
+    "label": "by its label: the match passes the false-discovery test and no better one says the same",
+    "called": "if the match passes the false-discovery test",
+    "scored": "if its score passes the threshold, whatever chance does",
+}
+
+
+def fields(explorer: Any, question: Question) -> list[Field]:
+    return [
+        Field("subject", "Subject", question.subject(explorer.project), "choice", explorer.project.subjects),
+        Field("prompt", "Prompt", question.get("prompt", "226-68"), hint="226-68"),
+        Field("membership", "A neuron counts for a heuristic", question.one_of("membership", list(MEMBERSHIPS), "called"), "choice",
+              [{"label": meaning, "value": name} for name, meaning in COUNTED.items()]),
+    ]  # fmt: skip
+
+
+def content(explorer: Any, question: Question) -> Part:
+    project = explorer.project
+    of = asked.cell(project, question["subject"], *prompt(question["prompt"], project.symbols))
+    standing, missing = None, None
+    try:
+        standing = asked.holding(project, of, question["membership"])
+    except ExplorerError as error:
+        missing = alert(str(error))
+    said = _said(of, project.symbols[of.operator])
+    bag, voted = [note("The model is being loaded: rivals and votes follow in a moment.")], None
+    try:
+        if live := explorer.models.ready(of.subject):
+            bag, voted = _bag(explorer, of, standing, live)
+    except ExplorerError as error:
+        bag = [alert(str(error))]
+    heuristics = [] if standing is None else [_heuristics(of, standing, voted, question["membership"])]
+    below = html.Div([*heuristics, _neighbours(project, of)], className="side")
+    return html.Div([html.H1(said), note(INTRO), missing, *bag, below])
+
+
+def _said(of: asked.Cell, sign: str) -> list[Part]:
+    whole = f"{of.op1} {sign} {of.op2} = {of.result}"
+    if of.correct:
+        return [f"{whole}: {of.subject} answers right, with probability {of.probability:.3f}"]
+    instead = "no number" if of.predicted is None else of.predicted
+    return [
+        f"{whole}: ",
+        html.Span(f"{of.subject} says {instead}", className="wrong"),
+        f"; the answer has probability {of.probability:.3g}",
+    ]
+
+
+def _bag(explorer: Any, of: asked.Cell, standing: pl.DataFrame | None, live: Any) -> tuple[list[Part], pl.DataFrame]:
+    project = explorer.project
+    with explorer.models.lock:
+        spoken = live.speak(of.operator, of.op1, of.op2)
+    rivals = asked.spoken(project, of.subject, spoken.logits)
+    against, margin = asked.rival(project, of.subject, spoken.logits, of.result)
+    empty = pl.DataFrame(
+        schema={"layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "corrected": pl.Float32, "holds": pl.Boolean}
+    )
+    known = empty if standing is None else standing
+    voted = asked.votes(project, of, against, spoken.neurons, spoken.scale, known)
+    parts = asked.parts(voted, margin)
+    answers = rivals.with_columns(pl.when(pl.col("number") == of.result).then(pl.lit("the answer")).otherwise(pl.lit("")).alias("is"))
+    late = asked.first_late(project, of.subject)
+    query = sql(asked.VOTES, of.keys() | {"first": late, "answer": of.result, "rival": against})
+    caption = (
+        f"Logits for {of.result} (above zero) or for its strongest rival {against} (below), part by part. They add up to {margin:+.2f}, "
+        f"by which the answer's logit is above the rival's. Each of the {voted.height:,} late neurons counts once, for its best heuristic "
+        "that holds here."
+    )
+    names = [f"{row['part']}" + (f" ({row['neurons']})" if row["neurons"] else "") for row in parts.iter_rows(named=True)]
+    drawn = charts.steps(names, parts["voted"].to_list(), f"{of.result} against {against}", "logits for the answer against its rival")
+    scale = f"The final norm multiplies each vote by {spoken.scale:.3f} here; the query leaves that out."
+    neurons = voted.head(40).select("layer", "neuron", "heuristic", "activation", "vote", "voted")
+    left = table(answers, f"What {of.subject} says: the likeliest tokens")
+    right = table(neurons, "The neurons that say most; voted = activation · vote · scale, in logits", to_neuron(of.subject, of.operator))
+    again = html.P(to_silence(of.subject, question_of(of, project.symbols), voted.head(5)))
+    return [
+        section("Who voted for it", figure("votes", drawn, caption, query, note(scale))),
+        html.Div([section("The answer and its rivals", left), section("Neurons", right, again)], className="side"),
+    ], voted
+
+
+def question_of(of: asked.Cell, symbols: dict[str, str]) -> str:
+    return f"{of.op1}{symbols[of.operator]}{of.op2}"
+
+
+def _heuristics(of: asked.Cell, standing: pl.DataFrame, voted: pl.DataFrame | None, membership: str) -> Part:
+    said = asked.heuristics(standing, voted)
+    caption = f"{said['holds'].sum()} of {said.height} heuristics hold here" + (
+        "; voted: all late neurons of each, in logits" if voted is not None else ""
+    )
+    query = sql(asked.STANDING, {"subject": of.subject, "operator": of.operator, "membership": membership})
+    return section("What every heuristic says of this prompt", table(said, caption, most=60), query)
+
+
+def _neighbours(project: Any, of: asked.Cell) -> Part:
+    around = asked.neighbours(project, of)
+    low1, low2 = around["op1"].min(), around["op2"].min()
+    shape = around["op1"].max() - low1 + 1, around["op2"].max() - low2 + 1  # type: ignore[operator]
+    values, facts = np.full(shape, np.nan), np.full((*shape, 2), np.nan)
+    at = around["op1"].to_numpy() - low1, around["op2"].to_numpy() - low2
+    values[at] = np.where(around["correct"].to_numpy(), 1.0, -1.0) * around["answer_probability"].to_numpy().clip(0.02)
+    facts[at] = around.select("result", "predicted").to_numpy()
+    hover = "op1 %{y}, op2 %{x}<br>answer %{customdata[0]}<br>says %{customdata[1]}<br>probability of the answer %{z:.3f}"
+    drawn = charts.heat(values, facts, hover, corner=(int(low1), int(low2)), size=420, limit=1.0)  # type: ignore[arg-type]
+    charts.marked(drawn, of.op1, of.op2)
+    wrong = around.filter(~pl.col("correct"))
+    caption = (
+        f"The cells around {of.op1}, {of.op2}: the answer's probability, red where {of.subject} answers right, blue (negative) where it "
+        f"fails; grey is no cell. {wrong.height} of {around.height} fail."
+    )
+    query = sql(asked.NEIGHBOURS, of.keys() | {"reach": asked.REACH})
+    below = table(wrong, "Those that fail", to_prompt(of.subject, project.symbols, of.operator)) if wrong.height else None
+    return section("Its neighbours in the grid", figure("neighbours", drawn, caption, query, below))

@@ -1,0 +1,187 @@
+"""Neurons or heuristics silenced: the executor runs at once and says the new answer, beside as many random neurons; or over the grid."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from dash import html
+
+from stages.explorer import charts
+from stages.explorer.answers import neuron as squares
+from stages.explorer.answers import prompt as explained
+from stages.explorer.answers import silence as asked
+from stages.explorer.parts import Field, Part, alert, figure, note, section, sql, table
+from stages.explorer.project import ExplorerError
+from stages.explorer.question import Question, neurons, prompt
+from stages.explorer.views.prompt import COUNTED
+from stages.lib.core.words import MEMBERSHIPS
+
+INTRO = (
+    "A silenced neuron's activation at the last position is replaced: by its mean over all prompts, by zero, or by what it is in another "
+    "prompt. A heuristic stands for the late neurons that count for it. As many random neurons of the same layers are the control."
+)
+TICKED = 12  # neurons offered
+GRID = "over the whole grid, too (about a minute)"
+COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: as before; grey: no cell"
+
+
+def fields(explorer: Any, question: Question) -> list[Field]:
+    project, subject = explorer.project, question.subject(explorer.project)
+    text, membership = question.get("prompt", "226-68"), question.one_of("membership", list(MEMBERSHIPS), "called")
+    replacement = question.one_of("replacement", list(asked.REPLACEMENTS), "mean")
+    named, offered = _offered(explorer, subject, text, membership)
+    result = [
+        Field("subject", "Subject", subject, "choice", project.subjects),
+        Field("prompt", "Prompt", text, hint="226-68"),
+        Field("replacement", "Replaced by", replacement, "choice", [{"label": of, "value": name} for name, of in asked.REPLACEMENTS.items()]),
+        *([Field("other", "Other prompt", question.get("other", "12-5"), hint="12-5")] if replacement == "counterfactual" else []),
+        Field("membership", "A neuron counts for a heuristic", membership, "choice",
+              [{"label": meaning, "value": name} for name, meaning in COUNTED.items()]),
+        Field("heuristics", "Heuristics to silence", question.get("heuristics", ""), "many", named, "all late neurons that stand for them"),
+        Field("neurons", "Neurons to silence, as layer:neuron", question.get("neurons", ""), hint="2:489, 1:17"),
+        Field("grid", "Every cell", question.get("grid", ""), "tick", [{"label": GRID, "value": "yes"}]),
+    ]  # fmt: skip
+    if offered:
+        result.insert(-1, Field("ticked", "Neurons that say most here, with their vote", question.get("ticked", ""), "tick", offered))
+    return result
+
+
+def _offered(explorer: Any, subject: str, text: str, membership: str) -> tuple[list[dict], list[dict]]:
+    """Heuristics, those that hold here first, and neurons to choose from, as far as they are known."""
+    project, named, offered = explorer.project, [], []
+    try:
+        of = explained.cell(project, subject, *prompt(text, project.symbols))
+        standing = explained.holding(project, of, membership)
+        holds = set(standing.filter("holds")["heuristic"])
+        known = asked.heuristics(project, subject, of.operator, membership).rows()
+        for name, count in sorted(known, key=lambda row: row[0] not in holds):
+            more = "; holds here" if name in holds else ""
+            named.append({"label": f"{name} ({count}{more})", "value": name})
+        if live := explorer.models.ready(subject):
+            with explorer.models.lock:
+                spoken = live.speak(of.operator, of.op1, of.op2)
+            against, _ = explained.rival(project, subject, spoken.logits, of.result)
+            voted = explained.votes(project, of, against, spoken.neurons, spoken.scale, standing).head(TICKED)
+            for layer, neuron, vote in voted.select("layer", "neuron", "voted").iter_rows():
+                offered.append({"label": f"{layer}:{neuron} ({vote:+.2f})", "value": f"{layer}:{neuron}"})
+    except ExplorerError:
+        pass  # the content says what is wrong
+    return named, offered
+
+
+def content(explorer: Any, question: Question) -> Part:
+    project, subject = explorer.project, question["subject"]
+    operator, op1, op2 = prompt(question["prompt"], project.symbols)
+    of = explained.cell(project, subject, operator, op1, op2)
+    chosen = _chosen(project, subject, operator, question)
+    if not chosen:
+        return html.Div(
+            [html.H1(f"Silence neurons on {question['prompt']}"), note(INTRO), note("Choose heuristics, or tick or write neurons.")]
+        )
+    live = explorer.models.ready(subject)
+    if not live:
+        return html.Div([html.H1(f"Silence {len(chosen)} neurons"), note(INTRO), note("The model is being loaded.")])
+    replacement = question["replacement"]
+    other = prompt(question.get("other", ""), project.symbols) if replacement == "counterfactual" else None
+    silencing = asked.Silencing(subject, operator, tuple(chosen), replacement, other)
+    with explorer.models.lock:
+        row = live.cell(operator, op1, op2)
+        logits = asked.silenced(live, row, silencing)
+    told = asked.summary(logits, row["answer_token"].item(), project.ask(explained.NUMBERS, subject=subject))
+    inside = [
+        html.H1(_headline(of, told, len(chosen), project.symbols[operator])),
+        note(INTRO),
+        _answers(project, subject, silencing, told, logits),
+    ]
+    if question.get("grid") == "yes":
+        _start(explorer, live, silencing)
+        inside.append(_grid(explorer, silencing, question))
+    return html.Div(inside)
+
+
+def _chosen(project: Any, subject: str, operator: str, question: Question) -> list[tuple[int, int]]:
+    named = [name for name in question.get("heuristics", "").split("|") if name]
+    of_heuristics = asked.standing(project, subject, operator, question["membership"], named) if named else []
+    return sorted({*neurons(question.get("neurons", "")), *neurons(question.get("ticked", "").replace("|", ",")), *of_heuristics})
+
+
+def _headline(of: explained.Cell, told: pl.DataFrame, count: int, sign: str) -> list[Part]:
+    before, after = told.row(0, named=True), told.row(1, named=True)
+    says = "no number" if after["says"] is None else after["says"]
+    neurons = f"{count:,} neuron{'s' if count != 1 else ''}"
+    verdict = (
+        f"{of.subject} still says {says}" if after["says"] == before["says"] else f"{of.subject} says {says} instead of {before['says']}"
+    )
+    spoken = verdict if after["right"] else html.Span(verdict, className="wrong")
+    return [f"{of.op1} {sign} {of.op2} without {neurons}: ", spoken]
+
+
+def _answers(project: Any, subject: str, of: asked.Silencing, told: pl.DataFrame, logits: list[np.ndarray]) -> Part:
+    before, after = (explained.spoken(project, subject, one, 1000) for one in logits[:2])
+    both = before.join(after, on="token", suffix="_after", how="full", coalesce=True).with_columns(
+        answer=pl.coalesce("number", "number_after").cast(pl.String).fill_null("no number")
+    )
+    top = both.sort(pl.max_horizontal("probability", "probability_after"), descending=True).head(7)
+    drawn = charts.bars(top, "answer", {"probability": "left alone", "probability_after": "silenced"}, "probability")
+    control = told.slice(2)
+    caption = (
+        f"Probability of the likeliest answers, left alone and with {len(of.neurons):,} neurons replaced. The answer's falls from "
+        f"{told['probability'][0]:.3g} to {told['probability'][1]:.3g}; with as many random neurons to {control['probability'].mean():.3g} "
+        f"on average, and {control['right'].sum()} of {control.height} draws stay right."
+    )
+    beside = table(told, "What is said; logit: the answer's, above the mean over the vocabulary")
+    return html.Div([
+        section("The new answer", figure("silenced", drawn, caption, sql(of.rows()))),
+        section("Beside random neurons", beside),
+    ], className="side")  # fmt: skip
+
+
+def _start(explorer: Any, live: Any, of: asked.Silencing) -> None:
+    """Starts a grid's work, unless it is known already, and stops what nobody looks at any more."""
+    if of in explorer.jobs:
+        return
+    for job in explorer.jobs.values():
+        job.stopped = True
+    for known in list(explorer.jobs)[:-3]:
+        del explorer.jobs[known]
+    for known in [known for known, job in explorer.jobs.items() if job.cells[0] < job.cells[1]]:
+        del explorer.jobs[known]
+    side = explorer.project.ask(
+        "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator", operator=of.operator
+    ).item()
+    job = explorer.jobs[of] = asked.GridJob(of)
+    job.start(live, explorer.models.lock, side)
+
+
+def _grid(explorer: Any, of: asked.Silencing, question: Question) -> Part:
+    job = explorer.jobs[of]
+    if job.error:
+        return alert(job.error)
+    done, cells = job.cells
+    if not job.done:
+        words = f"{done:,} of {cells:,} cells"
+        return section("Every cell", html.P([html.Progress(value=str(done), max=str(cells or 1), **{"aria-label": words}), f" {words}"]))
+    maps = []
+    for name, title, square in (
+        ("broken", f"{len(of.neurons):,} chosen neurons", job.chosen),
+        ("broken-random", "as many random ones", job.drawn),
+    ):
+        broken, mended = (int((square == kind).sum()) for kind in (asked.BROKEN, asked.MENDED))
+        drawn = charts.heat(square, None, "op1 %{y}, op2 %{x}<extra></extra>", size=460, limit=1.0)
+        drawn["data"][0]["showscale"] = False
+        caption = f"Without {title}: {broken:,} of {cells:,} cells break, {mended:,} are mended; {COLOURS}."
+        maps.append(figure(name, drawn, caption, sql(of.rows())))
+    named = [name for name in question.get("heuristics", "").split("|") if name]
+    return section("Every cell", html.Div(maps, className="side"), _where(explorer.project, of, job, named) if named else None)
+
+
+def _where(project: Any, of: asked.Silencing, job: asked.GridJob, named: list[str]) -> Part:
+    """Whether what breaks is what the chosen heuristics are about."""
+    holds = np.logical_or.reduce([squares.members(project, of.operator, name, job.chosen.shape) for name in named])
+    rows = []
+    for what, cells in (("one of the heuristics holds", holds), ("none holds", ~holds)):
+        counts = [int((square[cells] == asked.BROKEN).sum()) for square in (job.chosen, job.drawn)]
+        total = int(np.isfinite(job.chosen[cells]).sum())
+        rows.append((what, total, *(count / total if total else None for count in counts)))
+    frame = pl.DataFrame(rows, ["cells_where", "cells", "broken", "broken_by_random"], orient="row")
+    return table(frame, "Share of cells that break, where the silenced heuristics hold and elsewhere")
