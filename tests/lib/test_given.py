@@ -49,7 +49,7 @@ def test_given_values_are_put_in_by_both_ways(kind: str, tolerance: float, pairs
     names = ["residual", "neurons", "one", "other", "mlp", "residual", "mlp", None]
     table = named(intervention_table(patches, [None] * len(patches)), names)
     rows = interventions.read(table, loaded.architecture, ROLES)
-    fast = measured(executor.Executor(loaded, None, 60, 1 << 30, store), pairs, rows)
+    fast = measured(executor.Executor(loaded, None, 60, 1 << 30, given=store), pairs, rows)
     plain = expected_with(store, loaded, pairs, rows)
     assert fast.keys() == plain.keys()
     for key, numbers in fast.items():
@@ -67,7 +67,7 @@ def expected_with(store: given.Given, loaded, pairs: pl.DataFrame, rows: list) -
 def test_what_is_put_in_is_what_is_stored(store: given.Given, pairs: pl.DataFrame):
     loaded = subject("llama")
     [one] = interventions.read(named(intervention_table([[RESIDUAL]], [None]), ["residual"]), loaded.architecture, ROLES)
-    runner = executor.Executor(loaded, None, 60, 1 << 30, store)
+    runner = executor.Executor(loaded, None, 60, 1 << 30, given=store)
     [block] = runner.plan(pairs, [one])
     values = runner.values(block.pairs)
     stored = store.values(one.patches[0], block.pairs.number)

@@ -16,8 +16,8 @@ from stages.lib.core import progress
 from stages.lib.executor import whole
 from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.clean import Calls, Resumed, clean_run, narrows, record_calls, restarts
-from stages.lib.executor.inside import patching
 from stages.lib.executor.given import Given
+from stages.lib.executor.inside import patching
 from stages.lib.executor.interventions import Intervention, Patch
 from stages.lib.executor.measuring import Measured, measure
 from stages.lib.executor.memory import keep_freed
