@@ -101,6 +101,7 @@ HOMES = {
     "numba": ("stages/heuristics/null/", "stages/lib/heuristics/"),
     "jinja2": ("stages/report/page/html.py",),
     "ray": ("stages/lib/units/actors.py",),
+    "accelerate": ("stages/lib/model/spread.py",),
     "PIL": ("stages/report/page/pictures.py",),
     "prompt_toolkit": ("stages/lib/console/shell.py",),
 }

@@ -16,7 +16,7 @@ from stages.lib.ask import Said, read_off
 from stages.lib.model.agreement import CANNOT, rounding
 from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
-from stages.store.staging import Staging
+from stages.lib.model.staging import Staging
 
 SUMS = ("neurons", "heads", "residual")  # of Means
 

@@ -8,9 +8,9 @@ from stages.circuit import discriminant, streams
 from stages.lib import ask
 from stages.lib.executor import canary, executor, interventions, pairs
 from stages.lib.executor.values import Values
-from stages.lib.model import checkpoint, search, value_logits
+from stages.lib.model import checkpoint, search, staging, value_logits
 from stages.neurons import gradients
-from stages.store import grid, staging
+from stages.store import grid
 from tests.conftest import random_model
 from tests.lib.devices import Devices, ElsewhereError, place, put, spread
 from tests.lib.test_executor import ROLES, intervention_table, measured, pair_table, random_means, subject

@@ -146,7 +146,7 @@ def test_a_dump_by_actors_is_the_same(micro_copy: Path, machines: str):
 
 def test_the_guide_says_what_works(micro_copy: Path):
     guide = (ROOT / "docs/cluster.md").read_text()
-    assert set(re.findall(r"BAG_[A-Z]+", guide)) == {machine.WORKERS, machine.DEVICE, machine.GPUS, work.ENGINE}
+    assert set(re.findall(r"BAG_[A-Z]+", guide)) == {machine.WORKERS, *machine.MODELS, work.ENGINE}
     [loop] = re.findall(r"^for part in .*?wait$", guide, re.DOTALL | re.MULTILINE)
     for there, here in {"0 1 2 3 4 5 6 7": "0 1", "/8": "/2", "=cuda": "=cpu", " llama": " abacus"}.items():
         assert loop.count(there) == 1

@@ -10,6 +10,7 @@ from stages.lib.core.settings import ParamsError
 
 WORKERS, DEVICE, GPUS, WEIGHTS, PASSES = "BAG_WORKERS", "BAG_DEVICE", "BAG_GPUS", "BAG_WEIGHTS", "BAG_PASSES"
 FILLS = 16  # passes of the settings' size, which suits a processor's cache, are one that suits a GPU
+MODELS = (DEVICE, GPUS, WEIGHTS, PASSES)  # say how models run, wherever a worker is
 MOST = 1024
 
 

@@ -34,7 +34,7 @@ def ready(start: Callable[..., Do], *arguments: Any) -> Iterator[Workers]:
     number = machine.asked() or int(has.get("GPU", 0) // gpus if gpus else has.get("CPU", 0))
     if not number:
         raise ParamsError(f"the Ray cluster has {has.get('GPU', 0):.0f} GPUs, and each worker is to have {gpus}")
-    environment = {name: os.environ[name] for name in (machine.DEVICE,) if name in os.environ} | {machine.WORKERS: "1"}
+    environment = {name: os.environ[name] for name in machine.MODELS if name in os.environ} | {machine.WORKERS: "1"}
     remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(_Remote)
     workers = Workers(number, partial(_Actor, remote, os.getcwd(), environment, pickle.dumps((start, arguments))), _finished, here=False)
     try:
