@@ -71,7 +71,8 @@ class DumpWork:
         self.prompts_per_pass = (chosen.passes or load(Passes)).prompts_per_pass
         inputs = [self.subject.path(f"store/{table}.parquet") for table in ("prompts", "numbers")]
         prompts, self.numbers = self.subject.table("store/prompts.parquet"), self.subject.table("store/numbers.parquet")
-        self.architecture = checkpoint.outline(chosen).architecture
+        self.outline = checkpoint.outline(chosen)
+        self.architecture = self.outline.architecture
         self.layers = chosen.kept_layers(len(self.architecture.layers))
         weights = checkpoint.fingerprint(chosen.source)
         self.attributes = {
@@ -79,6 +80,8 @@ class DumpWork:
             "limit": str(len(self.numbers) - 1), "convention": "activation after the non-linearity (gated: act(gate) * up), last position",
         }  # fmt: skip
         self.squares = {operator: PromptSquare(operator, prompts.filter(operator=operator)) for operator in chosen.operators}
+        for square in self.squares.values():
+            checkpoint.knows(self.outline, np.append(square.tokens.ravel(), square.answers.ravel()))
         self.blocks = [(square, rows) for square in self.squares.values() for rows in square.blocks(self.settings.cells_per_block)]
         self.units = [
             Unit(f"{square.operator}, op1 {rows[0]} to {rows[-1]}", len(rows) * square.shape[1], square.operator)

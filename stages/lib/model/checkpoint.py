@@ -113,6 +113,15 @@ def canary(checkpoint: Checkpoint) -> str:
     return hashlib.sha256(logits.double().cpu().numpy().tobytes()).hexdigest()
 
 
+def knows(checkpoint: Checkpoint, tokens: np.ndarray) -> None:
+    """Raises ModelError where a model has no embedding of one of these tokens, of any shape: its tokenizer is another model's."""
+    if (largest := int(tokens.max(initial=0))) >= (vocabulary := checkpoint.architecture.vocabulary):
+        raise ModelError(
+            f"the tokenizer says token {largest}, of which the model has no embedding: its {vocabulary:,} end with {vocabulary - 1}; "
+            "give the folder the model's own tokenizer"
+        )
+
+
 WRONG = {  # what transformers calls it: what it means
     "missing_keys": "that config.json asks for are missing",
     "unexpected_keys": "have no place in the model of config.json",
