@@ -83,7 +83,7 @@ def main(name: str) -> None:
     if predictions.is_empty():
         raise KnowsNothing(
             f"{name} answers no prompt of the grid correctly, so that there is nothing to explain: see whether its template suits it "
-            f"(bag \"select * from predictions where subject = '{name}'\"), or put it under `stored` in params.yaml, which wants no more of it"
+            f"(bag \"select * from predictions where subject = '{name}'\"), or put it under `stored` in params.yaml"
         )
     prompts = subject.table("store/prompts.parquet").join(predictions, on=["operator", "op1", "op2"])
     samples = [Sample.draw(o, prompts.filter(pl.col("operator") == o), settings) for o in subject.settings.operators]

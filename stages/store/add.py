@@ -30,9 +30,8 @@ def main(arguments: list[str]) -> None:
         model = hub.fixed(options.source)
         insert(HUB, "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"])
     add(options.name, settings, found.section)
-    print(
-        f"\n{PARAMS} has it now, under {found.section}. Its activations: dvc repro stages/store/dvc.yaml:dump@{options.name}; all chapters: make study"
-    )
+    dump = f"dvc repro stages/store/dvc.yaml:dump@{options.name}"
+    print(f"\n{PARAMS} has it now, under {found.section}. Its activations: {dump}; all chapters: make study")
 
 
 def refuse(name: str) -> None:

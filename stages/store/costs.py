@@ -100,8 +100,10 @@ class Costs:
 
     def _runs(self, settings: SubjectSettings) -> Iterator[str]:
         for chapter, runs, share in (
-            ("circuit", self.components(settings), 1 / 2), ("neurons", self.neurons(settings), 1 / 4), ("mediation", self.mediation(settings), 1 / 2),
-        ):  # fmt: skip
+            ("circuit", self.components(settings), 1 / 2),
+            ("neurons", self.neurons(settings), 1 / 4),
+            ("mediation", self.mediation(settings), 1 / 2),
+        ):
             yield f"{chapter:14}{runs:,} runs, about {spoken(self.seconds(runs, share))} here"
 
 

@@ -77,7 +77,8 @@ class DumpWork:
         self.prompts_per_pass = (chosen.passes or load(Passes)).prompts
         inputs = [self.subject.path(f"store/{table}.parquet") for table in ("prompts", "numbers")]
         prompts, self.numbers = self.subject.table("store/prompts.parquet"), self.subject.table("store/numbers.parquet")
-        self.architecture = checkpoint.outline(chosen).architecture
+        self.outline = checkpoint.outline(chosen)
+        self.architecture = self.outline.architecture
         self.layers = chosen.kept_layers(len(self.architecture.layers))
         weights = checkpoint.fingerprint(chosen.source)
         self.attributes = {
@@ -89,6 +90,8 @@ class DumpWork:
         every = [square.widths for square in self.squares.values() if square.widths]
         self.widths = {operand: max(of[operand] for of in every) for operand in OPERANDS} if every else None
         self.slots = max(square.slots(self.widths) for square in self.squares.values())
+        for square in self.squares.values():
+            checkpoint.knows(self.outline, np.append(square.tokens.ravel(), square.answers.ravel()))
         self.blocks = [(square, rows) for square in self.squares.values() for rows in square.blocks(self.settings.cells_per_block)]
         self.units = [
             Unit(f"{square.operator}, op1 {rows[0]} to {rows[-1]}", len(rows) * square.shape[1], square.operator)

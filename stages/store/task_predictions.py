@@ -31,6 +31,7 @@ def main(name: str) -> None:
     own = tokenizer.load(subject.settings.source)
     loaded = checkpoint.of(subject.settings)
     asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos, subject.settings.answer_token)
+    checkpoint.knows(loaded, np.concatenate([asked.answers, *asked.sequences]))
     passes = subject.settings.passes or load(Passes)
     said = ask.ask(loaded, asked, passes.prompts, desc=f"tasks {name}")
     one_token = asked.answers >= 0

@@ -51,7 +51,7 @@ def test_a_subject_that_knows_nothing_is_one_sentence(project: Path):
     """Before any weights are loaded; what stands in the way of all that would be empty."""
     table = pl.read_parquet(project / "store/predictions.parquet").with_columns(correct=False)
     table.write_parquet(project / "store/predictions.parquet")
-    with pytest.raises(probes.KnowsNothing, match="tiny answers no prompt of the grid correctly.* template .* `stored`") as error:
+    with pytest.raises(probes.KnowsNothing, match=r"tiny answers no prompt of the grid correctly.* template .* `stored`") as error:
         probes.main("tiny")
     assert "\n" not in str(error.value)
     assert not (project / "circuit/probes.parquet").exists()

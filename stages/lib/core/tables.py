@@ -55,6 +55,8 @@ def check(files: Iterable[Path], data: bool = True) -> None:
     data: whether its data are looked at, too; without, only what a reader must trust to open it, which takes no time.
     """
     for path in files:
+        if not path.is_file():
+            raise TableError(f"there is no table {path}; `dvc repro` makes it, `dvc pull` fetches it")
         with path.open("rb") as file:
             place = max(0, _footer(file, path) - SEAL.size)
             file.seek(place)

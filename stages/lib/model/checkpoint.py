@@ -56,7 +56,12 @@ def load(folder: str | Path, dtype: str, device: str, threads: int, places: spre
     _there(device)
     torch.set_num_threads(threads)
     how: dict[str, Any] = {"device_map": places} if places else {}
-    model = _merged(agreement.with_attention(read(folder, dtype=getattr(torch, dtype), attn_implementation="eager", **how).eval()))
+    # Experts one after another: what multiplies them in one go knows no float64.
+    plain = read(folder, dtype=getattr(torch, dtype), attn_implementation="eager", experts_implementation="eager", **how).eval()
+    try:
+        model = _merged(agreement.with_attention(plain))
+    except agreement.CANNOT as error:
+        raise ModelError(f"{folder}: {type(plain).__name__} cannot be run in {dtype}: {sentence(error)}; choose another dtype") from None
     if not places:
         model.to(torch.device(device))  # type: ignore[arg-type]
     model.requires_grad_(False)
@@ -133,6 +138,15 @@ def canary(checkpoint: Checkpoint) -> str:
     return hashlib.sha256(logits.double().cpu().numpy().tobytes()).hexdigest()
 
 
+def knows(checkpoint: Checkpoint, tokens: np.ndarray) -> None:
+    """Raises ModelError where a model has no embedding of one of these tokens, of any shape: its tokenizer is another model's."""
+    if (largest := int(tokens.max(initial=0))) >= (vocabulary := checkpoint.architecture.vocabulary):
+        raise ModelError(
+            f"the tokenizer says token {largest}, of which the model has no embedding: its {vocabulary:,} end with {vocabulary - 1}; "
+            "give the folder the model's own tokenizer"
+        )
+
+
 WRONG = {  # what transformers calls it: what it means
     "missing_keys": "that config.json asks for are missing",
     "unexpected_keys": "have no place in the model of config.json",
@@ -158,6 +172,10 @@ def read(folder: str | Path, **how: Any) -> PreTrainedModel:
         if names := sorted(map(str, found[kind])):
             some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise ModelError(f"{folder}: {len(names)} of its tensors {meaning}: {some}")
+    if broken := next((name for name, tensor in model.named_parameters() if not torch.isfinite(tensor).all()), None):
+        raise ModelError(
+            f"{folder}: {broken} holds numbers that are not finite, in {model.dtype}; its files are damaged, or need a wider dtype"
+        )
     return model
 
 

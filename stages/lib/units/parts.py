@@ -77,7 +77,7 @@ class Parts:
     def _is_whole(self, number: int) -> bool:
         try:
             check([self._path(number)])
-        except (TableError, FileNotFoundError):
+        except TableError:
             return False
         return True
 

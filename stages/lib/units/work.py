@@ -64,6 +64,8 @@ def carry_out(make: Callable[..., Work], *arguments: str) -> None:
         _carry_out(make, *arguments)
     except KeyboardInterrupt:
         raise SystemExit("interrupted; what is done is kept, and the same command goes on from there") from None
+    except FloatingPointError as error:  # what a model says is not finite
+        raise SystemExit(f"{' '.join(arguments)}: {error}") from None
 
 
 def _carry_out(make: Callable[..., Work], *arguments: str) -> None:

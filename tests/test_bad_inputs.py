@@ -1,0 +1,406 @@
+"""A hundred bad inputs, of each kind that people have: model folders, tables of one's own, stores, locks, remotes. Each is a sentence."""
+
+import json
+import re
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import T5Config
+
+from stages.lib.console import command, locks
+from stages.lib.core.settings import ParamsError, check
+from stages.lib.core.tables import TableError, read_table, write_table
+from stages.lib.model import checkpoint, tokenizer
+from stages.lib.model.folder import ModelError
+from stages.lib.settings import HubModel
+from stages.lib.store import layered, shards
+from stages.mediation.pairs.own_tasks import fillings
+from stages.mediation.settings import FilledTemplate
+from stages.settings import Params
+from tests.conftest import MAKE, random_model, run_in
+from tests.micro import SHIPPED, copy_project, merged
+
+Change = Callable[[Path], object]
+LONGEST = 700  # characters of what is said
+
+
+def sentence(error: BaseException, *words: str) -> None:
+    """What was said is a line, or the line of a file of settings and the one of its key; it holds these words."""
+    text = str(error)
+    assert len(text.splitlines()) <= 2
+    assert 10 < len(text) < LONGEST
+    for word in words:
+        assert word in text
+
+
+# Model folders
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "mine"
+    random_model("llama").save_pretrained(folder)
+    tokenizer.build(99, ["+ - * / = ( ) Q"]).save_pretrained(folder)
+    return folder
+
+
+def config(**values: object) -> Change:
+    return lambda folder: (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | values))
+
+
+def weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Change:
+    def damage(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+    return damage
+
+
+def text(name: str, content: str) -> Change:
+    return lambda folder: (folder / name).write_text(content)
+
+
+def other(name: str, content: bytes) -> Change:
+    """The weights replaced by one other file."""
+    return lambda folder: ((folder / "model.safetensors").unlink(), (folder / name).write_bytes(content))
+
+
+def _file_for_a_folder(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("a file")
+
+
+def _shard_missing(folder: Path) -> None:
+    index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(folder / "model.safetensors"), "model-00001-of-00002.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors").rename(folder / "model-00002-of-00002.safetensors")
+
+
+DOWN, EMBEDDING = "model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight"
+MODELS: dict[str, Change] = {
+    "a NaN": weights(lambda of: of[DOWN].view(-1)[:1].fill_(float("nan"))),
+    "an infinite weight": weights(lambda of: of[DOWN].view(-1)[:1].fill_(float("inf"))),
+    "an MLP that writes nothing": weights(lambda of: of[DOWN].zero_()),
+    "a layer of another model": weights(lambda of: of.update({DOWN: torch.zeros(7, 9)})),
+    "no embedding": weights(lambda of: of.pop(EMBEDDING)),
+    "one tensor alone": weights(lambda of: [of.pop(name) for name in list(of)[1:]]),
+    "no tensor": weights(lambda of: of.clear()),
+    "a file in place of a folder": _file_for_a_folder,
+    "no folder": shutil.rmtree,
+    "an empty folder": lambda folder: [file.unlink() for file in folder.iterdir()],
+    "a config that is a list": text("config.json", "[]"),
+    "a config that is null": text("config.json", "null"),
+    "a config of no type": text("config.json", "{}"),
+    "an empty config": text("config.json", ""),
+    "another encoding": lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe{\x00"),
+    "minus one layer": config(num_hidden_layers=-1),
+    "no layers": config(num_hidden_layers=0),
+    "layers that are a text": config(num_hidden_layers="three"),
+    "a width that is a text": config(hidden_size="32"),
+    "no heads": config(num_attention_heads=0),
+    "heads that do not divide": config(num_attention_heads=5),
+    "no such activation": config(hidden_act="no-such"),
+    "a model that translates": lambda folder: T5Config(d_model=8, num_layers=1, d_ff=8).save_pretrained(folder),
+    "quantized weights": config(quantization_config={"quant_method": "gptq", "bits": 4}),
+    "a pointer of Git LFS": text("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
+    "a header of 2^60 bytes": lambda folder: (folder / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 60) + b"{}"),
+    "weights that are pickled": other("pytorch_model.bin", b"\x80\x04."),
+    "weights as GGUF": other("model.gguf", b"GGUF\x03\0\0\0"),
+    "an adapter": other("adapter_model.safetensors", b"\x02\0\0\0\0\0\0\0{}"),
+    "a shard missing": _shard_missing,
+    "an index that is no JSON": lambda folder: (_shard_missing(folder), (folder / "model.safetensors.index.json").write_text("{")),
+    "sums of a missing file": text("SHA256SUMS", "0" * 64 + "  no-such.safetensors\n"),
+    "sums of other bytes": text("SHA256SUMS", "0" * 64 + "  model.safetensors\n"),
+    "sums that are none": text("SHA256SUMS", "hello\n"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_folder(whole: Path, tmp_path: Path, name: str):
+    folder = Path(shutil.copytree(whole, tmp_path / "mine"))
+    MODELS[name](folder)
+    with pytest.raises(ModelError) as error:
+        checkpoint.load(folder, "float32", "cpu", 1)
+    sentence(error.value)
+
+
+# Tables of one's own
+
+FILES: dict[str, tuple[str, bytes, str]] = {
+    "a header alone": ("a.csv", b"entity,answer\n", "has no"),
+    "no answers": ("a.csv", b"entity,reply\nA,x\n", "'answer'"),
+    "a quote that does not end": ("a.csv", b'entity,answer\n"A,' + b"x" * 200_000, "line"),
+    "semicolons": ("a.csv", b"entity;answer\nA;x\n", "'entity;answer'"),
+    "tabs": ("a.csv", b"entity\tanswer\nA\tx\n", "'entity\\tanswer'"),
+    "another case": ("a.csv", b"Entity,Answer\nA,x\n", "'Entity'"),
+    "a bell": ("a.csv", b"entity,answer\nA\x07,x\n", "\\x07"),
+    "an escape": ("a.csv", b"entity,answer\nA,\x1b[31mx\n", "\\x1b"),
+    "a Parquet file": ("a.csv", b"PAR1\x15\x04\x80", "UTF-8"),
+    "a spreadsheet": ("a.csv", b"PK\x03\x04\xe2\x28\xa1", "UTF-8"),
+    "an empty list": ("a.jsonl", b"[]\n", "no object"),
+    "a number": ("a.jsonl", b"7\n", "no object"),
+    "JSON over several lines": ("a.jsonl", b'{\n"entity": "A"\n}\n', "line 1 is not JSON"),
+    "single quotes": ("a.jsonl", b"{'entity': 'A', 'answer': 'x'}\n", "line 1 is not JSON"),
+    "two objects in a line": ("a.jsonl", b'{"entity": "A"} {"entity": "B"}\n', "line 1 is not JSON"),
+    "no rows": ("a.jsonl", b"\n\n", "no rows"),
+    "a long answer": ("a.jsonl", b'{"entity": "A", "answer": "' + b"x" * 1001 + b'"}', "1,001 characters"),
+    "UTF-16": ("a.jsonl", '{"entity": "A"}'.encode("utf-16"), "UTF-8"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_facts(tmp_path: Path, name: str):
+    file, content, said = FILES[name]
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(ParamsError) as error:
+        fillings(FilledTemplate(template="The sea of {entity} is", file=str(tmp_path / file)), "mediation.tables.seas.0")
+    sentence(error.value, said)
+
+
+def test_a_folder_of_facts(tmp_path: Path):
+    (tmp_path / "a.csv").mkdir()
+    with pytest.raises(ParamsError) as error:
+        fillings(FilledTemplate(template="{entity}", file=str(tmp_path / "a.csv")), "mediation.tables.seas.0")
+    sentence(error.value, "no such file")
+
+
+SEAS = {"template": "The sea of {entity} is", "file": "seas.csv"}
+ENTRIES: dict[str, tuple[dict, str]] = {
+    "no placeholder": ({"seas": [{**SEAS, "template": "The sea is"}]}, "needs a placeholder"),
+    "the answer asked for": ({"seas": [{**SEAS, "template": "{entity}: {answer}"}]}, "{answer} is not for the prompt"),
+    "a brace that stays open": ({"seas": [{**SEAS, "template": "{entity"}]}, "template"),
+    "an attribute": ({"seas": [{**SEAS, "template": "{entity.name}"}]}, "template"),
+    "another format": ({"seas": [{**SEAS, "file": "seas.xlsx"}]}, "file"),
+    "no file": ({"seas": [{"template": SEAS["template"]}]}, "file is missing"),
+    "a column for nothing": ({"seas": [{**SEAS, "columns": {"city": "name"}}]}, "columns names 'city'"),
+    "no templates": ({"seas": []}, "at least 1 item"),
+    "a template that is a text": ({"seas": ["The sea of {entity} is"]}, "seas"),
+    "the name of a task": ({"factual": [SEAS]}, "which is a task already"),
+    "a name with a capital": ({"Seas": [SEAS]}, "Seas"),
+    "no number of pairs": ({"seas": [SEAS]}, "lacks 'seas'"),
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_of_a_table(name: str):
+    tables, said = ENTRIES[name]
+    with pytest.raises(ParamsError) as error:
+        check(Params, merged(SHIPPED, {"mediation": {"tables": tables}}))
+    sentence(error.value, said)
+
+
+# Stores
+
+
+def store(path: Path) -> Path:
+    with layered.writing(path) as file:
+        writer = layered.LayerWriter(file, [2], {"neuron": 4, "op1": 6, "op2": 5}, "float32", (2, 3, 5), {"operator": "add"})
+        writer.write(2, 0, np.random.default_rng(0).normal(size=(4, 6, 5)))
+    return path
+
+
+def inside(change: Callable[[h5py.File], object]) -> Change:
+    def damage(path: Path) -> None:
+        with h5py.File(path, "r+") as file:
+            change(file)
+
+    return damage
+
+
+def keeping(size: int) -> Change:
+    return lambda path: path.write_bytes(path.read_bytes()[:size])
+
+
+STORES: dict[str, Change] = {
+    **{f"{size} bytes": keeping(size) for size in (0, 1, 8, 100, 500, 1000, -1)},
+    "a text": lambda path: path.write_text("no store"),
+    "a table": lambda path: write_table(pl.DataFrame({"a": [1]}), path),
+    "missing": lambda path: path.unlink(),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "no layers": inside(lambda file: file.pop("layers")),
+    "no layer": inside(lambda file: file["layers"].pop("2")),
+    "a layer without number": inside(lambda file: file["layers"].move("2", "two")),
+    "no axes": inside(lambda file: file.attrs.pop("axes")),
+    "too few axes": inside(lambda file: file.attrs.update(axes="neuron, op1")),
+    "axes that are a number": inside(lambda file: file.attrs.update(axes=7)),
+    "a layer that is a folder": inside(lambda file: (file["layers"].pop("2"), file["layers"].create_group("2"))),
+    "not in chunks": inside(lambda file: (file["layers"].pop("2"), file["layers"].create_dataset("2", data=np.zeros((4, 6, 5))))),
+    "a column that is a folder": inside(lambda file: file.create_group("columns/result")),
+}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_store(tmp_path: Path, name: str):
+    STORES[name](store(path := tmp_path / "add.h5"))
+    with pytest.raises(layered.StoreError) as error:
+        layered.LayerStore(path).read(2, slice(None), slice(None))
+    sentence(error.value, "add.h5")
+
+
+TABLES: dict[str, Change] = {
+    **{f"{size} bytes": keeping(size) for size in (0, 4, 11, 60, -1, -8)},
+    "a text": lambda path: path.write_text("no table"),
+    "a store": store,
+    "an end alone": lambda path: path.write_bytes(b"PAR1"),
+    "a footer longer than the file": lambda path: path.write_bytes(path.read_bytes()[:-8] + struct.pack("<I4s", 1 << 30, b"PAR1")),
+    "missing": lambda path: path.unlink(),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table(tmp_path: Path, name: str):
+    write_table(pl.DataFrame({"a": range(100)}), path := tmp_path / "cells.parquet")
+    TABLES[name](path)
+    with pytest.raises(TableError) as error:
+        read_table(path)
+    sentence(error.value, "cells.parquet")
+
+
+def test_a_folder_without_the_operators_store(tmp_path: Path):
+    store(tmp_path / "add.h5")
+    with pytest.raises(layered.StoreError) as error:
+        shards.store_of(tmp_path, "divide")
+    sentence(error.value, "has no store of divide")
+
+
+def test_every_flipped_byte_of_means_is_refused_by_name_or_harmless(tmp_path: Path):
+    names = ("neurons", "heads", "residual")
+    arrays = {name: np.random.default_rng(i).normal(size=(2, 3, 5, 4)).astype(np.float32) for i, name in enumerate(names)}
+    layered.write_array(path := tmp_path / "means.h5", arrays, {"subject": "s"})
+    clean, refused = path.read_bytes(), 0
+    for place in range(0, len(clean), 7):
+        path.write_bytes(clean[:place] + bytes([clean[place] ^ 1 << place % 8]) + clean[place + 1 :])
+        for name in names:
+            try:
+                found = layered.read_array(path, name)
+            except layered.StoreError as error:
+                sentence(error, "means.h5")
+                refused += 1
+            else:
+                assert np.array_equal(found, arrays[name])
+                assert found.dtype == np.float32
+    assert refused > 100
+
+
+# Locks
+
+STAGE = """  {name}:
+    cmd: python -m stages.{name}
+    outs:
+    - path: data/{name}.parquet
+      hash: md5
+      md5: 0123456789abcdef0123456789abcdef
+      size: 7
+"""
+LOCK = "schema: '2.0'\nstages:\n" + "".join(STAGE.format(name=name) for name in ("cells", "facts", "tasks"))
+LOCKS: dict[str, bytes] = {
+    "empty": b"",
+    "a line's end": b"\n",
+    "its first line": LOCK[:15].encode(),
+    "no stage": LOCK[:23].encode(),
+    "the first stage": LOCK[: LOCK.index("  facts")].encode(),
+    "two stages": LOCK[: LOCK.index("  tasks")].encode(),
+    "the name of the last": LOCK[: LOCK.index("  tasks") + 9].encode(),
+    "half of the last": LOCK[: LOCK.index("  tasks") + 60].encode(),
+    "all but the last size": LOCK[: LOCK.rindex("      size")].encode(),
+    "all but a line's end": LOCK[:-1].encode(),
+    "half a sum": LOCK[: LOCK.rindex("0123")].encode(),
+    "a text": b"hello\n",
+    "a list": b"- cells\n- facts\n",
+    "stages that are a list": b"schema: '2.0'\nstages:\n- cells\n",
+    "stages that are nothing": b"schema: '2.0'\nstages:\n",
+    "stages that are a number": b"schema: '2.0'\nstages: 7\n",
+    "zeros": b"\0" * 300,
+    "another encoding": LOCK.encode("utf-16"),
+    "bytes": bytes(range(128, 256)),
+    "a conflict": f"<<<<<<< HEAD\n{LOCK}=======\n{LOCK}>>>>>>> other\n".encode(),
+    "a tab": LOCK.replace("    outs", "\touts").encode(),
+    "the middle cut out": (LOCK[: LOCK.index("  facts")] + LOCK[LOCK.index("  tasks") :]).encode(),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("locks")
+    (folder / "stages/corpus").mkdir(parents=True)
+    (folder / "stages/corpus/dvc.lock").write_text(LOCK)
+    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "lock"]):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    locks.check(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock(repository: Path, name: str):
+    (repository / "stages/corpus/dvc.lock").write_bytes(LOCKS[name])
+    with pytest.raises(locks.LockError) as error:
+        locks.check(repository)
+    sentence(error.value, "stages/corpus/dvc.lock", "git checkout -- stages/corpus/dvc.lock", "dvc repro")
+
+
+# Remotes
+
+COMMIT = "0" * 40
+REPOSITORIES = ["", "gpt2", "/gpt2", "org/", "org/a/b", "../gpt2", "org/../x", "org name/x", "https://huggingface.co/org/x", "org/x@main",
+                "org/x;ls", "-org/x", "org/-x", "org\\x", "org/x\n"]  # fmt: skip
+COMMITS = ["", "main", "v1.0", "0" * 39, "0" * 41, "F" * 40, "g" * 40, " " + "0" * 39, "refs/pr/1", "0" * 40 + "\n", None, 7]
+HUBS = [{"repo": repo, "commit": COMMIT} for repo in REPOSITORIES] + [{"repo": "org/x", "commit": commit} for commit in COMMITS]
+
+
+@pytest.mark.parametrize(
+    "model", [*HUBS, {"repo": "org/x"}, {"commit": COMMIT}, {"repo": "org/x", "commit": COMMIT, "token": "hf_x"}, "org/x"], ids=str
+)
+def test_a_model_of_the_hub(model: object):
+    with pytest.raises(ParamsError) as error:
+        check(HubModel, model, "hub.mine")
+    sentence(error.value, "hub.mine")
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("no-such", "no-such"),
+        ("params.yaml", "params.yaml"),
+        ("s4://bag/data", "s4://bag/data"),
+        ("ftp://", "ftp://"),
+        ("http://127.0.0.1:9/data", "http://127.0.0.1:9/data"),
+        ("://", "://"),
+        ("", "folder"),
+        ("\0", ""),
+    ],
+)
+def test_a_place_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, said: str):
+    (tmp_path / "params.yaml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as error:
+        command.main(["--data", folder, "select 1"])
+    sentence(error.value, said)
+
+
+@pytest.mark.parametrize("url", ["", "ssh://user:secret@host/folder", "s3://key:secret@bucket", "https://user:pass@host/x"])
+def test_a_remote(tmp_path_factory: pytest.TempPathFactory, url: str):
+    project = tmp_path_factory.getbasetemp() / "remote"
+    if not project.exists():
+        copy_project(project)
+    before = (project / ".dvc/config").read_text()
+    done = run_in(project, *MAKE, "remote", f"URL={url}", check=False)
+    assert done.returncode != 0
+    assert re.search("make remote: (say where|the URL holds a password)", done.stderr)
+    assert (project / ".dvc/config").read_text() == before
+
+
+def test_there_are_a_hundred_of_all_five_kinds():
+    kinds = [len(MODELS), len(FILES) + 1 + len(ENTRIES), len(STORES) + len(TABLES) + 1, len(LOCKS), len(HUBS) + 4 + 8 + 4]
+    assert min(kinds) >= 20
+    assert sum(kinds) >= 100
