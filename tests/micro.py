@@ -97,7 +97,12 @@ SETTINGS: dict[str, Any] = {
     "portraits": {"detail": 10},
     "helix": {"prompts": 120, "shuffles": 2},
     "theory_fits": {
-        "budgets": [2, 16], "train_cells": 150, "held_out_cells": 40, "waves": 20, "neurons_at_once": 24, "fit_replicates": 20,
+        "budgets": [2, 16],
+        "train_cells": 150,
+        "held_out_cells": 40,
+        "waves": 20,
+        "neurons_at_once": 24,
+        "fit_replicates": 20,
     },
     "figures": {"neurons_per_operator": 4},
 }

@@ -34,9 +34,7 @@ class Executor:
     means: per component, what mean ablation puts in its place; given: what tables bring along (see Values).
     """
 
-    def __init__(
-        self, checkpoint: Checkpoint, means: Mapping[str, np.ndarray] | None, rows: int, memory: int, given: Given | None = None
-    ):
+    def __init__(self, checkpoint: Checkpoint, means: Mapping[str, np.ndarray] | None, rows: int, memory: int, given: Given | None = None):
         keep_freed()
         name = type(checkpoint.model).__name__
         if without := [str(i) for i, layer in enumerate(checkpoint.architecture.layers) if layer.attention_out is None]:
