@@ -16,14 +16,14 @@ def line(numbers: np.ndarray) -> np.ndarray:
     return numbers[:, None].astype(np.float64)
 
 
-def circles(numbers: np.ndarray, periods: Sequence[float]) -> np.ndarray:
+def circles(numbers: np.ndarray, periods: Sequence[float] | np.ndarray) -> np.ndarray:
     """Cosine and sine of each period, (numbers, terms); those that are 0 at all numbers are left out."""
     turns = 2 * np.pi * numbers[:, None] / np.asarray(periods, float)
     terms = np.stack([np.cos(turns), np.sin(turns)], axis=2).reshape(len(numbers), -1)
     return terms[:, np.abs(terms).max(0, initial=0) > ZERO]
 
 
-def helix(numbers: np.ndarray, periods: Sequence[float]) -> np.ndarray:
+def helix(numbers: np.ndarray, periods: Sequence[float] | np.ndarray) -> np.ndarray:
     """The line and the circles."""
     return np.concatenate([line(numbers), circles(numbers, periods)], axis=1)
 

@@ -4,6 +4,7 @@ A panel without data says why.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -25,6 +26,7 @@ MEASURES = {
     "activation": "activations\n(held-out variance)", "written": "answer's logit,\nas written", "restored": "answer's logit,\nrestored",
     "accuracy": "accuracy",
 }  # fmt: skip
+BELOW = " as small as the study's"
 LOWEST, HIGHEST = -0.3, 1.2  # of what is drawn
 
 
@@ -46,19 +48,24 @@ def _number_curve(axis: Axes, part: pl.DataFrame, theory: str, value: str, edges
     drawing.curve(axis, line["layer"], _drawn(line[value]), theory, OF_NUMBERS[theory], band=band, **style)
 
 
-def helix_fits(tables: Tables, subject: str) -> Figure:
-    """How much of the stream each theory of a number explains, by layer."""
-    table = tables["helix_fits"]
+def helix_fits(tables: Tables, subject: str, small: bool = False) -> Figure:
+    """How much of the stream each theory of a number explains, by layer; small: numbers as small as the study's alone."""
+    table = _numbers(tables["helix_fits"], small)
     shuffled = table.filter(theory="helix").with_columns(theory=pl.lit("shuffled"), explained="shuffled")
-    title = f"{subject}: share of the residual stream's held-out variance that a number explains, by the layer it enters"
+    title = f"{subject}: share of the residual stream's held-out variance that a number{BELOW * small} explains, by the layer it enters"
     return _by_layer(pl.concat([table, shuffled]), tables["pairs_found"], "explained", title)
 
 
-def helix_effects(tables: Tables, subject: str) -> Figure:
-    """How much of the answer's logit each theory of a number restores, by layer, with bootstrap intervals."""
-    table = tables["helix_effects"].with_columns(quantity=pl.when(position="last").then(pl.lit("result")).otherwise("position"))
-    title = f"{subject}: share of the answer's logit that comes back when a theory of the number replaces the stream of another number"
+def helix_effects(tables: Tables, subject: str, small: bool = False) -> Figure:
+    """How much of the answer's logit each theory of a number restores, by layer, with bootstrap intervals; small: as in helix_fits."""
+    quantity = pl.when(position="last").then(pl.lit("result")).otherwise("position")
+    table = _numbers(tables["helix_effects"], small).with_columns(quantity=quantity)
+    title = f"{subject}: share of the answer's logit that comes back when a theory of the number{BELOW * small} replaces another's stream"
     return _by_layer(table, tables["pairs_found"], "restored", title, ("ci_low", "ci_high"))
+
+
+def _numbers(table: pl.DataFrame, small: bool) -> pl.DataFrame:
+    return table.filter(pl.col("numbers_below").is_not_null() == small)
 
 
 def _by_layer(table: pl.DataFrame, found: pl.DataFrame, value: str, title: str, edges: tuple[str, str] | None = None) -> Figure:
@@ -113,7 +120,9 @@ def theories(tables: Tables, subject: str) -> Figure:
     return figure
 
 
-FIGURES = {f.__name__: f for f in (helix_fits, helix_effects, theories)}
+FIGURES = {f.__name__: f for f in (helix_fits, helix_effects, theories)} | {
+    "helix_fits_small": partial(helix_fits, small=True), "helix_effects_small": partial(helix_effects, small=True),
+}  # fmt: skip
 
 if __name__ == "__main__":
     main(sys.argv[1])

@@ -4,6 +4,10 @@ Kantamneni and Tegmark 2025, Sec. 4: the stream at an operand's token is a linea
 and scored on held-out ones. As all numbers are seen in training, a theory could learn each by heart, as `number` does: a second fit is
 scored on numbers that it never saw. The study looks at the 100 first principal components; here it is the whole stream.
 
+Theories: helix, a line and a circle of each period; circles, without the line; circle, of the one period that fits best; line;
+polynomial, with as many terms as the helix; other_periods, a helix of periods drawn at random, mean over draws; pca, as many principal
+components, which look at the stream itself; number, a mean for each number. Where a stream does not vary there are no rows.
+
 Writes theories/helix_given.h5, too: what each theory says of the stream in the prompts of `pairs` for evaluation, to be put in its place.
 
 Table helix_fits: how much of the residual stream is a function of one number, by theory of that function
@@ -12,10 +16,11 @@ Table helix_fits: how much of the residual stream is a function of one number, b
     layer          SMALLINT  decoder layer that the stream enters, from 0; the number of layers: what leaves the last one
     position       VARCHAR   role of the token: op1, op2 or last
     quantity       VARCHAR   the number: op1, op2 or result
-    theory         VARCHAR   helix (a line and a circle of each period), circles (no line), circle (the one period that fits best), line, polynomial and pca (as many terms as the helix; pca looks at the stream itself), other_periods (as the helix, periods drawn at random, mean over draws) or number (a mean for each)
+    numbers_below  INTEGER   the cells whose number is below this, which the study has; null: all
+    theory         VARCHAR   helix, circles, circle, line, polynomial, pca, other_periods or number
     parameters     INTEGER   terms that are free, without the intercept: parameters per coordinate; for pca, directions
     period         DOUBLE    of the circle that fits best; null of other theories
-    explained      DOUBLE    1 - error / variance over held-out cells, all coordinates together; where the stream does not vary there are no rows
+    explained      DOUBLE    1 - error / variance over held-out cells, all coordinates together
     explained_new  DOUBLE    the same of a fit without some numbers, over the cells of these; null of number
     shuffled       DOUBLE    explained with the numbers shuffled before the fit, mean over shufflings; null of pca, number and other_periods
     shuffled_most  DOUBLE    the largest of them; of other_periods, explained by the best draw
@@ -42,7 +47,8 @@ from stages.theories.number_theories import SITES, Told
 from stages.theories.settings import Helix
 
 SCHEMA = {
-    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "position": pl.String, "quantity": pl.String, "theory": pl.String,
+    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "position": pl.String, "quantity": pl.String,
+    "numbers_below": pl.Int32, "theory": pl.String,
     "parameters": pl.Int32, "period": pl.Float64, "explained": pl.Float64, "explained_new": pl.Float64, "shuffled": pl.Float64,
     "shuffled_most": pl.Float64, "numbers": pl.Int32, "cells": pl.Int32,
 }  # fmt: skip
@@ -93,14 +99,17 @@ def main(name: str) -> None:
             here = np.isin(pairs["pair"].to_numpy(), prompts.pairs)
             for level, streams in entering(loaded, prompts, settings.levels_at_once, passes.prompts_per_pass):
                 for site in SITES:
-                    told = Told.of(streams[POSITIONS.index(site.position)], prompts.numbers[site.quantity], prompts.training, settings)
-                    if not told.varies:
-                        continue
-                    rows += [(name, operator, level, *site, *row, *told.sizes()) for row in told.rows()]
-                    if site.replaceable(level, levels - 1):
-                        for theory, fitted in told.replacements():
-                            whole = values.setdefault(f"{theory} {site.position} {level}", np.zeros((len(pairs), fitted.shape[1])))
-                            whole[here] = fitted
+                    for below in (None, settings.study_numbers):
+                        numbers = prompts.numbers[site.quantity]
+                        told = Told.of(streams[POSITIONS.index(site.position)], numbers, prompts.training, settings, below)
+                        if not told.varies:
+                            continue
+                        rows += [(name, operator, level, *site, below, *row, *told.sizes()) for row in told.rows()]
+                        if site.replaceable(level, levels - 1):
+                            of = np.flatnonzero(here)[numbers[len(prompts.training) :] < (below or np.inf)]
+                            for theory, fitted in told.replacements():
+                                what = f"{theory} {site.position} {level}{' below' * (below is not None)}"
+                                values.setdefault(what, np.zeros((len(pairs), fitted.shape[1])))[of] = fitted
                 bar.update()
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(pl.col("explained", "explained_new", "^shuffled.*$").round(DIGITS))
     write_table(frame, subject.path("theories/helix_fits.parquet"))

@@ -56,8 +56,11 @@ class Told:
     is_new: np.ndarray
 
     @classmethod
-    def of(cls, vectors: np.ndarray, numbers: np.ndarray, training: np.ndarray, settings: Helix) -> "Told":
-        """vectors: (sample and more, width), numbers: of each; training: (sample,)."""
+    def of(cls, vectors: np.ndarray, numbers: np.ndarray, training: np.ndarray, settings: Helix, below: int | None = None) -> "Told":
+        """vectors: (sample and more, width), numbers: of each; training: (sample,); below: leaves out what has other numbers."""
+        if below is not None:
+            chosen = numbers < below
+            vectors, numbers, training = vectors[chosen], numbers[chosen], training[chosen[: len(training)]]
         every = np.unique(numbers)
         drawn = np.random.default_rng(settings.helix_seed).permutation(every)[: len(every) * settings.new_numbers_percent // 100]
         return cls(vectors, numbers, training, settings, every, np.isin(numbers[: len(training)], drawn))
@@ -157,8 +160,8 @@ class Told:
 
     def _periods(self) -> list[np.ndarray]:
         """As many periods as the helix has, as often as there are shufflings, evenly on a logarithmic scale."""
-        generator, ends = np.random.default_rng(self.settings.helix_seed), np.log([2, self.settings.longest_period])
-        return [np.exp(generator.uniform(*ends, len(self.settings.periods))) for _ in range(self.settings.shuffles)]
+        generator, (low, high) = np.random.default_rng(self.settings.helix_seed), np.log([2, self.settings.longest_period])
+        return [np.exp(generator.uniform(low, high, len(self.settings.periods))) for _ in range(self.settings.shuffles)]
 
     def _circle(self, to: Numbered, order: np.ndarray | slice = slice(None)) -> tuple[float, Fitted]:
         """The period whose circle fits best, and its fit."""

@@ -9,8 +9,11 @@ COLLINEAR = 1e-10  # of the largest eigenvalue of the terms' products; a smaller
 
 @dataclass(frozen=True, eq=False)
 class Numbered:
-    """Vectors that carry a number. numbers: (numbers,) those there are, rising; counts: (numbers,) vectors of each; means: (numbers, width);
-    within: the sum of squares around these means; total: around the mean of all."""
+    """Vectors that carry a number.
+
+    numbers: (numbers,) those there are, rising; counts: (numbers,) vectors of each; means: (numbers, width); within: the sum of squares
+    around these means; total: around the mean of all.
+    """
 
     numbers: np.ndarray
     counts: np.ndarray

@@ -12,6 +12,7 @@ Period = Annotated[float, Field(ge=2, le=10_000)]
 class Helix(Section):
     periods: Annotated[list[Period], Field(min_length=1, max_length=20)]
     prompts: Annotated[int, Field(ge=100, le=10**9)]
+    study_numbers: Count
     new_numbers_percent: Percent
     shuffles: Annotated[int, Field(ge=1, le=1000)]
     longest_period: Period

@@ -32,7 +32,8 @@ with
     ),
     intervals as (
         select operator, theory, size, kind,
-            percentile_interval(list_dot_product(gained, weights) / nullif(list_dot_product(whole, weights), 0), $confidence) as of_restored,
+            percentile_interval(list_dot_product(gained, weights) / nullif(list_dot_product(whole, weights), 0), $confidence)
+                as of_restored,
             percentile_interval(list_dot_product(right_ones, weights) / prompts, $confidence) as of_accuracy
         from summed join bootstrap('evaluation') using (operator)
         group by operator, theory, size, kind
@@ -45,7 +46,8 @@ with
     searched as (select distinct operator, theory, choices from theory_fits),
     relabelled as (select operator, theory, size, what, value as relabelled from run where kind = 'relabelled'),
     together as (
-        select operator, theory, parameters, what, value, ci_low, ci_high, relabelled, choices, if(what = 'activation', neurons, cells) as samples
+        select operator, theory, parameters, what, value, ci_low, ci_high, relabelled, choices,
+            if(what = 'activation', neurons, cells) as samples
         from theory_fits where layer is null
         union all
         select operator, theory, nullif(size, -1), what, value, ci_low, ci_high, relabelled, choices, prompts

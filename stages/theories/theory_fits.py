@@ -5,6 +5,10 @@ trained cells, and is scored on held-out ones. The dictionaries differ in size, 
 null is the same search on the same maps with rows and columns relabelled at random. Neurons are those at the last position of the late
 layers; where the answer can be read behind no layer, of the later half.
 
+What is explained: activation, all neurons' together, each with its own variance; logit, what they write together of the answer's logit,
+the sum of activation · value logit; written, the same against the error of a theory that knows each neuron's mean alone. (The answer's
+logit varies little around its mean, so a theory that moves it by as much as it varies explains nothing of `logit`.)
+
 Writes theories/theory_given.h5, too: what each theory says of each late neuron in the prompts of `pairs` for evaluation, none of which
 it was fitted on; `relabelled` is said by the fits to relabelled maps, `itself` what the store has.
 
@@ -14,7 +18,7 @@ Table theory_fits: how much of the late neurons three theories explain
     layer       SMALLINT  late layer, from 0; null: all of them together
     theory      VARCHAR   bag (heuristics of the catalogue), helix (line and circles of op1, op2 and the result) or waves (over op1 and op2)
     parameters  INTEGER   terms that a neuron may have, without the intercept
-    what        VARCHAR   activation: all neurons' together, each with its own variance; logit: what the neurons together write of the answer's logit, the sum of activation · value logit; written: the same, against the error of a theory that knows each neuron's mean alone
+    what        VARCHAR   activation, logit or written
     value       DOUBLE    1 - error / variance over held-out cells (written: / error of the means); null where it does not vary
     ci_low      DOUBLE    lower end of its bootstrap interval, over neurons for activation, over cells for logit and written
     ci_high     DOUBLE    upper end
@@ -41,8 +45,8 @@ from stages.lib.store.layered import LayerStore, widen
 from stages.lib.subject import Subject
 from stages.theories import atoms
 from stages.theories.pursuit import pursue
-from stages.theories.scores import Scores
 from stages.theories.settings import Helix, TheoryFits
+from stages.theories.tally import Tally
 
 SCHEMA = {
     "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "theory": pl.String, "parameters": pl.Int32, "what": pl.String,
@@ -102,7 +106,7 @@ def main(name: str) -> None:
                         whole = values.setdefault(f"{what} {layer}", np.zeros((len(pairs), store.axes["neuron"]), np.float32))
                         whole[here, part] = said.T
                     bar.update(part.stop - part.start)
-        rows += [(name, operator, *row) for row in theorists.scores.rows()]
+        rows += [(name, operator, *row) for row in theorists.tally.rows()]
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(pl.col("value", "ci_low", "ci_high", "relabelled").round(DIGITS))
     write_table(frame, subject.path("theories/theory_fits.parquet"))
     given.write(subject.path("theories/theory_given.h5"), pairs["pair"].to_numpy(), values)
@@ -128,7 +132,7 @@ class Theorists:
         self.grams = {theory: terms[:, : self.cells.training] @ terms[:, : self.cells.training].T for theory, terms in self.terms.items()}
         generator = np.random.default_rng(settings.fit_seed)
         self.relabelled = [generator.permutation(side) for side in results.shape]
-        self.scores = Scores({theory: len(terms) for theory, terms in self.terms.items()}, self.cells.held_out, settings)
+        self.tally = Tally({theory: len(terms) for theory, terms in self.terms.items()}, self.cells.held_out, settings)
 
     def blocks(self, layer: int) -> Iterator[slice]:
         neurons, at_once = self.store.axes["neuron"], self.settings.neurons_at_once
@@ -146,9 +150,9 @@ class Theorists:
             centre = values[:, : cells.training].mean(1, keepdims=True)
             if not kind:
                 yield "itself", values[:, prompts]
-            for theory, budget, said in self._fits(values - centre):
-                said += centre
-                self.scores.add((layer, theory, budget, kind), values[:, held_out], said[:, : cells.held_out], centre, votes)
+            for theory, budget, around in self._fits(values - centre):
+                said = around + centre
+                self.tally.add((layer, theory, budget, kind), values[:, held_out], said[:, : cells.held_out], centre, votes)
                 if not kind or budget == max(self.settings.budgets):
                     yield f"{theory} {budget}{' relabelled' * bool(kind)}", said[:, cells.held_out :]
 

@@ -55,7 +55,7 @@ def test_every_statement_has_a_place_a_model_and_a_query_or_a_reason():
     for one in LISTED:
         assert KEYS <= one.keys() <= {*KEYS, "study", "query", "why"}
         assert ("query" in one) != ("why" in one)
-        assert one["source"].split(", ")[0] in ("heuristics", "mediation")
+        assert one["source"].split(", ")[0] in ("heuristics", "mediation", "trigonometry", "fourier", "digits")
         assert one["published"].keys() <= {"of", "all", "add", "subtract", "multiply", "divide"}
 
 

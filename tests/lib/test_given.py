@@ -98,14 +98,18 @@ def test_values_are_stored_in_steps(tmp_path: Path):
 )
 def test_what_cannot_be_given_is_named(change: dict, name: str | None, message: str, store: given.Given):
     architecture = subject("llama").architecture
-    with pytest.raises(interventions.InterventionError, match=f"intervention 0.*{message}"):
-        table = named(intervention_table([[RESIDUAL | change]], [None]), [name])
+    table = named(intervention_table([[RESIDUAL | change]], [None]), [name])
+
+    def read() -> None:
         store.check(interventions.read(table, architecture, ROLES), architecture)
+
+    with pytest.raises(interventions.InterventionError, match=f"intervention 0.*{message}"):
+        read()
 
 
 def test_a_pair_without_a_value_and_a_missing_store_are_named(store: given.Given):
     patch = interventions.Patch("residual", 0, None, "last", None, "given", "residual")
-    with pytest.raises(interventions.InterventionError, match="x_given.h5 gives nothing for pair 5"):
+    with pytest.raises(interventions.InterventionError, match=r"x_given\.h5 gives nothing for pair 5"):
         store.values(patch, np.array([0, 5]))
     table = named(intervention_table([[RESIDUAL], []], [None] * 2), ["residual", None])
     assert given.Given.of(table, store.path.with_name("x_interventions.parquet")).path == store.path

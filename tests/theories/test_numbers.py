@@ -11,7 +11,14 @@ from stages.theories.numbered import Numbered, by_number, fit
 from stages.theories.settings import Helix
 
 SETTINGS = Helix(
-    periods=[2, 5, 10, 100], prompts=1000, new_numbers_percent=20, shuffles=5, longest_period=80, levels_at_once=1, helix_seed=0
+    periods=[2, 5, 10, 100],
+    prompts=1000,
+    study_numbers=60,
+    new_numbers_percent=20,
+    shuffles=5,
+    longest_period=80,
+    levels_at_once=1,
+    helix_seed=0,
 )
 WIDTH, CELLS, SIDE = 12, 1500, 120
 
@@ -123,6 +130,15 @@ def test_a_number_never_seen_gets_the_mean_of_all():
     fitted = by_number(np.array([0, 1, 3, 7]), Numbered.of(vectors, numbers))
     np.testing.assert_allclose(fitted.values, [vectors.mean(0), vectors[:2].mean(0), vectors[2:5].mean(0), vectors[5]])
     assert fitted.rank == 2
+
+
+def test_numbers_below_a_limit_are_looked_at_alone():
+    whole = told("polynomial", 0.2)
+    small = Told.of(whole.vectors, whole.numbers, whole.training, SETTINGS, below=60)
+    assert small.every.tolist() == list(range(60))
+    chosen = whole.numbers < 60
+    again = Told.of(whole.vectors[chosen], whole.numbers[chosen], whole.training[chosen], SETTINGS)
+    assert list(small.rows()) == list(again.rows())
 
 
 def test_streams_are_replaced_where_a_number_stands_and_a_layer_follows():

@@ -10,7 +10,7 @@ from stages.theories.settings import TheoryFits
 Key = tuple[int, str, int, str]  # layer, theory, parameters, kind: "" or relabelled
 
 
-class Scores:
+class Tally:
     """Sums over blocks of neurons. choices: theory -> terms to choose from; cells: those that are scored."""
 
     def __init__(self, choices: dict[str, int], cells: int, settings: TheoryFits):
@@ -46,12 +46,12 @@ class Scores:
 
     def _logit(self, keys: list[Key]) -> np.ndarray:
         """Squares of the error, and of what is written around its mean, (2, cells)."""
-        written, left, _ = sum(self.written[key] for key in keys)
-        return np.stack([left**2, (written - written.mean()) ** 2])
+        written, left, _ = np.sum([self.written[key] for key in keys], axis=0)
+        return np.stack([left**2, (written - (written.mean() if self.cells else 0)) ** 2])
 
     def _written(self, keys: list[Key]) -> np.ndarray:
         """Squares of the error, and of that of the neurons' means, (2, cells)."""
-        _, left, varying = sum(self.written[key] for key in keys)
+        _, left, varying = np.sum([self.written[key] for key in keys], axis=0)
         return np.stack([left**2, varying**2])
 
     def _interval(self, samples: np.ndarray) -> tuple[float | None, float | None]:
@@ -59,15 +59,15 @@ class Scores:
         if _share(samples) is None:
             return None, None
         half = (1 - self.settings.fit_confidence) / 2
-        error, variance = (self._weights(samples.shape[1]) @ samples.T).T
+        error, variance = (_weights(samples.shape[1], self.settings.fit_replicates, self.settings.fit_seed) @ samples.T).T
         low, high = np.quantile(1 - error / np.maximum(variance, np.finfo(float).tiny), [half, 1 - half])
         return float(low), float(high)
 
-    @cache  # noqa: B019: there are two sizes, neurons and cells
-    def _weights(self, count: int) -> np.ndarray:
-        """How often each replicate draws each of so many samples, (replicates, samples)."""
-        generator = np.random.default_rng(self.settings.fit_seed)
-        return generator.multinomial(count, np.full(count, 1 / count), self.settings.fit_replicates).astype(np.float64)
+
+@cache
+def _weights(count: int, replicates: int, seed: int) -> np.ndarray:
+    """How often each replicate draws each of so many samples, (replicates, samples)."""
+    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), replicates).astype(np.float64)
 
 
 def _share(samples: np.ndarray) -> float | None:
