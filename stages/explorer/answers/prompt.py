@@ -71,7 +71,7 @@ def cell(project: Project, subject: str, operator: str, op1: int, op2: int) -> C
     if not rows or rows[0][2] is None:
         sign = project.symbols[operator]
         raise ExplorerError(
-            f"{op1}{sign}{op2} is no cell that {subject} was asked: operands and answer are whole numbers within the grid, each of one token."
+            f"{op1}{sign}{op2} is no cell that {subject} was asked: operands and answer are whole numbers within the grid, one token each."
         )
     result, predicted, correct, probability = rows[0]
     return Cell(subject, operator, op1, op2, result, predicted, correct, probability)
@@ -123,7 +123,7 @@ def rival(project: Project, subject: str, logits: np.ndarray, answer: int) -> tu
 
 
 def votes(project: Project, of: Cell, against: int, neurons: list[np.ndarray], scale: float, standing: pl.DataFrame) -> pl.DataFrame:
-    """Each late neuron's vote: layer, neuron, activation, vote, voted, heuristic (its best one that holds here, null without), largest first.
+    """Each late neuron's vote: layer, neuron, activation, vote, voted, heuristic (its best that holds here, null without), largest first.
 
     neurons: of each layer the activations (neurons,); standing: as of `holding`.
     """
