@@ -28,7 +28,7 @@ def packed(values: np.ndarray) -> dict[str, str]:
     if values.dtype.kind in "iub":
         values = values.astype(np.int16 if np.abs(values).max(initial=0) < 1 << 15 else np.int32)
     shape = {"shape": ", ".join(map(str, values.shape))} if values.ndim > 1 else {}
-    return {"dtype": KINDS[values.dtype.name], "bdata": base64.b64encode(np.ascontiguousarray(values)).decode(), **shape}
+    return {"dtype": KINDS[values.dtype.name], "bdata": base64.b64encode(values.tobytes()).decode(), **shape}
 
 
 def plain(traces: list[dict], height: int, x: dict | None = None, y: dict | None = None, **more: Any) -> Figure:

@@ -99,8 +99,8 @@ def first_late(project: Project, subject: str) -> int:
     """The first layer that counts as late; 0, all of them, where that is not known."""
     if not project.has("late_layers", subject):
         return 0
-    found = project.ask(LATE, subject=subject)
-    return (found["first_layer"].first() if found.height else None) or 0
+    rows = project.ask(LATE, subject=subject).rows()
+    return (rows[0][0] if rows else None) or 0
 
 
 def spoken(project: Project, subject: str, logits: np.ndarray, most: int = 8) -> pl.DataFrame:
@@ -146,7 +146,8 @@ def parts(voted: pl.DataFrame, margin: float, most: int = 12) -> pl.DataFrame:
     named = named.sort(pl.col("voted").abs(), "heuristic", descending=[True, False]).rename({"heuristic": "part"})
     first, others = named.head(most).sort("voted", "part", descending=[True, False]), named.slice(most)
     without = voted.filter(pl.col("heuristic").is_null())
-    rows = [(NO_HEURISTIC, without.height, without["voted"].sum()), (REST, None, margin - voted["voted"].sum())]
+    rest = margin - float(voted["voted"].to_numpy().sum())
+    rows: list[tuple] = [(NO_HEURISTIC, without.height, without["voted"].sum()), (REST, None, rest)]
     if others.height:
         rows.insert(0, (f"{others.height} other heuristics", others["neurons"].sum(), others["voted"].sum()))
     schema = {"part": pl.String, "neurons": pl.UInt32, "voted": pl.Float64}
