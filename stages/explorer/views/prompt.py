@@ -29,7 +29,7 @@ def fields(explorer: Any, question: Question) -> list[Field]:
     membership = question.one_of("membership", list(MEMBERSHIPS), "called")
     return [
         Field("subject", "Subject", question.subject(explorer.project), "choice", explorer.project.subjects),
-        Field("prompt", "Prompt", question.get("prompt", "226-68"), hint="226-68"),
+        Field("prompt", "Prompt", question.get("prompt", explorer.project.example), hint="226-68"),
         Field("membership", "A neuron counts for a heuristic", membership, "choice", labelled(COUNTED)),
     ]  # fmt: skip
 

@@ -27,7 +27,7 @@ COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: a
 
 def fields(explorer: Any, question: Question) -> list[Field]:
     project, subject = explorer.project, question.subject(explorer.project)
-    text, membership = question.get("prompt", "226-68"), question.one_of("membership", list(MEMBERSHIPS), "called")
+    text, membership = question.get("prompt", project.example), question.one_of("membership", list(MEMBERSHIPS), "called")
     replacement = question.one_of("replacement", list(asked.REPLACEMENTS), "mean")
     named, offered = _offered(explorer, subject, text, membership)
     result = [
