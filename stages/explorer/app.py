@@ -139,8 +139,8 @@ def _layout() -> Part:
     ]
     return html.Div([
         dcc.Location(id="url"), *kept, html.Header(id="head"),
-        html.Main([html.Div(id="fields", role="form", **{"aria-label": "what is asked"}), html.Div(id="said", role="status"),
-                   html.Div(id="content", **{"aria-live": "polite"})]),
+        html.Main([html.Div(id="fields", role="form", **parts.aria(label="what is asked")), html.Div(id="said", role="status"),
+                   html.Div(id="content", **parts.aria(live="polite"))]),
     ])  # fmt: skip
 
 
@@ -149,10 +149,10 @@ def _navigation(view: View, explorer: Explorer, question: Question) -> list[Part
     common = {name: question[name] for name in ("subject", "operator", "layer", "neuron", "prompt") if name in question}
     places = {other.path: f"/{other.path}{Question(common).search()}" for other in VIEWS.values()}
     links = [
-        html.A(VIEWS[path].title, href=href, **{"aria-current": "page"}) if path == view.path else dcc.Link(VIEWS[path].title, href=href)
+        html.A(VIEWS[path].title, href=href, **parts.aria(current="page")) if path == view.path else dcc.Link(VIEWS[path].title, href=href)
         for path, href in places.items()
     ]
-    return [html.Strong("bag explore"), html.Nav(links, **{"aria-label": "views"})]
+    return [html.Strong("bag explore"), html.Nav(links, **parts.aria(label="views"))]
 
 
 def _saved(picture: dict[str, str] | None) -> tuple:

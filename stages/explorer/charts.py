@@ -19,7 +19,7 @@ COLOURED = 0.995  # share of cells whose value the colours tell apart; the few b
 DIVERGING = [  # ColorBrewer's RdBu, as in the pipeline's own figures
     "#053061", "#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582", "#d6604d", "#b2182b", "#67001f",
 ]  # fmt: skip
-KINDS = {"float32": "f4", "float64": "f8", "uint8": "u1", "int16": "i2", "int32": "i4"}  # numpy's names of numbers: plotly.js's
+KINDS = {"float32": "f4", "float64": "f8", "int16": "i2", "int32": "i4"}  # numpy's names of numbers: plotly.js's
 
 
 def packed(values: np.ndarray) -> dict[str, str]:
@@ -28,7 +28,7 @@ def packed(values: np.ndarray) -> dict[str, str]:
     if values.dtype.kind in "iub":
         values = values.astype(np.int16 if np.abs(values).max(initial=0) < 1 << 15 else np.int32)
     shape = {"shape": ", ".join(map(str, values.shape))} if values.ndim > 1 else {}
-    return {"dtype": KINDS[values.dtype.name], "bdata": base64.b64encode(np.ascontiguousarray(values)).decode(), **shape}
+    return {"dtype": KINDS[values.dtype.name], "bdata": base64.b64encode(values.tobytes()).decode(), **shape}
 
 
 def plain(traces: list[dict], height: int, x: dict | None = None, y: dict | None = None, **more: Any) -> Figure:
@@ -58,8 +58,8 @@ def heat(values: np.ndarray, facts: np.ndarray | None, hover: str, *, corner: tu
     end = limit or float(np.quantile(known, COLOURED) if known.size else 0) or float(known.max(initial=0)) or 1.0
     trace = {
         "type": "heatmap", "z": packed(values), "x0": corner[1], "dx": 1, "y0": corner[0], "dy": 1, "zmin": -end, "zmax": end,
-        "colorscale": [[place / 10, colour] for place, colour in enumerate(DIVERGING)], "hovertemplate": hover + "<extra></extra>", "hoverongaps": False,
-        "colorbar": {"thickness": 12, "outlinewidth": 0},
+        "colorscale": [[place / 10, colour] for place, colour in enumerate(DIVERGING)], "hovertemplate": hover + "<extra></extra>",
+        "hoverongaps": False, "colorbar": {"thickness": 12, "outlinewidth": 0},
     }  # fmt: skip
     if facts is not None:
         trace["customdata"] = packed(facts)

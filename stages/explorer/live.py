@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -122,7 +123,7 @@ class Live:
         ]
         if len({row["intervention"] for row in rows}) < len(sets):
             raise ExplorerError("no neuron is chosen; tick a heuristic or a neuron, or write some as layer:neuron.")
-        schema = {"intervention": pl.Int32, "layer": pl.Int16, "units": pl.List(pl.Int32)}
+        schema: dict[str, Any] = {"intervention": pl.Int32, "layer": pl.Int16, "units": pl.List(pl.Int32)}
         same = {"component": "neuron", "position": "last", "replacement": replacement}
         none = [pl.lit(None, pl.String).alias(name) for name in ("operator", "split", "key_position")]
         table = pl.DataFrame(rows, schema).with_columns(*none, **{name: pl.lit(value) for name, value in same.items()})

@@ -39,6 +39,11 @@ def text_of(value: Any) -> str:
     return "|".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
+def labelled(options: Mapping[str, str]) -> list[dict[str, str]]:
+    """Options of a choice: value -> what it is called."""
+    return [{"label": label, "value": value} for value, label in options.items()]
+
+
 def shown(one: Field) -> Part:
     """A field with its label."""
     key, options = (
@@ -47,6 +52,7 @@ def shown(one: Field) -> Part:
     )
     name = json.dumps(key, separators=(",", ":"))
     several = [part for part in str(one.value).split("|") if part] if one.kind in ("many", "tick") else []
+    inside: Part
     if one.kind == "number":
         inside = dcc.Input(id=key, type="text", inputMode="numeric", value=str(one.value), debounce=True, size="7")
     elif one.kind == "choice":
@@ -67,6 +73,11 @@ def shown(one: Field) -> Part:
     else:
         inside = dcc.Input(id=key, type="text", value=str(one.value), debounce=True, placeholder=one.hint)
     return html.Div([html.Label(one.label, htmlFor=name, id=f"label-{one.name}"), inside], className=f"field {one.kind}")
+
+
+def aria(**named: str) -> dict[str, Any]:
+    """What a screen reader is told."""
+    return {f"aria-{name}": value for name, value in named.items()}
 
 
 def alert(text: str) -> Part:
@@ -107,8 +118,8 @@ def table(frame: pl.DataFrame, caption: str, links: Mapping[str, Link] | None = 
 
     rows = [html.Tr([cell(row, name, of) for name, of in zip(frame.columns, numeric, strict=True)]) for row in some.iter_rows(named=True)]
     more = f" The first {most:,} of {frame.height:,} rows." if frame.height > most else ""
-    inside = html.Table([html.Thead(head), html.Tbody(rows)], **{"aria-label": caption})
-    region = html.Div(inside, className="scroll", tabIndex=0, role="region", **{"aria-label": caption})
+    inside = html.Table([html.Thead(head), html.Tbody(rows)], **aria(label=caption))
+    region = html.Div(inside, className="scroll", tabIndex=0, role="region", **aria(label=caption))
     return html.Div([html.P(caption + more, className="caption"), region])
 
 
@@ -138,8 +149,13 @@ def later(view: str, name: str, question: Question) -> Part:
 
 def figure(name: str, drawn: Figure, caption: str, query: Part, below: Part = None) -> Part:
     """A figure, what it says in words, its query, and buttons that save it with that query inside."""
-    config = {"displaylogo": False, "responsive": False, "modeBarButtonsToRemove": ["toImage", "select2d", "lasso2d"], "scrollZoom": True}
+    config: Any = {
+        "displaylogo": False,
+        "responsive": False,
+        "modeBarButtonsToRemove": ["toImage", "select2d", "lasso2d"],
+        "scrollZoom": True,
+    }
     graph = dcc.Graph(figure=drawn, config=config, id={"graph": name})
     buttons = [html.Button(f"Save {kind.upper()}", id={"save": name, "format": kind}, n_clicks=0) for kind in ("svg", "png")]
-    picture = html.Div(graph, role="img", className="picture", **{"aria-label": caption})
+    picture = html.Div(graph, role="img", className="picture", **aria(label=caption))
     return html.Figure([picture, html.Figcaption(caption), html.Div([*buttons, query], className="tools"), below], id=f"figure-{name}")

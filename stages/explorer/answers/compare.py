@@ -52,7 +52,7 @@ def accuracy(project: Project, left: str, right: str) -> pl.DataFrame:
 
 
 def heuristics(project: Project, given: dict, by: str, most: int) -> pl.DataFrame:
-    """Neurons of the layers that both have whose corrected score passes the threshold, by heuristic or by kind, the largest differences first."""
+    """How many neurons of the layers that both have pass the threshold, by heuristic or by kind, the largest differences first."""
     for subject in (given["left"], given["right"]):
         project.need(subject, "scores")
     return project.ask(HEURISTICS.format(by=by), **given, count=most)

@@ -71,7 +71,7 @@ def cell(project: Project, subject: str, operator: str, op1: int, op2: int) -> C
     if not rows or rows[0][2] is None:
         sign = project.symbols[operator]
         raise ExplorerError(
-            f"{op1}{sign}{op2} is no cell that {subject} was asked: operands and answer are whole numbers within the grid, each of one token."
+            f"{op1}{sign}{op2} is no cell that {subject} was asked: operands and answer are whole numbers within the grid, one token each."
         )
     result, predicted, correct, probability = rows[0]
     return Cell(subject, operator, op1, op2, result, predicted, correct, probability)
@@ -99,8 +99,8 @@ def first_late(project: Project, subject: str) -> int:
     """The first layer that counts as late; 0, all of them, where that is not known."""
     if not project.has("late_layers", subject):
         return 0
-    found = project.ask(LATE, subject=subject)
-    return (found["first_layer"].first() if found.height else None) or 0
+    rows = project.ask(LATE, subject=subject).rows()
+    return (rows[0][0] if rows else None) or 0
 
 
 def spoken(project: Project, subject: str, logits: np.ndarray, most: int = 8) -> pl.DataFrame:
@@ -123,7 +123,7 @@ def rival(project: Project, subject: str, logits: np.ndarray, answer: int) -> tu
 
 
 def votes(project: Project, of: Cell, against: int, neurons: list[np.ndarray], scale: float, standing: pl.DataFrame) -> pl.DataFrame:
-    """Each late neuron's vote: layer, neuron, activation, vote, voted, heuristic (its best one that holds here, null without), largest first.
+    """Each late neuron's vote: layer, neuron, activation, vote, voted, heuristic (its best that holds here, null without), largest first.
 
     neurons: of each layer the activations (neurons,); standing: as of `holding`.
     """
@@ -146,7 +146,8 @@ def parts(voted: pl.DataFrame, margin: float, most: int = 12) -> pl.DataFrame:
     named = named.sort(pl.col("voted").abs(), "heuristic", descending=[True, False]).rename({"heuristic": "part"})
     first, others = named.head(most).sort("voted", "part", descending=[True, False]), named.slice(most)
     without = voted.filter(pl.col("heuristic").is_null())
-    rows = [(NO_HEURISTIC, without.height, without["voted"].sum()), (REST, None, margin - voted["voted"].sum())]
+    rest = margin - float(voted["voted"].to_numpy().sum())
+    rows: list[tuple] = [(NO_HEURISTIC, without.height, without["voted"].sum()), (REST, None, rest)]
     if others.height:
         rows.insert(0, (f"{others.height} other heuristics", others["neurons"].sum(), others["voted"].sum()))
     schema = {"part": pl.String, "neurons": pl.UInt32, "voted": pl.Float64}

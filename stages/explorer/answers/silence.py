@@ -99,6 +99,7 @@ class GridJob:
     chosen: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     drawn: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     stopped: bool = False
+    thread: threading.Thread | None = None
 
     def share(self) -> int:
         """How much is done, in twentieths: what a page shows of it anew."""
@@ -106,7 +107,8 @@ class GridJob:
 
     def start(self, live: "Live", lock: threading.RLock, side: int) -> None:
         self.chosen, self.drawn = np.full((side, side), np.nan, np.float32), np.full((side, side), np.nan, np.float32)
-        threading.Thread(target=self._run, args=(live, lock), daemon=True).start()
+        self.thread = threading.Thread(target=self._run, args=(live, lock), daemon=True)
+        self.thread.start()
 
     def _run(self, live: "Live", lock: threading.RLock) -> None:
         try:

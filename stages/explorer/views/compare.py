@@ -45,9 +45,9 @@ def content(explorer: Any, question: Question) -> Part:
     )
     drawn = charts.bars(found, "operator", names, "share of cells answered right")
     query = sql(asked.ACCURACY, {"left": given["left"], "right": given["right"]})
+    right = section("How often they are right", figure("accuracy", drawn, caption, query))
     return html.Div([
-        html.H1(f"{given['left']} beside {given['right']}"), note(INTRO),
-        html.Div([section("How often they are right", figure("accuracy", drawn, caption, query)), _kinds(project, given)], className="side"),
+        html.H1(f"{given['left']} beside {given['right']}"), note(INTRO), html.Div([right, _kinds(project, given)], className="side"),
         _maps(project, given, question), *(later("compare", name, question) for name in LATER),
     ])  # fmt: skip
 
@@ -103,7 +103,8 @@ def _more(explorer: Any, question: Question) -> Part:
     links = to_prompt(given["left"], project.symbols, given["operator"])
     return html.Div([
         section("Heuristics that differ most", table(named(by), "Neurons that stand for each"), query),
-        section("Cells that one of them gets right", table(named(differ), "At most 200, those that differ most first", links), sql(asked.CELLS, given)),
+        section("Cells that one of them gets right", table(named(differ), "At most 200, those that differ most first", links),
+                sql(asked.CELLS, given)),
     ], className="side")  # fmt: skip
 
 

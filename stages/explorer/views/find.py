@@ -5,7 +5,7 @@ from typing import Any
 from dash import html
 
 from stages.explorer.answers import find as asked
-from stages.explorer.parts import Field, Part, filled, note, section, sql, table
+from stages.explorer.parts import Field, Link, Part, filled, labelled, note, section, sql, table
 from stages.explorer.question import Question
 from stages.explorer.views.links import to_neuron, to_prompt
 from stages.lib.core.words import OPERATORS
@@ -23,7 +23,7 @@ INTRO = "Every view of this page is a query; here is one to change. It only read
 def fields(explorer: Any, question: Question) -> list[Field]:
     project = explorer.project
     what = question.one_of("what", list(WHAT), "sql" if "sql" in question else "neurons")
-    chosen = [Field("what", "Find", what, "choice", [{"label": label, "value": name} for name, label in WHAT.items()])]
+    chosen = [Field("what", "Find", what, "choice", labelled(WHAT))]
     subject = question.subject(project)
     if what == "sql":
         return [
@@ -71,7 +71,7 @@ def query(explorer: Any, question: Question) -> str:
 def content(explorer: Any, question: Question) -> Part:
     text = query(explorer, question)
     found = explorer.project.some(text, asked.SHOWN + 1)
-    links = {}
+    links: dict[str, Link] = {}
     if {"layer", "neuron"} <= {*found.columns}:
         links |= to_neuron(question.subject(explorer.project), question.operator())
     if {"op1", "op2"} <= {*found.columns}:

@@ -8,7 +8,7 @@ from dash import html
 
 from stages.explorer import charts
 from stages.explorer.answers import prompt as asked
-from stages.explorer.parts import Field, Part, alert, figure, note, section, sql, table
+from stages.explorer.parts import Field, Part, alert, figure, labelled, note, section, sql, table
 from stages.explorer.project import ExplorerError
 from stages.explorer.question import Question, prompt
 from stages.explorer.views.links import to_neuron, to_prompt, to_silence
@@ -26,11 +26,11 @@ COUNTED = {
 
 
 def fields(explorer: Any, question: Question) -> list[Field]:
+    membership = question.one_of("membership", list(MEMBERSHIPS), "called")
     return [
         Field("subject", "Subject", question.subject(explorer.project), "choice", explorer.project.subjects),
-        Field("prompt", "Prompt", question.get("prompt", "226-68"), hint="226-68"),
-        Field("membership", "A neuron counts for a heuristic", question.one_of("membership", list(MEMBERSHIPS), "called"), "choice",
-              [{"label": meaning, "value": name} for name, meaning in COUNTED.items()]),
+        Field("prompt", "Prompt", question.get("prompt", explorer.project.example), hint="226-68"),
+        Field("membership", "A neuron counts for a heuristic", membership, "choice", labelled(COUNTED)),
     ]  # fmt: skip
 
 
@@ -114,14 +114,15 @@ def _heuristics(of: asked.Cell, standing: pl.DataFrame, voted: pl.DataFrame | No
 
 def _neighbours(project: Any, of: asked.Cell) -> Part:
     around = asked.neighbours(project, of)
-    low1, low2 = around["op1"].min(), around["op2"].min()
-    shape = around["op1"].max() - low1 + 1, around["op2"].max() - low2 + 1  # type: ignore[operator]
+    op1, op2 = around["op1"].to_numpy(), around["op2"].to_numpy()
+    corner = int(op1.min()), int(op2.min())
+    at = op1 - corner[0], op2 - corner[1]
+    shape = int(at[0].max()) + 1, int(at[1].max()) + 1
     values, facts = np.full(shape, np.nan), np.full((*shape, 2), np.nan)
-    at = around["op1"].to_numpy() - low1, around["op2"].to_numpy() - low2
     values[at] = np.where(around["correct"].to_numpy(), 1.0, -1.0) * around["answer_probability"].to_numpy().clip(0.02)
     facts[at] = around.select("result", "predicted").to_numpy()
     hover = "op1 %{y}, op2 %{x}<br>answer %{customdata[0]}<br>says %{customdata[1]}<br>probability of the answer %{z:.3f}"
-    drawn = charts.heat(values, facts, hover, corner=(int(low1), int(low2)), size=420, limit=1.0)  # type: ignore[arg-type]
+    drawn = charts.heat(values, facts, hover, corner=corner, size=420, limit=1.0)
     charts.marked(drawn, of.op1, of.op2)
     wrong = around.filter(~pl.col("correct"))
     caption = (

@@ -10,7 +10,7 @@ from stages.explorer import charts
 from stages.explorer.answers import neuron as squares
 from stages.explorer.answers import prompt as explained
 from stages.explorer.answers import silence as asked
-from stages.explorer.parts import Field, Part, alert, figure, note, section, sql, table
+from stages.explorer.parts import Field, Part, alert, aria, figure, labelled, note, section, sql, table
 from stages.explorer.project import ExplorerError
 from stages.explorer.question import Question, neurons, prompt
 from stages.explorer.views.prompt import COUNTED
@@ -27,16 +27,15 @@ COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: a
 
 def fields(explorer: Any, question: Question) -> list[Field]:
     project, subject = explorer.project, question.subject(explorer.project)
-    text, membership = question.get("prompt", "226-68"), question.one_of("membership", list(MEMBERSHIPS), "called")
+    text, membership = question.get("prompt", project.example), question.one_of("membership", list(MEMBERSHIPS), "called")
     replacement = question.one_of("replacement", list(asked.REPLACEMENTS), "mean")
     named, offered = _offered(explorer, subject, text, membership)
     result = [
         Field("subject", "Subject", subject, "choice", project.subjects),
         Field("prompt", "Prompt", text, hint="226-68"),
-        Field("replacement", "Replaced by", replacement, "choice", [{"label": of, "value": name} for name, of in asked.REPLACEMENTS.items()]),
+        Field("replacement", "Replaced by", replacement, "choice", labelled(asked.REPLACEMENTS)),
         *([Field("other", "Other prompt", question.get("other", "12-5"), hint="12-5")] if replacement == "counterfactual" else []),
-        Field("membership", "A neuron counts for a heuristic", membership, "choice",
-              [{"label": meaning, "value": name} for name, meaning in COUNTED.items()]),
+        Field("membership", "A neuron counts for a heuristic", membership, "choice", labelled(COUNTED)),
         Field("heuristics", "Heuristics to silence", question.get("heuristics", ""), "many", named, "all late neurons that stand for them"),
         Field("neurons", "Neurons to silence, as layer:neuron", question.get("neurons", ""), hint="2:489, 1:17"),
         Field("grid", "Every cell", question.get("grid", ""), "tick", [{"label": GRID, "value": "yes"}]),
@@ -124,9 +123,10 @@ def _answers(project: Any, subject: str, of: asked.Silencing, told: pl.DataFrame
     top = both.sort(pl.max_horizontal("probability", "probability_after"), descending=True).head(7)
     drawn = charts.bars(top, "answer", {"probability": "left alone", "probability_after": "silenced"}, "probability")
     control = told.slice(2)
+    random = np.mean(control["probability"].to_numpy())
     caption = (
         f"Probability of the likeliest answers, left alone and with {len(of.neurons):,} neurons replaced. The answer's falls from "
-        f"{told['probability'][0]:.3g} to {told['probability'][1]:.3g}; with as many random neurons to {control['probability'].mean():.3g} "
+        f"{told['probability'][0]:.3g} to {told['probability'][1]:.3g}; with as many random neurons to {random:.3g} "
         f"on average, and {control['right'].sum()} of {control.height} draws stay right."
     )
     beside = table(told, "What is said; logit: the answer's, above the mean over the vocabulary")
@@ -160,7 +160,7 @@ def _grid(explorer: Any, of: asked.Silencing, question: Question) -> Part:
     done, cells = job.cells
     if not job.done:
         words = f"{done:,} of {cells:,} cells"
-        return section("Every cell", html.P([html.Progress(value=str(done), max=str(cells or 1), **{"aria-label": words}), f" {words}"]))
+        return section("Every cell", html.P([html.Progress(value=str(done), max=str(cells or 1), **aria(label=words)), f" {words}"]))
     maps = []
     for name, title, square in (
         ("broken", f"{len(of.neurons):,} chosen neurons", job.chosen),

@@ -16,7 +16,7 @@ from stages.lib.sql.database import ERRORS, Database, QueryError, connect
 
 WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 REAL = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
-COMMANDS = ("tables", "made", "shell", "verify", "check", "add")
+COMMANDS = ("tables", "made", "shell", "verify", "check", "add", "explore")
 WAY_OUT = "Run bag in the project's root, once `make` or `dvc pull` has put tables into data/, or say with --data where they are."
 MEANINGS = {
     "wide": "print every column of a table, however wide the terminal is",
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         prog="bag",
         description="Ask any question of any neuron, in SQL.",
         epilog='examples:  bag "select * from accuracy"   bag query.sql -p layer=1   bag tables   bag made   bag shell   bag verify   '
-        "bag check models/mine",
+        "bag check models/mine   bag explore",
     )
     commands = ", ".join(COMMANDS)
     result.add_argument("query", nargs="?", help=f'a SELECT, a file that ends in .sql, "-" for standard input, or one of: {commands}')

@@ -1,0 +1,27 @@
+"""The micro project, explored: its tables, and a model at work."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stages.explorer.app import Explorer
+from stages.explorer.project import Project
+
+
+@pytest.fixture(scope="session")
+def explorer(micro: Path) -> Iterator[Explorer]:
+    """Standing in the project's root, as `bag explore` does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(micro)
+        yield Explorer(Project())
+
+
+@pytest.fixture(autouse=True)
+def in_root(micro: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(micro)
+
+
+@pytest.fixture
+def project(explorer: Explorer) -> Project:
+    return explorer.project

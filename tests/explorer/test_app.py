@@ -1,0 +1,180 @@
+"""The app without a browser: who it answers, what it refuses, and that no field can break it."""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from stages.explorer import question
+from stages.explorer.app import Explorer, answered, made, tried
+from stages.explorer.parts import filled
+from stages.explorer.pictures import saved
+from stages.explorer.project import ExplorerError, Project
+from stages.explorer.question import Question
+from stages.explorer.views import VIEWS
+from tests.micro import ROOT
+
+HOLDING = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+TEXT = st.text(max_size=30) | st.sampled_from(
+    ["226-68", "3+4", "99999999", "-1", "1e9", "0", "'", "$x", "{op1}", "%s", "1:7", "result in 0..9"]
+)
+
+
+def words(part: object) -> str:
+    """Everything that a part of the page says."""
+    return json.dumps(part, default=lambda one: one.to_plotly_json())
+
+
+def says(explorer: Explorer, path: str, **fields: object) -> str:
+    _, content = answered(explorer, VIEWS[path], Question(fields))
+    return words(content())
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_every_view_opens_without_a_question(explorer: Explorer, path: str):
+    explorer.models.wait("abacus")
+    text = says(explorer, path)
+    assert '"role": "alert"' not in text
+    assert '"H1"' in text
+    for later in VIEWS[path].later.values():
+        fields, _ = answered(explorer, VIEWS[path], Question({}))
+        asked = Question({one.name: one.value for one in fields})
+        assert '"H2"' in words(tried(later, explorer, asked))
+
+
+@pytest.mark.parametrize("path", VIEWS)
+@HOLDING
+@given(data=st.data())
+def test_no_text_in_any_field_breaks_a_view(explorer: Explorer, path: str, data: st.DataObject):
+    names = [one.name for one in answered(explorer, VIEWS[path], Question({}))[0]]
+    text = says(explorer, path, **{name: data.draw(TEXT) for name in data.draw(st.lists(st.sampled_from(names), unique=True))})
+    assert '"H1"' in text or '"role": "alert"' in text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "sentence"),
+    [
+        ("prompt", {"prompt": "what?"}, "is no prompt; it is two numbers"),
+        ("prompt", {"prompt": "19*19"}, "is no cell that abacus was asked"),
+        ("prompt", {"subject": "nobody"}, "it is one of abacus, "),
+        ("neuron", {"layer": "x"}, "layer is 'x'; it is a whole number from 0 on"),
+        ("neuron", {"layer": "7"}, "have no layer 7: 0, 1 are kept"),
+        ("neuron", {"neuron": "64"}, "has the neurons 0 to 63, no neuron 64"),
+        ("silence", {"prompt": "3+9", "neurons": "one"}, "'one' is no neuron; write layer:neuron"),
+        ("silence", {"prompt": "3+9", "neurons": "5:1"}, "layer 5 does not exist; the subject has the layers 0..1"),
+        ("silence", {"prompt": "3+9", "neurons": "1:900"}, "neuron 900 does not exist; there are 0..63"),
+        ("silence", {"prompt": "3+9", "heuristics": "result in 5"}, "no late neuron of abacus stands for 'result in 5'"),
+        ("find", {"what": "neurons", "effect": "much"}, "effect is 'much'; it is a number"),
+        ("find", {"sql": "from nowhere"}, "Table with name nowhere does not exist"),
+        ("find", {"sql": ""}, None),
+        ("compare", {"other": "nobody"}, "it is one of abacus, "),
+    ],
+)
+def test_what_is_wrong_is_a_sentence(explorer: Explorer, path: str, fields: dict, sentence: str | None):
+    explorer.models.wait("abacus")
+    text = says(explorer, path, **fields)
+    assert ('"role": "alert"' in text) == (sentence is not None)
+    assert (sentence or "").replace('"', '\\"') in text
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select * from read_text('/etc/passwd')", "from '/etc/passwd'", "from glob('/*')", "copy cells to 'taken.csv'", "attach 'x.db'",
+        "create table t as select 1", "drop table cells", "install httpfs", "set threads = 1", "select 1; select 2",
+        "from read_parquet('params.yaml')", "from 'https://localhost/x.parquet'",
+    ],
+)  # fmt: skip
+def test_a_query_reaches_nothing_but_tables(explorer: Explorer, query: str):
+    before = set(os.listdir())
+    assert '"role": "alert"' in says(explorer, "find", sql=query)
+    assert set(os.listdir()) == before
+
+
+def test_it_answers_its_own_pages_alone(project: Project):
+    client = made(project).server.test_client()
+    page = client.get("/")
+    assert page.status_code == 200
+    assert "default-src 'self'" in page.headers["Content-Security-Policy"]
+    assert re.findall(r"""(?:src|href)=["'](?:https?:)?//""", page.text) == []
+    for named in ({"Host": "elsewhere.example"}, {"Origin": "http://elsewhere.example"}, {"Host": "localhost.elsewhere.example"}):
+        assert client.get("/", headers=named).status_code == 403
+        assert client.post("/_dash-update-component", json={}, headers=named).status_code == 403
+    for path in ("/assets/../app.py", "/assets/..%2fapp.py", "/assets//etc/passwd", "/_dash-component-suites/stages/explorer/app.py"):
+        assert client.get(path).status_code >= 300 or "def made" not in client.get(path).text
+
+
+def test_a_picture_keeps_its_query(explorer: Explorer):
+    query, page = "select '<&é>' from cells", "http://localhost/neuron?layer=1&neuron=2"
+    out = io.BytesIO()
+    Image.new("RGB", (4, 3), "red").save(out, "png")
+    import base64
+
+    drawn = saved("data:image/png;base64," + base64.b64encode(out.getvalue()).decode(), "png", query, page)
+    read = Image.open(io.BytesIO(drawn))
+    assert (read.text["Description"], read.text["Source"], read.getpixel((1, 1))) == (query, page, (255, 0, 0))
+    svg = saved("data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'%3E%3Crect/%3E%3C/svg%3E", "svg", query, page)
+    root = ElementTree.fromstring(svg)
+    names = {"dc": "http://purl.org/dc/elements/1.1/"}
+    assert root.find(".//dc:description", names).text == query
+    assert root.find(".//dc:source", names).text == page
+    for wrong in ("data:image/png;base64,AAAA", "data:image/png;base64,?", "data:text/html,<p>", ""):
+        with pytest.raises(ExplorerError, match="no picture"):
+            saved(wrong, "png", query, page)
+
+
+@given(st.dictionaries(st.sampled_from(["prompt", "sql", "layer"]), st.text(min_size=1).filter(lambda text: text.isprintable())))
+def test_an_address_says_what_was_asked(fields: dict[str, str]):
+    assert dict(Question.of(Question(fields).search())) == fields
+
+
+@given(st.text())
+def test_a_text_in_a_query_stays_a_text(project: Project, text: str):
+    text = text.replace("\0", "").encode(errors="ignore").decode()
+    assert project.ask(filled("select $text as same", {"text": text})).item() == text
+
+
+def test_prompts_are_read_as_people_write_them():
+    symbols = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+    for text, expected in {"226-68": ("subtract", 226, 68), " 3 × 4 = ": ("multiply", 3, 4), "8÷2": ("divide", 8, 2)}.items():
+        assert question.prompt(text, symbols) == expected
+    assert question.neurons("2:489, 1:17;1:17\n0/3") == [(0, 3), (1, 17), (2, 489)]
+
+
+def test_it_listens_to_this_machine_and_ends_with_ctrl_c(micro: Path):
+    command = [sys.executable, "-P", "-c", "from stages.explorer.explore import main; main(['--no-browser', '--port', '0'])"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=micro, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        said = running.stdout.readline()
+        [address] = re.findall(r"http://localhost:\d+/", said)
+        assert "bag explore" in urlopen(address).read().decode()
+        port = f"{int(address.rstrip('/').rpartition(':')[2]):04X}"
+        listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"]
+        assert [where for where in listening if where.endswith(f":{port}")] == [f"0100007F:{port}"]
+        running.send_signal(signal.SIGINT)
+        _, error = running.communicate(timeout=20)
+    assert running.returncode == 0
+    assert error.strip() == ""
+
+
+def test_a_folder_without_tables_is_a_sentence(tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    for arguments, sentence in ((["--no-browser"], "there is no subject in"), (["--port", "x"], "x is no port, 0 to 65535")):
+        command = [sys.executable, "-P", "-c", f"from stages.explorer.explore import main; main({arguments})"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode != 0
+        assert sentence in done.stderr
+        assert "Traceback" not in done.stderr
