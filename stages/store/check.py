@@ -141,7 +141,7 @@ def _parts(outline: checkpoint.Checkpoint, weights: int) -> list[str]:
 
 def _numbers(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> list[str]:
     """Which numbers are one token. Raises PromptError where prompts as the settings want them cannot be asked."""
-    tasks, cells = load(Tasks), load(Cells)
+    cells = load(Cells)
     operands = settings.operands(cells.largest_operand)
     if settings.answer_token is not None:
         return _several(own, settings, operands)
