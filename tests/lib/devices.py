@@ -71,17 +71,23 @@ class Event:
             into.fill_(torch.nan)
 
 
+def _made_where_it_was(new: Any) -> Any:
+    """How a weight is made of a tensor, which no mode sees."""
+    return lambda kind, data=None, *more, **named: put(new(kind, data, *more, **named), place(data))
+
+
 class Devices(TorchFunctionMode):
     """Within it, what is computed is where its operands are."""
 
     def __enter__(self) -> Any:
-        self.kept = torch.cuda.Event, torch.cuda.current_stream
+        self.kept = torch.cuda.Event, torch.cuda.current_stream, nn.Parameter.__new__
         torch.cuda.Event, torch.cuda.current_stream = Event, lambda _=None: None  # type: ignore[misc, assignment]
+        nn.Parameter.__new__ = _made_where_it_was(self.kept[-1])  # type: ignore[method-assign]
         Event.asked.clear()
         return super().__enter__()
 
     def __exit__(self, *of: Any) -> None:
-        torch.cuda.Event, torch.cuda.current_stream = self.kept  # type: ignore[misc]
+        torch.cuda.Event, torch.cuda.current_stream, nn.Parameter.__new__ = self.kept  # type: ignore[misc, method-assign]
         super().__exit__(*of)
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -89,7 +95,7 @@ class Devices(TorchFunctionMode):
         first = args[0] if args else None
         if name == "__get__" and getattr(function, "__self__", None) is torch.Tensor.device and place(first) is not None:
             return torch.device("cuda", place(first))
-        if name == "__get__":
+        if name in ("__get__", "__deepcopy__"):
             return put(function(*args, **named), place(first))
         if name in NUMPY and place(first) is not None:
             raise ElsewhereError("numpy() of a tensor on a GPU")

@@ -9,8 +9,10 @@ from stages.lib import ask
 from stages.lib.executor import canary, executor, interventions, pairs
 from stages.lib.executor.values import Values
 from stages.lib.model import checkpoint, search, staging, value_logits
+from stages.lib.model.spread import nbytes, on_gpus
 from stages.neurons import gradients
 from stages.store import grid
+from tests import families
 from tests.conftest import random_model
 from tests.lib.devices import Devices, ElsewhereError, place, put, spread
 from tests.lib.test_executor import ROLES, intervention_table, measured, pair_table, random_means, subject
@@ -92,6 +94,32 @@ def test_what_is_dumped_is_the_same(kind: str, layers: list[int]):
             logits = list(value_logits.value_logits(loaded, [5, 6, 7]))
             dumped.append([*into.values(), means.neurons, means.heads, means.residual, *logits, *(s.max_logit for s in said)])
     assert all(np.array_equal(one, other) for one, other in zip(*dumped, strict=True))
+
+
+@pytest.mark.parametrize("family", ["llama, tied, biases", "falcon, ALiBi", "opt", "gemma2", "mixtral"])
+def test_any_family_is_checked_and_patched_alike_where_accelerate_puts_it(family: str):
+    """What is put in the place of its parts, what it does behind its unembedding, and every check when a model is loaded."""
+    name, more = families.VARIANTS.get(family, (family, {}))
+    one, other = (families.random_model(name, **more) for _ in range(2))
+    bare, outline = checkpoint.bare(other.config, "float32"), checkpoint.outline_of(other.config, "float32").architecture
+    where = on_gpus(bare, {type(layer.block).__name__ for layer in outline.layers}, [nbytes(bare)] * 2, 2)
+    assert where
+    assert set(where.values()) == {0, 1}
+    for model in (one, other):
+        model.set_experts_implementation("eager")  # the usual one is CUDA's own
+    with Devices():
+        spread(other, where)
+        found = []
+        for loaded in (checkpoint.prepared(one), checkpoint.prepared(other)):
+            several = patches()[:20:3]
+            rows = interventions.read(intervention_table(several, [None] * len(several)), loaded.architecture, ROLES)
+            runner = executor.Executor(loaded, random_means(loaded, 5), 200, 1 << 30)
+            table = pair_table(3, [(5, 5)] * 3)
+            canary.check(runner, runner.plan(table, rows))
+            wide = canary._only_rounding(runner, runner.fresh(runner.sizes.groups(table)[0]), rows[0])
+            found.append((checkpoint.canary(loaded), wide, measured(runner, table, rows)))
+    assert found[0][:2] == found[1][:2]
+    assert all(np.array_equal(numbers, found[1][2][key]) for key, numbers in found[0][2].items())
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("llama", torch.float32), ("gptj", torch.float32), ("llama", torch.bfloat16)])

@@ -99,6 +99,35 @@ def test_layers_stay_whole_and_in_order_on_as_few_gpus_as_hold_them(checkpoint_f
     assert spread.on_gpus(bare, blocks, [layer // 2] * 4) is None
 
 
+def test_the_environment_says_over_how_many_gpus(checkpoint_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    loaded = checkpoint.load(checkpoint_folder, "float32", "cpu", 1)
+    bare, blocks = outlined(loaded)
+    size = spread.nbytes(bare)
+    monkeypatch.setenv(machine.DEVICE, "cuda")
+
+    def found(free: float, **said: str) -> spread.Places | None:
+        """Where four GPUs, of which each has so many times the weights free, take the model."""
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (int(free * size), int(free * size)))
+        for name in (machine.GPUS, machine.WEIGHTS):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in said.items():
+            monkeypatch.setenv(name, value)
+        return spread.places(bare, blocks)
+
+    assert found(2) is None
+    assert set((found(2, BAG_GPUS="2") or {}).values()) == {0, 1}
+    assert set((found(1) or {}).values()) == {0, 1}
+    assert set((found(2, BAG_WEIGHTS=f"{0.8 * size / (1 << 30):.9f}") or {}).values()) == {0, 1}
+    held = found(1.1, BAG_GPUS="1") or {}
+    assert set(held.values()) == {0, "cpu"}
+    spread.refuse_offloaded("it", found(2, BAG_GPUS="3"))
+    with pytest.raises(ModelError, match="it does not fit on this machine's devices"):
+        spread.refuse_offloaded("it", held)
+    with pytest.raises(ParamsError, match="BAG_GPUS=5, but torch sees 4 GPUs here"):
+        found(2, BAG_GPUS="5")
+
+
 def test_a_subject_that_does_not_fit_is_dumped_alike_and_not_run(
     micro_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):

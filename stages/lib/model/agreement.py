@@ -75,10 +75,10 @@ def with_head(model: PreTrainedModel, found: Architecture) -> Architecture:
     explained = found.unembedding(found.final_norm(streams[0]))
     if not (explained.to(raw[0].device) - raw[0]).abs().max() <= rounding(raw[0].dtype) * raw[0].abs().max():
         raise ArchitectureError(f"the logits of {type(model).__name__} are not those of its last hidden state, normed and unembedded")
-    if torch.equal(raw[0], logits):
+    if torch.equal(raw[0].to(logits.device), logits):
         return found
     head = Head(model, found)
-    if not torch.equal(head(raw[0]), logits):
+    if not torch.equal(head(raw[0]).to(logits.device), logits):
         raise ArchitectureError(f"{type(model).__name__} does something behind its unembedding that is not done to each logit alone")
     return replace(found, head=head)
 
