@@ -112,7 +112,10 @@ class Template:
             if mark not in self.template:
                 raise PromptError(f"the template {self.template!r} lacks {mark}")
             start = len(self.template[: self.template.index(mark)].format(op1=1, op2=1, symbol=self.symbol))
-            positions[role] = len(self.front) + next(i for i, (low, high) in enumerate(spans) if low <= start < high)
+            place = next((i for i, (low, high) in enumerate(spans) if low <= start < high), None)
+            if place is None:
+                raise PromptError(f"the tokenizer has no token for {mark} in {text!r}: it is not the tokenizer of a model that reads text")
+            positions[role] = len(self.front) + place
         return {**positions, "last_position": len(self.front) + len(spans) - 1}
 
 
