@@ -4,7 +4,6 @@ A panel without data says why.
 """
 
 import sys
-from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -21,12 +20,13 @@ OF_NUMBERS = {  # theory of a number -> colour; those of as many terms as the he
 }  # fmt: skip
 AS_MANY = ("pca", "polynomial", "helix", "other_periods")
 OF_NEURONS = {"bag": VERMILION, "helix": BLUE, "waves": GREEN}
-SITES = {("op1", "op1"): "op1", ("op2", "op2"): "op2", ("last", "result"): "answer\nat last"}
+SITES = {  # the number, at its own token, and whether only numbers as small as the study's -> label
+    ("op1", False): "op1", ("op1", True): "op1, small", ("result", False): "answer\nat last", ("result", True): "answer, small\nat last",
+}  # fmt: skip
 MEASURES = {
     "activation": "activations\n(held-out variance)", "written": "answer's logit,\nas written", "restored": "answer's logit,\nrestored",
     "accuracy": "accuracy",
 }  # fmt: skip
-BELOW = " as small as the study's"
 LOWEST, HIGHEST = -0.3, 1.2  # of what is drawn
 
 
@@ -48,31 +48,29 @@ def _number_curve(axis: Axes, part: pl.DataFrame, theory: str, value: str, edges
     drawing.curve(axis, line["layer"], _drawn(line[value]), theory, OF_NUMBERS[theory], band=band, **style)
 
 
-def helix_fits(tables: Tables, subject: str, small: bool = False) -> Figure:
-    """How much of the stream each theory of a number explains, by layer; small: numbers as small as the study's alone."""
-    table = _numbers(tables["helix_fits"], small)
+def helix_fits(tables: Tables, subject: str) -> Figure:
+    """How much of the stream each theory of a number explains, by layer, of all numbers and of those as small as the study's."""
+    table = tables["helix_fits"]
     shuffled = table.filter(theory="helix").with_columns(theory=pl.lit("shuffled"), explained="shuffled")
-    title = f"{subject}: share of the residual stream's held-out variance that a number{BELOW * small} explains, by the layer it enters"
+    title = f"{subject}: share of the residual stream's held-out variance that a number explains, by the layer it enters"
     return _by_layer(pl.concat([table, shuffled]), tables["pairs_found"], "explained", title)
 
 
-def helix_effects(tables: Tables, subject: str, small: bool = False) -> Figure:
-    """How much of the answer's logit each theory of a number restores, by layer, with bootstrap intervals; small: as in helix_fits."""
+def helix_effects(tables: Tables, subject: str) -> Figure:
+    """How much of the answer's logit each theory of a number restores, by layer, with bootstrap intervals."""
     quantity = pl.when(position="last").then(pl.lit("result")).otherwise("position")
-    table = _numbers(tables["helix_effects"], small).with_columns(quantity=quantity)
-    title = f"{subject}: share of the answer's logit that comes back when a theory of the number{BELOW * small} replaces another's stream"
+    title = f"{subject}: share of the answer's logit that comes back when a theory of the number replaces the stream of another number"
+    table = tables["helix_effects"].with_columns(quantity=quantity)
     return _by_layer(table, tables["pairs_found"], "restored", title, ("ci_low", "ci_high"))
 
 
-def _numbers(table: pl.DataFrame, small: bool) -> pl.DataFrame:
-    return table.filter(pl.col("numbers_below").is_not_null() == small)
-
-
 def _by_layer(table: pl.DataFrame, found: pl.DataFrame, value: str, title: str, edges: tuple[str, str] | None = None) -> Figure:
-    figure, axes, panels = drawing.operator_panels(len(SITES), found, title, (1.9, 1.5), sharex=True, sharey=True)
+    figure, axes, panels = drawing.operator_panels(len(SITES), found, title, (1.9, 1.4), sharex=True, sharey=True)
     for operator, column, why in panels:
-        for axis, (position, quantity) in zip(column, SITES, strict=True):
-            part = table.filter(operator=operator, position=position, quantity=quantity)
+        for axis, (quantity, small) in zip(column, SITES, strict=True):
+            of_study = pl.col("numbers_below").is_not_null() == small
+            own = pl.col("position") == ("last" if quantity == "result" else quantity)
+            part = table.filter(of_study, own, operator=operator, quantity=quantity)
             for theory in OF_NUMBERS:
                 if theory in part["theory"]:
                     _number_curve(axis, part, theory, value, edges)
@@ -120,9 +118,7 @@ def theories(tables: Tables, subject: str) -> Figure:
     return figure
 
 
-FIGURES = {f.__name__: f for f in (helix_fits, helix_effects, theories)} | {
-    "helix_fits_small": partial(helix_fits, small=True), "helix_effects_small": partial(helix_effects, small=True),
-}  # fmt: skip
+FIGURES = {f.__name__: f for f in (helix_fits, helix_effects, theories)}
 
 if __name__ == "__main__":
     main(sys.argv[1])
