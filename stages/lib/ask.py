@@ -30,9 +30,7 @@ class Said:
     answer_probability: np.ndarray
 
 
-def encode(
-    tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list[str], bos: bool, answer_token: int | None = None
-) -> Asked:
+def encode(tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list[str], bos: bool, answer_token: int | None = None) -> Asked:
     """Prompts and answers in a subject's tokens; an answer follows its prompt after a blank.
 
     Where that blank is a token of its own (numbers of Llama 3), it belongs to the prompt, behind which the answer is asked for.

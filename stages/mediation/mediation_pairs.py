@@ -65,8 +65,8 @@ def main(name: str) -> None:
     loaded = tokenizer.load(subject.settings.source)
     asked = subject.settings.answer_token
     place = partial(tokens.place, loaded, bos=subject.settings.bos, answer_token=asked)
-    rows = []
-    for group in progress.bar(tasks.groups(partial(tokens.known, loaded, answer_token=asked)), desc=f"mediation pairs {name}", unit="group"):
+    rows, groups = [], tasks.groups(partial(tokens.known, loaded, answer_token=asked))
+    for group in progress.bar(groups, desc=f"mediation pairs {name}", unit="group"):
         rows += [_row(group, *found) for found in suitable(group, settings, place)]
     table = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_row_index("pair")
     columns = [pl.lit(name).alias("subject"), pl.col("pair").cast(pl.Int32), *SCHEMA]
