@@ -141,9 +141,7 @@ class Params(Section):
     def _operands_are_of_the_grid(self) -> Self:
         for name, subject in self.mediated.items():
             if (subject.largest_operand or 0) > self.cells.largest_operand:
-                raise ValueError(
-                    f"{name}.largest_operand is above cells.largest_operand, {self.cells.largest_operand}: the grid ends there"
-                )
+                raise ValueError(f"{name}.largest_operand is above cells.largest_operand, {self.cells.largest_operand}, the grid's")
         return self
 
     @model_validator(mode="after")

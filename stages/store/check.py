@@ -184,9 +184,9 @@ def _several(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, 
         results[(results > load(Cells).largest_answer) | (results < 0)] = -1
         read = reader.square(tried.tolist(), results, f"check {operator}")
         asked |= read.asked
-        most = max(most, *(len(reader.whole(x, y, r)[1]) for x, y, r in ((1, 1, 1), (1, 1, int(results.max())))))
+        most = max(most, len(reader.wholes([(1, 1, int(results.max()))])[0][1]))
     template = reader.template
-    head, _ = reader.whole(int(tried[-1]), int(tried[-1]), 1)
+    [(head, _)] = reader.wholes([(int(tried[-1]), int(tried[-1]), 1)])
     return [
         f"numbers       of several tokens: use answer_token, which of the answer's, here {settings.answer_token} of 0 to {most - 1}",
         f"prompt        {template.text(*tried[[-1, -1]])!r}, read as: {' '.join(map(str, own.convert_ids_to_tokens(head)))}",

@@ -72,11 +72,13 @@ class Reader:
                 self._known(asked, rest, f"{text}{number}")
         return asked
 
-    def whole(self, op1: int, op2: int, result: int) -> tuple[list[int], list[int]]:
-        """A prompt and its whole answer in tokens."""
-        text = self.template.text(op1, op2)
-        head, whole = self._encode([text, f"{text}{result}"])
-        return self.template.front + head, self._rest(text, head, whole, str(result))
+    def wholes(self, cells: Sequence[tuple[int, int, int]]) -> list[tuple[list[int], list[int]]]:
+        """Prompts, without any of the answer, and whole answers in tokens. cells: (op1, op2, result) of each."""
+        texts = [self.template.text(op1, op2) for op1, op2, _ in cells]
+        answers = [str(result) for _, _, result in cells]
+        heads, wholes = self._encode(texts), self._encode([text + answer for text, answer in zip(texts, answers, strict=True)])
+        parts = zip(texts, heads, wholes, answers, strict=True)
+        return [(self.template.front + head, self._rest(text, head, whole, answer)) for text, head, whole, answer in parts]
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         return self.template.tokenizer(texts, add_special_tokens=False)["input_ids"]

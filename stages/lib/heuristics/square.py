@@ -53,7 +53,7 @@ class Square:
         if numbers is not None:
             heuristics += [parse(name) for name in asked.names(heuristics, int(numbers.max()))]
         satisfied = members(database, self.operator, heuristics, numbers)[:, self._answerable(database)]
-        some = satisfied.any(1) & ~satisfied.all(1)  # a subject that answers fewer cells may leave a heuristic none
+        some = np.asarray(satisfied.any(1) & ~satisfied.all(1))  # a subject that answers fewer cells may leave a heuristic none
         if numbers is not None:
             own = np.flatnonzero([heuristic.quantity == "asked" for heuristic in heuristics])
             some[own] &= _first_of_its_kind(satisfied[own])

@@ -1,0 +1,79 @@
+"""How often a subject says the token that is asked for, and beside it the whole answer.
+
+The whole answer is said where greedy decoding says it, token by token. As long as that says the answer's tokens, it reads what it has said,
+so one pass over prompt and answer tells: at every place of the answer its token is the most likely one.
+
+Table answer_accuracy: how often a subject says the token that is asked for, and the whole answer
+    subject         VARCHAR  the model
+    operator        VARCHAR  add, subtract, multiply or divide
+    split           VARCHAR  train or held-out: whether our own subject was trained on these cells
+    accuracy        DOUBLE   as in accuracy: share of cells whose most likely next token is the one that is asked for, 0 to 1
+    whole_accuracy  DOUBLE   share of the same cells whose whole answer is decoded; the same where answers are one token
+    cells           BIGINT   how many cells these are shares of
+"""
+
+import sys
+from collections.abc import Iterable
+
+import numpy as np
+import polars as pl
+import torch
+
+from stages.corpus.settings import Tasks
+from stages.lib.core import progress
+from stages.lib.core.settings import load
+from stages.lib.core.tables import read_table, write_table
+from stages.lib.model import checkpoint, tokenizer
+from stages.lib.settings import Passes
+from stages.lib.subject import Subject
+from stages.store.pieces import Reader
+from stages.store.template import Template
+
+
+def main(name: str) -> None:
+    subject = Subject.named(name)
+    cells = read_table("data/corpus/cells.parquet")
+    asked = subject.table("store/predictions.parquet", ["operator", "op1", "op2", "correct"])
+    known = asked.join(cells, on=["operator", "op1", "op2"], maintain_order="left")
+    whole = known["correct"] if subject.settings.answer_token is None else pl.Series(_whole(subject, known), dtype=pl.Boolean)
+    table = known.with_columns(whole.alias("whole")).group_by("operator", "split").agg(
+        accuracy=pl.col("correct").mean(), whole_accuracy=pl.col("whole").mean(), cells=pl.len().cast(pl.Int64)
+    )  # fmt: skip
+    write_table(
+        table.select(pl.lit(name).alias("subject"), pl.all()).sort("operator", "split"), subject.path("store/answer_accuracy.parquet")
+    )
+
+
+def _whole(subject: Subject, cells: pl.DataFrame) -> np.ndarray:
+    """Whether each cell's whole answer is said, (cells,)."""
+    chosen, loaded = subject.settings, checkpoint.of(subject.settings)
+    own, words = tokenizer.load(chosen.source), load(Tasks).operators
+    said = np.zeros(len(cells), bool)
+    for operator in chosen.operators:
+        reader = Reader(Template(own, chosen.template, words[operator].symbol, chosen.bos, chosen.chat), chosen.answer_token or 0)
+        here = np.flatnonzero(cells["operator"] == operator)
+        asked = reader.wholes(cells[here].select("op1", "op2", "result").rows())
+        said[here] = answered(loaded, asked, load(Passes).prompts_per_pass, f"whole answers {subject.name} {operator}")
+    return said
+
+
+@torch.no_grad()
+def answered(loaded: checkpoint.Checkpoint, asked: list[tuple[list[int], list[int]]], prompts_per_pass: int, title: str) -> Iterable[bool]:
+    """Whether greedy decoding behind each prompt says the answer; asked: both in tokens."""
+    sizes: dict[tuple[int, int], list[int]] = {}
+    for number, (prompt, answer) in enumerate(asked):
+        sizes.setdefault((len(prompt), len(answer)), []).append(number)
+    said = np.zeros(len(asked), bool)
+    with progress.bar(total=len(asked), desc=title, unit="prompt") as bar:
+        for (_, length), numbers in sorted(sizes.items()):
+            for first in range(0, len(numbers), prompts_per_pass):
+                some = numbers[first : first + prompts_per_pass]
+                tokens = torch.tensor([asked[number][0] + asked[number][1] for number in some], device=loaded.model.device)
+                logits = loaded.model(input_ids=tokens[:, :-1], use_cache=False, logits_to_keep=length).logits[:, -length:]
+                said[some] = (logits.argmax(-1) == tokens[:, -length:]).all(1).cpu().numpy()
+                bar.update(len(some))
+    return said
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
