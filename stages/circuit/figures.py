@@ -126,7 +126,8 @@ def attention(tables: Tables, subject: str) -> Figure:
     """Mean attention from the last position; frames: heads of the operator's circuit."""
     table = tables["attention_patterns"].filter(query_position="last").sort("layer", "head")
     table = table.with_columns(row=pl.format("L{} head {}", "layer", "head"), column="key_position", value="weight")
-    columns = ["bos"] * ("bos" in table["key_position"]) + ROLES
+    others = sorted({*table["key_position"]} - {"bos", *ROLES}, key=lambda name: int(name.removeprefix("token ")))
+    columns = ["bos"] * ("bos" in table["key_position"]) + ROLES + others
     title = f"{subject}: mean attention from the last position; framed: heads of the circuit"
     figure, axes = _heats(tables["pairs_found"], table, columns, title, (0, 1))
     heat.colour_bar(figure, axes, (0, 1), "attention weight")

@@ -121,7 +121,7 @@ def _results(cells: pl.DataFrame, operands: range) -> np.ndarray:
 def _numbers(name: str, squares: dict[Operator, Square], *, one_token: bool) -> list[int]:
     """The tokens of the numbers 0, 1, …, which all operators share. Raises PromptError where they do not, or stand elsewhere."""
     apart = "give each operator a subject of its own"
-    shapes = {operator: of.prompts.select(pl.col("^.*_position$").first()).row(0) for operator, of in squares.items()}
+    shapes = {operator: of.prompts.select(pl.col("^op.*_position$").first()).row(0) for operator, of in squares.items()}
     if len(set(shapes.values())) > 1:
         raise PromptError(f"{name}: tokens stand at other places for other operators, {shapes}; {apart}")
     together: dict[int, int] = {}
