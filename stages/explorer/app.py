@@ -42,9 +42,10 @@ class Explorer:
         """What has been found so far of what is worked on."""
         return f"{self.models.names()} {[(job.share(), job.done) for job in self.jobs.values()]}"
 
-    def busy(self) -> bool:
-        """Whether what is shown will say more in a moment."""
-        return self.models.loading() or any(not job.done for job in self.jobs.values())
+    def settled(self, known: str) -> bool:
+        """Whether a page that was made when so much was known will stay as it is."""
+        working = self.models.loading() or any(not job.done for job in self.jobs.values())
+        return not working and self.known() == known  # in this order: what ends in between shows
 
 
 def made(project: Project) -> dash.Dash:
@@ -61,17 +62,16 @@ def made(project: Project) -> dash.Dash:
         filled = {one.name: text_of(one.value) for one in fields}
         now = {"view": view.path, "fields": filled, "options": str([one.options for one in fields]), "known": explorer.known()}
         if now == before:
-            return no_update, no_update, no_update, no_update, not explorer.busy()
+            return no_update, no_update, no_update, no_update, explorer.settled(now["known"])
         on_page = {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}
         same = before and all(before[key] == now[key] for key in ("view", "options")) and on_page == filled
-        inside = content()  # this may start work, or be done before it ends: whether there is more to come is looked at behind it
-        settled = not explorer.busy() and explorer.known() == now["known"]
+        inside = content()  # this may start work
         return (
             no_update if same else [parts.shown(one) for one in fields],
             inside,
             now,
             _navigation(view, explorer, question),
-            settled,
+            explorer.settled(now["known"]),
         )
 
     app.callback(

@@ -8,12 +8,15 @@ import sys
 
 import torch
 
+from tests.bench.explorer import explorer
 from tests.bench.matching import match, nulls, relabel
 from tests.bench.mediation import mediation
 from tests.bench.patching import bound, components, neurons
 from tests.bench.store import dump, memory, sql
 
-BENCHMARKS = {function.__name__: function for function in (dump, memory, sql, neurons, components, mediation, bound, match, nulls, relabel)}
+BENCHMARKS = {
+    function.__name__: function for function in (dump, memory, sql, neurons, components, mediation, bound, match, nulls, relabel, explorer)
+}
 
 
 if __name__ == "__main__":
