@@ -10,20 +10,22 @@ from tests.conftest import run_in
 from tests.micro import ROOT
 
 README = (ROOT / "README.md").read_text()
-READMES = [ROOT / "README.md", *(ROOT / "stages" / chapter / "README.md" for chapter in CHAPTERS)]
+ROOMS = (*CHAPTERS, "explorer")  # the explorer looks at what chapters wrote, and has no stages
+READMES = [ROOT / "README.md", *(ROOT / "stages" / room / "README.md" for room in ROOMS)]
 BLOCK = re.compile(r"```sh\n(.*?)```(?:\n```\n(.*?)```)?", re.DOTALL)  # of commands, and what they print if it follows
 FOUND = [(str(file.relative_to(ROOT)), *blocks) for file in READMES if file.exists() for blocks in BLOCK.findall(file.read_text())]
 COMMANDS = [(place, line.split("  #")[0].strip()) for place, block, _ in FOUND for line in block.splitlines() if line.strip()]
 QUERIES = [(place, re.fullmatch(r'bag "(.*)"\n', block)[1], shown) for place, block, shown in FOUND if block.startswith('bag "')]
 REPRO = [(place, command) for place, command in COMMANDS if re.match(r"(cd \S+ && )?dvc repro (?!--)", command)]
 OTHERS = [c for place, c in COMMANDS if not c.startswith("bag ") and (place, c) not in REPRO]
-OTHERS += [c for _, c in COMMANDS if c.startswith(("bag check", "bag add"))]
+OTHERS += [c for _, c in COMMANDS if c.startswith(("bag check", "bag add", "bag explore"))]
 RUN_BY = {  # what sets up, shares or takes long, and the test or script that runs it
     "make": ("tests/test_pipeline.py", "*MAKE, target"),
     "make test": (".ci/run", "make --no-print-directory test"),
     "make lint": (".ci/run", "make --no-print-directory lint"),
     "bag check models/mine": ("tests/store/test_check.py", '"bag", "check", "models/mine"'),
     "bag add mine models/mine": ("tests/store/test_check.py", '"bag", "add", "mine", "models/mine"'),
+    "bag explore": ("tests/explorer/test_app.py", "from stages.explorer.explore import main"),
     "make study": ("tests/test_pipeline.py", "*MAKE, target"),
 }
 
@@ -79,12 +81,12 @@ def test_the_readme_fits_and_its_tree_has_every_chapter_in_order():
     blocks = re.findall(r"^```\w*\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
     [tree] = [block for block in blocks if block.startswith("stages/")]
     assert len(tree.splitlines()) <= 15
-    assert [line.split()[0] for line in tree.splitlines()] == [*(f"stages/{chapter}" for chapter in CHAPTERS), "stages/lib"]
+    assert [line.split()[0] for line in tree.splitlines()] == [*(f"stages/{room}" for room in ROOMS), "stages/lib"]
 
 
 @pytest.mark.parametrize("file", READMES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_what_a_readme_points_to_exists(file: Path):
-    if file.parent != ROOT and file.parent.name in CHAPTERS:
+    if file.parent != ROOT and file.parent.name in ROOMS:
         assert file.read_text().lower().startswith(f"# {file.parent.name}: ")
     for place in re.findall(r"\]\(([^)#:]+)\)", file.read_text()):
         assert (file.parent / place).exists(), place

@@ -6,6 +6,7 @@ elsewhere.
 
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,9 +42,10 @@ class Explorer:
         """What has been found so far of what is worked on."""
         return f"{self.models.names()} {[(job.share(), job.done) for job in self.jobs.values()]}"
 
-    def busy(self) -> bool:
-        """Whether what is shown will say more in a moment."""
-        return self.models.loading() or any(not job.done for job in self.jobs.values())
+    def settled(self, known: str) -> bool:
+        """Whether a page that was made when so much was known will stay as it is."""
+        working = self.models.loading() or any(not job.done for job in self.jobs.values())
+        return not working and self.known() == known  # in this order: what ends in between shows
 
 
 def made(project: Project) -> dash.Dash:
@@ -60,16 +62,16 @@ def made(project: Project) -> dash.Dash:
         filled = {one.name: text_of(one.value) for one in fields}
         now = {"view": view.path, "fields": filled, "options": str([one.options for one in fields]), "known": explorer.known()}
         if now == before:
-            return no_update, no_update, no_update, no_update, not explorer.busy()
+            return no_update, no_update, no_update, no_update, explorer.settled(now["known"])
         on_page = {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}
         same = before and all(before[key] == now[key] for key in ("view", "options")) and on_page == filled
-        inside = content()  # this may start work, so what is busy is looked at behind it
+        inside = content()  # this may start work
         return (
             no_update if same else [parts.shown(one) for one in fields],
             inside,
             now,
             _navigation(view, explorer, question),
-            not explorer.busy(),
+            explorer.settled(now["known"]),
         )
 
     app.callback(
@@ -82,7 +84,7 @@ def made(project: Project) -> dash.Dash:
     )
     app.clientside_callback(
         dash.ClientsideFunction("explorer", "address"), Output("url", "search"), Input({"field": ALL}, "value"),
-        State({"field": ALL}, "id"), State("url", "search"), prevent_initial_call=True,
+        State({"field": ALL}, "id"), State("url", "search"), State("shown", "data"), prevent_initial_call=True,
     )  # fmt: skip
     app.clientside_callback(
         dash.ClientsideFunction("explorer", "picture"), Output("picture", "data"), Input({"save": ALL, "format": ALL}, "n_clicks"),
@@ -112,13 +114,17 @@ def answered(explorer: Explorer, view: View, question: Question) -> tuple[list[F
     try:
         fields = view.fields(explorer, question)
     except ExplorerError as error:
-        try:
-            fields = view.fields(explorer, Question({}))
-        except ExplorerError:
-            fields = []
+        fields = [_kept(one, question) for one in view.fields(explorer, Question({}))]
         return fields, lambda text=str(error): parts.alert(text)
 
     return fields, lambda: tried(view.content, explorer, question.but(**{one.name: text_of(one.value) for one in fields}))
+
+
+def _kept(one: Field, question: Question) -> Field:
+    """A field with what was asked, be it right or wrong."""
+    text = question.get(one.name, text_of(one.value))
+    known = one.kind != "choice" or text in (option["value"] if isinstance(option, dict) else option for option in one.options)
+    return replace(one, value=text, options=one.options if known else [*one.options, text])
 
 
 def tried(make: Callable[[Explorer, Question], Part], explorer: Explorer, question: Question) -> Part:

@@ -36,8 +36,6 @@ def _port(text: str) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
-    signal.signal(signal.SIGINT, _end)
-    signal.signal(signal.SIGTERM, _end)
     try:
         server = served(Project(), options.port)
     except (ExplorerError, ParamsError, OSError, *ERRORS) as error:
@@ -46,6 +44,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"bag explore: {address}  (Ctrl-C ends it)", flush=True)
     if not options.no_browser:
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    signal.signal(signal.SIGINT, _end)
+    signal.signal(signal.SIGTERM, _end)
     server.serve_forever()
 
 

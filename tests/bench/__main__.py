@@ -8,6 +8,7 @@ import sys
 
 import torch
 
+from tests.bench.explorer import explorer
 from tests.bench.gpu import gpu
 from tests.bench.matching import match, nulls, relabel
 from tests.bench.mediation import mediation
@@ -17,7 +18,7 @@ from tests.bench.units import units
 
 BENCHMARKS = {
     function.__name__: function
-    for function in (dump, memory, sql, neurons, components, mediation, bound, match, nulls, relabel, units, gpu)
+    for function in (dump, memory, sql, neurons, components, mediation, bound, match, nulls, relabel, explorer, units, gpu)
 }
 
 

@@ -76,7 +76,7 @@ def test_votes_are_those_of_the_tables_and_add_up_to_the_margin(explorer: Explor
 def test_the_rest_is_what_everything_else_writes_into_the_stream(explorer: Explorer, plain):
     """All votes of a layer are what its MLP writes, seen through the final norm: silencing nothing else moves the margin so."""
     live, of = explorer.models.wait(SUBJECT), PROMPTS[0]
-    spoken, (listed, answer) = live.speak(*of), tokens(explorer.project, *of)
+    spoken, (_, answer) = live.speak(*of), tokens(explorer.project, *of)
     last, unembedding = plain.model.layers[-1].mlp.down_proj.weight, plain.lm_head.weight * plain.model.norm.weight
     rival = answer + 1
     written = torch.from_numpy(spoken.neurons[-1]) @ last.T

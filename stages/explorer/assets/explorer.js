@@ -1,16 +1,13 @@
 // What has to happen in the browser: the address follows the fields, and a figure becomes a picture as it is seen.
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.explorer = {
-  // The fields' values as the address has them; several values of one field stand behind each other.
-  address: function (values, ids, search) {
+  // The address with the fields' values, once someone has changed one of those shown; several values of one stand behind each other.
+  address: function (values, ids, search, shown) {
     const fields = new URLSearchParams(search || "");
-    const before = fields.toString();
-    ids.forEach((id, place) => {
-      const text = [values[place] ?? ""].flat().join("|");
-      if (text === "") fields.delete(id.field);
-      else fields.set(id.field, text);
-    });
-    return !ids.length || fields.toString() === before ? window.dash_clientside.no_update : "?" + fields;
+    const texts = values.map((value) => [value ?? ""].flat().join("|"));
+    if (!shown || ids.every((id, place) => texts[place] === (shown.fields[id.field] ?? ""))) return window.dash_clientside.no_update;
+    ids.forEach((id, place) => (texts[place] === "" ? fields.delete(id.field) : fields.set(id.field, texts[place])));
+    return "?" + fields;
   },
   // The figure whose button was pressed, with its query, for the server to put that into it.
   picture: async function (clicks) {
