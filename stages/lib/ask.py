@@ -89,3 +89,24 @@ def ask(checkpoint: Checkpoint, asked: Asked, prompts_per_pass: int, desc: str) 
     back = np.argsort(order)
     fields = ("predicted", "max_logit", "answer_logit", "answer_probability")
     return Said(*(np.concatenate([getattr(part, name) for part in parts])[back] for name in fields))
+
+
+@torch.no_grad()
+def says(loaded: Checkpoint, asked: list[tuple[list[int], list[int]]], prompts_per_pass: int, title: str) -> np.ndarray:
+    """Whether greedy decoding says the whole answer behind each prompt, bool (prompts,); asked: prompts and answers in tokens.
+
+    As long as it says the answer's tokens, it reads what it has said: one pass over both tells.
+    """
+    sizes: dict[tuple[int, int], list[int]] = {}
+    for number, (prompt, answer) in enumerate(asked):
+        sizes.setdefault((len(prompt), len(answer)), []).append(number)
+    said = np.zeros(len(asked), bool)
+    with progress.bar(total=len(asked), desc=title, unit="prompt") as bar:
+        for (_, length), numbers in sorted(sizes.items()):
+            for first in range(0, len(numbers), prompts_per_pass):
+                some = numbers[first : first + prompts_per_pass]
+                tokens = torch.tensor([asked[number][0] + asked[number][1] for number in some], device=loaded.model.device)
+                logits = loaded.model(input_ids=tokens[:, :-1], use_cache=False, logits_to_keep=length).logits[:, -length:]
+                said[some] = (logits.argmax(-1) == tokens[:, -length:]).all(1).cpu().numpy()
+                bar.update(len(some))
+    return said

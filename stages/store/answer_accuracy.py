@@ -13,14 +13,12 @@ Table answer_accuracy: how often a subject says the token that is asked for, and
 """
 
 import sys
-from collections.abc import Iterable
 
 import numpy as np
 import polars as pl
-import torch
 
 from stages.corpus.settings import Tasks
-from stages.lib.core import progress
+from stages.lib import ask
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.model import checkpoint, tokenizer
@@ -53,25 +51,7 @@ def _whole(subject: Subject, cells: pl.DataFrame) -> np.ndarray:
         reader = Reader(Template(own, chosen.template, words[operator].symbol, chosen.bos, chosen.chat), chosen.answer_token or 0)
         here = np.flatnonzero(cells["operator"] == operator)
         asked = reader.wholes(cells[here].select("op1", "op2", "result").rows())
-        said[here] = answered(loaded, asked, load(Passes).prompts_per_pass, f"whole answers {subject.name} {operator}")
-    return said
-
-
-@torch.no_grad()
-def answered(loaded: checkpoint.Checkpoint, asked: list[tuple[list[int], list[int]]], prompts_per_pass: int, title: str) -> Iterable[bool]:
-    """Whether greedy decoding behind each prompt says the answer; asked: both in tokens."""
-    sizes: dict[tuple[int, int], list[int]] = {}
-    for number, (prompt, answer) in enumerate(asked):
-        sizes.setdefault((len(prompt), len(answer)), []).append(number)
-    said = np.zeros(len(asked), bool)
-    with progress.bar(total=len(asked), desc=title, unit="prompt") as bar:
-        for (_, length), numbers in sorted(sizes.items()):
-            for first in range(0, len(numbers), prompts_per_pass):
-                some = numbers[first : first + prompts_per_pass]
-                tokens = torch.tensor([asked[number][0] + asked[number][1] for number in some], device=loaded.model.device)
-                logits = loaded.model(input_ids=tokens[:, :-1], use_cache=False, logits_to_keep=length).logits[:, -length:]
-                said[some] = (logits.argmax(-1) == tokens[:, -length:]).all(1).cpu().numpy()
-                bar.update(len(some))
+        said[here] = ask.says(loaded, asked, load(Passes).prompts_per_pass, f"whole answers {subject.name} {operator}")
     return said
 
 

@@ -44,7 +44,7 @@ from stages.store.pieces import Reader, numbered
 from stages.store.template import PromptError, Template
 
 
-class Square(NamedTuple):
+class OperatorPrompts(NamedTuple):
     """An operator's prompts: op1, op2, tokens, result, answer_token and positions by role; which numbers there are, and their tokens."""
 
     prompts: pl.DataFrame
@@ -86,19 +86,19 @@ def main(name: str) -> None:
     write_table(answer.select(pl.lit(name).alias("subject"), "number", "token"), subject.path("store/numbers.parquet"))
 
 
-def _one_token(template: Template, operands: range, largest_answer: int) -> Square:
+def _one_token(template: Template, operands: range, largest_answer: int) -> OperatorPrompts:
     """Prompts whose operands and answers are one token each."""
     tokens = template.square(operands)  # (op1, op2, positions)
     positions = {role: np.full(tokens.shape[:2], at) for role, at in template.positions.items()}
-    return Square(_frame(tokens.reshape(-1, tokens.shape[2]), positions), dict(enumerate(template.answers(largest_answer))))
+    return OperatorPrompts(_frame(tokens.reshape(-1, tokens.shape[2]), positions), dict(enumerate(template.answers(largest_answer))))
 
 
-def _several(reader: Reader, operands: range, results: np.ndarray, title: str) -> Square:
+def _several(reader: Reader, operands: range, results: np.ndarray, title: str) -> OperatorPrompts:
     """Prompts whose numbers may be several tokens; column asked: what the asked one stands for."""
     read = reader.square(operands, results, title)
     positions = {f"{role}_position": at for role, at in read.positions.items()}
     asked = pl.Series("asked", read.numbers.ravel(), pl.Int32)
-    return Square(_frame(read.tokens, positions).with_columns(asked.replace(-1, None)), read.asked)
+    return OperatorPrompts(_frame(read.tokens, positions).with_columns(asked.replace(-1, None)), read.asked)
 
 
 def _frame(tokens: np.ndarray | list[list[int]], positions: dict[str, np.ndarray]) -> pl.DataFrame:
@@ -118,7 +118,7 @@ def _results(cells: pl.DataFrame, operands: range) -> np.ndarray:
     return results
 
 
-def _numbers(name: str, squares: dict[Operator, Square], *, one_token: bool) -> list[int]:
+def _numbers(name: str, squares: dict[Operator, OperatorPrompts], *, one_token: bool) -> list[int]:
     """The tokens of the numbers 0, 1, …, which all operators share. Raises PromptError where they do not, or stand elsewhere."""
     apart = "give each operator a subject of its own"
     shapes = {operator: of.prompts.select(pl.col("^op.*_position$").first()).row(0) for operator, of in squares.items()}

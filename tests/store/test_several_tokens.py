@@ -1,0 +1,253 @@
+"""Numbers of several tokens from end to end: prompts, dump, pairs, patching and heuristics, against plain forward passes."""
+
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import polars as pl
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from stages.heuristics import catalogue, scores
+from stages.lib import ask
+from stages.lib.core.tables import write_table
+from stages.lib.executor import runs
+from stages.lib.heuristics import asked
+from stages.lib.heuristics.names import parse
+from stages.lib.model import checkpoint
+from stages.lib.sql import stage as query
+from stages.lib.store import layered
+from stages.lib.subject import Subject
+from stages.store import answer_accuracy, dump, prompts
+from tests import tokenizers
+from tests.micro import ROOT, SETTINGS, alone, changed, merged
+
+CASES = [("digits", 0, None), ("qwen", 1, None), ("llama-2", 1, None), ("llama-3", 0, None), ("llama-3", 1, 1100)]
+LAYERS = 2
+
+
+@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1]}{'-large' if case[2] else ''}")
+def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
+    """A random model behind such a tokenizer, asked 12 + 12 and the like; every answer counts as right, so that there are pairs."""
+    kind, answer_token, largest_answer = request.param
+    own = tokenizers.KINDS[kind]()
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(own), hidden_size=16, intermediate_size=24, num_hidden_layers=LAYERS, num_attention_heads=2, tie_word_embeddings=False,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter) * 0.4 + (parameter.ndim == 1)
+    model.save_pretrained(tmp_path / "model")
+    own.save_pretrained(tmp_path / "model")
+    entry = alone(
+        "s", source="model", dtype="float32", bos=own.bos_token is not None, answer_token=answer_token, operators=["add", "multiply"]
+    )
+    whole = changed(merged(SETTINGS, {"pairs": {"pairs_per_split": 30, "seeds": [0]}})) | entry
+    whole["cells"] |= {"largest_operand": 34 if largest_answer else 13, "largest_answer": largest_answer or 199}
+    whole |= {"dumped": entry["subjects"], "mediated": entry["subjects"]}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
+    (tmp_path / "stages").symlink_to(ROOT / "stages")
+    monkeypatch.setattr("stages.lib.core.settings.files", lambda root=Path(): [root / "params.yaml"])
+    monkeypatch.chdir(tmp_path)
+    query.main("stages/corpus/cells.sql")
+    prompts.main("s")
+    dump.main("s")
+    return Subject.named("s")
+
+
+def test_all_of_it_is_what_plain_passes_give(subject: Subject):
+    own = tokenizers.PreTrainedTokenizerFast.from_pretrained("model")
+    model = AutoModelForCausalLM.from_pretrained("model", attn_implementation="eager").eval()
+    _dumped(subject, own, model)
+    _whole_answers(subject, own, model)
+    _patched(subject, model)
+    _heuristics(subject)
+
+
+def plain(model, tokens: list[int], watch: dict | None = None, change: tuple | None = None) -> torch.Tensor:
+    """Logits behind a prompt; watch: layer -> activations; change: layer, module ("mlp", "head"), positions, values."""
+    handles = []
+    for layer, block in enumerate(model.model.layers):
+
+        def hook(_, inputs, layer=layer, kind="mlp"):
+            [x] = inputs
+            if watch is not None and kind == "mlp":
+                watch[layer] = x[0].clone()
+            if change and change[:2] == (layer, kind):
+                x = x.clone()
+                x[0, change[2], change[4]] = change[3]
+                return (x,)
+
+        handles.append(block.mlp.down_proj.register_forward_pre_hook(hook))
+        handles.append(
+            block.self_attn.o_proj.register_forward_pre_hook(lambda _, inputs, hook=hook, layer=layer: hook(_, inputs, layer, "head"))
+        )
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([tokens])).logits[0, -1]
+    for handle in handles:
+        handle.remove()
+    return logits
+
+
+def _dumped(subject: Subject, own, model) -> None:
+    """Activations and answers by prompt; means by slot: an operand's tokens counted from its last."""
+    table, predictions = subject.table("store/prompts.parquet"), subject.table("store/predictions.parquet")
+    numbers = dict(subject.table("store/numbers.parquet").select("token", "number").rows())
+    answers = {row[:3]: row[3:] for row in predictions.select("operator", "op1", "op2", "predicted", "correct", "max_logit").rows()}
+    largest_answer = yaml.safe_load(Path("params.yaml").read_text())["cells"]["largest_answer"]
+    chosen, k = subject.settings, subject.settings.answer_token or 0
+    means = layered.read_array(subject.path("store/means.h5"), "neurons")
+    for place, (store, operator) in enumerate(zip(subject.squares(), chosen.operators, strict=True)):
+        sums, counts = np.zeros(means.shape[1:]), np.zeros(means.shape[2])
+        of = table.filter(operator=operator)
+        firsts = "op1_first_position" in table.columns
+        width = {o: int((of[f"{o}_position"] - of[f"{o}_first_position"]).max()) + 1 if firsts else 1 for o in ("op1", "op2")}
+        maps = {layer: store.read(layer, slice(None), slice(None)) for layer in store.layers}
+        for row in of.rows(named=True):
+            symbol, result = {"add": "+", "multiply": "*"}[operator], row["result"]
+            front = [own.bos_token_id] if chosen.bos else []
+            known = {"add": row["op1"] + row["op2"], "multiply": row["op1"] * row["op2"]}[operator]
+            head = own(f"{row['op1']}{symbol}{row['op2']}=", add_special_tokens=False)["input_ids"]
+            whole = own(f"{row['op1']}{symbol}{row['op2']}={known}", add_special_tokens=False)["input_ids"]
+            answered = known <= largest_answer
+            assert row["tokens"] == front + head + (whole[len(head) :][:k] if answered else [])
+            assert (result is not None) == (answered and len(whole) - len(head) > k)
+            if result is not None:
+                assert (result, row["answer_token"]) == (known, whole[len(head) + k])
+            watch: dict = {}
+            logits = plain(model, row["tokens"], watch)
+            for layer, of_layer in watch.items():
+                np.testing.assert_allclose(maps[layer][:, row["op1"], row["op2"]], of_layer[-1].numpy(), rtol=2e-3, atol=2e-3)
+            if result is not None:
+                predicted, correct, largest = answers[operator, row["op1"], row["op2"]]
+                assert (predicted, correct) == (numbers.get(int(logits.argmax())), int(logits.argmax()) == row["answer_token"])
+                np.testing.assert_allclose(largest, float(logits.max()), rtol=1e-4)
+            slot, slots = -1, []
+            for at in range(len(row["tokens"])):
+                slot += 1
+                for operand in ("op1", "op2"):
+                    if firsts and at == row[f"{operand}_first_position"]:
+                        slot += width[operand] - (row[f"{operand}_position"] - at + 1)
+                slots.append(slot)
+            counts[slots] += 1
+            for layer, of_layer in watch.items():
+                sums[layer, slots] += of_layer.numpy()
+        np.testing.assert_allclose(means[place], sums / counts[None, :, None], rtol=1e-3, atol=1e-4)
+
+
+def _whole_answers(subject: Subject, own, model) -> None:
+    """Greedy decoding, token by token."""
+    answer_accuracy.main("s")
+    found = subject.table("store/answer_accuracy.parquet")
+    table, said = subject.table("store/prompts.parquet").filter(pl.col("result").is_not_null()), {}
+    for row in table.sample(min(60, len(table)), seed=0).rows(named=True):
+        prompt = row["tokens"][: len(row["tokens"]) - (subject.settings.answer_token or 0)]
+        symbol = {"add": "+", "multiply": "*"}[row["operator"]]
+        whole = own(f"{row['op1']}{symbol}{row['op2']}={row['result']}", add_special_tokens=False)["input_ids"]
+        wanted = whole[len(prompt) - len([1] * subject.settings.bos) :]
+        greedy: list[int] = []
+        while len(greedy) < len(wanted):
+            greedy.append(int(plain(model, prompt + greedy).argmax()))
+        said[row["operator"], row["op1"], row["op2"]] = (prompt, wanted, greedy == wanted)
+    asked_now = [(prompt, wanted) for prompt, wanted, _ in said.values()]
+    assert ask.says(checkpoint.of(subject.settings), asked_now, 7, "test").tolist() == [right for *_, right in said.values()]
+    cells = subject.table("store/predictions.parquet")
+    assert found["cells"].sum() == len(cells)
+    assert (found["accuracy"] * found["cells"]).sum() == pytest.approx(cells["correct"].sum())
+
+
+def _patched(subject: Subject, model) -> None:
+    """Every place of an operand, and all places, replaced by each kind of value, held against a plain pass with a hook."""
+    right = subject.table("store/predictions.parquet").with_columns(correct=pl.lit(True))
+    write_table(right, subject.path("store/predictions.parquet"))
+    query.main("stages/circuit/pairs.sql", "s")
+    pairs = subject.table("circuit/pairs.parquet")
+    assert len(pairs) > 20
+    assert (pairs["answer_token"] != pairs["counterfactual_answer_token"]).all()
+    assert (pairs["tokens"].list.len() == pairs["counterfactual_tokens"].list.len()).all()
+    assert (pairs["positions"] == pairs["counterfactual_positions"]).all()
+    roles = [field.name for field in pairs.schema["positions"].fields]
+    several = "op1_first" in roles
+    patches = [
+        (component, layer, units, role, replacement)
+        for component, layer, units in (("neuron", 0, [3, 7]), ("head", 1, [1]), ("mlp", 0, None))
+        for role in [*roles, "all"]
+        for replacement in ("zero", "mean", "counterfactual")
+    ]
+    schema = {
+        "subject": pl.String, "intervention": pl.Int32, "operator": pl.String, "split": pl.String, "component": pl.String, "layer": pl.Int16,
+        "units": pl.List(pl.Int32), "position": pl.String, "key_position": pl.String, "replacement": pl.String,
+    }  # fmt: skip
+    rows = [("s", i, None, None, c, layer, units, role, None, by) for i, (c, layer, units, role, by) in enumerate(patches)]
+    write_table(pl.DataFrame(rows, schema=schema, orient="row"), subject.path("circuit/own_interventions.parquet"))
+    runs.main("circuit/own", "s")
+    found = {(row[0], row[1]): row[2:] for row in subject.table("circuit/runs/own.parquet").select(
+        "intervention", "pair", "answer_logit", "counterfactual_logit", "max_logit").rows()}  # fmt: skip
+    assert len(found) == len(patches) * len(pairs)
+    means = {
+        kind: np.nanmean(layered.read_array(subject.path("store/means.h5"), name), 0)
+        for kind, name in (("mlp", "neurons"), ("head", "heads"))
+    }
+    longest = {o: max((p[o] - p[f"{o}_first"] + 1 for p in pairs["positions"]), default=1) if several else 1 for o in ("op1", "op2")}
+    attributes = layered.read_attributes(subject.path("store/means.h5"))
+    assert all(int(attributes.get(f"{o}_tokens", 1)) >= longest[o] for o in longest)
+    for i, (component, layer, units, role, by) in enumerate(patches):
+        kind = "head" if component == "head" else "mlp"
+        for pair in pairs[i % 5 :: 9].rows(named=True):
+            at = list(range(len(pair["tokens"]))) if role == "all" else [pair["positions"][role]]
+            chosen = list(range(24)) if units is None else [*range(8, 16)] if kind == "head" else units
+            if by == "zero":
+                new = torch.zeros(len(at), len(chosen))
+            elif by == "mean":
+                slots = [place + sum(
+                    int(attributes[f"{o}_tokens"]) - (pair["positions"][o] - pair["positions"][f"{o}_first"] + 1)
+                    for o in ("op1", "op2") if several and place >= pair["positions"][f"{o}_first"]) for place in at]  # fmt: skip
+                new = torch.from_numpy(means[kind][layer].reshape(means[kind].shape[1], -1)[slots][:, chosen]).float()
+            else:
+                new = _other(model, pair["counterfactual_tokens"], layer, kind)[at][:, chosen]
+            logits = plain(model, pair["tokens"], change=(layer, kind, [[place] for place in at], new, [chosen]))
+            expected = [float(logits[pair["answer_token"]]), float(logits[pair["counterfactual_answer_token"]]), float(logits.max())]
+            np.testing.assert_allclose(found[i, pair["pair"]], expected, rtol=1e-4, atol=2e-4, err_msg=str(patches[i]))
+
+
+def _other(model, tokens: list[int], layer: int, kind: str) -> torch.Tensor:
+    """What enters the output projection of a layer's MLP or attention: (positions, features)."""
+    kept = []
+    block = model.model.layers[layer]
+    module = block.mlp.down_proj if kind == "mlp" else block.self_attn.o_proj
+    handle = module.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0][0].clone()))
+    plain(model, tokens)
+    handle.remove()
+    return kept[0]
+
+
+def _heuristics(subject: Subject) -> None:
+    """Heuristics of the token that is asked for, and of the whole result, scored by counting."""
+    catalogue.main()
+    scores.main("s")
+    found = subject.table("heuristics/scores.parquet")
+    assert {"asked", "result"} <= set(found["quantity"])
+    store, votes = subject.squares()[0], subject.votes()
+    table = subject.table("store/prompts.parquet")
+    numbers = subject.table("store/numbers.parquet").rename({"token": "answer_token"})
+    cells = table.filter(operator="add").drop_nulls("result").join(numbers, on=["subject", "answer_token"]).sort("op1", "op2")
+    known = asked.numbers(store)
+    assert known[cells["result"].to_numpy()].tolist() == cells["number"].to_list()
+    for row in found.filter(pl.col("quantity").is_in(["asked", "result"]), operator="add", side="top").rows(named=True)[:40]:
+        neuron = slice(row["neuron"], row["neuron"] + 1)
+        activation = store.read(row["layer"], neuron, slice(None))[0].astype(np.float32)[cells["op1"], cells["op2"]]
+        said = activation * votes.read(row["layer"], neuron, slice(None))[0][cells["number"]]
+        predicate = parse(row["heuristic"]).predicate
+        of = cells.rename({"number": "asked"}).select("op1", "op2", "result", "asked")
+        holds = _holds(of, predicate)
+        first = np.argsort(-said, kind="stable")[: holds.sum()]
+        assert row["score"] == pytest.approx(holds[first].mean())
+        assert row["share"] == pytest.approx(holds.mean())
+
+
+def _holds(cells: pl.DataFrame, predicate: str) -> np.ndarray:
+    return np.array([holds for (holds,) in duckdb.sql(f"select ({predicate})::boolean from cells order by op1, op2").fetchall()])
