@@ -144,7 +144,7 @@ def _layout() -> Part:
         dcc.Interval(id="tick", interval=700, disabled=True),
     ]
     return html.Div([
-        dcc.Location(id="url"), *kept, html.Header(id="head"),
+        dcc.Location(id="url", refresh=False), *kept, html.Header(id="head"),
         html.Main([html.Div(id="fields", role="form", **parts.aria(label="what is asked")), html.Div(id="said", role="status"),
                    html.Div(id="content", **parts.aria(live="polite"))]),
     ])  # fmt: skip

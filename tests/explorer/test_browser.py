@@ -35,7 +35,7 @@ class Visitor:
     def until(self, holds):
         end = time.monotonic() + WAIT
         while not (found := holds()):
-            assert time.monotonic() < end, "the page did not get there"
+            assert time.monotonic() < end, f"the page did not get there; it says: {self.text('main')[:500]}"
         return found
 
     def run(self, script: str, *arguments):
