@@ -1,6 +1,7 @@
 """Neurons silenced: which, what the subject then says to a prompt, beside as many random ones, and to every cell of the grid."""
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from stages.explorer.live import Live
 
 Neurons = list[tuple[int, int]]  # layer and neuron
+YIELD = 0.005  # seconds in which a page that waits for the model gets it: a lock that is let go and taken at once, nobody else gets
 DRAWS = 5  # sets of random neurons
 REPLACEMENTS = {"mean": "mean", "zero": "zero", "counterfactual": "another prompt's value"}
 HEURISTICS = """
@@ -121,6 +123,7 @@ class GridJob:
                 if part is None:
                     break
                 self._add(*part)
+                time.sleep(YIELD)
         except Exception as error:  # whatever it is, the page says it
             self.error = str(error)
         self.done = True
