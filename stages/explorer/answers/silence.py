@@ -2,7 +2,6 @@
 
 import threading
 import time
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
