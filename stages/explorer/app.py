@@ -60,7 +60,12 @@ def made(project: Project) -> dash.Dash:
         question = Question.of(search)
         fields, content = answered(explorer, view, question)
         filled = {one.name: text_of(one.value) for one in fields}
-        now = {"view": view.path, "fields": filled, "options": str([one.options for one in fields]), "known": explorer.known()}
+        now: dict[str, Any] = {
+            "view": view.path,
+            "fields": filled,
+            "options": str([one.options for one in fields]),
+            "known": explorer.known(),
+        }
         if now == before:
             return no_update, no_update, no_update, no_update, explorer.settled(now["known"])
         on_page = {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}
