@@ -17,11 +17,11 @@ from dash import ALL, MATCH, Input, Output, State, dcc, html, no_update
 from stages.explorer import parts
 from stages.explorer.answers import find
 from stages.explorer.models import Models
+from stages.explorer.pages import VIEWS, View
 from stages.explorer.parts import Field, Part, text_of
 from stages.explorer.pictures import saved
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
-from stages.explorer.views import VIEWS, View
 from stages.explorer.views.find import query
 
 OWN = {"localhost", "127.0.0.1", "[::1]"}
