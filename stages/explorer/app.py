@@ -17,11 +17,11 @@ from dash import ALL, MATCH, Input, Output, State, dcc, html, no_update
 from stages.explorer import parts
 from stages.explorer.answers import find
 from stages.explorer.models import Models
+from stages.explorer.pages import VIEWS, View
 from stages.explorer.parts import Field, Part, text_of
 from stages.explorer.pictures import saved
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
-from stages.explorer.views import VIEWS, View
 from stages.explorer.views.find import query
 
 OWN = {"localhost", "127.0.0.1", "[::1]"}
@@ -60,7 +60,12 @@ def made(project: Project) -> dash.Dash:
         question = Question.of(search)
         fields, content = answered(explorer, view, question)
         filled = {one.name: text_of(one.value) for one in fields}
-        now = {"view": view.path, "fields": filled, "options": str([one.options for one in fields]), "known": explorer.known()}
+        now: dict[str, Any] = {
+            "view": view.path,
+            "fields": filled,
+            "options": str([one.options for one in fields]),
+            "known": explorer.known(),
+        }
         if now == before:
             return no_update, no_update, no_update, no_update, explorer.settled(now["known"])
         on_page = {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}

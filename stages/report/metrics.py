@@ -12,6 +12,10 @@ def main(name: str) -> None:
     subject = Subject.named(name)
     grid, tasks = subject.table("store/accuracy.parquet"), subject.table("store/task_accuracy.parquet")
     metrics: dict = {"grid": {}, "tasks": {}}
+    if subject.settings.answer_token is not None:  # the grid's are those of one token of the answer
+        metrics["whole answers"] = {}
+        for operator, split, accuracy in subject.table("store/answer_accuracy.parquet", ["operator", "split", "whole_accuracy"]).rows():
+            metrics["whole answers"].setdefault(operator, {})[split] = round(accuracy, 4)
     for operator, split, accuracy in grid.select("operator", "split", "accuracy").rows():
         metrics["grid"].setdefault(operator, {})[split] = round(accuracy, 4)
     for task, operator, split, accuracy in tasks.drop_nulls("accuracy").select("task", "operator", "split", "accuracy").rows():

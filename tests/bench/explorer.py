@@ -12,9 +12,9 @@ from selenium import webdriver
 from stages.explorer.answers import silence
 from stages.explorer.app import Explorer, answered, tried
 from stages.explorer.live import Live
+from stages.explorer.pages import VIEWS
 from stages.explorer.project import Project
 from stages.explorer.question import Question
-from stages.explorer.views import VIEWS
 from tests.bench.timing import median
 from tests.report.browsing import CHROMIUM, DRIVER, FLAGS
 

@@ -20,11 +20,11 @@ from PIL import Image
 from stages.explorer import question
 from stages.explorer.app import Explorer, answered, made, tried
 from stages.explorer.explore import main
+from stages.explorer.pages import VIEWS
 from stages.explorer.parts import filled
 from stages.explorer.pictures import saved
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
-from stages.explorer.views import VIEWS
 from tests.micro import ROOT
 
 HOLDING = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

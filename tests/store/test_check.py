@@ -180,4 +180,4 @@ def test_the_console_has_both_commands(tmp_path: Path):
     )
     assert checked.stdout.splitlines()[-1] == "It can be added: bag add NAME models/mine"
     assert "params.yaml has it now" in added.stdout
-    assert "figures@mine" in run_in(tmp_path / "project", "dvc", "stage", "list", "stages/store/dvc.yaml").stdout
+    assert "probes@mine" in run_in(tmp_path / "project", "dvc", "stage", "list", "stages/circuit/dvc.yaml").stdout

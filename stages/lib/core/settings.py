@@ -117,9 +117,15 @@ def check(kind: type[Checked], raw: Any, name: str = "") -> Checked:
         # JSON, because pydantic's strict mode takes nested models from JSON but not from Python dicts.
         return TypeAdapter(kind).validate_json(json.dumps(raw))
     except ValidationError as error:
-        lines = [_line(kind, name, e) for e in error.errors()]
+        lines = [_line(kind, name, e) for e in _once(error.errors())]
         first = next((str(part) for part in (name.partition(".")[0], *error.errors()[0]["loc"]) if part), "")
         raise ParamsError(f"{place(first)} holds what is not allowed:\n" + "\n".join(lines)) from None
+
+
+def _once(errors: list[Any]) -> list[Any]:
+    """Each error once: a model's entry stands in several sections, which YAML's anchors fill."""
+    first = {(error["loc"][1:] if len(error["loc"]) > 2 else error["loc"], error["msg"]): error for error in reversed(errors)}
+    return list(reversed(first.values()))
 
 
 def _line(kind: Any, name: str, error: Any) -> str:
