@@ -51,7 +51,7 @@ def test_it_answers_every_cell(tmp_path: Path, largest_operand: int, largest_ans
     grown = grow(tmp_path / "p", largest_operand, largest_answer)
     answers, _ = grown.run()
     assert torch.equal(answers, grown.answers)
-    assert grown.loaded.model.dtype == torch.float64
+    assert grown.loaded.model.dtype == torch.float32
     assert grown.tokenizer.convert_tokens_to_ids([str(n) for n in range(largest_answer + 1)]) == list(range(3, largest_answer + 4))
 
 
