@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stages.lib.core.slots import slots
 from stages.store.pieces import Pieces, Reader, numbered
 from stages.store.template import PromptError, Template
-from tests import tokenizers
+from tests import vocabularies
 
 TEMPLATES = ["{op1}{symbol}{op2}=", "{op1} {symbol} {op2} =", "2+3=5\n4+11=15\n{op1}{symbol}{op2}=", "What is {op1} {symbol} {op2}? "]
 OPERANDS = [0, 1, 3, 7, 9, 10, 12, 45, 99, 100, 107, 299, 700]
@@ -53,9 +53,9 @@ def assert_right(reader: Reader, found: Pieces, results: np.ndarray, operands=OP
 
 @pytest.mark.parametrize("answer_token", [0, 1, 2])
 @pytest.mark.parametrize("template", TEMPLATES[:2])
-@pytest.mark.parametrize("kind", tokenizers.KINDS)
+@pytest.mark.parametrize("kind", vocabularies.KINDS)
 def test_the_usual_tokenizers_are_read_right(kind: str, template: str, answer_token: int):
-    own = tokenizers.KINDS[kind]()
+    own = vocabularies.KINDS[kind]()
     reader, found, results = read(own, template, answer_token, bos=own.bos_token is not None)
     assert_right(reader, found, results)
     if kind in ("digits", "qwen", "llama-2"):
@@ -65,7 +65,7 @@ def test_the_usual_tokenizers_are_read_right(kind: str, template: str, answer_to
 
 
 def test_a_token_is_asked_for_by_its_number():
-    own = tokenizers.by_three_digits()
+    own = vocabularies.by_three_digits()
     _, found, results = read(own, TEMPLATES[0], 1, bos=True)
     assert found.numbers[results == 1400].tolist() == [0]
     assert (found.numbers[(results >= 0) & (results < 1000)] == -1).all()
@@ -85,7 +85,7 @@ def test_whatever_the_merges_a_role_decodes_to_what_it_says_or_is_refused(data: 
     operands = [0, 1, 4, 9, 10, 33, 120]
     try:
         reader, found, results = read(
-            tokenizers.merged(merges, split, bos), data.draw(st.sampled_from(TEMPLATES)), answer_token, bos=bos, operands=operands
+            vocabularies.merged(merges, split, bos), data.draw(st.sampled_from(TEMPLATES)), answer_token, bos=bos, operands=operands
         )
     except PromptError:
         return
@@ -102,7 +102,7 @@ def test_whatever_the_merges_a_role_decodes_to_what_it_says_or_is_refused(data: 
     ],
 )
 def test_what_is_refused_names_the_texts_that_disagree(merges: list, template: str, words: str):
-    own = tokenizers.merged(merges, None, bos=False)
+    own = vocabularies.merged(merges, None, bos=False)
     with pytest.raises(PromptError, match=words):
         read(own, template, 1 if merges[0] == ("1", "0") else 0, bos=False)
 
@@ -111,7 +111,7 @@ CHAT = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|> {{ m.content }} {
 
 
 def test_a_chat_template_stands_around_the_prompt():
-    own = tokenizers.by_three_digits()
+    own = vocabularies.by_three_digits()
     own.chat_template = CHAT
     made = Template(own, "{op1}{symbol}{op2}=", "+", True, True)
     assert made.text(12, 7) == "<|user|> 12+7= <|assistant|> "
@@ -129,7 +129,7 @@ def test_a_chat_template_stands_around_the_prompt():
     ],
 )
 def test_a_chat_template_that_is_not_there_or_changes_the_prompt_is_refused(chat: str | None, bos: bool, words: str):
-    own = tokenizers.by_three_digits()
+    own = vocabularies.by_three_digits()
     own.chat_template = chat
     with pytest.raises(PromptError) as error:
         Template(own, "{op1}{symbol}{op2}=", "+", bos, True)
@@ -138,7 +138,7 @@ def test_a_chat_template_that_is_not_there_or_changes_the_prompt_is_refused(chat
 
 def test_bos_is_not_said_twice():
     with pytest.raises(PromptError, match="holds the BOS '<s>'"):
-        Template(tokenizers.by_digit(), "<s>{op1}{symbol}{op2}=", "+", True)
+        Template(vocabularies.by_digit(), "<s>{op1}{symbol}{op2}=", "+", True)
 
 
 def test_slots_put_units_over_units():

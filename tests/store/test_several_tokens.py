@@ -21,7 +21,7 @@ from stages.lib.sql import stage as query
 from stages.lib.store import layered
 from stages.lib.subject import Subject
 from stages.store import answer_accuracy, dump, prompts
-from tests import tokenizers
+from tests import vocabularies
 from tests.micro import ROOT, SETTINGS, alone, changed, merged
 
 CASES = [("digits", 0, None), ("qwen", 1, None), ("llama-2", 1, None), ("llama-3", 0, None), ("llama-3", 1, 1100)]
@@ -32,7 +32,7 @@ LAYERS = 2
 def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
     """A random model behind such a tokenizer, asked 12 + 12 and the like; every answer counts as right, so that there are pairs."""
     kind, answer_token, largest_answer = request.param
-    own = tokenizers.KINDS[kind]()
+    own = vocabularies.KINDS[kind]()
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(own), hidden_size=16, intermediate_size=24, num_hidden_layers=LAYERS, num_attention_heads=2, tie_word_embeddings=False,
@@ -60,7 +60,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_all_of_it_is_what_plain_passes_give(subject: Subject):
-    own = tokenizers.PreTrainedTokenizerFast.from_pretrained("model")
+    own = vocabularies.PreTrainedTokenizerFast.from_pretrained("model")
     model = AutoModelForCausalLM.from_pretrained("model", attn_implementation="eager").eval()
     _dumped(subject, own, model)
     _whole_answers(subject, own, model)
