@@ -46,12 +46,14 @@ def _whole(subject: Subject, cells: pl.DataFrame) -> np.ndarray:
     """Whether each cell's whole answer is said, (cells,)."""
     chosen, loaded = subject.settings, checkpoint.of(subject.settings)
     own, words = tokenizer.load(chosen.source), load(Tasks).operators
-    said = np.zeros(len(cells), bool)
+    said, passes = np.zeros(len(cells), bool), chosen.passes or load(Passes)
     for operator in chosen.operators:
         reader = Reader(Template(own, chosen.template, words[operator].symbol, chosen.bos, chosen.chat), chosen.answer_token or 0)
         here = np.flatnonzero(cells["operator"] == operator)
+        if not len(here):  # no answer has a token of that place
+            continue
         asked = reader.wholes(cells[here].select("op1", "op2", "result").rows())
-        said[here] = ask.says(loaded, asked, load(Passes).prompts_per_pass, f"whole answers {subject.name} {operator}")
+        said[here] = ask.says(loaded, asked, passes.prompts, f"whole answers {subject.name} {operator}")
     return said
 
 

@@ -81,7 +81,7 @@ class Reader:
         return [(self.template.front + head, self._rest(text, head, whole, answer)) for text, head, whole, answer in parts]
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
-        return self.template.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return self.template.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
 
     def _known(self, asked: Asked, rest: list[int], text: str) -> int:
         """The number that the asked token stands for; two tokens may not stand for one."""

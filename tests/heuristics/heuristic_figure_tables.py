@@ -86,7 +86,7 @@ def write(folder: Path, subject: Tables, chosen: Tables) -> None:
         table.write_parquet(folder / "data" / ("s" if name in subject else "") / "heuristics" / f"{name}.parquet")
     cells = [{"operator": o, "op1": a, "op2": b, "result": r} for o in OPERATORS for (a, b), r in np.ndenumerate(results(o)) if r >= 0]
     made("cells", cells).write_parquet(folder / "data/corpus/cells.parquet")
-    catalogue = [{"operator": "add", "heuristic": "op1 in 3..8", "predicate": "op1 between 3 and 8"}]
+    catalogue = [{"operator": "add", "heuristic": "op1 in 3..8", "kind": "range", "quantity": "op1", "predicate": "op1 between 3 and 8"}]
     pl.DataFrame(catalogue).write_parquet(folder / "data/heuristics/heuristics.parquet")
     for operator in OPERATORS:
         with layered.writing(folder / f"data/s/store/activations/{operator}.h5") as file:

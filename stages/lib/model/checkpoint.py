@@ -172,7 +172,8 @@ def read(folder: str | Path, **how: Any) -> PreTrainedModel:
         if names := sorted(map(str, found[kind])):
             some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise ModelError(f"{folder}: {len(names)} of its tensors {meaning}: {some}")
-    if broken := next((name for name, tensor in model.named_parameters() if not torch.isfinite(tensor).all()), None):
+    here = ((name, tensor) for name, tensor in model.named_parameters() if not tensor.is_meta)  # others are fetched when they are needed
+    if broken := next((name for name, tensor in here if not torch.isfinite(tensor).all()), None):
         raise ModelError(
             f"{folder}: {broken} holds numbers that are not finite, in {model.dtype}; its files are damaged, or need a wider dtype"
         )
