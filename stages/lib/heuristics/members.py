@@ -31,7 +31,7 @@ def members(database: Database, operator: str, heuristics: list[Heuristic], aske
         chosen = [i for i, h in enumerate(heuristics) if h.quantity == quantity]
         predicates = ", ".join(f"({heuristics[i].predicate})::boolean" for i in chosen)
         if quantity in columns:
-            values = f"select unnest(range({columns[quantity].max() + 1})) as {quantity}"
+            values = f"select unnest(range({max(columns[quantity].max(), 0) + 1})) as {quantity}"
             holds = np.array(database.sql(f"select {predicates} from ({values}) order by {quantity}").fetchall(), bool)
             found[chosen] = holds[columns[quantity]].T & (columns[quantity] >= 0)
         else:
