@@ -67,7 +67,7 @@ def strengths(values, of):
         squares += values[cell] * values[cell]
         for quantity in range(len(of.values)):
             sums[quantity, of.values[quantity, cell]] += values[cell]
-    scale = np.sqrt(squares / len(values))
+    scale = np.sqrt(squares / max(len(values), 1))  # an operator may have no cells
     means = np.zeros(len(of.k))
     for number in range(len(of.k)):
         total = 0.0
