@@ -1,5 +1,7 @@
 """A real server of the S3 API on loopback, with one bucket, `bag`."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -7,6 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# A process of its own: a client that waits for an answer without letting other threads of Python run would wait for ever.
+SERVER = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print("http://{}:{}".format(*server.get_host_and_port()), flush=True)
+sys.stdin.read()
+server.stop()
+"""
 
 
 @dataclass(frozen=True)
@@ -31,18 +44,17 @@ class Bucket:
 
 @contextmanager
 def serving() -> Iterator[Bucket]:
-    server_module = pytest.importorskip("moto.server", reason="no S3 server here: install moto[server]")
+    pytest.importorskip("moto.server", reason="no S3 server here: install moto[server]")
     import boto3
     import s3fs
 
     s3fs.S3FileSystem.clear_instance_cache()  # of the last server's clients, where this process has had one
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin
+        assert server.stdout
+        endpoint = server.stdout.readline().strip()
         keys = {"aws_access_key_id": "user", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
         client = boto3.client("s3", endpoint_url=endpoint, **keys)
         client.create_bucket(Bucket="bag")
         yield Bucket(endpoint, client)
-    finally:
-        server.stop()
+        server.stdin.close()  # which ends it

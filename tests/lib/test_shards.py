@@ -1,5 +1,7 @@
 """Shards of a store are one store: read alike by Python and by SQL, and never by half."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,6 +109,21 @@ def test_sql_reads_object_storage_as_it_reads_a_folder(written: Path, bucket: st
     there, here = connect("s3://bag/data"), connect(written)
     assert there.tables() == here.tables() == ["accuracy", "activations"]
     assert sorted(there.sql(query.format(subject)).fetchall()) == sorted(here.sql(query.format(subject)).fetchall())
+
+
+READ = """
+import sys, threading
+from stages.lib.core.files import place
+from stages.lib.store.layered import LayerStore
+
+LayerStore(place(sys.argv[1])).read(1, slice(None), slice(None))
+assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
+"""
+
+
+def test_no_thread_of_python_answers_a_reading_of_hdf5(bucket: storage.Bucket):
+    """Else both wait for ever where that thread collects garbage of HDF5, since h5py reads under a lock."""
+    subprocess.run([sys.executable, "-c", READ, "s3://bag/data/whole/store/activations/add.h5"], check=True)
 
 
 def test_what_is_not_whole_in_object_storage_is_named(written: Path, bucket: storage.Bucket):
