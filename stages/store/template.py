@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerBase
 CHECKED = 500  # prompts that are tokenised whole, to prove that putting them together from parts is right
 
 
-class PromptError(ValueError):
-    """A template or tokenizer whose prompts do not say what they should, or not in tokens of their own."""
+class PromptError(SystemExit):
+    """A template or tokenizer whose prompts do not say what they should, or not in tokens of their own; uncaught, it ends the program."""
 
 
 class Template:
