@@ -15,7 +15,7 @@ def test_any_part_read_in_blocks_is_that_of_the_file(tmp_path_factory, content: 
     path: Path = tmp_path_factory.mktemp("files") / "content"
     path.write_bytes(content)
     with patch.object(files, "BLOCK", block), path.open("rb", buffering=0) as plain:
-        blocks = files.Blocks(LocalFileSystem().open_input_file(str(path)))
+        blocks = files.BlockFile(LocalFileSystem().open_input_file(str(path)))
         assert blocks.seek(0, 2) == len(content)
         for place, size in parts:
             assert blocks.seek(place) == plain.seek(place)

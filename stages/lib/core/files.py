@@ -54,10 +54,10 @@ def pieces(path: Path) -> Path | BinaryIO:
     from pyarrow.fs import FileSystem  # only here: it is slow to import
 
     storage, name = FileSystem.from_uri(str(path))
-    return cast("BinaryIO", Blocks(storage.open_input_file(name)))
+    return cast("BinaryIO", BlockFile(storage.open_input_file(name)))
 
 
-class Blocks(RawIOBase):
+class BlockFile(RawIOBase):
     """A file of object storage, read in blocks, of which the last KEPT are kept.
 
     Its requests run in pyarrow's own threads, which never wait for a thread of Python: HDF5 is read under a lock, which the thread that
