@@ -134,6 +134,23 @@ def test_a_model_folder(whole: Path, tmp_path: Path, name: str):
     sentence(error.value)
 
 
+# Templates that a tokenizer cannot say
+
+
+@pytest.mark.parametrize(("template", "said"), [
+    ("{op1}\u00a7{symbol}{op2}=", "does not know all of '1\u00a7+1='"),
+    ("<s>{op1}{symbol}{op2}=", "holds the BOS '<s>'"),
+])  # fmt: skip
+def test_a_template(micro_copy: Path, template: str, said: str):
+    file = micro_copy / "params.yaml"
+    params = file.read_text()
+    file.write_text(params.replace("{op1}{symbol}{op2}=", template, 1))
+    assert file.read_text() != params
+    ended = subprocess.run(["python", "-m", "stages.store.prompts", "abacus"], cwd=micro_copy, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    sentence(SystemExit(ended.stderr.strip()), said)
+
+
 # Tables of one's own
 
 FILES: dict[str, tuple[str, bytes, str]] = {
@@ -404,20 +421,3 @@ def test_there_are_a_hundred_of_all_five_kinds():
     kinds = [len(MODELS), len(FILES) + 1 + len(ENTRIES), len(STORES) + len(TABLES) + 1, len(LOCKS), len(HUBS) + 4 + 8 + 4]
     assert min(kinds) >= 20
     assert sum(kinds) >= 100
-
-
-# Templates that a tokenizer cannot say
-
-
-@pytest.mark.parametrize(("template", "said"), [
-    ("{op1}\u00a7{symbol}{op2}=", "does not know all of '1\u00a7+1='"),
-    ("<s>{op1}{symbol}{op2}=", "holds the BOS '<s>'"),
-])  # fmt: skip
-def test_a_template(micro_copy: Path, template: str, said: str):
-    file = micro_copy / "params.yaml"
-    params = file.read_text()
-    file.write_text(params.replace("{op1}{symbol}{op2}=", template, 1))
-    assert file.read_text() != params
-    ended = subprocess.run(["python", "-m", "stages.store.prompts", "abacus"], cwd=micro_copy, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    sentence(SystemExit(ended.stderr.strip()), said)

@@ -54,6 +54,13 @@ def made(project: Project) -> dash.Dash:
     app = dash.Dash(__name__, title="bag explore", update_title="", serve_locally=True, assets_folder="assets", compress=False)
     app.layout = _layout()
     _guard(app.server)
+    _show_views(app, explorer)
+    _hand_out_files(app, explorer)
+    return app
+
+
+def _show_views(app: dash.Dash, explorer: Explorer) -> None:
+    """An address becomes a view, what is dear of it comes later, and a changed field becomes an address."""
 
     def show(path: str, search: str, _: int, values: list, ids: list, before: dict | None) -> tuple:
         view = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values())))
@@ -91,18 +98,17 @@ def made(project: Project) -> dash.Dash:
         dash.ClientsideFunction("explorer", "address"), Output("url", "search"), Input({"field": ALL}, "value"),
         State({"field": ALL}, "id"), State("url", "search"), State("shown", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    app.clientside_callback(
-        dash.ClientsideFunction("explorer", "picture"), Output("picture", "data"), Input({"save": ALL, "format": ALL}, "n_clicks"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    app.callback(Output("download", "data"), Output("said", "children"), Input("picture", "data"), prevent_initial_call=True)(_saved)
+
+
+def _hand_out_files(app: dash.Dash, explorer: Explorer) -> None:
+    """Pictures, with their SQL in them, and the rows of a query."""
 
     def take(_: list[int], search: str) -> tuple:
         if not any(one["value"] for one in dash.ctx.triggered):
             return no_update, no_update
         kind = dash.ctx.triggered_id["take"]
         try:
-            content = find.file(project, query(explorer, Question.of(search)), kind)
+            content = find.file(explorer.project, query(explorer, Question.of(search)), kind)
         except ExplorerError as error:
             return no_update, parts.alert(str(error))
         return dcc.send_bytes(content, f"bag.{kind}"), f"Saved bag.{kind}."
@@ -111,7 +117,12 @@ def made(project: Project) -> dash.Dash:
         Output("rows", "data"), Output("said", "children", allow_duplicate=True), Input({"take": ALL}, "n_clicks"), State("url", "search"),
         prevent_initial_call=True,
     )(take)  # fmt: skip
-    return app
+
+    app.clientside_callback(
+        dash.ClientsideFunction("explorer", "picture"), Output("picture", "data"), Input({"save": ALL, "format": ALL}, "n_clicks"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    app.callback(Output("download", "data"), Output("said", "children"), Input("picture", "data"), prevent_initial_call=True)(_saved)
 
 
 def answered(explorer: Explorer, view: View, question: Question) -> tuple[list[Field], Any]:

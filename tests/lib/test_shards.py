@@ -113,7 +113,7 @@ def test_sql_reads_object_storage_as_it_reads_a_folder(written: Path, bucket: st
 
 READ = """
 import sys, threading
-from stages.lib.core.files import place
+from stages.lib.core.storage import place
 from stages.lib.store.layered import LayerStore
 
 LayerStore(place(sys.argv[1])).read(1, slice(None), slice(None))

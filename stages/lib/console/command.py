@@ -11,7 +11,7 @@ from pathlib import Path
 from stages.lib import dictionary
 from stages.lib.console.output import UNLIMITED, Look, show
 from stages.lib.console.under_way import under_way
-from stages.lib.core.files import place
+from stages.lib.core.storage import place
 from stages.lib.sql.database import ERRORS, Database, QueryError, connect
 
 WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")

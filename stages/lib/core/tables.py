@@ -12,7 +12,8 @@ from typing import BinaryIO
 
 import polars as pl
 
-from stages.lib.core.files import pieces, place, replacing
+from stages.lib.core.files import replacing
+from stages.lib.core.storage import pieces, place
 
 SEAL = struct.Struct("<8sII")  # MARK, the CRC-32 of the data in front of it, and that of all behind it, which starts from the former
 MARK = b"\0CRC-32\0"

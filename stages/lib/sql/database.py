@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from stages.lib.core import tables
-from stages.lib.core.files import place
+from stages.lib.core.storage import place
 from stages.lib.sql.files import MEASURES, dataset, files_of, parquet, parts
 from stages.lib.sql.lazy.table import SUMS, LayerSums, LayerTable
 from stages.lib.store import layered

@@ -15,7 +15,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from stages.lib.core.files import pieces, replacing
+from stages.lib.core.files import replacing
+from stages.lib.core.storage import pieces
 
 
 class StoreError(RuntimeError):
