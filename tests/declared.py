@@ -103,11 +103,13 @@ def chapter(path: str) -> str | None:
 
 
 def sections(stage: str) -> set[str]:
-    """The sections of settings that a stage reads: load(Section), Subject.named(name), load_finetuning(name), load_hub(name); of a query its $names."""
-    text, entry = source(stage).read_text(), stages()[stage]
-    if source(stage).suffix == ".sql":
-        asked = set(re.findall(r"\$(\w+)", text))
+    """The sections of settings that a stage reads: load(Section), Subject.named(name), load_finetuning(name), load_hub(name), in its own
+    file or in one of its chapter that it imports; of a query its $names."""
+    path, entry = source(stage), stages()[stage]
+    if path.suffix == ".sql":
+        asked = set(re.findall(r"\$(\w+)", path.read_text()))
         return {name for name in declared_sections(stage) if asked & set(_values(name, entry))}
+    text = "".join(p.read_text() for p in modules(path) if p.parent == path.parent)
     used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
     if re.search(r"\b(Subject\.named|load_subject)\(", text):
         used.add(f"{_subjects(entry)}.${{key}}" if entry["foreach"] else "subjects.${default}")
