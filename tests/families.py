@@ -218,8 +218,9 @@ def _run(loaded: checkpoint.Checkpoint) -> list[str]:
         return ["no interventions, as some layers have no heads"]
     remarks = ["interventions by whole prompts, slower"] * (not executor.restarts)
     [two] = by_length(pairs(), 10)
+    values = executor.fresh(two)
     for patch in patches(len(loaded.architecture.layers)):
-        values, one = executor.fresh(two), Intervention(0, None, None, (patch,))
+        one = Intervention(0, None, None, (patch,))
         try:
             plain = naive.logits(values, one)
         except (ValueError, RuntimeError):  # such as that its mask is one for all heads

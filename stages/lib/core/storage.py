@@ -60,12 +60,12 @@ class BlockFile(RawIOBase):
         return self._place
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Fills the buffer as far as the block of the next byte goes. Returns the number of bytes, 0 at the end."""
-        if self._place >= self._size:
-            return 0
-        number, start = divmod(self._place, BLOCK)
+        """Fills the buffer, or as much of it as there is: HDF5 does not ask again for what a shorter answer lacks."""
         view = memoryview(buffer).cast("B")
-        part = self._block(number)[start : start + len(view)]
-        view[: len(part)] = part
-        self._place += len(part)
-        return len(part)
+        start, end = self._place, max(self._place, min(self._place + len(view), self._size))
+        while self._place < end:
+            number, inside = divmod(self._place, BLOCK)
+            part = self._block(number)[inside : inside + end - self._place]
+            view[self._place - start : self._place - start + len(part)] = part
+            self._place += len(part)
+        return end - start
