@@ -55,6 +55,25 @@ def test_every_view_opens_without_a_question(explorer: Explorer, path: str):
         assert '"H2"' in words(tried(later, explorer, asked))
 
 
+def test_who_unticks_the_grid_stops_its_work(explorer: Explorer):
+    explorer.models.wait("abacus")
+    chosen = {"subject": "abacus", "prompt": "3+9", "neurons": "1:7"}
+    with explorer.models.lock:  # so that it waits
+        assert "cells" in says(explorer, "silence", **chosen, grid="yes")
+        [job] = explorer.jobs.values()
+        assert "Every cell" not in says(explorer, "silence", **chosen)
+    job.thread.join(timeout=60)
+    assert job.stopped
+    assert job.cells == (0, 0)
+    assert not explorer.jobs
+    says(explorer, "silence", **chosen, grid="yes")  # anew, to its end
+    [again] = explorer.jobs.values()
+    again.thread.join(timeout=60)
+    assert again.cells[0] == again.cells[1] > 0
+    says(explorer, "silence", **chosen)
+    assert list(explorer.jobs.values()) == [again]
+
+
 @pytest.mark.parametrize("path", VIEWS)
 @HOLDING
 @given(data=st.data())

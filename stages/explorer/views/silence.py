@@ -21,7 +21,7 @@ INTRO = (
     "prompt. A heuristic stands for the late neurons that count for it. As many random neurons of the same layers are the control."
 )
 TICKED = 12  # neurons offered
-GRID = "over the whole grid, too (about a minute)"
+GRID = "over the whole grid, too (about a minute; untick to stop)"
 COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: as before; grey: no cell"
 
 
@@ -72,7 +72,9 @@ def content(explorer: Any, question: Question) -> Part:
     project, subject = explorer.project, question["subject"]
     operator, op1, op2 = prompt(question["prompt"], project.symbols)
     of = explained.cell(project, subject, operator, op1, op2)
-    chosen = _chosen(project, subject, operator, question)
+    chosen, everywhere = _chosen(project, subject, operator, question), question.get("grid") == "yes"
+    if not everywhere:
+        _stop(explorer)
     if not chosen:
         return html.Div(
             [html.H1(f"Silence neurons on {question['prompt']}"), note(INTRO), note("Choose heuristics, or tick or write neurons.")]
@@ -92,7 +94,7 @@ def content(explorer: Any, question: Question) -> Part:
         note(INTRO),
         _answers(project, subject, silencing, told, logits),
     ]
-    if question.get("grid") == "yes":
+    if everywhere:
         _start(explorer, live, silencing)
         inside.append(_grid(explorer, silencing, question))
     return html.Div(inside)
@@ -137,20 +139,25 @@ def _answers(project: Any, subject: str, of: asked.Silencing, told: pl.DataFrame
 
 
 def _start(explorer: Any, live: Any, of: asked.Silencing) -> None:
-    """Starts a grid's work, unless it is known already, and stops what nobody looks at any more."""
+    """Starts a grid's work, unless it is known already, and stops any other."""
     if of in explorer.jobs:
         return
-    for job in explorer.jobs.values():
-        job.stopped = True
+    _stop(explorer)
     for known in list(explorer.jobs)[:-3]:
-        del explorer.jobs[known]
-    for known in [known for known, job in explorer.jobs.items() if job.cells[0] < job.cells[1]]:
         del explorer.jobs[known]
     side = explorer.project.ask(
         "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator", operator=of.operator
     ).item()
     job = explorer.jobs[of] = asked.GridJob(of)
     job.start(live, explorer.models.lock, side)
+
+
+def _stop(explorer: Any) -> None:
+    """Ends work over a grid that nobody looks at any more."""
+    for known, job in list(explorer.jobs.items()):
+        if not job.done:
+            job.stopped = True
+            del explorer.jobs[known]
 
 
 def _grid(explorer: Any, of: asked.Silencing, question: Question) -> Part:
