@@ -25,7 +25,7 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 REPORT = merged(SHIPPED["report"], SETTINGS["report"])  # settings of the micro project's page
-WAIT = 30  # seconds, for a busy machine
+WAIT = 120  # seconds, for a busy machine
 
 
 def project(micro: Path, folder: Path, **settings: Any) -> Path:
