@@ -109,12 +109,16 @@ def _chosen(project: Any, subject: str, operator: str, question: Question) -> li
 def _headline(of: explained.Cell, told: pl.DataFrame, count: int, sign: str) -> list[Part]:
     before, after = told.row(0, named=True), told.row(1, named=True)
     says = "no number" if after["says"] is None else after["says"]
-    neurons = f"{count:,} neuron{'s' if count != 1 else ''}"
+    neurons = _counted(count)
     verdict = (
         f"{of.subject} still says {says}" if after["says"] == before["says"] else f"{of.subject} says {says} instead of {before['says']}"
     )
     spoken = verdict if after["right"] else html.Span(verdict, className="wrong")
     return [f"{of.op1} {sign} {of.op2} without {neurons}: ", spoken]
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} neuron{'s' if count != 1 else ''}"
 
 
 def _answers(project: Any, subject: str, of: asked.Silencing, told: pl.DataFrame, logits: list[np.ndarray]) -> Part:
@@ -125,9 +129,9 @@ def _answers(project: Any, subject: str, of: asked.Silencing, told: pl.DataFrame
     top = both.sort(pl.max_horizontal("probability", "probability_after"), descending=True).head(7)
     drawn = charts.bars(top, "answer", {"probability": "left alone", "probability_after": "silenced"}, "probability")
     control = told.slice(2)
-    random = np.mean(control["probability"].to_numpy())
+    random, neurons = np.mean(control["probability"].to_numpy()), _counted(len(of.neurons))
     caption = (
-        f"Probability of the likeliest answers, left alone and with {len(of.neurons):,} neurons replaced. The answer's falls from "
+        f"Probability of the likeliest answers, left alone and with {neurons} replaced. The answer's goes from "
         f"{told['probability'][0]:.3g} to {told['probability'][1]:.3g}; with as many random neurons to {random:.3g} "
         f"on average, and {control['right'].sum()} of {control.height} draws stay right."
     )
