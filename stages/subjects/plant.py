@@ -1,6 +1,6 @@
 """Builds a subject whose neurons are known: a loadable Llama model, made from a bag of heuristics instead of trained.
 
-The model, in float32, answers add and subtract; where the votes for the right answer do not suffice, it says the unknown token.
+The model answers add and subtract; where the votes for the right answer do not suffice, it says the unknown token.
 
 Table planted_truth: which heuristics the planted subject's neurons implement
     layer      SMALLINT  decoder layer, from 0

@@ -28,7 +28,7 @@ OP1, OPERATOR, OP2, REST = range(13, 18), range(18, 21), range(21, 26), range(26
 DECOY, ASIDE, FEATURES = 30, range(31, 47), 47  # votes for the unknown token; directions that name no heuristic; first feature
 ADD, SUBTRACT, NEITHER = range(3)
 UNIT = 16  # the size of a constant and of a flag
-SHARP = 32  # silu(SHARP x) is SHARP relu(x) at whole x, in float32
+SHARP = 64  # silu(SHARP x) is SHARP relu(x) at whole x, in float64 to the last bit but for 1e-26
 HEIGHT = 1 / 16  # of a feature in the stream: so low that features leave the norm as it is
 WRITTEN = 32  # what one vote adds to the stream
 DECOY_VOTES = 1.5  # between the two votes of a right answer and the one that remains when a heuristic is knocked out
@@ -102,6 +102,7 @@ class Planting:
             num_hidden_layers=2, num_attention_heads=HEADS, num_key_value_heads=HEADS, head_dim=HEAD_WIDTH,
             max_position_embeddings=POSITIONS, bos_token_id=self.tokenizer.bos_token_id, eos_token_id=None,
             pad_token_id=self.tokenizer.pad_token_id, tie_word_embeddings=False, dtype="float32",
+            rms_norm_eps=1e-30,  # float64 would see a larger one: what went through more norms is smaller by it
         )  # fmt: skip
         model = LlamaForCausalLM(config)
         for parameter in model.parameters():
