@@ -63,6 +63,8 @@ def _show_views(app: dash.Dash, explorer: Explorer) -> None:
     """An address becomes a view, what is dear of it comes later, and a changed field becomes an address."""
 
     def show(path: str, search: str, _: int, values: list, ids: list, before: dict | None) -> tuple:
+        if dash.ctx.triggered_id == "tick":  # a page is there, and waits
+            explorer.models.start()
         view = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values())))
         question = Question.of(search)
         fields, content = answered(explorer, view, question)
@@ -157,7 +159,7 @@ def _layout() -> Part:
         dcc.Store(id="picture"),
         dcc.Download(id="download"),
         dcc.Download(id="rows"),
-        dcc.Interval(id="tick", interval=700, disabled=True),
+        dcc.Interval(id="tick", interval=400, disabled=True),
     ]
     return html.Div([
         dcc.Location(id="url", refresh=False), *kept, html.Header(id="head"),

@@ -1,4 +1,7 @@
-"""Models are loaded beside the page, when something first asks for one; until then there are tables to look at."""
+"""Models are loaded behind the page that first asks for one, once it is there; until then there are tables to look at.
+
+Not before: to import torch takes seconds, in which a process hardly gets to anything else.
+"""
 
 import threading
 from typing import TYPE_CHECKING
@@ -18,21 +21,30 @@ class Models:
         self.project, self.lock = project, threading.RLock()
         self._found: dict[str, Live | ExplorerError] = {}
         self._loading: dict[str, threading.Thread] = {}
+        self._asked: set[str] = set()
 
     def ready(self, name: str) -> "Live | None":
-        """A subject's model; None while it is being loaded, which this starts. Raises ExplorerError where that fails."""
+        """A subject's model; None before it is loaded, which `start` begins. Raises ExplorerError where that fails."""
         with self.lock:
             found = self._found.get(name)
             if isinstance(found, ExplorerError):
                 raise found
             if found is None and name not in self._loading:
-                self._loading[name] = threading.Thread(target=self._load, args=(name,), daemon=True)
-                self._loading[name].start()
+                self._asked.add(name)
             return found
 
+    def start(self) -> None:
+        """Begins to load what has been asked for."""
+        with self.lock:
+            for name in self._asked - self._loading.keys():
+                self._loading[name] = threading.Thread(target=self._load, args=(name,), daemon=True)
+                self._loading[name].start()
+            self._asked.clear()
+
     def wait(self, name: str) -> "Live":
-        """The same, once it is loaded."""
+        """A subject's model, once it is loaded. Raises ExplorerError where that fails."""
         while (found := self.ready(name)) is None:
+            self.start()
             self._loading[name].join()
         return found
 
@@ -57,5 +69,5 @@ class Models:
         return sorted(self._found)
 
     def loading(self) -> bool:
-        """Whether a model is under way."""
-        return any(thread.is_alive() for name, thread in self._loading.items() if name not in self._found)
+        """Whether a model is asked for, or under way."""
+        return bool(self._asked) or any(thread.is_alive() for name, thread in self._loading.items() if name not in self._found)

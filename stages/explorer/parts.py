@@ -134,8 +134,8 @@ def filled(query: str, parameters: Mapping[str, Any]) -> str:
 
 
 def sql(query: str, parameters: Mapping[str, Any] | None = None) -> Part:
-    """A view's query: shown, copied with one click, or taken along to be changed."""
-    text = filled(query, parameters or {})
+    """A view's query: shown, copied with one click, or taken along to be changed. Without parameters it is whole, whatever stands in it."""
+    text = dedent(query).strip() if parameters is None else filled(query, parameters)
     copy = dcc.Clipboard(content=text, title="copy the SQL", className="copy")
     edit = dcc.Link("edit and run", href="/find" + Question({"sql": text}).search())
     return html.Details([html.Summary("SQL"), html.Div([copy, edit], className="tools"), html.Pre(html.Code(text))], className="sql")

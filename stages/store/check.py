@@ -185,6 +185,8 @@ def _several(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, 
         read = reader.square(tried.tolist(), results, f"check {operator}")
         asked |= read.asked
         most = max(most, len(reader.wholes([(1, 1, int(results.max()))])[0][1]))
+    if not numbered(asked):
+        raise PromptError(f"no answer has a token {settings.answer_token} that stands for 0; answers have tokens 0 to {most - 1}")
     template = reader.template
     [(head, _)] = reader.wholes([(int(tried[-1]), int(tried[-1]), 1)])
     return [

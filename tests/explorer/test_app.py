@@ -29,7 +29,7 @@ from tests.micro import ROOT
 
 HOLDING = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXT = st.text(max_size=30) | st.sampled_from(
-    ["226-68", "3+4", "99999999", "-1", "1e9", "0", "'", "$x", "{op1}", "%s", "1:7", "result in 0..9"]
+    ["226-68", "3+4", "99999999", "-1", "1e9", "0", "'", "$x", "$0", "{op1}", "%s", "1:7", "result in 0..9"]
 )
 
 
@@ -53,6 +53,25 @@ def test_every_view_opens_without_a_question(explorer: Explorer, path: str):
         fields, _ = answered(explorer, VIEWS[path], Question({}))
         asked = Question({one.name: one.value for one in fields})
         assert '"H2"' in words(tried(later, explorer, asked))
+
+
+def test_who_unticks_the_grid_stops_its_work(explorer: Explorer):
+    explorer.models.wait("abacus")
+    chosen = {"subject": "abacus", "prompt": "3+9", "neurons": "1:7"}
+    with explorer.models.lock:  # so that it waits
+        assert "cells" in says(explorer, "silence", **chosen, grid="yes")
+        [job] = explorer.jobs.values()
+        assert "Every cell" not in says(explorer, "silence", **chosen)
+    job.thread.join(timeout=60)
+    assert job.stopped
+    assert job.cells == (0, 0)
+    assert not explorer.jobs
+    says(explorer, "silence", **chosen, grid="yes")  # anew, to its end
+    [again] = explorer.jobs.values()
+    again.thread.join(timeout=60)
+    assert again.cells[0] == again.cells[1] > 0
+    says(explorer, "silence", **chosen)
+    assert list(explorer.jobs.values()) == [again]
 
 
 @pytest.mark.parametrize("path", VIEWS)
@@ -144,6 +163,10 @@ def test_an_address_says_what_was_asked(fields: dict[str, str]):
 def test_a_text_in_a_query_stays_a_text(project: Project, text: str):
     text = text.replace("\0", "").encode(errors="ignore").decode()
     assert project.ask(filled("select $text as same", {"text": text})).item() == text
+
+
+def test_a_dollar_in_a_text_is_no_parameter(explorer: Explorer):
+    assert "'$0'" in says(explorer, "find", heuristic="$0")
 
 
 def test_prompts_are_read_as_people_write_them():

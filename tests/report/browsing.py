@@ -25,7 +25,30 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 REPORT = merged(SHIPPED["report"], SETTINGS["report"])  # settings of the micro project's page
-WAIT = 30  # seconds, for a busy machine
+WAIT = 120  # seconds, for a busy machine
+CONTRASTS = """ // of every element with text of its own: how much it stands out (WCAG 2, 1.4.3), and which it is
+    const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+    const rgba = (colour) => {
+      canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+      return [...canvas.getImageData(0, 0, 1, 1).data];
+    };
+    const light = ([r, g, b]) => [r, g, b].map((part) => part / 255)
+      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+      .reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
+    const behind = (element) => {
+      for (let at = element; at; at = at.parentElement) {
+        const colour = rgba(getComputedStyle(at).backgroundColor);
+        if (colour[3] === 255) return colour;
+      }
+      return [255, 255, 255, 255];
+    };
+    return [...document.querySelectorAll("body *:not(svg *)")].filter((element) =>
+      element.checkVisibility() && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
+      .map((element) => {
+        const [a, b] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
+        return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), element.tagName + "." + element.className + ": " + element.textContent.slice(0, 40)];
+      });
+"""
 
 
 def project(micro: Path, folder: Path, **settings: Any) -> Path:

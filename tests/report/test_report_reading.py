@@ -3,35 +3,10 @@
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from tests.report.browsing import Reader, needs_chromium
+from tests.report.browsing import CONTRASTS, Reader, needs_chromium
 
 pytestmark = needs_chromium
 EVERYTHING = "a[href], button, select, input, summary, [tabindex='0']"
-CONTRASTS = """
-    const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-    const rgba = (colour) => {
-      canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-      return [...canvas.getImageData(0, 0, 1, 1).data];
-    };
-    const light = ([r, g, b]) => [r, g, b].map((part) => part / 255)
-      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
-      .reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
-    const behind = (element) => {
-      for (let at = element; at; at = at.parentElement) {
-        const colour = rgba(getComputedStyle(at).backgroundColor);
-        if (colour[3] === 255) return colour;
-      }
-      return [255, 255, 255, 255];
-    };
-    return [...document.querySelectorAll("body *")].filter((element) =>
-      element.checkVisibility() && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
-      .map((element) => {
-        const [a, b] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
-        return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), element.tagName + "." + element.className + ": " + element.textContent.slice(0, 40)];
-      });
-"""
-
-
 FOCUSED = """
     window.focused = [];
     addEventListener("focusin", ({ target }) => {

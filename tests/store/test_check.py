@@ -15,7 +15,7 @@ from stages.lib.subject import load_subject
 from stages.settings import Params
 from stages.store import add, check
 from stages.store.costs import Costs
-from tests import families
+from tests import families, vocabularies
 from tests.conftest import random_model, run_in
 from tests.lib.test_model import own_tokenizer
 from tests.lib.test_outline import LARGE
@@ -76,6 +76,31 @@ def test_a_template_that_the_tokenizer_does_not_know_is_a_problem_that_is_said(p
     status, text = said(capsys, "models/mine", "--template", "{op1} plus {symbol}{op2}=")
     assert status == 1
     assert "But: the subject's tokenizer does not know all of '1 plus +1='" in text
+
+
+def test_numbers_of_several_tokens_are_asked_for_by_token(project: Path, capsys: pytest.CaptureFixture):
+    vocabularies.by_digit().save_pretrained("models/mine")
+    status, text = said(capsys, "models/mine")
+    assert status == 0
+    assert "numbers       of several tokens: use answer_token, which of the answer's, here 0 of 0 to 2\n" in text
+    assert "prompt        '299/299=', read as: <s> 2 9 9 / 2 9 9 =\n" in text
+    status, text = said(capsys, "models/mine", "--answer-token", "1", "--largest-operand", "34")
+    assert status == 0
+    assert "prompt        '34/34=', read as: <s> 3 4 / 3 4 =\nanswers       token 1 of each stands for one of 0 to 9\n" in text
+    assert "operands      0 to 34, of up to 4 tokens together" in text
+    assert "disk          1 MiB of activations" in text  # 2 bytes x 48 neurons x 3 layers x 1,225 prompts x 4 operators
+    add.main(["mine", "models/mine", "--answer-token", "1", "--largest-operand", "34"])
+    settings = load_subject("mine")
+    assert (settings.answer_token, settings.largest_operand) == (1, 34)
+    assert check_settings(Params, read()).subjects["mine"] == settings
+
+
+@pytest.mark.parametrize(("kind", "last"), [("digits", 2), ("qwen", 2), ("llama-2", 2), ("llama-3", 0), ("right", 0)])
+def test_a_token_that_no_answer_has_is_a_problem_that_is_said(project: Path, kind: str, last: int, capsys: pytest.CaptureFixture):
+    vocabularies.KINDS[kind]().save_pretrained("models/mine")
+    status, text = said(capsys, "models/mine", "--answer-token", "3", "--largest-operand", "34")
+    assert status == 1
+    assert f"But: no answer has a token 3 that stands for 0; answers have tokens 0 to {last}\n" in text
 
 
 @pytest.mark.parametrize("name", LARGE)

@@ -40,7 +40,7 @@ class Grown:
 
     @cached_property
     def loaded(self) -> checkpoint.Checkpoint:
-        return checkpoint.load(self.folder / "data/models/planted", "float32", "cpu", 1)
+        return checkpoint.load(self.folder / "data/models/planted", "float64", "cpu", 1)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -62,7 +62,7 @@ class Grown:
         def change(_, inputs):
             activations = inputs[0].clone()
             if neurons:
-                activations[:, -1, neurons] = values
+                activations[:, -1, neurons] = torch.as_tensor(values).to(activations)
             seen.append(activations[:, -1])
             return (activations,)
 

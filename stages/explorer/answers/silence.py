@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from stages.explorer.live import Live
 
 Neurons = list[tuple[int, int]]  # layer and neuron
-YIELD = 0.005  # seconds in which a page that waits for the model gets it: a lock that is let go and taken at once, nobody else gets
 YIELD = 0.005  # seconds in which a page that waits for the model gets it: a lock let go and taken at once, nobody else gets
 DRAWS = 5  # sets of random neurons
 REPLACEMENTS = {"mean": "mean", "zero": "zero", "counterfactual": "another prompt's value"}
@@ -124,7 +123,6 @@ class GridJob:
                 if part is None:
                     break
                 self._add(*part)
-                time.sleep(YIELD)
                 time.sleep(YIELD)
         except Exception as error:  # whatever it is, the page says it
             self.error = str(error)

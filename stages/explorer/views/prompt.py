@@ -106,7 +106,7 @@ def question_of(of: asked.Cell, symbols: dict[str, str]) -> str:
 def _heuristics(of: asked.Cell, standing: pl.DataFrame, voted: pl.DataFrame | None, membership: str) -> Part:
     said = asked.heuristics(standing, voted)
     caption = f"{said['holds'].sum()} of {said.height} heuristics hold here" + (
-        "; voted: all late neurons of each, in logits" if voted is not None else ""
+        "; voted: all late neurons of each, in logits." if voted is not None else "."
     )
     query = sql(asked.STANDING, {"subject": of.subject, "operator": of.operator, "membership": membership})
     return section("What every heuristic says of this prompt", table(said, caption, most=60), query)

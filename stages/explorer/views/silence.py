@@ -21,7 +21,7 @@ INTRO = (
     "prompt. A heuristic stands for the late neurons that count for it. As many random neurons of the same layers are the control."
 )
 TICKED = 12  # neurons offered
-GRID = "over the whole grid, too (about a minute)"
+GRID = "over the whole grid, too (about a minute; untick to stop)"
 COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: as before; grey: no cell"
 
 
@@ -72,7 +72,9 @@ def content(explorer: Any, question: Question) -> Part:
     project, subject = explorer.project, question["subject"]
     operator, op1, op2 = prompt(question["prompt"], project.symbols)
     of = explained.cell(project, subject, operator, op1, op2)
-    chosen = _chosen(project, subject, operator, question)
+    chosen, everywhere = _chosen(project, subject, operator, question), question.get("grid") == "yes"
+    if not everywhere:
+        _stop(explorer)
     if not chosen:
         return html.Div(
             [html.H1(f"Silence neurons on {question['prompt']}"), note(INTRO), note("Choose heuristics, or tick or write neurons.")]
@@ -92,7 +94,7 @@ def content(explorer: Any, question: Question) -> Part:
         note(INTRO),
         _answers(project, subject, silencing, told, logits),
     ]
-    if question.get("grid") == "yes":
+    if everywhere:
         _start(explorer, live, silencing)
         inside.append(_grid(explorer, silencing, question))
     return html.Div(inside)
@@ -107,12 +109,16 @@ def _chosen(project: Any, subject: str, operator: str, question: Question) -> li
 def _headline(of: explained.Cell, told: pl.DataFrame, count: int, sign: str) -> list[Part]:
     before, after = told.row(0, named=True), told.row(1, named=True)
     says = "no number" if after["says"] is None else after["says"]
-    neurons = f"{count:,} neuron{'s' if count != 1 else ''}"
+    neurons = _counted(count)
     verdict = (
         f"{of.subject} still says {says}" if after["says"] == before["says"] else f"{of.subject} says {says} instead of {before['says']}"
     )
     spoken = verdict if after["right"] else html.Span(verdict, className="wrong")
     return [f"{of.op1} {sign} {of.op2} without {neurons}: ", spoken]
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} neuron{'s' if count != 1 else ''}"
 
 
 def _answers(project: Any, subject: str, of: asked.Silencing, told: pl.DataFrame, logits: list[np.ndarray]) -> Part:
@@ -123,9 +129,9 @@ def _answers(project: Any, subject: str, of: asked.Silencing, told: pl.DataFrame
     top = both.sort(pl.max_horizontal("probability", "probability_after"), descending=True).head(7)
     drawn = charts.bars(top, "answer", {"probability": "left alone", "probability_after": "silenced"}, "probability")
     control = told.slice(2)
-    random = np.mean(control["probability"].to_numpy())
+    random, neurons = np.mean(control["probability"].to_numpy()), _counted(len(of.neurons))
     caption = (
-        f"Probability of the likeliest answers, left alone and with {len(of.neurons):,} neurons replaced. The answer's falls from "
+        f"Probability of the likeliest answers, left alone and with {neurons} replaced. The answer's goes from "
         f"{told['probability'][0]:.3g} to {told['probability'][1]:.3g}; with as many random neurons to {random:.3g} "
         f"on average, and {control['right'].sum()} of {control.height} draws stay right."
     )
@@ -137,20 +143,25 @@ def _answers(project: Any, subject: str, of: asked.Silencing, told: pl.DataFrame
 
 
 def _start(explorer: Any, live: Any, of: asked.Silencing) -> None:
-    """Starts a grid's work, unless it is known already, and stops what nobody looks at any more."""
+    """Starts a grid's work, unless it is known already, and stops any other."""
     if of in explorer.jobs:
         return
-    for job in explorer.jobs.values():
-        job.stopped = True
+    _stop(explorer)
     for known in list(explorer.jobs)[:-3]:
-        del explorer.jobs[known]
-    for known in [known for known, job in explorer.jobs.items() if job.cells[0] < job.cells[1]]:
         del explorer.jobs[known]
     side = explorer.project.ask(
         "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator", operator=of.operator
     ).item()
     job = explorer.jobs[of] = asked.GridJob(of)
     job.start(live, explorer.models.lock, side)
+
+
+def _stop(explorer: Any) -> None:
+    """Ends work over a grid that nobody looks at any more."""
+    for known, job in list(explorer.jobs.items()):
+        if not job.done:
+            job.stopped = True
+            del explorer.jobs[known]
 
 
 def _grid(explorer: Any, of: asked.Silencing, question: Question) -> Part:
