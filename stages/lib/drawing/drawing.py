@@ -152,9 +152,13 @@ def curve(axis: Axes, xs: Any, ys: Any, label: str, colour: Any, *, band: tuple[
 
 
 def legend(figure: Figure, columns: int = 6) -> None:
-    """One legend below the panels for all of them."""
+    """One legend below the panels for all of them, in as many columns as fit into the figure."""
     handles = {label: handle for axis in figure.axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(columns, max(len(handles), 1)), fontsize=8)
+    for number in range(min(columns, max(len(handles), 1)), 0, -1):
+        made = figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=number, fontsize=8)
+        if number == 1 or made.get_window_extent(FigureCanvasAgg(figure).get_renderer()).width <= figure.bbox.width:
+            return
+        made.remove()
 
 
 def circuits(table: pl.DataFrame, found: pl.DataFrame, x: str, title: str, why: str = "") -> tuple[Figure, np.ndarray]:
