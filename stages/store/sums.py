@@ -41,8 +41,9 @@ def of_block(operator: str, into: dict[int, np.ndarray], results: np.ndarray) ->
             frames.append(
                 {
                     "operator": [operator] * len(values), "layer": [layer] * len(values), "neuron": np.arange(first, first + len(values)),
-                    "prompts": [cells.size] * len(values), "total": values.sum((1, 2)), "smallest": values.min((1, 2)) + 0.0,  # of 0 and -0 a processor takes either
-                    "largest": values.max((1, 2)) + 0.0, "cells": [kept.shape[1]] * len(values), "mean": mean,
+                    "prompts": [cells.size] * len(values), "total": values.sum((1, 2)),
+                    "smallest": values.min((1, 2)) + 0.0, "largest": values.max((1, 2)) + 0.0,  # of 0 and -0 processors take either; it is 0
+                    "cells": [kept.shape[1]] * len(values), "mean": mean,
                     "variance": kept.mean(1) if kept.size else mean,
                 }
             )  # fmt: skip
