@@ -42,7 +42,7 @@ def of_block(operator: str, into: dict[int, np.ndarray], results: np.ndarray) ->
                 {
                     "operator": [operator] * len(values), "layer": [layer] * len(values), "neuron": np.arange(first, first + len(values)),
                     "prompts": [cells.size] * len(values), "total": values.sum((1, 2)),
-                    "smallest": values.min((1, 2)) + 0.0, "largest": values.max((1, 2)) + 0.0,  # of 0 and -0 processors take either; it is 0
+                    "smallest": values.min((1, 2)) + 0.0, "largest": values.max((1, 2)) + 0.0,  # 0, never -0: either is least
                     "cells": [kept.shape[1]] * len(values), "mean": mean,
                     "variance": kept.mean(1) if kept.size else mean,
                 }
