@@ -87,3 +87,11 @@ def test_sums_that_lack_a_layer_are_not_used(micro: Path, tmp_path: Path):
     database = connect(tmp_path / "data")
     assert len(database.sql(TOTALS).pl()) == len(whole)
     assert database.lazy["activations"].reads.total() > 0
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_no_extreme_is_a_negative_zero(order: int):
+    """Which of 0 and -0 is the least hangs from the processor's instructions, and from where they stand."""
+    values = np.array([[-0.0, 0.0] * 32, [0.0] * 64, [-0.0] * 64], np.float16)[:, None, ::order]
+    rows = sums.of_block("add", {0: values}, np.ones((1, 64), int))
+    assert not np.signbit(rows.select("smallest", "largest").to_numpy()).any()
