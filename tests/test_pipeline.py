@@ -83,7 +83,7 @@ PROCESSORS = {  # of every library that chooses its code by the processor, the c
 TRAINING = "python -m stages.subjects.train"  # its weights ship in Git; they are those of the machine that it ran on
 NO_ARITHMETIC = r"stages\.(lib\.sql\.stage|report\.|\S*figure)"  # of torch, numpy or numba: queries, figures, pages
 # By how many workers, and without which stages. Who lacks AVX-512 has made the micro project with AVX2.
-AGAIN = [("plainest", "2", "^$"), *([("AVX2", "3", NO_ARITHMETIC)] if any("512" in feature for feature in WIDE) else [])]
+AGAIN = [("plainest", "3", "^$"), *([("AVX2", "2", NO_ARITHMETIC)] if any("512" in feature for feature in WIDE) else [])]
 OTHERS = {"PYTHONHASHSEED": "7", "HOME": "/nowhere", "LC_ALL": "C"}
 
 

@@ -203,14 +203,16 @@ def test_it_is_usable_by_keyboard_and_by_ear_in_light_and_dark(visitor: Visitor)
         assert visitor.run(unnamed) == []
         assert visitor.run("return document.querySelectorAll('nav [aria-current=page]').length") == 1
         assert visitor.run("return document.documentElement.scrollWidth <= innerWidth"), path
-    backgrounds = set()
+    ink = {}
     for scheme in ("light", "dark"):
         visitor.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        colours = visitor.run("const style = getComputedStyle(document.body); return [style.color, style.backgroundColor]")
+        ink[scheme] = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
         for path in ("silence", "neuron", "find"):  # which have every kind of field
             visitor.open(path)
             assert [found for found in visitor.run(CONTRASTS) if found[0] < 4.5] == []
-        backgrounds.add(visitor.run("return getComputedStyle(document.body).backgroundColor"))
-    assert len(backgrounds) == 2
+    assert ink["light"][0] + 400 < ink["light"][1]
+    assert ink["dark"][1] + 400 < ink["dark"][0]
 
 
 def test_nothing_was_asked_of_anybody_else(visitor: Visitor):

@@ -42,7 +42,7 @@ CONTRASTS = """ // of every element with text of its own: how much it stands out
       }
       return [255, 255, 255, 255];
     };
-    return [...document.querySelectorAll("body *:not(svg *)")].filter((element) =>
+    return [...document.querySelectorAll("body *")].filter((element) =>
       element.checkVisibility() && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
       .map((element) => {
         const [a, b] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
