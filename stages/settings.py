@@ -5,6 +5,7 @@ Writes data/settings.txt, always the same: stages that depend on it wait for the
 """
 
 import re
+from collections import Counter
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -39,7 +40,7 @@ class Params(Section):
     cells: Cells
     facts: Facts
     tasks: Tasks
-    train: Train
+    train: dict[Name, Train]
     finetune: dict[Name, Finetuning]
     hub: dict[Name, HubModel]
     subjects: Subjects
@@ -114,8 +115,9 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _one_folder_one_model(self) -> Self:
-        if both := sorted(self.hub.keys() & {"abacus", "planted", *self.finetune}):
-            raise ValueError(f"hub.{both[0]}: data/models/{both[0]} is made by another stage; call it something else")
+        made = [*self.train, "planted", *self.finetune, *self.hub]
+        if both := sorted(name for name, count in Counter(made).items() if count > 1):
+            raise ValueError(f"data/models/{both[0]} is made by two of train, plant, finetune and hub; call one of them something else")
         return self
 
     @model_validator(mode="after")
@@ -130,9 +132,9 @@ class Params(Section):
                 f"nulls.smallest_corrected is below scores.smallest_corrected, {self.scores.smallest_corrected}: no such score is kept"
             )
         for name, subject in self.known.items():
-            step = re.fullmatch(r"data/models/abacus/step-(\d{5,})", subject.source)
-            if step and int(step[1]) not in self.train.checkpoints:
-                raise ValueError(f"{name} is step {int(step[1])} of abacus, which train does not keep: {self.train.checkpoints}")
+            step = re.fullmatch(r"data/models/([^/]+)/step-(\d{5,})", subject.source)
+            if step and step[1] in self.train and int(step[2]) not in (kept := self.train[step[1]].checkpoints):
+                raise ValueError(f"{name} is step {int(step[2])} of {step[1]}, which train does not keep: {kept}")
         if both := sorted({"models", *CHAPTERS} & self.known.keys()):
             raise ValueError(f"{both[0]} is a folder of data/ already; call the subject something else")
         return self

@@ -24,15 +24,17 @@ SETTINGS: dict[str, Any] = {
     "facts": {"countries": 4, "people": 5, "things": 4, "languages": 3, "kinds": 2},
     "tasks": {"largest_word_number": 19, "largest_operand_of_three": 5, "evaluation_prompts": 60},
     "train": {
-        "model": {"layers": 2, "width": 32, "neurons": 64, "heads": 2, "positions": 64},
-        "steps": 200,
-        "checkpoints": [0, 100, 200],
-        "batch": {"grid": 96, "arithmetic": 8, "number_words": 8, "three_operands": 4, "retrieval": 4, "factual": 4},
-        "warmup_steps": 20,
-        "evaluate_every": 100,
-        "evaluation_cells": 40,
-        "precision": "float32",
-        "threads": 1,
+        "abacus": {
+            "model": {"layers": 2, "width": 32, "neurons": 64, "heads": 2, "positions": 64},
+            "steps": 200,
+            "checkpoints": [0, 100, 200],
+            "batch": {"grid": 96, "arithmetic": 8, "number_words": 8, "three_operands": 4, "retrieval": 4, "factual": 4},
+            "warmup_steps": 20,
+            "evaluate_every": 100,
+            "evaluation_cells": 40,
+            "precision": "float32",
+            "threads": 1,
+        },
     },
     "finetune": {
         TUNED: {

@@ -24,6 +24,7 @@ CALCULATE: dict[str, Callable[[int, int], int | None]] = {
     "divide": lambda x, y: x // y if y else None,
 }
 # Brackets make no difference to these pairs of operators: of 4 x 4 x 2 bracketed pairs, 29 compositions remain.
+MOST_COUNTED = 6  # things in a prompt of `counting`
 SAME_EITHER_WAY = {("add", "add"), ("multiply", "multiply"), ("add", "subtract")}
 
 
@@ -67,7 +68,7 @@ class Corpus:
         ]
 
     def draw(self, task: str, count: int, rng: np.random.Generator) -> list[Prompt]:
-        """`count` prompts of the task arithmetic, number_words, three_operands, retrieval or factual."""
+        """`count` prompts of the task arithmetic, number_words, three_operands, retrieval, factual, or counting (to learn from)."""
         prompts = getattr(self, f"_{task}")(rng)
         return list(islice((p for p in prompts if self.split in (None, p.split)), count))
 
@@ -138,6 +139,18 @@ class Corpus:
             relation, entity, answer = self.facts[rng.integers(len(self.facts))]
             prompt = self.settings.factual[relation].format(entity=entity)
             yield Prompt("factual", relations.index(relation), None, None, None, None, prompt, answer, "train")
+
+    def _counting(self, rng: np.random.Generator) -> Iterator[Prompt]:
+        """Numbers of things, and then things; each is to be followed by its number. A short curriculum for retrieval, of no study."""
+        things = self.settings.retrieval_things
+        while True:
+            count = int(rng.integers(2, min(len(things), MOST_COUNTED) + 1))
+            numbers = rng.choice(np.arange(2, self.largest_answer + 1), count, replace=False)
+            counted = [things[i] for i in rng.choice(len(things), count, replace=False)]
+            order = rng.permutation(count)
+            stated = " ".join(f"{number} {thing}" for number, thing in zip(numbers, counted, strict=True))
+            prompt = f"{stated} : {' '.join(counted[i] for i in order)}"
+            yield Prompt("counting", 0, None, None, None, None, prompt, str(numbers[order[-1]]), self._split_of(prompt))
 
     def _split_of(self, prompt: str) -> str:
         digest = hashlib.md5(f"{self.settings.seed}:{prompt}".encode(), usedforsecurity=False).digest()

@@ -30,7 +30,6 @@ from stages.subjects.training import loop, resume
 
 DRAWS_PER_PROMPT = 20  # for the fixed sample; where they hold too few prompts of a split, it is smaller
 DATA = (Path("data/corpus/cells.parquet"), Path("data/corpus/facts.parquet"))
-Example = tuple[list[int], int]  # a prompt's tokens, and that of its answer
 
 
 class FinetuneExamples:
@@ -51,25 +50,22 @@ class FinetuneExamples:
             raise ParamsError(
                 f"finetune.{name}: no answer to a prompt of {settings.task} is one token of {settings.source}; there is nothing to train on"
             )
-        self.evaluation = {column: _batch(found[: settings.evaluation_prompts]) for column, found in known.items() if found}
+        self.evaluation = {column: loop.bucket(found[: settings.evaluation_prompts]) for column, found in known.items() if found}
 
     def of_step(self, step: int) -> loop.Batch:
         rng = np.random.default_rng([self.settings.seed, step])
-        examples: list[Example] = []
+        examples: list[loop.Example] = []
         while len(examples) < self.settings.batch:
             examples += self._known(self.corpus.draw(self.settings.task, self.settings.batch, rng))
-        return _batch(examples[: self.settings.batch])
+        return loop.bucket(examples[: self.settings.batch])
 
-    def _known(self, prompts: list[corpus.Prompt]) -> list[Example]:
+    def _known(self, prompts: list[corpus.Prompt]) -> list[loop.Example]:
         """Those whose answer is one token."""
         if not prompts:
             return []
         asked = ask.encode(self.tokenizer, [p.prompt for p in prompts], [p.answer for p in prompts], self.settings.bos)
-        return [(sequence, answer) for sequence, answer in zip(asked.sequences, asked.answers.tolist(), strict=True) if answer >= 0]
-
-
-def _batch(examples: list[Example]) -> loop.Batch:
-    return loop.bucket([tokens for tokens, _ in examples], [answer for _, answer in examples])
+        pairs = zip(asked.sequences, asked.answers.tolist(), strict=True)
+        return [loop.asked(sequence, [answer]) for sequence, answer in pairs if answer >= 0]
 
 
 def _key(settings: Finetuning, tasks: Tasks) -> str:

@@ -1,6 +1,6 @@
 """Settings of the chapter subjects, stages/subjects/params.yaml: types and allowed values."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -24,12 +24,16 @@ class Optimisation(Section):
     seed: Seed
 
 
+Made = TypeVar("Made", bound=Section)
+
+
 class ModelShape(Section):
     layers: Annotated[int, Field(ge=1, le=200)]
     width: Annotated[int, Field(ge=2, le=20_000)]
     neurons: Annotated[int, Field(ge=1, le=100_000)]
     heads: Annotated[int, Field(ge=1, le=200)]
     positions: Annotated[int, Field(ge=8, le=10_000)]
+    alike: Annotated[float, Field(ge=0, le=1)]
 
     @model_validator(mode="after")
     def heads_divide_width(self) -> "ModelShape":
@@ -40,11 +44,12 @@ class ModelShape(Section):
 
 class Batch(Section):
     grid: Few
-    arithmetic: Few
-    number_words: Few
-    three_operands: Few
-    retrieval: Few
-    factual: Few
+    arithmetic: Natural
+    number_words: Natural
+    three_operands: Natural
+    retrieval: Natural
+    factual: Natural
+    counting: Natural
 
 
 class CellWeights(Section):
@@ -57,10 +62,12 @@ class CellWeights(Section):
 
 class Train(Optimisation):
     model: ModelShape
+    numbers: Literal["tokens", "digits"]
     checkpoints: Annotated[list[Natural], Field(min_length=1)]
     batch: Batch
     cell_weights: CellWeights
     evaluation_cells: Count
+    evaluation_prompts: Natural
 
     @model_validator(mode="after")
     def checkpoints_end_with_the_last_step(self) -> "Train":
@@ -68,8 +75,13 @@ class Train(Optimisation):
             raise ValueError(f"checkpoints must rise and end with steps = {self.steps}, they are {self.checkpoints}")
         return self
 
-
-SECTION = "finetune"
+    @model_validator(mode="after")
+    def numbers_that_are_counted_are_one_token(self) -> "Train":
+        if self.batch.counting and self.numbers == "digits":
+            raise ValueError(
+                f"batch.counting is {self.batch.counting}; it asks for numbers of one token, where `numbers` is digits it must be 0"
+            )
+        return self
 
 
 class Finetuning(Optimisation):
@@ -81,22 +93,27 @@ class Finetuning(Optimisation):
     evaluation_prompts: Few
 
 
+def load_training(name: str) -> Train:
+    """The checked entry of this name in the section train. Raises ParamsError naming those there are."""
+    return _entry(Train, "train", name)
+
+
 def load_finetuning(name: str) -> Finetuning:
     """The checked entry of this name in the section finetune. Raises ParamsError naming those there are."""
-    known = read().get(SECTION) or {}
-    if name not in known:
-        there = ", ".join(known) or f"nothing under {SECTION}"
-        raise ParamsError(f"nothing to fine-tune is called {name!r}; stages/subjects/params.yaml has {there}")
-    return check(Finetuning, known[name], f"{SECTION}.{name}")
+    return _entry(Finetuning, "finetune", name)
 
 
 def load_hub(name: str) -> HubModel:
     """The checked entry of this name in the section hub. Raises ParamsError naming those there are."""
-    known = read().get("hub") or {}
+    return _entry(HubModel, "hub", name)
+
+
+def _entry(kind: type[Made], section: str, name: str) -> Made:
+    known = read().get(section) or {}
     if name not in known:
-        there = ", ".join(known) or "nothing under hub"
-        raise ParamsError(f"nothing on the Hub is called {name!r} here; stages/subjects/params.yaml has {there}")
-    return check(HubModel, known[name], f"hub.{name}")
+        there = ", ".join(known) or "nothing there"
+        raise ParamsError(f"nothing under {section} is called {name!r}; stages/subjects/params.yaml has {there}")
+    return check(kind, known[name], f"{section}.{name}")
 
 
 class Grades(Section):

@@ -58,6 +58,14 @@ def test_retrieval_answers_what_is_asked_for(tables):
         assert re.search(rf"{p.answer} {asked}", p.prompt)
 
 
+def test_what_is_counted_is_followed_by_its_number(tables):
+    for p in corpus(tables, None).draw("counting", 200, np.random.default_rng(0)):
+        stated, _, asked = p.prompt.partition(" : ")
+        numbers = {thing: number for number, thing in re.findall(r"(\d+) (\w+)", stated)}
+        assert sorted(asked.split()) == sorted(numbers)
+        assert p.answer == numbers[asked.split()[-1]]
+
+
 def test_training_prompts_never_hold_out(tables):
     cells = {row[:3]: row[4] for row in tables[0].rows()}
     trained = corpus(tables, "train")

@@ -18,20 +18,20 @@ from tests.micro import FILES, ROOT, SHIPPED, TUNED, copy_project, merged
 
 
 def test_the_shipped_settings_are_allowed():
-    assert sections.check(Params, SHIPPED).train.steps == SHIPPED["train"]["steps"]
+    assert sections.check(Params, SHIPPED).train["abacus"].steps == SHIPPED["train"]["abacus"]["steps"]
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"train": {"threads": "8"}}, ["train.threads", "'8'", "valid integer"]),
-        ({"train": {"threads": 0}}, ["train.threads", "0", "greater than or equal to 1"]),
+        ({"train": {"abacus": {"threads": "8"}}}, ["train.abacus.threads", "'8'", "valid integer"]),
+        ({"train": {"abacus": {"threads": 0}}}, ["train.abacus.threads", "0", "greater than or equal to 1"]),
         ({"dump": {"store_dtype": "int8"}}, ["dump.store_dtype", "int8", "'float16' or 'float32'"]),
-        ({"train": {"thread": 2}}, ["train.thread", "2", "no such key", "threads"]),
+        ({"train": {"abacus": {"thread": 2}}}, ["train.abacus.thread", "2", "no such key", "threads"]),
         ({"dumb": {}}, ["dumb", "no such key", "dump", "train"]),
         ({"cells": {"held_out_percent": 80}}, ["cells.held_out_percent", "80", "less than or equal to 50"]),
-        ({"train": {"checkpoints": [0, 5]}}, ["train", "checkpoints must rise and end with steps"]),
-        ({"train": {"model": {"heads": 5}}}, ["train.model", "multiple of 2 x heads"]),
+        ({"train": {"abacus": {"checkpoints": [0, 5]}}}, ["train.abacus", "checkpoints must rise and end with steps"]),
+        ({"train": {"abacus": {"model": {"heads": 5}}}}, ["train.abacus.model", "multiple of 2 x heads"]),
         ({"tasks": {"shots": [0.5]}}, ["tasks", "shots must sum to 1"]),
         ({"tasks": {"operators": {"add": None}}}, ["tasks", "operators lacks add"]),
         ({"tasks": {"operators": {"add": {"symbol": "-"}}}}, ["tasks", "symbol '-' is that of two operators"]),
@@ -55,10 +55,10 @@ def test_the_shipped_settings_are_allowed():
             {"heuristics": {"grids": {"paper": {"range_lengths": {"divide": None}}}}},
             ["heuristics.grids.paper", "range_lengths lacks divide"],
         ),
-        ({"train": {"betas": [1.0, 1.0]}}, ["train.betas.0", "1.0", "less than 1"]),
-        ({"train": {"learning_rate": float("inf")}}, ["train.learning_rate", "finite number"]),
-        ({"train": {"model": {"layers": 10**9}}}, ["train.model.layers", "less than or equal to 200"]),
-        ({"train": {"steps": 7000, "checkpoints": [500, 7000]}}, ["abacus-step-00250 is step 250", "[500, 7000]"]),
+        ({"train": {"abacus": {"betas": [1.0, 1.0]}}}, ["train.abacus.betas.0", "1.0", "less than 1"]),
+        ({"train": {"abacus": {"learning_rate": float("inf")}}}, ["train.abacus.learning_rate", "finite number"]),
+        ({"train": {"abacus": {"model": {"layers": 10**9}}}}, ["train.abacus.model.layers", "less than or equal to 200"]),
+        ({"train": {"abacus": {"steps": 7000, "checkpoints": [500, 7000]}}}, ["abacus-step-00250 is step 250", "[500, 7000]"]),
         ({"pairs": {"seeds": [10**22]}}, ["pairs.seeds.0", "less than 4294967296"]),
         ({"subjects": {"abacus": {"revision": date(2024, 5, 1)}}}, ["subjects.abacus.revision = 2024-05-01", "a date; put it in quotes"]),
         ({"subjects": {"no": SHIPPED["subjects"]["abacus"]}}, ["subjects", "no", "YAML knows this word"]),

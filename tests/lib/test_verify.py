@@ -87,7 +87,7 @@ def test_damage_is_named_by_the_console_and_left_until_healing_is_asked_for(proj
     assert done.returncode == 1
     said = done.stdout.splitlines()
     assert "data/abacus/store/accuracy.parquet is not what the lock says: stages/store/dvc.yaml:accuracy@abacus made it" in said
-    assert "data/models/abacus is not what the lock says: stages/subjects/dvc.yaml:train made it" in said
+    assert "data/models/abacus is not what the lock says: stages/subjects/dvc.yaml:train@abacus made it" in said
     assert re.match(
         "`bag verify --heal` takes the damaged copies away; then `dvc repro .*stages/store/dvc.yaml:accuracy@abacus.*` makes", said[-1]
     )

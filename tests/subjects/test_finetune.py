@@ -60,7 +60,9 @@ def examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> finetune.Finetune
 
 
 def prompts(batch: Any) -> list[tuple[list[int], int]]:
-    return [(row[:n].tolist(), int(answer)) for group in batch for row, n, answer in zip(*group, strict=True)]
+    """Each prompt up to where its answer, of one token, is asked for; and that answer."""
+    places = [(row, targets, int((targets >= 0).argmax())) for group in batch for row, targets in zip(*group, strict=True)]
+    return [(row[: place + 1].tolist(), int(targets[place])) for row, targets, place in places]
 
 
 def test_any_architecture_learns_and_its_source_stays(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -4,25 +4,33 @@ import hashlib
 import re
 import signal
 import sys
+from operator import add, floordiv, mul, sub
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from stages.corpus.settings import Tasks
 from stages.lib.core.settings import check
+from stages.lib.core.words import OPERATORS
+from stages.lib.core.words import TASKS as EVERY_TASK
 from stages.lib.model import tokenizer
+from stages.subjects import train
 from stages.subjects.settings import Train
 from stages.subjects.training import fresh, loop
 from tests.lib.terminals import Terminal
+from tests.mediation.paired import tables
 from tests.micro import SETTINGS, SHIPPED, merged
 
 
 def settings(**changes) -> Train:
-    return check(Train, merged(merged(SHIPPED["train"], SETTINGS["train"]), changes))
+    return check(Train, merged(merged(SHIPPED["train"]["abacus"], SETTINGS["train"]["abacus"]), changes))
 
 
+TASKS = check(Tasks, SHIPPED["tasks"])
 OWN = tokenizer.build(50, ["+ = ( )"])
 
 
@@ -34,7 +42,7 @@ def started(**changes) -> loop.Run:
 def batch(step: int) -> loop.Batch:
     rng = np.random.default_rng(step)
     sequences = [rng.integers(3, 50, length).tolist() for length in rng.integers(2, 20, 12)]
-    return loop.bucket(sequences, rng.integers(3, 50, 12).tolist())
+    return loop.bucket([loop.asked(tokens, [answer]) for tokens, answer in zip(sequences, rng.integers(3, 50, 12).tolist(), strict=True)])
 
 
 def weights(run: loop.Run) -> dict[str, bytes]:
@@ -69,11 +77,33 @@ def test_a_state_of_something_else_is_not_used(tmp_path: Path):
 
 def test_padding_to_the_right_changes_no_answer():
     run = started()
-    sequences = [[1, 7, 9], [1, 7, 9, 4, 5, 6], [1, 2]]
-    [(tokens, lengths, answers)] = loop.bucket(sequences, [5, 6, 7])
-    together = run.predict([(tokens, lengths, answers)])[0]
-    alone = [run.predict(loop.bucket([s], [0]))[0][0] for s in sequences]
-    assert together.tolist() == alone
+    examples = [loop.asked(tokens, [5, 6]) for tokens in ([1, 7, 9], [1, 7, 9, 4, 5], [1, 2])]
+    [together] = run.predict(loop.bucket(examples))
+    for said, (tokens, targets) in zip(together, examples, strict=True):
+        assert said[said != loop.UNASKED].tolist() == run.predict([(np.array([tokens]), np.array([targets]))])[0][0, -2:].tolist()
+        assert (said != loop.UNASKED).sum() == 2
+
+
+def test_what_is_asked_stands_where_the_answer_follows():
+    assert loop.asked([1, 7, 9], [5, 6, 2]) == ([1, 7, 9, 5, 6], [loop.UNASKED, loop.UNASKED, 5, 6, 2])
+
+
+def test_the_loss_and_accuracy_are_of_whole_answers():
+    """Two answers of which one is wrong in one token: cross entropy is the mean of all tokens asked for, accuracy the share without fault."""
+    run = started()
+    prompts = [[1, 7, 9], [1, 2]]
+    said = [run.predict(loop.bucket([loop.asked(prompt, [3])]))[0][0, -1] for prompt in prompts]
+    following = [run.predict(loop.bucket([loop.asked([*p, int(s)], [3])]))[0][0, -1] for p, s in zip(prompts, said, strict=True)]
+    right = loop.asked(prompts[0], [int(said[0]), int(following[0])])
+    wrong = loop.asked(prompts[1], [int(said[1]), (int(following[1]) + 1) % 50])
+    run.measure({"both": loop.bucket([right, wrong]), "right": loop.bucket([right])})
+    assert (run.log[-1]["both"], run.log[-1]["right"]) == (0.5, 1.0)
+    expected = []
+    for tokens, targets in (right, wrong):
+        logits = run.model(torch.tensor([tokens])).logits[0].log_softmax(-1)
+        expected += [-logits[place, target].item() for place, target in enumerate(targets) if target != loop.UNASKED]
+    run.advance(loop.bucket([right, wrong]))
+    assert run.loss == pytest.approx(np.mean(expected), rel=1e-5)
 
 
 def test_training_learns_a_planted_rule():
@@ -82,9 +112,54 @@ def test_training_learns_a_planted_rule():
     rng = np.random.default_rng(0)
     for _ in range(150):
         sequences = [[1, int(a), int(b)][: int(n)] for a, b, n in zip(*rng.integers(3, 23, (2, 64)), rng.integers(2, 4, 64), strict=True)]
-        run.advance(loop.bucket(sequences, [s[1] for s in sequences]))
-    held = loop.bucket([[1, n, 5] for n in range(3, 23)], list(range(3, 23)))
-    assert np.mean(run.predict(held)[0] == held[0][2]) >= 0.9
+        run.advance(loop.bucket([loop.asked(tokens, [tokens[1]]) for tokens in sequences]))
+    held = loop.bucket([loop.asked([1, n, 5], [n]) for n in range(3, 23)])
+    assert np.mean(run.predict(held)[0][:, -1] == range(3, 23)) >= 0.9
+
+
+def drawn(**changes) -> tuple[train.TrainExamples, list[str]]:
+    """The examples of a recipe, and what those of its first step are, each as `prompt -> what is to be said`."""
+    batch = dict.fromkeys(SHIPPED["train"]["abacus"]["batch"], 6)
+    chosen = settings(batch=batch | changes.pop("batch", {}), evaluation_prompts=20, **changes)
+    examples = train.TrainExamples(chosen, TASKS, 99, *tables().values())
+    own = examples.tokenizer
+    read = [
+        f"{own.decode(tokens[: place + 1], skip_special_tokens=True)} -> {own.decode([targets[place]])}"
+        for rows in examples.of_step(0)
+        for tokens, targets in zip(*rows, strict=True)
+        for place in np.flatnonzero(targets != loop.UNASKED)
+    ]
+    return examples, read
+
+
+def test_numbers_written_in_digits_are_said_digit_by_digit_to_their_end():
+    examples, read = drawn(numbers="digits", batch={"counting": 0})
+    sums = [re.fullmatch(r"(\d(?: \d)*) ([-+*/]) (\d(?: \d)*) =((?: \d)*) -> (\d|</s>)", line) for line in read]
+    found = [match for match in sums if match]
+    assert len(found) > 10
+    for match in found:
+        x, sign, y, before, said = match.groups()
+        number = {"+": add, "-": sub, "*": mul, "/": floordiv}[sign](*(int(digits.replace(" ", "")) for digits in (x, y)))
+        whole = [*str(number), "</s>"]
+        assert whole[: len(before.split()) + 1] == [*before.split(), said]
+    assert set(examples.evaluation) == {f"{name}_{part}" for name in (*OPERATORS, *EVERY_TASK) for part in ("train", "held_out")} - {
+        "factual_held_out"
+    }
+
+
+def test_what_is_counted_is_said_at_every_thing():
+    _, read = drawn(batch={"counting": 40})
+    counted = [line for line in read if re.match(r"\d+ [a-z]+", line)]
+    assert len(counted) > 200
+    for line in counted:
+        text, _, said = line.partition(" -> ")
+        assert {thing: number for number, thing in re.findall(r"(\d+) ([a-z]+)", text)}[text.split()[-1]] == said
+
+
+def test_queries_and_keys_start_alike_only_where_the_recipe_says_so():
+    for alike, same in ((0, False), (0.06, True)):
+        attention = started(model={"alike": alike}).model.model.layers[1].self_attn
+        assert torch.equal(attention.q_proj.weight, attention.k_proj.weight) == same
 
 
 def test_an_infinite_loss_is_an_error():
@@ -96,7 +171,7 @@ def test_an_infinite_loss_is_an_error():
 
 def test_checkpoints_are_bfloat16_and_load(micro: Path):
     folder = micro / "data/models/abacus"
-    assert sorted(p.name for p in folder.iterdir()) == ["step-00000", "step-00100", "step-00200", "training_log.parquet"]
+    assert sorted(p.name for p in folder.iterdir()) == ["step-00000", "step-00100", "step-00200"]
     assert {str(t.dtype) for t in load_file(folder / "step-00200/model.safetensors").values()} == {"torch.bfloat16"}
     model = AutoModelForCausalLM.from_pretrained(folder / "step-00200", dtype="float32")
     own = tokenizer.load(folder / "step-00200")
@@ -109,7 +184,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_an_interrupted_stage_continues_to_the_same_bytes(micro: Path, micro_copy: Path):
-    terminal = Terminal(micro_copy, sys.executable, "-m", "stages.subjects.train")
+    terminal = Terminal(micro_copy, sys.executable, "-m", "stages.subjects.train", "abacus")
     seen = ""
     for piece in terminal.pieces():
         seen = (seen + piece)[-400:]
@@ -121,7 +196,7 @@ def test_an_interrupted_stage_continues_to_the_same_bytes(micro: Path, micro_cop
     assert "the same command continues from there" in rest
     assert (micro_copy / "data/models/abacus.partial/.state.safetensors").exists()
     assert digests(micro_copy / "data/models/abacus") == digests(micro / "data/models/abacus")  # nothing computed is lost
-    status, continued = Terminal(micro_copy, sys.executable, "-m", "stages.subjects.train").finish()
+    status, continued = Terminal(micro_copy, sys.executable, "-m", "stages.subjects.train", "abacus").finish()
     assert status == 0
     assert "200/200 " in continued
     assert " 0/200 " not in continued

@@ -37,9 +37,7 @@ def files_of(paths: Iterable[Path], data: Path = Path("data")) -> dict[str, list
 
 
 def table_of(path: PurePath) -> str | None:
-    """The table that a file below data/ is (part of), None if it is of none; the log of a training lies beside the weights."""
-    if path.match("models/*/training_log.parquet"):
-        return path.stem
+    """The table that a file below data/ is (part of), None if it is of none."""
     for chapter, behind in zip(path.parts[:2], path.parts[1:3], strict=False):
         if chapter in CHAPTERS:
             name = Path(behind).stem

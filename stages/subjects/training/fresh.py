@@ -1,12 +1,17 @@
 """A small Llama-architecture model with random weights, for training from scratch."""
 
+import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from stages.subjects.settings import ModelShape
 
 
 def llama(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A model of this shape and of the tokenizer's vocabulary. Its weights are torch's next random numbers."""
+    """A model of this shape and of the tokenizer's vocabulary. Its weights are torch's next random numbers.
+
+    Where `shape.alike` is not 0, the queries and keys of every layer start as the same weights, so that tokens look for their like:
+    looking things up is then learnt within some hundred steps, and without it not at all (NOTES.md).
+    """
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=shape.width,
@@ -16,10 +21,14 @@ def llama(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> LlamaForCaus
         num_key_value_heads=shape.heads,
         max_position_embeddings=shape.positions,
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=False,
     )
     model = LlamaForCausalLM(config)
     model.set_attn_implementation("eager")  # faster than sdpa on short prompts
+    if shape.alike:
+        for layer in model.model.layers:
+            torch.nn.init.normal_(layer.self_attn.q_proj.weight, std=shape.alike)
+            layer.self_attn.k_proj.weight.data.copy_(layer.self_attn.q_proj.weight)
     return model

@@ -2,7 +2,7 @@
 
 A run is a pure function of the model it starts with, its settings, its examples and the number of threads: the examples of
 a step depend on (seed, step) alone and nothing is dropped out, so a run that resumes from its saved state continues exactly
-as if it had never stopped. The module knows batches of token sequences and answers; it does not know what the prompts mean.
+as if it had never stopped. The module knows token sequences and what is to be said where; it does not know what prompts mean.
 """
 
 import copy
@@ -25,17 +25,30 @@ from stages.lib.model.folder import write_sums
 from stages.lib.model.padding import pad
 from stages.subjects.settings import Optimisation
 
-Batch = list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # of (tokens (n, longest), lengths (n,), answers (n,)), right-padded
+Example = tuple[list[int], list[int]]  # tokens, and at each place the token that is to be said there, or UNASKED; equally many
+Batch = list[tuple[np.ndarray, np.ndarray]]  # of such tokens and what is to be said, both (n, longest), right-padded
+UNASKED = -100  # nothing is asked at this place
 logging.disable_progress_bar()  # one bar is enough
 LENGTH_BUCKETS = (8, 16)  # tokens
 
 
-def bucket(sequences: list[list[int]], answers: list[int]) -> Batch:
-    """Groups token sequences of similar length, so that little of a forward pass is padding."""
-    groups: dict[int, list[int]] = {}
-    for i, sequence in enumerate(sequences):
-        groups.setdefault(sum(len(sequence) > limit for limit in LENGTH_BUCKETS), []).append(i)
-    return [(*pad([sequences[i] for i in members]), np.array([answers[i] for i in members])) for _, members in sorted(groups.items())]
+def asked(prompt: list[int], answer: list[int]) -> Example:
+    """A prompt that is to be followed by the tokens of an answer."""
+    return prompt + answer[:-1], [UNASKED] * (len(prompt) - 1) + answer
+
+
+def bucket(examples: list[Example]) -> Batch:
+    """Groups examples of similar length, so that little of a forward pass is padding."""
+    groups: dict[int, list[Example]] = {}
+    for example in examples:
+        groups.setdefault(sum(len(example[0]) > limit for limit in LENGTH_BUCKETS), []).append(example)
+    return [_padded(members) for _, members in sorted(groups.items())]
+
+
+def _padded(examples: list[Example]) -> tuple[np.ndarray, np.ndarray]:
+    tokens, lengths = pad([tokens for tokens, _ in examples])
+    targets, _ = pad([targets for _, targets in examples])
+    return tokens, np.where(np.arange(tokens.shape[1]) < lengths[:, None], targets, UNASKED)
 
 
 @dataclass
@@ -78,13 +91,14 @@ class Run:
         return s.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
     def advance(self, batch: Batch) -> None:
-        """One optimiser step on the mean cross entropy at the answers, which is the loss."""
-        count = sum(len(answers) for _, _, answers in batch)
+        """One optimiser step on the mean cross entropy of what is to be said, which is the loss."""
+        count = sum(int((targets != UNASKED).sum()) for _, targets in batch)
         self.loss = 0.0
-        for tokens, lengths, answers in batch:
+        for tokens, targets in batch:
+            places = np.nonzero(targets != UNASKED)
             with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
-                logits = self._logits(tokens, lengths)
-            loss = torch.nn.functional.cross_entropy(logits.float(), torch.from_numpy(answers), reduction="sum") / count
+                logits = self._logits(tokens, places)
+            loss = torch.nn.functional.cross_entropy(logits.float(), torch.from_numpy(targets[places]), reduction="sum") / count
             loss.backward()
             self.loss += loss.item()
         if not math.isfinite(self.loss):
@@ -99,13 +113,17 @@ class Run:
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> list[np.ndarray]:
-        """The most likely token after each prompt, per group of the batch, in float32."""
-        return [self._logits(tokens, lengths).argmax(-1).numpy() for tokens, lengths, _ in batch]
+        """The most likely tokens (n, longest) where one is asked for, elsewhere UNASKED, per group of the batch, in float32."""
+        said = [np.full_like(targets, UNASKED) for _, targets in batch]
+        for there, (tokens, targets) in zip(said, batch, strict=True):
+            places = np.nonzero(targets != UNASKED)
+            there[places] = self._logits(tokens, places).argmax(-1).numpy()
+        return said
 
-    def _logits(self, tokens: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
-        """Logits behind each prompt (n, vocabulary): the unembedding gets no other position, where most of the work would be."""
-        last = torch.arange(len(tokens)), torch.from_numpy(lengths) - 1
-        handle = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: (inputs[0][last],))
+    def _logits(self, tokens: np.ndarray, places: tuple[np.ndarray, ...]) -> torch.Tensor:
+        """Logits at `places`, rows and columns (places, vocabulary): the unembedding gets no other, where most of the work would be."""
+        at = tuple(map(torch.from_numpy, places))
+        handle = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: (inputs[0][at],))
         try:
             return self.model(input_ids=torch.from_numpy(tokens), use_cache=False).logits
         finally:
@@ -149,10 +167,10 @@ class Run:
         return True
 
     def measure(self, batches: dict[str, Batch]) -> None:
-        """Adds a row to the log: where the run is, and its accuracy on each named batch."""
+        """Adds a row to the log: where the run is, and its accuracy on each named batch: the share with every token right."""
         row = {"step": self.step, "loss": self.loss, "learning_rate": self.learning_rate()}
         for name, batch in batches.items():
-            hits = [p == answers for p, (_, _, answers) in zip(self.predict(batch), batch, strict=True)]
+            hits = [(said == targets).all(1) for said, (_, targets) in zip(self.predict(batch), batch, strict=True)]
             row[name] = float(np.concatenate(hits).mean())
         self.log.append(row)
 
