@@ -78,7 +78,7 @@ def test_repro_at_the_root_leaves_out_what_other_subjects_and_comparisons_take(m
     of_default = {stage.partition("@")[0] for stage in left_out if stage.endswith(f"@{own}")}
     together = {stage for stage in left_out if "@" not in stage}
     assert of_default == OVER_TRAINING
-    assert together == {"study", "study_claims", "trajectory_figures", "trajectory_mediation_figure"}
+    assert together == {"study", "study_claims", "trajectory_figures", "trajectory_mediation_figure", "verdicts"}
 
 
 def test_what_no_stage_reads_is_read_by_people():

@@ -43,7 +43,7 @@ def main(name: str) -> None:
     subject = Subject.named(name)
     database = Database(subject_files(subject.name, [Path(table).stem for table in TABLES]), threads=1)
     rows = [row for entry in listed() if not entry.get("study") for row in judged(entry, database, subject.name)]
-    write_table(pl.DataFrame(rows, schema=SCHEMA, orient="row"), subject.path("claims/claims.parquet"))
+    write_table(pl.DataFrame(rows, schema=SCHEMA, orient="row"), Path("data/claims/claims") / f"{subject.name}.parquet")
 
 
 if __name__ == "__main__":

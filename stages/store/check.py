@@ -13,13 +13,14 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from stages.corpus.settings import Cells, Tasks
 from stages.lib import hub
 from stages.lib.core import machine
-from stages.lib.core.settings import check, load
+from stages.lib.core.settings import ParamsError, check, load
 from stages.lib.core.words import OPERATORS, Operator
 from stages.lib.model import checkpoint, tokenizer
 from stages.lib.model.experts import Mixture
@@ -88,6 +89,15 @@ def checked(options: argparse.Namespace) -> Checked:
     return replace(found, settings=found.settings.model_copy(update={"revision": options.source}))
 
 
+def _settings(entry: dict[str, Any]) -> SubjectSettings:
+    """What the options say. Raises ParamsError naming the option, which stands in no file yet."""
+    try:
+        return check(SubjectSettings, entry, "subject")
+    except ParamsError as error:
+        _, _, lines = str(error).partition("\n")
+        raise ParamsError(re.sub(r"subject\.(\w+)", lambda key: f"--{key[1].replace('_', '-')}", lines).strip()) from None
+
+
 def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
     folder = Path(source)
     own = tokenizer.load(folder)
@@ -97,7 +107,7 @@ def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
         "bos": not options.no_bos and own.bos_token_id is not None, "layers": "all", "operators": list(OPERATORS),
         "answer_token": options.answer_token, "largest_operand": options.largest_operand, "chat": options.chat,
     }  # fmt: skip
-    settings = check(SubjectSettings, entry, "subject")
+    settings = _settings(entry)
     section, lines, problems = "stored" if options.store_only else "subjects", [], []
     try:
         outline = checkpoint.outline(settings)

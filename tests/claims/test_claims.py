@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from stages.claims import ledger
+from stages.lib.core.tables import write_table
 from stages.lib.sql.database import Database, connect
 from tests.conftest import run_in
 
@@ -82,6 +83,37 @@ def test_a_query_asks_the_tables_for_what_the_claim_says(micro: Path):
             said = json.loads(run_in(micro, "bag", "--json", "-p", "subject=planted", one["query"]).stdout)
             again = {row["operator"]: row["measured"] for row in said if row["measured"] is not None}
             assert dict(rows.select("operator", "measured").iter_rows()) == pytest.approx(again)
+
+
+def test_verdicts_are_of_every_statement_and_subject(micro: Path):
+    database = connect(micro / "data")
+    columns = {"reproduced": "reproduced", "not_reproduced": "not reproduced", "not_testable": "not testable here"}
+    found = {
+        (subject, row["claim"], row["operator"], verdict)
+        for row in database.sql("from verdicts").pl().to_dicts()
+        for column, verdict in columns.items()
+        for subject in row[column] or []
+    }
+    assert found == set(database.sql("select subject, claim, operator, verdict from claims").pl().rows())
+
+
+def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
+    rows = [
+        ("b", "c1", "add", 1.0, "reproduced"), ("a", "c1", "add", 3.0, "reproduced"), ("d", "c1", "add", 0.5, "not reproduced"),
+        ("a", "c1", None, None, "not testable here"), ("b", "c1", None, 2.0, "not reproduced"),
+        ("a", "c2", "add", 4.0, "reproduced"), ("b", "c2", "add", 5.0, "reproduced"),
+    ]  # fmt: skip
+    same = dict.fromkeys(("source", "statement", "published_subject"), "s") | {"published": 0.5}
+    schema = {"subject": pl.String, "claim": pl.String, "operator": pl.String, "measured": pl.Float64, "verdict": pl.String}
+    claims = pl.DataFrame(rows, schema=schema, orient="row").with_columns(**{name: pl.lit(value) for name, value in same.items()})
+    write_table(claims, tmp_path / "claims.parquet")
+    said = Database({"claims": [tmp_path / "claims.parquet"]}).sql((ledger.STAGES / "claims/verdicts.sql").read_text()).pl()
+    found = {(row["claim"], row["operator"]): row for row in said.to_dicts()}
+    assert found.keys() == {("c1", "add"), ("c1", None), ("c2", "add")}
+    sides = ("reproduced", "not_reproduced", "not_testable", "lowest", "highest", "differ")
+    assert [found["c1", "add"][side] for side in sides] == [["a", "b"], ["d"], None, 0.5, 3.0, True]
+    assert [found["c1", None][side] for side in sides] == [None, ["b"], ["a"], 2.0, 2.0, False]
+    assert [found["c2", "add"][side] for side in sides] == [["a", "b"], None, None, 4.0, 5.0, False]
 
 
 def test_the_published_numbers_are_those_of_the_page():

@@ -95,6 +95,22 @@ def test_numbers_of_several_tokens_are_asked_for_by_token(project: Path, capsys:
     assert check_settings(Params, read()).subjects["mine"] == settings
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--answer-token", "7"), "--answer-token = 7: "),
+        (("--largest-operand", "3"), "--largest-operand = 3: "),
+        (("--template", "{op1}="), "--template"),
+    ],
+)
+def test_an_option_that_is_not_allowed_is_named_and_no_file_blamed(project: Path, options: tuple[str, ...], message: str):
+    vocabularies.KINDS["digits"]().save_pretrained("models/mine")
+    with pytest.raises(ParamsError) as error:
+        check.main(["models/mine", *options])
+    assert str(error.value).startswith(message)
+    assert "params.yaml" not in str(error.value)
+
+
 @pytest.mark.parametrize(("kind", "last"), [("digits", 2), ("qwen", 2), ("llama-2", 2), ("llama-3", 0), ("right", 0)])
 def test_a_token_that_no_answer_has_is_a_problem_that_is_said(project: Path, kind: str, last: int, capsys: pytest.CaptureFixture):
     vocabularies.KINDS[kind]().save_pretrained("models/mine")
