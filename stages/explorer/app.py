@@ -16,7 +16,7 @@ from dash import ALL, MATCH, Input, Output, State, dcc, html, no_update
 
 from stages.explorer import parts
 from stages.explorer.answers import find
-from stages.explorer.models import Models
+from stages.explorer.explorer import Explorer
 from stages.explorer.pages import VIEWS, View
 from stages.explorer.parts import Field, Part, text_of
 from stages.explorer.pictures import saved
@@ -29,23 +29,6 @@ POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "font-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
-
-
-class Explorer:
-    """A project and the models that are loaded of it."""
-
-    def __init__(self, project: Project):
-        self.project, self.models = project, Models(project)
-        self.jobs: dict[Any, Any] = {}  # work under way over whole grids (see answers/silence.py)
-
-    def known(self) -> str:
-        """What has been found so far of what is worked on."""
-        return f"{self.models.names()} {[(job.share(), job.done) for job in self.jobs.values()]}"
-
-    def settled(self, known: str) -> bool:
-        """Whether a page that was made when so much was known will stay as it is."""
-        working = self.models.loading() or any(not job.done for job in self.jobs.values())
-        return not working and self.known() == known  # in this order: what ends in between shows
 
 
 def made(project: Project) -> dash.Dash:

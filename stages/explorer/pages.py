@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from stages.explorer.explorer import Explorer
 from stages.explorer.parts import Field, Part
 from stages.explorer.question import Question
 from stages.explorer.views import compare, find, neuron, prompt, silence
-
-Explorer = Any  # app.Explorer, which imports this
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import time
 from selenium import webdriver
 
 from stages.explorer.answers import silence
-from stages.explorer.app import Explorer, answered, tried
+from stages.explorer.app import answered, tried
+from stages.explorer.explorer import Explorer
 from stages.explorer.live import Live
 from stages.explorer.pages import VIEWS
 from stages.explorer.project import Project

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.explorer.app import Explorer
+from stages.explorer.explorer import Explorer
 from stages.explorer.project import Project
 
 

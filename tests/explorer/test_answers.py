@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from stages.explorer.answers import compare, find, neuron, prompt, silence
-from stages.explorer.app import Explorer
+from stages.explorer.explorer import Explorer
 from stages.explorer.project import ExplorerError, Project
 from stages.lib.core.words import OPERATORS
 from stages.lib.subject import Subject

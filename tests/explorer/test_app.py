@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from stages.explorer import question
-from stages.explorer.app import Explorer, answered, made, tried
+from stages.explorer.app import answered, made, tried
 from stages.explorer.explore import main
+from stages.explorer.explorer import Explorer
 from stages.explorer.pages import VIEWS
 from stages.explorer.parts import filled
 from stages.explorer.pictures import saved

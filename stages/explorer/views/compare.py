@@ -8,8 +8,9 @@ from dash import html
 from stages.explorer import charts
 from stages.explorer.answers import compare as asked
 from stages.explorer.answers import neuron as of_neuron
+from stages.explorer.explorer import Explorer
 from stages.explorer.parts import Field, Part, alert, figure, later, note, section, sql, table
-from stages.explorer.project import ExplorerError
+from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
 from stages.explorer.views.links import to_prompt
 from stages.explorer.views.neuron import HOVER
@@ -22,7 +23,7 @@ INTRO = (
 )
 
 
-def fields(explorer: Any, question: Question) -> list[Field]:
+def fields(explorer: Explorer, question: Question) -> list[Field]:
     project = explorer.project
     return [
         Field("subject", "Left", question.subject(project), "choice", project.subjects),
@@ -33,7 +34,7 @@ def fields(explorer: Any, question: Question) -> list[Field]:
     ]
 
 
-def content(explorer: Any, question: Question) -> Part:
+def content(explorer: Explorer, question: Question) -> Part:
     given = _given(question)
     project, operator = explorer.project, given["operator"]
     found = asked.accuracy(project, given["left"], given["right"])
@@ -56,7 +57,7 @@ def _given(question: Question) -> dict[str, Any]:
     return {"left": question["subject"], "right": question["other"], "operator": question["operator"]}
 
 
-def _kinds(project: Any, given: dict) -> Part:
+def _kinds(project: Project, given: dict) -> Part:
     try:
         found = asked.heuristics(project, given, "kind", 12)
     except ExplorerError as error:
@@ -68,7 +69,7 @@ def _kinds(project: Any, given: dict) -> Part:
     )
 
 
-def _maps(project: Any, given: dict, question: Question) -> Part:
+def _maps(project: Project, given: dict, question: Question) -> Part:
     inside = []
     for side in ("left", "right"):
         keys = {
@@ -88,7 +89,7 @@ def _maps(project: Any, given: dict, question: Question) -> Part:
     return section("The same neuron", html.Div(inside, className="side"))
 
 
-def _more(explorer: Any, question: Question) -> Part:
+def _more(explorer: Explorer, question: Question) -> Part:
     """Heuristic by heuristic, and cell by cell."""
     given, project = _given(question), explorer.project
     called = {"left": given["left"], "right": given["right"]}

@@ -1,10 +1,9 @@
 """Find neurons, heuristics, cells that fail, or whatever a query of one's own asks; the query is there to be read and changed."""
 
-from typing import Any
-
 from dash import html
 
 from stages.explorer.answers import find as asked
+from stages.explorer.explorer import Explorer
 from stages.explorer.parts import Field, Link, Part, filled, labelled, note, section, sql, table
 from stages.explorer.question import Question
 from stages.explorer.views.links import to_neuron, to_prompt
@@ -20,7 +19,7 @@ EXAMPLE = "select operator, accuracy, cells, split from accuracy where subject =
 INTRO = "Every view of this page is a query; here is one to change. It only reads, and knows the tables that `bag tables` lists."
 
 
-def fields(explorer: Any, question: Question) -> list[Field]:
+def fields(explorer: Explorer, question: Question) -> list[Field]:
     project = explorer.project
     what = question.one_of("what", list(WHAT), "sql" if "sql" in question else "neurons")
     chosen = [Field("what", "Find", what, "choice", labelled(WHAT))]
@@ -45,7 +44,7 @@ def fields(explorer: Any, question: Question) -> list[Field]:
     return [*chosen, *common, *more[what]]
 
 
-def query(explorer: Any, question: Question) -> str:
+def query(explorer: Explorer, question: Question) -> str:
     """What these fields ask, in SQL. Raises ExplorerError where one of them is wrong."""
     what = question.one_of("what", list(WHAT), "sql" if "sql" in question else "neurons")
     if what == "sql":
@@ -68,7 +67,7 @@ def query(explorer: Any, question: Question) -> str:
     return filled(text, given | conditions)
 
 
-def content(explorer: Any, question: Question) -> Part:
+def content(explorer: Explorer, question: Question) -> Part:
     text = query(explorer, question)
     found = explorer.project.some(text, asked.SHOWN + 1)
     links: dict[str, Link] = {}

@@ -7,8 +7,9 @@ from dash import html
 
 from stages.explorer import charts
 from stages.explorer.answers import neuron as asked
+from stages.explorer.explorer import Explorer
 from stages.explorer.parts import Field, Part, alert, figure, later, note, section, sql, table
-from stages.explorer.project import ExplorerError
+from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
 from stages.explorer.views.links import to_neuron
 from stages.lib.core.words import OPERATORS
@@ -27,7 +28,7 @@ MAPS = {  # what a map shows: why
 SMALL = 250  # pixels of the small maps
 
 
-def fields(explorer: Any, question: Question) -> list[Field]:
+def fields(explorer: Explorer, question: Question) -> list[Field]:
     project = explorer.project
     subject, operator = question.subject(project), question.operator()
     first = project.ask(FIRST, subject=subject, operator=operator).rows() if project.has("neuron_variances", subject) else []
@@ -51,7 +52,7 @@ def fields(explorer: Any, question: Question) -> list[Field]:
     return result
 
 
-def content(explorer: Any, question: Question) -> Part:
+def content(explorer: Explorer, question: Question) -> Part:
     """The map and its heuristics; the others follow."""
     project, keys = explorer.project, _keys(explorer, question)
     values, results = project.map(*keys.values())
@@ -61,7 +62,7 @@ def content(explorer: Any, question: Question) -> Part:
     return html.Div([html.H1(title), note(INTRO), beside, *(later("neuron", name, question) for name in LATER)])
 
 
-def _does(explorer: Any, question: Question) -> Part:
+def _does(explorer: Explorer, question: Question) -> Part:
     """What it votes for and does, and where along the map it fires."""
     project, keys = explorer.project, _keys(explorer, question)
     values, _ = project.map(*keys.values())
@@ -69,7 +70,7 @@ def _does(explorer: Any, question: Question) -> Part:
     return html.Div([_along(keys, values), _votes(project, keys), html.Div(tables, className="side three")])
 
 
-def _elsewhere(explorer: Any, question: Question) -> Part:
+def _elsewhere(explorer: Explorer, question: Question) -> Part:
     """Its map on other operators, and at a point of training."""
     project, keys = explorer.project, _keys(explorer, question)
     values, _ = project.map(*keys.values())
@@ -79,26 +80,26 @@ def _elsewhere(explorer: Any, question: Question) -> Part:
 LATER = {"does": _does, "elsewhere": _elsewhere}
 
 
-def _keys(explorer: Any, question: Question) -> dict[str, Any]:
+def _keys(explorer: Explorer, question: Question) -> dict[str, Any]:
     """What a neuron is known by."""
     keys = {"subject": question.subject(explorer.project), "operator": question.operator()}
     return keys | {name: question.whole(name, 0) for name in ("layer", "neuron")}
 
 
-def _names(project: Any, keys: dict) -> list[str]:
+def _names(project: Project, keys: dict) -> list[str]:
     try:
         return asked.matches(project, keys)["heuristic"].unique(maintain_order=True).to_list()[:40]
     except ExplorerError:
         return []
 
 
-def _training(project: Any, subject: str) -> list[tuple[int, str, str]]:
+def _training(project: Project, subject: str) -> list[tuple[int, str, str]]:
     """The points of the training that this subject is a point of."""
     last = next((last for _, name, last in project.training if name == subject), None)
     return [point for point in project.training if point[2] == last]
 
 
-def _map(project: Any, keys: dict, values: np.ndarray, results: np.ndarray, question: Question) -> Part:
+def _map(project: Project, keys: dict, values: np.ndarray, results: np.ndarray, question: Question) -> Part:
     what, outline = question.one_of("map", list(MAPS)), question.get("outline", "none")
     query = asked.MAP
     if what != "activation":
@@ -119,7 +120,7 @@ def _map(project: Any, keys: dict, values: np.ndarray, results: np.ndarray, ques
     return section("Its map", figure("map", drawn, caption, sql(query, keys)))
 
 
-def _heuristics(project: Any, keys: dict) -> Part:
+def _heuristics(project: Project, keys: dict) -> Part:
     try:
         found = asked.matches(project, keys)
     except ExplorerError as error:
@@ -145,7 +146,7 @@ def _along(keys: dict, values: np.ndarray) -> Part:
     return section("Along the axes and diagonals", figure("along", charts.panels(lines, "mean"), caption, sql(asked.MAP, keys)))
 
 
-def _votes(project: Any, keys: dict) -> Part:
+def _votes(project: Project, keys: dict) -> Part:
     try:
         project.need(keys["subject"], "value_logits")
         store = project.votes(keys["subject"])
@@ -158,7 +159,7 @@ def _votes(project: Any, keys: dict) -> Part:
     return section("What it votes for", figure("value-logits", drawn, caption, sql(asked.VOTES, keys)))
 
 
-def _facts(project: Any, keys: dict, title: str, query: str, caption: str, links: Any = None) -> Part:
+def _facts(project: Project, keys: dict, title: str, query: str, caption: str, links: Any = None) -> Part:
     """Rows of the table that the query reads first."""
     table_of = query.partition(" from ")[2].split()[0]
     try:
@@ -169,21 +170,21 @@ def _facts(project: Any, keys: dict, title: str, query: str, caption: str, links
     return section(title, table(found, caption, links) if found.height else note(f"{table_of} has no row of it."), sql(query, keys))
 
 
-def _effects(project: Any, keys: dict) -> Part:
+def _effects(project: Project, keys: dict) -> Part:
     caption = "What its counterfactual value does to the answer (Eq. 1), with the interval; exact: patched, attribution: by gradient"
     return _facts(project, keys, "Effect", asked.EFFECTS, caption)
 
 
-def _waves(project: Any, keys: dict) -> Part:
+def _waves(project: Project, keys: dict) -> Part:
     return _facts(project, keys, "Waves", asked.WAVES, "The map's strongest waves; share of its variance, 0 to 1")
 
 
-def _similar(project: Any, keys: dict) -> Part:
+def _similar(project: Project, keys: dict) -> Part:
     caption = "Cosine of corrected scores over heuristics: 1 stands for the same, as much"
     return _facts(project, keys, "Most similar neurons", asked.SIMILAR, caption, to_neuron(keys["subject"], keys["operator"]))
 
 
-def _operators(project: Any, keys: dict, values: np.ndarray) -> Part:
+def _operators(project: Project, keys: dict, values: np.ndarray) -> Part:
     """The same neuron on the other operators, on its own scale."""
     limit, inside = float(np.quantile(np.abs(values), 0.995)) or None, []
     for operator in OPERATORS:
@@ -201,7 +202,7 @@ def _operators(project: Any, keys: dict, values: np.ndarray) -> Part:
     return section("On the other operators, in the same colours", html.Div(inside, className="side three"))
 
 
-def _trained(project: Any, keys: dict, question: Question) -> Part:
+def _trained(project: Project, keys: dict, question: Question) -> Part:
     points = _training(project, keys["subject"])
     if not points:
         return section("While training", note(f"{keys['subject']} is no point of a training (trajectory, in params.yaml)."))

@@ -1,6 +1,6 @@
 """A prompt, explained: the answer and its rivals, the bag that voted for it, what every heuristic says, and the prompt's neighbours."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -8,11 +8,15 @@ from dash import html
 
 from stages.explorer import charts
 from stages.explorer.answers import prompt as asked
+from stages.explorer.explorer import Explorer
 from stages.explorer.parts import Field, Part, alert, figure, labelled, note, section, sql, table
-from stages.explorer.project import ExplorerError
+from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question, prompt
 from stages.explorer.views.links import to_neuron, to_prompt, to_silence
 from stages.lib.core.words import MEMBERSHIPS
+
+if TYPE_CHECKING:
+    from stages.explorer.live import Live
 
 INTRO = (
     "A cell is a prompt with an answer of one token. A neuron's vote for an answer is its activation · its value logit for it: what its "
@@ -25,7 +29,7 @@ COUNTED = {
 }
 
 
-def fields(explorer: Any, question: Question) -> list[Field]:
+def fields(explorer: Explorer, question: Question) -> list[Field]:
     membership = question.one_of("membership", list(MEMBERSHIPS), "called")
     return [
         Field("subject", "Subject", question.subject(explorer.project), "choice", explorer.project.subjects),
@@ -34,7 +38,7 @@ def fields(explorer: Any, question: Question) -> list[Field]:
     ]  # fmt: skip
 
 
-def content(explorer: Any, question: Question) -> Part:
+def content(explorer: Explorer, question: Question) -> Part:
     project = explorer.project
     of = asked.cell(project, question["subject"], *prompt(question["prompt"], project.symbols))
     standing, missing = None, None
@@ -66,7 +70,7 @@ def _said(of: asked.Cell, sign: str) -> list[Part]:
     ]
 
 
-def _bag(explorer: Any, of: asked.Cell, standing: pl.DataFrame | None, live: Any) -> tuple[list[Part], pl.DataFrame]:
+def _bag(explorer: Explorer, of: asked.Cell, standing: pl.DataFrame | None, live: "Live") -> tuple[list[Part], pl.DataFrame]:
     project = explorer.project
     with explorer.models.lock:
         spoken = live.speak(of.operator, of.op1, of.op2)
@@ -112,7 +116,7 @@ def _heuristics(of: asked.Cell, standing: pl.DataFrame, voted: pl.DataFrame | No
     return section("What every heuristic says of this prompt", table(said, caption, most=60), query)
 
 
-def _neighbours(project: Any, of: asked.Cell) -> Part:
+def _neighbours(project: Project, of: asked.Cell) -> Part:
     around = asked.neighbours(project, of)
     op1, op2 = around["op1"].to_numpy(), around["op2"].to_numpy()
     corner = int(op1.min()), int(op2.min())

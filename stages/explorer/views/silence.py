@@ -1,6 +1,6 @@
 """Neurons or heuristics silenced: the executor runs at once and says the new answer, beside as many random neurons; or over the grid."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -10,11 +10,15 @@ from stages.explorer import charts
 from stages.explorer.answers import neuron as squares
 from stages.explorer.answers import prompt as explained
 from stages.explorer.answers import silence as asked
+from stages.explorer.explorer import Explorer
 from stages.explorer.parts import Field, Part, alert, aria, figure, labelled, note, section, sql, table
-from stages.explorer.project import ExplorerError
+from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question, neurons, prompt
 from stages.explorer.views.prompt import COUNTED
 from stages.lib.core.words import MEMBERSHIPS
+
+if TYPE_CHECKING:
+    from stages.explorer.live import Live
 
 INTRO = (
     "A silenced neuron's activation at the last position is replaced: by its mean over all prompts, by zero, or by what it is in another "
@@ -25,7 +29,7 @@ GRID = "over the whole grid, too (about a minute; untick to stop)"
 COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: as before; grey: no cell"
 
 
-def fields(explorer: Any, question: Question) -> list[Field]:
+def fields(explorer: Explorer, question: Question) -> list[Field]:
     project, subject = explorer.project, question.subject(explorer.project)
     text, membership = question.get("prompt", project.example), question.one_of("membership", list(MEMBERSHIPS), "called")
     replacement = question.one_of("replacement", list(asked.REPLACEMENTS), "mean")
@@ -45,7 +49,7 @@ def fields(explorer: Any, question: Question) -> list[Field]:
     return result
 
 
-def _offered(explorer: Any, subject: str, text: str, membership: str) -> tuple[list[dict], list[dict]]:
+def _offered(explorer: Explorer, subject: str, text: str, membership: str) -> tuple[list[dict], list[dict]]:
     """Heuristics, those that hold here first, and neurons to choose from, as far as they are known."""
     project, named, offered = explorer.project, [], []
     try:
@@ -68,7 +72,7 @@ def _offered(explorer: Any, subject: str, text: str, membership: str) -> tuple[l
     return named, offered
 
 
-def content(explorer: Any, question: Question) -> Part:
+def content(explorer: Explorer, question: Question) -> Part:
     project, subject = explorer.project, question["subject"]
     operator, op1, op2 = prompt(question["prompt"], project.symbols)
     of = explained.cell(project, subject, operator, op1, op2)
@@ -100,7 +104,7 @@ def content(explorer: Any, question: Question) -> Part:
     return html.Div(inside)
 
 
-def _chosen(project: Any, subject: str, operator: str, question: Question) -> list[tuple[int, int]]:
+def _chosen(project: Project, subject: str, operator: str, question: Question) -> list[tuple[int, int]]:
     named = [name for name in question.get("heuristics", "").split("|") if name]
     of_heuristics = asked.standing(project, subject, operator, question["membership"], named) if named else []
     return sorted({*neurons(question.get("neurons", "")), *neurons(question.get("ticked", "").replace("|", ",")), *of_heuristics})
@@ -121,7 +125,7 @@ def _counted(count: int) -> str:
     return f"{count:,} neuron{'s' if count != 1 else ''}"
 
 
-def _answers(project: Any, subject: str, of: asked.Silencing, told: pl.DataFrame, logits: list[np.ndarray]) -> Part:
+def _answers(project: Project, subject: str, of: asked.Silencing, told: pl.DataFrame, logits: list[np.ndarray]) -> Part:
     before, after = (explained.spoken(project, subject, one, 1000) for one in logits[:2])
     both = before.join(after, on="token", suffix="_after", how="full", coalesce=True).with_columns(
         answer=pl.coalesce("number", "number_after").cast(pl.String).fill_null("no number")
@@ -142,7 +146,7 @@ def _answers(project: Any, subject: str, of: asked.Silencing, told: pl.DataFrame
     ], className="side")  # fmt: skip
 
 
-def _start(explorer: Any, live: Any, of: asked.Silencing) -> None:
+def _start(explorer: Explorer, live: "Live", of: asked.Silencing) -> None:
     """Starts a grid's work, unless it is known already, and stops any other."""
     if of in explorer.jobs:
         return
@@ -156,7 +160,7 @@ def _start(explorer: Any, live: Any, of: asked.Silencing) -> None:
     job.start(live, explorer.models.lock, side)
 
 
-def _stop(explorer: Any) -> None:
+def _stop(explorer: Explorer) -> None:
     """Ends work over a grid that nobody looks at any more."""
     for known, job in list(explorer.jobs.items()):
         if not job.done:
@@ -164,7 +168,7 @@ def _stop(explorer: Any) -> None:
             del explorer.jobs[known]
 
 
-def _grid(explorer: Any, of: asked.Silencing, question: Question) -> Part:
+def _grid(explorer: Explorer, of: asked.Silencing, question: Question) -> Part:
     job = explorer.jobs[of]
     if job.error:
         return alert(job.error)
@@ -186,7 +190,7 @@ def _grid(explorer: Any, of: asked.Silencing, question: Question) -> Part:
     return section("Every cell", html.Div(maps, className="side"), _where(explorer.project, of, job, named) if named else None)
 
 
-def _where(project: Any, of: asked.Silencing, job: asked.GridJob, named: list[str]) -> Part:
+def _where(project: Project, of: asked.Silencing, job: asked.GridJob, named: list[str]) -> Part:
     """Whether what breaks is what the chosen heuristics are about."""
     holds = np.logical_or.reduce([squares.members(project, of.operator, name, job.chosen.shape) for name in named])
     rows = []
