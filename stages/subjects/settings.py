@@ -65,6 +65,7 @@ class Train(Optimisation):
     numbers: Literal["tokens", "digits"]
     checkpoints: Annotated[list[Natural], Field(min_length=1)]
     batch: Batch
+    counting_first: Natural
     cell_weights: CellWeights
     evaluation_cells: Count
     evaluation_prompts: Natural
@@ -76,7 +77,9 @@ class Train(Optimisation):
         return self
 
     @model_validator(mode="after")
-    def numbers_that_are_counted_are_one_token(self) -> "Train":
+    def counting_can_be_asked(self) -> "Train":
+        if self.counting_first and not self.batch.counting:
+            raise ValueError(f"counting_first is {self.counting_first} steps of counting alone, but batch.counting is 0")
         if self.batch.counting and self.numbers == "digits":
             raise ValueError(
                 f"batch.counting is {self.batch.counting}; it asks for numbers of one token, where `numbers` is digits it must be 0"

@@ -78,6 +78,8 @@ class TrainExamples:
     def of_step(self, step: int) -> loop.Batch:
         rng = np.random.default_rng([self.settings.seed, step])
         counts = self.settings.batch.model_dump()
+        if step < self.settings.counting_first:
+            return loop.bucket([self._counted(p.prompt) for p in self.corpus.draw("counting", counts["counting"], rng)])
         drawn = np.searchsorted(self.cumulative, rng.uniform(0, self.cumulative[-1], counts.pop("grid")), side="right")
         tasks = {task: self.corpus.draw(task, count, rng) for task, count in counts.items()}
         counting = [self._counted(p.prompt) for p in tasks.pop("counting")]

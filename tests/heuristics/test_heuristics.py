@@ -31,6 +31,7 @@ def heuristics(draw: st.DrawFn) -> tuple[str, str, Callable[[Cell], bool]]:
     b, other = a + draw(number), draw(number)
     digits = "".join(draw(st.sampled_from(".0123456789")) for _ in range(3))
     place, total, carry = draw(st.sampled_from([1, 10, 100])), draw(st.integers(0, 18)), draw(st.booleans())
+    column = max(place, 10)
     made: dict[str, tuple[str, Callable[[Cell], bool]]] = {
         "range": (f"{name} in {a}..{b}", lambda c: a <= c[at] <= b),
         "modulo": (f"{name} mod {n} = {m}", lambda c: c[at] % n == m),
@@ -45,6 +46,8 @@ def heuristics(draw: st.DrawFn) -> tuple[str, str, Callable[[Cell], bool]]:
             f"digits {place} of op1 and op2 sum to {total} {'with' if carry else 'without'} carry",
             lambda c: c[0] // place % 10 + c[1] // place % 10 == total and (c[0] % place + c[1] % place >= place) == carry,
         ),
+        "carry": (f"carry into {column}", lambda c: c[0] % column + c[1] % column >= column),
+        "borrow": (f"borrow from {column}", lambda c: c[0] % column < c[1] % column),
     }
     return made[kind][0], kind, made[kind][1]
 

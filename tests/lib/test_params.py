@@ -55,6 +55,13 @@ def test_the_shipped_settings_are_allowed():
             {"heuristics": {"grids": {"paper": {"range_lengths": {"divide": None}}}}},
             ["heuristics.grids.paper", "range_lengths lacks divide"],
         ),
+        (
+            {"train": {"abacus": {"counting_first": 5}}},
+            ["train.abacus", "counting_first is 5 steps of counting alone, but batch.counting is 0"],
+        ),
+        ({"train": {"abacus": {"numbers": "digits", "batch": {"counting": 3}}}}, ["train.abacus", "it asks for numbers of one token"]),
+        ({"train": {"abacus": {"numbers": "words"}}}, ["train.abacus.numbers", "'words'", "tokens"]),
+        ({"train": {"planted": SHIPPED["train"]["abacus"]}}, ["data/models/planted is made by two of train, plant, finetune and hub"]),
         ({"train": {"abacus": {"betas": [1.0, 1.0]}}}, ["train.abacus.betas.0", "1.0", "less than 1"]),
         ({"train": {"abacus": {"learning_rate": float("inf")}}}, ["train.abacus.learning_rate", "finite number"]),
         ({"train": {"abacus": {"model": {"layers": 10**9}}}}, ["train.abacus.model.layers", "less than or equal to 200"]),

@@ -12,8 +12,9 @@ from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.members import members
 from stages.lib.heuristics.names import parse
 from stages.lib.heuristics.scores import descending, scores, sets, strengths
+from stages.lib.heuristics.square import Square
 from stages.lib.sql.database import Database, connect
-from stages.lib.store.layered import LayerStore
+from stages.lib.store.layered import LayerStore, LayerWriter, writing
 
 
 def brute(values: np.ndarray, satisfied: np.ndarray) -> np.ndarray:
@@ -134,3 +135,25 @@ def test_the_table_holds_the_scores_above_its_threshold(micro: Path):
             expected |= {(heuristics[i].name, side, round(float(found[i]), 5)) for i in kept}
         rows = table.filter(layer=layer, neuron=neuron).select("heuristic", "side", "score").rows()
         assert {(h, s, round(x, 5)) for h, s, x in rows} == expected
+
+
+def test_a_neuron_of_a_subject_that_writes_digits_may_be_the_carry(tmp_path: Path):
+    """Asked for tens, of which the catalogue knows nothing: heuristics of columns stand beside those of the digit."""
+    size = 40
+    op1, op2 = np.indices((size, size))
+    results = op1 + op2
+    with writing(tmp_path / "store.h5") as file:
+        tens = ",".join(str(result // 10 % 10) for result in range(results.max() + 1))
+        axes = {"neuron": 1, "op1": size, "op2": size}
+        LayerWriter(file, [0], axes, "float16", (1, size, size), {"operator": "add", "asked": tens}, columns={"result": results})
+    cells = {"operator": "add", "op1": op1.ravel(), "op2": op2.ravel(), "result": results.ravel()}
+    pl.DataFrame(cells).write_parquet(tmp_path / "cells.parquet")
+    empty = pl.DataFrame(schema=dict.fromkeys(("operator", "heuristic", "kind", "quantity", "predicate"), pl.String))
+    square = Square(Database({"cells": [tmp_path / "cells.parquet"]}, threads=1), empty, LayerStore(tmp_path / "store.h5"))
+    carry = (square.op1 % 10 + square.op2 % 10 >= 10).astype(np.float32)
+    [top, _] = scores(carry, square.operands.sets)
+    found = dict(zip(square.operands.names, top, strict=True))
+    assert [name for name, score in found.items() if score == 1] == ["carry into 10"]
+    assert "carry into 100" not in found  # no two of these operands do
+    assert found["digits 10 of op1 and op2 sum to 3 without carry"] < found["digits 10 of op1 and op2 sum to 3 with carry"] < 1
+    assert set(square.answers.names) == {f"asked = {digit}" for digit in range(8)}

@@ -156,6 +156,13 @@ def test_what_is_counted_is_said_at_every_thing():
         assert {thing: number for number, thing in re.findall(r"(\d+) ([a-z]+)", text)}[text.split()[-1]] == said
 
 
+def test_the_first_steps_may_be_of_counting_alone():
+    examples, read = drawn(batch={"counting": 40}, counting_first=1)
+    assert len(read) > 200
+    assert all(re.match(r"\d+ [a-z]+", line) for line in read)
+    assert sum(len(tokens) for tokens, _ in examples.of_step(1)) > sum(len(tokens) for tokens, _ in examples.of_step(0)) == 40
+
+
 def test_queries_and_keys_start_alike_only_where_the_recipe_says_so():
     for alike, same in ((0, False), (0.06, True)):
         attention = started(model={"alike": alike}).model.model.layers[1].self_attn

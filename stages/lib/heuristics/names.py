@@ -2,7 +2,7 @@
 
 A name is parsed back to its predicate, so that tables need keep the name alone. Types and parameters follow Nikankin et
 al. 2025, App. E; `period` (a range within a period) and `digit sum` (of two digits, with or without a carry) are what their
-examples need and their catalogue lacks.
+examples need and their catalogue lacks; `carry` and `borrow` are what models that write digits may have (see asked.py).
 """
 
 import re
@@ -45,6 +45,8 @@ FORMS: dict[str, tuple[str, str]] = {
         r"digits (1|10|100) of op1 and op2 sum to (\d+) (with|without) carry",
         "op1 // {0} % 10 + op2 // {0} % 10 = {1} and (op1 % {0} + op2 % {0} >= {0}) = ('{2}' = 'with')",
     ),
+    "carry": (r"carry into (10|100)", "op1 % {0} + op2 % {0} >= {0}"),
+    "borrow": (r"borrow from (10|100)", "op1 % {0} < op2 % {0}"),
 }
 
 
@@ -53,7 +55,7 @@ def parse(name: str) -> Heuristic:
     for kind, (form, predicate) in FORMS.items():
         if found := re.fullmatch(form, name):
             parts = found.groups()
-            both = kind in ("identical", "both ranges", "both modulo", "digit sum")
+            both = kind in ("identical", "both ranges", "both modulo", "digit sum", "carry", "borrow")
             quantity, parameters = ("both", parts) if both else (parts[0], parts[1:])
             return Heuristic(name, kind, quantity, parameters, predicate.format(*parts))
     raise HeuristicError(f"{name!r} is no heuristic; names look like {', '.join(form for form, _ in FORMS.values())}")

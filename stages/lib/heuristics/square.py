@@ -51,7 +51,7 @@ class Square:
         self.stretches = np.concatenate([np.stack([first, self.op1[first], self.op2[first]], axis=1), ends]).astype(np.uint32)
         heuristics, numbers = listed(catalogue, self.operator), asked.numbers(activations)
         if numbers is not None:
-            heuristics += [parse(name) for name in asked.names(heuristics, int(numbers.max()))]
+            heuristics += [parse(name) for name in asked.names(heuristics, self.operator, int(numbers.max()))]
         satisfied = members(database, self.operator, heuristics, numbers)[:, self._answerable(database)]
         some = np.asarray(satisfied.any(1) & ~satisfied.all(1))  # a subject that answers fewer cells may leave a heuristic none
         if numbers is not None:
