@@ -103,7 +103,7 @@ def chapter(path: str) -> str | None:
 
 
 def sections(stage: str) -> set[str]:
-    """The sections of settings that a stage reads: load(Section), Subject.named(name), load_finetuning(name), load_hub(name), in its own
+    """The sections of settings that a stage reads: load(Section), Subject.named(name), load_training(name) and its like, in its own
     file or in one of its chapter that it imports; of a query its $names."""
     path, entry = source(stage), stages()[stage]
     if path.suffix == ".sql":
@@ -113,7 +113,11 @@ def sections(stage: str) -> set[str]:
     used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
     if re.search(r"\b(Subject\.named|load_subject)\(", text):
         used.add(f"{_subjects(entry)}.${{key}}" if entry["foreach"] else "subjects.${default}")
-    return used | {f"{section}.${{key}}" for section, read in (("finetune", "load_finetuning("), ("hub", "load_hub(")) if read in text}
+    return used | {
+        f"{section}.${{key}}"
+        for section, read in (("train", "load_training("), ("finetune", "load_finetuning("), ("hub", "load_hub("))
+        if read in text
+    }
 
 
 def declared_sections(stage: str) -> set[str]:

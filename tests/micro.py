@@ -142,7 +142,7 @@ def copy_project(folder: Path, settings: dict[str, Any] | None = None) -> Path:
     """The project's files in a new Git repository, with micro settings, without outputs of any stage."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True)
     for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file() and not name.startswith(("data/models", "reports/")) and not name.endswith("dvc.lock"):
+        if (ROOT / name).is_file() and not name.startswith(("data/", "reports/")) and not name.endswith("dvc.lock"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     write_settings(folder, changed(SETTINGS if settings is None else settings))
