@@ -84,7 +84,7 @@ def fresh_clone(project: Path, folder: Path, remote: tuple[str, list[list[str]]]
 
 def present(folder: Path) -> set[str]:
     files = {str(p.relative_to(folder / "data")) for p in (folder / "data").rglob("*") if p.is_file()}
-    return {f for f in files if not f.startswith("models/") and ".gitignore" not in f}
+    return {f for f in files if not f.startswith(("models/", "subjects/training_log/")) and ".gitignore" not in f}
 
 
 def test_push_and_pull_of_everything(micro_copy: Path, tmp_path: Path, s3):

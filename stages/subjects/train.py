@@ -48,6 +48,8 @@ from stages.subjects.settings import CellWeights, Train, load_training
 from stages.subjects.training import fresh, loop, resume
 
 DRAWS_PER_PROMPT = 15  # for the fixed sample of a task, of which one prompt in ten is held out
+MEASURED = [f"{name}_{column}" for name in (*OPERATORS, *TASKS) for column in training.SPLITS if (name, column) != ("factual", "held_out")]
+LOG = {"step": pl.Int64} | dict.fromkeys(("loss", "learning_rate", *MEASURED), pl.Float64)  # null: not measured
 DATA = (Path("data/corpus/cells.parquet"), Path("data/corpus/facts.parquet"))
 
 
@@ -145,7 +147,10 @@ def main(name: str) -> None:
 
     key = digest([*DATA, model, training, corpus, Path(__file__)], settings, tasks, grid)
     resume.complete(run, examples, partial, key, keep, _said)
-    write_table(pl.DataFrame(run.log).select(pl.lit(name).alias("subject"), pl.all()), Path(f"data/subjects/training_log/{name}.parquet"))
+    write_table(
+        pl.DataFrame(run.log, schema=LOG).select(pl.lit(name).alias("subject"), pl.all()),
+        Path(f"data/subjects/training_log/{name}.parquet"),
+    )
     resume.deliver(partial, Path("data/models") / name)
 
 
