@@ -23,8 +23,8 @@ CALCULATE: dict[str, Callable[[int, int], int | None]] = {
     "multiply": lambda x, y: x * y,
     "divide": lambda x, y: x // y if y else None,
 }
-# Brackets make no difference to these pairs of operators: of 4 x 4 x 2 bracketed pairs, 29 compositions remain.
 MOST_COUNTED = 6  # things in a prompt of `counting`
+# Brackets make no difference to these pairs of operators: of 4 x 4 x 2 bracketed pairs, 29 compositions remain.
 SAME_EITHER_WAY = {("add", "add"), ("multiply", "multiply"), ("add", "subtract")}
 
 

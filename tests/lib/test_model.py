@@ -213,19 +213,7 @@ def test_the_limit_is_found_from_the_tokenizer():
 
 def test_our_own_tokenizer_can_write_digits_and_end_an_answer():
     own = tokenizer.build(42, ["Q : What is + ="], digits=True)
-    assert own.convert_ids_to_tokens(own("Q: What is 205 + 7 =")["input_ids"]) == [
-        "<s>",
-        "Q",
-        ":",
-        "What",
-        "is",
-        "2",
-        "0",
-        "5",
-        "+",
-        "7",
-        "=",
-    ]
+    assert " ".join(own.convert_ids_to_tokens(own("Q: What is 205 + 7 =")["input_ids"])) == "<s> Q : What is 2 0 5 + 7 ="
     assert [own.decode([token]) for token in range(4, 14)] == list("0123456789")
     assert (own.eos_token, tokenizer.build(42, ["+ ="]).eos_token) == ("</s>", None)
 

@@ -8,6 +8,7 @@ from operator import add, floordiv, mul, sub
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,9 +16,11 @@ from transformers import AutoModelForCausalLM
 
 from stages.corpus.settings import Tasks
 from stages.lib.core.settings import check
+from stages.lib.core.tables import write_table
 from stages.lib.core.words import OPERATORS
 from stages.lib.core.words import TASKS as EVERY_TASK
 from stages.lib.model import tokenizer
+from stages.subjects import figure as training_figure
 from stages.subjects import train
 from stages.subjects.settings import Train
 from stages.subjects.training import fresh, loop
@@ -167,6 +170,35 @@ def test_queries_and_keys_start_alike_only_where_the_recipe_says_so():
     for alike, same in ((0, False), (0.06, True)):
         attention = started(model={"alike": alike}).model.model.layers[1].self_attn
         assert torch.equal(attention.q_proj.weight, attention.k_proj.weight) == same
+
+
+def test_the_figure_has_a_row_for_each_model_and_says_what_was_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows = [
+        (subject, step, operator, task, split, step / 100)
+        for subject, tasks in (("one", [None]), ("two", [None, "retrieval", "factual"]))
+        for step in (0, 50, 100)
+        for task in tasks
+        for operator in (["add"] if task is None else [None])
+        for split in ("train", "held-out")
+    ]
+    monkeypatch.chdir(tmp_path)
+    Path("data/subjects").mkdir(parents=True)
+    columns = ["subject", "step", "operator", "task", "split", "accuracy"]
+    write_table(pl.DataFrame(rows, columns, orient="row"), Path("data/subjects/training.parquet"))
+    training_figure.main()
+    shown = Path("reports/subjects/training.svg").read_text()
+    words = (
+        "one",
+        "two",
+        "train cells",
+        "held-out cells",
+        "held-out prompts, trained facts",
+        "add",
+        "retrieval",
+        "factual",
+        "not measured",
+    )
+    assert [word for word in words if word not in shown] == []
 
 
 def test_an_infinite_loss_is_an_error():

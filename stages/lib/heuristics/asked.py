@@ -37,4 +37,5 @@ def names(catalogue: Sequence[Heuristic], operator: str, largest: int) -> Iterat
     """The names of heuristics of the number, and of columns that the catalogue lacks; largest: number that there is."""
     yield from (f"asked = {digit}" for digit in range(min(largest + 1, DIGITS)))
     yield from (one.name.replace("result", "asked", 1) for one in catalogue if one.quantity == "result" and one.kind in KINDS)
-    yield from (name for name in COLUMNS.get(operator, []) if name not in {one.name for one in catalogue})
+    known = {one.name for one in catalogue}
+    yield from (name for name in COLUMNS.get(operator, []) if name not in known)
