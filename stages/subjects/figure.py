@@ -8,7 +8,7 @@ from stages.lib.core.tables import read_table
 from stages.lib.core.words import TASKS
 from stages.lib.drawing import drawing
 
-TASK_COLOURS = dict(zip(TASKS, (drawing.ORANGE, drawing.SKY, drawing.WINE, drawing.GREY, drawing.GUIDE), strict=True))
+TASK_COLOURS = dict(zip(TASKS, (drawing.ORANGE, drawing.SKY, drawing.WINE, drawing.GREY, "black"), strict=True))
 PANELS = {
     "train cells": pl.col("operator").is_not_null() & (pl.col("split") == "train"),
     "held-out cells": pl.col("operator").is_not_null() & (pl.col("split") == "held-out"),
