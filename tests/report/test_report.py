@@ -18,6 +18,7 @@ from stages.lib.core.settings import ParamsError, check
 from stages.lib.core.words import CHAPTERS
 from stages.lib.dictionary import tables
 from stages.lib.sql.database import Database, connect
+from stages.lib.sql.files import subject_files
 from stages.report.page.contents import Item, Rows, contents
 from stages.report.page.html import bounded
 from stages.report.page.rows import ContentsError, ask, database, packed, places, query
@@ -211,3 +212,15 @@ def test_dvc_yaml_declares_what_the_page_reads():
             path = "reports/" + pattern.replace("{subject}", "${key}")
             assert any(path.startswith(d.removesuffix(".svg")) for d in deps if d.startswith("reports/")), f"{stage} does not list {path}"
         assert deps >= shown, stage
+
+
+def test_what_is_read_of_a_subject_is_declared_whoever_else_is_there(micro: Path, monkeypatch: pytest.MonkeyPatch):
+    """In the files themselves: of tables that are folders with a file per subject, no stage of one subject sees another's."""
+    monkeypatch.chdir(micro)
+    names = [*CONTENTS.only(False).tables(shared=False), *NEEDED]
+    lock = yaml.safe_load(Path("stages/report/dvc.lock").read_text())["stages"]
+    for subject in ("abacus", "planted"):
+        deps = [dep["path"] for dep in lock[f"report_data@{subject}"]["deps"]]
+        read = {str(path) for paths in subject_files(subject, names).values() for path in paths}
+        assert f"data/claims/claims/{subject}.parquet" in read
+        assert [path for path in read if not any(path == dep or path.startswith(dep + "/") for dep in deps)] == []

@@ -17,9 +17,18 @@ MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table 
 
 
 def subject_files(subject: str | None, tables: list[str], data: Path = Path("data")) -> dict[str, list[Path]]:
-    """The files of these tables for a Database that sees nothing else: a subject's own, and those that are about none or about several."""
-    own = (path for folder in (*([subject] if subject else []), *CHAPTERS) for path in (data / folder).rglob("*"))
-    return {name: paths for name, paths in files_of(own, data).items() if name in tables}
+    """The files of these tables for a Database that sees nothing else: a subject's own, and those that are about none or about several.
+
+    Where such a table is a folder with a file of this subject, data/claims/claims/<subject>.parquet, it is that file: what a stage
+    says of one subject must not hang on which others have come so far.
+    """
+    folders = [*([subject] if subject else []), *CHAPTERS]
+    found = files_of((path for folder in folders for path in (data / folder).rglob("*")), data)
+    return {
+        name: [path for path in paths if path.stem == subject and path.parents[2] == data] or paths
+        for name, paths in found.items()
+        if name in tables
+    }
 
 
 def files_of(paths: Iterable[Path], data: Path = Path("data")) -> dict[str, list[Path]]:
