@@ -33,12 +33,18 @@ class ModelShape(Section):
     neurons: Annotated[int, Field(ge=1, le=100_000)]
     heads: Annotated[int, Field(ge=1, le=200)]
     positions: Annotated[int, Field(ge=8, le=10_000)]
-    alike: Annotated[float, Field(ge=0, le=1)]
+    alike: Natural
 
     @model_validator(mode="after")
     def heads_divide_width(self) -> "ModelShape":
         if self.width % (2 * self.heads):
             raise ValueError(f"width must be a multiple of 2 x heads, {self.width} is not one of {2 * self.heads}")
+        return self
+
+    @model_validator(mode="after")
+    def there_are_so_many_heads(self) -> "ModelShape":
+        if self.alike > self.heads:
+            raise ValueError(f"alike is how many of the {self.heads} heads of a layer start so, {self.alike} is more")
         return self
 
 
@@ -49,7 +55,13 @@ class Batch(Section):
     three_operands: Natural
     retrieval: Natural
     factual: Natural
-    counting: Natural
+
+
+class Lesson(Section):
+    """Steps before the mixture of all tasks, of these alone."""
+
+    steps: Count
+    batch: Annotated[dict[Task | Literal["counting"], Few], Field(min_length=1)]
 
 
 class CellWeights(Section):
@@ -65,7 +77,7 @@ class Train(Optimisation):
     numbers: Literal["tokens", "digits"]
     checkpoints: Annotated[list[Natural], Field(min_length=1)]
     batch: Batch
-    counting_first: Natural
+    curriculum: list[Lesson]
     cell_weights: CellWeights
     evaluation_cells: Count
     evaluation_prompts: Natural
@@ -77,13 +89,11 @@ class Train(Optimisation):
         return self
 
     @model_validator(mode="after")
-    def counting_can_be_asked(self) -> "Train":
-        if self.counting_first and not self.batch.counting:
-            raise ValueError(f"counting_first is {self.counting_first} steps of counting alone, but batch.counting is 0")
-        if self.batch.counting and self.numbers == "digits":
-            raise ValueError(
-                f"batch.counting is {self.batch.counting}; it asks for numbers of one token, where `numbers` is digits it must be 0"
-            )
+    def curriculum_can_be_taught(self) -> "Train":
+        if (lessons := sum(lesson.steps for lesson in self.curriculum)) >= self.steps:
+            raise ValueError(f"curriculum has {lessons} steps, which leaves none of {self.steps} to the mixture of all tasks")
+        if self.numbers == "digits" and any("counting" in lesson.batch for lesson in self.curriculum):
+            raise ValueError("curriculum has counting, which asks for numbers of one token; where `numbers` is digits there can be none")
         return self
 
 

@@ -79,13 +79,19 @@ class TrainExamples:
 
     def of_step(self, step: int) -> loop.Batch:
         rng = np.random.default_rng([self.settings.seed, step])
-        counts = self.settings.batch.model_dump()
-        if step < self.settings.counting_first:
-            return loop.bucket([self._counted(p.prompt) for p in self.corpus.draw("counting", counts["counting"], rng)])
+        counts = self._counts(step)
         drawn = np.searchsorted(self.cumulative, rng.uniform(0, self.cumulative[-1], counts.pop("grid")), side="right")
         tasks = {task: self.corpus.draw(task, count, rng) for task, count in counts.items()}
-        counting = [self._counted(p.prompt) for p in tasks.pop("counting")]
+        counting = [self._counted(p.prompt) for p in tasks.pop("counting", [])]
         return self._grid_batch(drawn) + loop.bucket([*self._asked([p for drawn in tasks.values() for p in drawn]), *counting])
+
+    def _counts(self, step: int) -> dict[str, int]:
+        """Examples per task, "grid" and "counting" among them: of the lesson that the step is in, behind all of them of the mixture."""
+        for lesson in self.settings.curriculum:
+            if step < lesson.steps:
+                return {"grid": 0} | lesson.model_dump()["batch"]
+            step -= lesson.steps
+        return self.settings.batch.model_dump()
 
     def _grid_batch(self, rows: np.ndarray) -> loop.Batch:
         return loop.bucket([self.grid[row] for row in rows])

@@ -56,10 +56,14 @@ def test_the_shipped_settings_are_allowed():
             ["heuristics.grids.paper", "range_lengths lacks divide"],
         ),
         (
-            {"train": {"abacus": {"counting_first": 5}}},
-            ["train.abacus", "counting_first is 5 steps of counting alone, but batch.counting is 0"],
+            {"train": {"abacus": {"curriculum": [{"steps": 6500, "batch": {"counting": 5}}]}}},
+            ["train.abacus", "curriculum has 6500 steps, which leaves none of 6500 to the mixture of all tasks"],
         ),
-        ({"train": {"abacus": {"numbers": "digits", "batch": {"counting": 3}}}}, ["train.abacus", "it asks for numbers of one token"]),
+        (
+            {"train": {"abacus": {"numbers": "digits", "curriculum": [{"steps": 5, "batch": {"counting": 3}}]}}},
+            ["train.abacus", "curriculum has counting, which asks for numbers of one token"],
+        ),
+        ({"train": {"abacus": {"curriculum": [{"steps": 5, "batch": {"sums": 3}}]}}}, ["train.abacus.curriculum", "sums"]),
         ({"train": {"abacus": {"numbers": "words"}}}, ["train.abacus.numbers", "'words'", "tokens"]),
         ({"train": {"planted": SHIPPED["train"]["abacus"]}}, ["data/models/planted is made by two of train, plant, finetune and hub"]),
         ({"train": {"abacus": {"betas": [1.0, 1.0]}}}, ["train.abacus.betas.0", "1.0", "less than 1"]),

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from stages.corpus.settings import Tasks
-from stages.lib.core.settings import check
+from stages.lib.core.settings import ParamsError, check
 from stages.lib.core.tables import write_table
 from stages.lib.core.words import OPERATORS
 from stages.lib.core.words import TASKS as EVERY_TASK
@@ -136,7 +136,7 @@ def drawn(**changes) -> tuple[train.TrainExamples, list[str]]:
 
 
 def test_numbers_written_in_digits_are_said_digit_by_digit_to_their_end():
-    examples, read = drawn(numbers="digits", batch={"counting": 0})
+    examples, read = drawn(numbers="digits")
     sums = [re.fullmatch(r"(\d(?: \d)*) ([-+*/]) (\d(?: \d)*) =((?: \d)*) -> (\d|</s>)", line) for line in read]
     found = [match for match in sums if match]
     assert len(found) > 10
@@ -151,25 +151,31 @@ def test_numbers_written_in_digits_are_said_digit_by_digit_to_their_end():
 
 
 def test_what_is_counted_is_said_at_every_thing():
-    _, read = drawn(batch={"counting": 40})
+    _, read = drawn(curriculum=[{"steps": 1, "batch": {"counting": 40}}])
     counted = [line for line in read if re.match(r"\d+ [a-z]+", line)]
-    assert len(counted) > 200
+    assert len(counted) == len(read) > 200
     for line in counted:
         text, _, said = line.partition(" -> ")
         assert {thing: number for number, thing in re.findall(r"(\d+) ([a-z]+)", text)}[text.split()[-1]] == said
 
 
-def test_the_first_steps_may_be_of_counting_alone():
-    examples, read = drawn(batch={"counting": 40}, counting_first=1)
-    assert len(read) > 200
-    assert all(re.match(r"\d+ [a-z]+", line) for line in read)
-    assert sum(len(tokens) for tokens, _ in examples.of_step(1)) > sum(len(tokens) for tokens, _ in examples.of_step(0)) == 40
+def test_lessons_come_one_after_the_other_and_then_the_mixture():
+    lessons = [{"steps": 1, "batch": {"counting": 7}}, {"steps": 2, "batch": {"retrieval": 5, "counting": 3}}]
+    examples, _ = drawn(curriculum=lessons)
+    assert [sum(len(tokens) for tokens, _ in examples.of_step(step)) for step in range(4)] == [7, 8, 8, 36]
+    mixture, same = examples.of_step(3), drawn()[0].of_step(3)
+    assert all(np.array_equal(a, b) for there, here in zip(mixture, same, strict=True) for a, b in zip(there, here, strict=True))
 
 
-def test_queries_and_keys_start_alike_only_where_the_recipe_says_so():
-    for alike, same in ((0, False), (0.06, True)):
-        attention = started(model={"alike": alike}).model.model.layers[1].self_attn
-        assert torch.equal(attention.q_proj.weight, attention.k_proj.weight) == same
+def test_queries_and_keys_start_alike_in_as_many_heads_as_the_recipe_says():
+    shape = settings().model
+    for alike in range(shape.heads + 1):
+        for layer in started(model={"alike": alike}).model.model.layers:
+            queries, keys = (part.weight.unflatten(0, (shape.heads, -1)) for part in (layer.self_attn.q_proj, layer.self_attn.k_proj))
+            same = [torch.equal(query, key) for query, key in zip(queries, keys, strict=True)]
+            assert same == [True] * alike + [False] * (shape.heads - alike)
+    with pytest.raises(ParamsError, match=f"alike is how many of the {shape.heads} heads of a layer start so, 9 is more"):
+        settings(model={"alike": 9})
 
 
 def test_the_figure_has_a_row_for_each_model_and_says_what_was_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,12 +5,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from stages.subjects.settings import ModelShape
 
+ALIKE = 0.12  # deviation of weights that start alike: of those tried the one with which looking things up is learnt fastest (NOTES.md)
+
 
 def llama(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """A model of this shape and of the tokenizer's vocabulary. Its weights are torch's next random numbers.
 
-    Where `shape.alike` is not 0, the queries and keys of every layer start as the same weights, so that tokens look for their like:
-    looking things up is then learnt within some hundred steps, and without it not at all (NOTES.md).
+    The queries and keys of the first `shape.alike` heads of every layer start as the same weights, so that tokens look for their like:
+    looking things up is then learnt within some hundred steps, and without it not at all. With more such heads all else is learnt later.
     """
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -27,8 +29,8 @@ def llama(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> LlamaForCaus
     )
     model = LlamaForCausalLM(config)
     model.set_attn_implementation("eager")  # faster than sdpa on short prompts
-    if shape.alike:
-        for layer in model.model.layers:
-            torch.nn.init.normal_(layer.self_attn.q_proj.weight, std=shape.alike)
-            layer.self_attn.k_proj.weight.data.copy_(layer.self_attn.q_proj.weight)
+    rows = shape.alike * shape.width // shape.heads
+    for attention in (layer.self_attn for layer in model.model.layers if rows):
+        torch.nn.init.normal_(attention.q_proj.weight[:rows], std=ALIKE)
+        attention.k_proj.weight.data[:rows] = attention.q_proj.weight[:rows]
     return model
