@@ -2,7 +2,6 @@
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +9,10 @@ import polars as pl
 import pytest
 from PIL import Image
 from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
 
 from stages.explorer.explore import served
 from stages.explorer.project import Project
@@ -33,10 +34,11 @@ class Visitor:
         return self.until(lambda: self.text("h1"))
 
     def until(self, holds):
-        end = time.monotonic() + WAIT
-        while not (found := holds()):
-            assert time.monotonic() < end, f"the page did not get there; it says: {self.text('main')[:500]}"
-        return found
+        """What `holds` returns, once it is true. Asked without a pause it would leave the server no time to load its model."""
+        try:
+            return WebDriverWait(self.driver, WAIT, poll_frequency=0.05).until(lambda _: holds())
+        except TimeoutException:
+            raise AssertionError(f"the page did not get there; it says: {self.text('main')[:500]}") from None
 
     def run(self, script: str, *arguments):
         return self.driver.execute_script(script, *arguments)
