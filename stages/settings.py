@@ -33,6 +33,14 @@ from stages.subjects.settings import Finetuning, Planted, Train
 from stages.theories.settings import Helix, TheoryFits
 
 
+class Digits(Section):
+    """The subjects that are asked for the first, second and third token of one model's answers."""
+
+    first: str
+    second: str
+    third: str
+
+
 class Params(Section):
     """Every section of every params.yaml, and no other."""
 
@@ -53,6 +61,7 @@ class Params(Section):
     dumped: Subjects
     mediated: Subjects
     trajectory: dict[str, Point]
+    digits: dict[Name, Digits]
     passes: Passes
     dump: Dump
     runs: Runs
@@ -168,6 +177,18 @@ class Params(Section):
                 raise ValueError(f"trajectory.{name}: it must be a subject or a checkpoint, and its last a subject and in trajectory")
             if point.source != self.dumped[name].source:
                 raise ValueError(f"trajectory.{name}.source = {point.source!r}; {name} has the source {self.dumped[name].source!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _digits_are_of_one_model(self) -> Self:
+        for model, digits in self.digits.items():
+            for token, name in enumerate(digits.model_dump().values()):
+                if name not in self.subjects:
+                    raise ValueError(f"digits.{model} names {name!r}; there are the subjects {', '.join(self.subjects)}")
+                if (found := self.subjects[name].answer_token) != token:
+                    raise ValueError(f"digits.{model}: {name} is asked for answer_token {found}, here it stands for {token}")
+                if self.subjects[name].source != (first := self.subjects[digits.first].source):
+                    raise ValueError(f"digits.{model}: {name} is another model than {digits.first}, whose source is {first}")
         return self
 
     @model_validator(mode="after")

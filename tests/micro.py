@@ -35,6 +35,7 @@ SETTINGS: dict[str, Any] = {
             "precision": "float32",
             "threads": 1,
         },
+        "abacus-deep": None,
         "abacus-digits": None,
     },
     "finetune": {

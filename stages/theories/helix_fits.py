@@ -61,12 +61,12 @@ Drawn = dict[str, np.ndarray]  # quantity -> of each prompt
 class Prompts:
     """Prompts of an operator: a sample of its cells, and behind them those whose streams are to be replaced.
 
-    tokens: (prompts, token positions); positions: of POSITIONS; numbers: quantity -> (prompts,); training: (sample,); pairs: numbers of
-    the last ones.
+    forms: those of one length, which they are and their tokens (those, token positions); positions: (prompts, POSITIONS); numbers:
+    quantity -> (prompts,); training: (sample,); pairs: numbers of the last ones.
     """
 
-    tokens: np.ndarray
-    positions: list[int]
+    forms: list[tuple[np.ndarray, np.ndarray]]
+    positions: np.ndarray
     numbers: Drawn
     training: np.ndarray
     pairs: np.ndarray
@@ -76,11 +76,16 @@ class Prompts:
         """cells: the operator's, with tokens, positions and split; pairs: its pairs for evaluation."""
         generator = np.random.default_rng(settings.helix_seed)
         drawn = cells.sort("op1", "op2")[np.sort(generator.permutation(len(cells))[: settings.prompts])]
-        both = pl.concat([frame.select("op1", "op2", "result", "tokens") for frame in (drawn, pairs)], how="vertical_relaxed")
-        positions = [int(drawn[f"{role}_position"][0]) for role in POSITIONS]
+        places = [f"{role}_position" for role in POSITIONS]
+        theirs = pairs.with_columns(pl.col("positions").struct.unnest().name.suffix("_position"))
+        both = pl.concat([drawn, theirs], how="diagonal_relaxed").select("op1", "op2", "result", "tokens", *places)
+        lengths = both["tokens"].list.len().to_numpy()
+        same = [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
+        forms = [(which, np.array(both["tokens"].gather(which).to_list(), np.int64)) for which in same]
+        positions = both.select(pl.col(places).cast(pl.Int64)).to_numpy()
         numbers = {quantity: both[quantity].to_numpy().astype(np.int64) for quantity in ("op1", "op2", "result")}
         training = (drawn["split"] == "train").to_numpy()
-        return cls(np.array(both["tokens"].to_list(), np.int64), positions, numbers, training, pairs["pair"].to_numpy())
+        return cls(forms, positions, numbers, training, pairs["pair"].to_numpy())
 
 
 def main(name: str) -> None:
@@ -121,12 +126,14 @@ def entering(loaded: checkpoint.Checkpoint, prompts: Prompts, at_once: int, prom
     levels, width = len(loaded.architecture.layers) + 1, loaded.architecture.width
     for start in range(0, levels, at_once):
         group = range(start, min(start + at_once, levels))
-        streams = np.empty((len(group), len(POSITIONS), len(prompts.tokens), width))
-        for first in range(0, len(prompts.tokens), prompts_per_pass):
-            part = slice(first, first + prompts_per_pass)
-            run = clean_run(loaded, prompts.tokens[part], cached=False)
-            for place, level in enumerate(group):
-                streams[place, :, part] = run.streams[level][:, prompts.positions].transpose(0, 1).double().cpu().numpy()
+        streams = np.empty((len(group), len(POSITIONS), len(prompts.positions), width))
+        for which, tokens in prompts.forms:
+            for first in range(0, len(tokens), prompts_per_pass):
+                part = slice(first, first + prompts_per_pass)
+                run, here = clean_run(loaded, tokens[part], cached=False), which[part]
+                for place, level in enumerate(group):
+                    rows = run.streams[level].double().cpu().numpy()
+                    streams[place, :, here] = rows[np.arange(len(here))[:, None], prompts.positions[here]]
         yield from zip(group, streams, strict=True)
 
 

@@ -40,6 +40,7 @@ from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.executor import given
+from stages.lib.heuristics.asked import voted
 from stages.lib.sql.database import Database
 from stages.lib.store.layered import LayerStore, widen
 from stages.lib.subject import Subject
@@ -143,7 +144,7 @@ class Theorists:
         maps, cells = widen(self.store.read(layer, part, slice(None))), self.cells
         prompts = slice(cells.training + cells.held_out, None)
         held_out = slice(cells.training, prompts.start)
-        votes = self.votes.read(layer, part, slice(None))[:, cells.result[held_out]].astype(np.float64)
+        votes = self.votes.read(layer, part, slice(None))[:, voted(self.votes, cells.result[held_out])].astype(np.float64)
         rows, columns = self.relabelled
         for kind, (op1, op2) in {"": (cells.op1, cells.op2), "relabelled": (rows[cells.op1], columns[cells.op2])}.items():
             values = maps[:, op1, op2].astype(np.float64)

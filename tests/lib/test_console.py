@@ -70,9 +70,14 @@ def test_an_error_is_one_message_and_a_status(micro: Path, arguments: list[str],
         assert word in done.stderr
 
 
+def _described() -> dict[str, dictionary.Table]:
+    """Every table but those of which the micro project has none (no model of it writes digits; tests/neurons/test_digit_circuits.py)."""
+    return {name: table for name, table in dictionary.tables(ROOT / "stages").items() if name != "digit_circuits"}
+
+
 def test_tables_are_listed_with_every_column_and_its_meaning(micro: Path):
     printed = bag(micro, "tables").stdout
-    for name, table in dictionary.tables(ROOT / "stages").items():
+    for name, table in _described().items():
         assert re.search(rf"^{name}  {re.escape(table.meaning[:30])}", printed, re.MULTILINE)
         for column, (_, meaning) in table.columns.items():
             assert re.search(rf"^    {column} +\S.* +{re.escape(meaning[:30])}", printed, re.MULTILINE), (name, column)
@@ -80,7 +85,7 @@ def test_tables_are_listed_with_every_column_and_its_meaning(micro: Path):
 
 def test_every_table_is_documented_as_it_is(micro: Path):
     """Names, order and types of the columns, held against the files; a list's length is that of the subject's prompt."""
-    database, described = connect(micro / "data"), dictionary.tables(ROOT / "stages")
+    database, described = connect(micro / "data"), _described()
     assert set(database.tables()) == set(described)
     for name in database.tables():
         assert database.columns(name) == {column: kind for column, (kind, _) in described[name].columns.items()}, name

@@ -12,7 +12,6 @@ import pytest
 from stages.lib.core import machine
 from stages.lib.units import work
 from stages.lib.units.queue import DEATHS
-from stages.store import dump
 from tests.conftest import run_in
 from tests.lib.noted import NUMBER
 from tests.micro import ROOT
@@ -132,15 +131,24 @@ def test_a_killed_driver_is_taken_up_by_another_engine(engine: str, tmp_path: Pa
     assert all((tmp_path / str(number)).stat().st_mtime_ns == time for number, time in before.items())
 
 
-def test_a_dump_by_actors_is_the_same(micro_copy: Path, machines: str):
-    folder = micro_copy / "data/abacus/store"
-    outputs = [*sorted(folder.glob("activations/*.h5")), folder / "means.h5", folder / "predictions.parquet"]
+UNITS = {  # what is done by units -> what it writes of a subject
+    "stages.store.dump abacus": ["store/activations", "store/means.h5", "store/value_logits.h5", "store/predictions.parquet"],
+    "stages.lib.executor.runs neurons/neuron abacus": ["neurons/runs/neuron.parquet"],
+    "stages.heuristics.scores abacus": ["heuristics/scores.parquet"],
+    "stages.heuristics.nulls abacus": ["heuristics/nulls.parquet"],
+}
+
+
+def test_what_actors_do_is_the_same(micro_copy: Path, machines: str):
+    folders = [micro_copy / "data/abacus" / name for names in UNITS.values() for name in names]
+    outputs = sorted(file for path in folders for file in ([path] if path.is_file() else path.iterdir()))
     expected = [output.read_bytes() for output in outputs]
-    for workers in (1, 2):
+    for workers in ("1", "2"):
         for output in outputs:
             output.unlink()
-        ended = carried_out(dump.__name__, "abacus", engine="ray", address=machines, workers=workers, where=micro_copy)
-        assert ended.returncode == 0, ended.stderr
+        script = "set -e\n" + "\n".join(f"python -m {command}" for command in UNITS)
+        more = {work.ENGINE: "ray", machine.WORKERS: workers, "RAY_ADDRESS": machines}
+        run_in(micro_copy, "python", "-m", "stages.warm", "sh", "-c", script, more=more)
         assert [output.read_bytes() for output in outputs] == expected
 
 
