@@ -19,7 +19,7 @@ def line(numbers: np.ndarray) -> np.ndarray:
 def circles(numbers: np.ndarray, periods: Sequence[float] | np.ndarray) -> np.ndarray:
     """Cosine and sine of each period, (numbers, terms); those that are 0 at all numbers are left out."""
     turns = 2 * np.pi * numbers[:, None] / np.asarray(periods, float)
-    terms = np.stack([np.cos(turns), np.sin(turns)], axis=2).reshape(len(numbers), -1)
+    terms = np.stack([np.cos(turns), np.sin(turns)], axis=2).reshape(len(numbers), 2 * len(periods))
     return terms[:, np.abs(terms).max(0, initial=0) > ZERO]
 
 

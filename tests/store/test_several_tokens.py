@@ -10,8 +10,9 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from stages.heuristics import catalogue, scores
+from stages.heuristics import catalogue, scores, spectra
 from stages.lib import ask
+from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.executor import runs
 from stages.lib.heuristics import asked
@@ -21,6 +22,8 @@ from stages.lib.sql import stage as query
 from stages.lib.store import layered
 from stages.lib.subject import Subject
 from stages.store import answer_accuracy, dump, prompts
+from stages.theories import helix_fits, theory_fits
+from stages.theories.settings import Helix
 from tests import vocabularies
 from tests.micro import ROOT, SETTINGS, alone, changed, merged
 
@@ -66,6 +69,8 @@ def test_all_of_it_is_what_plain_passes_give(subject: Subject):
     _whole_answers(subject, own, model)
     _patched(subject, model)
     _heuristics(subject)
+    _streams(subject, model)
+    _theories(subject)
 
 
 def plain(model, tokens: list[int], watch: dict | None = None, change: tuple | None = None) -> torch.Tensor:
@@ -247,6 +252,30 @@ def _heuristics(subject: Subject) -> None:
         first = np.argsort(-said, kind="stable")[: holds.sum()]
         assert row["score"] == pytest.approx(holds[first].mean())
         assert row["share"] == pytest.approx(holds.mean())
+
+
+def _streams(subject: Subject, model) -> None:
+    """What enters each layer at the roles, of prompts of several lengths together."""
+    split = pl.read_parquet("data/corpus/cells.parquet").select("operator", "op1", "op2", "split")
+    cells = subject.table("store/prompts.parquet").filter(pl.col("answer_token").is_not_null()).join(split, on=["operator", "op1", "op2"])
+    pairs = subject.table("circuit/pairs.parquet").filter(operator="add", split="evaluation").sort("pair")
+    prompts = helix_fits.Prompts.of(cells.filter(operator="add"), pairs, load(Helix))
+    assert [len(prompts.positions) - len(pairs), len(pairs)] == [len(prompts.training), len(prompts.pairs)]
+    streams = np.stack([said for _, said in helix_fits.entering(checkpoint.of(subject.settings), prompts, 2, 7)])
+    for which, tokens in prompts.forms:
+        for place, one in list(zip(which, tokens, strict=True))[::9]:
+            with torch.no_grad():
+                said = model(input_ids=torch.from_numpy(one)[None], output_hidden_states=True).hidden_states
+            expected = np.stack([level[0][prompts.positions[place]].numpy() for level in said[:-1]])  # the last one is normed
+            np.testing.assert_allclose(streams[:-1, :, place], expected, rtol=1e-3, atol=1e-4)
+
+
+def _theories(subject: Subject) -> None:
+    """Theories of neurons whose value logits are of tokens, not of results."""
+    write_table(pl.DataFrame({"subject": "s", "first_layer": 1, "layers": LAYERS}), subject.path("circuit/late_layers.parquet"))
+    spectra.main("s")
+    theory_fits.main("s")
+    assert set(subject.table("theories/theory_fits.parquet")["operator"]) == {"add", "multiply"}
 
 
 def _holds(cells: pl.DataFrame, predicate: str) -> np.ndarray:
