@@ -26,19 +26,11 @@ from stages.lib.heuristics.grid import Heuristics
 from stages.lib.settings import HubModel, Passes, Runs
 from stages.lib.subject import MoreSubjects, Name, Point, Subjects
 from stages.mediation.settings import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
-from stages.neurons.settings import AttributionAgreement, NeuronCircuits, NeuronEffects, NeuronInterventions, OperatorOverlaps
+from stages.neurons.settings import AttributionAgreement, Digits, NeuronCircuits, NeuronEffects, NeuronInterventions, OperatorOverlaps
 from stages.report.settings import Report
 from stages.store.settings import Dump, Figures
 from stages.subjects.settings import Finetuning, Planted, Train
 from stages.theories.settings import Helix, TheoryFits
-
-
-class Digits(Section):
-    """The subjects that are asked for the first, second and third token of one model's answers."""
-
-    first: str
-    second: str
-    third: str
 
 
 class Params(Section):

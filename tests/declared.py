@@ -11,7 +11,7 @@ import yaml
 from stages.lib.core.settings import files, key_of
 from stages.lib.core.words import CHAPTERS
 from stages.lib.subject import SubjectSettings
-from stages.settings import Digits
+from stages.neurons.settings import Digits
 from tests.report.report_files import read_by
 
 ROOT = Path(__file__).parents[1]

@@ -35,3 +35,11 @@ class NeuronCircuits(Section):
 
 class OperatorOverlaps(Section):
     ks: Counts
+
+
+class Digits(Section):
+    """The subjects that are asked for the first, second and third token of one model's answers."""
+
+    first: str
+    second: str
+    third: str

@@ -23,7 +23,7 @@ from stages.lib.store import layered
 from stages.lib.subject import Subject
 from stages.store import answer_accuracy, dump, prompts
 from stages.theories import helix_fits, theory_fits
-from stages.theories.settings import Helix
+from stages.theories.settings import Helix, TheoryFits
 from tests import vocabularies
 from tests.micro import ROOT, SETTINGS, alone, changed, merged
 
@@ -276,6 +276,20 @@ def _theories(subject: Subject) -> None:
     spectra.main("s")
     theory_fits.main("s")
     assert set(subject.table("theories/theory_fits.parquet")["operator"]) == {"add", "multiply"}
+    settings, store, votes = load(TheoryFits), subject.squares()[0], subject.votes().read(1, slice(None), slice(None)).astype(np.float64)
+    theorists = theory_fits.Theorists(subject, store, subject.table("circuit/pairs.parquet").filter(operator="add"), settings)
+    for part in theorists.blocks(1):
+        assert list(theorists.told(1, part))
+    written, *_ = theorists.tally.written[1, "bag", settings.budgets[0], ""]
+    cells, numbers = theorists.cells, dict(subject.table("store/numbers.parquet").select("token", "number").rows())
+    tokens = {
+        row[:2]: row[2] for row in subject.table("store/prompts.parquet").filter(operator="add").select("op1", "op2", "answer_token").rows()
+    }
+    assert len(written) == cells.held_out
+    for place, value in enumerate(written, cells.training):
+        cell = int(cells.op1[place]), int(cells.op2[place])
+        activations = store.read(1, slice(None), slice(None))[:, *cell].astype(np.float64)
+        assert value == pytest.approx(activations @ votes[:, numbers[tokens[cell]]], rel=1e-6, abs=1e-9)
 
 
 def _holds(cells: pl.DataFrame, predicate: str) -> np.ndarray:
