@@ -23,7 +23,7 @@ def draw(table: pl.DataFrame, model: str) -> Figure:
     """Columns: operators. Above, how much of a digit's effect (across) the top neurons of another (down) have; below, their overlap."""
     k, names = table.select(pl.col("k").min()).item(), list(DIGITS.values())
     operators = table["operator"].unique().sort().to_list()
-    title = f"{model}: the {k} top neurons of each late layer, of each digit of the answer"
+    title = f"{model}: the top neurons of one digit of the answer (down), for another (across); {k} of each late layer"
     figure, axes = drawing.panels(len(MEASURES), max(len(operators), 1), title, (2.1, 1.9))
     for axis, label in zip(axes[:, 0], MEASURES.values(), strict=True):
         axis.set_ylabel(label)
