@@ -34,7 +34,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-import torch
 
 from stages.lib.core import progress
 from stages.lib.core.settings import load
@@ -132,7 +131,7 @@ def entering(loaded: checkpoint.Checkpoint, prompts: Prompts, at_once: int, prom
             for first in range(0, len(tokens), prompts_per_pass):
                 part = slice(first, first + prompts_per_pass)
                 run, here = clean_run(loaded, tokens[part], cached=False), which[part]
-                at = torch.arange(len(here))[:, None], torch.from_numpy(prompts.positions[here])
+                at = np.arange(len(here))[:, None], prompts.positions[here]
                 for place, level in enumerate(group):
                     streams[place, :, here] = run.streams[level][at].double().cpu().numpy()
         yield from zip(group, streams, strict=True)
