@@ -18,6 +18,7 @@ FILES = {file.relative_to(ROOT): yaml.safe_load(file.read_text()) for file in fi
 SHIPPED = {section: values for sections in FILES.values() for section, values in sections.items()}
 HALFWAY = "abacus-step-00100"
 TUNED = "abacus-three-operands"
+LATER = dict.fromkeys(["abacus-deep", *(f"abacus-digits-{digit}" for digit in ("first", "second", "third"))])
 NO_POINTS = dict.fromkeys(f"abacus-step-{step:05}" for step in (250, 500, 1000, 1500, 2000, 3500))
 SETTINGS: dict[str, Any] = {
     "cells": {"largest_operand": 19, "largest_answer": 99},
@@ -50,7 +51,8 @@ SETTINGS: dict[str, Any] = {
             "threads": 1,
         }
     },
-    "subjects": {"abacus": {"source": "data/models/abacus/step-00200", "revision": "step 200"}, "abacus-step-00000": None},
+    "subjects": {"abacus": {"source": "data/models/abacus/step-00200", "revision": "step 200"}, "abacus-step-00000": None, **LATER},
+    "digits": {"abacus-digits": None},
     "checkpoints": {
         **NO_POINTS,
         HALFWAY: SHIPPED["subjects"]["abacus"] | {"source": "data/models/abacus/step-00100", "revision": "step 100"},

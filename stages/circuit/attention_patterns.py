@@ -12,7 +12,7 @@ Table attention_patterns: how much each head looks from one position at another
     query_position  VARCHAR   position that looks: op1, operator, op2, last, bos, or token N
     key_position    VARCHAR   position looked at, the same or an earlier one
     weight          FLOAT     mean attention weight, 0 to 1; the weights of one query sum to 1
-    weight_std      FLOAT     standard deviation of the weight over the prompts
+    weight_std      FLOAT     standard deviation of the weight over the prompts, to 7 decimals: smaller ones are the processor's rounding
     prompts         BIGINT    prompts
 """
 
@@ -65,7 +65,8 @@ def main(name: str) -> None:
         for layer, head, query, key in np.ndindex(mean.shape):
             if key <= query:
                 place = (layer, head, query, key)
-                rows.append((subject.name, *operator, layer, head, names[query], names[key], mean[place], std[place], int(counts[query])))
+                spread = round(float(std[place]), 7)
+                rows.append((subject.name, *operator, layer, head, names[query], names[key], mean[place], spread, int(counts[query])))
     write_table(pl.DataFrame(rows, schema=COLUMNS, orient="row"), subject.path("circuit/attention_patterns.parquet"))
 
 
@@ -76,17 +77,21 @@ def _by_slot(
     widths = {o: max(roles[o] - roles[first_of(o)] + 1 for roles, _ in groups) for o in OPERANDS}
     places = [slots(tokens.shape[1], {role: np.array([at]) for role, at in roles.items()}, widths)[0] for roles, tokens in groups]
     number, found = max(int(place[-1]) for place in places) + 1, loaded.architecture
-    sums = np.zeros((2, len(found.layers), found.heads, number, number))  # of weights, of their squares
-    counts, names = np.zeros(number, np.int64), [f"token {slot}" for slot in range(number)]
+    shape = (len(found.layers), found.heads, number, number)
+    counts, names, moments = np.zeros(number, np.int64), [f"token {slot}" for slot in range(number)], []
     for place, (roles, tokens) in zip(places, groups, strict=True):
-        mean, std = streams.attention(loaded, tokens, prompts_per_pass)
-        for total, moment in zip(sums, (mean, std**2 + mean**2), strict=True):
-            total[..., place[:, None], place] += len(tokens) * moment
+        moments.append(np.zeros((2, *shape)))  # mean and deviation, of slots that its prompts lack 0
+        moments[-1][..., place[:, None], place] = streams.attention(loaded, tokens, prompts_per_pass)
         counts[place] += len(tokens)
         for slot, name in zip(place, position_names(roles, tokens[0].tolist(), bos), strict=True):
             names[slot] = name if name in (*ROLES, "bos") else names[slot]
-    mean, square = sums / np.maximum(counts, 1)[:, None]
-    return mean, np.sqrt(np.maximum(square - mean**2, 0)), counts, names
+    total, squares = np.zeros((2, *shape))
+    for (_, tokens), (mean, _) in zip(groups, moments, strict=True):
+        total += len(tokens) * mean
+    means = total / np.maximum(counts, 1)[:, None]
+    for place, (_, tokens), (mean, std) in zip(places, groups, moments, strict=True):
+        squares[:, :, place] += len(tokens) * (std**2 + (mean - means) ** 2)[:, :, place]
+    return means, np.sqrt(squares / np.maximum(counts, 1)[:, None]), counts, names
 
 
 def position_names(roles: dict[str, int], tokens: list[int], bos: int | None) -> list[str]:

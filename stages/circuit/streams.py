@@ -56,15 +56,19 @@ def attention(checkpoint: Checkpoint, tokens: np.ndarray, prompts_per_pass: int)
     Raises ArchitectureError where an attention does not return its weights.
     """
     found = checkpoint.architecture
-    sums = np.zeros((2, len(found.layers), found.heads, tokens.shape[1], tokens.shape[1]))  # of weights, of their squares
+    first: dict[int, torch.Tensor] = {}  # layer -> weights of the first prompt
+    # Sums of distances from the first prompt, and of their squares: from sums of the weights themselves, a deviation far smaller than
+    # they are would be the difference of two equal numbers, and the processor's rounding.
+    sums = np.zeros((2, len(found.layers), found.heads, tokens.shape[1], tokens.shape[1]))
 
     def look(output: Any, layer: int) -> None:
         weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
         if not isinstance(weights, torch.Tensor) or weights.shape[1:] != sums.shape[2:]:
             raise ArchitectureError(f"layer {layer}: {type(found.layers[layer].mixer).__name__} does not return its attention weights")
         weights = weights.double()
-        sums[0, layer] += weights.sum(0).cpu().numpy()
-        sums[1, layer] += weights.square().sum(0).cpu().numpy()
+        distance = weights - first.setdefault(layer, weights[0])
+        sums[0, layer] += distance.sum(0).cpu().numpy()
+        sums[1, layer] += distance.square().sum(0).cpu().numpy()
 
     with ExitStack() as stack:
         for index, layer in enumerate(found.layers):
@@ -72,7 +76,8 @@ def attention(checkpoint: Checkpoint, tokens: np.ndarray, prompts_per_pass: int)
         for rows in _passes(len(tokens), prompts_per_pass):
             _run(checkpoint, tokens[rows])
     mean, square = sums / len(tokens)
-    return mean, np.sqrt(np.maximum(square - mean**2, 0))
+    start = np.stack([first[layer].cpu().numpy() for layer in range(len(sums[0]))])
+    return start + mean, np.sqrt(np.maximum(square - mean**2, 0))
 
 
 def neurons(checkpoint: Checkpoint, tokens: np.ndarray, layer: int, prompts_per_pass: int) -> np.ndarray:

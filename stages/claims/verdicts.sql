@@ -25,6 +25,6 @@ select
     min(measured) as lowest,
     max(measured) as highest,
     bool_or(verdict = 'reproduced') and bool_or(verdict = 'not reproduced') as differ
-from claims
+from (from claims union all by name from study_claims)
 group by claim, operator, source, statement, published, published_subject
 order by claim, operator

@@ -34,6 +34,17 @@ def test_attention_is_transformers_attentions(checkpoint_folder: Path):
 
 
 @pytest.mark.parametrize("kind", ["llama"])
+def test_weights_that_are_alike_deviate_by_nothing(checkpoint_folder: Path):
+    """Not by the rounding of their squares, which another processor rounds otherwise: the same prompt again, and the same but for its
+    last token, which earlier ones do not see."""
+    subject, prompts = loaded(checkpoint_folder), np.repeat(tokens()[:1], 7, axis=0)
+    prompts[:, -1] = tokens()[:, -1]
+    _, std = streams.attention(subject, prompts, 3)
+    assert (std[:, :, :-1] < 1e-7).all()
+    assert (std[:, :, -1] > 0).any()
+
+
+@pytest.mark.parametrize("kind", ["llama"])
 def test_an_attention_without_weights_is_named(checkpoint_folder: Path):
     subject = loaded(checkpoint_folder)
     handle = subject.architecture.layers[1].mixer.register_forward_hook(lambda _, __, output: (output[0], None))

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import yaml
 
-from stages.claims import ledger
+from stages.claims import ledger, study_claims
 from stages.lib.core.tables import write_table
 from stages.lib.sql.database import Database, connect
 from tests.conftest import run_in
@@ -56,6 +56,7 @@ def test_every_statement_has_a_place_a_model_and_a_query_or_a_reason():
     for one in LISTED:
         assert KEYS <= one.keys() <= {*KEYS, "study", "query", "why"}
         assert ("query" in one) != ("why" in one)
+        assert one.get("study") in (None, "training", "digits")
         assert one["source"].split(", ")[0] in ("heuristics", "mediation", "trigonometry", "fourier", "digits")
         assert one["published"].keys() <= {"of", "all", "add", "subtract", "multiply", "divide"}
 
@@ -72,7 +73,7 @@ def test_a_query_asks_the_tables_for_what_the_claim_says(micro: Path):
     database = connect(micro / "data")
     table, of_several = database.sql("from claims").pl(), database.sql("from study_claims").pl()
     assert set(table["claim"]) == {one["claim"] for one in LISTED if "study" not in one}
-    assert set(of_several["claim"]) == {one["claim"] for one in LISTED if "study" in one}
+    assert set(of_several["claim"]) == {one["claim"] for one in LISTED if one.get("study") == "training"}
     assert set(of_several["subject"]) == {"abacus"}
     table = pl.concat([table, of_several])
     assert set(table["verdict"]) == VERDICTS
@@ -94,7 +95,8 @@ def test_verdicts_are_of_every_statement_and_subject(micro: Path):
         for column, verdict in columns.items()
         for subject in row[column] or []
     }
-    assert found == set(database.sql("select subject, claim, operator, verdict from claims").pl().rows())
+    rows = "select subject, claim, operator, verdict from claims union all select subject, claim, operator, verdict from study_claims"
+    assert found == set(database.sql(rows).pl().rows())
 
 
 def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
@@ -106,14 +108,35 @@ def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
     same = dict.fromkeys(("source", "statement", "published_subject"), "s") | {"published": 0.5}
     schema = {"subject": pl.String, "claim": pl.String, "operator": pl.String, "measured": pl.Float64, "verdict": pl.String}
     claims = pl.DataFrame(rows, schema=schema, orient="row").with_columns(**{name: pl.lit(value) for name, value in same.items()})
-    write_table(claims, tmp_path / "claims.parquet")
-    said = Database({"claims": [tmp_path / "claims.parquet"]}).sql((ledger.STAGES / "claims/verdicts.sql").read_text()).pl()
+    write_table(claims.head(4), tmp_path / "claims.parquet")
+    write_table(claims.tail(-4), tmp_path / "study_claims.parquet")
+    said = (
+        Database({"claims": [tmp_path / "claims.parquet"], "study_claims": [tmp_path / "study_claims.parquet"]})
+        .sql((ledger.STAGES / "claims/verdicts.sql").read_text())
+        .pl()
+    )
     found = {(row["claim"], row["operator"]): row for row in said.to_dicts()}
     assert found.keys() == {("c1", "add"), ("c1", None), ("c2", "add")}
     sides = ("reproduced", "not_reproduced", "not_testable", "lowest", "highest", "differ")
     assert [found["c1", "add"][side] for side in sides] == [["a", "b"], ["d"], None, 0.5, 3.0, True]
     assert [found["c1", None][side] for side in sides] == [None, ["b"], ["a"], 2.0, 2.0, False]
     assert [found["c2", "add"][side] for side in sides] == [["a", "b"], None, None, 4.0, 5.0, False]
+
+
+@pytest.mark.parametrize(("shared", "verdict"), [(0.1, "reproduced"), (0.6, "not reproduced")])
+def test_digits_are_judged_model_by_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: float, verdict: str):
+    """Its own model's rows, of two digits that share so much of an effect one way and nothing the other, and no other model's."""
+    monkeypatch.chdir(tmp_path)
+    pairs = {(1, 1): 1.0, (2, 2): 1.0, (1, 2): shared, (2, 1): 0.0}
+    rows = [("m-first", o, *pair, k, share) for o in ("add", "divide") for pair, share in pairs.items() for k in (5, 50)]
+    names = ["subject", "operator", "digit", "of_digit", "k", "share"]
+    for model, found in (("m", rows), ("other", [("o-first", *row[1:5], 0.9) for row in rows])):
+        write_table(pl.DataFrame(found, schema=names, orient="row"), Path(f"data/neurons/digit_circuits/{model}.parquet"))
+    study_claims.main("digits", "m")
+    judged = pl.read_parquet("data/claims/study_claims/m.parquet")
+    columns = ["subject", "claim", "operator", "measured", "ci_low", "ci_high", "verdict"]
+    said = ("m-first", "digits_have_circuits_of_their_own", "add", pytest.approx(shared / 2), 0, shared, verdict)
+    assert judged.select(columns).rows() == [said]
 
 
 def test_the_published_numbers_are_those_of_the_page():

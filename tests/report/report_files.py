@@ -10,7 +10,7 @@ STAGES = FOLDER.parents[1]
 
 def read_by(stage: str) -> set[Path]:
     """The statements that claims are about; what the page is declared by, looks like and runs, and the stages whose tables it shows."""
-    if stage in ("claims/claims", "claims/study_claims"):
+    if stage in ("claims/claims", "claims/digit_claims", "claims/study_claims"):
         return set(STAGES.glob("*/claims.yaml"))
     if stage not in ("report", "report/study", "report/report_data"):
         return set()
