@@ -1,13 +1,19 @@
 """Every command and every query of the READMEs works, and what they show is what there is."""
 
+import os
 import re
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from stages.lib.core.tables import write_table
 from stages.lib.core.words import CHAPTERS
+from tests import made
 from tests.conftest import run_in
 from tests.micro import ROOT
+from tests.neurons import test_digit_circuits
 
 README = (ROOT / "README.md").read_text()
 ROOMS = (*CHAPTERS, "explorer")  # the explorer looks at what chapters wrote, and has no stages
@@ -36,9 +42,18 @@ def test_there_are_commands_and_queries():
     assert len(QUERIES) >= 2
 
 
+@pytest.fixture(scope="module")
+def tables(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The micro project's, and one that it lacks, as no subject of it writes digits."""
+    folder = Path(shutil.copytree(micro / "data", tmp_path_factory.mktemp("readme") / "data", copy_function=os.link))
+    circuits = test_digit_circuits.asked(test_digit_circuits.of_digits(np.ones((3, made.LAYERS, made.NEURONS))))
+    write_table(circuits, folder / "neurons/digit_circuits/made.parquet")
+    return folder
+
+
 @pytest.mark.parametrize(("place", "query", "shown"), QUERIES)
-def test_a_query_runs_and_has_the_columns_that_are_shown(micro: Path, place: str, query: str, shown: str):
-    header = run_in(micro, "bag", "--csv", query).stdout.splitlines()[0]
+def test_a_query_runs_and_has_the_columns_that_are_shown(micro: Path, tables: Path, place: str, query: str, shown: str):
+    header = run_in(micro, "bag", "--data", str(tables), "--csv", query).stdout.splitlines()[0]
     if "│" in shown:
         assert [cell.strip() for cell in shown.splitlines()[1].split("│")[1:-1]] == header.split(",")
 
