@@ -2,6 +2,7 @@
 
 import csv
 import io
+import csv
 import json
 import os
 import re
@@ -136,6 +137,23 @@ def test_the_shell_prints_as_it_is_told(data: Path):
 def test_every_type_has_a_form(capsys: pytest.CaptureFixture, query: str, style: str, wanted: str):
     show(Database({}), query, {}, Look(style))
     assert capsys.readouterr().out == wanted
+
+
+VALUES = [  # of every kind of type that DuckDB has, by themselves and further in
+    "1::hugeint", "1::uhugeint", "bignum '1'", "1.5::decimal(4, 1)", "true", "null", "'a'::enum('a')", "uuid()", "'{}'::json", "'101'::bit",
+    "'x'::blob", "date '2020-01-01'", "time '10:00'", "timestamp_ns '2020-01-01'", "timestamptz '2020-01-01'", "interval 1 day", "[1]",
+    "[1]::int[1]", "{'a': 1}", "(1, 'a')", "map {1: 2}", "union_value(a := 1)", "1::variant",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [form.format(value) for value in VALUES for form in ("{}", "[{}]", "{{'a': {}}}")])
+def test_any_value_can_be_read_by_programs(capsys: pytest.CaptureFixture, value: str):
+    show(Database({}), f"select {value} as x, 2 as y", {}, Look("csv"))
+    [names, row] = csv.reader(capsys.readouterr().out.splitlines())
+    assert (names, row[1:]) == (["x", "y"], ["2"])
+    show(Database({}), f"select {value} as x, 2 as y", {}, Look("json"))
+    [row] = json.loads(capsys.readouterr().out)
+    assert [*row] == ["x", "y"]
 
 
 @pytest.mark.parametrize("count", [0, 1, AT_ONCE, 2 * AT_ONCE + 1])

@@ -17,8 +17,10 @@ from stages.lib.sql.database import Database
 
 STYLES = ("table", "wide", "records", "csv", "json")
 UNLIMITED = 2**31 - 1
-AS_CSV = dict.fromkeys(("list", "array", "struct", "map", "interval"), "varchar")  # what CSV has no form for
-AS_JSON = {"interval": "varchar", "decimal": "double", "hugeint": "bigint"}  # what would be text; sums of whole numbers are hugeint
+ODD = dict.fromkeys(("map", "tuple", "union", "variant", "interval", "bit", "blob", "bignum"), "varchar")  # neither CSV nor JSON has a form for
+AS_CSV = ODD | dict.fromkeys(("list", "array", "struct"), "varchar")
+AS_JSON = ODD | {"decimal": "double", "hugeint": "bigint"}  # what would be text; sums of whole numbers are hugeint
+WITHIN = re.compile(rf"\b({'|'.join(ODD)})\b", re.IGNORECASE)
 AT_ONCE = 100_000  # rows in memory, of those that programs read
 
 
@@ -63,10 +65,10 @@ def show(database: Database, query: str, parameters: dict[str, object], look: Lo
 
 
 def _cast(relation: Any, kinds: dict[str, str]) -> Any:
-    """The same rows, columns of these kinds of types as another type."""
+    """The same rows, columns of these kinds of types as another type, and as text what holds an odd one further in."""
     quoted = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
-    columns = zip(quoted, relation.types, strict=True)
-    return relation.project(", ".join(f"{name}::{kinds[of.id]} as {name}" if of.id in kinds else name for name, of in columns))
+    to = [kinds.get(of.id, "varchar" if WITHIN.search(str(of)) else None) for of in relation.types]
+    return relation.project(", ".join(f"{name}::{kind} as {name}" if kind else name for name, kind in zip(quoted, to, strict=True)))
 
 
 def _frames(relation: Any) -> Iterator[pl.DataFrame]:
