@@ -93,6 +93,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--micro", help="a micro project that `dvc repro` has already run, instead of one made for these tests")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process more than there are processors: some tests wait, for servers, for clusters, for a browser."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts tests of the micro project first: one process makes it (one core, minutes) while the others take the rest, from the end. Among
     them those that change a copy of it, which take long, and most of all those of another processor: whoever is left alone with one at the

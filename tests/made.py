@@ -1,5 +1,6 @@
 """Small made tables for the queries, and a way to ask a real query about them."""
 
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +24,7 @@ SHORT = dict.fromkeys(["layer", "head", "layers", "heads", "head_width", "first_
 LONG = dict.fromkeys(["pair", "seed", "neuron", "intervention", "width", "neurons", "vocabulary"], pl.Int32)
 NL = (pl.col("answer_logit") - pl.col("mean_logit")) / (pl.col("max_logit") - pl.col("mean_logit"))  # Eq. 2, of `runs`
 Tables = dict[str, pl.DataFrame]
+described = cache(tables)  # no test changes the project's own files
 
 
 def frame(**columns: Any) -> pl.DataFrame:
@@ -33,17 +35,17 @@ def frame(**columns: Any) -> pl.DataFrame:
 
 def ask(stage: str, given: Tables, **parameters: Any) -> pl.DataFrame:
     """What the query of this stage says of these tables: the columns and types of its header, and the same twice."""
-    described = tables(ROOT / "stages")[stage]
-    query = described.path.read_text()
+    table = described(ROOT / "stages")[stage]
+    query = table.path.read_text()
     with TemporaryDirectory() as folder:
         files = {name: [Path(folder) / f"{name}.parquet"] for name in given}
-        for name, table in given.items():
-            table.write_parquet(files[name][0])
+        for name, rows in given.items():
+            rows.write_parquet(files[name][0])
         databases = [Database(files, threads=1) for _ in range(2)]
         named = databases[0].connection.extract_statements(query)[0].named_parameters
         values = {name: SETTINGS[name] for name in named & SETTINGS.keys()} | parameters
         relation, again = (database.sql(query, **values) for database in databases)
-        documented = [(name, kind) for name, (kind, _) in described.columns.items()]
+        documented = [(name, kind) for name, (kind, _) in table.columns.items()]
         assert list(zip(relation.columns, map(str, relation.types), strict=True)) == documented
         answer = relation.pl()
         assert again.pl().equals(answer)

@@ -9,9 +9,9 @@ import pytest
 from tests.conftest import run_in
 
 STAGES = {  # each way in which stages write: stores and tables, parts, parts of three tables, one table; changes of files from kill to kill
-    "store": ("3", "stages.store.dump", "abacus"),
+    "store": ("5", "stages.store.dump", "abacus"),
     "circuit": ("1", "stages.lib.executor.runs", "circuit/component", "abacus"),
-    "heuristics": ("9", "stages.heuristics.nulls", "abacus"),
+    "heuristics": ("15", "stages.heuristics.nulls", "abacus"),
     "corpus": ("1", "stages.lib.sql.stage", "stages/corpus/cells.sql"),
 }
 OUTPUTS = {

@@ -23,6 +23,8 @@ BENCHMARKS = {
 
 
 if __name__ == "__main__":
+    if unknown := set(sys.argv[1:]) - BENCHMARKS.keys():
+        sys.exit(f"python -m tests.bench: {', '.join(sorted(unknown))} is none of {', '.join(BENCHMARKS)}")
     print(f"{os.cpu_count()} cores, torch {torch.__version__}")
     for name in sys.argv[1:] or BENCHMARKS:
         BENCHMARKS[name]()

@@ -31,6 +31,7 @@ from tests.report.browsing import REPORT, project
 
 CONTENTS = contents()
 ITEMS = {item.id: item for item in CONTENTS.items()}
+KNOWN = tables(ROOT / "stages")
 
 
 def settings(**changes: Any) -> Report:
@@ -84,13 +85,10 @@ def test_every_figure_that_is_declared_is_drawn(micro: Path):
             assert path.with_suffix(".png").exists(), f"{item.id}: {path}"
 
 
-@pytest.mark.parametrize(
-    "item", [item for item in ITEMS.values() if item.table and item.table in tables(ROOT / "stages")], ids=lambda i: i.id
-)
+@pytest.mark.parametrize("item", [item for item in ITEMS.values() if item.table and item.table in KNOWN], ids=lambda i: i.id)
 def test_an_item_only_names_columns_that_its_table_has(item: Item):
     """An empty table of the documented columns answers the item's query."""
-    known = tables(ROOT / "stages")
-    made = [f'create table "{t}" ({", ".join(f"{name!r} {kind}" for name, (kind, _) in known[t].columns.items())})' for t in item.tables]
+    made = [f'create table "{t}" ({", ".join(f"{name!r} {kind}" for name, (kind, _) in KNOWN[t].columns.items())})' for t in item.tables]
     connection = duckdb.connect()
     for statement in made:
         connection.execute(statement.replace("'", '"'))
@@ -184,10 +182,9 @@ def test_queries_on_the_page_can_be_asked_in_the_console(built: Path, micro: Pat
 
 def test_dvc_yaml_declares_what_the_page_reads():
     made = {out if isinstance(out, str) else next(iter(out)) for entry in stages().values() for out in entry.get("outs", [])}
-    known = tables(ROOT / "stages")
     texts, pages = {}, {study: CONTENTS.only(study) for study in (False, True)}
     for study, page in pages.items():
-        texts[study] = {str(known[item.table].path.relative_to(ROOT)) for item in page.items() if item.table in known}
+        texts[study] = {str(KNOWN[item.table].path.relative_to(ROOT)) for item in page.items() if item.table in KNOWN}
     shared = pages[False].tables(shared=True)
     listed = {
         "report/report_data": ([*pages[False].tables(shared=False), *NEEDED], pages[False].pictures(shared=False), set()),
@@ -201,7 +198,7 @@ def test_dvc_yaml_declares_what_the_page_reads():
     for stage, (names, pictures, shown) in listed.items():
         subject = "${key}/" if stage == "report/report_data" else ""
         deps = set(stages()[stage]["deps"])
-        chapters = {name: known[name].path.parent.name for name in names if name in known}
+        chapters = {name: KNOWN[name].path.parent.name for name in names if name in KNOWN}
         own = {name: {f"data/{subject}{of}/{name}.parquet"} for name, of in chapters.items()}
         if subject:  # or a subject's file among those of all
             own = {name: {*files, f"data/{chapters[name]}/{name}/${{key}}.parquet"} for name, files in own.items()}
