@@ -2,7 +2,7 @@
 --
 -- subject     VARCHAR  the model
 -- operator    VARCHAR  add, subtract, multiply or divide
--- theory      VARCHAR  bag, helix or waves, as in theory_fits; mean, each neuron's mean alone; itself, the neurons as they are
+-- theory      VARCHAR  bag, helix or waves, as in theory_fits; mean, each neuron's mean over the operator's trained cells alone; itself, the neurons as they are
 -- parameters  INTEGER  terms that a neuron may have, without the intercept; 0 of mean, null of itself
 -- what        VARCHAR  activation, logit and written as in theory_fits, on held-out cells; with all late neurons replaced at the last position: restored (of the answer's logit, 0 as with their means, 1 as without a replacement) and accuracy
 -- value       DOUBLE   1 is all; of accuracy the share of prompts whose most likely next token is the answer

@@ -10,7 +10,9 @@ the sum of activation · value logit; written, the same against the error of a t
 logit varies little around its mean, so a theory that moves it by as much as it varies explains nothing of `logit`.)
 
 Writes theories/theory_given.h5, too: what each theory says of each late neuron in the prompts of `pairs` for evaluation, none of which
-it was fitted on; `relabelled` is said by the fits to relabelled maps, `itself` what the store has.
+it was fitted on; `mean` is said by a theory without terms, whose intercept is the neuron's mean over the operator's trained cells;
+`relabelled` is said by the fits to relabelled maps, around that mean, too (where not all cells have an answer, a relabelled map has the
+neuron's values of cells without one, and so a mean of its own); `itself` is what the store has.
 
 Table theory_fits: how much of the late neurons three theories explain
     subject     VARCHAR   the model
@@ -146,16 +148,17 @@ class Theorists:
         held_out = slice(cells.training, prompts.start)
         votes = self.votes.read(layer, part, slice(None))[:, voted(self.votes, cells.result[held_out])].astype(np.float64)
         rows, columns = self.relabelled
+        mean = maps[:, cells.op1[: cells.training], cells.op2[: cells.training]].mean(1, keepdims=True, dtype=np.float64)
+        yield "itself", maps[:, cells.op1[prompts], cells.op2[prompts]]
+        yield "mean", np.broadcast_to(mean, (len(maps), len(cells.op1[prompts])))
         for kind, (op1, op2) in {"": (cells.op1, cells.op2), "relabelled": (rows[cells.op1], columns[cells.op2])}.items():
             values = maps[:, op1, op2].astype(np.float64)
             centre = values[:, : cells.training].mean(1, keepdims=True)
-            if not kind:
-                yield "itself", values[:, prompts]
             for theory, budget, around in self._fits(values - centre):
                 said = around + centre
                 self.tally.add((layer, theory, budget, kind), values[:, held_out], said[:, : cells.held_out], centre, votes)
                 if not kind or budget == max(self.settings.budgets):
-                    yield f"{theory} {budget}{' relabelled' * bool(kind)}", said[:, cells.held_out :]
+                    yield f"{theory} {budget}{' relabelled' * bool(kind)}", around[:, cells.held_out :] + mean
 
     def _fits(self, values: np.ndarray) -> Iterator[tuple[str, int, np.ndarray]]:
         """What each theory says behind the training: (theory, budget, (neurons, cells)); values: (neurons, cells), of mean 0 there."""

@@ -9,9 +9,9 @@
 -- units         INTEGER[]  null: all of them
 -- position      VARCHAR    token position: last
 -- key_position  VARCHAR    null
--- replacement   VARCHAR    given, or mean for the theory that knows nothing else; null of the clean run
--- given         VARCHAR    name in theories/theory_given.h5: theory, parameters and layer
--- theory        VARCHAR    bag, helix or waves; mean; itself, the activations as they are stored; clean
+-- replacement   VARCHAR    given; null of the clean run
+-- given         VARCHAR    name in theories/theory_given.h5: theory, parameters and layer; null of the clean run
+-- theory        VARCHAR    bag, helix or waves; mean, which has their intercept alone; itself, the activations as they are stored; clean
 -- parameters    INTEGER    terms that a neuron may have, without the intercept; 0 of mean; null of itself and clean
 -- kind          VARCHAR    fit, or relabelled: said by fits to relabelled maps
 with
@@ -21,20 +21,19 @@ with
         from theory_fits
     ),
     patches as (
-        select theory, parameters, kind, layer, 'given' as replacement,
-            format('{} {} {}{}', theory, parameters, if(kind = 'fit', '', kind || ' '), layer) as given
+        select theory, parameters, kind, layer, format('{} {} {}{}', theory, parameters, if(kind = 'fit', '', kind || ' '), layer) as given
         from said, late where kind = 'fit' or parameters = most
         union all
-        select 'itself', null, 'fit', layer, 'given', format('itself {}', layer) from late
+        select 'itself', null, 'fit', layer, format('itself {}', layer) from late
         union all
-        select 'mean', 0, 'fit', layer, 'mean', null from late
+        select 'mean', 0, 'fit', layer, format('mean {}', layer) from late
         union all
-        select 'clean', null, 'fit', null, null, null
+        select 'clean', null, 'fit', null, null
     )
 select
     $subject as subject, (dense_rank() over (order by theory, parameters nulls first, kind) - 1)::integer as intervention,
     null::varchar as operator, 'evaluation' as split, if(layer is null, 'none', 'mlp') as component, layer::smallint as layer,
-    null::integer[] as units, if(layer is null, null, 'last') as position, null::varchar as key_position, replacement, given, theory,
-    parameters::integer as parameters, kind
+    null::integer[] as units, if(layer is null, null, 'last') as position, null::varchar as key_position,
+    if(layer is null, null, 'given') as replacement, given, theory, parameters::integer as parameters, kind
 from patches
 order by intervention, layer

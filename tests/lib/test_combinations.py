@@ -29,3 +29,7 @@ def test_each_damage_of_a_usual_model_is_refused_or_changes_it_as_it_says(tmp_pa
 @pytest.mark.parametrize("dtype", combinations.ALLOWED)
 def test_a_mixture_of_experts_is_right_in_every_dtype(tmp_path: Path, dtype: str):
     assert combinations.outcome(Combination("mixtral", "words", *PLAIN, dtype, "none", sums=True), tmp_path / "model", 0) == "exact"
+
+
+def test_a_router_that_transformers_keeps_in_float32_is_computed_in_float64(tmp_path: Path):
+    assert combinations.outcome(Combination("hunyuan_v1_moe", "words", *PLAIN, "float64", "none", sums=True), tmp_path, 0) == "exact"

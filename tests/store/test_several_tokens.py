@@ -278,8 +278,13 @@ def _theories(subject: Subject) -> None:
     assert set(subject.table("theories/theory_fits.parquet")["operator"]) == {"add", "multiply"}
     settings, store, votes = load(TheoryFits), subject.squares()[0], subject.votes().read(1, slice(None), slice(None)).astype(np.float64)
     theorists = theory_fits.Theorists(subject, store, subject.table("circuit/pairs.parquet").filter(operator="add"), settings)
+    said: dict[str, list[np.ndarray]] = {}
     for part in theorists.blocks(1):
-        assert list(theorists.told(1, part))
+        for what, values in theorists.told(1, part):
+            said.setdefault(what, []).append(values)
+    trained = slice(theorists.cells.training)
+    mean = store.read(1, slice(None), slice(None))[:, theorists.cells.op1[trained], theorists.cells.op2[trained]].astype(float).mean(1)
+    np.testing.assert_allclose(np.concatenate(said["mean"]), np.repeat(mean[:, None], said["mean"][0].shape[1], 1), atol=1e-9)
     written, *_ = theorists.tally.written[1, "bag", settings.budgets[0], ""]
     cells, numbers = theorists.cells, dict(subject.table("store/numbers.parquet").select("token", "number").rows())
     tokens = {

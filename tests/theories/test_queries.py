@@ -119,10 +119,9 @@ def test_every_late_layer_is_replaced_by_one_theory(replaced: pl.DataFrame):
     assert {(r["theory"], r["parameters"], r["kind"]) for r in late} == kinds | {("itself", None, "fit"), ("mean", 0, "fit")}
     for row in late:
         assert (row["component"], row["position"]) == ("mlp", "last")
-        told = {"itself": "itself ", "mean": None}.get(row["theory"], f"{row['theory']} {row['parameters']} ")
-        extra = "relabelled " if row["kind"] == "relabelled" else ""
-        assert row["given"] == (f"{told}{extra}{row['layer']}" if told else None)
-        assert row["replacement"] == ("given" if told else "mean")
+        told = {"itself": "itself", "mean": "mean"}.get(row["theory"], f"{row['theory']} {row['parameters']}")
+        extra = " relabelled" if row["kind"] == "relabelled" else ""
+        assert (row["replacement"], row["given"]) == ("given", f"{told}{extra} {row['layer']}")
     assert {tuple(n["layer"]) for _, n in replaced.filter(pl.col("theory") != "clean").group_by("intervention")} == {(1, 2)}
     assert replaced.filter(theory="clean").select("component", "replacement").rows() == [("none", None)]
     assert sorted(set(replaced["intervention"])) == list(range(9))

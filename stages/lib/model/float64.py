@@ -20,6 +20,8 @@ class _Wide(TorchFunctionMode):
 
 def widen(model: PreTrainedModel) -> PreTrainedModel:
     """The same model, every part of which computes in float64, also when it is called by itself; for the exactness of checks."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.double()  # transformers keeps some, such as a mixture's router, in float32
     for module in model.modules():
         module.forward = _widened(module.forward)  # type: ignore[method-assign]
     return model
