@@ -2,7 +2,6 @@
 
 import csv
 import io
-import csv
 import json
 import os
 import re

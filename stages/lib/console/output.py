@@ -17,7 +17,7 @@ from stages.lib.sql.database import Database
 
 STYLES = ("table", "wide", "records", "csv", "json")
 UNLIMITED = 2**31 - 1
-ODD = dict.fromkeys(("map", "tuple", "union", "variant", "interval", "bit", "blob", "bignum"), "varchar")  # neither CSV nor JSON has a form for
+ODD = dict.fromkeys(("map", "tuple", "union", "variant", "interval", "bit", "blob", "bignum"), "varchar")  # in neither CSV nor JSON
 AS_CSV = ODD | dict.fromkeys(("list", "array", "struct"), "varchar")
 AS_JSON = ODD | {"decimal": "double", "hugeint": "bigint"}  # what would be text; sums of whole numbers are hugeint
 WITHIN = re.compile(rf"\b({'|'.join(ODD)})\b", re.IGNORECASE)
