@@ -131,6 +131,8 @@ def test_the_shell_prints_as_it_is_told(data: Path):
         ("select 1 as a where false", "json", "[]\n"),
         ("select interval 3 days as i, 2.5 as d, sum(3) as s", "json", '[{"i":"3 days","d":2.5,"s":3}]\n'),
         ('select 1 as "a ""b"""', "csv", '"a ""b"""\n1\n'),
+        ("select 1 as a, 2 as a, 3 as a_1, [4] as a", "csv", "a,a_1,a_1_1,a_2\n1,2,3,[4]\n"),
+        ("select 1 as a, 2.5 as a", "json", '[{"a":1,"a_1":2.5}]\n'),
     ],
 )
 def test_every_type_has_a_form(capsys: pytest.CaptureFixture, query: str, style: str, wanted: str):

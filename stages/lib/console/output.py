@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 import polars as pl
@@ -65,10 +66,15 @@ def show(database: Database, query: str, parameters: dict[str, object], look: Lo
 
 
 def _cast(relation: Any, kinds: dict[str, str]) -> Any:
-    """The same rows, columns of these kinds of types as another type, and as text what holds an odd one further in."""
-    quoted = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
-    to = [kinds.get(of.id, "varchar" if WITHIN.search(str(of)) else None) for of in relation.types]
-    return relation.project(", ".join(f"{name}::{kind} as {name}" if kind else name for name, kind in zip(quoted, to, strict=True)))
+    """The same rows, columns of these kinds of types as another type, and as text what holds an odd one further in; a name that comes
+    again is numbered, as where a query stands in another."""
+    columns: dict[str, str] = {}
+    for number, (name, of) in enumerate(zip(relation.columns, relation.types, strict=True), start=1):
+        kind = kinds.get(of.id, "varchar" if WITHIN.search(str(of)) else None)
+        free = next(n for n in chain([name], (f"{name}_{again}" for again in count(1))) if n not in columns)
+        columns[free] = f"#{number}" + (f"::{kind}" if kind else "")
+    quoted = (value + ' as "' + name.replace('"', '""') + '"' for name, value in columns.items())
+    return relation.project(", ".join(quoted))
 
 
 def _frames(relation: Any) -> Iterator[pl.DataFrame]:
