@@ -8,7 +8,7 @@ from pathlib import Path
 from stages.lib import hub
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, check, read
-from stages.lib.subject import SECTIONS, Subjects, SubjectSettings
+from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
 from stages.store.check import checked, parser
 
 PARAMS = Path("params.yaml")
@@ -16,9 +16,7 @@ HUB = Path("stages/subjects/params.yaml")
 
 
 def main(arguments: list[str]) -> None:
-    wanted = parser("add")
-    wanted.add_argument("name", help="what to call it: small letters, digits and hyphens")
-    options = wanted.parse_args([*arguments[1:], arguments[0]] if len(arguments) > 1 else arguments)  # NAME SOURCE
+    options = parser("add").parse_args(arguments)
     refuse(options.name)
     found = checked(options)
     print("\n".join(found.lines))
@@ -35,7 +33,8 @@ def main(arguments: list[str]) -> None:
 
 
 def refuse(name: str) -> None:
-    """Raises ParamsError where params.yaml has the name already."""
+    """Raises ParamsError where the name cannot be one, or params.yaml has it already."""
+    check(dict[Name, None], {name: None}, "subjects")
     whole = read()
     if taken := [section for section in SECTIONS if name in (whole.get(section) or {})]:
         raise ParamsError(f"{PARAMS} has {name} already, under {taken[0]}; choose another name")

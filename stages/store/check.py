@@ -50,8 +50,10 @@ class Checked:
 
 
 def parser(command: str) -> argparse.ArgumentParser:
-    """What `bag check` and `bag add` ask for alike."""
+    """What `bag check` and `bag add` ask for alike; `add` asks for a name, too."""
     result = argparse.ArgumentParser(prog=f"bag {command}")
+    if command == "add":
+        result.add_argument("name", help="what to call it: small letters, digits and hyphens")
     result.add_argument(
         "source", help="folder of a model, with config.json, *.safetensors and its tokenizer, or org/name@commit on the Hub"
     )

@@ -83,6 +83,19 @@ def test_tables_are_listed_with_every_column_and_its_meaning(micro: Path):
             assert re.search(rf"^    {column} +\S.* +{re.escape(meaning[:30])}", printed, re.MULTILINE), (name, column)
 
 
+def test_some_tables_are_listed_alone(micro: Path):
+    every, some = bag(micro, "tables").stdout, bag(micro, "tables", "pairs", "accuracy").stdout
+    blocks = {block.split()[0]: block for block in every.strip().split("\n\n")}
+    assert some.strip().split("\n\n") == [blocks["pairs"], blocks["accuracy"]]
+
+
+def test_what_stands_behind_a_query_is_refused(micro: Path):
+    for command, sentence in ((("tables", "nope"), "there is no table nope, only"), (("select 1", "2"), "behind it stands '2'")):
+        done = bag(micro, *command, check=False)
+        assert done.returncode != 0
+        assert sentence in done.stderr.splitlines()[-1]
+
+
 def test_every_table_is_documented_as_it_is(micro: Path):
     """Names, order and types of the columns, held against the files; a list's length is that of the subject's prompt."""
     database, described = connect(micro / "data"), _described()

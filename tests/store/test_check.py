@@ -198,10 +198,10 @@ def test_a_model_for_the_store_alone_stands_under_stored(project: Path, family: 
 
 
 @pytest.mark.parametrize(("name", "sentence"), [("abacus", "has abacus already, under subjects"), ("No.1", "subjects")])
-def test_a_name_that_cannot_be_is_refused_and_nothing_is_written(project: Path, name: str, sentence: str):
+def test_a_name_that_cannot_be_is_refused_before_any_work(project: Path, name: str, sentence: str):
     text = Path("params.yaml").read_text()
     with pytest.raises(ParamsError, match=sentence):
-        add.main([name, "models/mine"])
+        add.main(["--chat", name, "models/nobodys"])
     assert Path("params.yaml").read_text() == text
 
 

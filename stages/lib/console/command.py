@@ -35,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = ", ".join(COMMANDS)
     result.add_argument("query", nargs="?", help=f'a SELECT, a file that ends in .sql, "-" for standard input, or one of: {commands}')
+    result.add_argument("tables", nargs="*", metavar="table", help="of the command tables: which ones are shown; by default all are")
     result.add_argument(
         "-p", "--parameter", action="append", default=[], metavar="NAME=VALUE", help="value of $NAME in the query; repeatable"
     )
@@ -70,6 +71,8 @@ def main(arguments: list[str] | None = None) -> None:
     if not options.query:
         parser().print_help()
         return
+    if options.tables and options.query != "tables":
+        parser().error(f"one query at a time, in quotes; behind it stands {' '.join(options.tables)!r}")
     try:
         run(options)
     except (*ERRORS, OSError) as error:
@@ -90,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
     elif not database.tables():
         raise QueryError(f"there is no table in {data.absolute()}. {WAY_OUT}")
     elif options.query == "tables":
-        print_tables(database)
+        print_tables(database, options.tables)
     elif options.query == "shell":
         from stages.lib.console import shell  # only here: it needs a terminal
 
@@ -150,10 +153,12 @@ def parameters(given: list[str]) -> dict[str, object]:
     return values
 
 
-def print_tables(database: Database) -> None:
-    """Prints every table there is, with its columns and their meaning."""
-    described = dictionary.tables()
-    for name in database.tables():
+def print_tables(database: Database, names: list[str]) -> None:
+    """Prints these tables, without names every one there is, with its columns and their meaning."""
+    described, there = dictionary.tables(), database.tables()
+    if unknown := set(names) - {*there}:
+        raise QueryError(f"there is no table {min(unknown)}, only {', '.join(there)}")
+    for name in names or there:
         table = described.get(name)
         print(f"{name}  {table.meaning if table else ''}")
         try:
