@@ -152,7 +152,9 @@ def data_files(stage: str) -> set[str]:
 def ablates_to_means(stage: str) -> bool:
     """Whether any intervention of a stage of runs puts in a mean."""
     [path] = (ROOT / "stages").glob(f"{stage.removesuffix('_runs')}_interventions.*")
-    return bool(re.search(r"""['"]mean['"]""", path.read_text()))
+    text = path.read_text()
+    alone = re.search(r"'(\w+)'\) as replacement", text)  # the same for all of them
+    return bool(re.search(r"""['"]mean['"]""", alone[0] if alone else text))
 
 
 def read(stage: str) -> list[str]:
