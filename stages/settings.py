@@ -141,6 +141,18 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
+    def _what_all_are_compared_with(self) -> Self:
+        for section in ("train", "finetune", "trajectory"):
+            if not getattr(self, section):
+                raise ValueError(
+                    f"{section} has no entry, and the stages that compare points of training read what its entries make; "
+                    "leave our own models in, they ship with the project"
+                )
+        if "planted" not in self.subjects:
+            raise ValueError("subjects lacks planted; labels are calibrated on its neurons, of which it is known what they are")
+        return self
+
+    @model_validator(mode="after")
     def _operands_are_of_the_grid(self) -> Self:
         for name, subject in self.mediated.items():
             if (subject.largest_operand or 0) > self.cells.largest_operand:

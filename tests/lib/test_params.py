@@ -114,6 +114,11 @@ def test_the_shipped_settings_are_allowed():
         ({"finetune": {TUNED: {"before": "nobody"}}}, [f"finetune.{TUNED}.before is 'nobody'", "abacus"]),
         ({"finetune": {TUNED: {"before": "planted"}}}, [f"finetune.{TUNED}.source", "is not that of planted"]),
         ({"finetuned": {TUNED: {"bos": False}}}, [f"finetuned.{TUNED}.bos"]),
+        *(
+            ({name: dict.fromkeys(SHIPPED[name]) for name in sections}, [f"{sections[0]} has no entry", "leave our own models in"])
+            for sections in (("train",), ("trajectory",), ("finetune", "finetuned"))
+        ),
+        ({"subjects": {"planted": None}}, ["subjects lacks planted"]),
         ({"trajectory": {"planted": {"source": "data/models/planted", "step": 1, "last": "other"}}}, ["trajectory.planted", "its last"]),
         ({"trajectory": {"other": {"source": "x", "step": 1, "last": "abacus"}}}, ["trajectory.other", "subject or a checkpoint"]),
         ({"trajectory": {"abacus": {"source": "x"}}}, ["trajectory.abacus.source = 'x'", "step-06500"]),
