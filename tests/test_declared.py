@@ -9,7 +9,7 @@ from tests import declared
 from tests.declared import ROOT, RUNS, STAGES, name
 
 CODE = sorted(path for path in (ROOT / "stages").rglob("*.py") if path.stat().st_size)
-COMMAND, WARM = ROOT / "stages/lib/console/command.py", ROOT / "stages/warm.py"  # the console and what make runs, which no stage runs
+COMMAND, WARM = ROOT / "stages/lib/console/bag.py", ROOT / "stages/warm.py"  # the console and what make runs, which no stage runs
 
 
 def test_every_query_is_a_stage_and_every_module_is_run_by_one():

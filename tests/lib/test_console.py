@@ -127,7 +127,7 @@ def test_an_answer_without_what_is_just_being_made_says_so(tmp_path: Path):
     (tmp_path / "data/a/store").mkdir(parents=True)
     (tmp_path / "data/b/store").mkdir(parents=True)
     pl.DataFrame({"subject": ["b"]}).write_parquet(tmp_path / "data/b/store/accuracy.parquet")
-    ask = f"{sys.executable} -m stages.lib.console.command 'from accuracy' 2> said; {sys.executable} -m stages.lib.console.command 'select 1' 2> silent"
+    ask = f"{sys.executable} -m stages.lib.console.bag 'from accuracy' 2> said; {sys.executable} -m stages.lib.console.bag 'select 1' 2> silent"
     stage = {"cmd": f"{ask}; touch data/a/store/accuracy.parquet", "outs": ["data/a/store/accuracy.parquet"]}
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"slow": stage}}))
     for command in (["git", "init", "-q"], ["dvc", "init", "-q"], ["dvc", "repro", "-q"]):

@@ -126,11 +126,11 @@ def test_a_server_that_does_not_answer_is_said_in_a_line(hub: Hub, project: Path
 
 def test_a_model_is_checked_and_added_before_it_is_downloaded(hub: Hub, project: Path):
     source = f"org/mine@{COMMIT}"
-    done = stage(project, hub, "stages.lib.console.command", "check", source)
+    done = stage(project, hub, "stages.lib.console.bag", "check", source)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "layers        3, each of 48 neurons and 4 heads, width 32" in done.stdout
     assert not (project / "data").exists()
-    assert stage(project, hub, "stages.lib.console.command", "add", "other", source).returncode == 0
+    assert stage(project, hub, "stages.lib.console.bag", "add", "other", source).returncode == 0
     chapter, root = (yaml.safe_load((project / file).read_text()) for file in ("stages/subjects/params.yaml", "params.yaml"))
     assert chapter["hub"] == {"mine": {"repo": "org/mine", "commit": COMMIT}} | {"other": {"repo": "org/mine", "commit": COMMIT}}
     assert root["subjects"]["other"]["source"] == "data/models/other"
@@ -139,7 +139,7 @@ def test_a_model_is_checked_and_added_before_it_is_downloaded(hub: Hub, project:
 
 @pytest.mark.parametrize("source", ["org/mine", "org/mine@main"])
 def test_a_branch_is_refused_with_the_commit_that_it_is_now(hub: Hub, project: Path, source: str):
-    done = stage(project, hub, "stages.lib.console.command", "add", "other", source)
+    done = stage(project, hub, "stages.lib.console.bag", "add", "other", source)
     assert done.returncode == 1
     assert f"a branch moves, a commit stays; main is org/mine@{COMMIT} now" in done.stderr
 

@@ -1,11 +1,9 @@
-"""The console `bag`: SQL over neurons. `bag --help` shows every command."""
+"""SQL over neurons: what `bag` does with a query, and its own commands. `bag --help` shows them all."""
 
 import argparse
 import re
 import signal
 import sys
-from importlib.metadata import entry_points
-from io import TextIOWrapper
 from pathlib import Path
 
 from stages.lib import dictionary
@@ -57,14 +55,7 @@ def _rows(text: str) -> int:
     return int(text)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # in `bag … | head`, a closed pipe ends bag as it ends any other command: quietly
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # where the terminal's encoding lacks a letter
-    given = sys.argv[1:] if arguments is None else arguments
-    for command in entry_points(group="bag.commands", name=given[0]) if given else ():
-        return command.load()(given[1:])
+def main(given: list[str]) -> None:
     options = parser().parse_args(given)
     if options.query != "shell":
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, in the midst of a query, too: nothing is left half done
@@ -170,7 +161,3 @@ def print_tables(database: Database, names: list[str]) -> None:
             meaning = table.columns.get(column, ("", ""))[1] if table else ""
             print(f"    {column:<20} {kind:<10} {meaning}")
         print()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,36 @@
+"""The command `bag`: `bag check`, `add` and `explore` are chapters' (bag.commands in pyproject.toml), all else is command.py's.
+
+What a command loads it needs until it ends, seconds later. Garbage is looked for less often in all of that, and at the end not at all:
+of the five seconds that torch and transformers take to come and go, this saves more than one.
+"""
+
+import atexit
+import gc
+import signal
+import sys
+from importlib.metadata import entry_points
+from io import TextIOWrapper
+
+
+def main() -> None:
+    gc.set_threshold(50_000, 10, 10)
+    atexit.register(_leave)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # in `bag … | head`, a closed pipe ends bag as it ends any other command: quietly
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where the terminal's encoding lacks a letter
+    given = sys.argv[1:]
+    for chapters in entry_points(group="bag.commands", name=given[0]) if given else ():
+        return chapters.load()(given[1:])
+    from stages.lib.console import command  # only here: DuckDB and Polars take half a second to load
+
+    command.main(given)
+
+
+def _leave() -> None:
+    if "duckdb" not in sys.modules:  # it would say on stderr that it is still there
+        gc.freeze()
+
+
+if __name__ == "__main__":
+    main()
