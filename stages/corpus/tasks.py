@@ -1,4 +1,5 @@
-"""The prompts on which tasks outside the grid are measured, drawn evenly over operators, templates and facts.
+"""The prompts on which tasks outside the grid are measured, drawn at random: templates and facts evenly, operators as settings leave them
+prompts (number words are confined to small numbers, three operands to sums that the grid has), so that they are not equally many.
 
 Table tasks: prompts of the tasks of the causal-mediation study, with their answers
     task           VARCHAR   arithmetic, number_words, three_operands, retrieval or factual

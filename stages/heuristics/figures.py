@@ -19,6 +19,7 @@ from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table
 from stages.lib.drawing import drawing, maps
 from stages.lib.drawing.drawing import BLUE, GREEN, VERMILION, Axes, Figure, Tables
+from stages.lib.store.shards import stores
 
 TABLES = ["heuristics/labels.parquet", "heuristics/matches.parquet", "heuristics/classified_share.parquet", "heuristics/explained.parquet"]
 SETTING = Path("data/heuristics/label_setting.parquet")
@@ -48,8 +49,8 @@ def main(subject: str) -> None:
 
 
 def read(subject: str) -> Study:
-    stores = Path("data") / subject / "store/activations"
-    operators = [operator for operator in drawing.COLOURS if (stores / f"{operator}.h5").exists()]
+    dumped = {store.attributes["operator"] for store in stores(Path("data") / subject / "store/activations")}
+    operators = [operator for operator in drawing.COLOURS if operator in dumped]
     threshold = next(iter(read_table(SETTING)["threshold"]), None)
     return Study(subject, operators, drawing.tables(subject, TABLES), threshold, load(Portraits))
 

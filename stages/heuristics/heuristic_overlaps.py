@@ -1,6 +1,6 @@
 """How much the heuristics that describe a subject's neurons have in common: one that overlaps a better one says nothing new.
 
-Which heuristics these are, `scores` says.
+Which heuristics these are, `scores` says. Cells are those on which neurons are scored: those for which the subject has an answer.
 
 Table heuristic_overlaps: pairs of heuristics that share more cells than chance, in both orders
     subject    VARCHAR  the model
@@ -22,6 +22,7 @@ from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
+from stages.lib.heuristics.square import answered
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 
@@ -35,10 +36,12 @@ def main(name: str) -> None:
     used = subject.table("heuristics/scores.parquet", ["operator", "heuristic"]).unique().sort("operator", "heuristic")
     catalogue = read_table("data/heuristics/heuristics.parquet")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
+    results = {store.attributes["operator"]: store.columns["result"] for store in subject.squares()}
     frames = [pl.DataFrame(schema=SCHEMA)]
     for (operator,), names in used.group_by("operator", maintain_order=True):
         heuristics = listed(catalogue, str(operator), names["heuristic"])
-        satisfied = members(database, str(operator), heuristics, asked.numbers(subject.votes()))
+        cells = answered(database, str(operator), results[operator])
+        satisfied = members(database, str(operator), heuristics, asked.numbers(subject.votes()))[:, cells]
         frame = overlaps(names["heuristic"].to_list(), satisfied, smallest)
         constants = {"subject": pl.lit(name), "operator": pl.lit(operator)}
         frames.append(frame.with_columns(**constants).select(list(SCHEMA)))

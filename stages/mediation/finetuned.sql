@@ -2,6 +2,7 @@
 --
 -- subject             VARCHAR  the fine-tuned model
 -- before              VARCHAR  the subject it was before
+-- tuned_on            VARCHAR  task that it was fine-tuned on
 -- task                VARCHAR  task of the pairs
 -- condition           VARCHAR  what differs within a pair
 -- correct_before      DOUBLE   share of clean prompts answered correctly, 0 to 1
@@ -23,7 +24,7 @@ with
         where a.which = 'all' and answered.which = 'answered' and operator = 'all'
     )
 select
-    $subject as subject, $before as before, task, condition, old.correct as correct_before, new.correct as correct,
+    $subject as subject, $before as before, $task as tuned_on, task, condition, old.correct as correct_before, new.correct as correct,
     old.importance as importance_before, old.ci_low as ci_low_before, old.ci_high as ci_high_before,
     new.importance, new.ci_low, new.ci_high, old.log_effects as log_effects_before, new.log_effects, new.pairs
 from everyone as new

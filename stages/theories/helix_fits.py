@@ -89,7 +89,8 @@ class Prompts:
 
 
 def main(name: str) -> None:
-    subject, passes, settings = Subject.named(name), load(Passes), load(Helix)
+    subject, settings = Subject.named(name), load(Helix)
+    passes = subject.settings.passes or load(Passes)
     keys = ["operator", "op1", "op2"]
     split = read_table("data/corpus/cells.parquet").select(*keys, "split")
     cells = subject.table("store/prompts.parquet").filter(pl.col("answer_token").is_not_null()).join(split, on=keys)
@@ -102,7 +103,7 @@ def main(name: str) -> None:
         for operator in subject.settings.operators:
             prompts = Prompts.of(cells.filter(operator=operator), pairs.filter(operator=operator), settings)
             here = np.isin(pairs["pair"].to_numpy(), prompts.pairs)
-            for level, streams in entering(loaded, prompts, settings.levels_at_once, passes.prompts_per_pass):
+            for level, streams in entering(loaded, prompts, settings.levels_at_once, passes.prompts):
                 for site in SITES:
                     for below in (None, settings.study_numbers):
                         numbers = prompts.numbers[site.quantity]

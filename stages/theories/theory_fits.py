@@ -63,7 +63,7 @@ DIGITS = 6  # of shares, that do not depend on the processor
 class Chosen:
     """An operator's cells: those that theories are fitted on, those that they are scored on, and the prompts that they are put into.
 
-    op1, op2, result: (cells,); order: which of the operator's cells each is; training, held_out: how many of each there are, first.
+    op1, op2, result: (cells,); order: which of the table's cells each is; training, held_out: how many of each there are, first.
     """
 
     op1: np.ndarray
@@ -75,7 +75,10 @@ class Chosen:
 
     @classmethod
     def of(cls, cells: pl.DataFrame, results: np.ndarray, prompts: pl.DataFrame, settings: TheoryFits) -> "Chosen":
-        """cells: the operator's, by op1, then op2; results: the store's answers, -1 for none; prompts: op1, op2 of those for evaluation."""
+        """cells: the operator's, by op1, then op2; results: the store's answers, -1 for none, of a square that may be smaller;
+        prompts: op1, op2 of those for evaluation."""
+        inside = np.flatnonzero((cells["op1"] < results.shape[0]) & (cells["op2"] < results.shape[1]))
+        cells = cells[inside]
         op1, op2 = cells["op1"].to_numpy(), cells["op2"].to_numpy()
         place = op1.astype(np.int64) * results.shape[1] + op2
         asked = prompts["op1"].to_numpy().astype(np.int64) * results.shape[1] + prompts["op2"].to_numpy()
@@ -84,7 +87,7 @@ class Chosen:
         training = generator.permutation(np.flatnonzero(answered & trained & ~np.isin(place, asked)))[: settings.train_cells]
         held_out = generator.permutation(np.flatnonzero(answered & ~trained))[: settings.held_out_cells]
         order = np.concatenate([training, held_out, np.searchsorted(place, asked)])
-        return cls(op1[order], op2[order], results[op1, op2][order], order, len(training), len(held_out))
+        return cls(op1[order], op2[order], results[op1, op2][order], inside[order], len(training), len(held_out))
 
     def numbers(self) -> dict[str, np.ndarray]:
         """Quantity -> of each cell."""
@@ -100,7 +103,7 @@ def main(name: str) -> None:
     for store in subject.squares():
         operator = store.attributes["operator"]
         late = [layer for layer in store.layers if layer >= (layers // 2 if first is None else first)]
-        theorists = Theorists(subject, store, pairs.filter(operator=operator), settings)
+        theorists = Theorists(subject, store, late, pairs.filter(operator=operator), settings)
         here = (pairs["operator"] == operator).to_numpy()
         with progress.bar(total=len(late) * store.axes["neuron"], desc=f"theories {name} {operator}", unit="neuron") as bar:
             for layer in late:
@@ -118,12 +121,12 @@ def main(name: str) -> None:
 class Theorists:
     """Every theory of one operator's late neurons. terms: theory -> its scaled terms (terms, cells); grams: their products in training."""
 
-    def __init__(self, subject: Subject, store: LayerStore, prompts: pl.DataFrame, settings: TheoryFits):
+    def __init__(self, subject: Subject, store: LayerStore, late: list[int], prompts: pl.DataFrame, settings: TheoryFits):
         operator, results = store.attributes["operator"], store.columns["result"]
         database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
         cells = database.sql("select op1, op2, split from cells where operator = $operator order by op1, op2", operator=operator).pl()
         catalogue = read_table("data/heuristics/heuristics.parquet").filter("usable")
-        spectra = subject.table("heuristics/spectra.parquet").filter(operator=operator)
+        spectra = subject.table("heuristics/spectra.parquet").filter(pl.col("layer").is_in(late), operator=operator)
         self.store, self.votes, self.settings = store, subject.votes(), settings
         self.cells = Chosen.of(cells, results, prompts, settings)
         raw = {

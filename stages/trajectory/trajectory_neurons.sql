@@ -1,5 +1,6 @@
 -- The neurons that stand for each heuristic at a point of training, in the layers that are late at its end.
--- They are counted as `scored` is in heuristic_neurons, but without relabelling, whose null would take a quarter of an hour per point.
+-- They are counted as `scored` is in heuristic_neurons, but without relabelling, whose null would take a quarter of an hour per point, and
+-- with ties as scores have them: a neuron that says the same of every cell may count here, and does not there.
 --
 -- subject    VARCHAR   the model at this point
 -- operator   VARCHAR   add, subtract, multiply or divide

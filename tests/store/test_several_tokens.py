@@ -22,7 +22,7 @@ from stages.lib.sql import stage as query
 from stages.lib.store import layered
 from stages.lib.subject import Subject
 from stages.store import answer_accuracy, dump, prompts
-from stages.theories import helix_fits, theory_fits
+from stages.theories import atoms, helix_fits, theory_fits
 from stages.theories.settings import Helix, TheoryFits
 from tests import vocabularies
 from tests.micro import ROOT, SETTINGS, alone, changed, merged
@@ -277,7 +277,10 @@ def _theories(subject: Subject) -> None:
     theory_fits.main("s")
     assert set(subject.table("theories/theory_fits.parquet")["operator"]) == {"add", "multiply"}
     settings, store, votes = load(TheoryFits), subject.squares()[0], subject.votes().read(1, slice(None), slice(None)).astype(np.float64)
-    theorists = theory_fits.Theorists(subject, store, subject.table("circuit/pairs.parquet").filter(operator="add"), settings)
+    theorists = theory_fits.Theorists(subject, store, [1], subject.table("circuit/pairs.parquet").filter(operator="add"), settings)
+    late = subject.table("heuristics/spectra.parquet").filter(operator="add", layer=1)
+    strongest = atoms.waves(late, store.columns["result"].shape, settings.waves, theorists.cells.op1, theorists.cells.op2)
+    np.testing.assert_array_equal(theorists.terms["waves"], atoms.scaled(strongest, theorists.cells.training))
     said: dict[str, list[np.ndarray]] = {}
     for part in theorists.blocks(1):
         for what, values in theorists.told(1, part):

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from stages.heuristics.waves.fourier import FrequencyPairs
 from stages.theories import atoms
 from stages.theories.pursuit import pursue
+from stages.theories.settings import TheoryFits
+from stages.theories.theory_fits import Chosen
 
 SIDE = 40
 OP1, OP2 = (axis.ravel() for axis in np.indices((SIDE, SIDE)))
@@ -104,3 +106,23 @@ def test_waves_are_those_that_most_of_the_variance_is_in():
         turns = 2 * np.pi * (f1 * OP1 + f2 * OP2) / SIDE
         np.testing.assert_allclose(wave, [np.cos(turns), np.sin(turns)], atol=1e-9)
     assert atoms.waves(spectra.clear(), (SIDE, SIDE), 2, OP1, OP2).shape == (0, SIDE * SIDE)
+
+
+def test_cells_of_a_subject_with_a_smaller_square_are_its_own():
+    """The table has the whole grid; `order` says which of its rows they are."""
+    op1, op2 = (axis.ravel() for axis in np.indices((30, 30)))
+    split = np.where(np.random.default_rng(0).random(900) < 0.7, "train", "held-out")
+    cells = pl.DataFrame({"op1": op1, "op2": op2, "split": split}).filter(pl.col("op1") >= pl.col("op2"))  # as of subtraction
+    results = np.subtract.outer(np.arange(12), np.arange(12)).clip(min=-1)
+    prompts = pl.DataFrame({"op1": [7, 11], "op2": [3, 0]})
+    sizes = {"waves": 5, "neurons_at_once": 4, "fit_replicates": 10, "fit_confidence": 0.9, "fit_seed": 0}
+    chosen = Chosen.of(cells, results, prompts, TheoryFits(budgets=[2], train_cells=20, held_out_cells=20, **sizes))
+    assert cells[chosen.order].select("op1", "op2").rows() == list(zip(chosen.op1.tolist(), chosen.op2.tolist(), strict=True))
+    assert chosen.result.tolist() == (chosen.op1 - chosen.op2).tolist()
+    assert max(chosen.op1.max(), chosen.op2.max()) < 12
+    split_of = cells[chosen.order]["split"].to_list()
+    assert set(split_of[: chosen.training]) == {"train"}
+    assert set(split_of[chosen.training : -2]) == {"held-out"}
+    assert chosen.order[-2:].tolist() == [
+        cells.select(pl.arg_where((pl.col("op1") == a) & (pl.col("op2") == b))).item() for a, b in prompts.rows()
+    ]

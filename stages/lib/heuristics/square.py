@@ -52,7 +52,7 @@ class Square:
         heuristics, numbers = listed(catalogue, self.operator), asked.numbers(activations)
         if numbers is not None:
             heuristics += [parse(name) for name in asked.names(heuristics, self.operator, int(numbers.max()))]
-        satisfied = members(database, self.operator, heuristics, numbers)[:, self._answerable(database)]
+        satisfied = members(database, self.operator, heuristics, numbers)[:, answered(database, self.operator, results)]
         some = np.asarray(satisfied.any(1) & ~satisfied.all(1))  # a subject that answers fewer cells may leave a heuristic none
         if numbers is not None:
             own = np.flatnonzero([heuristic.quantity == "asked" for heuristic in heuristics])
@@ -67,12 +67,6 @@ class Square:
         pairs = np.arange(self.shape[0] * self.shape[1], dtype=np.int32).reshape(self.shape)
         return np.random.default_rng(0).permutation(pairs[np.ix_(np.unique(self.op1), np.unique(self.op2))].ravel())
 
-    def _answerable(self, database: Database) -> np.ndarray:
-        """Which of the table's cells, in order of op1, then op2, the store has an answer for."""
-        listed = database.sql("select op1, op2 from cells where operator = $operator order by op1, op2", operator=self.operator).pl()
-        op1, op2 = listed["op1"].to_numpy().astype(np.int64), listed["op2"].to_numpy()
-        return (op2 < self.shape[1]) & np.isin(op1 * self.shape[1] + op2, self.cells)
-
     def layer(self, layer: int, votes: LayerStore, at_once: int) -> Iterator[list[Neuron]]:
         """One layer's neurons, so many at a time in memory."""
         for first in range(0, self.activations.axes["neuron"], at_once):
@@ -86,6 +80,15 @@ class Square:
         if (numbers := asked.numbers(self.activations)) is not None:
             logits = logits[:, numbers.clip(min=0)]
         return list(zip(chosen[: len(squares)], squares, logits, strict=True))
+
+
+def answered(database: Database, operator: str, results: np.ndarray) -> np.ndarray:
+    """Which of the table's cells of an operator, in order of op1, then op2, a store has an answer for; results: (op1, op2), -1 for none."""
+    listed = database.sql("select op1, op2 from cells where operator = $operator order by op1, op2", operator=operator).pl()
+    op1, op2 = listed["op1"].to_numpy(), listed["op2"].to_numpy()
+    inside = (op1 < results.shape[0]) & (op2 < results.shape[1])
+    inside[inside] = results[op1[inside], op2[inside]] >= 0
+    return inside
 
 
 def _first_of_its_kind(satisfied: np.ndarray) -> np.ndarray:
