@@ -13,8 +13,8 @@ from stages.lib.model import checkpoint
 from stages.lib.model import tokenizer as tokenizers
 from stages.lib.subject import load_subject
 from stages.settings import Params
-from stages.store import add, check
-from stages.store.costs import Costs
+from stages.store import add, check, costs
+from stages.store.costs import NULLS, Costs
 from tests import families, vocabularies
 from tests.conftest import random_model, run_in
 from tests.lib.test_model import own_tokenizer
@@ -222,3 +222,19 @@ def test_the_console_has_both_commands(tmp_path: Path):
     assert checked.stdout.splitlines()[-1] == "It can be added: bag add NAME models/mine"
     assert "params.yaml has it now" in added.stdout
     assert "probes@mine" in run_in(tmp_path / "project", "dvc", "stage", "list", "stages/circuit/dvc.yaml").stdout
+
+
+def test_costs_are_those_of_the_docs(project: Path, monkeypatch: pytest.MonkeyPatch):
+    """What docs/cluster.md reckons of Llama-3-8B, whose queries and keys it knows to be fewer, and the rate that it measured."""
+    said = (ROOT / "docs/cluster.md").read_text()
+    maps, seconds = re.search(r"\((\S+) maps of the default subject: (\d+) s", said).groups()
+    assert pytest.approx(2 * int(seconds) / int(maps.replace(",", "")), rel=0.05) == NULLS
+    late, first, flop = (float(re.search(rf"([\d.]+) {what}", said)[1]) for what in ("M runs x 4.3", "M x 41.6", "million TFLOP"))
+    config, _ = LARGE["Llama-3-8B"]
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained("models/mine")
+    settings = load_subject("abacus").model_copy(update={"source": "models/mine", "dtype": "bfloat16"})
+    monkeypatch.setattr(costs, "_speed", lambda dtype: 0.5)  # a multiplication and an addition: two operations a second
+    large = Costs(checkpoint.outline(settings).architecture, settings, 90_000)
+    assert large.neurons(settings) / 1e6 == pytest.approx(late + first, rel=0.01)
+    assert large.seconds(large.neurons(settings), large.swept()) == pytest.approx(flop * 1e18, rel=0.2)
