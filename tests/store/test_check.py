@@ -17,6 +17,7 @@ from stages.store import add, check, costs
 from stages.store.costs import NULLS, Costs
 from tests import families, vocabularies
 from tests.conftest import random_model, run_in
+from tests.hub import COMMIT
 from tests.lib.test_model import own_tokenizer
 from tests.lib.test_outline import LARGE
 from tests.micro import ROOT, copy_project
@@ -238,3 +239,37 @@ def test_costs_are_those_of_the_docs(project: Path, monkeypatch: pytest.MonkeyPa
     large = Costs(checkpoint.outline(settings).architecture, settings, 90_000)
     assert large.neurons(settings) / 1e6 == pytest.approx(late + first, rel=0.01)
     assert large.seconds(large.neurons(settings), large.swept()) == pytest.approx(flop * 1e18, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("abacus-digits", "has abacus-digits already, under train"),
+        ("abacus-three-operands", "has abacus-three-operands already, under finetuned"),
+        ("planted", "has planted already, under subjects"),
+        ("from-hub", "stages/subjects/params.yaml has from-hub already, under hub"),
+        *((folder, f"{folder} is a folder") for folder in ("models", "corpus", "bag", "report")),
+    ],
+)
+def test_a_name_that_would_stop_every_stage_is_refused(project: Path, name: str, sentence: str):
+    chapter, params = Path("stages/subjects/params.yaml"), Path("params.yaml")
+    chapter.write_text(chapter.read_text().replace("hub: {}", f"hub:\n  from-hub: {{repo: org/mine, commit: '{COMMIT}'}}"))
+    before = chapter.read_text() + params.read_text()
+    with pytest.raises(ParamsError, match=sentence):
+        add.main([name, "models/mine"])
+    assert chapter.read_text() + params.read_text() == before
+
+
+def test_a_model_of_the_hub_is_added_to_both_files_or_to_none(project: Path, monkeypatch: pytest.MonkeyPatch):
+    chapter, params = Path("stages/subjects/params.yaml"), Path("params.yaml")
+    found = check.checked(check.parser("add").parse_args(["mine", "models/mine", "--store-only"]))
+    monkeypatch.setattr(add, "checked", lambda options: found)
+    whole, before = params.read_text(), chapter.read_text()
+    params.write_text(whole.replace("stored: &stored {}", "stored: &stored {other: *abacus}"))
+    with pytest.raises(ParamsError, match="no section `stored:` with a line for each entry"):
+        add.main(["mine", f"org/mine@{COMMIT}"])
+    assert chapter.read_text() == before
+    params.write_text(whole)
+    add.main(["mine", f"org/mine@{COMMIT}"])
+    assert read()["hub"] == {"mine": {"repo": "org/mine", "commit": COMMIT}}
+    assert read()["stored"]["mine"]["source"] == "data/models/mine"
