@@ -270,3 +270,8 @@ def test_head_ends_a_long_answer_quietly(data: Path):
     assert done.stdout == "range\n0\n"
     assert done.stderr == ""
     assert done.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_system_without_closed_pipes_as_signals_has_bag_too():
+    code = "import signal, sys; del signal.SIGPIPE; sys.argv = ['bag', '--help']; from stages.lib.console import bag; bag.main()"
+    assert "examples:" in run_in(ROOT, "python", "-c", code).stdout
