@@ -4,7 +4,7 @@ Most stages of a small subject take less time than Python takes to import torch,
 imported once, and `python -m stages.…` anywhere below the command becomes a fork of this process. All else is as without: a
 process of its own with its caller's streams and environment, which imports our own code from the files as they are then and ends
 when its caller ends; a stage leaves the same bytes. What is called from another folder, or with other paths to import from, is
-run by Python as usual, and so is everything once this process is gone.
+run by Python as usual, and so is everything once this process is gone, or where the system is not Linux.
 
     command ── sh ── python (CALLER: asks, hands on signals, waits for the status)
     stages.warm (serve) ── _keep (one for each stage: hands on signals and the status) ── stage
@@ -28,6 +28,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+FORKS = sys.platform == "linux"  # elsewhere a fork of a process that has loaded such libraries may hang
 LIBRARIES = (
     "numpy", "polars", "pyarrow.dataset", "pyarrow.parquet", "duckdb", "h5py", "numba", "pydantic", "ruamel.yaml", "sqlglot", "tqdm",
     "concurrent.futures.process", "multiprocessing.spawn", "matplotlib.pyplot", "torch", "transformers.models.auto.modeling_auto",
@@ -74,6 +75,11 @@ def main() -> None:
     """Runs the command of the command line and ends with its status; in a stage's process, runs the stage."""
     if len(sys.argv) < 2:
         sys.exit("python -m stages.warm COMMAND …, such as python -m stages.warm dvc repro")
+    if not FORKS:
+        try:
+            os.execvp(sys.argv[1], sys.argv[1:])
+        except OSError as error:
+            sys.exit(f"stages.warm: {error}")
     folder = Path(tempfile.mkdtemp(prefix="warm-"))  # nobody else may look into it
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / "socket"))

@@ -1,11 +1,15 @@
 """What make says of a mistake, with nothing written or fetched."""
 
+import re
+import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tests.conftest import MAKE, run_in
-from tests.micro import copy_project
+from tests.micro import ROOT, copy_project
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +35,12 @@ def test_a_mistake_is_a_sentence(project: Path, arguments: tuple[str, ...], said
     assert "SECRET" not in done.stderr
     assert (project / ".dvc/config").read_text() == before
     assert not (project / "data").exists()
+
+
+def test_the_pythons_that_are_asked_for_are_those_that_all_pinned_packages_take():
+    asked = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    theirs = [SpecifierSet(distribution(name).metadata["Requires-Python"] or "") for name in pinned]
+    for version in ("3.10.9", *(f"3.{minor}.{patch}" for minor in range(11, 17) for patch in range(15))):
+        assert (version in asked) == all(version in each for each in theirs), version
+    assert "Python 3.11 to 3.14 (`make PYTHON=" in (ROOT / "README.md").read_text()

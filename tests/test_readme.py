@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -21,7 +22,7 @@ READMES = [ROOT / "README.md", *(ROOT / "stages" / room / "README.md" for room i
 BLOCK = re.compile(r"```sh\n(.*?)```(?:\n```\n(.*?)```)?", re.DOTALL)  # of commands, and what they print if it follows
 FOUND = [(str(file.relative_to(ROOT)), *blocks) for file in READMES if file.exists() for blocks in BLOCK.findall(file.read_text())]
 COMMANDS = [(place, line.split("  #")[0].strip()) for place, block, _ in FOUND for line in block.splitlines() if line.strip()]
-QUERIES = [(place, re.fullmatch(r'bag "(.*)"\n', block)[1], shown) for place, block, shown in FOUND if block.startswith('bag "')]
+QUERIES = [(place, shlex.split(block)[1:], shown) for place, block, shown in FOUND if re.match("bag [\"']", block)]
 REPRO = [(place, command) for place, command in COMMANDS if re.match(r"(cd \S+ && )?dvc repro (?!--)", command)]
 OTHERS = [c for place, c in COMMANDS if not c.startswith("bag ") and (place, c) not in REPRO]
 OTHERS += [c for _, c in COMMANDS if c.startswith(("bag check", "bag add", "bag explore"))]
@@ -52,8 +53,8 @@ def tables(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("place", "query", "shown"), QUERIES)
-def test_a_query_runs_and_has_the_columns_that_are_shown(micro: Path, tables: Path, place: str, query: str, shown: str):
-    header = run_in(micro, "bag", "--data", str(tables), "--csv", query).stdout.splitlines()[0]
+def test_a_query_runs_and_has_the_columns_that_are_shown(micro: Path, tables: Path, place: str, query: list[str], shown: str):
+    header = run_in(micro, "bag", "--data", str(tables), "--csv", *query).stdout.splitlines()[0]
     if "│" in shown:
         assert [cell.strip() for cell in shown.splitlines()[1].split("│")[1:-1]] == header.split(",")
 

@@ -149,3 +149,11 @@ def test_a_killed_stage_ends_its_caller_alike(sleeping: tuple[subprocess.Popen, 
     below[1].kill()
     assert server.wait(60) == 137
     below[2].kill()
+
+
+def test_elsewhere_than_on_linux_the_command_is_run_as_it_is(project: Path):
+    file = project / "stages/warm.py"
+    file.write_text(file.read_text().replace('sys.platform == "linux"', 'sys.platform == "elsewhere"'))
+    done = run_in(project, *warm("sh", "-c", "MARK=7 python -m stages.hello go; exit 5"), check=False, input="given")
+    assert (done.returncode, done.stdout) == (5, f"__main__ ['go'] {project} 7 given False\n")
+    assert "stages.warm: [Errno 2] No such file" in run_in(project, *warm("no-such-command"), check=False).stderr

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from stages.lib import hub
 from stages.lib.core.files import replacing
-from stages.lib.core.settings import ParamsError, check, read
+from stages.lib.core.settings import ParamsError, check, place, read
+from stages.lib.core.words import CHAPTERS
 from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
 from stages.store.check import checked, parser
 
 PARAMS = Path("params.yaml")
 HUB = Path("stages/subjects/params.yaml")
+MAKERS = ("train", "finetune", "hub")  # whose entries are models, too, written to data/models/<name>
 
 
 def main(arguments: list[str]) -> None:
@@ -22,37 +24,41 @@ def main(arguments: list[str]) -> None:
     print("\n".join(found.lines))
     if found.problems:
         raise SystemExit("\n".join([*(f"But: {problem}" for problem in found.problems), "bag add: nothing was added"]))
-    settings = found.settings
+    settings, files = found.settings, {}
     if not Path(options.source).is_dir():
         settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
         model = hub.fixed(options.source)
-        insert(HUB, "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"])
-    add(options.name, settings, found.section)
+        files[HUB] = inserted(HUB, "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"])
+    files[PARAMS] = inserted(PARAMS, found.section, entry(options.name, settings, found.section))
+    for file, text in files.items():  # all of them, now that nothing stands against any
+        with replacing(file) as partial:
+            partial.write_text(text)
     dump = f"dvc repro stages/store/dvc.yaml:dump@{options.name}"
     print(f"\n{PARAMS} has it now, under {found.section}. Its activations: {dump}; all chapters: make study")
 
 
 def refuse(name: str) -> None:
-    """Raises ParamsError where the name cannot be one, or params.yaml has it already."""
+    """Raises ParamsError where the name cannot be one, or something is called so already."""
     check(dict[Name, None], {name: None}, "subjects")
     whole = read()
-    if taken := [section for section in SECTIONS if name in (whole.get(section) or {})]:
-        raise ParamsError(f"{PARAMS} has {name} already, under {taken[0]}; choose another name")
+    if taken := [section for section in (*SECTIONS, *MAKERS) if name in (whole.get(section) or {})]:
+        raise ParamsError(f"{place(taken[0])} has {name} already, under {taken[0]}; choose another name")
+    if name in ("models", "planted", *CHAPTERS):
+        raise ParamsError(f"{name} is a folder of the pipeline's own below data/; choose another name")
 
 
-def add(name: str, settings: SubjectSettings, section: str) -> None:
-    """Writes the entry behind the section's last one. Raises ParamsError where the name cannot be one."""
-    entry = settings.model_dump(exclude_defaults=True)
-    check(Subjects, {name: entry}, section)
-    insert(PARAMS, section, [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())])
+def entry(name: str, settings: SubjectSettings, section: str) -> list[str]:
+    """Lines of params.yaml. Raises ParamsError where the section cannot have it."""
+    values = settings.model_dump(exclude_defaults=True)
+    check(Subjects, {name: values}, section)
+    return [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())]
 
 
-def insert(file: Path, section: str, lines: list[str]) -> None:
-    """Puts lines behind the last one of a section, whatever comments there are. Raises ParamsError where the file lacks the section."""
+def inserted(file: Path, section: str, lines: list[str]) -> str:
+    """The file's text with lines behind a section's last one, whatever comments there are. Raises ParamsError where it lacks that."""
     text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", file.read_text(), flags=re.MULTILINE)
     found = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
     if found is None or re.match(rf"{section}: *(&\w+ *)?\{{", found[0]):
         raise ParamsError(f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand")
     end = found.start() + len(found[0].rstrip())
-    with replacing(file) as partial:
-        partial.write_text(text[:end] + "\n" + "\n".join(lines) + text[end:])
+    return text[:end] + "\n" + "\n".join(lines) + text[end:]

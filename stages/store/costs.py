@@ -16,7 +16,7 @@ from stages.lib.subject import SubjectSettings
 
 TRIED = 0.2  # seconds in which this machine shows how fast it multiplies
 DAY = 86_400
-NULLS = 0.65  # seconds of a core for a map of 90,000 cells: its score against as many relabelled ones as it takes (NOTES.md)
+NULLS = 0.09  # seconds of a core for a map of 90,000 cells: its score against as many relabelled ones as it takes (docs/cluster.md)
 ROLES, OPERANDS = 4, 3  # positions of a prompt that are patched; of these, those at which the first layer's neurons are
 PAIRS, NEURONS = 10, 10  # pairs of a split and a seed that are proposed where all are too many; the fewest neurons of a layer
 KINDS = {
@@ -27,6 +27,8 @@ KINDS = {
     "factual": 6,
 }  # of pairs: conditions, templates, operators
 PLACES = 11  # tokens of such a prompt, on average
+# What a run goes through: the layers behind its patch, of all, times the tokens from it on. Here on average; of neurons see `swept`.
+COMPONENTS, MEDIATION = (ROLES + 1) / 2 / 2, (PLACES + 1) / 2 / 2
 
 
 class Costs:
@@ -54,9 +56,17 @@ class Costs:
 
     def neurons(self, settings: SubjectSettings) -> int:
         """Runs of the chapter neurons with one neuron patched."""
-        sites = len(self.a.layers) - len(self.a.layers) // 2 + OPERANDS
+        sites = self._late() + OPERANDS
         few = settings.patched_neurons or self.params["neuron_interventions"]["patched_neurons"]
         return sites * min(few or self.a.neurons, self.a.neurons) * self.pairs(settings)
+
+    def swept(self) -> float:
+        """What such a run goes through: of late layers a quarter of the layers at one token, of the first all at two to four."""
+        late = self._late()
+        return (late / 4 + OPERANDS * (2 + ROLES) / 2) / (late + OPERANDS)
+
+    def _late(self) -> int:
+        return len(self.a.layers) - len(self.a.layers) // 2
 
     def mediation(self, settings: SubjectSettings) -> int:
         """Runs of the chapter mediation with one MLP or attention block patched at one token."""
@@ -67,7 +77,7 @@ class Costs:
         return self.params["mediation"]["pairs_per_template"] | (settings.pairs_per_template or {})
 
     def seconds(self, runs: int, share: float) -> float:
-        """Of runs that go through such a share of the layers."""
+        """Of runs that each go through such a share of the layers, times tokens."""
         return runs * (share * len(self.a.layers) * self.layer + self.head) / self.speed
 
     def maps(self) -> int:
@@ -77,11 +87,11 @@ class Costs:
     def proposed(self) -> SubjectSettings:
         """The settings, or where a chapter takes more than a day here, fewer pairs and neurons: as many as a day has time for."""
         few = self.settings
-        if self.seconds(self.neurons(few), 1 / 4) > DAY:
+        if self.seconds(self.neurons(few), self.swept()) > DAY:
             few = few.model_copy(update={"pairs_per_split": PAIRS, "patched_neurons": 1})
-            each = self.seconds(self.neurons(few), 1 / 4)
+            each = self.seconds(self.neurons(few), self.swept())
             few = few.model_copy(update={"patched_neurons": min(self.a.neurons, max(NEURONS, int(DAY / each)))})
-        if (long := self.seconds(self.mediation(few), 1 / 2)) > DAY:
+        if (long := self.seconds(self.mediation(few), MEDIATION)) > DAY:
             fewer = {task: min(number, max(1, int(number * DAY / long))) for task, number in self._each_template(few).items()}
             few = few.model_copy(update={"pairs_per_template": fewer})
         return few
@@ -100,9 +110,9 @@ class Costs:
 
     def _runs(self, settings: SubjectSettings) -> Iterator[str]:
         for chapter, runs, share in (
-            ("circuit", self.components(settings), 1 / 2),
-            ("neurons", self.neurons(settings), 1 / 4),
-            ("mediation", self.mediation(settings), 1 / 2),
+            ("circuit", self.components(settings), COMPONENTS),
+            ("neurons", self.neurons(settings), self.swept()),
+            ("mediation", self.mediation(settings), MEDIATION),
         ):
             yield f"{chapter:14}{runs:,} runs, about {spoken(self.seconds(runs, share))} here"
 

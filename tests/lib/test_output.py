@@ -270,3 +270,16 @@ def test_head_ends_a_long_answer_quietly(data: Path):
     assert done.stdout == "range\n0\n"
     assert done.stderr == ""
     assert done.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_system_without_closed_pipes_as_signals_has_bag_too():
+    code = "import signal, sys; del signal.SIGPIPE; sys.argv = ['bag', '--help']; from stages.lib.console import bag; bag.main()"
+    assert "examples:" in run_in(ROOT, "python", "-c", code).stdout
+
+
+def test_a_parameter_that_the_shell_has_taken_is_said_with_the_way_out(data: Path):
+    quoted = f"PYTHONPATH={ROOT} bag --data {data} --csv 'select column_00 from broad where column_00 = $text' -p text='value 0'"
+    assert run_in(ROOT, "bash", "-c", quoted).stdout == "column_00\nvalue 0\n"
+    taken = run_in(ROOT, "bash", "-c", quoted.replace("'select", '"select').replace("$text'", '$text"'), check=False)
+    assert taken.returncode == 1
+    assert taken.stderr.startswith("bag: $text is not in the query: in double quotes the shell probably took it; ")

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import yaml
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
 
 from stages.lib.drawing import drawing
 from stages.lib.store.layered import LayerStore, widen
@@ -183,3 +184,26 @@ def test_the_browser_searches_and_filters(reader: Reader):
     reader.find("#browse-search").send_keys(" nothing is called that")
     reader.until(lambda: "0 of" in reader.text("#browse-count"))
     assert not reader.find("#neuron").is_displayed()
+
+
+def test_a_slow_subject_does_not_overwrite_a_later_one(reader: Reader):
+    reader.open().choose("abacus", "add")
+    reader.run(
+        """const [find, whole] = [document.querySelector, Response.prototype.arrayBuffer];
+        const released = new Promise((resolve) => (globalThis.release = resolve));
+        let asked = "";
+        document.querySelector = (selector) => find.call(document, (asked = selector));
+        Response.prototype.arrayBuffer = async function () {
+          const slow = asked.includes("planted/neurons");
+          const bytes = await whole.call(this);
+          if (slow) await released;
+          return bytes;
+        };"""
+    )
+    Select(reader.find("#subject")).select_by_visible_text("planted")
+    reader.until(lambda: "planted" in reader.text("#probes caption"))  # only its neurons are still to come
+    reader.choose("abacus", "subtract")
+    seen = [reader.text(place) for place in ("#status", "#browse-count", "#neuron-title")]
+    reader.driver.execute_async_script("release(); setTimeout(arguments[0], 1000)")
+    assert reader.shown() == "abacus subtract"
+    assert [reader.text(place) for place in ("#status", "#browse-count", "#neuron-title")] == seen

@@ -13,10 +13,11 @@ from stages.lib.model import checkpoint
 from stages.lib.model import tokenizer as tokenizers
 from stages.lib.subject import load_subject
 from stages.settings import Params
-from stages.store import add, check
-from stages.store.costs import Costs
+from stages.store import add, check, costs
+from stages.store.costs import NULLS, Costs
 from tests import families, vocabularies
 from tests.conftest import random_model, run_in
+from tests.hub import COMMIT
 from tests.lib.test_model import own_tokenizer
 from tests.lib.test_outline import LARGE
 from tests.micro import ROOT, copy_project
@@ -222,3 +223,53 @@ def test_the_console_has_both_commands(tmp_path: Path):
     assert checked.stdout.splitlines()[-1] == "It can be added: bag add NAME models/mine"
     assert "params.yaml has it now" in added.stdout
     assert "probes@mine" in run_in(tmp_path / "project", "dvc", "stage", "list", "stages/circuit/dvc.yaml").stdout
+
+
+def test_costs_are_those_of_the_docs(project: Path, monkeypatch: pytest.MonkeyPatch):
+    """What docs/cluster.md reckons of Llama-3-8B, whose queries and keys it knows to be fewer, and the rate that it measured."""
+    said = (ROOT / "docs/cluster.md").read_text()
+    maps, seconds = re.search(r"\((\S+) maps of the default subject: (\d+) s", said).groups()
+    assert pytest.approx(2 * int(seconds) / int(maps.replace(",", "")), rel=0.05) == NULLS
+    late, first, flop = (float(re.search(rf"([\d.]+) {what}", said)[1]) for what in ("M runs x 4.3", "M x 41.6", "million TFLOP"))
+    config, _ = LARGE["Llama-3-8B"]
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained("models/mine")
+    settings = load_subject("abacus").model_copy(update={"source": "models/mine", "dtype": "bfloat16"})
+    monkeypatch.setattr(costs, "_speed", lambda dtype: 0.5)  # a multiplication and an addition: two operations a second
+    large = Costs(checkpoint.outline(settings).architecture, settings, 90_000)
+    assert large.neurons(settings) / 1e6 == pytest.approx(late + first, rel=0.01)
+    assert large.seconds(large.neurons(settings), large.swept()) == pytest.approx(flop * 1e18, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("abacus-digits", "has abacus-digits already, under train"),
+        ("abacus-three-operands", "has abacus-three-operands already, under finetuned"),
+        ("planted", "has planted already, under subjects"),
+        ("from-hub", "stages/subjects/params.yaml has from-hub already, under hub"),
+        *((folder, f"{folder} is a folder") for folder in ("models", "corpus", "bag", "report")),
+    ],
+)
+def test_a_name_that_would_stop_every_stage_is_refused(project: Path, name: str, sentence: str):
+    chapter, params = Path("stages/subjects/params.yaml"), Path("params.yaml")
+    chapter.write_text(chapter.read_text().replace("hub: {}", f"hub:\n  from-hub: {{repo: org/mine, commit: '{COMMIT}'}}"))
+    before = chapter.read_text() + params.read_text()
+    with pytest.raises(ParamsError, match=sentence):
+        add.main([name, "models/mine"])
+    assert chapter.read_text() + params.read_text() == before
+
+
+def test_a_model_of_the_hub_is_added_to_both_files_or_to_none(project: Path, monkeypatch: pytest.MonkeyPatch):
+    chapter, params = Path("stages/subjects/params.yaml"), Path("params.yaml")
+    found = check.checked(check.parser("add").parse_args(["mine", "models/mine", "--store-only"]))
+    monkeypatch.setattr(add, "checked", lambda options: found)
+    whole, before = params.read_text(), chapter.read_text()
+    params.write_text(whole.replace("stored: &stored {}", "stored: &stored {other: *abacus}"))
+    with pytest.raises(ParamsError, match="no section `stored:` with a line for each entry"):
+        add.main(["mine", f"org/mine@{COMMIT}"])
+    assert chapter.read_text() == before
+    params.write_text(whole)
+    add.main(["mine", f"org/mine@{COMMIT}"])
+    assert read()["hub"] == {"mine": {"repo": "org/mine", "commit": COMMIT}}
+    assert read()["stored"]["mine"]["source"] == "data/models/mine"

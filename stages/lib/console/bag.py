@@ -15,7 +15,8 @@ from io import TextIOWrapper
 def main() -> None:
     gc.set_threshold(50_000, 10, 10)
     atexit.register(_leave)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # in `bag … | head`, a closed pipe ends bag as it ends any other command: quietly
+    if hasattr(signal, "SIGPIPE"):  # Windows has none
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # in `bag … | head`, a closed pipe ends bag as it ends any other command: quietly
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # where the terminal's encoding lacks a letter

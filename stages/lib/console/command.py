@@ -90,10 +90,12 @@ def run(options: argparse.Namespace) -> None:
 
         shell.run(database, look)
     else:
-        query = _text(options.query)
+        query, values = _text(options.query), parameters(options.parameter)
+        if values and query == options.query and "$" not in query:
+            raise QueryError(f"${min(values)} is not in the query: in double quotes the shell probably took it; use single quotes")
         for line in under_way(query, data):
             print(f"bag: {line}", file=sys.stderr)
-        show(database, query, parameters(options.parameter), look)
+        show(database, query, values, look)
 
 
 def _folder(text: str) -> Path:

@@ -3,11 +3,13 @@
 const byId = (name) => document.getElementById(name);
 const browser = Object.fromEntries(["operator", "layer", "search", "list", "count"].map((name) => [name, byId(`browse-${name}`)]));
 let browsed = null; // of the selected subject: about, and its payload of neurons
-let picks = 0; // so that a slow answer does not overwrite a later pick
+let [offers, picks] = [0, 0]; // so that a slow subject or answer does not overwrite a later one
 
 /** Offers a subject's neurons, of the page's operator where it has such neurons. */
 async function offer(subject, operator) {
+  const turn = ++offers;
   const neurons = await read(`${subject.subject}/neurons`, { operators: {}, facts: [] });
+  if (turn !== offers) return;
   browsed = { subject: subject.subject, ...neurons };
   const operators = Object.keys(neurons.operators);
   const before = operator || browser.operator.value;

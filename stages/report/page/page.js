@@ -18,6 +18,7 @@ async function show() {
   const filled = declared.items.filter((item) =>
     showItem(item, chosen, item.shared ? sharedTables : tables, item.shared ? sharedFigures : figures)).length;
   await offer(chosen.about, chosen.operator);
+  if (turn !== shows) return;
   const status = document.getElementById("status");
   status.textContent = `Showing ${name}, ${chosen.operator || "all operators"}: ${filled} of ${declared.items.length} findings have data.`;
   document.body.dataset.shown = `${name} ${chosen.operator}`.trim();
