@@ -50,12 +50,15 @@ push: setup
 	@python -m stages.lib.console.locks
 	dvc push
 
-# Everything of one subject from the remote, of all chapters: make pull SUBJECT=abacus
+# Everything of one subject from the remote, of all chapters, and what all subjects read, without which neither bag nor its explorer can
+# say much: prompts, the catalogue of heuristics, the setting of labels. make pull SUBJECT=abacus
 pull: setup
 	@stages=$$(dvc stage list --all --name-only) || exit; \
 	own=$$(echo "$$stages" | awk -F @ -v subject="$$SUBJECT" '/@/ && $$2 == subject' | grep .) || { \
 		echo "make pull: there is no subject '$$SUBJECT', only" $$(echo "$$stages" | sed -n 's/.*@//p' | sort -u) >&2; exit 1; }; \
-	dvc pull $$own
+	shared=$$(echo "$$stages" | grep -E '^stages/(corpus|heuristics)/[^@]*$$'); \
+	if [ "$$SUBJECT" = planted ]; then shared="$$shared stages/subjects/dvc.yaml:plant"; fi; \
+	dvc pull $$own $$shared
 
 # Resolves the newest versions that pyproject.toml admits and pins every one of them.
 lock:

@@ -1,6 +1,9 @@
 """What make says of a mistake, with nothing written or fetched."""
 
+import os
 import re
+import shutil
+import sys
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from tests import declared
 from tests.conftest import MAKE, run_in
 from tests.micro import ROOT, copy_project
 
@@ -44,3 +48,25 @@ def test_the_pythons_that_are_asked_for_are_those_that_all_pinned_packages_take(
     for version in ("3.10.9", *(f"3.{minor}.{patch}" for minor in range(11, 17) for patch in range(15))):
         assert (version in asked) == all(version in each for each in theirs), version
     assert "Python 3.11 to 3.14 (`make PYTHON=" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("subject", ["abacus", "planted"])
+def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects(project: Path, tmp_path: Path, subject: str):
+    real = shutil.which("dvc", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    (tmp_path / "dvc").write_text(f'#!/bin/sh\n[ "$1" = pull ] && echo pulled "$@" || exec {real} "$@"\n')
+    (tmp_path / "dvc").chmod(0o700)
+    done = run_in(project, *MAKE, "pull", f"SUBJECT={subject}", more={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    _, _, *pulled = done.stdout.split()
+    assert {name.partition("@")[2] for name in pulled} == {subject, ""}
+    own = {name.partition("@")[0] for name in pulled if "@" in name}
+    assert len(own) > 50
+    read = {path for name in own for path in declared.read(stage(name))} | {f"data/models/{subject}"}
+    written = {path for name in pulled if "@" not in name for path in declared.written(stage(name))}
+    once = {path for name, entry in declared.STAGES.items() if not entry["foreach"] for path in declared.written(name)}
+    assert read & once <= written | {"data/settings.txt"}
+    assert ("data/models/planted" in written) == (subject == "planted")
+
+
+def stage(name: str) -> str:
+    """A stage as declared.py calls it."""
+    return name.replace("stages/", "").replace("/dvc.yaml:", "/")

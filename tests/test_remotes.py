@@ -125,7 +125,9 @@ def test_pull_of_a_file_and_of_a_subject_and_rerun_of_the_last_query(micro_copy:
     assert present(clone) == {*own, "corpus/cells.parquet"}
 
     run_in(clone, *MAKE, "pull", "SUBJECT=abacus")
-    assert {f for f in present(clone) if f.startswith("abacus/")} == {f for f in everything if f.startswith("abacus/")}
+    shared = ("abacus/", "corpus/", "heuristics/")
+    assert {f for f in present(clone) if f.startswith(shared)} == {f for f in everything if f.startswith(shared)}
+    assert "cells" in run_in(clone, "bag", "select count(*) as cells from cells join labels using (operator)").stdout
     assert not any(f.startswith("planted/") for f in present(clone))
 
 
