@@ -5,6 +5,7 @@ elsewhere.
 """
 
 import base64
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,9 @@ from stages.explorer.pictures import saved
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
 from stages.explorer.views.find import query
+from stages.lib.core.settings import ParamsError
 
+ANY = (Exception, ParamsError)  # the latter would end a program
 OWN = {"localhost", "127.0.0.1", "[::1]"}
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -94,8 +97,8 @@ def _hand_out_files(app: dash.Dash, explorer: Explorer) -> None:
         kind = dash.ctx.triggered_id["take"]
         try:
             content = find.file(explorer.project, query(explorer, Question.of(search)), kind)
-        except ExplorerError as error:
-            return no_update, parts.alert(str(error))
+        except ANY as error:
+            return no_update, parts.alert(sentence(error))
         return dcc.send_bytes(content, f"bag.{kind}"), f"Saved bag.{kind}."
 
     app.callback(
@@ -114,11 +117,14 @@ def answered(explorer: Explorer, view: View, question: Question) -> tuple[list[F
     """A view's fields, and what makes its content; a question that cannot be answered is answered with a sentence."""
     try:
         fields = view.fields(explorer, question)
-    except ExplorerError as error:
-        fields = [_kept(one, question) for one in view.fields(explorer, Question({}))]
-        return fields, lambda text=str(error): parts.alert(text)
-
-    return fields, lambda: tried(view.content, explorer, question.but(**{one.name: text_of(one.value) for one in fields}))
+        return fields, lambda: tried(view.content, explorer, question.but(**{one.name: text_of(one.value) for one in fields}))
+    except ANY as error:
+        text = sentence(error)
+    try:
+        fields = view.fields(explorer, Question({}))
+    except ANY:  # it has been said
+        fields = []
+    return [_kept(one, question) for one in fields], lambda: parts.alert(text)
 
 
 def _kept(one: Field, question: Question) -> Field:
@@ -132,8 +138,16 @@ def tried(make: Callable[[Explorer, Question], Part], explorer: Explorer, questi
     """Part of a page, or a sentence that says why there is none."""
     try:
         return make(explorer, question)
-    except ExplorerError as error:
-        return parts.alert(str(error))
+    except ANY as error:
+        return parts.alert(sentence(error))
+
+
+def sentence(error: BaseException) -> str:
+    """What a page says of an error; of one that nobody foresaw, the log says where."""
+    if isinstance(error, (ExplorerError, ParamsError)):
+        return str(error)
+    logging.getLogger(__name__).error("a page could not be made", exc_info=error)
+    return f"This went wrong, {type(error).__name__}: {error}. Where it did is written where `bag explore` was started."
 
 
 def _layout() -> Part:

@@ -37,6 +37,7 @@ def tables() -> dict[str, pl.DataFrame]:
     return {
         "corpus/cells": cells,
         "heuristics/heuristics": known.with_columns(predicate=pl.lit("result between 10 and 14")),
+        "heuristics/label_setting": pl.DataFrame({"threshold": [0.5]}),
         f"{SUBJECT}/store/numbers": pl.DataFrame({"number": range(10)}).select(subject, "number", token=pl.col("number") + TOKEN),
         f"{SUBJECT}/store/prompts": answered.with_columns(answer_token=pl.col("asked") + TOKEN).drop("asked"),
         f"{SUBJECT}/store/predictions": answered.select(
