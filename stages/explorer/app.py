@@ -49,30 +49,10 @@ def _show_views(app: dash.Dash, explorer: Explorer) -> None:
     """An address becomes a view, what is dear of it comes later, and a changed field becomes an address."""
 
     def show(path: str, search: str, _: int, values: list, ids: list, before: dict | None) -> tuple:
-        if dash.ctx.triggered_id == "tick":  # a page is there, and waits
+        if before and dash.ctx.triggered_id == "tick":  # a page is there, and waits: what is being typed into it is none of its business
             explorer.models.start()
-        view = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values())))
-        question = Question.of(search)
-        fields, content = answered(explorer, view, question)
-        filled = {one.name: text_of(one.value) for one in fields}
-        now: dict[str, Any] = {
-            "view": view.path,
-            "fields": filled,
-            "options": str([one.options for one in fields]),
-            "known": explorer.known(),
-        }
-        if now == before:
-            return no_update, no_update, no_update, no_update, explorer.settled(now["known"])
-        on_page = {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}
-        same = before and all(before[key] == now[key] for key in ("view", "options")) and on_page == filled
-        inside = content()  # this may start work
-        return (
-            no_update if same else [parts.shown(one) for one in fields],
-            inside,
-            now,
-            _navigation(view, explorer, question),
-            explorer.settled(now["known"]),
-        )
+            return page(explorer, path, search, before["fields"], before)
+        return page(explorer, path, search, {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}, before)
 
     app.callback(
         Output("fields", "children"), Output("content", "children"), Output("shown", "data"), Output("head", "children"),
@@ -84,8 +64,29 @@ def _show_views(app: dash.Dash, explorer: Explorer) -> None:
     )
     app.clientside_callback(
         dash.ClientsideFunction("explorer", "address"), Output("url", "search"), Input({"field": ALL}, "value"),
-        State({"field": ALL}, "id"), State("url", "search"), State("shown", "data"), prevent_initial_call=True,
+        Input({"field": ALL}, "n_blur"), State({"field": ALL}, "id"), State("url", "search"), State("shown", "data"), prevent_initial_call=True,
     )  # fmt: skip
+
+
+def page(explorer: Explorer, path: str, search: str, on_page: dict[str, str], before: dict[str, Any] | None) -> tuple:
+    """What an address shows, as far as it is not there: fields, content, what to remember of them, navigation; and whether it stays so.
+
+    on_page: the fields as they are filled in there; before: what was remembered, None of a page that is loaded.
+    """
+    view, question = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values()))), Question.of(search)
+    fields, content = answered(explorer, view, question)
+    now = {
+        "view": view.path,
+        "fields": {one.name: text_of(one.value) for one in fields},
+        "options": str([one.options for one in fields]),
+        "known": explorer.known(),
+    }
+    if now == before:
+        return *[no_update] * 4, explorer.settled(now["known"])
+    same = before and all(before[key] == now[key] for key in ("view", "options")) and on_page == now["fields"]
+    inside = content()  # this may start work
+    shown = no_update if same else [parts.shown(one) for one in fields]
+    return shown, inside, now, _navigation(view, explorer, question), explorer.settled(now["known"])
 
 
 def _hand_out_files(app: dash.Dash, explorer: Explorer) -> None:
