@@ -5,6 +5,7 @@ elsewhere.
 """
 
 import base64
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,9 @@ from stages.explorer.pictures import saved
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
 from stages.explorer.views.find import query
+from stages.lib.core.settings import ParamsError
 
+ANY = (Exception, ParamsError)  # the latter would end a program
 OWN = {"localhost", "127.0.0.1", "[::1]"}
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -46,30 +49,10 @@ def _show_views(app: dash.Dash, explorer: Explorer) -> None:
     """An address becomes a view, what is dear of it comes later, and a changed field becomes an address."""
 
     def show(path: str, search: str, _: int, values: list, ids: list, before: dict | None) -> tuple:
-        if dash.ctx.triggered_id == "tick":  # a page is there, and waits
+        if before and dash.ctx.triggered_id == "tick":  # a page is there, and waits: what is being typed into it is none of its business
             explorer.models.start()
-        view = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values())))
-        question = Question.of(search)
-        fields, content = answered(explorer, view, question)
-        filled = {one.name: text_of(one.value) for one in fields}
-        now: dict[str, Any] = {
-            "view": view.path,
-            "fields": filled,
-            "options": str([one.options for one in fields]),
-            "known": explorer.known(),
-        }
-        if now == before:
-            return no_update, no_update, no_update, no_update, explorer.settled(now["known"])
-        on_page = {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}
-        same = before and all(before[key] == now[key] for key in ("view", "options")) and on_page == filled
-        inside = content()  # this may start work
-        return (
-            no_update if same else [parts.shown(one) for one in fields],
-            inside,
-            now,
-            _navigation(view, explorer, question),
-            explorer.settled(now["known"]),
-        )
+            return page(explorer, path, search, before["fields"], before)
+        return page(explorer, path, search, {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}, before)
 
     app.callback(
         Output("fields", "children"), Output("content", "children"), Output("shown", "data"), Output("head", "children"),
@@ -81,8 +64,29 @@ def _show_views(app: dash.Dash, explorer: Explorer) -> None:
     )
     app.clientside_callback(
         dash.ClientsideFunction("explorer", "address"), Output("url", "search"), Input({"field": ALL}, "value"),
-        State({"field": ALL}, "id"), State("url", "search"), State("shown", "data"), prevent_initial_call=True,
+        Input({"field": ALL}, "n_blur"), State({"field": ALL}, "id"), State("url", "search"), State("shown", "data"), prevent_initial_call=True,
     )  # fmt: skip
+
+
+def page(explorer: Explorer, path: str, search: str, on_page: dict[str, str], before: dict[str, Any] | None) -> tuple:
+    """What an address shows, as far as it is not there: fields, content, what to remember of them, navigation; and whether it stays so.
+
+    on_page: the fields as they are filled in there; before: what was remembered, None of a page that is loaded.
+    """
+    view, question = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values()))), Question.of(search)
+    fields, content = answered(explorer, view, question)
+    now = {
+        "view": view.path,
+        "fields": {one.name: text_of(one.value) for one in fields},
+        "options": str([one.options for one in fields]),
+        "known": explorer.known(),
+    }
+    if now == before:
+        return *[no_update] * 4, explorer.settled(now["known"])
+    same = before and all(before[key] == now[key] for key in ("view", "options")) and on_page == now["fields"]
+    inside = content()  # this may start work
+    shown = no_update if same else [parts.shown(one) for one in fields]
+    return shown, inside, now, _navigation(view, explorer, question), explorer.settled(now["known"])
 
 
 def _hand_out_files(app: dash.Dash, explorer: Explorer) -> None:
@@ -94,8 +98,8 @@ def _hand_out_files(app: dash.Dash, explorer: Explorer) -> None:
         kind = dash.ctx.triggered_id["take"]
         try:
             content = find.file(explorer.project, query(explorer, Question.of(search)), kind)
-        except ExplorerError as error:
-            return no_update, parts.alert(str(error))
+        except ANY as error:
+            return no_update, parts.alert(sentence(error))
         return dcc.send_bytes(content, f"bag.{kind}"), f"Saved bag.{kind}."
 
     app.callback(
@@ -114,11 +118,14 @@ def answered(explorer: Explorer, view: View, question: Question) -> tuple[list[F
     """A view's fields, and what makes its content; a question that cannot be answered is answered with a sentence."""
     try:
         fields = view.fields(explorer, question)
-    except ExplorerError as error:
-        fields = [_kept(one, question) for one in view.fields(explorer, Question({}))]
-        return fields, lambda text=str(error): parts.alert(text)
-
-    return fields, lambda: tried(view.content, explorer, question.but(**{one.name: text_of(one.value) for one in fields}))
+        return fields, lambda: tried(view.content, explorer, question.but(**{one.name: text_of(one.value) for one in fields}))
+    except ANY as error:
+        text = sentence(error)
+    try:
+        fields = view.fields(explorer, Question({}))
+    except ANY:  # it has been said
+        fields = []
+    return [_kept(one, question) for one in fields], lambda: parts.alert(text)
 
 
 def _kept(one: Field, question: Question) -> Field:
@@ -132,8 +139,16 @@ def tried(make: Callable[[Explorer, Question], Part], explorer: Explorer, questi
     """Part of a page, or a sentence that says why there is none."""
     try:
         return make(explorer, question)
-    except ExplorerError as error:
-        return parts.alert(str(error))
+    except ANY as error:
+        return parts.alert(sentence(error))
+
+
+def sentence(error: BaseException) -> str:
+    """What a page says of an error; of one that nobody foresaw, the log says where."""
+    if isinstance(error, (ExplorerError, ParamsError)):
+        return str(error)
+    logging.getLogger(__name__).error("a page could not be made", exc_info=error)
+    return f"This went wrong, {type(error).__name__}: {error}. Where it did is written where `bag explore` was started."
 
 
 def _layout() -> Part:

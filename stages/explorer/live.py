@@ -8,20 +8,22 @@ import numpy as np
 import polars as pl
 
 from stages.explorer.project import ExplorerError, Project
+from stages.lib.core import slots
 from stages.lib.core.settings import load
 from stages.lib.executor import interventions
 from stages.lib.executor.blocks import Block
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.pairs import PromptPairs, by_length
+from stages.lib.executor.runs import pooled
 from stages.lib.model import checkpoint
 from stages.lib.model.value_logits import centres, gain
 from stages.lib.settings import Runs
-from stages.lib.store.layered import read_array
+from stages.lib.store.layered import read_array, read_attributes
 
 Neurons = Sequence[tuple[int, int]]  # layer and neuron
 PROMPTS = """
     select row_number() over (order by op1, op2)::integer - 1 as pair, operator, op1, op2, result, tokens, answer_token,
-        {'op1': op1_position, 'operator': operator_position, 'op2': op2_position, 'last': last_position} as positions
+        columns('.*_position')
     from prompts where subject = $subject and operator = $operator and result is not null
 """
 SINGLE = f"select 0::integer as pair, * exclude (pair) from ({PROMPTS}) where op1 = $op1 and op2 = $op2"
@@ -50,8 +52,9 @@ class Live:
             loaded = checkpoint.of(subject.settings, threads=1)
             self._means = subject.path("store/means.h5")
             kinds = ("neurons", "heads", "residual") if self._means.exists() else ()
-            means = {kind: read_array(self._means, kind).mean(0) for kind in kinds}  # pooled over operators, as in `runs`
-            self.executor = Executor(loaded, means, settings.rows_per_pass, settings.memory_mib << 20)
+            means = {kind: pooled(read_array(self._means, kind)) for kind in kinds}
+            widths = slots.widths(read_attributes(self._means)) if kinds else None
+            self.executor = Executor(loaded, means, settings.rows_per_pass, settings.memory_mib << 20, widths=widths)
         except (RuntimeError, ValueError, OSError, SystemExit) as error:
             raise ExplorerError(f"the model of {name} cannot be run: {error}") from None
         self._kept: tuple[tuple, PromptPairs] | None = None
@@ -59,7 +62,7 @@ class Live:
     def cell(self, operator: str, op1: int, op2: int) -> pl.DataFrame:
         """The prompt of a cell, as a table of one row. Raises ExplorerError where the subject has none with an answer."""
         self.project.need(self.name, "prompts")
-        row = self.project.ask(SINGLE, subject=self.name, operator=operator, op1=op1, op2=op2)
+        row = self._prompts(SINGLE, operator=operator, op1=op1, op2=op2)
         if not row.height:
             sign = self.project.symbols[operator]
             raise ExplorerError(f"{op1}{sign}{op2} is no cell of {self.name}: its answer is no number of one token, or it was never asked.")
@@ -91,7 +94,7 @@ class Live:
     def grid(self, operator: str, chosen: Neurons, drawn: Neurons, replacement: str, other: pl.DataFrame | None) -> Iterator[tuple]:
         """The same over every cell, part by part: (cells so far, of all), and the part's op1, op2, and what is said, as tokens, left alone,
         with the chosen neurons replaced, and with random ones: (3, prompts), beside the answers' tokens."""
-        cells = self.project.ask(f"{PROMPTS} order by op1, op2", subject=self.name, operator=operator)
+        cells = self._prompts(f"{PROMPTS} order by op1, op2", operator=operator)
         table = self._table(cells, other)
         wanted = [interventions.Intervention(CLEAN, None, None, ()), *self._interventions({CHOSEN: chosen, RANDOM: drawn}, replacement)]
         op1, op2, done = cells["op1"].to_numpy(), cells["op2"].to_numpy(), 0
@@ -131,6 +134,12 @@ class Live:
             return interventions.read(table, self.executor.checkpoint.architecture, ROLES)
         except interventions.InterventionError as error:
             raise ExplorerError(str(error).partition(": ")[2]) from None
+
+    def _prompts(self, query: str, **given: Any) -> pl.DataFrame:
+        """Rows of PROMPTS, their positions as one column, as of tables of pairs; operands of one token have no first one."""
+        rows = self.project.ask(query, subject=self.name, **given)
+        known = [name for name in rows.columns if name.endswith("_position") and not rows[name].null_count()]
+        return rows.with_columns(positions=pl.struct(pl.col(name).alias(name.removesuffix("_position")) for name in known))
 
     def _pairs(self, prompt: pl.DataFrame, other: pl.DataFrame | None = None) -> PromptPairs:
         """One prompt beside another, or beside itself; the last ones are kept, and with them what the executor keeps of them."""

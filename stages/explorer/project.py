@@ -8,11 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from stages.lib import dictionary
 from stages.lib.core.settings import ParamsError, read
 from stages.lib.core.words import CHAPTERS, OPERATORS
+from stages.lib.heuristics import asked
 from stages.lib.sql.database import ERRORS, Database, DatabaseError, connect
 from stages.lib.store.layered import LayerStore, widen
 from stages.lib.store.shards import store_of
@@ -109,6 +111,10 @@ class Project:
             return self._opened(self.data / subject / "store/value_logits.h5", None)
         except (*ERRORS, OSError) as error:
             raise ExplorerError(f"{error}. {self._makes('value_logits', subject)}") from None
+
+    def asked(self, subject: str) -> np.ndarray | None:
+        """The number that each result is asked for (see lib/heuristics/asked.py), None where that is the result, or votes are not here."""
+        return asked.numbers(self.votes(subject)) if self.has("value_logits", subject) else None
 
     @cached_property
     def _stores(self) -> dict[tuple[Path, str | None], LayerStore]:

@@ -120,7 +120,7 @@ def test_a_map_its_profiles_and_votes_are_those_of_the_tables(project: Project):
 
 @pytest.mark.parametrize("heuristic", ["result in 10..19", "op1 mod 5 = 2", "op1 = op2"])
 def test_an_outline_is_around_the_cells_that_satisfy_the_heuristic(project: Project, heuristic: str):
-    holds = neuron.members(project, "add", heuristic, (20, 20))
+    holds = neuron.members(project, SUBJECT, "add", heuristic, (20, 20))
     op1, op2 = np.indices((20, 20))
     expected = {"result in 10..19": (op1 + op2) // 10 == 1, "op1 mod 5 = 2": op1 % 5 == 2, "op1 = op2": op1 == op2}[heuristic]
     assert np.array_equal(holds, expected)

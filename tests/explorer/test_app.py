@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import os
 import re
 import signal
@@ -26,22 +25,13 @@ from stages.explorer.parts import filled
 from stages.explorer.pictures import saved
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
+from tests.explorer.said import says, words
 from tests.micro import ROOT
 
 HOLDING = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXT = st.text(max_size=30) | st.sampled_from(
     ["226-68", "3+4", "99999999", "-1", "1e9", "0", "'", "$x", "$0", "{op1}", "%s", "1:7", "result in 0..9"]
 )
-
-
-def words(part: object) -> str:
-    """Everything that a part of the page says."""
-    return json.dumps(part, default=lambda one: one.to_plotly_json())
-
-
-def says(explorer: Explorer, path: str, **fields: object) -> str:
-    _, content = answered(explorer, VIEWS[path], Question(fields))
-    return words(content())
 
 
 @pytest.mark.parametrize("path", VIEWS)

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,6 +169,33 @@ def test_what_is_found_is_what_sql_finds_and_can_be_taken_along(visitor: Visitor
     visitor.run("document.querySelector('table a').click()")
     layer, neuron, _ = rows.row(0)
     visitor.waits_for(f"Neuron {neuron} of layer {layer}", "h1")
+
+
+def test_a_query_is_asked_when_its_field_is_left(visitor: Visitor, monkeypatch: pytest.MonkeyPatch):
+    visitor.open("find", sql="select 1 as one")
+    visitor.rows("1 row")
+    query, asked, some = "select 20 + 3 as sum", [], visitor.project.some
+
+    def noted(text: str, *more: object, **given: object) -> pl.DataFrame:
+        if query.startswith(text):  # pages before may still have work to do
+            asked.append(text)
+        return some(text, *more, **given)
+
+    monkeypatch.setattr(visitor.project, "some", noted)
+    field = visitor.driver.find_element(By.TAG_NAME, "textarea")
+    field.send_keys(Keys.CONTROL, "a")
+    for letter in query:
+        field.send_keys(letter)
+        time.sleep(0.05)
+    time.sleep(1)
+    assert asked == []
+    field.send_keys(Keys.TAB)
+    visitor.until(lambda: visitor.rows("1 row") == [["23"]])
+    assert asked == [query]
+    assert field.get_property("value") == query
+    visitor.driver.back()
+    visitor.until(lambda: visitor.rows("1 row") == [["1"]])
+    assert visitor.run("return document.querySelector('textarea').value") == "select 1 as one"
 
 
 def test_two_subjects_stand_side_by_side(visitor: Visitor):

@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 
 from stages.explorer.project import ExplorerError, Project
+from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed
 from stages.lib.heuristics.names import HeuristicError
 
@@ -14,10 +15,13 @@ MAP = f"""
     order by op1, op2
 """
 VOTED = f"""
+    with asked as (
+        select op1, op2, number from prompts join numbers using (subject)
+        where subject = $subject and operator = $operator and token = answer_token
+    )
     select op1, op2, result, activation * logit as voted
-    from activations join value_logits using (subject, layer, neuron)
+    from activations join value_logits using (subject, layer, neuron) join asked using (op1, op2, number)
     where {KEYS}
-        and number = result
     order by op1, op2
 """
 MATCHES = f"""
@@ -64,7 +68,10 @@ SIMILAR = """
     order by similarity desc, layer, neuron
     limit 12
 """
-MEMBERS = "select op1, op2, ({predicate})::boolean as holds from cells where operator = $operator"
+MEMBERS = """
+    select op1, op2 from (select *, nullif($asked[result + 1], -1) as asked from cells where operator = $operator)
+    where ({predicate})::boolean
+"""
 CATALOGUE = "select operator, heuristic, kind, quantity, predicate from heuristics where operator = $operator and heuristic = $heuristic"
 AXES = {"op1": (1, 0), "op2": (0, 1), "op1 + op2": (1, 1), "op1 - op2": (1, -1)}  # a cell's place on each: a * op1 + b * op2
 
@@ -86,9 +93,10 @@ def predicate(project: Project, operator: str, heuristic: str) -> str:
     return found.predicate
 
 
-def members(project: Project, operator: str, heuristic: str, shape: tuple[int, int]) -> np.ndarray:
+def members(project: Project, subject: str, operator: str, heuristic: str, shape: tuple[int, int]) -> np.ndarray:
     """Which cells of a square satisfy a heuristic: bool (op1, op2)."""
-    cells = project.ask(MEMBERS.format(predicate=predicate(project, operator, heuristic)), operator=operator).filter("holds")
+    numbers, query = project.asked(subject), MEMBERS.format(predicate=predicate(project, operator, heuristic))
+    cells = project.ask(query, operator=operator, asked=[] if numbers is None else numbers.tolist())
     holds, op1, op2 = np.zeros(shape, bool), cells["op1"].to_numpy(), cells["op2"].to_numpy()
     inside = (op1 < shape[0]) & (op2 < shape[1])
     holds[op1[inside], op2[inside]] = True
@@ -97,8 +105,9 @@ def members(project: Project, operator: str, heuristic: str, shape: tuple[int, i
 
 def voted(project: Project, keys: dict, values: np.ndarray, results: np.ndarray) -> np.ndarray:
     """What the neuron adds to each cell's answer, activation · value logit: (op1, op2), NaN where a prompt has no answer."""
-    logits = project.votes(keys["subject"]).read(keys["layer"], slice(keys["neuron"], keys["neuron"] + 1), slice(None))[0]
-    return np.where(results >= 0, values * logits[np.maximum(results, 0)], np.nan)
+    store = project.votes(keys["subject"])
+    logits = store.read(keys["layer"], slice(keys["neuron"], keys["neuron"] + 1), slice(None))[0]
+    return np.where(results >= 0, values * logits[asked.voted(store, np.maximum(results, 0))], np.nan)
 
 
 def profiles(values: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:

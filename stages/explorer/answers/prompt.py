@@ -1,7 +1,8 @@
 """A prompt explained: what the subject says, which neurons voted for it, and what each heuristic says of it.
 
 A late neuron's vote is activation · (value logit of the answer - value logit of its strongest rival) · scale, in logits: value logits are
-those of the table, and the scale is the final norm's on this prompt. Votes, and the rest, which is everything else that writes into
+those of the table, and the scale is the final norm's on this prompt. Of a subject that is asked for one token of the answer, the answer is
+the number that this token stands for. Votes, and the rest, which is everything else that writes into
 the stream (embeddings, attention, earlier layers), add up to by how much the answer's logit is above the rival's.
 """
 
@@ -49,13 +50,14 @@ REACH = 7  # cells around the prompt's
 
 @dataclass(frozen=True)
 class Cell:
-    """A prompt of the grid and what the tables say of it."""
+    """A prompt of the grid and what the tables say of it. asked: the number asked for, the result or what a token of it stands for."""
 
     subject: str
     operator: str
     op1: int
     op2: int
     result: int
+    asked: int
     predicted: int | None
     correct: bool | None
     probability: float | None
@@ -71,10 +73,13 @@ def cell(project: Project, subject: str, operator: str, op1: int, op2: int) -> C
     if not rows or rows[0][2] is None:
         sign = project.symbols[operator]
         raise ExplorerError(
-            f"{op1}{sign}{op2} is no cell that {subject} was asked: operands and answer are whole numbers within the grid, one token each."
+            f"{op1}{sign}{op2} is no cell that {subject} was asked: operands and answer are whole numbers within its grid, the answer with "
+            "the token that is asked for."
         )
     result, predicted, correct, probability = rows[0]
-    return Cell(subject, operator, op1, op2, result, predicted, correct, probability)
+    numbers = project.asked(subject)
+    asked = result if numbers is None else int(numbers[result])
+    return Cell(subject, operator, op1, op2, result, asked, predicted, correct, probability)
 
 
 def neighbours(project: Project, of: Cell) -> pl.DataFrame:
@@ -89,7 +94,7 @@ def holding(project: Project, of: Cell, membership: str) -> pl.DataFrame:
     names = rows["heuristic"].unique(maintain_order=True).to_list()
     known = listed(project.ask(CATALOGUE, operator=of.operator), of.operator, names)
     tried = ", ".join(f"({heuristic.predicate})::boolean" for heuristic in known)
-    here = f"select [{tried}] from (select {of.op1} as op1, {of.op2} as op2, {of.result} as result)"
+    here = f"select [{tried}] from (select {of.op1} as op1, {of.op2} as op2, {of.result} as result, {of.asked} as asked)"
     holds = project.ask(here).item().to_list() if names else []
     schema = {"heuristic": pl.String, "holds": pl.Boolean}
     return rows.join(pl.DataFrame({"heuristic": names, "holds": holds}, schema), on="heuristic", how="left", maintain_order="left")
@@ -131,7 +136,7 @@ def votes(project: Project, of: Cell, against: int, neurons: list[np.ndarray], s
     store, frames = project.votes(of.subject), []
     for layer in range(first_late(project, of.subject), len(neurons)):
         logits = store.read(layer, slice(None), slice(None)).astype(np.float64)
-        vote = logits[:, of.result] - logits[:, against]
+        vote = logits[:, of.asked] - logits[:, against]
         frames.append(pl.DataFrame({"layer": layer, "neuron": np.arange(len(vote)), "activation": neurons[layer], "vote": vote}))
     best = standing.filter("holds").unique(["layer", "neuron"], keep="first", maintain_order=True).select("layer", "neuron", "heuristic")
     found = pl.concat(frames).with_columns(pl.col("layer").cast(pl.Int16), pl.col("neuron").cast(pl.Int32))

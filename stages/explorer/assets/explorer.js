@@ -2,7 +2,9 @@
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.explorer = {
   // The address with the fields' values, once someone has changed one of those shown; several values of one stand behind each other.
-  address: function (values, ids, search, shown) {
+  // A query is asked when its field is left: half of one would be an error, or the work of minutes.
+  address: function (values, left, ids, search, shown) {
+    if (document.activeElement?.tagName === "TEXTAREA") return window.dash_clientside.no_update;
     const fields = new URLSearchParams(search || "");
     const texts = values.map((value) => [value ?? ""].flat().join("|"));
     if (!shown || ids.every((id, place) => texts[place] === (shown.fields[id.field] ?? ""))) return window.dash_clientside.no_update;

@@ -92,7 +92,8 @@ def _maps(project: Project, given: dict, question: Question) -> Part:
 def _more(explorer: Explorer, question: Question) -> Part:
     """Heuristic by heuristic, and cell by cell."""
     given, project = _given(question), explorer.project
-    called = {"left": given["left"], "right": given["right"]}
+    again = " again" if given["left"] == given["right"] else ""  # columns have names of their own
+    called = {"left": given["left"], "right": given["right"] + again}
 
     def named(frame: pl.DataFrame) -> pl.DataFrame:
         return frame.rename(

@@ -107,7 +107,7 @@ def _map(project: Project, keys: dict, values: np.ndarray, results: np.ndarray, 
     drawn = charts.heat(values, results, HOVER.replace("activation", what), size=540)
     inside = ""
     if outline != "none":
-        holds = asked.members(project, keys["operator"], outline, values.shape)
+        holds = asked.members(project, keys["subject"], keys["operator"], outline, values.shape)
         charts.outline(drawn, holds)
         if holds.any() and not holds.all():
             inside = f" Outlined: {outline}, where the mean is {np.nanmean(values[holds]):.3g}, elsewhere {np.nanmean(values[~holds]):.3g}."

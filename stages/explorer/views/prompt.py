@@ -59,7 +59,7 @@ def content(explorer: Explorer, question: Question) -> Part:
 
 
 def _said(of: asked.Cell, sign: str) -> list[Part]:
-    whole = f"{of.op1} {sign} {of.op2} = {of.result}"
+    whole = f"{of.op1} {sign} {of.op2} = {of.result}" + (f", asked for the {of.asked} in it" if of.asked != of.result else "")
     if of.correct:
         return [f"{whole}: {of.subject} answers right, with probability {of.probability:.3f}"]
     instead = "no number" if of.predicted is None else of.predicted
@@ -75,23 +75,23 @@ def _bag(explorer: Explorer, of: asked.Cell, standing: pl.DataFrame | None, live
     with explorer.models.lock:
         spoken = live.speak(of.operator, of.op1, of.op2)
     rivals = asked.spoken(project, of.subject, spoken.logits)
-    against, margin = asked.rival(project, of.subject, spoken.logits, of.result)
+    against, margin = asked.rival(project, of.subject, spoken.logits, of.asked)
     empty = pl.DataFrame(
         schema={"layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "corrected": pl.Float32, "holds": pl.Boolean}
     )
     known = empty if standing is None else standing
     voted = asked.votes(project, of, against, spoken.neurons, spoken.scale, known)
     parts = asked.parts(voted, margin)
-    answers = rivals.with_columns(pl.when(pl.col("number") == of.result).then(pl.lit("the answer")).otherwise(pl.lit("")).alias("is"))
+    answers = rivals.with_columns(pl.when(pl.col("number") == of.asked).then(pl.lit("the answer")).otherwise(pl.lit("")).alias("is"))
     late = asked.first_late(project, of.subject)
-    query = sql(asked.VOTES, of.keys() | {"first": late, "answer": of.result, "rival": against})
+    query = sql(asked.VOTES, of.keys() | {"first": late, "answer": of.asked, "rival": against})
     caption = (
-        f"Logits for {of.result} (above zero) or for its strongest rival {against} (below), part by part. They add up to {margin:+.2f}, "
+        f"Logits for {of.asked} (above zero) or for its strongest rival {against} (below), part by part. They add up to {margin:+.2f}, "
         f"by which the answer's logit is above the rival's. Each of the {voted.height:,} late neurons counts once, for its best heuristic "
         "that holds here."
     )
     names = [f"{row['part']}" + (f" ({row['neurons']})" if row["neurons"] else "") for row in parts.iter_rows(named=True)]
-    drawn = charts.steps(names, parts["voted"].to_list(), f"{of.result} against {against}", "logits for the answer against its rival")
+    drawn = charts.steps(names, parts["voted"].to_list(), f"{of.asked} against {against}", "logits for the answer against its rival")
     scale = f"The final norm multiplies each vote by {spoken.scale:.3f} here; the query leaves that out."
     neurons = voted.head(40).select("layer", "neuron", "heuristic", "activation", "vote", "voted")
     left = table(answers, f"What {of.subject} says: the likeliest tokens")

@@ -63,7 +63,7 @@ def _offered(explorer: Explorer, subject: str, text: str, membership: str) -> tu
         if live := explorer.models.ready(subject):
             with explorer.models.lock:
                 spoken = live.speak(of.operator, of.op1, of.op2)
-            against, _ = explained.rival(project, subject, spoken.logits, of.result)
+            against, _ = explained.rival(project, subject, spoken.logits, of.asked)
             voted = explained.votes(project, of, against, spoken.neurons, spoken.scale, standing).head(TICKED)
             for layer, neuron, vote in voted.select("layer", "neuron", "voted").iter_rows():
                 offered.append({"label": f"{layer}:{neuron} ({vote:+.2f})", "value": f"{layer}:{neuron}"})
@@ -192,7 +192,7 @@ def _grid(explorer: Explorer, of: asked.Silencing, question: Question) -> Part:
 
 def _where(project: Project, of: asked.Silencing, job: asked.GridJob, named: list[str]) -> Part:
     """Whether what breaks is what the chosen heuristics are about."""
-    holds = np.logical_or.reduce([squares.members(project, of.operator, name, job.chosen.shape) for name in named])
+    holds = np.logical_or.reduce([squares.members(project, of.subject, of.operator, name, job.chosen.shape) for name in named])
     rows = []
     for what, cells in (("one of the heuristics holds", holds), ("none holds", ~holds)):
         counts = [int((square[cells] == asked.BROKEN).sum()) for square in (job.chosen, job.drawn)]

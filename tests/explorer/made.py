@@ -1,0 +1,75 @@
+"""A project by hand, in a moment: the micro project has no subject that is asked for one token of the answer.
+
+`digits` adds numbers 0 to SIDE - 1 and is asked for the tens of the result, where there are any.
+"""
+
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+
+from stages.explorer.explorer import Explorer
+from stages.explorer.live import Spoken
+from stages.explorer.project import Project
+from stages.lib.core.tables import write_table
+from stages.lib.store.layered import LayerWriter, writing
+
+SUBJECT, SIDE, NEURONS = "digits", 13, 6
+TENS = [result // 10 if result >= 10 else -1 for result in range(2 * SIDE - 1)]
+HEURISTICS = ["asked = 1", "result in 10..14", "carry into 10"]  # of the neurons 0, 1 and 2; the catalogue has the second alone
+CELLS = [("add", op1, op2, op1 + op2) for op1, op2 in product(range(SIDE), repeat=2)]
+KEYS = {"operator": pl.String, "op1": pl.Int16, "op2": pl.Int16}
+TOKEN = 20  # of the number 0
+
+
+def tables() -> dict[str, pl.DataFrame]:
+    """Those of the store and of heuristics that views read, by their place below data."""
+    cells = pl.DataFrame(CELLS, KEYS | {"result": pl.Int32}, orient="row")
+    subject, asked = pl.lit(SUBJECT).alias("subject"), pl.col("result").replace_strict(dict(enumerate(TENS)), return_dtype=pl.Int32)
+    answered = cells.with_columns(subject, asked.alias("asked")).filter(pl.col("asked") >= 0)
+    stands = [(SUBJECT, "add", "called", 0, neuron, name, 0.9 - neuron / 10, True) for neuron, name in enumerate(HEURISTICS)]
+    columns = ["subject", "operator", "membership", "layer", "neuron", "heuristic", "corrected", "late"]
+    standing = pl.DataFrame(stands, columns, orient="row").cast({"layer": pl.Int16, "neuron": pl.Int32, "corrected": pl.Float32})
+    known = pl.DataFrame({"operator": ["add"], "heuristic": [HEURISTICS[1]], "kind": ["range"], "quantity": ["result"]})
+    scores = standing.with_columns(side=pl.lit("top"), score=pl.lit(1.0), share=pl.lit(0.5)).drop("membership", "late")
+    return {
+        "corpus/cells": cells,
+        "heuristics/heuristics": known.with_columns(predicate=pl.lit("result between 10 and 14")),
+        "heuristics/label_setting": pl.DataFrame({"threshold": [0.5]}),
+        f"{SUBJECT}/store/numbers": pl.DataFrame({"number": range(10)}).select(subject, "number", token=pl.col("number") + TOKEN),
+        f"{SUBJECT}/store/prompts": answered.with_columns(answer_token=pl.col("asked") + TOKEN).drop("asked"),
+        f"{SUBJECT}/store/predictions": answered.select(
+            "subject", *KEYS, predicted="asked", correct=pl.lit(True), answer_probability=pl.lit(0.9)
+        ),
+        f"{SUBJECT}/heuristics/heuristic_neurons": standing,
+        f"{SUBJECT}/heuristics/scores": scores,
+    }
+
+
+def made(root: Path) -> Path:
+    """Writes the project's data below a folder, and says where."""
+    data, draw = root / "data", np.random.default_rng(0)
+    for place, table in tables().items():
+        (data / place).parent.mkdir(parents=True, exist_ok=True)
+        write_table(table, data / f"{place}.parquet")
+    store, named = data / SUBJECT / "store", {"subject": SUBJECT, "asked": ",".join(map(str, TENS))}
+    results = np.add.outer(np.arange(SIDE), np.arange(SIDE))
+    columns = {"result": np.where(results >= 10, results, -1)}
+    axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
+    (store / "activations").mkdir()
+    with writing(store / "activations/add.h5") as file:
+        writer = LayerWriter(file, [0], axes, "float16", (4, 5, SIDE), {"operator": "add", **named}, columns=columns)
+        writer.write(0, 0, draw.normal(size=(NEURONS, SIDE, SIDE)))
+    with writing(store / "value_logits.h5") as file:
+        LayerWriter(file, [0], {"neuron": NEURONS, "number": 10}, "float32", (4, 10), named).write(0, 0, draw.normal(size=(NEURONS, 10)))
+    return data
+
+
+def explorer(data: Path) -> Explorer:
+    """With a model that says anything."""
+    found = Explorer(Project(data))
+    logits = np.random.default_rng(1).normal(size=TOKEN + 10)
+    found.models._found[SUBJECT] = SimpleNamespace(speak=lambda *_: Spoken(logits, [np.ones(NEURONS)], 1.0))
+    return found

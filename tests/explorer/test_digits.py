@@ -1,0 +1,62 @@
+"""A subject that is asked for one token of the answer: votes, heuristics and maps are about the number that it stands for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stages.explorer.answers import neuron, prompt
+from stages.explorer.explorer import Explorer
+from tests.explorer.made import HEURISTICS, NEURONS, SIDE, SUBJECT, TENS, explorer, made
+from tests.explorer.said import field, says
+
+KEYS = {"subject": SUBJECT, "operator": "add", "layer": 0, "neuron": 3}
+
+
+@pytest.fixture(autouse=True)
+def in_root() -> None:
+    """These need no micro project."""
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Explorer:
+    return explorer(made(tmp_path))
+
+
+def test_a_prompt_is_explained_by_the_number_asked_for(digits: Explorer):
+    project = digits.project
+    of = prompt.cell(project, SUBJECT, "add", 9, 12)
+    assert (of.result, of.asked) == (21, 2)
+    spoken = digits.models.ready(SUBJECT).speak("add", 9, 12)
+    rival, margin = prompt.rival(project, SUBJECT, spoken.logits, of.asked)
+    standing = prompt.holding(project, of, "called")
+    assert dict(standing.select("heuristic", "holds").rows()) == dict(zip(HEURISTICS, [False, False, True], strict=True))
+    voted = prompt.votes(project, of, rival, spoken.neurons, spoken.scale, standing).sort("neuron")
+    known = project.ask(f"pivot (from value_logits) on number in (2, {rival}) using any_value(logit) order by neuron")
+    np.testing.assert_allclose(voted["vote"], known["2"] - known[f"{rival}"], rtol=1e-6)
+    assert prompt.parts(voted, margin)["voted"].sum() == pytest.approx(margin)
+    said = says(digits, "prompt", subject=SUBJECT, prompt="9+12")
+    assert "9 + 12 = 21, asked for the 2 in it: digits answers right" in said
+    assert "Who voted for it" in said
+
+
+def test_maps_and_outlines_are_of_the_number_asked_for(digits: Explorer):
+    project = digits.project
+    values, results = project.map(*KEYS.values())
+    voted, known = neuron.voted(project, KEYS, values, results), project.ask(neuron.VOTED, **KEYS)
+    np.testing.assert_allclose(voted[known["op1"].to_numpy(), known["op2"].to_numpy()], known["voted"], rtol=1e-5)
+    assert np.isfinite(voted).sum() == known.height == sum(TENS[a + b] >= 0 for a in range(SIDE) for b in range(SIDE))
+    op1, op2 = np.indices(results.shape)
+    holds = neuron.members(project, SUBJECT, "add", "asked = 1", results.shape)
+    assert np.array_equal(holds, (op1 + op2) // 10 == 1)
+    for name in HEURISTICS:
+        for shown in ("activation", "vote for the answer"):
+            said = says(digits, "neuron", **KEYS | {"neuron": HEURISTICS.index(name)}, outline=name, map=shown)
+            assert f"Outlined: {name}" in said
+
+
+def test_heuristics_and_neurons_to_silence_are_offered(digits: Explorer):
+    asked = {"subject": SUBJECT, "prompt": "9+12"}
+    offered = [option["value"] for option in field(digits, "silence", "heuristics", **asked).options]
+    assert offered == [HEURISTICS[2], *HEURISTICS[:2]]  # what holds here stands first
+    assert len(field(digits, "silence", "ticked", **asked).options) == NEURONS
