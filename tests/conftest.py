@@ -98,11 +98,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return (os.cpu_count() or 1) + 1
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts tests of the micro project first: one process makes it (one core, minutes) while the others take the rest, from the end. Among
     them those that change a copy of it, which take long, and most of all those of another processor: whoever is left alone with one at the
-    end keeps the others waiting."""
+    end keeps the others waiting. Of these each is the first of one process, which waits for the project and takes no processor meanwhile."""
     items.sort(key=lambda item: [name not in getattr(item, "fixturenames", ()) for name in ("processor", "micro_copy", "micro")])
+    share = len(items) // getattr(config, "workerinput", {}).get("workercount", len(items) or 1)
+    for number, item in enumerate([item for item in items if "processor" in getattr(item, "fixturenames", ())]):
+        items.remove(item)
+        items.insert(number * share, item)
 
 
 @pytest.fixture(scope="session")
