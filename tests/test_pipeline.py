@@ -58,7 +58,6 @@ def test_no_output_is_kept_twice(micro: Path):
 
 
 def test_a_stage_run_by_hand_leaves_the_cache_alone(micro_copy: Path):
-    run_in(micro_copy, "dvc", "checkout", "--relink")
     assert (micro_copy / "data/abacus/store/accuracy.parquet").stat().st_nlink == 2
     before = {p: p.read_bytes() for p in (micro_copy / ".dvc/cache").rglob("*") if p.is_file()}
     run_in(micro_copy, "python", *ACCURACY)
