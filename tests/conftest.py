@@ -147,8 +147,13 @@ def close_figures() -> Iterator[None]:
     drawing.plt.close("all")
 
 
+def copied(project: Path, folder: Path) -> Path:
+    """A copy of a project, with outputs that are links to its own cache."""
+    subprocess.run(["cp", "-a", project, folder], check=True)
+    return folder
+
+
 @pytest.fixture
 def micro_copy(micro: Path, tmp_path: Path) -> Path:
-    """A copy of the micro project for a test that changes it, with outputs that are links to its own cache."""
-    subprocess.run(["cp", "-a", micro, tmp_path / "project"], check=True)
-    return tmp_path / "project"
+    """A copy of the micro project for a test that changes it."""
+    return copied(micro, tmp_path / "project")
