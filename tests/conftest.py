@@ -1,10 +1,13 @@
 """Real parts for the tests: tiny random models of each architecture, and a micro project that dvc repro has run."""
 
+import io
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run one process on each core
@@ -80,6 +83,23 @@ def run_in(folder: Path, *command: str, check: bool = True, more: dict[str, str]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, **options)
     assert not check or done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done
+
+
+def bag_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """What `bag` does in a project folder, which this process does at once: to start another takes a second."""
+    from stages.lib.console import command  # only here: most tests ask nothing
+
+    printed, said, status = io.StringIO(), io.StringIO(), 0
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with chdir(folder), redirect_stdout(printed), redirect_stderr(said):
+            command.main(list(arguments))
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+        said.write("" if status == ended.code else f"{ended.code}\n")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return subprocess.CompletedProcess(["bag", *arguments], status, printed.getvalue(), said.getvalue())
 
 
 def planned(project: Path, *options: str) -> list[str]:
