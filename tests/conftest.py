@@ -1,11 +1,13 @@
 """Real parts for the tests: tiny random models of each architecture, and a micro project that dvc repro has run."""
 
+import io
 import os
 import re
-import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run one process on each core
@@ -83,6 +85,23 @@ def run_in(folder: Path, *command: str, check: bool = True, more: dict[str, str]
     return done
 
 
+def bag_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """What `bag` does in a project folder, which this process does at once: to start another takes a second."""
+    from stages.lib.console import command  # only here: most tests ask nothing
+
+    printed, said, status = io.StringIO(), io.StringIO(), 0
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with chdir(folder), redirect_stdout(printed), redirect_stderr(said):
+            command.main(list(arguments))
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+        said.write("" if status == ended.code else f"{ended.code}\n")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return subprocess.CompletedProcess(["bag", *arguments], status, printed.getvalue(), said.getvalue())
+
+
 def planned(project: Path, *options: str) -> list[str]:
     """The stages that `dvc repro --force` would run, in order, as DVC calls them: <file>:<name>, of the root just the name."""
     printed = run_in(project, "dvc", "repro", "--dry", "--force", *options).stdout
@@ -98,11 +117,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return (os.cpu_count() or 1) + 1
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts tests of the micro project first: one process makes it (one core, minutes) while the others take the rest, from the end. Among
     them those that change a copy of it, which take long, and most of all those of another processor: whoever is left alone with one at the
-    end keeps the others waiting."""
+    end keeps the others waiting. Of these each is the first of one process, which waits for the project and takes no processor meanwhile."""
     items.sort(key=lambda item: [name not in getattr(item, "fixturenames", ()) for name in ("processor", "micro_copy", "micro")])
+    share = len(items) // getattr(config, "workerinput", {}).get("workercount", len(items) or 1)
+    for number, item in enumerate([item for item in items if "processor" in getattr(item, "fixturenames", ())]):
+        items.remove(item)
+        items.insert(number * share, item)
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +167,13 @@ def close_figures() -> Iterator[None]:
     drawing.plt.close("all")
 
 
+def copied(project: Path, folder: Path) -> Path:
+    """A copy of a project, with outputs that are links to its own cache."""
+    subprocess.run(["cp", "-a", project, folder], check=True)
+    return folder
+
+
 @pytest.fixture
 def micro_copy(micro: Path, tmp_path: Path) -> Path:
     """A copy of the micro project for a test that changes it."""
-    return Path(shutil.copytree(micro, tmp_path / "project", symlinks=True))
+    return copied(micro, tmp_path / "project")

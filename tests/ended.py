@@ -2,7 +2,7 @@
 
 `python tests/ended.py STEP MODULE ARGUMENT…` in a project's folder: first it is killed before its first change of a file, before the
 STEPth behind that, and so on; then it may write no file beyond a kilobyte, four, and so on, as on a disk that is full. Each run is a fork
-of this process, which has loaded the libraries and done nothing. Prints how many runs ended early in either way.
+of this process, which has loaded all that the stage imports and done nothing. Prints how many runs ended early in either way.
 """
 
 import os
@@ -58,8 +58,10 @@ def ended(numbers: count, hinder: Callable[[int], None], module: str, arguments:
 
 def main(step: str, module: str, *arguments: str) -> None:
     sys.path.insert(0, os.getcwd())
-    for library in import_module("stages.warm").LIBRARIES:
-        import_module(library)
+    import_module(module)
+    del sys.modules[module]  # each run runs it
+    if "torch" in sys.modules:
+        import_module("transformers.models.llama.modeling_llama")  # which loading a model imports
     for numbers, hinder in ((count(0, int(step)), kill_before), (count(), fill)):
         print(ended(numbers, hinder, module, list(arguments)))
 

@@ -9,15 +9,15 @@ import pytest
 from tests.conftest import run_in
 
 STAGES = {  # each way in which stages write: stores and tables, parts, parts of three tables, one table; changes of files from kill to kill
-    "store": ("5", "stages.store.dump", "abacus"),
-    "circuit": ("1", "stages.lib.executor.runs", "circuit/component", "abacus"),
-    "heuristics": ("15", "stages.heuristics.nulls", "abacus"),
+    "store": ("5", "stages.store.dump", "planted"),
+    "circuit": ("1", "stages.lib.executor.runs", "circuit/component", "planted"),
+    "heuristics": ("10", "stages.heuristics.nulls", "planted"),
     "corpus": ("1", "stages.lib.sql.stage", "stages/corpus/cells.sql"),
 }
 OUTPUTS = {
-    "store": ("abacus/store/activations", "abacus/store/means.h5", "abacus/store/predictions.parquet", "abacus/store/value_logits.h5"),
-    "circuit": ("abacus/circuit/runs/component.parquet",),
-    "heuristics": ("abacus/heuristics/nulls.parquet", "abacus/heuristics/null_shares.parquet", "abacus/heuristics/naming.parquet"),
+    "store": ("planted/store/activations", "planted/store/means.h5", "planted/store/predictions.parquet", "planted/store/value_logits.h5"),
+    "circuit": ("planted/circuit/runs/component.parquet",),
+    "heuristics": ("planted/heuristics/nulls.parquet", "planted/heuristics/null_shares.parquet", "planted/heuristics/naming.parquet"),
     "corpus": ("corpus/cells.parquet",),
 }
 
@@ -43,7 +43,7 @@ def test_ended_early_it_goes_on_to_the_same_bytes(micro_copy: Path, chapter: str
 
 
 def test_two_runs_at_once_end_well_or_in_a_sentence(micro_copy: Path):
-    stage = "stages/store/dvc.yaml:dump@abacus"
+    stage = "stages/store/dvc.yaml:dump@planted"
     expected = contents(micro_copy / "data", "store")
     environment = {
         "PYTHONPATH": str(micro_copy),

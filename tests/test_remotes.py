@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import storage
-from tests.conftest import MAKE, run_in
+from tests.conftest import MAKE, copied, run_in
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if Path("/usr/sbin/sshd").exists() else None)
 
@@ -30,56 +30,67 @@ def wait_for(port: int, process: subprocess.Popen) -> None:
     raise RuntimeError(f"the server stopped with status {process.returncode}")
 
 
-@pytest.fixture
-def sftp(tmp_path: Path) -> Iterator[tuple[str, list[list[str]]]]:
-    """An OpenSSH server with a key of its own: its URL, and the remote's further settings."""
+Remote = tuple[str, dict[str, str]]  # its URL, and its further settings
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    """An OpenSSH server with a key of its own."""
     if SSHD is None:
         pytest.skip("no sshd here: install openssh-server")
+    folder = tmp_path_factory.mktemp("server")
     for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
-    shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
-    (tmp_path / "storage").mkdir()
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    shutil.copy(folder / "user.pub", folder / "authorized")
     port = free_port()
-    (tmp_path / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\nPidFile none\n"
+    (folder / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nPidFile none\n"
         "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n"
     )
     Path("/run/sshd").mkdir(exist_ok=True)
-    process = subprocess.Popen([SSHD, "-D", "-e", "-f", tmp_path / "sshd_config"], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=subprocess.DEVNULL)
     try:
         wait_for(port, process)
-        url = f"ssh://{getpass.getuser()}@127.0.0.1:{port}{tmp_path}/storage"
-        yield url, [["keyfile", str(tmp_path / "user")], ["allow_agent", "false"]]
+        yield f"ssh://{getpass.getuser()}@127.0.0.1:{port}", {"keyfile": str(folder / "user"), "allow_agent": "false"}
     finally:
         process.terminate()
         process.wait()
 
 
 @pytest.fixture
-def s3() -> Iterator[tuple[str, list[list[str]]]]:
+def s3() -> Iterator[Remote]:
     """An S3 API server with one bucket."""
     with storage.serving() as bucket:
         yield (
             "s3://bag/store",
-            [["endpointurl", bucket.endpoint], ["access_key_id", "user"], ["secret_access_key", "secret"], ["region", "us-east-1"]],
+            {"endpointurl": bucket.endpoint, "access_key_id": "user", "secret_access_key": "secret", "region": "us-east-1"},
         )
 
 
-def configure(folder: Path, remote: tuple[str, list[list[str]]]) -> None:
+def configure(project: Path, remote: Remote) -> None:
     """The one documented command, and the server's own settings, which stay out of Git."""
     url, settings = remote
-    run_in(folder, *MAKE, "remote", f"URL={url}")
-    for name, value in settings:
-        run_in(folder, "dvc", "remote", "modify", "--local", "storage", name, value)
-
-
-def fresh_clone(project: Path, folder: Path, remote: tuple[str, list[list[str]]]) -> Path:
+    run_in(project, *MAKE, "remote", f"URL={url}")
+    (project / ".dvc/config.local").write_text("\n".join(["['remote \"storage\"']", *(f"{name} = {settings[name]}" for name in settings)]))
     run_in(project, "git", "add", "-A")
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "results")
+
+
+def fresh_clone(project: Path, folder: Path) -> Path:
     run_in(project, "git", "clone", "-q", str(project), str(folder))
-    for name, value in remote[1]:
-        run_in(folder, "dvc", "remote", "modify", "--local", "storage", name, value)
+    shutil.copy(project / ".dvc/config.local", folder / ".dvc/config.local")
     return folder
+
+
+@pytest.fixture(scope="module")
+def pushed(micro: Path, server: Remote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the micro project, with all that DVC keeps in the folder `storage` beside it, through the SFTP server; tests only read it."""
+    folder = tmp_path_factory.mktemp("pushed")
+    (folder / "storage").mkdir()
+    project = copied(micro, folder / "project")
+    configure(project, (server[0] + str(folder / "storage"), server[1]))
+    run_in(project, *MAKE, "push")
+    return project
 
 
 def present(folder: Path) -> set[str]:
@@ -91,25 +102,21 @@ def test_push_and_pull_of_everything(micro_copy: Path, tmp_path: Path, s3):
     everything = present(micro_copy)
     configure(micro_copy, s3)
     run_in(micro_copy, *MAKE, "push")
-    clone = fresh_clone(micro_copy, tmp_path / "clone", s3)
+    clone = fresh_clone(micro_copy, tmp_path / "clone")
     assert present(clone) == set()
     run_in(clone, "dvc", "pull")
     assert present(clone) == everything
     assert "up to date" in run_in(clone, "dvc", "status").stdout
 
 
-def test_pull_of_a_file_and_of_a_subject_and_rerun_of_the_last_query(micro_copy: Path, tmp_path: Path, sftp):
-    everything = present(micro_copy)
-    configure(micro_copy, sftp)
-    run_in(micro_copy, *MAKE, "push")
-    clone = fresh_clone(micro_copy, tmp_path / "clone", sftp)
+def test_pull_of_a_file_and_of_a_subject_and_rerun_of_the_last_query(pushed: Path, tmp_path: Path):
+    everything = present(pushed)
+    clone = fresh_clone(pushed, tmp_path / "clone")
     assert present(clone) == set()
 
     run_in(clone, "dvc", "pull", "data/abacus/store/activations/add.h5")
     assert present(clone) == {"abacus/store/activations/add.h5"}
-    assert (clone / "data/abacus/store/activations/add.h5").read_bytes() == (
-        micro_copy / "data/abacus/store/activations/add.h5"
-    ).read_bytes()
+    assert (clone / "data/abacus/store/activations/add.h5").read_bytes() == (pushed / "data/abacus/store/activations/add.h5").read_bytes()
 
     query = clone / "stages/store/accuracy.sql"
     query.write_text("-- a remark\n" + query.read_text())
@@ -131,14 +138,15 @@ def test_pull_of_a_file_and_of_a_subject_and_rerun_of_the_last_query(micro_copy:
     assert not any(f.startswith("planted/") for f in present(clone))
 
 
-def test_a_pulled_file_whose_bytes_are_wrong_is_refused(micro_copy: Path, tmp_path: Path, sftp):
-    configure(micro_copy, sftp)
-    run_in(micro_copy, "dvc", "push", "data/abacus/store/accuracy.parquet")
-    content = (micro_copy / "data/abacus/store/accuracy.parquet").read_bytes()
-    [stored] = [p for p in (tmp_path / "storage").rglob("*") if p.is_file() and p.read_bytes() == content]
+def test_a_pulled_file_whose_bytes_are_wrong_is_refused(pushed: Path, tmp_path: Path):
+    content = (pushed / "data/abacus/store/accuracy.parquet").read_bytes()
+    [stored] = [p for p in pushed.with_name("storage").rglob("*") if p.is_file() and p.read_bytes() == content]
     stored.chmod(0o644)
     stored.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    clone = fresh_clone(micro_copy, tmp_path / "clone", sftp)
-    done = run_in(clone, "dvc", "pull", "data/abacus/store/accuracy.parquet", check=False)
+    try:
+        clone = fresh_clone(pushed, tmp_path / "clone")
+        done = run_in(clone, "dvc", "pull", "data/abacus/store/accuracy.parquet", check=False)
+    finally:
+        stored.write_bytes(content)  # for the other tests
     assert done.returncode != 0
     assert not (clone / "data/abacus/store/accuracy.parquet").exists()

@@ -64,7 +64,8 @@ def _show_views(app: dash.Dash, explorer: Explorer) -> None:
     )
     app.clientside_callback(
         dash.ClientsideFunction("explorer", "address"), Output("url", "search"), Input({"field": ALL}, "value"),
-        Input({"field": ALL}, "n_blur"), State({"field": ALL}, "id"), State("url", "search"), State("shown", "data"), prevent_initial_call=True,
+        Input({"field": ALL}, "n_blur"), State({"field": ALL}, "id"), State("url", "search"), State("shown", "data"),
+        prevent_initial_call=True,
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Made tables for the figures, and what to read off their axes."""
 
+import pickle
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -116,9 +117,16 @@ def write(folder: Path, tables: Tables, subject: str = "s") -> None:
 
 
 def written_by(draw: Callable[[], object], prepare: Callable[[Path], object], folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The files that `draw` writes below reports/, in a project that `prepare` makes. (tests/test_pipeline.py: every time the same.)"""
+    """The files that `draw` writes below reports/, in a project that `prepare` makes, from what reaches worker processes: figures and what
+    they are drawn from, pickled and unpickled. (tests/test_pipeline.py: every time the same.)"""
+    write = drawing.write
+
+    def handed_on(*asked: Any, **more: Any) -> None:
+        write(*pickle.loads(pickle.dumps(asked)), **more)
+
     prepare(folder)
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(drawing, "write", handed_on)
     draw()
     return {str(path) for path in Path("reports").rglob("*.*")}
 

@@ -18,10 +18,9 @@ from tests.micro import ROOT
 
 @pytest.fixture
 def project(micro_copy: Path) -> Path:
-    """The micro project with its locks committed and its outputs linked to the cache, as they are where it was made."""
+    """The micro project with its locks committed."""
     for command in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "made"]):
         run_in(micro_copy, "git", *command)
-    run_in(micro_copy, "dvc", "checkout", "--relink")
     return micro_copy
 
 

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from stages.mediation import training_figure as figure
+from tests.circuit.figure_tables import written_by
 from tests.made import ask
 from tests.mediation import mediated
 
@@ -56,8 +57,7 @@ def test_without_points_there_is_no_figure(tmp_path: Path, monkeypatch: pytest.M
     assert list((tmp_path / figure.FOLDER).iterdir()) == []
     (tmp_path / "data/mediation" / figure.TABLE).mkdir(parents=True)
     points(importance).write_parquet(tmp_path / "data/mediation" / figure.TABLE / "s.parquet")
-    figure.main()
-    assert {path.name for path in (tmp_path / figure.FOLDER).iterdir()} == {"s.png", "s.svg"}
+    assert written_by(figure.main, lambda _: None, tmp_path, monkeypatch) == {f"{figure.FOLDER}/s.{kind}" for kind in ("png", "svg")}
 
 
 def test_a_table_of_no_pairs_says_so(importance: pl.DataFrame):

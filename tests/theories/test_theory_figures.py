@@ -5,11 +5,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import Tables
 from stages.theories import figures
 from stages.theories.figures import FIGURES
-from tests.circuit.figure_tables import OPERATORS, WHY, found, made
+from tests.circuit.figure_tables import OPERATORS, WHY, found, made, pictures, write, written_by
 
 pytestmark = pytest.mark.usefixtures("close_figures")
 SITES = [("op1", "op1"), ("last", "result")]
@@ -29,10 +28,9 @@ def tables(operators: list[str] = OPERATORS) -> Tables:
 
 
 @pytest.mark.parametrize("operators", [OPERATORS, []])
-def test_every_figure_is_written(operators: list[str], tmp_path: Path):
-    drawing.write(FIGURES, tmp_path / "figures", tables(operators), "s", front="theories")
-    assert {path.name for path in tmp_path.rglob("*.svg")} == {f"{name}.svg" for name in FIGURES}
-    assert (tmp_path / "theories.png").exists()
+def test_every_figure_is_written(operators: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    written = written_by(lambda: figures.main("s"), lambda folder: write(folder, tables(operators)), tmp_path, monkeypatch)
+    assert written == pictures("s/theories/figures", FIGURES, "theories")
 
 
 def test_curves_are_those_of_the_table_and_an_operator_without_pairs_says_why():
