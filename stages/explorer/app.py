@@ -76,7 +76,7 @@ def page(explorer: Explorer, path: str, search: str, on_page: dict[str, str], be
     """
     view, question = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values()))), Question.of(search)
     fields, content = answered(explorer, view, question)
-    now = {
+    now: dict[str, Any] = {
         "view": view.path,
         "fields": {one.name: text_of(one.value) for one in fields},
         "options": str([one.options for one in fields]),
