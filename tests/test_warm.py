@@ -102,7 +102,8 @@ def test_the_commands_status_and_nothing_else_is_left(project: Path, tmp_path: P
 def sleeping(project: Path, request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen, list[psutil.Process]]]:
     """The process of stages.warm, and those of a stage below it: its caller, the stage itself and its worker."""
     asked = f"echo $$; exec python -m stages.sleep {request.param}"
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(project)}
+    environment = {**os.environ, **own}
     with subprocess.Popen(warm("sh", "-c", asked), cwd=project, env=environment, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
         caller = psutil.Process(int(server.stdout.readline()))
