@@ -2,8 +2,8 @@
 
 A late neuron's vote is activation · (value logit of the answer - value logit of its strongest rival) · scale, in logits: value logits are
 those of the table, and the scale is the final norm's on this prompt. Of a subject that is asked for one token of the answer, the answer is
-the number that this token stands for. Votes, and the rest, which is everything else that writes into
-the stream (embeddings, attention, earlier layers), add up to by how much the answer's logit is above the rival's.
+the number that this token stands for. Votes, and the rest, which is everything else that writes into the stream (embeddings, attention,
+earlier layers), add up to by how much the answer's logit is above the rival's.
 """
 
 from dataclasses import dataclass
