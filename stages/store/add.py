@@ -45,6 +45,8 @@ def refuse(name: str) -> None:
         raise ParamsError(f"{place(taken[0])} has {name} already, under {taken[0]}; choose another name")
     if name in ("models", "planted", *CHAPTERS):
         raise ParamsError(f"{name} is a folder of the pipeline's own below data/; choose another name")
+    if name == "shared":
+        raise ParamsError("the page calls shared what is of no one subject; choose another name")
 
 
 def entry(name: str, settings: SubjectSettings, section: str) -> list[str]:
