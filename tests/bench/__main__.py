@@ -15,10 +15,11 @@ from tests.bench.mediation import mediation
 from tests.bench.patching import bound, components, neurons
 from tests.bench.store import dump, memory, sql
 from tests.bench.units import units
+from tests.bench.workers import workers
 
 BENCHMARKS = {
     function.__name__: function
-    for function in (dump, memory, sql, neurons, components, mediation, bound, match, nulls, relabel, explorer, units, gpu)
+    for function in (dump, memory, sql, neurons, components, mediation, bound, match, nulls, relabel, explorer, units, workers, gpu)
 }
 
 
