@@ -1,15 +1,20 @@
 """What pages do with errors, with each other's work and with data that change, on a project made by hand."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
 
 from stages.explorer.app import answered, tried
 from stages.explorer.explorer import Explorer
+from stages.explorer.missing import ways_to
 from stages.explorer.pages import VIEWS, View
+from stages.explorer.project import ExplorerError
 from stages.explorer.question import Question
+from stages.lib import dictionary
 from stages.lib.core.settings import ParamsError
+from tests import declared
 from tests.explorer.made import explorer, made
 from tests.explorer.said import words
 
@@ -44,3 +49,20 @@ def test_an_error_that_nobody_foresaw_is_a_sentence_and_its_place_is_in_the_log(
 def test_a_subject_stands_beside_itself(digits: Explorer):
     asked = Question({"subject": "digits", "other": "digits", "operator": "add"})
     assert '"role": "alert"' not in words(tried(VIEWS["compare"].later["more"], digits, asked))
+
+
+def test_the_command_for_a_missing_table_names_a_stage_that_writes_it():
+    """Of each subject where there is one for each, and of none where all share the table."""
+    for table in dictionary.tables(declared.ROOT / "stages"):
+        said = ways_to(table, "abacus")
+        if table == "runs":  # several chapters have some
+            assert "`make study` here" in said
+            continue
+        chapter, stage, at = re.search(r"`dvc repro stages/(\w+)/dvc\.yaml:(\w+)(@abacus)?` here", said).groups()
+        assert any(table in path.replace(".", "/").split("/") for path in declared.written(f"{chapter}/{stage}")), table
+        assert bool(at) == bool(declared.stages()[f"{chapter}/{stage}"]["foreach"]), table
+
+
+def test_a_query_without_a_shared_table_names_its_stage_of_no_subject(digits: Explorer):
+    with pytest.raises(ExplorerError, match=re.escape("`dvc repro stages/corpus/dvc.yaml:facts` here")):
+        digits.project.ask("from facts")
