@@ -1,12 +1,14 @@
 """What pages do with errors, with each other's work and with data that change, on a project made by hand."""
 
+import io
 import logging
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from stages.explorer.app import answered, tried
+from stages.explorer.app import answered, taken, tried
 from stages.explorer.explorer import Explorer
 from stages.explorer.missing import ways_to
 from stages.explorer.pages import VIEWS, View
@@ -14,9 +16,10 @@ from stages.explorer.project import ExplorerError
 from stages.explorer.question import Question
 from stages.lib import dictionary
 from stages.lib.core.settings import ParamsError
+from stages.lib.core.tables import write_table
 from tests import declared
 from tests.explorer.made import explorer, made
-from tests.explorer.said import words
+from tests.explorer.said import says, words
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +69,17 @@ def test_the_command_for_a_missing_table_names_a_stage_that_writes_it():
 def test_a_query_without_a_shared_table_names_its_stage_of_no_subject(digits: Explorer):
     with pytest.raises(ExplorerError, match=re.escape("`dvc repro stages/corpus/dvc.yaml:facts` here")):
         digits.project.ask("from facts")
+
+
+@pytest.mark.parametrize("fields", [{"what": "sql"}, {"what": "cells"}, {"sql": "select 1 as accuracy"}, {}])
+def test_what_a_page_shows_is_saved_though_nobody_filled_in_its_fields(digits: Explorer, fields: dict):
+    data = digits.project.data / "digits/store"
+    write_table(
+        pl.DataFrame({"subject": "digits", "operator": "add", "accuracy": 0.9, "cells": 8, "split": "train"}), data / "accuracy.parquet"
+    )
+    keys = {"subject": ["digits"], "operator": ["add"], "layer": [0], "neuron": [3]}
+    write_table(pl.DataFrame({**keys, "variance": [0.5], "rank": [1]}), data / "neuron_variances.parquet")
+    there = explorer(digits.project.data)
+    saved, said = pl.read_csv(io.BytesIO(taken(there, Question(fields).search(), "csv"))), says(there, "find", **fields)
+    assert f'"{saved.height} row' in said
+    assert all(f'"{name.replace("_", " ")}"' in said for name in saved.columns)
