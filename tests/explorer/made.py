@@ -3,15 +3,15 @@
 `digits` adds numbers 0 to SIDE - 1 and is asked for the tens of the result, where there are any.
 """
 
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 
 from stages.explorer.explorer import Explorer
-from stages.explorer.live import Spoken
+from stages.explorer.live import Neurons, Spoken
 from stages.explorer.project import Project
 from stages.lib.core.tables import write_table
 from stages.lib.store.layered import LayerWriter, writing
@@ -67,9 +67,33 @@ def made(root: Path) -> Path:
     return data
 
 
+class Anything:
+    """A model that says anything, and the same whatever is silenced."""
+
+    def __init__(self, project: Project):
+        self.project, self.logits = project, np.random.default_rng(1).normal(size=TOKEN + 10)
+
+    def cell(self, operator: str, op1: int, op2: int) -> pl.DataFrame:
+        query = "from prompts where operator = $operator and op1 = $op1 and op2 = $op2"
+        return self.project.ask(query, operator=operator, op1=op1, op2=op2)
+
+    def speak(self, *_: object) -> Spoken:
+        return Spoken(self.logits, [np.ones(NEURONS)], 1.0)
+
+    def random(self, like: Neurons, seed: int) -> Neurons:
+        return [(layer, (neuron + seed) % NEURONS) for layer, neuron in like]
+
+    def silenced(self, _: pl.DataFrame, sets: list[Neurons], *how: object) -> list[np.ndarray]:
+        return [self.logits] * len(sets)
+
+    def grid(self, operator: str, *how: object) -> Iterator[tuple]:
+        cells = self.project.ask("from prompts where operator = $operator order by op1, op2", operator=operator)
+        op1, op2, answers = (cells[name].to_numpy() for name in ("op1", "op2", "answer_token"))
+        yield (len(cells), len(cells)), op1, op2, np.full((3, len(cells)), TOKEN), answers
+
+
 def explorer(data: Path) -> Explorer:
     """With a model that says anything."""
     found = Explorer(Project(data))
-    logits = np.random.default_rng(1).normal(size=TOKEN + 10)
-    found.models._found[SUBJECT] = SimpleNamespace(speak=lambda *_: Spoken(logits, [np.ones(NEURONS)], 1.0))
+    found.models._found[SUBJECT] = Anything(found.project)
     return found

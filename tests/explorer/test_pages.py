@@ -83,3 +83,30 @@ def test_what_a_page_shows_is_saved_though_nobody_filled_in_its_fields(digits: E
     saved, said = pl.read_csv(io.BytesIO(taken(there, Question(fields).search(), "csv"))), says(there, "find", **fields)
     assert f'"{saved.height} row' in said
     assert all(f'"{name.replace("_", " ")}"' in said for name in saved.columns)
+
+
+def test_the_subject_and_the_operator_of_a_query_go_along_with_it(digits: Explorer):
+    """From every view, to where the query can be changed and on to what its rows are about; the default subject is another."""
+    data = digits.project.data
+    (data / "able/store").mkdir(parents=True)
+    (data / "able/store/predictions.parquet").hardlink_to(data / "digits/store/predictions.parquet")
+    write_table(pl.DataFrame({"subject": "digits", "operator": "add", "accuracy": 0.9, "cells": 8}), data / "digits/store/accuracy.parquet")
+    there = explorer(data)
+    assert there.project.subjects[0] == "able"
+    chosen = {"subject": "digits", "operator": "add"}
+    asked = {
+        "prompt": {"prompt": "9+12"},
+        "silence": {"prompt": "9+12", "neurons": "0:3"},
+        "neuron": {"layer": 0, "neuron": 3},
+        "find": {"what": "cells"},
+        "compare": {"other": "digits"},
+    }
+    for path, fields in asked.items():
+        question = Question(chosen | fields)
+        parts = [answered(there, VIEWS[path], question)[1](), *(tried(make, there, question) for make in VIEWS[path].later.values())]
+        edits = re.findall(r'"children": "edit and run", "href": "/find(\?[^"]*)"', words(parts))
+        assert edits, path
+        for search in edits:
+            assert chosen.items() <= Question.of(search).items(), path
+    rows = Question(chosen | {"sql": "select 0 as layer, 3 as neuron"})
+    assert Question({**chosen, "layer": 0, "neuron": 3}).search() in says(there, "find", **rows)

@@ -141,7 +141,7 @@ def _answers(project: Project, subject: str, of: asked.Silencing, told: pl.DataF
     )
     beside = table(told, "What is said; logit: the answer's, above the mean over the vocabulary")
     return html.Div([
-        section("The new answer", figure("silenced", drawn, caption, sql(of.rows()))),
+        section("The new answer", figure("silenced", drawn, caption, sql(of.rows(), about=vars(of)))),
         section("Beside random neurons", beside),
     ], className="side")  # fmt: skip
 
@@ -185,7 +185,7 @@ def _grid(explorer: Explorer, of: asked.Silencing, question: Question) -> Part:
         drawn = charts.heat(square, None, "op1 %{y}, op2 %{x}<extra></extra>", size=460, limit=1.0)
         drawn["data"][0]["showscale"] = False
         caption = f"Without {title}: {broken:,} of {cells:,} cells break, {mended:,} are mended; {COLOURS}."
-        maps.append(figure(name, drawn, caption, sql(of.rows())))
+        maps.append(figure(name, drawn, caption, sql(of.rows(), about=vars(of))))
     named = [name for name in question.get("heuristics", "").split("|") if name]
     return section("Every cell", html.Div(maps, className="side"), _where(explorer.project, of, job, named) if named else None)
 
