@@ -18,8 +18,8 @@ from stages.lib import dictionary
 from stages.lib.core.settings import ParamsError
 from stages.lib.core.tables import write_table
 from tests import declared
-from tests.explorer.made import explorer, made
-from tests.explorer.said import says, words
+from tests.explorer.made import NEURONS, explorer, made
+from tests.explorer.said import field, says, words
 
 
 @pytest.fixture(autouse=True)
@@ -110,3 +110,18 @@ def test_the_subject_and_the_operator_of_a_query_go_along_with_it(digits: Explor
             assert chosen.items() <= Question.of(search).items(), path
     rows = Question(chosen | {"sql": "select 0 as layer, 3 as neuron"})
     assert Question({**chosen, "layer": 0, "neuron": 3}).search() in says(there, "find", **rows)
+
+
+def test_what_is_silenced_is_shown_wherever_it_was_chosen_and_can_be_taken_back(digits: Explorer):
+    """Neurons ticked and heuristics chosen on another subject or prompt, or by another way of counting; with a model and without one."""
+    asked = {"subject": "digits", "prompt": "9+12", "ticked": "0:3|2:489"}
+    for there, offered, more in ((digits, NEURONS, ["2:489"]), (Explorer(digits.project), 0, ["0:3", "2:489"])):
+        ticked = field(there, "silence", "ticked", **asked)
+        assert ticked.value == "0:3|2:489"
+        assert [option["value"] for option in ticked.options][offered:] == more
+        named = field(there, "silence", "heuristics", **asked, heuristics="result mod 7 = 1").options
+        assert named[-1] == {"label": "result mod 7 = 1 (chosen before; none here)", "value": "result mod 7 = 1"}
+        said = says(there, "silence", **asked, neurons="0:1")
+        assert "Silenced: 0:1, 0:3, 2:489. " in said
+        [none] = re.findall(r'"children": "Silence none of them", "href": "/silence(\?[^"]*)"', said)
+        assert "Choose heuristics, or tick or write neurons." in says(there, "silence", **Question.of(none))

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from dash import html
+from dash import dcc, html
 
 from stages.explorer import charts
 from stages.explorer.answers import neuron as squares
@@ -25,6 +25,7 @@ INTRO = (
     "prompt. A heuristic stands for the late neurons that count for it. As many random neurons of the same layers are the control."
 )
 TICKED = 12  # neurons offered
+LISTED = 40  # neurons that a page lists as silenced
 GRID = "over the whole grid, too (about a minute; untick to stop)"
 COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: as before; grey: no cell"
 
@@ -34,6 +35,8 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     text, membership = question.get("prompt", project.example), question.one_of("membership", list(MEMBERSHIPS), "called")
     replacement = question.one_of("replacement", list(asked.REPLACEMENTS), "mean")
     named, offered = _offered(explorer, subject, text, membership)
+    named = _with(named, question.get("heuristics", ""), "chosen before; none here")
+    offered = _with(offered, question.get("ticked", ""), "ticked before")
     result = [
         Field("subject", "Subject", subject, "choice", project.subjects),
         Field("prompt", "Prompt", text, hint="226-68"),
@@ -72,6 +75,12 @@ def _offered(explorer: Explorer, subject: str, text: str, membership: str) -> tu
     return named, offered
 
 
+def _with(options: list[dict], chosen: str, why: str) -> list[dict]:
+    """Options, and what is chosen and no option any more, so that it is seen and can be taken back."""
+    known = {option["value"] for option in options}
+    return [*options, *({"label": f"{one} ({why})", "value": one} for one in chosen.split("|") if one and one not in known)]
+
+
 def content(explorer: Explorer, question: Question) -> Part:
     project, subject = explorer.project, question["subject"]
     operator, op1, op2 = prompt(question["prompt"], project.symbols)
@@ -83,9 +92,9 @@ def content(explorer: Explorer, question: Question) -> Part:
         return html.Div(
             [html.H1(f"Silence neurons on {question['prompt']}"), note(INTRO), note("Choose heuristics, or tick or write neurons.")]
         )
-    live = explorer.models.ready(subject)
+    live, which = explorer.models.ready(subject), _which(chosen, question)
     if not live:
-        return html.Div([html.H1(f"Silence {len(chosen)} neurons"), note(INTRO), note("The model is being loaded.")])
+        return html.Div([html.H1(f"Silence {_counted(len(chosen))}"), note(INTRO), which, note("The model is being loaded.")])
     replacement = question["replacement"]
     other = prompt(question.get("other", ""), project.symbols) if replacement == "counterfactual" else None
     silencing = asked.Silencing(subject, operator, tuple(chosen), replacement, other)
@@ -96,6 +105,7 @@ def content(explorer: Explorer, question: Question) -> Part:
     inside = [
         html.H1(_headline(of, told, len(chosen), project.symbols[operator])),
         note(INTRO),
+        which,
         _answers(project, subject, silencing, told, logits),
     ]
     if everywhere:
@@ -108,6 +118,13 @@ def _chosen(project: Project, subject: str, operator: str, question: Question) -
     named = [name for name in question.get("heuristics", "").split("|") if name]
     of_heuristics = asked.standing(project, subject, operator, question["membership"], named) if named else []
     return sorted({*neurons(question.get("neurons", "")), *neurons(question.get("ticked", "").replace("|", ",")), *of_heuristics})
+
+
+def _which(chosen: list[tuple[int, int]], question: Question) -> Part:
+    """The neurons that are silenced, and the way to silence none."""
+    listed = ", ".join(f"{layer}:{neuron}" for layer, neuron in chosen[:LISTED]) + (" …" if len(chosen) > LISTED else "")
+    none = "/silence" + question.but(heuristics="", ticked="", neurons="").search()
+    return html.P([f"Silenced: {listed}. ", dcc.Link("Silence none of them", href=none)])
 
 
 def _headline(of: explained.Cell, told: pl.DataFrame, count: int, sign: str) -> list[Part]:
