@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import dash
 import flask
@@ -74,9 +75,12 @@ def page(explorer: Explorer, path: str, search: str, on_page: dict[str, str], be
 
     on_page: the fields as they are filled in there; before: what was remembered, None of a page that is loaded.
     """
+    tab = before["tab"] if before else uuid4().hex
+    explorer = explorer.of(tab)
     view, question = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values()))), Question.of(search)
     fields, content = answered(explorer, view, question)
     now: dict[str, Any] = {
+        "tab": tab,
         "view": view.path,
         "fields": {one.name: text_of(one.value) for one in fields},
         "options": str([one.options for one in fields]),

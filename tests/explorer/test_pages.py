@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stages.explorer.app import answered, taken, tried
+from stages.explorer.app import answered, page, taken, tried
 from stages.explorer.explorer import Explorer
 from stages.explorer.missing import ways_to
 from stages.explorer.pages import VIEWS, View
@@ -125,3 +125,32 @@ def test_what_is_silenced_is_shown_wherever_it_was_chosen_and_can_be_taken_back(
         assert "Silenced: 0:1, 0:3, 2:489. " in said
         [none] = re.findall(r'"children": "Silence none of them", "href": "/silence(\?[^"]*)"', said)
         assert "Choose heuristics, or tick or write neurons." in says(there, "silence", **Question.of(none))
+
+
+def test_two_tabs_silence_neurons_and_neither_ends_the_work_of_the_other(digits: Explorer):
+    def opens(neurons: str, before: dict | None = None) -> dict:
+        search = Question({"subject": "digits", "prompt": "9+12", "neurons": neurons, "grid": "yes" if neurons else ""}).search()
+        _, content, now, *_ = page(digits, "/silence", search, {}, before)
+        assert ("Every cell" in words(content)) == bool(neurons)
+        return now
+
+    def silenced() -> set[tuple]:
+        return {of.neurons for of in digits.jobs}
+
+    with digits.models.lock:  # so that all work waits
+        one, other = opens("0:1"), opens("0:2")
+        first, second = digits.jobs.values()
+        assert not first.stopped
+        assert not second.stopped
+        one = opens("0:3", one)
+        assert (first.stopped, second.stopped, silenced()) == (True, False, {((0, 2),), ((0, 3),)})
+        one = opens("0:2", one)  # which the other looks at, too
+        assert silenced() == {((0, 2),)}
+        opens("", one)
+        assert not second.stopped
+        assert digits.of(other["tab"]).known() != digits.of(one["tab"]).known()
+    second.thread.join(timeout=60)
+    assert second.done
+    assert second.cells[0] == second.cells[1] > 0
+    opens("", other)
+    assert silenced() == {((0, 2),)}  # it is done, and kept

@@ -102,6 +102,7 @@ class GridJob:
     drawn: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     stopped: bool = False
     thread: threading.Thread | None = None
+    tabs: set[str] = field(default_factory=set)  # of browsers, that look at it
 
     def share(self) -> int:
         """How much is done, in twentieths: what a page shows of it anew."""

@@ -26,6 +26,7 @@ INTRO = (
 )
 TICKED = 12  # neurons offered
 LISTED = 40  # neurons that a page lists as silenced
+KEPT = 3  # grids, besides the one that is asked for
 GRID = "over the whole grid, too (about a minute; untick to stop)"
 COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: as before; grey: no cell"
 
@@ -109,8 +110,7 @@ def content(explorer: Explorer, question: Question) -> Part:
         _answers(project, subject, silencing, told, logits),
     ]
     if everywhere:
-        _start(explorer, live, silencing)
-        inside.append(_grid(explorer, silencing, question))
+        inside.append(_grid(explorer.project, _start(explorer, live, silencing), question))
     return html.Div(inside)
 
 
@@ -163,33 +163,39 @@ def _answers(project: Project, subject: str, of: asked.Silencing, told: pl.DataF
     ], className="side")  # fmt: skip
 
 
-def _start(explorer: Explorer, live: "Live", of: asked.Silencing) -> None:
-    """Starts a grid's work, unless it is known already, and stops any other."""
-    if of in explorer.jobs:
-        return
-    _stop(explorer)
-    for known in list(explorer.jobs)[:-3]:
-        del explorer.jobs[known]
-    side = explorer.project.ask(
-        "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator", operator=of.operator
-    ).item()
-    job = explorer.jobs[of] = asked.GridJob(of)
-    job.start(live, explorer.models.lock, side)
-
-
-def _stop(explorer: Explorer) -> None:
-    """Ends work over a grid that nobody looks at any more."""
-    for known, job in list(explorer.jobs.items()):
-        if not job.done:
-            job.stopped = True
+def _start(explorer: Explorer, live: "Live", of: asked.Silencing) -> asked.GridJob:
+    """A grid's work, which starts unless it is known already; this tab looks at no other any more."""
+    with explorer.changing:
+        _stop(explorer, but=of)
+        if job := explorer.jobs.get(of):
+            job.tabs.add(explorer.tab)
+            return job
+        for known in [known for known, job in explorer.jobs.items() if job.done][:-KEPT]:
             del explorer.jobs[known]
+        side = explorer.project.ask(
+            "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator", operator=of.operator
+        ).item()
+        job = explorer.jobs[of] = asked.GridJob(of, tabs={explorer.tab})
+        job.start(live, explorer.models.lock, side)
+        return job
 
 
-def _grid(explorer: Explorer, of: asked.Silencing, question: Question) -> Part:
-    job = explorer.jobs[of]
+def _stop(explorer: Explorer, but: asked.Silencing | None = None) -> None:
+    """This tab looks at no grid any more, or at this one alone; work that no tab looks at ends."""
+    with explorer.changing:
+        for known, job in list(explorer.jobs.items()):
+            if known == but:
+                continue
+            job.tabs.discard(explorer.tab)
+            if not job.done and not job.tabs:
+                job.stopped = True
+                del explorer.jobs[known]
+
+
+def _grid(project: Project, job: asked.GridJob, question: Question) -> Part:
     if job.error:
         return alert(job.error)
-    done, cells = job.cells
+    of, (done, cells) = job.of, job.cells
     if not job.done:
         words = f"{done:,} of {cells:,} cells"
         return section("Every cell", html.P([html.Progress(value=str(done), max=str(cells or 1), **aria(label=words)), f" {words}"]))
@@ -204,7 +210,7 @@ def _grid(explorer: Explorer, of: asked.Silencing, question: Question) -> Part:
         caption = f"Without {title}: {broken:,} of {cells:,} cells break, {mended:,} are mended; {COLOURS}."
         maps.append(figure(name, drawn, caption, sql(of.rows(), about=vars(of))))
     named = [name for name in question.get("heuristics", "").split("|") if name]
-    return section("Every cell", html.Div(maps, className="side"), _where(explorer.project, of, job, named) if named else None)
+    return section("Every cell", html.Div(maps, className="side"), _where(project, of, job, named) if named else None)
 
 
 def _where(project: Project, of: asked.Silencing, job: asked.GridJob, named: list[str]) -> Part:
