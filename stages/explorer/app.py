@@ -75,6 +75,7 @@ def page(explorer: Explorer, path: str, search: str, on_page: dict[str, str], be
 
     on_page: the fields as they are filled in there; before: what was remembered, None of a page that is loaded.
     """
+    explorer.refresh()
     tab = before["tab"] if before else uuid4().hex
     explorer = explorer.of(tab)
     view, question = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values()))), Question.of(search)
@@ -121,6 +122,7 @@ def _hand_out_files(app: dash.Dash, explorer: Explorer) -> None:
 
 def taken(explorer: Explorer, search: str, kind: str) -> bytes:
     """All rows of the query that the view `find` shows at this address, as a file. Raises ExplorerError where there are too many."""
+    explorer.refresh()
     question = Question.of(search)
     return find.file(explorer.project, query(explorer, _complete(question, VIEWS["find"].fields(explorer, question))), kind)
 

@@ -21,6 +21,7 @@ TENS = [result // 10 if result >= 10 else -1 for result in range(2 * SIDE - 1)]
 HEURISTICS = ["asked = 1", "result in 10..14", "carry into 10"]  # of the neurons 0, 1 and 2; the catalogue has the second alone
 CELLS = [("add", op1, op2, op1 + op2) for op1, op2 in product(range(SIDE), repeat=2)]
 KEYS = {"operator": pl.String, "op1": pl.Int16, "op2": pl.Int16}
+NAMED = {"subject": SUBJECT, "asked": ",".join(map(str, TENS))}  # attributes of stores
 TOKEN = 20  # of the number 0
 
 
@@ -54,17 +55,20 @@ def made(root: Path) -> Path:
     for place, table in tables().items():
         (data / place).parent.mkdir(parents=True, exist_ok=True)
         write_table(table, data / f"{place}.parquet")
-    store, named = data / SUBJECT / "store", {"subject": SUBJECT, "asked": ",".join(map(str, TENS))}
+    (data / SUBJECT / "store/activations").mkdir()
+    write_activations(data, draw.normal(size=(NEURONS, SIDE, SIDE)))
+    with writing(data / SUBJECT / "store/value_logits.h5") as file:
+        LayerWriter(file, [0], {"neuron": NEURONS, "number": 10}, "float32", (4, 10), NAMED).write(0, 0, draw.normal(size=(NEURONS, 10)))
+    return data
+
+
+def write_activations(data: Path, values: np.ndarray) -> None:
+    """The store of activations. values: (neuron, op1, op2)."""
     results = np.add.outer(np.arange(SIDE), np.arange(SIDE))
     columns = {"result": np.where(results >= 10, results, -1)}
     axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
-    (store / "activations").mkdir()
-    with writing(store / "activations/add.h5") as file:
-        writer = LayerWriter(file, [0], axes, "float16", (4, 5, SIDE), {"operator": "add", **named}, columns=columns)
-        writer.write(0, 0, draw.normal(size=(NEURONS, SIDE, SIDE)))
-    with writing(store / "value_logits.h5") as file:
-        LayerWriter(file, [0], {"neuron": NEURONS, "number": 10}, "float32", (4, 10), named).write(0, 0, draw.normal(size=(NEURONS, 10)))
-    return data
+    with writing(data / SUBJECT / "store/activations/add.h5") as file:
+        LayerWriter(file, [0], axes, "float16", (4, 5, SIDE), {"operator": "add", **NAMED}, columns=columns).write(0, 0, values)
 
 
 class Anything:
@@ -95,5 +99,5 @@ class Anything:
 def explorer(data: Path) -> Explorer:
     """With a model that says anything."""
     found = Explorer(Project(data))
-    found.models._found[SUBJECT] = Anything(found.project)
+    found.models._found[SUBJECT] = found.project.made_of(SUBJECT), Anything(found.project)
     return found

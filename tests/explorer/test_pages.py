@@ -5,6 +5,7 @@ import logging
 import re
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -18,7 +19,7 @@ from stages.lib import dictionary
 from stages.lib.core.settings import ParamsError
 from stages.lib.core.tables import write_table
 from tests import declared
-from tests.explorer.made import NEURONS, explorer, made
+from tests.explorer.made import NEURONS, SIDE, explorer, made, write_activations
 from tests.explorer.said import field, says, words
 
 
@@ -154,3 +155,41 @@ def test_two_tabs_silence_neurons_and_neither_ends_the_work_of_the_other(digits:
     assert second.cells[0] == second.cells[1] > 0
     opens("", other)
     assert silenced() == {((0, 2),)}  # it is done, and kept
+
+
+def test_a_page_is_about_the_data_as_they_are_on_disk_now(digits: Explorer):
+    def shows(path: str, **fields: object) -> str:
+        return words(page(digits, f"/{path}", Question(fields).search(), {}, None)[1])
+
+    before, data, model = digits.project, digits.project.data, digits.models.ready("digits")
+    says_of = {"sql": "select subject, any_value(answer_probability) as probability from predictions group by all"}
+    keys = {"subject": "digits", "operator": "add", "layer": 0, "neuron": 3}
+    assert '"0.9"' in shows("find", **says_of)
+    assert "There is no table accuracy here." in shows("find", sql="from accuracy")
+    assert "to 99 (red)" not in shows("neuron", **keys)
+    assert digits.project is before  # nothing has changed, so nothing is opened again
+
+    predictions = pl.read_parquet(data / "digits/store/predictions.parquet").with_columns(answer_probability=pl.lit(0.25))
+    write_table(predictions, data / "digits/store/predictions.parquet")
+    assert '"0.25"' in shows("find", **says_of)
+    assert digits.models.ready("digits") is model  # which is made of other files
+    assert model.project is digits.project
+    write_table(pl.DataFrame({"accuracy": [0.75]}), data / "digits/store/accuracy.parquet")
+    assert '"0.75"' in shows("find", sql="from accuracy")
+    write_activations(data, np.full((NEURONS, SIDE, SIDE), 99.0))
+    assert "to 99 (red)" in shows("neuron", **keys)
+    (data / "able/store").mkdir(parents=True)
+    write_table(predictions.with_columns(subject=pl.lit("able")), data / "able/store/predictions.parquet")
+    shows("find")
+    assert digits.project.subjects == ["able", "digits"]
+    (data / "digits/store/accuracy.parquet").unlink()
+    assert "There is no table accuracy here." in shows("find", sql="from accuracy")
+
+
+def test_a_model_is_loaded_anew_once_what_it_is_made_of_has_changed(digits: Explorer):
+    prompts = digits.project.data / "digits/store/prompts.parquet"
+    assert digits.models.ready("digits")
+    write_table(pl.read_parquet(prompts).with_columns(answer_token=pl.col("answer_token") + 1), prompts)
+    digits.refresh()
+    assert digits.models.ready("digits") is None
+    assert digits.models.loading()

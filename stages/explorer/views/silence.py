@@ -98,7 +98,7 @@ def content(explorer: Explorer, question: Question) -> Part:
         return html.Div([html.H1(f"Silence {_counted(len(chosen))}"), note(INTRO), which, note("The model is being loaded.")])
     replacement = question["replacement"]
     other = prompt(question.get("other", ""), project.symbols) if replacement == "counterfactual" else None
-    silencing = asked.Silencing(subject, operator, tuple(chosen), replacement, other)
+    silencing = asked.Silencing(subject, operator, tuple(chosen), replacement, other, project.made_of(subject))
     with explorer.models.lock:
         row = live.cell(operator, op1, op2)
         logits = asked.silenced(live, row, silencing)
