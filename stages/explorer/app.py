@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import dash
 import flask
@@ -74,9 +75,13 @@ def page(explorer: Explorer, path: str, search: str, on_page: dict[str, str], be
 
     on_page: the fields as they are filled in there; before: what was remembered, None of a page that is loaded.
     """
+    explorer.refresh()
+    tab = before["tab"] if before else uuid4().hex
+    explorer = explorer.of(tab)
     view, question = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values()))), Question.of(search)
     fields, content = answered(explorer, view, question)
     now: dict[str, Any] = {
+        "tab": tab,
         "view": view.path,
         "fields": {one.name: text_of(one.value) for one in fields},
         "options": str([one.options for one in fields]),
@@ -98,7 +103,7 @@ def _hand_out_files(app: dash.Dash, explorer: Explorer) -> None:
             return no_update, no_update
         kind = dash.ctx.triggered_id["take"]
         try:
-            content = find.file(explorer.project, query(explorer, Question.of(search)), kind)
+            content = taken(explorer, search, kind)
         except ANY as error:
             return no_update, parts.alert(sentence(error))
         return dcc.send_bytes(content, f"bag.{kind}"), f"Saved bag.{kind}."
@@ -115,11 +120,18 @@ def _hand_out_files(app: dash.Dash, explorer: Explorer) -> None:
     app.callback(Output("download", "data"), Output("said", "children"), Input("picture", "data"), prevent_initial_call=True)(_saved)
 
 
+def taken(explorer: Explorer, search: str, kind: str) -> bytes:
+    """All rows of the query that the view `find` shows at this address, as a file. Raises ExplorerError where there are too many."""
+    explorer.refresh()
+    question = Question.of(search)
+    return find.file(explorer.project, query(explorer, _complete(question, VIEWS["find"].fields(explorer, question))), kind)
+
+
 def answered(explorer: Explorer, view: View, question: Question) -> tuple[list[Field], Any]:
     """A view's fields, and what makes its content; a question that cannot be answered is answered with a sentence."""
     try:
         fields = view.fields(explorer, question)
-        return fields, lambda: tried(view.content, explorer, question.but(**{one.name: text_of(one.value) for one in fields}))
+        return fields, lambda: tried(view.content, explorer, _complete(question, fields))
     except ANY as error:
         text = sentence(error)
     try:
@@ -127,6 +139,11 @@ def answered(explorer: Explorer, view: View, question: Question) -> tuple[list[F
     except ANY:  # it has been said
         fields = []
     return [_kept(one, question) for one in fields], lambda: parts.alert(text)
+
+
+def _complete(question: Question, fields: list[Field]) -> Question:
+    """What is asked as its fields have it: of those that the address leaves out, what they are then."""
+    return question.but(**{one.name: text_of(one.value) for one in fields})
 
 
 def _kept(one: Field, question: Question) -> Field:

@@ -19,17 +19,25 @@ class Models:
 
     def __init__(self, project: Project):
         self.project, self.lock = project, threading.RLock()
-        self._found: dict[str, Live | ExplorerError] = {}
+        self._found: dict[str, tuple[int, Live | ExplorerError]] = {}  # beside what each was made of (see Project.made_of)
         self._loading: dict[str, threading.Thread] = {}
         self._asked: set[str] = set()
 
     def ready(self, name: str) -> "Live | None":
-        """A subject's model; None before it is loaded, which `start` begins. Raises ExplorerError where that fails."""
+        """A subject's model; None before it is loaded, which `start` begins. Raises ExplorerError where that fails.
+
+        One whose files have changed since is loaded anew.
+        """
         with self.lock:
-            found = self._found.get(name)
+            made_of, found = self._found.get(name, (None, None))
+            if found and made_of != self.project.made_of(name):
+                self._forget(name)
+                found = None
             if isinstance(found, ExplorerError):
                 raise found
-            if found is None and name not in self._loading:
+            if found:
+                found.project = self.project
+            elif name not in self._loading:
                 self._asked.add(name)
             return found
 
@@ -51,8 +59,10 @@ class Models:
     def _load(self, name: str) -> None:
         from stages.explorer.live import Live  # only here: torch takes seconds to import
 
+        project = self.project
+        made_of = project.made_of(name)  # before it is loaded, so that no change is missed
         try:
-            found: Live | ExplorerError = Live(self.project, name)
+            found: Live | ExplorerError = Live(project, name)
         except ExplorerError as error:
             found = error
         except Exception as error:  # whatever a model's own code raises: the page says it, and goes on
@@ -60,9 +70,12 @@ class Models:
         with self.lock:
             kept = [one for one in self._found if one != name]
             for one in kept[: max(0, len(kept) + 1 - MOST)]:
-                del self._found[one]
-                self._loading.pop(one, None)
-            self._found[name] = found
+                self._forget(one)
+            self._found[name] = made_of, found
+
+    def _forget(self, name: str) -> None:
+        del self._found[name]
+        self._loading.pop(name, None)
 
     def names(self) -> list[str]:
         """Those that are loaded, or cannot be."""

@@ -133,11 +133,16 @@ def filled(query: str, parameters: Mapping[str, Any]) -> str:
     return re.sub(r"\$(\w+)", literal, dedent(query).strip())
 
 
-def sql(query: str, parameters: Mapping[str, Any] | None = None) -> Part:
-    """A view's query: shown, copied with one click, or taken along to be changed. Without parameters it is whole, whatever stands in it."""
+def sql(query: str, parameters: Mapping[str, Any] | None = None, about: Mapping[str, Any] | None = None) -> Part:
+    """A view's query: shown, copied with one click, or taken along to be changed. Without parameters it is whole, whatever stands in it.
+
+    about: has the subject and the operator that are chosen, which go along, where the parameters do not have them.
+    """
     text = dedent(query).strip() if parameters is None else filled(query, parameters)
     copy = dcc.Clipboard(content=text, title="copy the SQL", className="copy")
-    edit = dcc.Link("edit and run", href="/find" + Question({"sql": text}).search())
+    known = {**(about or {}), **(parameters or {})}
+    chosen = {name: known[name] for name in ("subject", "operator") if name in known}
+    edit = dcc.Link("edit and run", href="/find" + Question({**chosen, "sql": text}).search())
     return html.Details([html.Summary("SQL"), html.Div([copy, edit], className="tools"), html.Pre(html.Code(text))], className="sql")
 
 

@@ -3,15 +3,15 @@
 `digits` adds numbers 0 to SIDE - 1 and is asked for the tens of the result, where there are any.
 """
 
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 
 from stages.explorer.explorer import Explorer
-from stages.explorer.live import Spoken
+from stages.explorer.live import Neurons, Spoken
 from stages.explorer.project import Project
 from stages.lib.core.tables import write_table
 from stages.lib.store.layered import LayerWriter, writing
@@ -21,6 +21,7 @@ TENS = [result // 10 if result >= 10 else -1 for result in range(2 * SIDE - 1)]
 HEURISTICS = ["asked = 1", "result in 10..14", "carry into 10"]  # of the neurons 0, 1 and 2; the catalogue has the second alone
 CELLS = [("add", op1, op2, op1 + op2) for op1, op2 in product(range(SIDE), repeat=2)]
 KEYS = {"operator": pl.String, "op1": pl.Int16, "op2": pl.Int16}
+NAMED = {"subject": SUBJECT, "asked": ",".join(map(str, TENS))}  # attributes of stores
 TOKEN = 20  # of the number 0
 
 
@@ -54,22 +55,49 @@ def made(root: Path) -> Path:
     for place, table in tables().items():
         (data / place).parent.mkdir(parents=True, exist_ok=True)
         write_table(table, data / f"{place}.parquet")
-    store, named = data / SUBJECT / "store", {"subject": SUBJECT, "asked": ",".join(map(str, TENS))}
+    (data / SUBJECT / "store/activations").mkdir()
+    write_activations(data, draw.normal(size=(NEURONS, SIDE, SIDE)))
+    with writing(data / SUBJECT / "store/value_logits.h5") as file:
+        LayerWriter(file, [0], {"neuron": NEURONS, "number": 10}, "float32", (4, 10), NAMED).write(0, 0, draw.normal(size=(NEURONS, 10)))
+    return data
+
+
+def write_activations(data: Path, values: np.ndarray) -> None:
+    """The store of activations. values: (neuron, op1, op2)."""
     results = np.add.outer(np.arange(SIDE), np.arange(SIDE))
     columns = {"result": np.where(results >= 10, results, -1)}
     axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
-    (store / "activations").mkdir()
-    with writing(store / "activations/add.h5") as file:
-        writer = LayerWriter(file, [0], axes, "float16", (4, 5, SIDE), {"operator": "add", **named}, columns=columns)
-        writer.write(0, 0, draw.normal(size=(NEURONS, SIDE, SIDE)))
-    with writing(store / "value_logits.h5") as file:
-        LayerWriter(file, [0], {"neuron": NEURONS, "number": 10}, "float32", (4, 10), named).write(0, 0, draw.normal(size=(NEURONS, 10)))
-    return data
+    with writing(data / SUBJECT / "store/activations/add.h5") as file:
+        LayerWriter(file, [0], axes, "float16", (4, 5, SIDE), {"operator": "add", **NAMED}, columns=columns).write(0, 0, values)
+
+
+class Anything:
+    """A model that says anything, and the same whatever is silenced."""
+
+    def __init__(self, project: Project):
+        self.project, self.logits = project, np.random.default_rng(1).normal(size=TOKEN + 10)
+
+    def cell(self, operator: str, op1: int, op2: int) -> pl.DataFrame:
+        query = "from prompts where operator = $operator and op1 = $op1 and op2 = $op2"
+        return self.project.ask(query, operator=operator, op1=op1, op2=op2)
+
+    def speak(self, *_: object) -> Spoken:
+        return Spoken(self.logits, [np.ones(NEURONS)], 1.0)
+
+    def random(self, like: Neurons, seed: int) -> Neurons:
+        return [(layer, (neuron + seed) % NEURONS) for layer, neuron in like]
+
+    def silenced(self, _: pl.DataFrame, sets: list[Neurons], *how: object) -> list[np.ndarray]:
+        return [self.logits] * len(sets)
+
+    def grid(self, operator: str, *how: object) -> Iterator[tuple]:
+        cells = self.project.ask("from prompts where operator = $operator order by op1, op2", operator=operator)
+        op1, op2, answers = (cells[name].to_numpy() for name in ("op1", "op2", "answer_token"))
+        yield (len(cells), len(cells)), op1, op2, np.full((3, len(cells)), TOKEN), answers
 
 
 def explorer(data: Path) -> Explorer:
     """With a model that says anything."""
     found = Explorer(Project(data))
-    logits = np.random.default_rng(1).normal(size=TOKEN + 10)
-    found.models._found[SUBJECT] = SimpleNamespace(speak=lambda *_: Spoken(logits, [np.ones(NEURONS)], 1.0))
+    found.models._found[SUBJECT] = found.project.made_of(SUBJECT), Anything(found.project)
     return found

@@ -40,13 +40,14 @@ BROKEN, MENDED, SAME = 1, -1, 0
 
 @dataclass(frozen=True)
 class Silencing:
-    """What is silenced, and how. other: the prompt whose values are put in, where that is asked for."""
+    """What is silenced, and how. other: the prompt whose values are put in, where that is asked for; made_of: see Project.made_of."""
 
     subject: str
     operator: str
     neurons: tuple[tuple[int, int], ...]
     replacement: str
     other: tuple[str, int, int] | None = None
+    made_of: int = 0
 
     def rows(self) -> str:
         """The SQL of this intervention's rows, which an experiment of one's own starts from."""
@@ -102,6 +103,7 @@ class GridJob:
     drawn: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     stopped: bool = False
     thread: threading.Thread | None = None
+    tabs: set[str] = field(default_factory=set)  # of browsers, that look at it
 
     def share(self) -> int:
         """How much is done, in twentieths: what a page shows of it anew."""

@@ -45,10 +45,11 @@ def content(explorer: Explorer, question: Question) -> Part:
         f"{name} {number:.1%} on {operator}" for column, name in names.items() if (number := here.get(column)) is not None
     )
     drawn = charts.bars(found, "operator", names, "share of cells answered right")
-    query = sql(asked.ACCURACY, {"left": given["left"], "right": given["right"]})
+    query = sql(asked.ACCURACY, {"left": given["left"], "right": given["right"]}, question)
     right = section("How often they are right", figure("accuracy", drawn, caption, query))
     return html.Div([
-        html.H1(f"{given['left']} beside {given['right']}"), note(INTRO), html.Div([right, _kinds(project, given)], className="side"),
+        html.H1(f"{given['left']} beside {given['right']}"), note(INTRO),
+        html.Div([right, _kinds(project, given, question)], className="side"),
         _maps(project, given, question), *(later("compare", name, question) for name in LATER),
     ])  # fmt: skip
 
@@ -57,7 +58,7 @@ def _given(question: Question) -> dict[str, Any]:
     return {"left": question["subject"], "right": question["other"], "operator": question["operator"]}
 
 
-def _kinds(project: Project, given: dict) -> Part:
+def _kinds(project: Project, given: dict, question: Question) -> Part:
     try:
         found = asked.heuristics(project, given, "kind", 12)
     except ExplorerError as error:
@@ -65,7 +66,7 @@ def _kinds(project: Project, given: dict) -> Part:
     drawn = charts.bars(found, "heuristic", {"left_neurons": given["left"], "right_neurons": given["right"]}, "neurons")
     caption = f"Neurons that stand for some heuristic of each kind, on {given['operator']}, in the layers that both have."
     return section(
-        "What neurons stand for", figure("kinds", drawn, caption, sql(asked.HEURISTICS.format(by="kind"), given | {"count": 12}))
+        "What neurons stand for", figure("kinds", drawn, caption, sql(asked.HEURISTICS.format(by="kind"), given | {"count": 12}, question))
     )
 
 
@@ -101,12 +102,12 @@ def _more(explorer: Explorer, question: Question) -> Part:
         )
 
     by, differ = asked.heuristics(project, given, "heuristic", 30), asked.cells(project, given)
-    query = sql(asked.HEURISTICS.format(by="heuristic"), given | {"count": 30})
+    query = sql(asked.HEURISTICS.format(by="heuristic"), given | {"count": 30}, question)
     links = to_prompt(given["left"], project.symbols, given["operator"])
     return html.Div([
         section("Heuristics that differ most", table(named(by), "Neurons that stand for each"), query),
         section("Cells that one of them gets right", table(named(differ), "At most 200, those that differ most first", links),
-                sql(asked.CELLS, given)),
+                sql(asked.CELLS, given, question)),
     ], className="side")  # fmt: skip
 
 

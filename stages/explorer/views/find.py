@@ -81,4 +81,5 @@ def content(explorer: Explorer, question: Question) -> Part:
     count = f"{min(found.height, asked.SHOWN):,} row{'s' if found.height != 1 else ''}{more}"
     buttons = [html.Button(f"All as {kind.upper() if kind == 'csv' else 'Parquet'}", id={"take": kind}, n_clicks=0) for kind in asked.FILES]
     rows = table(found.head(asked.SHOWN), count) if not found.height else table(found.head(asked.SHOWN), count, links)
-    return html.Div([html.H1("Find"), note(INTRO), section("What was found", html.Div(buttons, className="tools"), rows, sql(text))])
+    tools = html.Div(buttons, className="tools")
+    return html.Div([html.H1("Find"), note(INTRO), section("What was found", tools, rows, sql(text, about=question))])

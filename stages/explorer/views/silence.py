@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from dash import html
+from dash import dcc, html
 
 from stages.explorer import charts
 from stages.explorer.answers import neuron as squares
@@ -25,6 +25,8 @@ INTRO = (
     "prompt. A heuristic stands for the late neurons that count for it. As many random neurons of the same layers are the control."
 )
 TICKED = 12  # neurons offered
+LISTED = 40  # neurons that a page lists as silenced
+KEPT = 3  # grids, besides the one that is asked for
 GRID = "over the whole grid, too (about a minute; untick to stop)"
 COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: as before; grey: no cell"
 
@@ -34,6 +36,8 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     text, membership = question.get("prompt", project.example), question.one_of("membership", list(MEMBERSHIPS), "called")
     replacement = question.one_of("replacement", list(asked.REPLACEMENTS), "mean")
     named, offered = _offered(explorer, subject, text, membership)
+    named = _with(named, question.get("heuristics", ""), "chosen before; none here")
+    offered = _with(offered, question.get("ticked", ""), "ticked before")
     result = [
         Field("subject", "Subject", subject, "choice", project.subjects),
         Field("prompt", "Prompt", text, hint="226-68"),
@@ -72,6 +76,12 @@ def _offered(explorer: Explorer, subject: str, text: str, membership: str) -> tu
     return named, offered
 
 
+def _with(options: list[dict], chosen: str, why: str) -> list[dict]:
+    """Options, and what is chosen and no option any more, so that it is seen and can be taken back."""
+    known = {option["value"] for option in options}
+    return [*options, *({"label": f"{one} ({why})", "value": one} for one in chosen.split("|") if one and one not in known)]
+
+
 def content(explorer: Explorer, question: Question) -> Part:
     project, subject = explorer.project, question["subject"]
     operator, op1, op2 = prompt(question["prompt"], project.symbols)
@@ -83,12 +93,12 @@ def content(explorer: Explorer, question: Question) -> Part:
         return html.Div(
             [html.H1(f"Silence neurons on {question['prompt']}"), note(INTRO), note("Choose heuristics, or tick or write neurons.")]
         )
-    live = explorer.models.ready(subject)
+    live, which = explorer.models.ready(subject), _which(chosen, question)
     if not live:
-        return html.Div([html.H1(f"Silence {len(chosen)} neurons"), note(INTRO), note("The model is being loaded.")])
+        return html.Div([html.H1(f"Silence {_counted(len(chosen))}"), note(INTRO), which, note("The model is being loaded.")])
     replacement = question["replacement"]
     other = prompt(question.get("other", ""), project.symbols) if replacement == "counterfactual" else None
-    silencing = asked.Silencing(subject, operator, tuple(chosen), replacement, other)
+    silencing = asked.Silencing(subject, operator, tuple(chosen), replacement, other, project.made_of(subject))
     with explorer.models.lock:
         row = live.cell(operator, op1, op2)
         logits = asked.silenced(live, row, silencing)
@@ -96,11 +106,11 @@ def content(explorer: Explorer, question: Question) -> Part:
     inside = [
         html.H1(_headline(of, told, len(chosen), project.symbols[operator])),
         note(INTRO),
+        which,
         _answers(project, subject, silencing, told, logits),
     ]
     if everywhere:
-        _start(explorer, live, silencing)
-        inside.append(_grid(explorer, silencing, question))
+        inside.append(_grid(explorer.project, _start(explorer, live, silencing), question))
     return html.Div(inside)
 
 
@@ -108,6 +118,13 @@ def _chosen(project: Project, subject: str, operator: str, question: Question) -
     named = [name for name in question.get("heuristics", "").split("|") if name]
     of_heuristics = asked.standing(project, subject, operator, question["membership"], named) if named else []
     return sorted({*neurons(question.get("neurons", "")), *neurons(question.get("ticked", "").replace("|", ",")), *of_heuristics})
+
+
+def _which(chosen: list[tuple[int, int]], question: Question) -> Part:
+    """The neurons that are silenced, and the way to silence none."""
+    listed = ", ".join(f"{layer}:{neuron}" for layer, neuron in chosen[:LISTED]) + (" …" if len(chosen) > LISTED else "")
+    none = "/silence" + question.but(heuristics="", ticked="", neurons="").search()
+    return html.P([f"Silenced: {listed}. ", dcc.Link("Silence none of them", href=none)])
 
 
 def _headline(of: explained.Cell, told: pl.DataFrame, count: int, sign: str) -> list[Part]:
@@ -141,38 +158,44 @@ def _answers(project: Project, subject: str, of: asked.Silencing, told: pl.DataF
     )
     beside = table(told, "What is said; logit: the answer's, above the mean over the vocabulary")
     return html.Div([
-        section("The new answer", figure("silenced", drawn, caption, sql(of.rows()))),
+        section("The new answer", figure("silenced", drawn, caption, sql(of.rows(), about=vars(of)))),
         section("Beside random neurons", beside),
     ], className="side")  # fmt: skip
 
 
-def _start(explorer: Explorer, live: "Live", of: asked.Silencing) -> None:
-    """Starts a grid's work, unless it is known already, and stops any other."""
-    if of in explorer.jobs:
-        return
-    _stop(explorer)
-    for known in list(explorer.jobs)[:-3]:
-        del explorer.jobs[known]
-    side = explorer.project.ask(
-        "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator", operator=of.operator
-    ).item()
-    job = explorer.jobs[of] = asked.GridJob(of)
-    job.start(live, explorer.models.lock, side)
-
-
-def _stop(explorer: Explorer) -> None:
-    """Ends work over a grid that nobody looks at any more."""
-    for known, job in list(explorer.jobs.items()):
-        if not job.done:
-            job.stopped = True
+def _start(explorer: Explorer, live: "Live", of: asked.Silencing) -> asked.GridJob:
+    """A grid's work, which starts unless it is known already; this tab looks at no other any more."""
+    with explorer.changing:
+        _stop(explorer, but=of)
+        if job := explorer.jobs.get(of):
+            job.tabs.add(explorer.tab)
+            return job
+        for known in [known for known, job in explorer.jobs.items() if job.done][:-KEPT]:
             del explorer.jobs[known]
+        side = explorer.project.ask(
+            "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator", operator=of.operator
+        ).item()
+        job = explorer.jobs[of] = asked.GridJob(of, tabs={explorer.tab})
+        job.start(live, explorer.models.lock, side)
+        return job
 
 
-def _grid(explorer: Explorer, of: asked.Silencing, question: Question) -> Part:
-    job = explorer.jobs[of]
+def _stop(explorer: Explorer, but: asked.Silencing | None = None) -> None:
+    """This tab looks at no grid any more, or at this one alone; work that no tab looks at ends."""
+    with explorer.changing:
+        for known, job in list(explorer.jobs.items()):
+            if known == but:
+                continue
+            job.tabs.discard(explorer.tab)
+            if not job.done and not job.tabs:
+                job.stopped = True
+                del explorer.jobs[known]
+
+
+def _grid(project: Project, job: asked.GridJob, question: Question) -> Part:
     if job.error:
         return alert(job.error)
-    done, cells = job.cells
+    of, (done, cells) = job.of, job.cells
     if not job.done:
         words = f"{done:,} of {cells:,} cells"
         return section("Every cell", html.P([html.Progress(value=str(done), max=str(cells or 1), **aria(label=words)), f" {words}"]))
@@ -185,9 +208,9 @@ def _grid(explorer: Explorer, of: asked.Silencing, question: Question) -> Part:
         drawn = charts.heat(square, None, "op1 %{y}, op2 %{x}<extra></extra>", size=460, limit=1.0)
         drawn["data"][0]["showscale"] = False
         caption = f"Without {title}: {broken:,} of {cells:,} cells break, {mended:,} are mended; {COLOURS}."
-        maps.append(figure(name, drawn, caption, sql(of.rows())))
+        maps.append(figure(name, drawn, caption, sql(of.rows(), about=vars(of))))
     named = [name for name in question.get("heuristics", "").split("|") if name]
-    return section("Every cell", html.Div(maps, className="side"), _where(explorer.project, of, job, named) if named else None)
+    return section("Every cell", html.Div(maps, className="side"), _where(project, of, job, named) if named else None)
 
 
 def _where(project: Project, of: asked.Silencing, job: asked.GridJob, named: list[str]) -> Part:
