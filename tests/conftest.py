@@ -1,6 +1,8 @@
 """Real parts for the tests: tiny random models of each architecture, and a micro project that dvc repro has run."""
 
+import gc
 import io
+import json
 import os
 import re
 import signal
@@ -12,6 +14,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run one process on each core
 os.environ.setdefault("BAG_WORKERS", "1")
+os.environ.setdefault("DVC_NO_ANALYTICS", "1")  # of repositories that a test makes; the project's own says so itself
 
 import pytest
 import torch
@@ -112,6 +115,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--micro", help="a micro project that `dvc repro` has already run, instead of one made for these tests")
 
 
+def pytest_collectstart() -> None:
+    gc.disable()  # to import all tests leaves hardly any garbage
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is looked for, more seldom than usual, and not in what was imported, which stays to the end."""
+    gc.freeze()
+    gc.set_threshold(50_000)
+    gc.enable()
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One process more than there are processors: some tests wait, for servers, for clusters, for a browser."""
     return (os.cpu_count() or 1) + 1
@@ -141,6 +155,17 @@ def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
             run_in(copy_project(folder), "python", "-m", "stages.warm", "dvc", "repro", "--all-pipelines", "--quiet")
             made.touch()
     return folder
+
+
+@pytest.fixture(scope="session")
+def everything(micro: Path, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> list[str]:
+    """The stages that `dvc repro --force --all-pipelines` would run of it, as `planned` says them, asked once for all processes."""
+    own = tmp_path_factory.getbasetemp()
+    kept = (own if worker_id == "master" else own.parent) / "planned.json"
+    with FileLock(kept.with_suffix(".lock")):
+        if not kept.exists():
+            kept.write_text(json.dumps(planned(micro, "--all-pipelines")))
+    return json.loads(kept.read_text())
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from stages.lib.core.settings import files, key_of
 from stages.lib.core.words import CHAPTERS
 from stages.lib.subject import SubjectSettings
 from stages.neurons.settings import Digits
+from tests.micro import FILES
 from tests.report.report_files import read_by
 
 ROOT = Path(__file__).parents[1]
@@ -131,7 +132,7 @@ def declared_sections(stage: str) -> set[str]:
 
 def _values(section: str, entry: dict) -> dict:
     name, _, each = section.partition(".")
-    [values] = [text[name] for file in files(ROOT) if name in (text := yaml.safe_load(file.read_text()))]
+    [values] = [sections[name] for sections in FILES.values() if name in sections]
     known = SubjectSettings if name in OF_SUBJECTS else Digits if name == "digits" else None  # of which shipped settings may have none
     return (known.model_fields if known else next(iter(values.values()))) if each else values
 

@@ -8,6 +8,7 @@ import inspect
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ class TooLarge(Exception):
 def configured(family: str, **more: Any) -> Any:
     """Its configuration, tiny."""
     of = CONFIG_MAPPING[family]
-    parts = {name: _known(part) for name, part in getattr(of, "sub_configs", {}).items()}
+    parts = {name: dict(_known(part)) for name, part in getattr(of, "sub_configs", {}).items()}
     if not parts.get("text_config"):
         return of(**{**_known(of), **MORE.get(family, {}), **more})
     parts["text_config"] |= MORE.get(family, {}) | more
@@ -108,7 +109,9 @@ def configured(family: str, **more: Any) -> Any:
     return of(**{name: parts[name] for name in ("text_config", "vision_config") if name in of.sub_configs})
 
 
+@cache
 def _known(of: Any) -> dict[str, Any]:
+    """Its sizes that have names here; not to be changed."""
     names = set(inspect.signature(of.__init__).parameters).union(*(getattr(base, "__annotations__", {}) for base in of.__mro__))
     return {name: value for name, value in SMALL.items() if name in names and name not in getattr(of, "attribute_map", {})}
 

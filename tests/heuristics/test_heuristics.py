@@ -13,8 +13,10 @@ from stages.heuristics import catalogue as stage
 from stages.lib.core.settings import ParamsError, check
 from stages.lib.heuristics.grid import Heuristics
 from stages.lib.heuristics.names import FORMS, HeuristicError, parse
+from stages.lib.sql import stage as query
 from stages.lib.sql.database import Database
-from tests.micro import SHIPPED
+from tests.micro import ROOT, SHIPPED, changed, merged
+from tests.micro import SETTINGS as MICRO
 
 SETTINGS = SHIPPED["heuristics"]
 GRIDS = check(Heuristics, SETTINGS).grids
@@ -120,23 +122,25 @@ def test_the_table_counts_its_cells(micro: Path):
 
 
 def project(folder: Path, monkeypatch: pytest.MonkeyPatch, custom: dict[str, str]) -> None:
+    """A folder with micro settings, of which these heuristics are, and their cells, in which the stage runs."""
+    (folder / "stages/corpus").mkdir(parents=True)
+    for name in ("cells.sql", "dvc.yaml"):
+        (folder / "stages/corpus" / name).symlink_to(ROOT / "stages/corpus" / name)
+    (folder / "params.yaml").write_text(yaml.safe_dump(changed(merged(MICRO, {"heuristics": {"custom": custom}}))))
     monkeypatch.chdir(folder)
-    file = Path("stages/heuristics/params.yaml")
-    settings = yaml.safe_load(file.read_text())
-    settings["heuristics"]["custom"] = custom
-    file.write_text(yaml.safe_dump(settings))
+    query.main("stages/corpus/cells.sql")
 
 
-def test_a_heuristic_of_ones_own_is_one_predicate(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
-    project(micro_copy, monkeypatch, {"both even": "op1 % 2 = 0 and op2 % 2 = 0"})
+def test_a_heuristic_of_ones_own_is_one_predicate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    project(tmp_path, monkeypatch, {"both even": "op1 % 2 = 0 and op2 % 2 = 0"})
     stage.main()
     own = pl.read_parquet("data/heuristics/heuristics.parquet").filter(operator="add", heuristic="both even").row(0, named=True)
     assert (own["kind"], own["cells"]) == ("custom", 100)
 
 
 @pytest.mark.parametrize("predicate", ["op3 = 1", "op1 = ", "op1", "(select 1"])
-def test_a_wrong_predicate_is_named(micro_copy: Path, monkeypatch: pytest.MonkeyPatch, predicate: str):
-    project(micro_copy, monkeypatch, {"mine": predicate})
+def test_a_wrong_predicate_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predicate: str):
+    project(tmp_path, monkeypatch, {"mine": predicate})
     with pytest.raises(SystemExit, match=r"heuristics.custom.mine = .* is no predicate over op1, op2 and result"):
         stage.main()
 

@@ -14,7 +14,8 @@ from stages.lib.core import settings as sections
 from stages.lib.subject import Subject
 from stages.settings import Params
 from tests.conftest import run_in
-from tests.micro import FILES, ROOT, SHIPPED, TUNED, copy_project, merged
+from tests.micro import FILES, ROOT, SHIPPED, TUNED, copy_project, merged, write_settings
+from tests.micro import changed as with_changes
 
 
 def test_the_shipped_settings_are_allowed():
@@ -195,7 +196,10 @@ def test_any_change_is_allowed_or_refused_in_a_sentence(path: tuple, value: Any,
     ],
 )
 def test_what_stands_twice_in_a_list_is_named(change: dict, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(copy_project(tmp_path / "p", change))
+    for file in FILES:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    write_settings(tmp_path, with_changes(change))
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(sections.ParamsError, match=said):
         checked.main()
 

@@ -52,14 +52,14 @@ def test_an_undamaged_project_is_well(project: Path):
 
 
 def test_damage_is_named_and_healed(project: Path):
-    """One bit in a file of every kind, in the links to the cache as well, with the time of its last change kept and not."""
+    """One bit in a file of every kind, the first one, in the links to the cache as well, with the time of its last change kept and not."""
     rolls = random.Random(1)
     files = sorted(
         path for folder in ("data", "reports") for path in (project / folder).rglob("*") if path.is_file() and path.stat().st_nlink > 1
     )
     kinds = {kind: [path for path in files if path.suffix == kind] for kind in {path.suffix for path in files}}
     assert kinds.keys() >= {".parquet", ".h5", ".json", ".html", ".png", ".svg", ".safetensors"}
-    chosen = {rolls.choice(same) for same in kinds.values()}
+    chosen = {same[0] for same in kinds.values()}
     for number, path in enumerate(sorted(chosen)):
         flip(path, rolls, keep_time=number % 2 == 0)
     linked = {path.stat().st_ino for path in chosen}
