@@ -10,6 +10,7 @@ from stages.lib.executor.interventions import ALL, EARLIER, Intervention, Interv
 from stages.lib.executor.pairs import PromptPairs, by_length
 from stages.lib.model.checkpoint import Checkpoint
 
+TURNS = {"residual": 0, "edge": 1, "head": 2, "mlp": 3, "neuron": 3, "coordinate": 4}  # in which a layer computes its components' values
 FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects take, whatever is run
 
 
@@ -92,7 +93,7 @@ def plan(
             for one in members:
                 if not all(p.position in first and p.key_position in first for p in one.patches):
                     continue
-                patches = tuple(p for p in one.patches if not _idle(p, apart, pairs.tokens.shape[1], last_layer))
+                patches = _moving(one.patches, first, apart, pairs.tokens.shape[1], last_layer)
                 moving = one if len(patches) == len(one.patches) else replace(one, patches=patches)
                 entries.setdefault(_entry(moving, first, pairs.tokens.shape[1]), []).append(moving)
             size = max(1, most_results // len(pairs))
@@ -127,16 +128,33 @@ def _apart(pairs: PromptPairs) -> int:
     return int(differs.argmax()) if differs.any() else common
 
 
-def _idle(patch: Patch, apart: int, length: int, last_layer: int) -> bool:
-    """Whether a patch at a token's place changes nothing: it puts in the value that is there, or one that no later token reads.
+def _moving(patches: tuple[Patch, ...], first: Mapping[str | None, int], apart: int, length: int, last_layer: int) -> tuple[Patch, ...]:
+    """The patches of one intervention that may change something, together.
 
-    Roles are left alone: a handful of positions, all of which matter.
+    One at a token's place does not where no later token reads what it puts in, or where that is there already: the counterfactual prompt's
+    value in front of the first token that differs. It is not there any more where another patch changes what it is computed from: then
+    putting it in takes a change back, which is how all paths but one are closed. first: as in _entry. Roles are left alone: a handful of
+    positions, all of which matter.
     """
-    if not is_place(patch.position):
-        return False
-    place = int(patch.position)
-    unread = patch.layer == last_layer and place < length - 1 and patch.component not in ("residual", "edge")
-    return unread or (patch.replacement == "counterfactual" and place < apart)
+    read = tuple(p for p in patches if not _unread(p, length, last_layer))
+    moves = [not (is_place(p.position) and p.replacement == "counterfactual" and int(p.position) < apart) for p in read]
+    if all(moves):
+        return read
+    changes = [(first[p.position], _turn(p)) for p, moved in zip(read, moves, strict=True) if moved]
+    return tuple(
+        p for p, moved in zip(read, moves, strict=True) if moved or any(at <= first[p.position] and turn < _turn(p) for at, turn in changes)
+    )
+
+
+def _unread(patch: Patch, length: int, last_layer: int) -> bool:
+    """Whether no later token reads what a patch at a token's place puts in."""
+    within = patch.layer == last_layer and patch.component not in ("residual", "edge")
+    return within and is_place(patch.position) and int(patch.position) < length - 1
+
+
+def _turn(patch: Patch) -> tuple[int, int]:
+    """When a patched value is computed; values at the same or a later position with a later turn may be computed from it."""
+    return patch.layer, TURNS[patch.component]
 
 
 def _entry(one: Intervention, first: Mapping[str | None, int], length: int) -> tuple[int, int]:
