@@ -91,6 +91,52 @@ def test_a_table_without_its_columns_is_refused():
 
 
 @pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (
+            pl.Series("layer", [1.5, 2.0]),
+            "the column layer of a table of interventions is Float64; cast it to integer where the table is made",
+        ),
+        (pl.Series("layer", ["1", "2"]), "the column layer of a table of interventions is String; cast it to integer"),
+        (pl.Series("layer", [0, 1 << 40]), r"intervention 1: layer 1099511627776 does not exist; it is an integer, 0\.\.2147483647"),
+        (pl.Series("intervention", [0.0, 1.0]), "the column intervention of a table of interventions is Float64; cast it to integer"),
+        (pl.Series("intervention", [0, None]), r"interventions are numbered by integers, 0\.\.2147483647, in the column .* holds None"),
+        (pl.Series("intervention", [0, -1]), "interventions are numbered by integers.* holds -1"),
+        (pl.Series("intervention", [0, 1 << 31]), "interventions are numbered by integers.* holds 2147483648"),
+        (pl.Series("pair", [0.5, None]), "the column pair of a table of interventions is Float64; cast it to integer"),
+        (
+            pl.Series("units", [3, 4]),
+            r"the column units of a table of interventions is Int64; cast it to integer\[\] where the table is made",
+        ),
+        (pl.Series("units", [[1.5], [2.0]]), r"the column units .* is List\(Float64\); cast it to integer\[\]"),
+        (
+            pl.Series("units", [[3], [3, None]]),
+            r"intervention 1: units hold None, which does not exist; they are integers, 0\.\.2147483647",
+        ),
+        (pl.Series("units", [[3], [(1 << 32) + 3]]), "intervention 1: units hold 4294967299, which does not exist"),
+        (pl.Series("component", [1, 2]), "the column component of a table of interventions is Int64; cast it to varchar"),
+        (pl.Series("position", [1, 2]), "the column position of a table of interventions is Int64; cast it to varchar"),
+    ],
+    ids=str,
+)
+def test_a_column_of_another_type_is_named_and_no_number_is_rounded_or_cut(column: pl.Series, message: str):
+    table = intervention_table([[NEURON]] * 2, [None] * 2).with_columns(column)
+    with pytest.raises(interventions.InterventionError, match=message):
+        interventions.read(table, subject("llama").architecture, ROLES)
+
+
+def test_integers_of_any_width_and_nulls_of_any_type_are_read():
+    """As SQL writes them: `null as units` is an integer, and counting gives 64 bits."""
+    table = intervention_table([[{**NEURON, "component": "mlp", "units": None}], []], [None] * 2)
+    wide = table.with_columns(pl.col("intervention", "layer").cast(pl.Int64), units=pl.lit(None, pl.Int32), pair=pl.lit(None))
+    some = intervention_table([[NEURON], []], [None] * 2)
+    short = some.with_columns(pl.col("intervention", "layer").cast(pl.UInt8), pl.col("units").cast(pl.List(pl.Int64)))
+    for usual, other in ((table, wide), (some, short)):
+        read = [interventions.read(one, subject("llama").architecture, ROLES) for one in (usual, other)]
+        assert read[0] == read[1]
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"replacement": "mean"}, "no mean for prompts of 8 tokens"),

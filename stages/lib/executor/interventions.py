@@ -17,20 +17,21 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core.words import OPERATORS
+from stages.lib.executor.columns import INTEGER, INTEGERS, TEXT, InterventionError, typed
 from stages.lib.model.architecture import Architecture
 
 COMPONENTS = ("none", "mlp", "head", "neuron", "coordinate", "residual", "edge")
 REPLACEMENTS = ("zero", "mean", "counterfactual", "given")
 REPLACEABLE = {"edge": ("zero",), "coordinate": ("zero", "counterfactual"), "head": REPLACEMENTS[:3]}  # of the others, by all
-OPTIONAL = {"pair": pl.Int32, "given": pl.String}  # columns that a table may have besides
+COLUMNS = {
+    "intervention": INTEGER, "operator": TEXT, "split": TEXT, "component": TEXT, "layer": INTEGER, "units": INTEGERS, "position": TEXT,
+    "key_position": TEXT, "replacement": TEXT,
+}  # fmt: skip
+OPTIONAL = {"pair": INTEGER, "given": TEXT}  # columns that a table may have besides
 SPLITS = ("discovery", "evaluation")
 EARLIER = "earlier"  # every position in front of an edge's query
 ALL = "all"  # every position of the prompt
 PLACE = re.compile("0|[1-9][0-9]*")
-
-
-class InterventionError(ValueError):
-    """An intervention on something that does not exist, or a prompt it cannot be applied to."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,13 @@ def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) 
 
 
 def _read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) -> list[Intervention]:
-    columns = ["intervention", "operator", "split", "component", "layer", "units", "position", "key_position", "replacement"]
-    missing = [name for name in columns if name not in table.columns]
-    if missing:
-        raise InterventionError(f"a table of interventions needs the columns {', '.join(missing)}")
-    more = [pl.col(name) if name in table.columns else pl.lit(None, kind).alias(name) for name, kind in OPTIONAL.items()]
+    table = typed(table, "interventions", "intervention", COLUMNS, OPTIONAL)
     units = Units(table["units"])
     doubtful = units.doubtful(table["component"], architecture)
     found: dict[int, Intervention] = {}
     patches: dict[int, list[Patch]] = {}
     seen: set[tuple] = set()  # what rows of large tables have in common is checked once
-    rows = table.select(*(name for name in columns if name != "units"), *more).iter_rows()
+    rows = table.drop("units").iter_rows()
     for place, (number, operator, split, component, layer, position, key_position, replacement, pair, given) in enumerate(rows):
         if number not in found:
             _among(number, "operator", operator, [None, *OPERATORS])
