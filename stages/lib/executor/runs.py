@@ -71,12 +71,14 @@ class RunsWork:
         chapter, self.experiment = table_of.split("/")
         inputs = [self.subject.path(f"{chapter}/{self.experiment}_interventions.parquet"), self.subject.path(f"{pairs_table}.parquet")]
         table, prompts = map(read_table, inputs)
+        outline = checkpoint.outline(self.subject.settings)
+        pairs.check(prompts, outline.architecture.vocabulary)
+        wanted = interventions.read(table, outline.architecture, pairs.roles(prompts))
+        table = table.cast({"replacement": pl.String})  # null alone has another type
         self.means = self.subject.path("store/means.h5") if "mean" in table["replacement"] else None
         inputs += [self.means] if self.means else []
         self.given = Given.of(table, inputs[0])
         inputs += [self.given.path] if self.given else []
-        outline = checkpoint.outline(self.subject.settings)
-        wanted = interventions.read(table, outline.architecture, pairs.roles(prompts))
         if self.given:
             self.given.check(wanted, outline.architecture)
         self.sizes = PassSizes(outline, settings.rows, settings.memory)
@@ -154,7 +156,10 @@ def _frame(batch: Sequence[interventions.Intervention], of: pairs.PromptPairs, m
 
 
 def main(*of: str) -> None:
-    carry_out(RunsWork, *of)
+    try:
+        carry_out(RunsWork, *of)
+    except interventions.InterventionError as error:
+        raise SystemExit(f"{' '.join(of)}: {error}") from None
 
 
 if __name__ == "__main__":
