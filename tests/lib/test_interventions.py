@@ -7,6 +7,7 @@ import torch
 
 from stages.lib.executor import blocks as planning
 from stages.lib.executor import canary, executor, interventions, naive
+from stages.lib.executor.blocks import PassSizes
 from tests.lib.test_executor import ROLES, intervention_table, pair_table, subject
 
 NEURON = {"component": "neuron", "layer": 1, "units": [3], "position": "last", "key_position": None, "replacement": "zero"}
@@ -65,6 +66,33 @@ def test_a_pair_that_does_not_exist_is_named():
     rows = interventions.read(intervention_table([[NEURON]], [None]).with_columns(pair=pl.lit(7)), loaded.architecture, ROLES)
     with pytest.raises(interventions.InterventionError, match="intervention 0: pair 7 does not exist"):
         executor.Executor(loaded, None, rows=100, memory=1 << 28).plan(table, rows)
+
+
+@pytest.mark.parametrize(
+    ("operator", "split", "message"),
+    [
+        ("multiply", None, "intervention 0: pair 0 is of the operator 'add', not 'multiply'; name its own, or null for any"),
+        ("add", "evaluation", "intervention 0: pair 0 is of the split 'discovery', not 'evaluation'; name its own, or null for any"),
+    ],
+)
+def test_a_pair_of_another_operator_or_split_is_refused(operator: str, split: str | None, message: str):
+    """It would have no prompt at all."""
+    loaded, table = subject("llama"), pair_table(0, [(5, 5)] * 2)
+    listed = intervention_table([[NEURON]], [operator]).with_columns(pair=pl.lit(0), split=pl.lit(split, pl.String))
+    with pytest.raises(interventions.InterventionError, match=message):
+        PassSizes(loaded, 100, 1 << 28).plan(table, interventions.read(listed, loaded.architecture, ROLES))
+    own = listed.with_columns(operator=pl.lit("add"), split=pl.lit("discovery"))
+    [block] = PassSizes(loaded, 100, 1 << 28).plan(table, interventions.read(own, loaded.architecture, ROLES))
+    assert block.runs == 1
+
+
+@pytest.mark.parametrize("missing", ["operator", "split"])
+def test_prompts_that_are_named_by_a_column_that_pairs_lack_are_refused(missing: str):
+    loaded, table = subject("llama"), pair_table(0, [(5, 5)] * 2).drop(missing)
+    listed = intervention_table([[], [NEURON]], ["add"] * 2).with_columns(split=pl.lit("discovery"))
+    message = f"intervention 0: the table of pairs has no column {missing}, of which it wants '(add|discovery)'; null is any"
+    with pytest.raises(interventions.InterventionError, match=message):
+        PassSizes(loaded, 100, 1 << 28).plan(table, interventions.read(listed, loaded.architecture, ROLES))
 
 
 def test_two_patches_of_one_value_are_refused():

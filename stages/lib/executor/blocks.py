@@ -74,12 +74,9 @@ def plan(
 
     groups: splits pairs into groups that are run together; one whose prompts are too short for a place that an intervention names
     goes without it. Patches that cannot change any answer are left out of the blocks' interventions. Raises InterventionError where
-    an intervention names a pair that is not in `table`.
+    an intervention names a pair that is not in `table`, or is of another operator or split than it names.
     """
-    known = set(table["pair"])
-    for one in interventions:
-        if one.pair is not None and one.pair not in known:
-            raise InterventionError(f"intervention {one.number}: pair {one.pair} does not exist; take one of the table `pairs`, or none")
+    _check_named(table, interventions)
     chosen: dict[tuple[str | None, str | None, int | None], list[Intervention]] = {}
     for one in interventions:
         chosen.setdefault((one.operator, one.split, one.pair), []).append(one)
@@ -101,6 +98,28 @@ def plan(
                 ordered = sorted(group, key=_sharing)
                 blocks += [Block(pairs, tuple(ordered[i : i + size])) for i in range(0, len(ordered), size)]
     return blocks
+
+
+def _check_named(table: pl.DataFrame, interventions: Sequence[Intervention]) -> None:
+    """Raises InterventionError on the first intervention whose pair, operator or split is not that of any row of the table."""
+    nothing = pl.Series([None] * len(table), dtype=pl.String)
+    pairs, *facts = (table.get_column(name, default=nothing).to_list() for name in ("pair", "operator", "split"))
+    known = dict(zip(pairs, zip(*facts, strict=True), strict=True))
+    for one in interventions:
+        if one.pair is not None and one.pair not in known:
+            raise InterventionError(f"intervention {one.number}: pair {one.pair} does not exist; take one of the table `pairs`, or none")
+        for place, (name, wanted) in enumerate((("operator", one.operator), ("split", one.split))):
+            if wanted is None:
+                continue
+            if name not in table.columns:
+                raise InterventionError(
+                    f"intervention {one.number}: the table of pairs has no column {name}, of which it wants {wanted!r}; null is any"
+                )
+            if one.pair is not None and known[one.pair][place] != wanted:
+                its = known[one.pair][place]
+                raise InterventionError(
+                    f"intervention {one.number}: pair {one.pair} is of the {name} {its!r}, not {wanted!r}; name its own, or null for any"
+                )
 
 
 def _prompts(
