@@ -113,6 +113,18 @@ def test_a_role_may_be_where_a_place_is(positions: tuple[str, str]):
         interventions.read(listed, subject("llama").architecture, ROLES)
 
 
+def test_two_roles_of_one_token_are_not_replaced_both():
+    """A prompt may end with its second operand."""
+    loaded, table = subject("llama"), pair_table(0, [(5, 5)] * 2)
+    several = [[{**NEURON, "position": "op2"}, NEURON], [{**NEURON, "position": "op2"}, {**NEURON, "units": [4]}], [NEURON]]
+    rows = interventions.read(intervention_table(several, [None] * 3), loaded.architecture, ROLES)
+    assert sum(block.runs for block in PassSizes(loaded, 100, 1 << 28).plan(table, rows)) == 6
+    ends = table.with_columns(positions=pl.struct(op1=1, operator=2, op2=4, last=4))
+    assert sum(block.runs for block in PassSizes(loaded, 100, 1 << 28).plan(ends, rows[1:])) == 4
+    with pytest.raises(interventions.InterventionError, match="intervention 0 replaces neuron values of layer 1 at last and op2 twice"):
+        PassSizes(loaded, 100, 1 << 28).plan(ends, rows)
+
+
 def test_a_table_without_its_columns_is_refused():
     with pytest.raises(interventions.InterventionError, match="needs the columns"):
         interventions.read(intervention_table([[NEURON]], [None]).drop("layer"), subject("llama").architecture, ROLES)

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import combinations
 
 import polars as pl
 
-from stages.lib.executor.interventions import ALL, EARLIER, Intervention, InterventionError, Patch, is_place
+from stages.lib.executor.interventions import ALL, EARLIER, Intervention, InterventionError, Patch, check_apart, is_place
 from stages.lib.executor.pairs import PromptPairs, by_length
 from stages.lib.model.checkpoint import Checkpoint
 
@@ -74,7 +75,8 @@ def plan(
 
     groups: splits pairs into groups that are run together; one whose prompts are too short for a place that an intervention names
     goes without it. Patches that cannot change any answer are left out of the blocks' interventions. Raises InterventionError where
-    an intervention names a pair that is not in `table`, or is of another operator or split than it names.
+    an intervention names a pair that is not in `table`, or is of another operator or split than it names, and where it replaces a value
+    twice because two roles are one token in a prompt.
     """
     _check_named(table, interventions)
     chosen: dict[tuple[str | None, str | None, int | None], list[Intervention]] = {}
@@ -85,11 +87,13 @@ def plan(
     for named, members in chosen.items():
         for pairs in prompts(*named):
             first = {None: 0, ALL: 0, EARLIER: 0} | {position: int(at.min()) for position, at in pairs.positions.items()}
-            apart = _apart(pairs)
+            apart, together = _apart(pairs), _together(pairs)
             entries: dict[tuple[int, int], list[Intervention]] = {}
             for one in members:
                 if not all(p.position in first and p.key_position in first for p in one.patches):
                     continue
+                if any(both <= {p.position for p in one.patches} for both in together):
+                    check_apart(one.number, one.patches, together)
                 patches = _moving(one.patches, first, apart, pairs.tokens.shape[1], last_layer)
                 moving = one if len(patches) == len(one.patches) else replace(one, patches=patches)
                 entries.setdefault(_entry(moving, first, pairs.tokens.shape[1]), []).append(moving)
@@ -145,6 +149,12 @@ def _apart(pairs: PromptPairs) -> int:
     common = min(pairs.tokens.shape[1], pairs.counterfactual_tokens.shape[1])
     differs = (pairs.tokens[:, :common] != pairs.counterfactual_tokens[:, :common]).any(0)
     return int(differs.argmax()) if differs.any() else common
+
+
+def _together(pairs: PromptPairs) -> set[frozenset[str]]:
+    """The roles, two and two, that the same token has in any of the prompts."""
+    roles = {name: at for name, at in pairs.positions.items() if not is_place(name)}
+    return {frozenset(both) for both in combinations(roles, 2) if (roles[both[0]] == roles[both[1]]).any()}
 
 
 def _moving(patches: tuple[Patch, ...], first: Mapping[str | None, int], apart: int, length: int, last_layer: int) -> tuple[Patch, ...]:

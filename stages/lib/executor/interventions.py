@@ -8,7 +8,7 @@ an MLP's output projection puts out, before a norm that may follow: of that, neu
 
 import gc
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeGuard
@@ -105,7 +105,7 @@ def _read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str])
             patches[number].append(patch)
     for number, several in patches.items():
         if len(several) > 1:
-            _check_apart(number, several)
+            check_apart(number, several)
     key = lambda p: (p.layer, p.component, p.position, p.units or b"")  # noqa: E731
     return [
         Intervention(number, one.operator, one.split, tuple(sorted(patches[number], key=key)), one.pair)
@@ -195,17 +195,17 @@ def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequenc
         raise InterventionError(f"intervention {number}: {name} {wrong} does not exist; there are 0..{counts[patch.component] - 1}")
 
 
-def _check_apart(number: int, patches: list[Patch]) -> None:
+def check_apart(number: int, patches: Sequence[Patch], together: Collection[frozenset[str]] = ()) -> None:
     """Raises InterventionError where two patches of one intervention replace the same value, so that it is not clear by what.
 
-    A role and a place count as the same position: in some prompt they may be.
+    A role and a place count as the same position: in some prompt they may be. together: roles that are, two and two.
     """
     places: dict[tuple[str, int], list[Patch]] = {}
     for patch in patches:
         kind = "neuron" if patch.component == "mlp" else patch.component
         for other in places.setdefault((kind, patch.layer), []):
             both = {patch.position, other.position}
-            same_position = len(both) == 1 or ALL in both or len({is_place(position) for position in both}) == 2
+            same_position = len(both) == 1 or ALL in both or len({is_place(position) for position in both}) == 2 or both in together
             mine, theirs = patch.chosen(), other.chosen()
             if kind != "edge" and same_position and (mine is None or theirs is None or len(np.intersect1d(mine, theirs))):
                 at = " and ".join(sorted(both))
