@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from stages.lib.executor import canary, executor, interventions, runs
+from stages.lib.executor import canary, executor, given, interventions, runs
 from stages.lib.model import checkpoint
 from stages.lib.store import layered
 from tests.lib.test_executor import EXACT, LAYOUTS, PLACES, ROLES, expected, intervention_table, measured, pair_table, subject
@@ -166,6 +166,27 @@ def test_an_experiment_names_its_pairs(project: Path, checkpoint_folder: Path):
             own = loaded.model(input_ids=torch.tensor([row["tokens"]])).logits[0, -1, row["answer_token"]]
             assert logit == pytest.approx(float(own), abs=1e-4)
         assert len(table) == 5 + 2 * (8 * 2 + 5 * 3)
+
+
+@pytest.mark.parametrize("kind", ["llama"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"replacement": "mean"}, "intervention 0, pair 2: there is no mean for prompts of 8 tokens; replace by zero or counterfactual"),
+        ({"replacement": "counterfactual", "position": "all"}, "intervention 0, pair 3: a counterfactual of another length cannot replace"),
+        ({"component": "residual", "replacement": "given", "given": "x"}, "places_given.h5 gives nothing for pair 4"),
+    ],
+)
+def test_what_prompts_do_not_have_is_said_before_the_model_is_loaded(
+    project: Path, change: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Even where others have it."""
+    given.write(project / "places_given.h5", np.arange(4), {"x": np.zeros((4, 32))})
+    table = intervention_table(patches("mlp", ["last"], layers=1), [None])
+    table.with_columns(**{name: pl.lit(value) for name, value in change.items()}).write_parquet(project / "places_interventions.parquet")
+    monkeypatch.delattr(checkpoint, "of")
+    with pytest.raises(SystemExit, match=said):
+        runs.main("circuit/places", "tiny")
 
 
 WRONG_PAIRS = {  # columns: what is said of them

@@ -33,9 +33,13 @@ class Given:
 
     def values(self, patch: Patch, pairs: np.ndarray) -> np.ndarray:
         """What a patch puts in for these pairs, by number: (pairs, units). Raises InterventionError on a pair without a value."""
+        return layered.read_array(self.path, str(patch.given))[self.rows_of(pairs)]
+
+    def rows_of(self, pairs: np.ndarray) -> list[int]:
+        """Where the values of these pairs stand. Raises InterventionError on a pair without a value."""
         if missing := [pair for pair in pairs.tolist() if pair not in self.rows]:
             raise InterventionError(f"{self.path} gives nothing for pair {missing[0]}")
-        return layered.read_array(self.path, str(patch.given))[[self.rows[pair] for pair in pairs.tolist()]]
+        return [self.rows[pair] for pair in pairs.tolist()]
 
     def check(self, interventions: Iterable[Intervention], architecture: Architecture) -> None:
         """Raises InterventionError where an array is not as wide as what it is put in place of."""
