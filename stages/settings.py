@@ -106,10 +106,11 @@ class Params(Section):
                 raise ValueError(f"finetuned.{name}: finetune makes {', '.join(self.finetune) or 'nothing'}")
             if subject.source != (made := f"data/models/{name}"):
                 raise ValueError(f"finetuned.{name}.source = {subject.source!r}; finetune.{name} writes {made!r}")
-            if self.finetune[name].before not in self.subjects | self.checkpoints:
-                raise ValueError(f"finetune.{name}.before is {self.finetune[name].before!r}; there are {', '.join(self.dumped)}")
-            if self.finetune[name].source != self.dumped[self.finetune[name].before].source:
-                raise ValueError(f"finetune.{name}.source = {self.finetune[name].source!r} is not that of {self.finetune[name].before}")
+            before, tuned = self.finetune[name].before, self.subjects | self.checkpoints
+            if before not in tuned:
+                raise ValueError(f"finetune.{name}.before is {before!r}; there are {', '.join(tuned)}")
+            if self.finetune[name].source != tuned[before].source:
+                raise ValueError(f"finetune.{name}.source = {self.finetune[name].source!r} is not that of {before}")
             if subject.bos != self.finetune[name].bos:
                 raise ValueError(f"finetuned.{name}.bos is not finetune.{name}.bos; it would be asked otherwise than it was trained")
         return self

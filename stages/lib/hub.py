@@ -37,20 +37,28 @@ def download(model: HubModel, folder: Path) -> None:
     Raises ModelError where the Hub has no such model, or does not give it.
     """
     note = f"{model.repo}@{model.commit}\n"
-    if (folder / NOTE).is_file() and (folder / NOTE).read_text() == note:
+    if _is_of(folder, note):
         with suppress(ModelError):
             existing(folder)  # as its SHA256SUMS say
             return
     partial = folder.with_name(f".{folder.name}.partial")
+    if not _is_of(partial, note):  # what is left of another model would be taken for files of this one
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        (partial / NOTE).write_text(note)
     with _said(model.repo, model.commit):
         snapshot_download(model.repo, revision=model.commit, local_dir=partial, allow_patterns=KEPT, ignore_patterns=DEEPER)
     if not any(partial.glob("*.safetensors")):
         raise ModelError(f"{model.repo} has no weights in safetensors at {model.commit}, and others are not loaded here")
     shutil.rmtree(partial / ".cache", ignore_errors=True)  # what the download itself remembers
-    (partial / NOTE).write_text(note)
     write_sums(partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
+
+
+def _is_of(folder: Path, note: str) -> bool:
+    """Whether a folder, whole or not, is of the model and commit that a note says."""
+    return (folder / NOTE).is_file() and (folder / NOTE).read_text() == note
 
 
 def commit_of(repo: str, revision: str) -> str:

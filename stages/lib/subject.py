@@ -119,8 +119,18 @@ class Subject:
         return read_table(self.path(file), columns=columns)
 
     def squares(self) -> list[LayerStore]:
-        """Its neurons' activations over the square of prompts: the store of each operator, by the alphabet."""
-        return stores(self.path("store/activations"))
+        """Its neurons' activations over the square of prompts: the store of each operator, by the alphabet.
+
+        Raises ParamsError on one that was made when the subject's own largest operand was another.
+        """
+        found, largest = stores(self.path("store/activations")), self.settings.largest_operand
+        for store in found:
+            if largest is not None and (made := store.axes["op1"] - 1) != largest:
+                raise ParamsError(
+                    f"{store.path} holds the operands 0..{made}, and {self.name}.largest_operand is {largest}; correct that, or make the "
+                    f"store anew: dvc repro stages/store/dvc.yaml:dump@{self.name}"
+                )
+        return found
 
     def votes(self) -> LayerStore:
         """Its neurons' value logits."""

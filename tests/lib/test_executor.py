@@ -26,17 +26,19 @@ def subject(kind: str, dtype: torch.dtype = torch.float32) -> checkpoint.Checkpo
     return checkpoint.Checkpoint(model, search.find(model))
 
 
-def pair_table(seed: int, lengths: list[tuple[int, int]]) -> pl.DataFrame:
-    """Random pairs; lengths: of each clean prompt and of its counterfactual."""
+def pair_table(seed: int, lengths: list[tuple[int, int]], shared: int = 0) -> pl.DataFrame:
+    """Random pairs; lengths: of each clean prompt and of its counterfactual; shared: tokens that both begin with."""
     random = np.random.default_rng(seed)
     rows = []
     for number, (clean, other) in enumerate(lengths):
+        tokens, answer = random.integers(3, 130, clean).tolist(), int(random.integers(3, 130))
         rows.append(
             {
                 "pair": number, "operator": ["add", "multiply"][number % 2], "split": "discovery",
-                "tokens": random.integers(3, 130, clean).tolist(), "answer_token": int(random.integers(3, 130)),
+                "tokens": tokens, "answer_token": answer,
                 "positions": dict(zip(ROLES, LAYOUTS[clean], strict=True)),
-                "counterfactual_tokens": random.integers(3, 130, other).tolist(), "counterfactual_answer_token": int(random.integers(3, 130)),
+                "counterfactual_tokens": tokens[:shared] + random.integers(3, 130, other).tolist()[shared:],
+                "counterfactual_answer_token": int(random.integers(3, 130)),
                 "counterfactual_positions": dict(zip(ROLES, LAYOUTS[other], strict=True)),
             }
         )  # fmt: skip
@@ -139,7 +141,7 @@ def test_the_fast_path_is_the_plain_way(kind: str, dtype: torch.dtype, tolerance
     lengths = (
         [(5, 5)] * 3 if single else data.draw(st.lists(st.tuples(st.sampled_from([5, 8]), st.sampled_from([5, 8])), min_size=2, max_size=4))
     )
-    table = pair_table(data.draw(st.integers(0, 99)), lengths)
+    table = pair_table(data.draw(st.integers(0, 99)), lengths, shared=data.draw(st.sampled_from([0, 3])))
     names = data.draw(st.sampled_from([ROLES, PLACES[: max(map(max, lengths))]]))
     one = patch(a, single, names)
     sweep = st.lists(one, max_size=4) if data.draw(st.booleans()) else st.lists(one, min_size=1, max_size=1)
@@ -213,6 +215,50 @@ def test_neither_the_order_of_rows_nor_the_size_of_a_pass_matters(kind: str):
     for other in results[1:]:
         for key, values in results[0].items():
             np.testing.assert_allclose(other[key], values, rtol=1e-12, atol=1e-12)
+
+
+FROZEN = {"component": "mlp", "layer": 1, "units": None, "position": "2", "key_position": None, "replacement": "counterfactual"}
+SENDER = {**FROZEN, "layer": 0, "position": "1", "replacement": "zero"}
+
+
+SENDERS = {
+    "an MLP": [SENDER],
+    "a role": [{**SENDER, "position": "op1"}],
+    "all positions": [{**SENDER, "position": "all"}],
+    "what enters the layer": [{**SENDER, "layer": 1, "component": "residual"}],
+    "the layer's heads": [{**SENDER, "layer": 1, "component": "head", "position": "2"}],
+    "the layer's edges": [{**SENDER, "layer": 1, "component": "edge", "position": "2", "key_position": "earlier"}],
+    "a head and an MLP": [{**SENDER, "component": "head", "units": [1]}, {**SENDER, "position": "2"}],
+    "one behind, one in front": [{**SENDER, "position": "4"}, SENDER],
+}
+
+
+@pytest.mark.parametrize("senders", SENDERS)
+def test_a_path_is_patched_by_what_freezes_the_others(senders: str):
+    """The MLP is given its clean value behind a sender that would have changed it; both prompts begin alike, so its value is in both."""
+    loaded, table = subject("llama", torch.float64), pair_table(4, [(5, 5), (8, 5)], shared=3)
+    rows = interventions.read(intervention_table([SENDERS[senders], [*SENDERS[senders], FROZEN]], [None] * 2), loaded.architecture, ROLES)
+    runner = executor.Executor(loaded, None, rows=64, memory=1 << 28)
+    fast, plain = measured(runner, table, rows), expected(loaded, table, None, rows)
+    for key, values in plain.items():
+        np.testing.assert_allclose(fast[key], values, rtol=1e-12, atol=1e-12, err_msg=str(key))
+    assert not np.allclose(plain[0, 0], plain[1, 0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["llama", "neox"])
+def test_patches_that_nothing_reads_are_left_out(kind: str):
+    """At a place: what is put in is there already, or no later token looks at it."""
+    loaded, table = subject(kind, torch.float64), pair_table(4, [(5, 5), (8, 5)], shared=3)
+    last = len(loaded.architecture.layers) - 1
+    behind = {**SENDER, "layer": 1, "position": "3"}
+    idle = [[FROZEN], [FROZEN, {**FROZEN, "layer": 0}], [{**SENDER, "layer": last}], [{**SENDER, "layer": last}, {**FROZEN, "layer": last}]]
+    rows = interventions.read(intervention_table([*idle, [FROZEN, behind]], [None] * 5), loaded.architecture, ROLES)
+    runner = executor.Executor(loaded, None, rows=64, memory=1 << 28)
+    kept = {one.number: one.patches for block in runner.plan(table, rows) for one in block.interventions}
+    assert kept == dict.fromkeys(range(len(idle)), ()) | {len(idle): (rows[-1].patches[1],)}
+    fast, plain = measured(runner, table, rows), expected(loaded, table, None, rows)
+    for key, values in plain.items():
+        np.testing.assert_allclose(fast[key], values, rtol=1e-12, atol=1e-12, err_msg=str(key))
 
 
 def test_an_intervention_on_one_pair_says_what_it_says_on_all(kind: str):

@@ -93,7 +93,7 @@ def test_values_are_stored_in_steps(tmp_path: Path):
         ({"position": "all"}, "residual", "needs a name in the column given, and one position"),
         ({"replacement": "zero"}, "residual", "needs a name in the column given"),
         ({"component": "head", "units": [0]}, "residual", "replacement 'given' does not exist; there are zero, mean, counterfactual$"),
-        ({"component": "mlp"}, "residual", "'residual' in .* has 32 values for each pair, not 48"),
+        ({"component": "mlp"}, "residual", "'residual' in .* has 4 x 32 values, not 4 x 48: pairs x units"),
     ],
 )
 def test_what_cannot_be_given_is_named(change: dict, name: str | None, message: str, store: given.Given):
@@ -105,6 +105,19 @@ def test_what_cannot_be_given_is_named(change: dict, name: str | None, message: 
 
     with pytest.raises(interventions.InterventionError, match=f"intervention 0.*{message}"):
         read()
+
+
+def test_values_of_other_pairs_than_the_store_names_are_refused(tmp_path: Path):
+    """Their rows would be those of other pairs."""
+    architecture = subject("llama").architecture
+    wanted = interventions.read(named(intervention_table([[RESIDUAL]], [None]), ["x"]), architecture, ROLES)
+    for shape, said in (((3, 32), "has 3 x 32 values"), ((2,), "has 2 values")):
+        given.write(tmp_path / "x_given.h5", np.array([4, 2]), {"x": np.zeros(shape)})
+        with pytest.raises(interventions.InterventionError, match=f"intervention 0: 'x' in .* {said}, not 2 x 32: pairs x units"):
+            given.Given(tmp_path / "x_given.h5").check(wanted, architecture)
+    given.write(tmp_path / "x_given.h5", np.array([4, 4]), {"x": np.zeros((2, 32))})
+    with pytest.raises(interventions.InterventionError, match="gives values for pair 4 twice"):
+        given.Given(tmp_path / "x_given.h5")
 
 
 def test_a_pair_without_a_value_and_a_missing_store_are_named(store: given.Given):

@@ -7,6 +7,7 @@ import torch
 
 from stages.lib.executor import blocks as planning
 from stages.lib.executor import canary, executor, interventions, naive
+from stages.lib.executor.blocks import PassSizes
 from tests.lib.test_executor import ROLES, intervention_table, pair_table, subject
 
 NEURON = {"component": "neuron", "layer": 1, "units": [3], "position": "last", "key_position": None, "replacement": "zero"}
@@ -67,6 +68,33 @@ def test_a_pair_that_does_not_exist_is_named():
         executor.Executor(loaded, None, rows=100, memory=1 << 28).plan(table, rows)
 
 
+@pytest.mark.parametrize(
+    ("operator", "split", "message"),
+    [
+        ("multiply", None, "intervention 0: pair 0 is of the operator 'add', not 'multiply'; name its own, or null for any"),
+        ("add", "evaluation", "intervention 0: pair 0 is of the split 'discovery', not 'evaluation'; name its own, or null for any"),
+    ],
+)
+def test_a_pair_of_another_operator_or_split_is_refused(operator: str, split: str | None, message: str):
+    """It would have no prompt at all."""
+    loaded, table = subject("llama"), pair_table(0, [(5, 5)] * 2)
+    listed = intervention_table([[NEURON]], [operator]).with_columns(pair=pl.lit(0), split=pl.lit(split, pl.String))
+    with pytest.raises(interventions.InterventionError, match=message):
+        PassSizes(loaded, 100, 1 << 28).plan(table, interventions.read(listed, loaded.architecture, ROLES))
+    own = listed.with_columns(operator=pl.lit("add"), split=pl.lit("discovery"))
+    [block] = PassSizes(loaded, 100, 1 << 28).plan(table, interventions.read(own, loaded.architecture, ROLES))
+    assert block.runs == 1
+
+
+@pytest.mark.parametrize("missing", ["operator", "split"])
+def test_prompts_that_are_named_by_a_column_that_pairs_lack_are_refused(missing: str):
+    loaded, table = subject("llama"), pair_table(0, [(5, 5)] * 2).drop(missing)
+    listed = intervention_table([[], [NEURON]], ["add"] * 2).with_columns(split=pl.lit("discovery"))
+    message = f"intervention 0: the table of pairs has no column {missing}, of which it wants '(add|discovery)'; null is any"
+    with pytest.raises(interventions.InterventionError, match=message):
+        PassSizes(loaded, 100, 1 << 28).plan(table, interventions.read(listed, loaded.architecture, ROLES))
+
+
 def test_two_patches_of_one_value_are_refused():
     whole = {**NEURON, "component": "mlp", "units": None, "position": "all"}
     with pytest.raises(interventions.InterventionError, match=r"intervention 0 replaces neuron values of layer 1 at .* twice"):
@@ -85,9 +113,67 @@ def test_a_role_may_be_where_a_place_is(positions: tuple[str, str]):
         interventions.read(listed, subject("llama").architecture, ROLES)
 
 
+def test_two_roles_of_one_token_are_not_replaced_both():
+    """A prompt may end with its second operand."""
+    loaded, table = subject("llama"), pair_table(0, [(5, 5)] * 2)
+    several = [[{**NEURON, "position": "op2"}, NEURON], [{**NEURON, "position": "op2"}, {**NEURON, "units": [4]}], [NEURON]]
+    rows = interventions.read(intervention_table(several, [None] * 3), loaded.architecture, ROLES)
+    assert sum(block.runs for block in PassSizes(loaded, 100, 1 << 28).plan(table, rows)) == 6
+    ends = table.with_columns(positions=pl.struct(op1=1, operator=2, op2=4, last=4))
+    assert sum(block.runs for block in PassSizes(loaded, 100, 1 << 28).plan(ends, rows[1:])) == 4
+    with pytest.raises(interventions.InterventionError, match="intervention 0 replaces neuron values of layer 1 at last and op2 twice"):
+        PassSizes(loaded, 100, 1 << 28).plan(ends, rows)
+
+
 def test_a_table_without_its_columns_is_refused():
     with pytest.raises(interventions.InterventionError, match="needs the columns"):
         interventions.read(intervention_table([[NEURON]], [None]).drop("layer"), subject("llama").architecture, ROLES)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (
+            pl.Series("layer", [1.5, 2.0]),
+            "the column layer of a table of interventions is Float64; cast it to integer where the table is made",
+        ),
+        (pl.Series("layer", ["1", "2"]), "the column layer of a table of interventions is String; cast it to integer"),
+        (pl.Series("layer", [0, 1 << 40]), r"intervention 1: layer 1099511627776 does not exist; it is an integer, 0\.\.2147483647"),
+        (pl.Series("intervention", [0.0, 1.0]), "the column intervention of a table of interventions is Float64; cast it to integer"),
+        (pl.Series("intervention", [0, None]), r"interventions are numbered by integers, 0\.\.2147483647, in the column .* holds None"),
+        (pl.Series("intervention", [0, -1]), "interventions are numbered by integers.* holds -1"),
+        (pl.Series("intervention", [0, 1 << 31]), "interventions are numbered by integers.* holds 2147483648"),
+        (pl.Series("pair", [0.5, None]), "the column pair of a table of interventions is Float64; cast it to integer"),
+        (
+            pl.Series("units", [3, 4]),
+            r"the column units of a table of interventions is Int64; cast it to integer\[\] where the table is made",
+        ),
+        (pl.Series("units", [[1.5], [2.0]]), r"the column units .* is List\(Float64\); cast it to integer\[\]"),
+        (
+            pl.Series("units", [[3], [3, None]]),
+            r"intervention 1: units hold None, which does not exist; they are integers, 0\.\.2147483647",
+        ),
+        (pl.Series("units", [[3], [(1 << 32) + 3]]), "intervention 1: units hold 4294967299, which does not exist"),
+        (pl.Series("component", [1, 2]), "the column component of a table of interventions is Int64; cast it to varchar"),
+        (pl.Series("position", [1, 2]), "the column position of a table of interventions is Int64; cast it to varchar"),
+    ],
+    ids=str,
+)
+def test_a_column_of_another_type_is_named_and_no_number_is_rounded_or_cut(column: pl.Series, message: str):
+    table = intervention_table([[NEURON]] * 2, [None] * 2).with_columns(column)
+    with pytest.raises(interventions.InterventionError, match=message):
+        interventions.read(table, subject("llama").architecture, ROLES)
+
+
+def test_integers_of_any_width_and_nulls_of_any_type_are_read():
+    """As SQL writes them: `null as units` is an integer, and counting gives 64 bits."""
+    table = intervention_table([[{**NEURON, "component": "mlp", "units": None}], []], [None] * 2)
+    wide = table.with_columns(pl.col("intervention", "layer").cast(pl.Int64), units=pl.lit(None, pl.Int32), pair=pl.lit(None))
+    some = intervention_table([[NEURON], []], [None] * 2)
+    short = some.with_columns(pl.col("intervention", "layer").cast(pl.UInt8), pl.col("units").cast(pl.List(pl.Int64)))
+    for usual, other in ((table, wide), (some, short)):
+        read = [interventions.read(one, subject("llama").architecture, ROLES) for one in (usual, other)]
+        assert read[0] == read[1]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Hook points, grid runs, prompting and the lens, on tiny random models of every architecture."""
 
+import hashlib
 import json
 import os
 import random
@@ -331,6 +332,17 @@ def test_any_changed_byte_of_a_folder_with_sums_is_refused_by_name(tmp_path: Pat
                 load(folder)
         file.write_bytes(whole)
     loaded(folder)
+
+
+def test_sums_that_are_taken_again_list_themselves(tmp_path: Path):
+    """`sha256sum * > SHA256SUMS`, where that file is there, takes the digest of what it has just emptied."""
+    folder = spoilt(tmp_path / "llama", write_sums)
+    sums = folder / "SHA256SUMS"
+    sums.write_text(f"{hashlib.sha256().hexdigest()}  SHA256SUMS\n{sums.read_text()}")
+    loaded(folder)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"config\.json is not the file that .*SHA256SUMS lists"):
+        loaded(folder)
 
 
 def test_a_large_vocabulary_is_centred_some_tokens_at_a_time(checkpoint_folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -94,6 +94,7 @@ def test_the_shipped_settings_are_allowed():
         ({"subjects": {"Bad Name": SHIPPED["subjects"]["abacus"]}}, ["subjects", "Bad Name", "pattern"]),
         ({"checkpoints": {"abacus": SHIPPED["subjects"]["abacus"]}}, ["abacus is both a subject and a checkpoint"]),
         ({"subjects": {"other": SHIPPED["subjects"]["abacus"]}}, ["dumped must be the subjects and the checkpoints"]),
+        ({"dumped": {"abacus": None}}, ["dumped must be the subjects and the checkpoints: `dumped: {<<: [*subjects, *checkpoints]}`"]),
         ({"stored": {"abacus": SHIPPED["subjects"]["abacus"]}}, ["abacus stands under stored and elsewhere"]),
         (
             {"stored": {"mine": SHIPPED["subjects"]["abacus"]}},

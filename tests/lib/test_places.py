@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from stages.lib.executor import canary, executor, interventions, runs
+from stages.lib.executor import canary, executor, given, interventions, runs
 from stages.lib.model import checkpoint
 from stages.lib.store import layered
 from tests.lib.test_executor import EXACT, LAYOUTS, PLACES, ROLES, expected, intervention_table, measured, pair_table, subject
@@ -166,6 +166,69 @@ def test_an_experiment_names_its_pairs(project: Path, checkpoint_folder: Path):
             own = loaded.model(input_ids=torch.tensor([row["tokens"]])).logits[0, -1, row["answer_token"]]
             assert logit == pytest.approx(float(own), abs=1e-4)
         assert len(table) == 5 + 2 * (8 * 2 + 5 * 3)
+
+
+@pytest.mark.parametrize("kind", ["llama"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"replacement": "mean"}, "intervention 0, pair 2: there is no mean for prompts of 8 tokens; replace by zero or counterfactual"),
+        ({"replacement": "counterfactual", "position": "all"}, "intervention 0, pair 3: a counterfactual of another length cannot replace"),
+        ({"component": "residual", "replacement": "given", "given": "x"}, "places_given.h5 gives nothing for pair 4"),
+    ],
+)
+def test_what_prompts_do_not_have_is_said_before_the_model_is_loaded(
+    project: Path, change: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Even where others have it."""
+    given.write(project / "places_given.h5", np.arange(4), {"x": np.zeros((4, 32))})
+    table = intervention_table(patches("mlp", ["last"], layers=1), [None])
+    table.with_columns(**{name: pl.lit(value) for name, value in change.items()}).write_parquet(project / "places_interventions.parquet")
+    monkeypatch.delattr(checkpoint, "of")
+    with pytest.raises(SystemExit, match=said):
+        runs.main("circuit/places", "tiny")
+
+
+WRONG_PAIRS = {  # columns: what is said of them
+    "positions": ({"positions": pl.lit(4)}, "needs the column positions, of each role the place of its token"),
+    "roles": ({"counterfactual_positions": pl.struct(last=4)}, "the same: not last, op1, op2, operator and last"),
+    "twice": ({"pair": pl.lit(3)}, "pair 3 is there twice"),
+    "a number": ({"pair": pl.col("pair") / 2}, "the column pair of a table of pairs is Float64; cast it to integer"),
+    "no prompt": ({"tokens": pl.lit([], pl.List(pl.Int32))}, "pair 0: tokens hold None; the model's tokens are 0.."),
+    "a null": ({"tokens": pl.concat_list(pl.lit(None, pl.Int64), "tokens")}, "pair 0: tokens hold None, which does not exist"),
+    "a token": (
+        {"counterfactual_tokens": pl.lit([1, 2, 3, 4, 140])},
+        "pair 0: counterfactual_tokens hold 140; the model's tokens are 0..139",
+    ),
+    "an answer": ({"answer_token": pl.lit(None, pl.Int32)}, "pair 0: answer_token is None; the model's tokens are 0..139"),
+    "a place": ({"positions": pl.struct(op1=1, operator=2, op2=3, last=5)}, "pair 0: positions.last is 5, where no token"),
+}
+
+
+@pytest.mark.parametrize("kind", ["llama"])
+@pytest.mark.parametrize("wrong", WRONG_PAIRS)
+def test_pairs_that_cannot_be_asked_are_said_in_a_line(project: Path, wrong: str, monkeypatch: pytest.MonkeyPatch):
+    """Before the model is loaded."""
+    change, said = WRONG_PAIRS[wrong]
+    pl.read_parquet(project / "pairs.parquet").with_columns(**change).write_parquet(project / "pairs.parquet")
+    monkeypatch.delattr(checkpoint, "of")
+    with pytest.raises(SystemExit) as error:
+        runs.main("circuit/places", "tiny")
+    assert str(error.value).startswith("circuit/places tiny: ")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["llama"])
+def test_interventions_that_cannot_be_run_are_said_in_a_line(project: Path):
+    table = intervention_table(patches("mlp", ["last"]), [None] * 2)
+    for wrong, said in (
+        (table.drop("replacement"), "needs the columns replacement"),
+        (table.with_columns(layer=7), "layer 7 does not exist"),
+    ):
+        wrong.write_parquet(project / "places_interventions.parquet")
+        with pytest.raises(SystemExit, match=f"circuit/places tiny: .*{said}"):
+            runs.main("circuit/places", "tiny")
 
 
 @pytest.mark.parametrize("kind", ["llama"])

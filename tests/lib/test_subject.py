@@ -1,11 +1,13 @@
 """The handle of a subject finds its files, its tables and its stores."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 import yaml
 
+from stages.lib.core.settings import ParamsError
 from stages.lib.store import layered
 from stages.lib.subject import Subject
 from tests.micro import alone
@@ -39,3 +41,12 @@ def test_a_subject_has_its_settings_and_its_files(subject: Subject):
 def test_a_subject_opens_its_stores_in_order(subject: Subject):
     assert [(opened.attributes["operator"], opened.axes) for opened in subject.squares()] == [("add", AXES), ("subtract", AXES)]
     assert subject.votes().axes == {"neuron": 2, "number": 7}
+
+
+def test_a_store_of_another_largest_operand_is_refused(subject: Subject):
+    wide = replace(subject, settings=subject.settings.model_copy(update={"largest_operand": AXES["op1"] - 1}))
+    assert len(wide.squares()) == 2
+    other = replace(subject, settings=subject.settings.model_copy(update={"largest_operand": 9}))
+    message = r"add\.h5 holds the operands 0\.\.2, and s\.largest_operand is 9; .*dvc repro stages/store/dvc\.yaml:dump@s"
+    with pytest.raises(ParamsError, match=message):
+        other.squares()

@@ -95,6 +95,16 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(hub: Hub, project: Path
     assert (project / "data/models/mine" / large.name).read_bytes() == large.read_bytes()
 
 
+def test_what_is_left_of_another_model_is_not_taken_up(hub: Hub, project: Path):
+    """The entry is corrected once its first download has failed, behind files that the right model does not have."""
+    (hub.models["org/old"] / "vocab.old").write_text("of another model")
+    assert "org/old has no weights in safetensors" in stage(settings(project, "org/old"), hub).stderr
+    done = stage(settings(project, "org/mine"), hub)
+    assert done.returncode == 0, done.stderr
+    names = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {file.name for file in (project / "data/models/mine").iterdir()} == {*names, NOTE, folder.SUMS}
+
+
 @pytest.mark.parametrize(
     ("repo", "commit", "sentence"),
     [

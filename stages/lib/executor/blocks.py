@@ -3,13 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import combinations
 
 import polars as pl
 
-from stages.lib.executor.interventions import ALL, EARLIER, Intervention, InterventionError, Patch, is_place
+from stages.lib.executor.interventions import ALL, EARLIER, Intervention, InterventionError, Patch, check_apart, is_place
 from stages.lib.executor.pairs import PromptPairs, by_length
 from stages.lib.model.checkpoint import Checkpoint
 
+TURNS = {"residual": 0, "edge": 1, "head": 2, "mlp": 3, "neuron": 3, "coordinate": 4}  # in which a layer computes its components' values
 FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects take, whatever is run
 
 
@@ -73,12 +75,10 @@ def plan(
 
     groups: splits pairs into groups that are run together; one whose prompts are too short for a place that an intervention names
     goes without it. Patches that cannot change any answer are left out of the blocks' interventions. Raises InterventionError where
-    an intervention names a pair that is not in `table`.
+    an intervention names a pair that is not in `table`, or is of another operator or split than it names, and where it replaces a value
+    twice because two roles are one token in a prompt.
     """
-    known = set(table["pair"])
-    for one in interventions:
-        if one.pair is not None and one.pair not in known:
-            raise InterventionError(f"intervention {one.number}: pair {one.pair} does not exist; take one of the table `pairs`, or none")
+    _check_named(table, interventions)
     chosen: dict[tuple[str | None, str | None, int | None], list[Intervention]] = {}
     for one in interventions:
         chosen.setdefault((one.operator, one.split, one.pair), []).append(one)
@@ -87,12 +87,14 @@ def plan(
     for named, members in chosen.items():
         for pairs in prompts(*named):
             first = {None: 0, ALL: 0, EARLIER: 0} | {position: int(at.min()) for position, at in pairs.positions.items()}
-            apart = _apart(pairs)
+            apart, together = _apart(pairs), _together(pairs)
             entries: dict[tuple[int, int], list[Intervention]] = {}
             for one in members:
                 if not all(p.position in first and p.key_position in first for p in one.patches):
                     continue
-                patches = tuple(p for p in one.patches if not _idle(p, apart, pairs.tokens.shape[1], last_layer))
+                if any(both <= {p.position for p in one.patches} for both in together):
+                    check_apart(one.number, one.patches, together)
+                patches = _moving(one.patches, first, apart, pairs.tokens.shape[1], last_layer)
                 moving = one if len(patches) == len(one.patches) else replace(one, patches=patches)
                 entries.setdefault(_entry(moving, first, pairs.tokens.shape[1]), []).append(moving)
             size = max(1, most_results // len(pairs))
@@ -100,6 +102,28 @@ def plan(
                 ordered = sorted(group, key=_sharing)
                 blocks += [Block(pairs, tuple(ordered[i : i + size])) for i in range(0, len(ordered), size)]
     return blocks
+
+
+def _check_named(table: pl.DataFrame, interventions: Sequence[Intervention]) -> None:
+    """Raises InterventionError on the first intervention whose pair, operator or split is not that of any row of the table."""
+    nothing = pl.Series([None] * len(table), dtype=pl.String)
+    pairs, *facts = (table.get_column(name, default=nothing).to_list() for name in ("pair", "operator", "split"))
+    known = dict(zip(pairs, zip(*facts, strict=True), strict=True))
+    for one in interventions:
+        if one.pair is not None and one.pair not in known:
+            raise InterventionError(f"intervention {one.number}: pair {one.pair} does not exist; take one of the table `pairs`, or none")
+        for place, (name, wanted) in enumerate((("operator", one.operator), ("split", one.split))):
+            if wanted is None:
+                continue
+            if name not in table.columns:
+                raise InterventionError(
+                    f"intervention {one.number}: the table of pairs has no column {name}, of which it wants {wanted!r}; null is any"
+                )
+            if one.pair is not None and known[one.pair][place] != wanted:
+                its = known[one.pair][place]
+                raise InterventionError(
+                    f"intervention {one.number}: pair {one.pair} is of the {name} {its!r}, not {wanted!r}; name its own, or null for any"
+                )
 
 
 def _prompts(
@@ -127,16 +151,39 @@ def _apart(pairs: PromptPairs) -> int:
     return int(differs.argmax()) if differs.any() else common
 
 
-def _idle(patch: Patch, apart: int, length: int, last_layer: int) -> bool:
-    """Whether a patch at a token's place changes nothing: it puts in the value that is there, or one that no later token reads.
+def _together(pairs: PromptPairs) -> set[frozenset[str]]:
+    """The roles, two and two, that the same token has in any of the prompts."""
+    roles = {name: at for name, at in pairs.positions.items() if not is_place(name)}
+    return {frozenset(both) for both in combinations(roles, 2) if (roles[both[0]] == roles[both[1]]).any()}
 
-    Roles are left alone: a handful of positions, all of which matter.
+
+def _moving(patches: tuple[Patch, ...], first: Mapping[str | None, int], apart: int, length: int, last_layer: int) -> tuple[Patch, ...]:
+    """The patches of one intervention that may change something, together.
+
+    One at a token's place does not where no later token reads what it puts in, or where that is there already: the counterfactual prompt's
+    value in front of the first token that differs. It is not there any more where another patch changes what it is computed from: then
+    putting it in takes a change back, which is how all paths but one are closed. first: as in _entry. Roles are left alone: a handful of
+    positions, all of which matter.
     """
-    if not is_place(patch.position):
-        return False
-    place = int(patch.position)
-    unread = patch.layer == last_layer and place < length - 1 and patch.component not in ("residual", "edge")
-    return unread or (patch.replacement == "counterfactual" and place < apart)
+    read = tuple(p for p in patches if not _unread(p, length, last_layer))
+    moves = [not (is_place(p.position) and p.replacement == "counterfactual" and int(p.position) < apart) for p in read]
+    if all(moves):
+        return read
+    changes = [(first[p.position], _turn(p)) for p, moved in zip(read, moves, strict=True) if moved]
+    return tuple(
+        p for p, moved in zip(read, moves, strict=True) if moved or any(at <= first[p.position] and turn < _turn(p) for at, turn in changes)
+    )
+
+
+def _unread(patch: Patch, length: int, last_layer: int) -> bool:
+    """Whether no later token reads what a patch at a token's place puts in."""
+    within = patch.layer == last_layer and patch.component not in ("residual", "edge")
+    return within and is_place(patch.position) and int(patch.position) < length - 1
+
+
+def _turn(patch: Patch) -> tuple[int, int]:
+    """When a patched value is computed; values at the same or a later position with a later turn may be computed from it."""
+    return patch.layer, TURNS[patch.component]
 
 
 def _entry(one: Intervention, first: Mapping[str | None, int], length: int) -> tuple[int, int]:

@@ -21,8 +21,10 @@ class Given:
     """The store of one table. rows: pair -> its row."""
 
     def __init__(self, path: Path):
-        self.path = path
-        self.rows = {pair: row for row, pair in enumerate(layered.read_array(path, PAIRS).tolist())}
+        self.path, pairs = path, layered.read_array(path, PAIRS).tolist()
+        self.rows = {pair: row for row, pair in enumerate(pairs)}
+        if twice := [pair for row, pair in enumerate(pairs) if self.rows[pair] != row]:
+            raise InterventionError(f"{path} gives values for pair {twice[0]} twice; each pair has one row")
 
     @classmethod
     def of(cls, table: pl.DataFrame, interventions: Path) -> "Given | None":
@@ -33,20 +35,25 @@ class Given:
 
     def values(self, patch: Patch, pairs: np.ndarray) -> np.ndarray:
         """What a patch puts in for these pairs, by number: (pairs, units). Raises InterventionError on a pair without a value."""
+        return layered.read_array(self.path, str(patch.given))[self.rows_of(pairs)]
+
+    def rows_of(self, pairs: np.ndarray) -> list[int]:
+        """Where the values of these pairs stand. Raises InterventionError on a pair without a value."""
         if missing := [pair for pair in pairs.tolist() if pair not in self.rows]:
             raise InterventionError(f"{self.path} gives nothing for pair {missing[0]}")
-        return layered.read_array(self.path, str(patch.given))[[self.rows[pair] for pair in pairs.tolist()]]
+        return [self.rows[pair] for pair in pairs.tolist()]
 
     def check(self, interventions: Iterable[Intervention], architecture: Architecture) -> None:
-        """Raises InterventionError where an array is not as wide as what it is put in place of."""
+        """Raises InterventionError where an array has not a row for each pair, as wide as what it is put in place of."""
         for one in interventions:
             for patch in one.patches:
                 if patch.given is not None:
-                    wide = layered.read_array(self.path, patch.given).shape[1]
-                    needed = architecture.width if patch.component == "residual" else architecture.neurons
-                    if wide != needed:
+                    shape = layered.read_array(self.path, patch.given).shape
+                    needed = len(self.rows), architecture.width if patch.component == "residual" else architecture.neurons
+                    if shape != needed:
+                        found, expected = (" x ".join(map(str, of)) for of in (shape, needed))
                         raise InterventionError(
-                            f"intervention {one.number}: {patch.given!r} in {self.path} has {wide} values for each pair, not {needed}"
+                            f"intervention {one.number}: {patch.given!r} in {self.path} has {found} values, not {expected}: pairs x units"
                         )
 
 

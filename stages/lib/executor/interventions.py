@@ -8,7 +8,7 @@ an MLP's output projection puts out, before a norm that may follow: of that, neu
 
 import gc
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeGuard
@@ -17,20 +17,21 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core.words import OPERATORS
+from stages.lib.executor.columns import INTEGER, INTEGERS, TEXT, InterventionError, typed
 from stages.lib.model.architecture import Architecture
 
 COMPONENTS = ("none", "mlp", "head", "neuron", "coordinate", "residual", "edge")
 REPLACEMENTS = ("zero", "mean", "counterfactual", "given")
 REPLACEABLE = {"edge": ("zero",), "coordinate": ("zero", "counterfactual"), "head": REPLACEMENTS[:3]}  # of the others, by all
-OPTIONAL = {"pair": pl.Int32, "given": pl.String}  # columns that a table may have besides
+COLUMNS = {
+    "intervention": INTEGER, "operator": TEXT, "split": TEXT, "component": TEXT, "layer": INTEGER, "units": INTEGERS, "position": TEXT,
+    "key_position": TEXT, "replacement": TEXT,
+}  # fmt: skip
+OPTIONAL = {"pair": INTEGER, "given": TEXT}  # columns that a table may have besides
 SPLITS = ("discovery", "evaluation")
 EARLIER = "earlier"  # every position in front of an edge's query
 ALL = "all"  # every position of the prompt
 PLACE = re.compile("0|[1-9][0-9]*")
-
-
-class InterventionError(ValueError):
-    """An intervention on something that does not exist, or a prompt it cannot be applied to."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,13 @@ def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) 
 
 
 def _read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) -> list[Intervention]:
-    columns = ["intervention", "operator", "split", "component", "layer", "units", "position", "key_position", "replacement"]
-    missing = [name for name in columns if name not in table.columns]
-    if missing:
-        raise InterventionError(f"a table of interventions needs the columns {', '.join(missing)}")
-    more = [pl.col(name) if name in table.columns else pl.lit(None, kind).alias(name) for name, kind in OPTIONAL.items()]
+    table = typed(table, "interventions", "intervention", COLUMNS, OPTIONAL)
     units = Units(table["units"])
     doubtful = units.doubtful(table["component"], architecture)
     found: dict[int, Intervention] = {}
     patches: dict[int, list[Patch]] = {}
     seen: set[tuple] = set()  # what rows of large tables have in common is checked once
-    rows = table.select(*(name for name in columns if name != "units"), *more).iter_rows()
+    rows = table.drop("units").iter_rows()
     for place, (number, operator, split, component, layer, position, key_position, replacement, pair, given) in enumerate(rows):
         if number not in found:
             _among(number, "operator", operator, [None, *OPERATORS])
@@ -108,7 +105,7 @@ def _read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str])
             patches[number].append(patch)
     for number, several in patches.items():
         if len(several) > 1:
-            _check_apart(number, several)
+            check_apart(number, several)
     key = lambda p: (p.layer, p.component, p.position, p.units or b"")  # noqa: E731
     return [
         Intervention(number, one.operator, one.split, tuple(sorted(patches[number], key=key)), one.pair)
@@ -198,17 +195,17 @@ def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequenc
         raise InterventionError(f"intervention {number}: {name} {wrong} does not exist; there are 0..{counts[patch.component] - 1}")
 
 
-def _check_apart(number: int, patches: list[Patch]) -> None:
+def check_apart(number: int, patches: Sequence[Patch], together: Collection[frozenset[str]] = ()) -> None:
     """Raises InterventionError where two patches of one intervention replace the same value, so that it is not clear by what.
 
-    A role and a place count as the same position: in some prompt they may be.
+    A role and a place count as the same position: in some prompt they may be. together: roles that are, two and two.
     """
     places: dict[tuple[str, int], list[Patch]] = {}
     for patch in patches:
         kind = "neuron" if patch.component == "mlp" else patch.component
         for other in places.setdefault((kind, patch.layer), []):
             both = {patch.position, other.position}
-            same_position = len(both) == 1 or ALL in both or len({is_place(position) for position in both}) == 2
+            same_position = len(both) == 1 or ALL in both or len({is_place(position) for position in both}) == 2 or both in together
             mine, theirs = patch.chosen(), other.chosen()
             if kind != "edge" and same_position and (mine is None or theirs is None or len(np.intersect1d(mine, theirs))):
                 at = " and ".join(sorted(both))

@@ -7,6 +7,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stages.lib.executor.columns import INTEGER, INTEGERS, InterventionError, typed
+
+BOTH = ("", "counterfactual_")  # in front of the columns of either prompt of a pair
+COLUMNS = {"pair": INTEGER} | {f"{of}{name}": kind for of in BOTH for name, kind in (("tokens", INTEGERS), ("answer_token", INTEGER))}
+
 
 @dataclass(frozen=True, eq=False)
 class PromptPairs:
@@ -54,6 +59,43 @@ class PromptPairs:
 def roles(table: pl.DataFrame) -> list[str]:
     """The roles that a table of pairs gives positions for."""
     return [field.name for field in table.schema["positions"].fields]  # type: ignore[attr-defined]
+
+
+def check(table: pl.DataFrame, vocabulary: int) -> None:
+    """Raises InterventionError on a pair that is there twice, and on one that a model of so many tokens cannot be asked."""
+    known = typed(table, "pairs", "pair", COLUMNS)
+    named = [_roles(table, f"{of}positions") for of in BOTH]
+    if named[0] != named[1]:
+        both = " and ".join(", ".join(names) for names in named)
+        raise InterventionError(f"a table of pairs names roles in positions and in counterfactual_positions, the same: not {both}")
+    known = known.with_columns(table[f"{of}positions"] for of in BOTH)
+    if (twice := known["pair"].is_duplicated()).any():
+        raise InterventionError(f"pair {known['pair'].filter(twice)[0]} is there twice; each pair has a number of its own")
+    for of in BOTH:
+        tokens, answer = pl.col(f"{of}tokens"), pl.col(f"{of}answer_token")
+        least, most, there = tokens.list.min(), tokens.list.max(), f"the model's tokens are 0..{vocabulary - 1}"
+        wrong = pl.when(least < 0).then(least).otherwise(most)
+        _refuse(known, (least >= 0) & (most < vocabulary), wrong, f"{of}tokens hold {{}}; {there}, and a prompt has at least one")
+        _refuse(known, answer.is_between(0, vocabulary - 1), answer, f"{of}answer_token is {{}}; {there}")
+        for role in named[0]:
+            place = pl.col(f"{of}positions").struct.field(role)
+            _refuse(
+                known, (place >= 0) & (place < tokens.list.len()), place, f"{of}positions.{role} is {{}}, where no token of the prompt is"
+            )
+
+
+def _roles(table: pl.DataFrame, name: str) -> list[str]:
+    kind = table.schema.get(name)
+    if not isinstance(kind, pl.Struct) or not all(field.dtype.is_integer() for field in kind.fields):
+        raise InterventionError(f"a table of pairs needs the column {name}, of each role the place of its token: a struct of integers")
+    return sorted(field.name for field in kind.fields)
+
+
+def _refuse(table: pl.DataFrame, sound: pl.Expr, value: pl.Expr, what: str) -> None:
+    """Raises InterventionError on the first pair that is not sound, with its value put into what is said."""
+    wrong = table.filter(~sound.fill_null(False)).select("pair", value.alias("value")).head(1)
+    for number, found in wrong.iter_rows():
+        raise InterventionError(f"pair {number}: {what.format(found)}")
 
 
 def by_length(table: pl.DataFrame, most: int) -> list[PromptPairs]:

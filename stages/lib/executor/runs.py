@@ -35,6 +35,7 @@ from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table
 from stages.lib.digest import digest
 from stages.lib.executor import canary, interventions, pairs
+from stages.lib.executor import values as replacing
 from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.given import Given
@@ -71,16 +72,22 @@ class RunsWork:
         chapter, self.experiment = table_of.split("/")
         inputs = [self.subject.path(f"{chapter}/{self.experiment}_interventions.parquet"), self.subject.path(f"{pairs_table}.parquet")]
         table, prompts = map(read_table, inputs)
+        outline = checkpoint.outline(self.subject.settings)
+        pairs.check(prompts, outline.architecture.vocabulary)
+        wanted = interventions.read(table, outline.architecture, pairs.roles(prompts))
+        table = table.cast({"replacement": pl.String})  # null alone has another type
         self.means = self.subject.path("store/means.h5") if "mean" in table["replacement"] else None
         inputs += [self.means] if self.means else []
         self.given = Given.of(table, inputs[0])
         inputs += [self.given.path] if self.given else []
-        outline = checkpoint.outline(self.subject.settings)
-        wanted = interventions.read(table, outline.architecture, pairs.roles(prompts))
         if self.given:
             self.given.check(wanted, outline.architecture)
         self.sizes = PassSizes(outline, settings.rows, settings.memory)
         self.blocks = self.sizes.plan(prompts, wanted, settings.runs_per_part)
+        self.widths = slots.widths(layered.read_attributes(self.means)) if self.means else None
+        positions = layered.read_array(self.means, "residual").shape[2] if self.means else 0
+        for block in self.blocks:
+            replacing.check(block.pairs, block.interventions, positions, self.widths, self.given)
         self.bundles = bundled(self.blocks, settings.runs_per_part)
         self.units = [
             Unit(
@@ -102,8 +109,7 @@ class RunsWork:
         loaded = checkpoint.of(self.subject.settings, threads=1, whole=True)
         self.parts.admit(checkpoint.canary(loaded))
         means = {kind: pooled(layered.read_array(self.means, kind)) for kind in KINDS} if self.means else None
-        widths = slots.widths(layered.read_attributes(self.means)) if self.means else None
-        executor = Executor(loaded, means, self.sizes.most_rows, self.sizes.memory, widths=widths, given=self.given)
+        executor = Executor(loaded, means, self.sizes.most_rows, self.sizes.memory, widths=self.widths, given=self.given)
         canary.check(executor, self.blocks)
         return executor
 
@@ -154,7 +160,10 @@ def _frame(batch: Sequence[interventions.Intervention], of: pairs.PromptPairs, m
 
 
 def main(*of: str) -> None:
-    carry_out(RunsWork, *of)
+    try:
+        carry_out(RunsWork, *of)
+    except interventions.InterventionError as error:
+        raise SystemExit(f"{' '.join(of)}: {error}") from None
 
 
 if __name__ == "__main__":

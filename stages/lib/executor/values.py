@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch.nn.functional import one_hot
 
-from stages.lib.core.slots import slots
+from stages.lib.core.slots import OPERANDS, first_of, slots
 from stages.lib.executor.clean import Clean, clean_run
 from stages.lib.executor.given import Given
-from stages.lib.executor.interventions import ALL, EARLIER, InterventionError, Patch
+from stages.lib.executor.interventions import ALL, EARLIER, Intervention, InterventionError, Patch
 from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.rank_one import Moved
 from stages.lib.model.architecture import value_vectors
@@ -21,6 +21,8 @@ from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.spread import beside
 
 KINDS = {"mlp": "neurons", "neuron": "neurons", "coordinate": "outputs", "head": "heads", "residual": "residual"}  # component -> its values
+UNEVEN = "a counterfactual of another length cannot replace all positions; name a role"
+NO_MEAN = "replace by zero or counterfactual"
 LINEAR = ("neurons", "outputs")  # kinds of values that add to the stream what is linear in them, unless the layer normalises it
 
 
@@ -28,6 +30,33 @@ def linear(patches: Sequence[Patch]) -> bool:
     """Whether what these patches add to the stream is a sum; replaced coordinates hide what neurons replaced beside them do."""
     kinds = {KINDS.get(p.component) for p in patches}
     return len(kinds) == 1 and kinds <= {*LINEAR}
+
+
+def check(
+    pairs: PromptPairs, several: Sequence[Intervention], positions: int, widths: Mapping[str, int] | None, given: Given | None
+) -> None:
+    """Raises InterventionError on an intervention that puts in what these pairs, of one length, do not have.
+
+    positions: of the means; widths, given: as of Values.
+    """
+    asked: dict[tuple[str, bool], int] = {}
+    for one in several:
+        for patch in one.patches:
+            asked.setdefault((patch.replacement, patch.position == ALL), one.number)
+    length, first = pairs.tokens.shape[1], pairs.number[0]
+    for (replacement, everywhere), number in asked.items():
+        if replacement == "counterfactual" and everywhere and pairs.counterfactual_tokens.shape[1] != length:
+            raise InterventionError(f"intervention {number}, pair {first}: {UNEVEN}")
+        if replacement == "mean":
+            if lacking := sorted({*OPERANDS, *map(first_of, OPERANDS)} - pairs.positions.keys()) if widths else []:
+                raise InterventionError(
+                    f"intervention {number}: pairs have no position {', '.join(lacking)}, by which means are; {NO_MEAN}"
+                )
+            needed = int(slots(length, pairs.positions, widths).max()) + 1 if widths else length
+            if positions < needed or (not widths and positions > needed):
+                raise InterventionError(f"intervention {number}, pair {first}: there is no mean for prompts of {length} tokens; {NO_MEAN}")
+        if replacement == "given" and given is not None:
+            given.rows_of(pairs.number)
 
 
 class Values:
@@ -86,7 +115,7 @@ class Values:
             if patch.position != ALL:
                 return values[beside(values, self.prompts, self.others[patch.position])]
             if values.shape != clean.shape:
-                raise InterventionError("a counterfactual of another length cannot replace all positions; name a role")
+                raise InterventionError(UNEVEN)
             return values
         if patch.replacement == "zero":
             zero = clean.new_zeros(1)
@@ -97,7 +126,7 @@ class Values:
             return torch.from_numpy(self.given.values(patch, self.pairs.number)).to(clean.device, clean.dtype)
         longest = clean.shape[1] if self.slots is None else int(self.slots.max()) + 1
         if kind not in self.means or (self.means[kind].shape[1] != longest if self.slots is None else self.means[kind].shape[1] < longest):
-            raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; replace by zero or counterfactual")
+            raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; {NO_MEAN}")
         means = self.means[kind][patch.layer].to(clean.device)
         if self.slots is not None:
             chosen = self.slots if patch.position == ALL else self.slots[self.prompts, self.positions[patch.position]]

@@ -28,6 +28,8 @@ def existing(folder: str | Path) -> Path:
     if (path / SUMS).is_file():
         for line in (path / SUMS).read_text(errors="replace").splitlines():
             digest, _, name = line.partition("  ")
+            if name == SUMS:  # where that command is given again, `*` names what it is just writing
+                continue
             if not (path / name).is_file() or sha256([path / name]) != digest:
                 raise ModelError(f"{path / name} is not the file that {path / SUMS} lists: it is damaged, missing or was exchanged")
     return path
