@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stages.lib.core.tables import TableError, read_table, write_table
 from stages.lib.sql.database import Database, connect
+from stages.lib.sql.files import files_of, subject_files
 from stages.lib.units.parts import Parts
 
 SMALL = pl.DataFrame({"subject": ["a", "b"], "op1": [3, None], "share": [0.5, 0.25], "tokens": [[1, 2], []]})
@@ -133,3 +134,21 @@ def test_a_damaged_part_of_a_stopped_stage_is_made_again(tmp_path: Path):
         again.write(number, SMALL)
     again.finish([[0], [1, 2]], SMALL.clear())
     assert read_table(tmp_path / "out.parquet").equals(pl.concat([SMALL] * 3))
+
+
+@pytest.mark.parametrize("output", ["heuristics/scores.parquet", "circuit/runs/heads.parquet"])
+def test_parts_of_a_stage_that_is_not_done_are_no_rows(tmp_path: Path, output: str):
+    """Neither for `bag`, nor for a stage that reads the folder in which they lie, nor beside another subject's whole table."""
+    data, table = tmp_path / "data", output.split("/")[1].removesuffix(".parquet")
+    parts = Parts(data / "a" / output, "key")
+    parts.write(0, SMALL)
+    assert connect(data).tables() == []
+    with pytest.raises(duckdb.CatalogException, match=f"{table} does not exist"):
+        connect(data).sql(f"from {table}")
+    write_table(SMALL, data / "b" / output)
+    whole = {table: [data / "b" / output]}
+    assert files_of([data / "a" / Path(output).parts[0], data / "b"], data) == whole
+    assert subject_files("a", [table], data) == {}
+    assert connect(data).sql(f"from {table}").pl().equals(SMALL)
+    parts.finish([[0]], SMALL.clear())
+    assert len(connect(data).sql(f"from {table}").fetchall()) == 2 * len(SMALL)

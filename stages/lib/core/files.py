@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+PARTS = ".parts"  # ends the names of folders in which stages that run keep what they have done so far
+
 
 @contextmanager
 def replacing(path: Path, shared: bool = False) -> Iterator[Path]:

@@ -8,6 +8,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
+from stages.lib.core.files import PARTS
 from stages.lib.core.words import CHAPTERS
 from stages.lib.sql.lazy.where import StorePart
 from stages.lib.store import layered, shards
@@ -35,7 +36,8 @@ def files_of(paths: Iterable[Path], data: Path = Path("data")) -> dict[str, list
     """The files of each table among paths below `data`; of folders, all that is in them.
 
     A table is what stands behind its chapter: data/<subject>/<chapter>/<table>.parquet, or, where it is about no subject or about
-    several, data/<chapter>/<table>.parquet. It may be a folder of files, such as activations/<operator>.h5, or of shards.
+    several, data/<chapter>/<table>.parquet. It may be a folder of files, such as activations/<operator>.h5, or of shards. What a stage has
+    not finished, parts in folders of their own and shards that no manifest lists yet, is of no table.
     """
     found: dict[str, list[Path]] = {}
     files = {PurePath(file.as_posix()): file for path in paths for file in ([path] if path.suffix in TABLES else path.rglob("*"))}
@@ -47,10 +49,13 @@ def files_of(paths: Iterable[Path], data: Path = Path("data")) -> dict[str, list
 
 def table_of(path: PurePath) -> str | None:
     """The table that a file below data/ is (part of), None if it is of none."""
-    for chapter, behind in zip(path.parts[:2], path.parts[1:3], strict=False):
+    if any(folder.suffix == PARTS for folder in path.parents):
+        return None
+    for chapter, behind, within in zip(path.parts[:2], path.parts[1:3], (path.parts[2:], path.parts[3:]), strict=False):
         if chapter in CHAPTERS:
             name = Path(behind).stem
-            stored = path.suffix == ".h5" or path.name == shards.MANIFEST
+            whole = path.suffix == ".h5" and len(within) <= 1  # further in are shards, which count as the manifest says
+            stored = whole or path.name == shards.MANIFEST
             return name if (stored if name in MEASURES else path.suffix == ".parquet") else None
     return None
 
