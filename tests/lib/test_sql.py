@@ -248,6 +248,45 @@ def test_every_other_join_gives_the_rows_of_the_materialised_table(database: Dat
     assert database.sql(query).fetchall() == whole.sql(query).fetchall()
 
 
+KINDS = {  # keys as other than what the stores have: as their own kind, and as what DuckDB converts to compare
+    "operator as an ENUM": ("subject, operator::enum('divide', 'add', 'other') as operator, layer, neuron", 3 * BLOCKS),
+    "all numbers as DOUBLE": ("subject, operator, layer::double as layer, neuron::double as neuron", 3 * BLOCKS),
+    "layer as text": ("subject, operator, layer::varchar as layer, neuron", ALL),
+    "neuron as text": ("subject, operator, layer, neuron::varchar as neuron", ALL),
+    "neuron as padded text": ("subject, operator, layer, lpad(neuron::varchar, 5, '0') as neuron", ALL),
+    "neuron as HUGEINT": ("subject, operator, layer, neuron::hugeint as neuron", ALL),
+    "layer as DECIMAL": ("subject, operator, layer::decimal(9, 2) as layer, neuron", ALL),
+    "layer as BOOLEAN": ("subject, operator, layer < 1 as layer, neuron", ALL),
+    "text without regard to case": ("upper(subject) collate nocase as subject, operator, layer, neuron", ALL),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_of_another_kind_match_as_they_do_in_the_materialised_table(database: Database, whole: duckdb.DuckDBPyConnection, kind: str):
+    columns, expected = KINDS[kind]
+    query = f"select count(*), sum(op1) from activations join (select {columns} from {TOP}) using (subject, operator, layer, neuron)"
+    assert database.sql(query).fetchall() == whole.sql(query).fetchall()
+    assert database.sql(query).fetchall()[0][0] > 0
+    assert chunks(database, query) == expected
+
+
+@pytest.mark.parametrize("kind", [pl.String, pl.Categorical, pl.Enum(["divide", "a", "add"])])
+def test_text_keys_of_a_polars_table_match_whatever_their_type(tmp_path: Path, kind: pl.DataType):
+    """A table of a user's own may keep text as Categorical or Enum."""
+    for operator in ("add", "divide"):
+        with layered.writing(tmp_path / f"a/store/activations/{operator}.h5") as file:
+            of = {"subject": "a", "operator": operator}
+            layered.LayerWriter(file, [0], {"neuron": 4, "op1": 3, "op2": 3}, "float16", (1, 3, 3), of).write(0, 0, np.ones((4, 3, 3)))
+    listed = pl.DataFrame({"subject": ["a", "a"], "operator": ["add", "divide"], "layer": [0, 0], "neuron": [1, 3]})
+    listed.with_columns(pl.col("subject", "operator").cast(kind)).write_parquet(tmp_path / "a/neurons/chosen.parquet", mkdir=True)
+    database = connect(tmp_path)
+    query = (
+        "select operator, neuron, count(*) from activations join chosen using (subject, operator, layer, neuron) group by all order by all"
+    )
+    assert database.sql(query).fetchall() == [("add", 1, 9), ("divide", 3, 9)]
+    assert chunks(database, query) == 2
+
+
 def test_a_list_that_may_differ_next_time_is_not_resolved(database: Database):
     query = "select count(*) from activations join (select * from neuron_effects order by random() limit 2) using (subject, operator, layer, neuron)"
     assert chunks(database, query) == ALL

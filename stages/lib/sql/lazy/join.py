@@ -5,6 +5,8 @@ searched for lazy tables that an inner join, a semi-join, IN or EXISTS ties to s
 that other side are asked for first, and the lazy table's name is replaced, in the text, by one that reads only those
 keys. The query itself stays as it is, so a row too many is harmless, and anything not understood is left alone. Only
 sources that give the same rows twice count: none with LIMIT, samples, or functions whose result depends on row order.
+And only keys of the lazy table's own kind: where DuckDB converts to compare, as text to numbers, or text without regard
+to case, it alone knows what equals what.
 """
 
 import re
@@ -16,10 +18,11 @@ import sqlglot
 from sqlglot import exp
 
 KEYS = {"subject", "operator", "layer", "neuron"}
+NUMBERS = {"layer", "neuron"}  # among them; the others are text
 MANY = 100_000  # keys; a longer list is no short list
 UNSTABLE = re.compile(
     r"\b(limit|offset|tablesample|sample|random|uuid|gen_random_uuid|setseed|nextval|row_number|ntile|lag|lead|first|last|first_value|last_value"
-    r"|nth_value|any_value|arg_min|arg_max|argmin|argmax|min_by|max_by|list|array_agg|string_agg|group_concat|now|current_timestamp)\b",
+    r"|collate|nth_value|any_value|arg_min|arg_max|argmin|argmax|min_by|max_by|list|array_agg|string_agg|group_concat|now|current_timestamp)\b",
     re.IGNORECASE,
 )
 
@@ -65,6 +68,13 @@ def _sources(select: exp.Select) -> Iterator[tuple[str, Source]]:
     yield start.this.alias_or_name, (start.this, None)
     for join in (*(start.this.args.get("joins") or []), *(select.args.get("joins") or [])):
         yield join.this.alias_or_name, (join.this, join)
+
+
+def _is_own_kind(key: pa.Field) -> bool:
+    """Whether keys of this name and type are equal to the lazy table's as Python has it: numbers to numbers, text to text."""
+    if key.name in NUMBERS:
+        return pa.types.is_integer(key.type) or pa.types.is_floating(key.type)
+    return pa.types.is_string(key.type) or pa.types.is_dictionary(key.type)  # an ENUM is a dictionary of texts
 
 
 def _parts(condition: exp.Expr) -> list[exp.Expr]:
@@ -115,9 +125,10 @@ class _Ties:
         if UNSTABLE.search(text) or any(re.search(rf"\b{name}\b", text) for name in self.lazy):
             return None
         try:
-            return self.ask(f"{text} LIMIT {MANY + 1}")
+            keys_there = self.ask(f"{text} LIMIT {MANY + 1}")
         except Exception:  # a correlated subquery, say: the query as a whole will tell, if it is wrong
             return None
+        return keys_there if all(_is_own_kind(field) for field in keys_there.schema) else None
 
     def _with_ctes(self, query: exp.Select) -> str:
         """The query's text, with the CTEs that it needs, in the order in which they were defined."""
