@@ -161,6 +161,7 @@ NOT_SUMMED = [
     "select layer, avg(activation) over (partition by neuron) as m from activations where op1 = 1 and op2 = 2 order by all",
     "select avg(m) from (select max(activation) as m from activations group by neuron, op1)",
     "select neuron, op2 as layer, avg(activation) from activations group by all order by all limit 9",
+    "select neuron, avg(a.activation) from activations a(subject, operator, neuron, layer) where layer = 3 group by all order by all",
 ]
 
 
@@ -234,6 +235,9 @@ OTHERS = [
     "select count(*) from activations where neuron not in (select neuron from neuron_effects)",
     "with t(neuron, layer) as (select layer, neuron from neuron_effects) select count(*) from activations join t using (neuron, layer)",
     "with activations as (select 1 as layer) select count(*) from activations join neuron_effects using (layer)",
+    "with Activations as (select 2 as layer, 3 as neuron) select count(*) from activations join neuron_effects using (layer, neuron)",
+    "with Neuron_Effects as (select 7 as neuron) select count(*) from activations join neuron_effects using (neuron)",
+    "select count(*) from activations as a(subject, operator, neuron, layer) join neuron_effects e on a.layer = e.neuron",
     "select count(*) from activations a join activations b using (subject, operator, layer, neuron, op1, op2) where b.neuron = 3",
     "select count(*) from neuron_effects e join value_logits v using (subject, layer, neuron) join activations a using (subject, operator, layer, neuron)",
     "select count(*) from activations where neuron = (select max(neuron) from neuron_effects)",

@@ -40,11 +40,13 @@ def narrow(query: str, lazy: Mapping[str, set[str]], ask: Callable[[str], pa.Tab
     ctes = {cte.alias: cte.this for cte in found}
     if len(ctes) < len(found) or any(cte.args["alias"].columns for cte in found):
         return query  # names that mean different things in different places
+    hidden = {name.lower() for name in ctes}  # DuckDB's names are the same in capitals
+    lazy = {name: columns for name, columns in lazy.items() if name not in hidden}
     replacements = []
     for select in tree.find_all(exp.Select):
         sources = dict(_sources(select))
         for name, (table, _) in sources.items():
-            if not isinstance(table, exp.Table) or table.name not in lazy.keys() - ctes.keys() or "start" not in table.this.meta:
+            if not isinstance(table, exp.Table) or table.name not in lazy or "start" not in table.this.meta or _renamed(table):
                 continue
             ties = _Ties(select, name, sources, ctes, lazy, ask)
             keys = [found for found in map(ties.resolve, ties.find()) if found is not None and len(found) <= MANY]
@@ -68,6 +70,12 @@ def _sources(select: exp.Select) -> Iterator[tuple[str, Source]]:
     yield start.this.alias_or_name, (start.this, None)
     for join in (*(start.this.args.get("joins") or []), *(select.args.get("joins") or [])):
         yield join.this.alias_or_name, (join.this, join)
+
+
+def _renamed(table: exp.Expr) -> bool:
+    """Whether its columns have other names here: `activations as a(subject, operator, …)`."""
+    alias = table.args.get("alias")
+    return bool(alias and alias.columns)
 
 
 def _is_own_kind(key: pa.Field) -> bool:
@@ -135,7 +143,8 @@ class _Ties:
         needed: set[str] = set()
         text = query.sql(dialect="duckdb")
         for name in reversed(self.ctes):
-            if re.search(rf"\b{re.escape(name)}\b", text + " ".join(self.ctes[n].sql(dialect="duckdb") for n in needed)):
+            within = text + " ".join(self.ctes[n].sql(dialect="duckdb") for n in needed)
+            if re.search(rf"\b{re.escape(name)}\b", within, re.IGNORECASE):
                 needed.add(name)
         kept = [f"{name} AS ({self.ctes[name].sql(dialect='duckdb')})" for name in self.ctes if name in needed]
         return (f"WITH {', '.join(kept)} " if kept else "") + text
@@ -186,7 +195,7 @@ class _Ties:
     def _columns(self, name: str) -> set[str]:
         """The columns of a source, none where they cannot be told."""
         source = self.sources[name][0]
-        if isinstance(source, exp.Table) and source.name in self.lazy.keys() - self.ctes.keys():
+        if isinstance(source, exp.Table) and source.name in self.lazy and not _renamed(source):
             return self.lazy[source.name]
         if name not in self.known:
             try:
