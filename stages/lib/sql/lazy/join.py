@@ -21,8 +21,8 @@ KEYS = {"subject", "operator", "layer", "neuron"}
 NUMBERS = {"layer", "neuron"}  # among them; the others are text
 MANY = 100_000  # keys; a longer list is no short list
 UNSTABLE = re.compile(
-    r"\b(limit|offset|tablesample|sample|random|uuid|gen_random_uuid|setseed|nextval|row_number|ntile|lag|lead|first|last|first_value|last_value"
-    r"|collate|nth_value|any_value|arg_min|arg_max|argmin|argmax|min_by|max_by|list|array_agg|string_agg|group_concat|now|current_timestamp)\b",
+    r"\b(limit|offset|tablesample|sample|random|uuid|gen_random_uuid|setseed|nextval|row_number|ntile|lag|lead|mode|arbitrary|approx_\w+|first|last|first_value|last_value"
+    r"|distinct\s+on|reservoir_quantile|collate|nth_value|any_value|arg_min|arg_max|argmin|argmax|min_by|max_by|list|array_agg|string_agg|group_concat|now|current_timestamp)\b",
     re.IGNORECASE,
 )
 
@@ -218,6 +218,8 @@ class _Ties:
     def _exists(self, inner: exp.Expr) -> Iterator[Tie]:
         if not isinstance(inner, exp.Select) or len(dict(_sources(inner))) != 1:
             return
+        if inner.args.get("having") or not all(isinstance(of, exp.Literal | exp.Star | exp.Column) for of in inner.expressions):
+            return  # an aggregate has a row even where there is none to aggregate
         [(other, (source, _))] = _sources(inner)
         ties = _Ties(inner, self.name, {other: (source, None), self.name: self.sources[self.name]}, self.ctes, self.lazy, self.ask)
         pairs: dict[str, exp.Expr] = {}
