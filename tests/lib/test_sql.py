@@ -364,6 +364,16 @@ def test_a_damaged_store_is_named_by_the_query_that_meets_it(tmp_path: Path):
         connect(tmp_path).sql("select sum(activation) from activations").fetchall()
 
 
+def test_a_foreign_store_among_those_of_a_table_is_named(tmp_path: Path):
+    """Its rows would be counted as the table's, of no subject and no operator."""
+    folder = tmp_path / "s/store/activations"
+    for name, of in (("add", {"subject": "s", "operator": "add"}), ("other", {})):
+        with layered.writing(folder / f"{name}.h5") as file:
+            layered.LayerWriter(file, [0], {"neuron": 4, "op1": 3, "op2": 3}, "float32", (4, 3, 3), of).write(0, 0, np.ones((4, 3, 3)))
+    with pytest.raises(layered.StoreError, match=r"other\.h5 has neuron, op1, op2; .*add\.h5 has subject, operator, neuron, op1, op2"):
+        connect(tmp_path).sql("select count(*) from activations")
+
+
 @pytest.mark.parametrize(
     "query",
     ["explain select 1", "EXPLAIN ANALYZE select 1", "explain (format json) select 1", " explain (analyze) select 1", "describe select 1"],

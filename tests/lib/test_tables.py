@@ -152,3 +152,16 @@ def test_parts_of_a_stage_that_is_not_done_are_no_rows(tmp_path: Path, output: s
     assert connect(data).sql(f"from {table}").pl().equals(SMALL)
     parts.finish([[0]], SMALL.clear())
     assert len(connect(data).sql(f"from {table}").fetchall()) == 2 * len(SMALL)
+
+
+def test_a_file_that_is_no_table_is_named_with_the_way_out(tmp_path: Path):
+    """It ends as Parquet does, and was never sealed."""
+    path = tmp_path / "data/a/store/accuracy.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"PAR1" + bytes(range(200)) + (100).to_bytes(4, "little") + b"PAR1")
+    said = r"accuracy\.parquet is damaged: .*; `bag verify --heal` takes .* `dvc repro` makes it again, or `dvc pull` fetches it$"
+    for read in (read_table, lambda path: connect(path.parents[2]).sql("from accuracy")):
+        with pytest.raises(TableError, match=said):
+            read(path)
+    SMALL.write_parquet(path)
+    assert read_table(path).equals(SMALL)  # of another program: not judged

@@ -8,7 +8,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from stages.lib.core.files import PARTS
+from stages.lib.core.files import PARTS, way_out
+from stages.lib.core.tables import damaged
 from stages.lib.core.words import CHAPTERS
 from stages.lib.sql.lazy.where import StorePart
 from stages.lib.store import layered, shards
@@ -66,17 +67,32 @@ def parquet(paths: list[Path]) -> list[Path]:
 
 
 def dataset(paths: list[Path]) -> ds.Dataset:
-    """Files of one table, whose columns are put together by name."""
+    """Files of one table, whose columns are put together by name. Raises TableError on one that is no table."""
     storage, names = None, [path.absolute().as_posix() for path in paths]
     if not isinstance(paths[0], Path):
         storage, names = FileSystem.from_uri(str(paths[0]))[0], [path.path for path in paths]
-    schema = pa.unify_schemas([pq.read_schema(name, filesystem=storage) for name in names], promote_options="permissive")
+    schemas = []
+    for path, name in zip(paths, names, strict=True):
+        try:
+            schemas.append(pq.read_schema(name, filesystem=storage))
+        except (OSError, pa.ArrowException) as error:
+            raise damaged(path, str(error).strip()) from None
+    schema = pa.unify_schemas(schemas, promote_options="permissive")
     return ds.dataset(names, schema=schema, format="parquet", filesystem=storage)
 
 
 def parts(paths: list[Path]) -> list[StorePart]:
-    """The stores in these files, and those that manifests among them list."""
+    """The stores in these files, and those that manifests among them list.
+
+    Raises StoreError on one that has other axes, columns or keys than the first: it would give rows to a table that is not its own.
+    """
     folders = {path.parent for path in paths if path.name == shards.MANIFEST}
     alone = [path for path in paths if path.suffix == ".h5" and not folders & set(path.parents)]
     opened = [*(one for folder in sorted(folders) for one in shards.stores(folder)), *map(layered.LayerStore, alone)]
-    return [StorePart(one, {name: one.attributes[name] for name in ("subject", "operator") if name in one.attributes}) for one in opened]
+    found = [StorePart(one, {name: one.attributes[name] for name in ("subject", "operator") if name in one.attributes}) for one in opened]
+    kinds = [[*part.constants, *part.store.axes, *part.store.columns] for part in found]
+    for part, kind in zip(found, kinds, strict=True):
+        if kind != kinds[0]:
+            has = f"has {', '.join(kind)}; {found[0].store.path} has {', '.join(kinds[0])}"
+            raise layered.StoreError(f"{part.store.path} {has}. One of them is no store of this table; {way_out(part.store.path)}")
+    return found
