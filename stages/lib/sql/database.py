@@ -94,7 +94,7 @@ class Database:
         except (*ERRORS, OSError, ValueError, pa.ArrowException) as error:
             if isinstance(error, ERRORS):
                 raise
-            raise QueryError(f"the files of the table {name} cannot be read together: {error}") from None
+            raise QueryError(f"the files of the table {name} cannot be read together, or one of them not at all: {error}") from None
         self._opened.add(name)
 
     def _open_sums(self, name: str) -> None:
