@@ -86,6 +86,15 @@ def test_a_cut_table_is_refused(tmp_path: Path, cut: int):
             reader(tmp_path / "t.parquet")
 
 
+@pytest.mark.parametrize("size", [9, 12, 15, 20, 23])
+def test_a_file_too_small_for_a_table_is_refused(tmp_path: Path, size: int):
+    """Though it ends as one."""
+    (tmp_path / "t.parquet").write_bytes(b"x" * (size - 8) + (size - 8).to_bytes(4, "little") + b"PAR1")
+    for reader in READERS:
+        with pytest.raises(TableError, match=r"t\.parquet is damaged"):
+            reader(tmp_path / "t.parquet")
+
+
 def test_every_program_reads_it(large: Path):
     assert pl.read_parquet(large).equals(LARGE)
     assert pl.from_arrow(pq.read_table(large, page_checksum_verification=True)).equals(LARGE)

@@ -84,7 +84,7 @@ def _footer(file: BinaryIO, path: Path) -> int:
     file.seek(max(0, size - END.size))
     found = file.read()
     length, magic = END.unpack(found) if len(found) == END.size else (0, b"")
-    if magic != PARQUET or not 0 < length <= size - END.size:
+    if magic != PARQUET or not 0 < length <= size - END.size or size < SEAL.size + END.size:  # none is that small
         raise damaged(path)
     return size - END.size - length
 
