@@ -37,7 +37,10 @@ def heuristics(draw: st.DrawFn) -> tuple[str, str, Callable[[Cell], bool]]:
     made: dict[str, tuple[str, Callable[[Cell], bool]]] = {
         "range": (f"{name} in {a}..{b}", lambda c: a <= c[at] <= b),
         "modulo": (f"{name} mod {n} = {m}", lambda c: c[at] % n == m),
-        "pattern": (f"{name} ~ {digits}", lambda c: all(d in (".", e) for d, e in zip(digits, f"{c[at]:03}", strict=True))),
+        "pattern": (
+            f"{name} ~ {digits}",
+            lambda c: len(f"{c[at]:03}") == 3 and all(d in (".", e) for d, e in zip(digits, f"{c[at]:03}", strict=True)),
+        ),
         "value": (f"{name} = {a}", lambda c: c[at] == a),
         "identical": ("op1 = op2", lambda c: c[0] == c[1]),
         "multi-result": (f"{name} in {{{a}, {other}}}", lambda c: c[at] in (a, other)),
@@ -57,6 +60,7 @@ def heuristics(draw: st.DrawFn) -> tuple[str, str, Callable[[Cell], bool]]:
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory: pytest.TempPathFactory) -> tuple[Database, list[Cell]]:
     listed = [(a, b, a + b) for a in range(0, 300, 7) for b in range(0, 300, 11)] + [(5, 5, 10), (99, 1, 100), (13, 288, 301)]
+    listed += [(999, b, 999 + b) for b in (0, 1, 235, 999)] + [(33, 40, 1320), (99, 101, 9999)]
     path = tmp_path_factory.mktemp("cells") / "cells.parquet"
     pl.DataFrame(listed, schema={"op1": pl.Int16, "op2": pl.Int16, "result": pl.Int32}, orient="row").write_parquet(path)
     return Database({"cells": [path]}, threads=1), listed
@@ -71,6 +75,18 @@ def test_a_name_means_what_it_says(cells: tuple[Database, list[Cell]], drawn: tu
     assert (heuristic.name, heuristic.kind) == (name, kind)
     found = database.sql(f"select op1, op2, result from cells where {heuristic.predicate}").fetchall()
     assert sorted(found) == sorted(cell for cell in listed if means(cell))
+
+
+def test_a_pattern_is_of_three_digits_and_cuts_no_larger_number(cells: tuple[Database, list[Cell]]):
+    """999 + 235 = 1234 and 33 x 40 = 1320; neither is 12. nor 132, whose digits they begin with."""
+    database, listed = cells
+    for name in ("result ~ 12.", "result ~ 132", "result ~ ...", "op1 ~ 03."):
+        at, pattern = name.split(" ~ ")
+        of = {"op1": 0, "result": 2}[at]
+        means = [c for c in listed if c[of] < 1000 and all(d in (".", e) for d, e in zip(pattern, f"{c[of]:03}", strict=True))]
+        found = database.sql(f"select op1, op2, result from cells where {parse(name).predicate}").fetchall()
+        assert sorted(found) == sorted(means)
+        assert means
 
 
 @pytest.mark.parametrize(

@@ -204,3 +204,18 @@ def test_a_layer_that_lacks_rows_is_refused(copy: Path, gone: pl.Expr, said: str
     write_table(pl.read_parquet(manifest).filter(~gone), manifest)
     with pytest.raises(StoreError, match=said):
         shards.stores(copy)
+
+
+def test_shards_that_no_manifest_lists_yet_are_no_rows(copy: Path):
+    """Each counts its rows from 0, and so does not say where in the square they are."""
+    (copy / shards.MANIFEST).unlink()
+    data = copy.parents[2]
+    assert connect(data).tables() == []
+    write(data / "whole/store/activations/add.h5", LAYERS, slice(None), "whole", "add")
+    assert connect(data).sql("select distinct subject from activations").fetchall() == [("whole",)]
+
+
+def test_shards_that_are_still_parts_are_no_rows(tmp_path: Path):
+    write(tmp_path / "data/a/store/activations.parts/key/000000.h5", LAYERS, slice(0, BLOCK), "a", "add")
+    write(tmp_path / "data/a/store/predictions.parts/key/000000.0.h5", LAYERS, slice(0, BLOCK), "a", "add")
+    assert connect(tmp_path / "data").tables() == []

@@ -71,7 +71,7 @@ def test_a_file_that_is_not_whole_is_an_error(tmp_path: Path, damage):
     path = tmp_path / "add.h5"
     write(path, np.zeros((6, 10, 9)))
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(layered.StoreError, match=r"add\.h5"):
+    with pytest.raises(layered.StoreError, match=r"add\.h5 is damaged.*; `bag verify --heal` .* `dvc repro` makes it again, or `dvc pull`"):
         layered.LayerStore(path).read(2, slice(0, 6), slice(0, 10))
 
 
@@ -81,3 +81,14 @@ def test_whole_arrays_come_back(tmp_path: Path):
     np.testing.assert_array_equal(layered.read_array(tmp_path / "means.h5", "neurons"), arrays["neurons"])
     with pytest.raises(layered.StoreError, match="dataset other"):
         layered.read_array(tmp_path / "means.h5", "other")
+
+
+def test_a_store_that_is_not_there_and_one_of_a_stopped_stage_come_back_otherwise(tmp_path: Path):
+    for read in (layered.LayerStore, layered.read_attributes):
+        with pytest.raises(layered.StoreError, match=r"^there is no store .*means\.h5; `dvc repro` makes it, `dvc pull` fetches it$"):
+            read(tmp_path / "means.h5")
+    part = tmp_path / "predictions.parts/key/000000.sums.h5"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"cut")
+    with pytest.raises(layered.StoreError, match=r"000000\.sums\.h5 is damaged.*; remove it, and the stage makes it again"):
+        layered.read_array(part, "neurons")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stages.lib.core.tables import TableError, read_table, write_table
 from stages.lib.sql.database import Database, connect
+from stages.lib.sql.files import files_of, subject_files
 from stages.lib.units.parts import Parts
 
 SMALL = pl.DataFrame({"subject": ["a", "b"], "op1": [3, None], "share": [0.5, 0.25], "tokens": [[1, 2], []]})
@@ -85,6 +86,15 @@ def test_a_cut_table_is_refused(tmp_path: Path, cut: int):
             reader(tmp_path / "t.parquet")
 
 
+@pytest.mark.parametrize("size", [9, 12, 15, 20, 23])
+def test_a_file_too_small_for_a_table_is_refused(tmp_path: Path, size: int):
+    """Though it ends as one."""
+    (tmp_path / "t.parquet").write_bytes(b"x" * (size - 8) + (size - 8).to_bytes(4, "little") + b"PAR1")
+    for reader in READERS:
+        with pytest.raises(TableError, match=r"t\.parquet is damaged"):
+            reader(tmp_path / "t.parquet")
+
+
 def test_every_program_reads_it(large: Path):
     assert pl.read_parquet(large).equals(LARGE)
     assert pl.from_arrow(pq.read_table(large, page_checksum_verification=True)).equals(LARGE)
@@ -133,3 +143,34 @@ def test_a_damaged_part_of_a_stopped_stage_is_made_again(tmp_path: Path):
         again.write(number, SMALL)
     again.finish([[0], [1, 2]], SMALL.clear())
     assert read_table(tmp_path / "out.parquet").equals(pl.concat([SMALL] * 3))
+
+
+@pytest.mark.parametrize("output", ["heuristics/scores.parquet", "circuit/runs/heads.parquet"])
+def test_parts_of_a_stage_that_is_not_done_are_no_rows(tmp_path: Path, output: str):
+    """Neither for `bag`, nor for a stage that reads the folder in which they lie, nor beside another subject's whole table."""
+    data, table = tmp_path / "data", output.split("/")[1].removesuffix(".parquet")
+    parts = Parts(data / "a" / output, "key")
+    parts.write(0, SMALL)
+    assert connect(data).tables() == []
+    with pytest.raises(duckdb.CatalogException, match=f"{table} does not exist"):
+        connect(data).sql(f"from {table}")
+    write_table(SMALL, data / "b" / output)
+    whole = {table: [data / "b" / output]}
+    assert files_of([data / "a" / Path(output).parts[0], data / "b"], data) == whole
+    assert subject_files("a", [table], data) == {}
+    assert connect(data).sql(f"from {table}").pl().equals(SMALL)
+    parts.finish([[0]], SMALL.clear())
+    assert len(connect(data).sql(f"from {table}").fetchall()) == 2 * len(SMALL)
+
+
+def test_a_file_that_is_no_table_is_named_with_the_way_out(tmp_path: Path):
+    """It ends as Parquet does, and was never sealed."""
+    path = tmp_path / "data/a/store/accuracy.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"PAR1" + bytes(range(200)) + (100).to_bytes(4, "little") + b"PAR1")
+    said = r"accuracy\.parquet is damaged: .*; `bag verify --heal` takes .* `dvc repro` makes it again, or `dvc pull` fetches it$"
+    for read in (read_table, lambda path: connect(path.parents[2]).sql("from accuracy")):
+        with pytest.raises(TableError, match=said):
+            read(path)
+    SMALL.write_parquet(path)
+    assert read_table(path).equals(SMALL)  # of another program: not judged

@@ -12,7 +12,7 @@ from dvc.schema import COMPILED_LOCKFILE_SCHEMA
 
 from stages.lib.console.locks import LockError, cut
 from stages.lib.console.verify import verify
-from tests.conftest import MAKE, run_in
+from tests.conftest import MAKE, copied, run_in
 from tests.micro import ROOT
 
 
@@ -200,3 +200,83 @@ def test_a_model_and_a_table_that_no_stage_makes_are_held_against_what_was_read(
     assert lines[0] == "models/own is not what the lock says: stages/store/dvc.yaml:copy read it with other bytes"
     assert "No stage makes models/own: bring the true files back" in lines[-1]
     assert (tmp_path / "models/own/model.safetensors").exists()
+
+
+@pytest.fixture(scope="module")
+def with_a_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose only output is a folder of four files that are links into DVC's cache; two are equal."""
+    project = tmp_path_factory.mktemp("folder") / "project"
+    (project / "stages/store").mkdir(parents=True)
+    for command in (["init", "-q"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "-", "--allow-empty"]):
+        run_in(project, "git", *command)
+    run_in(project, "dvc", "init", "-q")
+    (project / ".dvc/config").write_text("[cache]\n    type = hardlink\n")
+    (project / ".dvcignore").write_text("*.partial\n*.parts/\n")
+    made = "mkdir -p data/out/deeper && cd data/out && echo 1 > a.h5 && echo 2 > b.h5 && echo 3 > deeper/c.h5 && echo 3 > deeper/d.h5"
+    stage = {"cmd": made, "wdir": "../..", "outs": ["data/out"]}
+    (project / "stages/store/dvc.yaml").write_text(yaml.safe_dump({"stages": {"dump": stage}}))
+    run_in(project, "dvc", "repro", "stages/store/dvc.yaml")
+    return project
+
+
+@pytest.fixture
+def folder(with_a_folder: Path, tmp_path: Path) -> Path:
+    """That output, in a copy of its project."""
+    return copied(with_a_folder, tmp_path / "project") / "data/out"
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def healed(project: Path) -> None:
+    """Does what the last line of `bag verify --heal` says."""
+    [said] = [line for line in verify(project, heal=True)[0] if line.startswith("The damaged copies are taken away")]
+    run_in(project, *re.search(r"`(dvc repro [^`]*)`", said)[1].split())  # type: ignore[index]
+    assert verify(project)[1]
+
+
+def test_of_a_folder_what_is_damaged_and_what_it_never_had_is_named_and_healed(folder: Path):
+    """And nothing else: neither what is not here, nor what a stage that was killed has left half-written."""
+    project, whole = folder.parents[1], contents(folder)
+    flip(folder / "a.h5", random.Random(0), keep_time=True)
+    (folder / "b.h5").unlink()
+    (folder / "deeper/stray.h5").write_text("4\n")
+    (folder / "c.h5.partial").write_text("half")
+    lines, well = verify(project)
+    assert not well
+    by = "stages/store/dvc.yaml:dump made"
+    [cached] = [line for line in lines if "a copy in the cache" in line]
+    assert [line for line in lines[:-2] if line != cached] == [
+        f"data/out/a.h5 is not what the lock says: {by} it",
+        f"data/out/deeper/stray.h5 is not what the lock says: {by} no such file",
+    ]
+    assert contents(folder).keys() == {*whole, "deeper/stray.h5", "c.h5.partial"} - {"b.h5"}
+    healed(project)
+    assert contents(folder) == whole
+
+
+def test_a_stray_file_alone_is_taken_away_and_all_is_well(folder: Path):
+    project, whole = folder.parents[1], contents(folder)
+    (folder / "stray.h5").write_text("4\n")
+    assert not verify(project, heal=True)[1]
+    assert contents(folder) == whole
+    assert verify(project)[1]
+
+
+@pytest.mark.parametrize("damaged", ["a.h5", "deeper/c.h5", None])
+def test_a_folder_whose_list_is_lost_is_taken_away_with_the_copies_that_would_bring_the_damage_back(folder: Path, damaged: str | None):
+    project, whole = folder.parents[1], contents(folder)
+    [listed] = (project / ".dvc/cache").rglob("*.dir")
+    listed.unlink()
+    (folder / "c.h5.partial").write_text("half")
+    assert verify(project)[1]  # what DVC does not look at is no damage
+    if damaged:
+        flip(folder / damaged, random.Random(0), keep_time=True)
+    else:
+        (folder / "stray.h5").write_text("4\n")
+    lines, well = verify(project)
+    assert not well
+    assert lines[0] == "data/out is not what the lock says: stages/store/dvc.yaml:dump made it"
+    healed(project)
+    assert contents(folder) == whole

@@ -2,20 +2,22 @@
 
 An output is a link to its copy in DVC's cache, so that a byte that changes in one changes in both, and DVC, which trusts its cache,
 puts the changed byte back wherever it is asked for the output. To heal is to take both away: then `dvc repro` makes it again, and
-`dvc pull` fetches it.
+`dvc pull` fetches it. Of an output that is a folder, what the lock does not know goes as well: `bag` would read it as rows, and DVC takes
+the folder for another. Where DVC has lost the list of its files, nobody knows which of them is damaged, and the whole folder goes.
 """
 
 import hashlib
 import json
 import os
+import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 
 from dvc.exceptions import DvcException
+from dvc.fs import localfs
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
 
@@ -24,11 +26,14 @@ from stages.lib.console.locks import LockError
 from stages.lib.core import progress
 
 AT_ONCE = 1 << 22  # bytes read at once
+UNKNOWN = ""  # the sum of what a folder is not to have
+
+Inside = Callable[[Path], list[Path]]  # all files in a folder that DVC sees, wherever in it
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A file or folder and the MD5 sum that a lock knows it by.
+    """A file or folder and the MD5 sum that a lock knows it by; UNKNOWN of a file in a folder whose list in the cache does not have it.
 
     stage: as DVC calls it; made: whether the stage writes it or only reads it; cached: whether DVC keeps a copy, or Git does.
     """
@@ -49,20 +54,21 @@ def verify(root: Path, heal: bool = False) -> tuple[list[str], bool]:
     try:
         repo = Repo(str(root))
         cache = Path(repo.cache.local.path)
-        wanted = list({(of.path, of.md5): of for of in _wanted(repo, cache)}.values())
+        inside = _inside(repo)
+        wanted = list({(of.path, of.md5): of for of in _wanted(repo, cache, inside)}.values())
         locked = sum(all(out.hash_info for out in stage.outs) for stage in repo.index.stages)
         waiting = len(repo.index.stages) - locked
     except DvcException as error:
         raise LockError(str(error)) from None
     places = {of: _places(of, cache) for of in wanted}
-    sums = _sums({path for paths in places.values() for path in paths})
+    sums = _sums({path for paths in places.values() for path in paths}, inside)
     damaged = {of: [path for path in paths if sums[path] != of.md5] for of, paths in places.items()}
     lines = []
     for of, bad in damaged.items():
         for path in bad:
             lines.append(f"{_name(path, root)} is not what the lock says: {_meaning(of, path, cache)}")
             if heal and of.cached:
-                path.unlink(missing_ok=True)  # outputs that are equal share a copy in the cache
+                _take_away(path, cache)
     absent = sum(not paths for of, paths in places.items() if of.made)
     checked = len(sums)
     said = [f"{checked:,} files held against {locked:,} locked stages: {len(lines):,} damaged"]
@@ -75,7 +81,12 @@ def verify(root: Path, heal: bool = False) -> tuple[list[str], bool]:
     return lines + said, not lines
 
 
-def _wanted(repo: Repo, cache: Path) -> Iterator[Wanted]:
+def _inside(repo: Repo) -> Inside:
+    """What lists the files of a folder. What .dvcignore names, such as what a stage that was killed left half-written, is none of DVC's."""
+    return lambda folder: [path for path in map(Path, repo.dvcignore.find(localfs, str(folder))) if path.is_file()]
+
+
+def _wanted(repo: Repo, cache: Path, inside: Inside) -> Iterator[Wanted]:
     """Every file that a lock names, of outputs and of what comes from outside: models, and a user's own tables."""
     made = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
     above = {parent for path in made for parent in path.parents}
@@ -85,7 +96,7 @@ def _wanted(repo: Repo, cache: Path) -> Iterator[Wanted]:
                 path = Path(entry.fs_path)
                 if not entry.hash_info or (not kind and (path in above or not _is_data(path, made, Path(repo.root_dir)))):
                     continue
-                for file, md5 in _files(path, entry.hash_info.value, cache):
+                for file, md5 in _files(path, entry.hash_info.value, cache, inside):
                     yield Wanted(file, md5, _address(stage), kind, kind and entry.use_cache)
 
 
@@ -100,42 +111,55 @@ def _is_data(path: Path, made: set[Path], root: Path) -> bool:
     return not code and path not in made and made.isdisjoint(path.parents)
 
 
-def _files(path: Path, md5: str, cache: Path) -> Iterator[tuple[Path, str]]:
-    """A file and its sum; of a folder, all files that it had by its list in the cache, or else the list itself, see `_sum`."""
+def _files(path: Path, md5: str, cache: Path, inside: Inside) -> Iterator[tuple[Path, str]]:
+    """A file and its sum; of a folder, all files that it had by its list in the cache, and any that it has besides; or else, where there
+    is no such list, the folder itself, see `_folder_sum`."""
     listed = cache / md5[:2] / md5[2:]
     if md5.endswith(".dir") and listed.exists() and _sum(listed) == md5.removesuffix(".dir"):
         yield listed, md5.removesuffix(".dir")
-        for entry in json.loads(listed.read_text()):
-            yield path / entry["relpath"], entry["md5"]
+        files = {path / entry["relpath"]: entry["md5"] for entry in json.loads(listed.read_text())}
+        yield from files.items()
+        yield from ((file, UNKNOWN) for file in inside(path) if file not in files)
     else:
         yield path, md5
 
 
 def _places(of: Wanted, cache: Path) -> list[Path]:
     """Where there are copies of a file: at its place and, if DVC keeps one, in the cache."""
-    return [path for path in (of.path, *([cache / of.md5[:2] / of.md5[2:]] if of.cached else [])) if path.exists()]
+    copy = [cache / of.md5[:2] / of.md5[2:]] if of.cached and of.md5 != UNKNOWN else []
+    return [path for path in (of.path, *copy) if path.exists()]
 
 
-def _sums(paths: Iterable[Path]) -> dict[Path, str]:
+def _take_away(path: Path, cache: Path) -> None:
+    """A file, or a whole folder, with damaged copies in the cache that its files are links to: DVC would put them back."""
+    if not path.is_dir():
+        path.unlink(missing_ok=True)  # outputs that are equal share a copy in the cache
+        return
+    linked = {(of.st_dev, of.st_ino) for of in (file.stat() for file in path.rglob("*") if file.is_file())}
+    for copy in cache.glob("??/*"):
+        status = copy.stat()
+        if (status.st_dev, status.st_ino) in linked and _sum(copy) != copy.parent.name + copy.name:
+            copy.unlink()
+    shutil.rmtree(path)
+
+
+def _sums(paths: Collection[Path], inside: Inside) -> dict[Path, str]:
     """The MD5 sum of every file or folder. Links to one file are read once."""
     links: dict[tuple[int, int], list[Path]] = defaultdict(list)
     for path in sorted(paths):
         status = path.stat()
         links[status.st_dev, status.st_ino].append(path)
     sums: dict[Path, str] = {}
+    folders = {path: inside(path) for path in paths if path.is_dir()}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
-        found = pool.map(_sum, [same[0] for same in links.values()])
+        found = pool.map(lambda path: _folder_sum(path, folders[path]) if path in folders else _sum(path), [of[0] for of in links.values()])
         for same, md5 in progress.bar(zip(links.values(), found, strict=True), total=len(links), desc="verify", unit="file"):
             sums |= dict.fromkeys(same, md5)
     return sums
 
 
 def _sum(path: Path) -> str:
-    """DVC's sum of a file, or of a folder: that of the sorted list of its files."""
-    if path.is_dir():
-        listed = [{"md5": _sum(file), "relpath": file.relative_to(path).as_posix()} for file in path.rglob("*") if file.is_file()]
-        ordered = sorted(listed, key=itemgetter("relpath"))
-        return hashlib.md5(json.dumps(ordered, sort_keys=True).encode()).hexdigest() + ".dir"
+    """DVC's sum of a file."""
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
         while block := file.read(AT_ONCE):
@@ -143,11 +167,20 @@ def _sum(path: Path) -> str:
     return digest.hexdigest()
 
 
+def _folder_sum(folder: Path, files: list[Path]) -> str:
+    """DVC's sum of a folder with these files: that of their sorted list."""
+    sums = {file.relative_to(folder).as_posix(): _sum(file) for file in files}
+    listed = [{"md5": sums[name], "relpath": name} for name in sorted(sums)]
+    return hashlib.md5(json.dumps(listed, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
 def _name(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def _meaning(of: Wanted, path: Path, cache: Path) -> str:
+    if of.md5 == UNKNOWN:
+        return f"{of.stage} {'made' if of.made else 'read'} no such file"
     if not of.made:
         return f"{of.stage} read it with other bytes"
     return f"a copy in the cache of what {of.stage} made" if path.is_relative_to(cache) else f"{of.stage} made it"

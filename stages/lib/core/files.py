@@ -8,6 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+PARTS = ".parts"  # ends the names of folders in which stages that run keep what they have done so far
+
+
+def way_out(path: Path) -> str:
+    """How a file that is damaged, or not there, comes back, to end a message with. A part of a stage that was stopped is not DVC's yet."""
+    if any(folder.suffix == PARTS for folder in path.parents):
+        return "remove it, and the stage makes it again when it goes on"
+    return "`bag verify --heal` takes it and DVC's copy of it away, then `dvc repro` makes it again, or `dvc pull` fetches it"
+
 
 @contextmanager
 def replacing(path: Path, shared: bool = False) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import polars as pl
 
-from stages.lib.core.files import replacing
+from stages.lib.core.files import replacing, way_out
 from stages.lib.core.storage import pieces, place
 
 SEAL = struct.Struct("<8sII")  # MARK, the CRC-32 of the data in front of it, and that of all behind it, which starts from the former
@@ -37,7 +37,10 @@ def write_table(frame: pl.DataFrame, path: Path, shared: bool = False) -> None:
 def read_table(path: str | Path, columns: list[str] | None = None) -> pl.DataFrame:
     """A table, or some columns of it. Raises TableError where its file is damaged."""
     check([place(path)])
-    return pl.read_parquet(pieces(place(path)), columns=columns)
+    try:
+        return pl.read_parquet(pieces(place(path)), columns=columns)
+    except pl.exceptions.ComputeError as error:  # one that was never sealed may be no table
+        raise damaged(place(path), str(error)) from None
 
 
 def seal(path: Path) -> None:
@@ -70,9 +73,9 @@ def check(files: Iterable[Path], data: bool = True) -> None:
                 raise damaged(path)
 
 
-def damaged(path: Path) -> TableError:
+def damaged(path: Path, why: str = "its bytes are not those that were written") -> TableError:
     """What there is to say of such a file."""
-    return TableError(f"{path} is damaged: its bytes are not those that were written; `bag verify --heal` removes it and DVC's copy of it")
+    return TableError(f"{path} is damaged: {why}; {way_out(path)}")
 
 
 def _footer(file: BinaryIO, path: Path) -> int:
@@ -81,7 +84,7 @@ def _footer(file: BinaryIO, path: Path) -> int:
     file.seek(max(0, size - END.size))
     found = file.read()
     length, magic = END.unpack(found) if len(found) == END.size else (0, b"")
-    if magic != PARQUET or not 0 < length <= size - END.size:
+    if magic != PARQUET or not 0 < length <= size - END.size or size < SEAL.size + END.size:  # none is that small
         raise damaged(path)
     return size - END.size - length
 

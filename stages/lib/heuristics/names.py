@@ -27,11 +27,12 @@ class Heuristic:
 
 
 Q = r"(op1|op2|result|asked)"
-# kind -> what its names look like, and the predicate that the parts of a name stand for
+# kind -> what its names look like, and the predicate that the parts of a name stand for. A pattern is of three digits: 7 has them as 007, a
+# number of four matches none. (lpad would cut 1234 to 123.)
 FORMS: dict[str, tuple[str, str]] = {
     "range": (rf"{Q} in (\d+)\.\.(\d+)", "{0} between {1} and {2}"),
     "modulo": (rf"{Q} mod (\d+) = (\d+)", "{0} % {1} = {2}"),
-    "pattern": (rf"{Q} ~ ([.\d]{{3}})", "regexp_full_match(lpad({0}::varchar, 3, '0'), '{1}')"),
+    "pattern": (rf"{Q} ~ ([.\d]{{3}})", "regexp_full_match(format('{{:03}}', {0}), '{1}')"),
     "value": (rf"{Q} = (\d+)", "{0} = {1}"),
     "identical": (r"op1 = op2", "op1 = op2"),
     "multi-result": (rf"{Q} in \{{(\d+(?:, \d+)+)\}}", "{0} in ({1})"),

@@ -15,7 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from stages.lib.core.files import replacing
+from stages.lib.core.files import replacing, way_out
 from stages.lib.core.storage import pieces
 
 
@@ -144,4 +144,6 @@ def read_attributes(path: Path) -> dict[str, str]:
 
 
 def _damaged(path: Path, why: str) -> StoreError:
-    return StoreError(f"{path} is missing, damaged or not whole ({why}); remove it and `dvc pull` or `dvc repro` it again")
+    if isinstance(path, Path) and not path.exists():  # to ask object storage again might fail again
+        return StoreError(f"there is no store {path}; `dvc repro` makes it, `dvc pull` fetches it")
+    return StoreError(f"{path} is damaged, not whole, or no store ({why}); {way_out(path)}")

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from stages.lib.core.files import way_out
 from stages.lib.core.tables import read_table
 from stages.lib.store.layered import LayerStore, StoreError
 
 MANIFEST = "manifest.parquet"
 OPEN = 64  # files at once
-WAY_OUT = "`bag verify --heal` and `dvc repro` or `dvc pull` bring them back"
 
 
 class ShardedStore(LayerStore):
@@ -31,10 +31,10 @@ class ShardedStore(LayerStore):
             place = path.parent / file
             if not place.exists() or place.stat().st_size != size:
                 what = f"has {place.stat().st_size} bytes, not {size}" if place.exists() else "is missing"
-                raise StoreError(f"{place} {what}; {WAY_OUT}")
+                raise StoreError(f"{place} {what}; {way_out(place)}")
             before = self._shards.setdefault(layer, [])
             if first != (before[-1][1] if before else 0):
-                raise StoreError(f"{path} lacks rows of layer {layer} of {operator} in front of {first}; {WAY_OUT}")
+                raise StoreError(f"{path} lacks rows of layer {layer} of {operator} in front of {first}; {way_out(path)}")
             before.append((first, first + rows, place))
         self._opened = lru_cache(OPEN)(LayerStore)
         self.layers = sorted(self._shards)
@@ -43,7 +43,7 @@ class ShardedStore(LayerStore):
         self.axes = blocks[0].axes | {"op1": self._shards[self.layers[0]][-1][1]}
         self.columns = {name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns}
         if short := [layer for layer, of in self._shards.items() if of[-1][1] != self.axes["op1"]]:
-            raise StoreError(f"{path} lacks the last rows of layer {short[0]} of {operator}, or of the others; {WAY_OUT}")
+            raise StoreError(f"{path} lacks the last rows of layer {short[0]} of {operator}, or of the others; {way_out(path)}")
 
     def read(self, layer: int, neurons: slice, rows: slice) -> np.ndarray:
         """Values (neurons, rows, …) in the store's own dtype. Raises StoreError on a damaged chunk."""
@@ -69,7 +69,7 @@ def store_of(folder: Path, operator: str) -> LayerStore:
     """The store of one operator. Raises StoreError where there is none, and as `stores`."""
     found = [one for one in stores(folder) if one.attributes.get("operator", one.path.stem) == operator]
     if not found:
-        raise StoreError(f"{folder} has no store of {operator}")
+        raise StoreError(f"{folder} has no store of {operator}; `dvc repro` makes it, `dvc pull` fetches it")
     return found[0]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 from pyarrow.parquet import ParquetWriter
 
-from stages.lib.core.files import replacing
+from stages.lib.core.files import PARTS, replacing
 from stages.lib.core.tables import TableError, check, read_table, seal, write_table
 from stages.lib.units.pool import Refused
 
@@ -22,7 +22,7 @@ class Parts:
     """The parts of one output. key: a digest of all inputs (see digest)."""
 
     def __init__(self, output: Path, key: str):
-        self.output, self.folder = output, output.with_suffix(".parts") / key[:32]
+        self.output, self.folder = output, output.with_suffix(PARTS) / key[:32]
         self.folder.mkdir(parents=True, exist_ok=True)
         for other in self.folder.parent.iterdir():
             if other != self.folder:

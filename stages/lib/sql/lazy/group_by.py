@@ -43,6 +43,8 @@ def summed(query: str, measures: Mapping[str, str], names: list[str]) -> str | N
     tables = list(tree.find_all(exp.Table))
     if len(tables) != 1 or tables[0].name not in measures or tables[0].args.get("joins") or len(tree.expressions) != len(names):
         return None
+    if tables[0].args.get("alias") and tables[0].args["alias"].columns:  # other names for them, perhaps those of others
+        return None
     aggregates = list(tree.find_all(*FROM_SUMS))
     if not aggregates or not _only_whole_neurons(tree, aggregates, measures[tables[0].name]):
         return None

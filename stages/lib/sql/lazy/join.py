@@ -5,6 +5,8 @@ searched for lazy tables that an inner join, a semi-join, IN or EXISTS ties to s
 that other side are asked for first, and the lazy table's name is replaced, in the text, by one that reads only those
 keys. The query itself stays as it is, so a row too many is harmless, and anything not understood is left alone. Only
 sources that give the same rows twice count: none with LIMIT, samples, or functions whose result depends on row order.
+And only keys of the lazy table's own kind: where DuckDB converts to compare, as text to numbers, or text without regard
+to case, it alone knows what equals what.
 """
 
 import re
@@ -16,10 +18,11 @@ import sqlglot
 from sqlglot import exp
 
 KEYS = {"subject", "operator", "layer", "neuron"}
+NUMBERS = {"layer", "neuron"}  # among them; the others are text
 MANY = 100_000  # keys; a longer list is no short list
 UNSTABLE = re.compile(
-    r"\b(limit|offset|tablesample|sample|random|uuid|gen_random_uuid|setseed|nextval|row_number|ntile|lag|lead|first|last|first_value|last_value"
-    r"|nth_value|any_value|arg_min|arg_max|argmin|argmax|min_by|max_by|list|array_agg|string_agg|group_concat|now|current_timestamp)\b",
+    r"\b(limit|offset|tablesample|sample|random|uuid|gen_random_uuid|setseed|nextval|row_number|ntile|lag|lead|mode|arbitrary|approx_\w+|first|last|first_value|last_value"
+    r"|distinct\s+on|reservoir_quantile|collate|nth_value|any_value|arg_min|arg_max|argmin|argmax|min_by|max_by|list|array_agg|string_agg|group_concat|now|current_timestamp)\b",
     re.IGNORECASE,
 )
 
@@ -37,11 +40,13 @@ def narrow(query: str, lazy: Mapping[str, set[str]], ask: Callable[[str], pa.Tab
     ctes = {cte.alias: cte.this for cte in found}
     if len(ctes) < len(found) or any(cte.args["alias"].columns for cte in found):
         return query  # names that mean different things in different places
+    hidden = {name.lower() for name in ctes}  # DuckDB's names are the same in capitals
+    lazy = {name: columns for name, columns in lazy.items() if name not in hidden}
     replacements = []
     for select in tree.find_all(exp.Select):
         sources = dict(_sources(select))
         for name, (table, _) in sources.items():
-            if not isinstance(table, exp.Table) or table.name not in lazy.keys() - ctes.keys() or "start" not in table.this.meta:
+            if not isinstance(table, exp.Table) or table.name not in lazy or "start" not in table.this.meta or _renamed(table):
                 continue
             ties = _Ties(select, name, sources, ctes, lazy, ask)
             keys = [found for found in map(ties.resolve, ties.find()) if found is not None and len(found) <= MANY]
@@ -65,6 +70,19 @@ def _sources(select: exp.Select) -> Iterator[tuple[str, Source]]:
     yield start.this.alias_or_name, (start.this, None)
     for join in (*(start.this.args.get("joins") or []), *(select.args.get("joins") or [])):
         yield join.this.alias_or_name, (join.this, join)
+
+
+def _renamed(table: exp.Expr) -> bool:
+    """Whether its columns have other names here: `activations as a(subject, operator, …)`."""
+    alias = table.args.get("alias")
+    return bool(alias and alias.columns)
+
+
+def _is_own_kind(key: pa.Field) -> bool:
+    """Whether keys of this name and type are equal to the lazy table's as Python has it: numbers to numbers, text to text."""
+    if key.name in NUMBERS:
+        return pa.types.is_integer(key.type) or pa.types.is_floating(key.type)
+    return pa.types.is_string(key.type) or pa.types.is_dictionary(key.type)  # an ENUM is a dictionary of texts
 
 
 def _parts(condition: exp.Expr) -> list[exp.Expr]:
@@ -115,16 +133,18 @@ class _Ties:
         if UNSTABLE.search(text) or any(re.search(rf"\b{name}\b", text) for name in self.lazy):
             return None
         try:
-            return self.ask(f"{text} LIMIT {MANY + 1}")
+            keys_there = self.ask(f"{text} LIMIT {MANY + 1}")
         except Exception:  # a correlated subquery, say: the query as a whole will tell, if it is wrong
             return None
+        return keys_there if all(_is_own_kind(field) for field in keys_there.schema) else None
 
     def _with_ctes(self, query: exp.Select) -> str:
         """The query's text, with the CTEs that it needs, in the order in which they were defined."""
         needed: set[str] = set()
         text = query.sql(dialect="duckdb")
         for name in reversed(self.ctes):
-            if re.search(rf"\b{re.escape(name)}\b", text + " ".join(self.ctes[n].sql(dialect="duckdb") for n in needed)):
+            within = text + " ".join(self.ctes[n].sql(dialect="duckdb") for n in needed)
+            if re.search(rf"\b{re.escape(name)}\b", within, re.IGNORECASE):
                 needed.add(name)
         kept = [f"{name} AS ({self.ctes[name].sql(dialect='duckdb')})" for name in self.ctes if name in needed]
         return (f"WITH {', '.join(kept)} " if kept else "") + text
@@ -175,7 +195,7 @@ class _Ties:
     def _columns(self, name: str) -> set[str]:
         """The columns of a source, none where they cannot be told."""
         source = self.sources[name][0]
-        if isinstance(source, exp.Table) and source.name in self.lazy.keys() - self.ctes.keys():
+        if isinstance(source, exp.Table) and source.name in self.lazy and not _renamed(source):
             return self.lazy[source.name]
         if name not in self.known:
             try:
@@ -198,6 +218,8 @@ class _Ties:
     def _exists(self, inner: exp.Expr) -> Iterator[Tie]:
         if not isinstance(inner, exp.Select) or len(dict(_sources(inner))) != 1:
             return
+        if inner.args.get("having") or not all(isinstance(of, exp.Literal | exp.Star | exp.Column) for of in inner.expressions):
+            return  # an aggregate has a row even where there is none to aggregate
         [(other, (source, _))] = _sources(inner)
         ties = _Ties(inner, self.name, {other: (source, None), self.name: self.sources[self.name]}, self.ctes, self.lazy, self.ask)
         pairs: dict[str, exp.Expr] = {}
