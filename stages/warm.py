@@ -26,13 +26,15 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 FORKS = sys.platform == "linux"  # elsewhere a fork of a process that has loaded such libraries may hang
 LIBRARIES = (
-    "numpy", "polars", "pyarrow.dataset", "pyarrow.parquet", "duckdb", "h5py", "numba", "pydantic", "ruamel.yaml", "sqlglot", "tqdm",
-    "concurrent.futures.process", "multiprocessing.spawn", "matplotlib.pyplot", "torch", "transformers.models.auto.modeling_auto",
-    "transformers.models.llama.modeling_llama", "transformers.tokenization_utils_tokenizers",
+    "numpy", "polars", "pyarrow.dataset", "pyarrow.parquet", "duckdb", "h5py", "numba", "pydantic.type_adapter", "ruamel.yaml",
+    "sqlglot", "tqdm", "concurrent.futures.process", "multiprocessing.spawn", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg", "torch", "transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama",
+    "transformers.tokenization_utils_tokenizers",
 )  # fmt: skip
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME = ("PYTHONPATH", "OMP_NUM_THREADS", "PYTHONHASHSEED")  # read when libraries are imported or Python starts
@@ -128,14 +130,15 @@ def serve(listener: socket.socket, command: subprocess.Popen) -> tuple[list[str]
     return None
 
 
+@cache
 def _load() -> None:
-    if gc.get_freeze_count():
-        return
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # to ask for a GPU the usual way would take it from the stages
     gc.disable()
     for library in LIBRARIES:
         with suppress(ImportError):  # the stage that needs it says so
             importlib.import_module(library)
+    with suppress(ImportError):
+        importlib.import_module("pydantic").create_model("First")  # makes ready what every first model of a process makes ready
     gc.freeze()  # what is loaded is never looked through again, here or in a stage
     gc.enable()
 
