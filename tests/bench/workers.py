@@ -23,10 +23,10 @@ from stages.store.dump import DumpWork
 SUBJECT = "abacus"
 ROUNDS = 3
 STAGES: dict[str, tuple[Callable[..., Any], tuple[str, ...], float]] = {  # what makes the work, of what, and which share of it is done
-    "dump": (DumpWork, (SUBJECT,), 1),
+    "dump": (DumpWork, (SUBJECT,), 0.4),
     "neuron runs": (RunsWork, ("neurons/neuron", SUBJECT), 0.1),
-    "mediation runs": (RunsWork, ("mediation/mediation", SUBJECT, "mediation/mediation_pairs"), 0.25),
-    "nulls": (NullsWork, (SUBJECT,), 0.05),
+    "mediation runs": (RunsWork, ("mediation/mediation", SUBJECT, "mediation/mediation_pairs"), 0.2),
+    "nulls": (NullsWork, (SUBJECT,), 0.1),
 }
 
 
