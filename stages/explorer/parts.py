@@ -141,7 +141,7 @@ def sql(query: str, parameters: Mapping[str, Any] | None = None, about: Mapping[
     text = dedent(query).strip() if parameters is None else filled(query, parameters)
     copy = dcc.Clipboard(content=text, title="copy the SQL", className="copy")
     known = {**(about or {}), **(parameters or {})}
-    chosen = {name: known[name] for name in ("subject", "operator") if name in known}
+    chosen: dict[str, Any] = {name: known[name] for name in ("subject", "operator") if name in known}
     edit = dcc.Link("edit and run", href="/find" + Question({**chosen, "sql": text}).search())
     return html.Details([html.Summary("SQL"), html.Div([copy, edit], className="tools"), html.Pre(html.Code(text))], className="sql")
 
