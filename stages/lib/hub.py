@@ -47,6 +47,7 @@ def download(model: HubModel, folder: Path) -> None:
         partial.mkdir(parents=True)
         (partial / NOTE).write_text(note)
     with _said(model.repo, model.commit):
+        HfApi().model_info(model.repo, revision=model.commit)  # or a folder that is not empty would be taken for all there is
         snapshot_download(model.repo, revision=model.commit, local_dir=partial, allow_patterns=KEPT, ignore_patterns=DEEPER)
     if not any(partial.glob("*.safetensors")):
         raise ModelError(f"{model.repo} has no weights in safetensors at {model.commit}, and others are not loaded here")
