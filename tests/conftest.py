@@ -1,6 +1,5 @@
 """Real parts for the tests: tiny random models of each architecture, and a micro project that dvc repro has run."""
 
-import gc
 import io
 import json
 import os
@@ -113,17 +112,6 @@ def planned(project: Path, *options: str) -> list[str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--micro", help="a micro project that `dvc repro` has already run, instead of one made for these tests")
-
-
-def pytest_collectstart() -> None:
-    gc.disable()  # to import all tests leaves hardly any garbage
-
-
-def pytest_collection_finish() -> None:
-    """From here on garbage is looked for, more seldom than usual, and not in what was imported, which stays to the end."""
-    gc.freeze()
-    gc.set_threshold(50_000)
-    gc.enable()
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
