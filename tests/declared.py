@@ -38,9 +38,13 @@ def stages() -> dict[str, dict]:
 
 
 def source(stage: str) -> Path:
-    """The file that a stage's command runs: a query, or a module."""
-    _, _, module, *arguments = stages()[stage]["cmd"].split()
-    return ROOT / (arguments[0] if arguments and arguments[0].endswith(".sql") else module.replace(".", "/") + ".py")
+    """The module that a stage's command runs."""
+    return ROOT / (stages()[stage]["cmd"].split()[2].replace(".", "/") + ".py")
+
+
+def queries(stage: str) -> list[Path]:
+    """The queries that a stage runs, in order."""
+    return [ROOT / path for path in read(stage) if path.endswith(".sql")] if source(stage) == RUNNER else []
 
 
 def commands() -> list[Path]:
@@ -50,13 +54,17 @@ def commands() -> list[Path]:
 
 
 def code(stage: str) -> set[str]:
-    """What of the project's own code the stage's command runs: its file, and of what that imports the folders of lib/, the
-    files that lie alone there, and the folders or files of a chapter. Types of settings are left out: they check values, and
-    never change one."""
-    path = source(stage)
-    start = RUNNER if path.suffix == ".sql" else path
-    read = set(files(ROOT)) if stage == "settings" else read_by(stage)
-    return {unit(p) for p in {path, *modules(start, types=stage == "settings"), *read}}
+    """What of the project's own code the stage's command runs: its file or its queries, and of what that imports the folders of
+    lib/, the files that lie alone there, and the folders or files of a chapter. Types of settings are left out: they check
+    values, and never change one."""
+    more = set(files(ROOT)) if stage == "settings" else read_by(stage)
+    return {unit(p) for p in {*modules(source(stage), types=stage == "settings"), *_asked(stage), *more}}
+
+
+def _asked(stage: str) -> list[Path]:
+    """The queries that a stage has to run: one for each table that it writes."""
+    tables = [Path(path.removesuffix("/${key}.parquet")).stem for path in written(stage)] if source(stage) == RUNNER else []
+    return [ROOT / "stages" / stage.partition("/")[0] / f"{table}.sql" for table in tables]
 
 
 def unit(path: Path) -> str:
@@ -108,8 +116,8 @@ def sections(stage: str) -> set[str]:
     """The sections of settings that a stage reads: load(Section), Subject.named(name), load_training(name) and its like, in its own
     file or in one of its chapter that it imports; of a query its $names."""
     path, entry = source(stage), stages()[stage]
-    if path.suffix == ".sql":
-        asked = set(re.findall(r"\$(\w+)", path.read_text()))
+    if path == RUNNER:
+        asked = {name for query in queries(stage) for name in re.findall(r"\$(\w+)", query.read_text())}
         return {name for name in declared_sections(stage) if asked & set(_values(name, entry))}
     text = "".join(p.read_text() for p in modules(path) if p.parent == path.parent)
     used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}

@@ -18,7 +18,7 @@ KS = [1, 3, 6]
 SETTINGS: dict[str, Any] = {  # where a test says nothing else
     "subject": "s", "pairs_per_split": 6, "seeds": [0, 7, 9], "counterfactual": "any_operator", "replicates": 300, "confidence": 0.9,
     "resampling_seed": 0, "top_heads": 2, "head_counts": [0, 1, 2, 4, 99], "random_circuits": 3, "targets": [0.5, 0.9],
-    "ranking": "logit_effect", "target": 0.9, "neuron_replicates": 30, "patched_neurons": 0,
+    "ranking": "logit_effect", "target": 0.9, "neuron_replicates": 30, "patched_neurons": 0, "ks": KS, "operator_ks": KS,
 }  # fmt: skip
 SHORT = dict.fromkeys(["layer", "head", "layers", "heads", "head_width", "first_layer"], pl.Int16)
 LONG = dict.fromkeys(["pair", "seed", "neuron", "intervention", "width", "neurons", "vocabulary"], pl.Int32)

@@ -73,7 +73,7 @@ SETTINGS: dict[str, Any] = {
     "neuron_effects": {"neuron_replicates": 20},
     "attribution_agreement": {"ks": [5, 20]},
     "neuron_circuits": {"neurons_per_layer": [0, 8, 32], "random_circuits": 1},
-    "operator_overlaps": {"ks": [10]},
+    "operator_overlaps": {"operator_ks": [10]},
     "planted": {"neurons": {"exact": 12, "partial": 6, "soft": 6, "mixture": 6, "noise": 20}, "noise_functions": 4},
     "scores": {"neurons_per_unit": 24},
     "nulls": {"draws": {"add": 100, "subtract": 100, "multiply": 100, "divide": 100}, "neurons_per_unit": 24},

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from transformers import T5Config
 
 from stages.lib.console import command, locks
+from stages.lib.core import layered, shards
 from stages.lib.core.settings import ParamsError, check
 from stages.lib.core.tables import TableError, read_table, write_table
 from stages.lib.model import checkpoint, tokenizer
 from stages.lib.model.folder import ModelError
 from stages.lib.settings import HubModel
-from stages.lib.store import layered, shards
 from stages.mediation.pairs.own_tasks import fillings
 from stages.mediation.settings import FilledTemplate
 from stages.settings import Params

@@ -13,15 +13,14 @@ COMMAND, WARM = ROOT / "stages/lib/console/bag.py", ROOT / "stages/warm.py"  # t
 
 
 def test_every_query_is_a_stage_and_every_module_is_run_by_one():
-    assert set((ROOT / "stages").glob("*/*.sql")) == {declared.source(s) for s in STAGES if declared.source(s).suffix == ".sql"}
+    assert set((ROOT / "stages").glob("*/*.sql")) == {query for s in STAGES for query in declared.queries(s)}
     of_bag = [declared.modules(one, types=True) for one in (COMMAND, *declared.commands())]
-    run = {WARM}.union(*of_bag, *(declared.modules(declared.RUNNER, types=True), *map(all_modules, STAGES)))
+    run = {WARM}.union(*of_bag, *map(all_modules, STAGES))
     assert {name(path) for path in CODE} - {name(path) for path in run} == set()
 
 
 def all_modules(stage: str) -> set[Path]:
-    source = declared.source(stage)
-    return declared.modules(source, types=True) if source.suffix == ".py" else set()
+    return declared.modules(declared.source(stage), types=True)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -34,7 +33,7 @@ def test_a_stage_lists_exactly_the_settings_it_reads(stage: str):
     assert declared.declared_sections(stage) == declared.sections(stage)
 
 
-@pytest.mark.parametrize("stage", [s for s in STAGES if declared.source(s).suffix == ".py"])
+@pytest.mark.parametrize("stage", [s for s in STAGES if declared.source(s) != declared.RUNNER])
 def test_a_python_stage_lists_every_file_it_names(stage: str):
     mentioned = declared.data_files(stage)
     if stage in RUNS and not declared.ablates_to_means(stage):
@@ -51,11 +50,8 @@ def test_a_stage_says_what_it_is_and_runs_itself(stage: str):
     assert entry["desc"]
     if "/" not in stage:
         module = rf"stages\.(report\.)?{source.stem}{of}"
-    elif source.suffix == ".sql":
-        module = rf"stages\.lib\.sql\.stage stages/{stage}\.sql{of}"
-        assert [re.sub(r"/\$\{key\}\.parquet$", ".parquet", out).rpartition("/")[2] for out in declared.written(stage)] == [
-            f"{source.stem}.parquet"
-        ]
+    elif source == declared.RUNNER:
+        module = rf"stages\.lib\.sql\.stage {stage}{of}"
     elif stage in RUNS:
         module = rf"stages\.lib\.executor\.runs {stage.removesuffix('_runs')}{of}( \w+/\w+)?"
     else:

@@ -12,7 +12,7 @@ STAGES = {  # each way in which stages write: stores and tables, parts, parts of
     "store": ("5", "stages.store.dump", "planted"),
     "circuit": ("1", "stages.lib.executor.runs", "circuit/component", "planted"),
     "heuristics": ("10", "stages.heuristics.nulls", "planted"),
-    "corpus": ("1", "stages.lib.sql.stage", "stages/corpus/cells.sql"),
+    "corpus": ("1", "stages.lib.sql.stage", "corpus/cells"),
 }
 OUTPUTS = {
     "store": ("planted/store/activations", "planted/store/means.h5", "planted/store/predictions.parquet", "planted/store/value_logits.h5"),

@@ -16,7 +16,7 @@ from stages.lib.sql.database import connect
 from tests.conftest import MAKE, run_in
 from tests.declared import STAGES
 
-ACCURACY = ("-m", "stages.lib.sql.stage", "stages/store/accuracy.sql", "abacus")
+ACCURACY = ("-m", "stages.lib.sql.stage", "store/accuracy", "abacus")
 
 
 def test_nothing_is_left_to_do(micro: Path, micro_copy: Path):

@@ -24,13 +24,13 @@ import polars as pl
 
 from stages.bag.settings import Failures
 from stages.lib.core import progress
+from stages.lib.core.layered import LayerStore, widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.words import OVERLAPPING_MEMBERSHIPS as MEMBERSHIPS
 from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
-from stages.lib.store.layered import LayerStore, widen
 from stages.lib.subject import Subject
 
 KEYS = ["operator", "op1", "op2", "membership"]

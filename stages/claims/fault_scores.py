@@ -28,11 +28,11 @@ from stages.claims.published_sizes import FAULTS, Sizes, best, operand_sizes, re
 from stages.claims.settings import Faults
 from stages.heuristics.settings import Nulls, Scores
 from stages.lib.core import machine, progress
+from stages.lib.core.layered import LayerStore
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics.square import Square
 from stages.lib.sql.database import Database
-from stages.lib.store.layered import LayerStore
 from stages.lib.subject import Subject
 
 SCHEMA = {

@@ -9,6 +9,7 @@ import polars as pl
 
 from stages.explorer.project import ExplorerError, Project
 from stages.lib.core import slots
+from stages.lib.core.layered import read_array, read_attributes
 from stages.lib.core.settings import load
 from stages.lib.executor import interventions
 from stages.lib.executor.blocks import Block
@@ -18,7 +19,6 @@ from stages.lib.executor.runs import pooled
 from stages.lib.model import checkpoint
 from stages.lib.model.value_logits import centres, gain
 from stages.lib.settings import Runs
-from stages.lib.store.layered import read_array, read_attributes
 
 Neurons = Sequence[tuple[int, int]]  # layer and neuron
 PROMPTS = """

@@ -16,13 +16,13 @@ import polars as pl
 
 from stages.explorer.missing import is_known, ways_to
 from stages.lib.core import settings
+from stages.lib.core.layered import LayerStore, widen
 from stages.lib.core.settings import ParamsError, read
+from stages.lib.core.shards import store_of
 from stages.lib.core.words import CHAPTERS, OPERATORS
 from stages.lib.heuristics import asked
 from stages.lib.sql.database import ERRORS, Database, DatabaseError, connect
 from stages.lib.sql.files import TABLES
-from stages.lib.store.layered import LayerStore, widen
-from stages.lib.store.shards import store_of
 from stages.lib.subject import Subject
 
 PATIENCE = 20.0  # seconds that a query may take

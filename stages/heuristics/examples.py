@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stages.lib.core.layered import LayerStore, widen
+from stages.lib.core.shards import store_of
 from stages.lib.core.tables import read_table
 from stages.lib.drawing.maps import Example
 from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
-from stages.lib.store.layered import LayerStore, widen
-from stages.lib.store.shards import store_of
 
 
 class Portrayer:

@@ -27,11 +27,11 @@ import polars as pl
 from stages.heuristics.waves.fit import SplitCells, explain, indicators, waves
 from stages.heuristics.waves.fourier import FrequencyPairs
 from stages.lib.core import machine, progress
+from stages.lib.core.layered import LayerStore, widen
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
-from stages.lib.store.layered import LayerStore, widen
 from stages.lib.subject import Subject
 
 SCHEMA = {

@@ -16,10 +16,10 @@ import polars as pl
 from stages.heuristics.examples import Portrayer
 from stages.heuristics.settings import Portraits
 from stages.lib.core.settings import load
+from stages.lib.core.shards import stores
 from stages.lib.core.tables import read_table
 from stages.lib.drawing import drawing, maps
 from stages.lib.drawing.drawing import BLUE, GREEN, VERMILION, Axes, Figure, Tables
-from stages.lib.store.shards import stores
 
 TABLES = ["heuristics/labels.parquet", "heuristics/matches.parquet", "heuristics/classified_share.parquet", "heuristics/explained.parquet"]
 SETTING = Path("data/heuristics/label_setting.parquet")

@@ -52,8 +52,8 @@ from stages.heuristics.null.relabelled import permutations
 from stages.heuristics.settings import Nulls, Scores
 from stages.heuristics.squares import Squares
 from stages.lib import heuristics
+from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
-from stages.lib.digest import digest
 from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
 from stages.lib.units.work import carry_out

@@ -26,8 +26,8 @@ import polars as pl
 from stages.heuristics.settings import Scores
 from stages.heuristics.squares import Squares
 from stages.lib import heuristics
+from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
-from stages.lib.digest import digest
 from stages.lib.heuristics.answer_sets import find
 from stages.lib.heuristics.scores import scores, strengths
 from stages.lib.heuristics.square import Group, Square

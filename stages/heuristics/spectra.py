@@ -25,9 +25,9 @@ import polars as pl
 from stages.heuristics.settings import Spectra
 from stages.heuristics.waves.fourier import FrequencyPairs, strongest
 from stages.lib.core import progress
+from stages.lib.core.layered import widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
-from stages.lib.store.layered import widen
 from stages.lib.subject import Subject
 
 SCHEMA = {

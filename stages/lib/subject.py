@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 import polars as pl
 from pydantic import AfterValidator, Field
 
+from stages.lib.core.layered import LayerStore
 from stages.lib.core.settings import Count, Few, Natural, ParamsError, Section, check, read
+from stages.lib.core.shards import stores
 from stages.lib.core.tables import read_table
 from stages.lib.core.templates import placeholders
 from stages.lib.core.words import Operator
 from stages.lib.settings import Passes, Runs
-from stages.lib.store.layered import LayerStore
-from stages.lib.store.shards import stores
 
 
 def _asks_about_operands(template: str) -> str:

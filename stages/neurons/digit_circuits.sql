@@ -42,7 +42,7 @@ with
             count(*) filter (where chosen.place <= k and measured.place <= k) as common
         from ranked as measured
         join ranked as chosen using (operator, layer, neuron)
-        cross join (select unnest($ks)::integer as k)
+        cross join (select unnest($operator_ks)::integer as k)
         where measured.half <> chosen.half
         group by operator, layer, measured.digit, of_digit, k, chosen.half
         having k <= count(*)

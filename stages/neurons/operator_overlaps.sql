@@ -17,7 +17,7 @@ with
             count(*) filter (where a.place <= k and b.place <= k) as shared
         from ranked as a
         join ranked as b using (ranking, layer, position, neuron)
-        cross join (select unnest($ks)::integer as k)
+        cross join (select unnest($operator_ks)::integer as k)
         where a.operator < b.operator
         group by all
         having k <= count(*)

@@ -34,7 +34,7 @@ class NeuronCircuits(Section):
 
 
 class OperatorOverlaps(Section):
-    ks: Counts
+    operator_ks: Counts
 
 
 class Digits(Section):

@@ -44,14 +44,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stages.lib import ask, model, store
-from stages.lib.core import progress
+from stages.lib import ask, model
+from stages.lib.core import layered, progress, shards
+from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
-from stages.lib.digest import digest
 from stages.lib.model import checkpoint, value_logits
 from stages.lib.settings import Passes
-from stages.lib.store import layered, shards
 from stages.lib.units.parts import Parts
 from stages.lib.units.work import carry_out
 from stages.store import dump_files, dump_plan, grid, rectangles, sums
@@ -72,7 +71,7 @@ class DumpWork:
         subject, self.units, self.title = plan.subject, plan.units, f"dump {name}"
         self.prompts_per_pass = (subject.settings.passes or load(Passes)).prompts
         inputs = [subject.path(f"store/{table}.parquet") for table in ("prompts", "numbers")]
-        code = [model, ask, grid, rectangles, sums, store, dump_files, dump_plan]
+        code = [model, ask, grid, rectangles, sums, layered, shards, dump_files, dump_plan]
         key = digest([*inputs, *code, Path(__file__)], plan.weights, subject, plan.settings, self.prompts_per_pass)
         self.parts = Parts(subject.path("store/predictions.parquet"), key)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from stages.lib.core import layered, shards
 from stages.lib.core import slots as layouts
+from stages.lib.core.layered import LayerStore, LayerWriter
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.store import layered, shards
-from stages.lib.store.layered import LayerStore, LayerWriter
 from stages.lib.units.parts import Parts
 from stages.store import grid, sums
 from stages.store.dump_plan import DumpPlan

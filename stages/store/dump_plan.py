@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from stages.lib.core.layered import LayerWriter
 from stages.lib.core.settings import load
 from stages.lib.core.slots import OPERANDS
 from stages.lib.model import checkpoint
-from stages.lib.store.layered import LayerWriter
 from stages.lib.subject import Subject
 from stages.lib.units.queue import Unit
 from stages.store.rectangles import PromptSquare, asked_attribute

@@ -20,9 +20,9 @@ import polars as pl
 from stages.corpus import prompts as corpus
 from stages.corpus.settings import Tasks
 from stages.lib import ask, model
+from stages.lib.core.digest import digest
 from stages.lib.core.settings import ParamsError, load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.digest import digest
 from stages.lib.model import stored, tokenizer
 from stages.subjects import training
 from stages.subjects.settings import Finetuning, load_finetuning

@@ -38,10 +38,10 @@ import polars as pl
 from stages.corpus import prompts as corpus
 from stages.corpus.settings import Cells, Tasks
 from stages.lib import model
+from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.words import OPERATORS, TASKS
-from stages.lib.digest import digest
 from stages.lib.model import tokenizer
 from stages.subjects import training
 from stages.subjects.settings import CellWeights, Train, load_training

@@ -39,12 +39,12 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core import progress
+from stages.lib.core.layered import LayerStore, widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.executor import given
 from stages.lib.heuristics.asked import voted
 from stages.lib.sql.database import Database
-from stages.lib.store.layered import LayerStore, widen
 from stages.lib.subject import Subject
 from stages.theories import atoms
 from stages.theories.pursuit import pursue

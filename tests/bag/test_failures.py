@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from stages.bag import failures
+from stages.lib.core.layered import LayerWriter, writing
 from stages.lib.dictionary import tables
 from stages.lib.heuristics.names import parse
 from stages.lib.sql.database import Database
-from stages.lib.store.layered import LayerWriter, writing
 from tests.bag.test_failure_tests import concluded
 from tests.made import ask, late_layers
 from tests.micro import ROOT, alone

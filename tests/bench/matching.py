@@ -10,13 +10,12 @@ import polars as pl
 
 from stages.heuristics.null import p_values, relabelled
 from stages.heuristics.settings import Nulls, Scores
-from stages.lib.core import machine
+from stages.lib.core import layered, machine
 from stages.lib.core.settings import load
 from stages.lib.core.words import OPERATORS
 from stages.lib.heuristics import scores
 from stages.lib.heuristics.square import Square
 from stages.lib.sql.database import Database
-from stages.lib.store import layered
 from stages.lib.subject import Subject
 from tests.bench.timing import median
 

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from stages.claims import fault_scores
+from stages.lib.core.layered import LayerWriter, writing
 from stages.lib.dictionary import tables
 from stages.lib.heuristics.names import parse
 from stages.lib.sql.database import Database
-from stages.lib.store.layered import LayerWriter, writing
 from tests.made import frame
 from tests.micro import ROOT, SHIPPED, alone, merged
 

@@ -13,8 +13,8 @@ import polars as pl
 from stages.explorer.explorer import Explorer
 from stages.explorer.live import Neurons, Spoken
 from stages.explorer.project import Project
+from stages.lib.core.layered import LayerWriter, writing
 from stages.lib.core.tables import write_table
-from stages.lib.store.layered import LayerWriter, writing
 
 SUBJECT, SIDE, NEURONS = "digits", 13, 6
 TENS = [result // 10 if result >= 10 else -1 for result in range(2 * SIDE - 1)]

@@ -250,7 +250,7 @@ def test_what_is_missing_is_a_sentence_that_names_the_stage(tmp_path: Path, micr
     assert few.subjects == [SUBJECT]
     cell = prompt.cell(few, SUBJECT, "add", 3, 9)
     for ask, stage in (
-        (lambda: prompt.holding(few, cell, "label"), "stages/heuristics/dvc.yaml:heuristic_neurons@abacus"),
+        (lambda: prompt.holding(few, cell, "label"), "stages/heuristics/dvc.yaml:labels@abacus"),
         (lambda: few.map(SUBJECT, "add", 0, 0), "stages/store/dvc.yaml:dump@abacus"),
         (lambda: neuron.matches(few, KEYS), "stages/heuristics/dvc.yaml:scores@abacus"),
         (lambda: few.ask("select * from labels"), "stages/heuristics/dvc.yaml:labels@"),

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import yaml
 
-from stages.lib.store import layered
+from stages.lib.core import layered
 from tests.circuit.figure_tables import Tables, made
 
 SIDE, NEURONS, THRESHOLD, LEVEL = 24, 6, 0.5, 0.1

@@ -14,9 +14,9 @@ from stages.heuristics import explained, spectra
 from stages.heuristics.waves.fit import SplitCells, explain, indicators, waves
 from stages.heuristics.waves.fourier import FrequencyPairs, strongest
 from stages.lib.core import machine
+from stages.lib.core.layered import LayerWriter, writing
 from stages.lib.dictionary import tables
 from stages.lib.sql.database import Database
-from stages.lib.store.layered import LayerWriter, writing
 from tests.micro import ROOT, alone
 
 SIDE, LIMIT, HELD_OUT = 40, 60, 0.2

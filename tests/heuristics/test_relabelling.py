@@ -9,10 +9,10 @@ import pytest
 from stages.heuristics.null.p_values import candidates, judged
 from stages.heuristics.null.relabelled import RelabelledNeuron, permutations
 from stages.heuristics.settings import Glance, Nulls
+from stages.lib.core.layered import LayerStore, LayerWriter, writing
 from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.square import Square
 from stages.lib.sql.database import Database
-from stages.lib.store.layered import LayerStore, LayerWriter, writing
 from tests.lib.test_scores import brute
 
 SIZE = 30

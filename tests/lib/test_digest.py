@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.lib.digest import digest
+from stages.lib.core.digest import digest
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from stages.lib.core import layered
 from stages.lib.sql.database import MACROS, Database, DatabaseError
 from stages.lib.sql.files import MEASURES
 from stages.lib.sql.lazy.join import UNSTABLE
-from stages.lib.store import layered
 from tests import made
 from tests.made import Tables
 

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 import yaml
 
+from stages.lib.core.layered import LayerWriter, writing
 from stages.lib.core.tables import write_table
-from stages.lib.store.layered import LayerWriter, writing
 from tests.micro import ROOT, SHIPPED, alone
 
 LAYERS, NEURONS, SIDE, NUMBERS = 32, 14336, 300, 1000  # Llama-3-8B's, whose numbers up to 999 are one token

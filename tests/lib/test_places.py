@@ -9,9 +9,9 @@ import pytest
 import torch
 import yaml
 
+from stages.lib.core import layered
 from stages.lib.executor import canary, executor, given, interventions, runs
 from stages.lib.model import checkpoint
-from stages.lib.store import layered
 from tests.lib.test_executor import EXACT, LAYOUTS, PLACES, ROLES, expected, intervention_table, measured, pair_table, subject
 from tests.micro import SHIPPED, alone
 

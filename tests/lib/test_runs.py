@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 import yaml
 
-from stages.lib.digest import digest
+from stages.lib.core.digest import digest
 from stages.lib.executor import runs
 from stages.lib.units.parts import Parts
 from tests.conftest import run_in

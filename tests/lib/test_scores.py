@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.lib.core.layered import LayerStore, LayerWriter, writing
 from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.members import members
 from stages.lib.heuristics.names import parse
 from stages.lib.heuristics.scores import descending, scores, sets, strengths
 from stages.lib.heuristics.square import Square
 from stages.lib.sql.database import Database, connect
-from stages.lib.store.layered import LayerStore, LayerWriter, writing
 
 
 def brute(values: np.ndarray, satisfied: np.ndarray) -> np.ndarray:

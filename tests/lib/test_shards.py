@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stages.lib.console import command
+from stages.lib.core import shards
+from stages.lib.core.layered import LayerWriter, StoreError, writing
 from stages.lib.core.tables import TableError, write_table
 from stages.lib.sql.database import connect
-from stages.lib.store import shards
-from stages.lib.store.layered import LayerWriter, StoreError, writing
 from tests import storage
 
 LAYERS, NEURONS, SIDE, BLOCK = [1, 4], 10, 7, 3
@@ -114,7 +114,7 @@ def test_sql_reads_object_storage_as_it_reads_a_folder(written: Path, bucket: st
 READ = """
 import sys, threading
 from stages.lib.core.storage import place
-from stages.lib.store.layered import LayerStore
+from stages.lib.core.layered import LayerStore
 
 LayerStore(place(sys.argv[1])).read(1, slice(None), slice(None))
 assert threading.enumerate() == [threading.main_thread()], threading.enumerate()

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stages.lib.core import layered
 from stages.lib.sql.database import Database, QueryError, connect
 from stages.lib.sql.files import MEASURES
 from stages.lib.sql.lazy.group_by import summed
-from stages.lib.store import layered
 
 NEURONS, SIDE, CHUNK = 20, 12, (8, 5, 12)
 BLOCKS = 3  # of rows, ceil(12 / 5)

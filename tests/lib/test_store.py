@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib.store import layered
+from stages.lib.core import layered
 
 
 def write(path: Path, values: np.ndarray, block: int = 5, dtype: str = "float32", chunk: tuple[int, ...] = (3, 5, 9)) -> None:

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 import yaml
 
+from stages.lib.core import layered
 from stages.lib.core.settings import ParamsError
-from stages.lib.store import layered
 from stages.lib.subject import Subject
 from tests.micro import alone
 

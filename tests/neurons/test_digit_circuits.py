@@ -32,7 +32,7 @@ def of_digits(effects: np.ndarray, noise: float = 0.0, first_layers: tuple[int, 
 
 
 def asked(given: Tables, ks: list[int] = KS) -> pl.DataFrame:
-    return ask("digit_circuits", given, first=DIGITS[0], second=DIGITS[1], third=DIGITS[2], ks=ks)
+    return ask("digit_circuits", given, first=DIGITS[0], second=DIGITS[1], third=DIGITS[2], operator_ks=ks)
 
 
 def test_shares_and_overlaps_are_those_of_brute_force():

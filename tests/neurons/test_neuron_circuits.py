@@ -5,7 +5,7 @@ import pytest
 
 from tests import made
 from tests.circuit.circuits import ALL_HEADS, KEPT, MEASURES, by_brute_force, ends_are_ends, heads, left_out
-from tests.made import HEADS, KS, LAYERS, NEURONS, OPERATORS, SITES, Tables, ask, frame, late_layers, of, runs, top
+from tests.made import HEADS, LAYERS, NEURONS, OPERATORS, SITES, Tables, ask, frame, late_layers, of, runs, top
 
 RANKS = ("rank", "rank_mean_plus_std", "rank_logit")
 
@@ -120,7 +120,7 @@ def test_a_subject_that_knows_nothing_has_empty_tables(measured: Tables, effects
     assert ask("neuron_effects", none | {"neuron_interventions": patched}).is_empty()
     empty = {"neuron_effects": effects.clear(), "circuit_heads": heads({}), **of(measured, "architecture")}
     for stage in ("attribution_agreement", "ranking_agreement", "operator_overlaps"):
-        assert ask(stage, of(empty, "neuron_effects"), ks=KS).is_empty()
+        assert ask(stage, of(empty, "neuron_effects")).is_empty()
     assert ask("neuron_circuit_interventions", empty, neurons_per_layer=[2], random_circuits=1).is_empty()
     given = {**of(none, "runs", "pairs", "bootstrap_weights"), "head_faithfulness": OF_HEADS.clear(), "cut_faithfulness": OF_CUTS.clear(),
              "neuron_circuit_interventions": circuits.clear()}  # fmt: skip

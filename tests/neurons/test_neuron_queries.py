@@ -129,7 +129,7 @@ def test_rankings_share_what_they_share(effects: pl.DataFrame):
 
 
 def test_overlaps_of_operators(effects: pl.DataFrame):
-    table = ask("operator_overlaps", {"neuron_effects": effects}, ks=[*KS, 99])
+    table = ask("operator_overlaps", {"neuron_effects": effects}, operator_ks=[*KS, 99])
     assert table.height == 2 * (len(SITES) + 1) * len(KS)
     for row in table.iter_rows(named=True):
         layers = [row["layer"]] if row["layer"] is not None else range(FIRST, LAYERS)

@@ -13,8 +13,8 @@ import yaml
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
+from stages.lib.core.layered import LayerStore, widen
 from stages.lib.drawing import drawing
-from stages.lib.store.layered import LayerStore, widen
 from stages.report.page.contents import contents
 from tests.conftest import run_in
 from tests.report.browsing import Reader, compare, needs_chromium, project, table, tells

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from stages.heuristics import catalogue, scores, spectra
 from stages.lib import ask
+from stages.lib.core import layered
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.executor import runs
@@ -20,7 +21,6 @@ from stages.lib.heuristics import asked
 from stages.lib.heuristics.names import parse
 from stages.lib.model import checkpoint
 from stages.lib.sql import stage as query
-from stages.lib.store import layered
 from stages.lib.subject import Subject
 from stages.store import answer_accuracy, dump, prompts
 from stages.theories import atoms, helix_fits, theory_fits

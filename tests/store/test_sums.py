@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.lib.core.shards import stores
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.sql.database import connect
-from stages.lib.store.shards import stores
 from stages.store import sums
 
 TOTALS = "select subject, operator, layer, neuron, sum(activation) as total, min(activation) as least, max(activation) as most from activations group by all order by all"

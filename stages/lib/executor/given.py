@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from stages.lib.core import layered
 from stages.lib.executor.interventions import Intervention, InterventionError, Patch
 from stages.lib.model.architecture import Architecture
-from stages.lib.store import layered
 
 PAIRS = "pairs"
 

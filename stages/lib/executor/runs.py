@@ -30,10 +30,10 @@ import numpy as np
 import polars as pl
 
 from stages.lib import model
-from stages.lib.core import machine, slots
+from stages.lib.core import layered, machine, slots
+from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table
-from stages.lib.digest import digest
 from stages.lib.executor import canary, interventions, pairs
 from stages.lib.executor import values as replacing
 from stages.lib.executor.blocks import Block, PassSizes
@@ -42,7 +42,6 @@ from stages.lib.executor.given import Given
 from stages.lib.executor.measuring import Measured
 from stages.lib.model import checkpoint
 from stages.lib.settings import Runs
-from stages.lib.store import layered
 from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
 from stages.lib.units.queue import Unit

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from stages.lib.core.layered import LayerStore
 from stages.lib.heuristics.names import Heuristic, digit_sums
-from stages.lib.store.layered import LayerStore
 
 KINDS = ("range", "modulo", "pattern", "period")  # of the catalogue that are said of the number, too
 DIGITS = 10

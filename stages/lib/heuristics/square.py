@@ -7,13 +7,13 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from stages.lib.core.layered import LayerStore, widen
 from stages.lib.core.words import Operator
 from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
 from stages.lib.heuristics.names import Heuristic, parse
 from stages.lib.heuristics.scores import Sets, sets
 from stages.lib.sql.database import Database
-from stages.lib.store.layered import LayerStore, widen
 
 Neuron = tuple[int, np.ndarray, np.ndarray]  # number, activations over the square (op1, op2), value logits (result,)
 

@@ -11,11 +11,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from stages.lib.core import tables
+from stages.lib.core import layered, tables
 from stages.lib.core.storage import place
 from stages.lib.sql.files import MEASURES, dataset, files_of, parquet, parts
 from stages.lib.sql.lazy.table import SUMS, LayerSums, LayerTable
-from stages.lib.store import layered
 
 DatabaseError = duckdb.Error
 EXPLAIN = re.compile(r"^\s*explain\b\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)

@@ -8,11 +8,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
+from stages.lib.core import layered, shards
 from stages.lib.core.files import PARTS, way_out
 from stages.lib.core.tables import damaged
 from stages.lib.core.words import CHAPTERS
 from stages.lib.sql.lazy.where import StorePart
-from stages.lib.store import layered, shards
 
 TABLES = (".parquet", ".h5")
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure

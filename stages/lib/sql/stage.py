@@ -1,8 +1,9 @@
-"""Runs one query of the pipeline: `python -m stages.lib.sql.stage stages/circuit/component_effects.sql [SUBJECT]`.
+"""Runs the queries of one stage: `python -m stages.lib.sql.stage circuit/component_effects [SUBJECT]`.
 
-The query sees what its entry in the chapter's dvc.yaml declares: a table for every file below data/ that it depends on, the
-settings it lists as $names, $subject, and nothing else within reach, so that its declared dependencies are true. Its rows
-are the one output that is declared.
+They are the .sql files that the stage's entry in the chapter's dvc.yaml depends on, in that order. A query sees what the entry
+declares: a table for every file below data/ that it depends on, the tables of the queries before it, the settings it lists as
+$names, $subject, and nothing else within reach, so that the declared dependencies are true. The rows of <name>.sql are the
+declared output <name>.parquet.
 """
 
 import re
@@ -17,25 +18,28 @@ import yaml
 from stages.lib.core.settings import read
 from stages.lib.core.tables import write_table
 from stages.lib.sql.database import Database, QueryError
-from stages.lib.sql.files import files_of
+from stages.lib.sql.files import files_of, table_of
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of C, where it is there, takes a fifteenth of the time
 
 
-def main(query: str, subject: str | None = None) -> None:
-    path, settings = Path(query), read()
-    declared = yaml.load((path.parent / "dvc.yaml").read_text(), LOADER)["stages"][path.stem]
-    entry = declared.get("do", declared)
-    item = settings.get(str(declared.get("foreach")).strip("${}"), {}).get(subject, {})
+def main(stage: str, subject: str | None = None) -> None:
+    chapter, _, name = stage.partition("/")
+    settings, stages = read(), yaml.load((Path("stages") / chapter / "dvc.yaml").read_text(), LOADER)["stages"]
+    entry = stages[name].get("do", stages[name])
+    item = settings.get(str(stages[name].get("foreach")).strip("${}"), {}).get(subject, {})
     names = {"${key}": subject or "", **{f"${{item.{name}}}": str(value) for name, value in item.items()}}
     expand = partial(re.sub, r"\$\{[\w.]+\}", lambda found: names[found[0]])
-    dependencies = map(Path, map(expand, entry["deps"]))
-    files = files_of(file for file in dependencies if file.parts[0] == "data")
-    text = path.read_text()
+    dependencies, written = ([Path(expand(path)) for path in entry[kind]] for kind in ("deps", "outs"))
+    files = files_of(path for path in dependencies if path.parts[0] == "data")
     values = {"subject": subject} | _settings(map(expand, _sections(entry)), settings)
-    database = Database(files, threads=1)  # one thread: sums of floats come out the same every time
-    named = database.connection.extract_statements(text)[0].named_parameters
-    write_table(database.sql(text, **{name: values[name] for name in named}).pl(), Path(expand(next(iter(entry["outs"])))))
+    outputs = {table_of(path.relative_to("data")): path for path in written}
+    for query in (path for path in dependencies if path.suffix == ".sql"):
+        text, output = query.read_text(), outputs[query.stem]
+        database = Database(files, threads=1)  # one thread: sums of floats come out the same every time
+        named = database.connection.extract_statements(text)[0].named_parameters
+        write_table(database.sql(text, **{name: values[name] for name in named}).pl(), output)
+        files[query.stem] = [output]
 
 
 def _sections(entry: dict[str, Any]) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from stages.lib.core.layered import LayerStore, widen
+from stages.lib.core.shards import store_of
 from stages.lib.sql.database import Database
-from stages.lib.store.layered import LayerStore, widen
-from stages.lib.store.shards import store_of
 from stages.report.page.contents import Contents, Fact
 from stages.report.page.maps import Map, drawn
 from stages.report.page.rows import ask, packed

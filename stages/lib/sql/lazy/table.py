@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from stages.lib.core.layered import LayerStore, widen
 from stages.lib.sql.lazy.where import Piece, Pruner, StorePart
-from stages.lib.store.layered import LayerStore, widen
 
 SUMS = "__sums"  # suffix of the table of sums (LayerSums)
 

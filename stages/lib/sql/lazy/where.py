@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from stages.lib.store.layered import LayerStore
+from stages.lib.core.layered import LayerStore
 
 
 @dataclass(frozen=True)

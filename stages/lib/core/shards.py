@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core.files import way_out
+from stages.lib.core.layered import LayerStore, StoreError
 from stages.lib.core.tables import read_table
-from stages.lib.store.layered import LayerStore, StoreError
 
 MANIFEST = "manifest.parquet"
 OPEN = 64  # files at once
