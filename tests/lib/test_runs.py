@@ -122,9 +122,11 @@ def test_an_experiment_of_ones_own_is_two_queries_and_three_entries(project: Pat
     entries = yaml.safe_load((chapter / "dvc.yaml").read_text())
     for old, new in (("component_interventions", "mine_interventions"), ("component_runs", "mine_runs"), ("component_effects", "mine")):
         copied = yaml.safe_dump(entries["stages"][old]).replace(old, new).replace("circuit/component", "circuit/mine")
-        entries["stages"][new] = yaml.safe_load(
-            copied.replace("component_interventions", "mine_interventions").replace("runs/component", "runs/mine")
-        )
+        entry = yaml.safe_load(copied.replace("component_interventions", "mine_interventions").replace("runs/component", "runs/mine"))
+        one = entry["do"]
+        one["deps"] = [path for path in one["deps"] if not path.endswith(".sql") or path.endswith(f"/{new}.sql")]
+        one["outs"] = [path for path in one["outs"] if new.endswith("_runs") or path.endswith(f"/{new}.parquet")]
+        entries["stages"][new] = entry
     (chapter / "dvc.yaml").write_text(yaml.safe_dump(entries))
     run_in(project, "dvc", "repro", "--quiet", "stages/circuit/dvc.yaml:mine@abacus")
     clean, silenced = pl.read_parquet("data/abacus/circuit/mine.parquet").sort("intervention").rows(named=True)
