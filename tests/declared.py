@@ -113,14 +113,14 @@ def chapter(path: str) -> str | None:
 
 
 def sections(stage: str) -> set[str]:
-    """The sections of settings that a stage reads: load(Section), Subject.named(name), load_training(name) and its like, in its own
-    file or in one of its chapter that it imports; of a query its $names."""
+    """The settings that a stage reads, by sections or singly: load(Section), load(Section).setting, Subject.named(name),
+    load_training(name) and its like, in its own file or in one of its chapter that it imports; of a query its $names."""
     path, entry = source(stage), stages()[stage]
     if path == RUNNER:
         asked = {name for query in queries(stage) for name in re.findall(r"\$(\w+)", query.read_text())}
         return {name for name in declared_sections(stage) if asked & set(_values(name, entry))}
     text = "".join(p.read_text() for p in modules(path) if p.parent == path.parent)
-    used = {key_of(name) for name in re.findall(r"\bload\((\w+)\)", text) if name[0].isupper()}
+    used = {key_of(name) + key for name, key in re.findall(r"\bload\(([A-Z]\w+)\)(\.\w+)?", text)}
     if re.search(r"\b(Subject\.named|load_subject)\(", text):
         used.add(f"{_subjects(entry)}.${{key}}" if entry["foreach"] else "subjects.${default}")
     return used | {
@@ -140,6 +140,8 @@ def declared_sections(stage: str) -> set[str]:
 
 def _values(section: str, entry: dict) -> dict:
     name, _, each = section.partition(".")
+    if each not in ("", "${key}"):
+        return {each: None}
     [values] = [sections[name] for sections in FILES.values() if name in sections]
     known = SubjectSettings if name in OF_SUBJECTS else Digits if name == "digits" else None  # of which shipped settings may have none
     return (known.model_fields if known else next(iter(values.values()))) if each else values

@@ -52,14 +52,14 @@ class OperatorPrompts(NamedTuple):
 
 
 def main(name: str) -> None:
-    subject, grid, tasks = Subject.named(name), load(Cells), load(Tasks)
+    subject, grid, words = Subject.named(name), load(Cells), load(Tasks).operators
     chosen = subject.settings
     loaded = tokenizer.load(chosen.source)
     cells = read_table("data/corpus/cells.parquet", columns=["operator", "op1", "op2", "result"])
     operands = chosen.operands(grid.largest_operand)
     squares = {}
     for operator in chosen.operators:
-        template = Template(loaded, chosen.template, tasks.operators[operator].symbol, chosen.bos, chosen.chat)
+        template = Template(loaded, chosen.template, words[operator].symbol, chosen.bos, chosen.chat)
         if chosen.answer_token is None:
             squares[operator] = _one_token(template, operands, grid.largest_answer)
         else:

@@ -144,7 +144,7 @@ def project(folder: Path, monkeypatch: pytest.MonkeyPatch, custom: dict[str, str
         (folder / "stages/corpus" / name).symlink_to(ROOT / "stages/corpus" / name)
     (folder / "params.yaml").write_text(yaml.safe_dump(changed(merged(MICRO, {"heuristics": {"custom": custom}}))))
     monkeypatch.chdir(folder)
-    query.main("stages/corpus/cells.sql")
+    query.main("corpus/cells")
 
 
 def test_a_heuristic_of_ones_own_is_one_predicate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

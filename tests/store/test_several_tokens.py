@@ -57,7 +57,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "stages").symlink_to(ROOT / "stages")
     monkeypatch.setattr("stages.lib.core.settings.files", lambda root=Path(): [root / "params.yaml"])
     monkeypatch.chdir(tmp_path)
-    query.main("stages/corpus/cells.sql")
+    query.main("corpus/cells")
     prompts.main("s")
     dump.main("s")
     return Subject.named("s")
@@ -178,7 +178,7 @@ def _patched(subject: Subject, model) -> None:
     """Every place of an operand, and all places, replaced by each kind of value, held against a plain pass with a hook."""
     right = subject.table("store/predictions.parquet").with_columns(correct=pl.lit(True))
     write_table(right, subject.path("store/predictions.parquet"))
-    query.main("stages/circuit/pairs.sql", "s")
+    query.main("circuit/pairs", "s")
     pairs = subject.table("circuit/pairs.parquet")
     assert len(pairs) >= 10
     assert (pairs["answer_token"] != pairs["counterfactual_answer_token"]).all()

@@ -49,13 +49,14 @@ def _sections(entry: dict[str, Any]) -> list[str]:
 
 
 def _settings(sections: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Every setting of the sections; where one of them is the entry of a model, such as subjects.abacus, what it says goes first."""
+    """Every setting of the sections, or the one that is listed, such as tasks.arithmetic; what the entry of a model says, such as
+    subjects.abacus, goes first."""
     values: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for section in sections:
         found = reduce(getitem, section.split("."), settings)
         if "." in section:
-            own |= found
+            own |= found if isinstance(found, dict) else {section.rpartition(".")[2]: found}
             continue
         if twice := values.keys() & found.keys():
             raise QueryError(f"${min(twice)} is a setting of two of the sections that the stage lists, {section} is the second")
