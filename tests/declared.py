@@ -28,13 +28,20 @@ def name(path: Path) -> str:
 @cache
 def stages() -> dict[str, dict]:
     """Every stage: <chapter>/<name>, or its name in the root, -> its entry; that of a foreach stage is what is done for each, with its
-    `foreach`."""
+    `foreach`; `file`: where it stands."""
     found = {}
-    for file in [ROOT / "dvc.yaml", *(ROOT / "stages" / chapter / "dvc.yaml" for chapter in CHAPTERS)]:
-        for name, entry in yaml.safe_load(file.read_text())["stages"].items():
-            key = name if file.parent == ROOT else f"{file.parent.name}/{name}"
-            found[key] = {"foreach": entry.get("foreach", "")} | entry.get("do", entry)
+    for file in pipelines():
+        for name, entry in yaml.safe_load((ROOT / file).read_text())["stages"].items():
+            key = "/".join([*Path(file).parts[1:2], name])
+            assert key not in found, key
+            found[key] = {"foreach": entry.get("foreach", ""), "file": file} | entry.get("do", entry)
     return found
+
+
+def pipelines() -> list[str]:
+    """Every dvc.yaml: the root's, then each chapter's, followed by that of its stages that read tensors."""
+    files = [f"stages/{chapter}/{place}dvc.yaml" for chapter in CHAPTERS for place in ("", "tensors/")]
+    return ["dvc.yaml", *(file for file in files if (ROOT / file).exists())]
 
 
 def source(stage: str) -> Path:

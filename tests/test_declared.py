@@ -1,9 +1,11 @@
 """Every dvc.yaml says what is true: a stage lists the code it runs, the settings it reads and the files it opens."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests import declared
 from tests.declared import ROOT, RUNS, STAGES, name
@@ -57,7 +59,26 @@ def test_a_stage_says_what_it_is_and_runs_itself(stage: str):
     else:
         module = rf"stages\.{stage.partition('/')[0]}\.\w+( training| digits)?{of}"
     assert re.fullmatch(f"python -m {module}", entry["cmd"])
-    assert entry.get("wdir") == ("../.." if "/" in stage else None)
+    assert entry.get("wdir", ".") == os.path.relpath(ROOT, (ROOT / entry["file"]).parent)
+
+
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if not stage.startswith("subjects/")])
+def test_what_reads_tensors_stands_apart(stage: str):
+    """The model, or a store; but for the chapter that makes models."""
+    reads = any(path == "${item.source}" or path.endswith((".h5", "/store/activations")) for path in declared.read(stage))
+    assert reads == (Path(STAGES[stage]["file"]).parent.name == "tensors")
+
+
+def test_every_pipeline_is_known():
+    assert {name(path) for path in ROOT.glob("stages/**/dvc.yaml")} | {"dvc.yaml"} == set(declared.pipelines())
+
+
+def test_every_sum_in_a_lock_says_what_it_is_of():
+    """Without `hash: md5`, DVC takes a sum for one of its second version, and looks for the file elsewhere."""
+    for file in declared.pipelines():
+        lock = yaml.load((ROOT / file).with_suffix(".lock").read_text(), yaml.CSafeLoader)["stages"]
+        entries = [entry for stage in lock.values() for kind in ("deps", "outs") for entry in stage.get(kind, [])]
+        assert [entry["path"] for entry in entries if "hash" not in entry] == []
 
 
 @pytest.mark.parametrize("stage", RUNS)

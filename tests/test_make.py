@@ -69,4 +69,4 @@ def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects(project: 
 
 def stage(name: str) -> str:
     """A stage as declared.py calls it."""
-    return name.replace("stages/", "").replace("/dvc.yaml:", "/")
+    return re.sub(r"stages/(\w+)/(tensors/)?dvc.yaml:", r"\1/", name)

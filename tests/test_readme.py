@@ -23,7 +23,7 @@ BLOCK = re.compile(r"```sh\n(.*?)```(?:\n```\n(.*?)```)?", re.DOTALL)  # of comm
 FOUND = [(str(file.relative_to(ROOT)), *blocks) for file in READMES if file.exists() for blocks in BLOCK.findall(file.read_text())]
 COMMANDS = [(place, line.split("  #")[0].strip()) for place, block, _ in FOUND for line in block.splitlines() if line.strip()]
 QUERIES = [(place, shlex.split(block)[1:], shown) for place, block, shown in FOUND if re.match("bag [\"']", block)]
-REPRO = [(place, command) for place, command in COMMANDS if re.match(r"(cd \S+ && )?dvc repro (?!--)", command)]
+REPRO = [(place, command) for place, command in COMMANDS if re.match(r"(cd \S+ && )?dvc repro (?!-)", command)]
 OTHERS = [c for place, c in COMMANDS if not c.startswith("bag ") and (place, c) not in REPRO]
 OTHERS += [c for _, c in COMMANDS if c.startswith(("bag check", "bag add", "bag explore"))]
 RUN_BY = {  # what sets up, shares or takes long, and the test or script that runs it
@@ -33,6 +33,7 @@ RUN_BY = {  # what sets up, shares or takes long, and the test or script that ru
     "bag check models/mine": ("tests/store/test_check.py", '"bag", "check", "models/mine"'),
     "bag add mine models/mine": ("tests/store/test_check.py", '"bag", "add", "mine", "models/mine"'),
     "bag explore": ("tests/explorer/test_app.py", "from stages.explorer.explore import main"),
+    "dvc repro -R stages/store": ("tests/test_readme.py", '"repro", "-R", "stages/store"'),
     "make study": ("tests/test_pipeline.py", "*MAKE, target"),
 }
 
@@ -73,6 +74,7 @@ def test_every_stage_is_one_that_repro_knows(micro: Path):
     targets = sorted({target(command) for _, command in REPRO})
     assert len(targets) >= len(CHAPTERS) - 1
     assert "up to date" in run_in(micro, "dvc", "repro", *targets).stdout
+    assert "up to date" in run_in(micro, "dvc", "repro", "-R", "stages/store").stdout
 
 
 def test_a_stage_is_run_where_it_says(micro: Path):

@@ -26,21 +26,21 @@ def ways_to(table: str, subject: str) -> str:
     if not is_known(table):
         return "`bag tables` lists the tables there are."
     chapter = _described()[table].path.parent.name
-    stage, of_each = _maker(table, chapter)
+    file, stage, of_each = _maker(table, chapter)
     if not stage:
         return "Several stages make it: `make study` here, or `dvc pull` from where it was made."
-    way = f"dvc repro stages/{chapter}/dvc.yaml:{stage}{f'@{subject}' if of_each else ''}"
+    way = f"dvc repro {file}:{stage}{f'@{subject}' if of_each else ''}"
     return f"The stage {stage} of stages/{chapter} makes it: `{way}` here, or `dvc pull` from where it was made."
 
 
 @cache
-def _maker(table: str, chapter: str) -> tuple[str, bool]:
-    """The stage of a chapter that writes a table, and whether there is one for each subject; "" where stages of several chapters do."""
-    file = STAGES / chapter / "dvc.yaml"
-    stages = yaml.safe_load(file.read_text())["stages"] if file.exists() else {}
-    for stage, of in stages.items():
-        for out in of.get("do", of).get("outs", []):  # a path, or one with what DVC does with it
-            place = PurePath(next(iter(out)) if isinstance(out, dict) else out).with_suffix("").parts
-            if place[0] == "data" and (chapter, table) in pairwise(place):
-                return stage, "foreach" in of
-    return "", False
+def _maker(table: str, chapter: str) -> tuple[str, str, bool]:
+    """The stage of a chapter that writes a table, in which file, and whether there is one for each subject; "" where stages of several
+    chapters do."""
+    for file in sorted((STAGES / chapter).rglob("dvc.yaml")):
+        for stage, of in yaml.safe_load(file.read_text())["stages"].items():
+            for out in of.get("do", of).get("outs", []):  # a path, or one with what DVC does with it
+                place = PurePath(next(iter(out)) if isinstance(out, dict) else out).with_suffix("").parts
+                if place[0] == "data" and (chapter, table) in pairwise(place):
+                    return str(file.relative_to(STAGES.parent)), stage, "foreach" in of
+    return "", "", False

@@ -88,7 +88,7 @@ class Labelled:
         heuristics = explain(indicators(self.satisfied[numbers]), values, self.cells.training)
         fourier = explain(waves(values, self.cells, self.pairs, heuristics.terms), values, self.cells.training)
         found = {"heuristics": heuristics, "fourier": fourier}
-        return [(layer, neuron, kind, theory, part.terms, None if np.isnan(part.share) else part.share) for theory, part in found.items()]
+        return [(layer, neuron, kind, theory, part.terms, _rounded(part.share)) for theory, part in found.items()]
 
     def _map(self, layer: int, neuron: int, kind: str) -> np.ndarray:
         """A neuron's map (cells,) in float64."""
@@ -97,6 +97,11 @@ class Labelled:
         if kind == "contribution":
             values *= self.votes.read(layer, one, slice(None))[0, self.voted]
         return values
+
+
+def _rounded(share: float) -> float | None:
+    """To seven decimals: where a theory explains nothing, what is left of 0 in the tenth is the processor's rounding."""
+    return None if np.isnan(share) else round(share, 7) + 0.0  # + 0.0: no negative zero
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from stages.lib.core.settings import Count, Few, Natural, ParamsError, Section, 
 from stages.lib.core.shards import stores
 from stages.lib.core.tables import read_table
 from stages.lib.core.templates import placeholders
-from stages.lib.core.words import Operator
+from stages.lib.core.words import OPERATORS, Operator
 from stages.lib.settings import Passes, Runs
 
 
@@ -28,15 +28,15 @@ def _asks_about_operands(template: str) -> str:
 
 
 class SubjectSettings(Section):
-    """One model's entry. What has a default here stands, for all models that do not say it, in a section of its own."""
+    """One model's entry. Where None is the default, a section of its own says it for all models that do not."""
 
     source: str
     revision: str
     dtype: Literal["float32", "float16", "bfloat16", "float64"]
     template: Annotated[str, AfterValidator(_asks_about_operands)]
-    bos: bool
-    layers: Literal["all"] | Annotated[list[Natural], Field(min_length=1)]
-    operators: Annotated[list[Operator], Field(min_length=1)]
+    bos: bool = True
+    layers: Literal["all"] | Annotated[list[Natural], Field(min_length=1)] = "all"
+    operators: Annotated[list[Operator], Field(min_length=1, default=[*OPERATORS])]
     answer_token: Annotated[int, Field(ge=0, le=3)] | None = None
     largest_operand: Annotated[int, Field(ge=9, le=999)] | None = None
     chat: bool = False
@@ -128,7 +128,7 @@ class Subject:
             if largest is not None and (made := store.axes["op1"] - 1) != largest:
                 raise ParamsError(
                     f"{store.path} holds the operands 0..{made}, and {self.name}.largest_operand is {largest}; correct that, or make the "
-                    f"store anew: dvc repro stages/store/dvc.yaml:dump@{self.name}"
+                    f"store anew: dvc repro stages/store/tensors/dvc.yaml:dump@{self.name}"
                 )
         return found
 

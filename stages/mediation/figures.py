@@ -14,6 +14,7 @@ import polars as pl
 
 from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import BLUE, IN_A_ROW, SKY, VERMILION, Axes, Figure, Row, Tables, in_rows
+from stages.mediation import overlap_figures
 from stages.mediation.conditions import kinds, name, of, ordered
 
 TABLES = ["mediation/mediation_effects.parquet", "mediation/relative_importance.parquet"]
@@ -27,6 +28,11 @@ NO_PAIRS, NO_EFFECT, NO_SUM = "no pairs of such prompts", "no pair has an effect
 
 
 def main(subject: str) -> None:
+    draw(subject)
+    overlap_figures.draw(subject)
+
+
+def draw(subject: str) -> None:
     drawing.write(FIGURES, Path("reports") / subject / "mediation/figures", drawing.tables(subject, TABLES), subject, front="importance")
 
 

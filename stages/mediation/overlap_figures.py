@@ -3,7 +3,6 @@
 Questions are compared by halves of their pairs, so that the diagonal, a question's own two halves, is what noise leaves of a full overlap.
 """
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ LINES = [BLUE, SKY, GREEN, ORANGE, PINK, VERMILION, WINE, GREY]
 NOTHING = "no effects to rank"
 
 
-def main(subject: str) -> None:
+def draw(subject: str) -> None:
     folder = Path("reports") / subject / "mediation/overlap_figures"
     drawing.write(FIGURES, folder, drawing.tables(subject, TABLES), subject, load(OverlapFigures))
 
@@ -124,6 +123,3 @@ FIGURES: dict[str, Callable[[Tables, str, OverlapFigures], Figure]] = {
     "overlap": partial(overlap, ranking="effect"), "overlap_logit": partial(overlap, ranking="logit_effect"),
     "overlap_by_k": partial(by_k, ranking="effect"), "heuristics": partial(heuristics, ranking="effect"),
 }  # fmt: skip
-
-if __name__ == "__main__":
-    main(sys.argv[1])

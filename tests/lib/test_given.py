@@ -86,6 +86,13 @@ def test_values_are_stored_in_steps(tmp_path: Path):
     np.testing.assert_array_equal(nothing, 0)
 
 
+def test_rounding_of_float64_does_not_show_in_the_middle_between_two_steps():
+    """Models of simple weights have many values there; the largest value says that a step is 2^-14."""
+    middle = (np.arange(-50, 50) + 0.5) * 2.0**-14
+    stored = [given._in_steps(np.append(x, 3.9))[:-1] for x in (middle, middle * (1 - 1e-14), middle * (1 + 1e-14))]
+    np.testing.assert_array_equal(stored, [middle + 2.0**-15] * 3)
+
+
 @pytest.mark.parametrize(
     ("change", "name", "message"),
     [

@@ -39,7 +39,7 @@ def flip(path: Path, random: random.Random, keep_time: bool) -> None:
 
 def outputs(project: Path) -> dict[str, str]:
     """The sum of every output by its path."""
-    locks = [project / "dvc.lock", *project.glob("stages/*/dvc.lock")]
+    locks = [project / "dvc.lock", *project.glob("stages/**/dvc.lock")]
     entries = [entry for lock in locks for entry in yaml.load(lock.read_text(), yaml.CSafeLoader)["stages"].values()]
     return {out["path"]: out["md5"] for entry in entries for out in entry["outs"]}
 

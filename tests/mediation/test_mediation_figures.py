@@ -69,7 +69,7 @@ def wanted(column: str, **of: str) -> dict[tuple[str, str], float]:
 
 @pytest.mark.parametrize("given", [MADE, NOTHING], ids=["tables", "empty"])
 def test_every_figure_is_written(given: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = written_by(lambda: figures.main("s"), lambda folder: write(folder, given), tmp_path, monkeypatch)
+    written = written_by(lambda: figures.draw("s"), lambda folder: write(folder, given), tmp_path, monkeypatch)
     assert written == pictures("s/mediation/figures", figures.FIGURES, "importance")
 
 

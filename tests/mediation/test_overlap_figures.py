@@ -71,7 +71,7 @@ def test_every_figure_is_written(given: Tables, tmp_path: Path, monkeypatch: pyt
         write(folder, given)
         (folder / "params.yaml").write_text(yaml.safe_dump({"overlap_figures": SETTINGS.model_dump()}))
 
-    written = written_by(lambda: overlap_figures.main("s"), prepare, tmp_path, monkeypatch)
+    written = written_by(lambda: overlap_figures.draw("s"), prepare, tmp_path, monkeypatch)
     assert written == pictures("s/mediation/overlap_figures", overlap_figures.FIGURES)
 
 

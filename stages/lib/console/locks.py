@@ -64,7 +64,7 @@ def check(root: Path) -> None:
 
 def cut(root: Path) -> Iterator[Cut]:
     """Every lock that was cut. Git remembers how it was."""
-    for file in (root / "dvc.lock", *sorted((root / "stages").glob("*/dvc.lock"))):
+    for file in (root / "dvc.lock", *sorted((root / "stages").rglob("dvc.lock"))):
         name = str(file.relative_to(root))
         shown = subprocess.run(["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, text=True, check=False)
         is_known = shown.returncode == 0

@@ -66,5 +66,6 @@ def write(path: Path, pairs: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _in_steps(x: np.ndarray) -> np.ndarray:
+    """The next step; upwards from the middle between two, where models of simple weights have many values."""
     step = np.exp2(np.frexp(np.abs(x).max(initial=0))[1] - 16)
-    return (np.round(x / step) * step + 0.0).astype(np.float32)  # + 0.0: no negative zero
+    return (np.floor(x / step + (0.5 + 1e-8)) * step + 0.0).astype(np.float32)  # + 0.0: no negative zero

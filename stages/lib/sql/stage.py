@@ -1,6 +1,6 @@
 """Runs the queries of one stage: `python -m stages.lib.sql.stage circuit/component_effects [SUBJECT]`.
 
-They are the .sql files that the stage's entry in the chapter's dvc.yaml depends on, in that order. A query sees what the entry
+They are the .sql files that the stage's entry in a dvc.yaml of the chapter depends on, in that order. A query sees what the entry
 declares: a table for every file below data/ that it depends on, the tables of the queries before it, the settings it lists as
 $names, $subject, and nothing else within reach, so that the declared dependencies are true. The rows of <name>.sql are the
 declared output <name>.parquet.
@@ -24,11 +24,13 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of C, where it is
 
 
 def main(stage: str, subject: str | None = None) -> None:
-    chapter, _, name = stage.partition("/")
-    settings, stages = read(), yaml.load((Path("stages") / chapter / "dvc.yaml").read_text(), LOADER)["stages"]
-    entry = stages[name].get("do", stages[name])
-    item = settings.get(str(stages[name].get("foreach")).strip("${}"), {}).get(subject, {})
-    names = {"${key}": subject or "", **{f"${{item.{name}}}": str(value) for name, value in item.items()}}
+    settings, found = read(), _found(stage)
+    entry, each = found.get("do", found), found.get("foreach", "").strip("${}")
+    subjects = settings[each] if each else {None: {}}
+    if subject not in subjects:
+        asked = f"not for {subject}" if subject else "and none is named"
+        raise QueryError(f"{stage} is there for each of {', '.join(subjects)}, {asked}" if each else f"{stage} is there once, {asked}")
+    names = {"${key}": str(subject), **{f"${{item.{name}}}": str(value) for name, value in subjects[subject].items()}}
     expand = partial(re.sub, r"\$\{[\w.]+\}", lambda found: names[found[0]])
     dependencies, written = ([Path(expand(path)) for path in entry[kind]] for kind in ("deps", "outs"))
     files = files_of(path for path in dependencies if path.parts[0] == "data")
@@ -40,6 +42,18 @@ def main(stage: str, subject: str | None = None) -> None:
         named = database.connection.extract_statements(text)[0].named_parameters
         write_table(database.sql(text, **{name: values[name] for name in named}).pl(), output)
         files[query.stem] = [output]
+
+
+def _found(stage: str) -> dict[str, Any]:
+    """The entry of chapter/name in a dvc.yaml of the chapter. Raises QueryError where there is none, or one without queries."""
+    chapter, _, name = stage.partition("/")
+    of_queries: dict[str, dict[str, Any]] = {}
+    for file in sorted((Path("stages") / chapter).rglob("dvc.yaml")):
+        stages = yaml.load(file.read_text(), LOADER)["stages"]
+        of_queries |= {key: found for key, found in stages.items() if any(".sql" in path for path in found.get("do", found)["deps"])}
+    if name not in of_queries:
+        raise QueryError(f"stages/{chapter} has no stage {name!r} that runs queries, only {', '.join(of_queries) or 'none'}")
+    return of_queries[name]
 
 
 def _sections(entry: dict[str, Any]) -> list[str]:
@@ -65,4 +79,7 @@ def _settings(sections: Any, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except QueryError as error:
+        sys.exit(str(error))

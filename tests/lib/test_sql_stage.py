@@ -1,0 +1,28 @@
+"""A stage of queries that is called by a wrong name is a sentence, before anything is read."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.micro import ROOT
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["circuit/unknown", "abacus"], "stages/circuit has no stage 'unknown' that runs queries, only late_layers, "),
+        (["circuit/circuit_figures", "abacus"], "no stage 'circuit_figures' that runs queries"),
+        (["nowhere/pairs", "abacus"], "stages/nowhere has no stage 'pairs' that runs queries, only none"),
+        (["circuit/late_layers", "mine"], "circuit/late_layers is there for each of abacus, .*, not for mine"),
+        (["circuit/late_layers"], "circuit/late_layers is there for each of abacus, .*, and none is named"),
+        (["corpus/cells", "abacus"], "corpus/cells is there once, not for abacus"),
+    ],
+)
+def test_a_wrong_name_is_a_sentence(asked: list[str], words: str):
+    command = [sys.executable, "-m", "stages.lib.sql.stage", *asked]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert re.search(words, done.stderr)
