@@ -19,7 +19,8 @@ setup: .venv/installed
 
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --no-deps --requirement requirements.lock
+	.venv/bin/pip install --quiet --no-deps --no-compile --requirement requirements.lock
+	.venv/bin/python -m compileall -qq -j 0 .venv/lib || true  # by all cores, where pip has one; some packages hold files of other Pythons
 	.venv/bin/pip install --quiet --constraint requirements.lock torch  # what this machine's build of it needs besides, such as CUDA's libraries
 	.venv/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@

@@ -62,7 +62,8 @@ def test_the_command_for_a_missing_table_names_a_stage_that_writes_it():
         if table == "runs":  # several chapters have some
             assert "`make study` here" in said
             continue
-        chapter, stage, at = re.search(r"`dvc repro stages/(\w+)/dvc\.yaml:(\w+)(@abacus)?` here", said).groups()
+        file, chapter, stage, at = re.search(r"`dvc repro (stages/(\w+)/\S*dvc\.yaml):(\w+)(@abacus)?` here", said).groups()
+        assert file == declared.stages()[f"{chapter}/{stage}"]["file"], table
         assert any(table in path.replace(".", "/").split("/") for path in declared.written(f"{chapter}/{stage}")), table
         assert bool(at) == bool(declared.stages()[f"{chapter}/{stage}"]["foreach"]), table
 

@@ -14,6 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from stages.lib.core.layered import LayerStore, widen
+from stages.lib.core.words import OPERATORS
 from stages.lib.drawing import drawing
 from stages.report.page.contents import contents
 from tests.conftest import run_in
@@ -81,7 +82,7 @@ def test_selectors_change_what_is_shown(reader: Reader, page: Path):
         assert shown == ({operator} if operator else set(table(page, subject, "spectra")["operator"]))
         source = urllib.parse.unquote(reader.find("#probes img").get_attribute("src"))
         assert source == "data:image/svg+xml," + (page.parent / subject / "circuit/figures/probes.svg").read_text()
-        asked = [operator] if operator else params["subjects"][subject]["operators"]
+        asked = [operator] if operator else params["subjects"][subject].get("operators", OPERATORS)
         links = [link.get_attribute("href") for link in reader.driver.find_elements("css selector", "#neuron-maps figcaption a")]
         assert [Path(link).name for link in links] == [f"neurons_{o}.{kind}" for o in asked for kind in ("svg", "png")]
     both = reader.rows("#overlaps")
