@@ -53,7 +53,7 @@ SCHEMA = {
     "shuffled_most": pl.Float64, "numbers": pl.Int32, "cells": pl.Int32,
 }  # fmt: skip
 POSITIONS = ("op1", "op2", "last")
-DIGITS = 6  # of shares, that do not depend on the processor
+DIGITS = 6  # of shares, that do not depend on the processor: decimals, and of what is beyond 1 all digits
 Drawn = dict[str, np.ndarray]  # quantity -> of each prompt
 
 
@@ -117,7 +117,8 @@ def main(name: str) -> None:
                                 what = f"{theory} {site.position} {level}{' below' * (below is not None)}"
                                 values.setdefault(what, np.zeros((len(pairs), fitted.shape[1])))[of] = fitted
                 bar.update()
-    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(pl.col("explained", "explained_new", "^shuffled.*$").round(DIGITS))
+    shares = pl.col("explained", "explained_new", "^shuffled.*$")
+    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(shares.round(DIGITS).round_sig_figs(DIGITS))
     write_table(frame, subject.path("theories/helix_fits.parquet"))
     given.write(subject.path("theories/helix_given.h5"), pairs["pair"].to_numpy(), values)
 

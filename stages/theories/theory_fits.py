@@ -56,7 +56,7 @@ SCHEMA = {
     "value": pl.Float64, "ci_low": pl.Float64, "ci_high": pl.Float64, "relabelled": pl.Float64, "choices": pl.Int32, "neurons": pl.Int32,
     "cells": pl.Int32,
 }  # fmt: skip
-DIGITS = 6  # of shares, that do not depend on the processor
+DIGITS = 6  # of shares, that do not depend on the processor: decimals, and of what is beyond 1 all digits
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,8 @@ def main(name: str) -> None:
                         whole[here, part] = said.T
                     bar.update(part.stop - part.start)
         rows += [(name, operator, *row) for row in theorists.tally.rows()]
-    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(pl.col("value", "ci_low", "ci_high", "relabelled").round(DIGITS))
+    shares = pl.col("value", "ci_low", "ci_high", "relabelled")
+    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(shares.round(DIGITS).round_sig_figs(DIGITS))
     write_table(frame, subject.path("theories/theory_fits.parquet"))
     given.write(subject.path("theories/theory_given.h5"), pairs["pair"].to_numpy(), values)
 
