@@ -44,6 +44,11 @@ def pipelines() -> list[str]:
     return ["dvc.yaml", *(file for file in files if (ROOT / file).exists())]
 
 
+def key(address: str) -> str:
+    """The key in `stages` of a stage that DVC calls so, without a subject's name."""
+    return re.sub(r"stages/(\w+)/(tensors/)?dvc\.yaml:", r"\1/", address).partition("@")[0]
+
+
 def source(stage: str) -> Path:
     """The module that a stage's command runs."""
     return ROOT / (stages()[stage]["cmd"].split()[2].replace(".", "/") + ".py")

@@ -58,15 +58,10 @@ def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects(project: 
     done = run_in(project, *MAKE, "pull", f"SUBJECT={subject}", more={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     _, _, *pulled = done.stdout.split()
     assert {name.partition("@")[2] for name in pulled} == {subject, ""}
-    own = {name.partition("@")[0] for name in pulled if "@" in name}
+    own = {declared.key(name) for name in pulled if "@" in name}
     assert len(own) > 50
-    read = {path for name in own for path in declared.read(stage(name))} | {f"data/models/{subject}"}
-    written = {path for name in pulled if "@" not in name for path in declared.written(stage(name))}
+    read = {path for name in own for path in declared.read(name)} | {f"data/models/{subject}"}
+    written = {path for name in pulled if "@" not in name for path in declared.written(declared.key(name))}
     once = {path for name, entry in declared.STAGES.items() if not entry["foreach"] for path in declared.written(name)}
     assert read & once <= written | {"data/settings.txt"}
     assert ("data/models/planted" in written) == (subject == "planted")
-
-
-def stage(name: str) -> str:
-    """A stage as declared.py calls it."""
-    return re.sub(r"stages/(\w+)/(tensors/)?dvc.yaml:", r"\1/", name)

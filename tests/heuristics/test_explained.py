@@ -236,6 +236,12 @@ def test_what_does_not_vary_is_neither_explained_nor_a_wave(project: Path):
     assert NEURONS["constant"] not in pl.read_parquet(project / "data/s/heuristics/spectra.parquet")["neuron"]
 
 
+def test_what_explains_nothing_explains_zero_on_every_processor():
+    """Rounding leaves some 1e-9 of it, above or below; what is explained keeps seven decimals."""
+    rounded = [explained._rounded(share) for share in (-7.4e-10, 7.4e-10, np.nan, 0.12345678, -395.10266812)]
+    assert str(rounded) == "[0.0, 0.0, None, 0.1234568, -395.1026681]"
+
+
 def test_neurons_without_labels_have_no_row(project: Path):
     assert shares(project, "unlabelled") == {}
     table = pl.read_parquet(project / "data/s/heuristics/explained.parquet")
