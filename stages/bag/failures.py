@@ -7,8 +7,8 @@ or more of the neuron's heuristics, and counts once. Every cell that the subject
 Table failures: how many heuristic neurons each cell has, and what they add to its answer
     subject                  VARCHAR   the model
     operator                 VARCHAR   add, subtract, multiply or divide
-    op1                      SMALLINT  first operand
-    op2                      SMALLINT  second operand
+    op1                      INTEGER   first operand
+    op2                      INTEGER   second operand
     membership               VARCHAR   called or scored, as in heuristic_neurons: which neurons stand for which heuristics
     correct                  BOOLEAN   as in predictions
     associated_neurons       INTEGER   late neurons of which the cell satisfies a heuristic

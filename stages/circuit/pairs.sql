@@ -5,14 +5,15 @@
 -- subject                        VARCHAR    the model
 -- pair                           INTEGER    number of the row, from 0
 -- operator                       VARCHAR    of the clean prompt
--- split                          VARCHAR    discovery (to find components) or evaluation (to measure circuits); disjoint within a seed
+-- split                          VARCHAR    discovery (to find components) or evaluation (to measure circuits); a hash of the prompt's
+--                                           operator and operands, the same in every seed, so that no prompt is in both
 -- seed                           INTEGER    of the draw; a prompt comes once in a seed's draw, and may come in several draws
--- op1                            SMALLINT   of the clean prompt, which the subject answers correctly
--- op2                            SMALLINT   of the clean prompt
+-- op1                            INTEGER    of the clean prompt, which the subject answers correctly
+-- op2                            INTEGER    of the clean prompt
 -- result                         INTEGER    of the clean prompt
 -- counterfactual_operator        VARCHAR    of the counterfactual prompt, drawn uniformly among the operators that have another answer
--- counterfactual_op1             SMALLINT   of the counterfactual prompt, drawn uniformly among the operator's cells with another answer
--- counterfactual_op2             SMALLINT   of the counterfactual prompt
+-- counterfactual_op1             INTEGER    of the counterfactual prompt, drawn uniformly among the operator's cells with another answer
+-- counterfactual_op2             INTEGER    of the counterfactual prompt
 -- counterfactual_result          INTEGER    of the counterfactual prompt, never equal to result; the subject may answer otherwise
 -- tokens                         INTEGER[]  the clean prompt
 -- answer_token                   INTEGER    token of result
@@ -29,18 +30,16 @@ with
     operators as (select operator, form, count(*) as cells from candidates group by operator, form),
     blocks as (select operator, form, answer_token, min(place) as start, count(*) as size from candidates group by all),
     ranked as (
-        select operator, op1, op2, seed,
+        select operator, op1, op2, split_of(operator, op1, op2) as split, seed,
             row_number() over (
-                partition by operator, seed order by lot('pair', seed, operator, op1, op2), op1, op2
-            ) as rank
+                partition by operator, split, seed order by lot('pair', seed, operator, op1, op2), op1, op2
+            ) as number
         from predictions, (select unnest($seeds)::integer as seed)
         where correct
-        qualify rank <= 2 * $pairs_per_split
+        qualify number <= $pairs_per_split
     ),
-    chosen as (  -- odd and even ranks: where there are too few prompts, both splits get half of them
-        select ranked.* exclude (rank), result, answer_token, form,
-            if(rank % 2 = 1, 'discovery', 'evaluation') as split, (rank + 1) // 2 as number,
-            concat_ws(':', seed, operator, op1, op2) as key
+    chosen as (
+        select ranked.*, result, answer_token, form, concat_ws(':', seed, operator, op1, op2) as key
         from ranked join candidates using (operator, op1, op2)
     ),
     with_operator as (

@@ -10,11 +10,14 @@
 -- problem   VARCHAR  why pairs are missing; null where none is
 with
     operators as (select operator, count(result) > 0 as answerable from prompts group by operator),
-    answered as (select operator, count(*) filter (where correct) as correct from predictions group by operator),
+    answered as (
+        select operator, split_of(operator, op1, op2) as split, count(*) as correct from predictions where correct group by all
+    ),
     wanted as (
         select operators.*, coalesce(correct, 0) as correct, split, seed
-        from operators left join answered using (operator),
-            (values ('discovery'), ('evaluation')) as splits(split), (select unnest($seeds)::integer as seed)
+        from operators cross join (values ('discovery'), ('evaluation')) as splits(split)
+        left join answered using (operator, split)
+        cross join (select unnest($seeds)::integer as seed)
     ),
     found as (select operator, split, seed, count(*) as found from pairs group by operator, split, seed),
     counted as (select wanted.*, coalesce(found, 0) as found from wanted left join found using (operator, split, seed))
@@ -24,9 +27,9 @@ select
     case
         when missing = 0 then null
         when not answerable then 'no prompt has a one-token answer'
-        when correct = 0 then 'no prompt is answered correctly'
-        when found = 0 and correct > 1 then 'no counterfactual with another answer'
-        else 'the subject answers only ' || correct || if(correct = 1, ' prompt', ' prompts') || ' correctly'
+        when correct = 0 then 'the model answers no prompt of this split correctly'
+        when found = 0 then 'no counterfactual with another answer'
+        else 'the model answers only ' || correct || if(correct = 1, ' prompt', ' prompts') || ' of this split correctly'
     end as problem
 from counted
 order by operator, split, seed

@@ -1,21 +1,21 @@
 -- The operand grid: every (operator, op1, op2) whose answer is a whole number from 0 to $largest_answer.
 --
 -- operator  VARCHAR   add, subtract, multiply or divide (integer division, operands from 1, as in the study)
--- op1       SMALLINT  first operand
--- op2       SMALLINT  second operand
+-- op1       INTEGER   first operand
+-- op2       INTEGER   second operand
 -- result    INTEGER   the answer
 -- split     VARCHAR   train, or held-out: a cell that our own subject never sees in training
 with
-    operands as (select unnest(range(0, $largest_operand + 1))::smallint as operand),
+    operands as (select unnest(range(0, $largest_operand + 1))::integer as operand),
     squares as (
         select operator, a.operand as op1, b.operand as op2
         from (values ('add'), ('subtract'), ('multiply'), ('divide')) as operators(operator), operands as a, operands as b
     ),
     answers as (
         select *, case operator
-            when 'add' then op1::integer + op2
-            when 'subtract' then op1::integer - op2
-            when 'multiply' then op1::integer * op2
+            when 'add' then op1 + op2
+            when 'subtract' then op1 - op2
+            when 'multiply' then op1 * op2
             when 'divide' then case when op1 > 0 and op2 > 0 then (op1 // op2)::integer end
         end as result
         from squares

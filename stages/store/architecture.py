@@ -2,11 +2,11 @@
 
 Table architecture: a subject's sizes, one row
     subject     VARCHAR   the model
-    layers      SMALLINT  decoder layers
+    layers      INTEGER   decoder layers
     width       INTEGER   of the residual stream
     neurons     INTEGER   per MLP
-    heads       SMALLINT  attention heads per layer
-    head_width  SMALLINT  of one head's output, before the attention's output projection
+    heads       INTEGER   attention heads per layer
+    head_width  INTEGER   of one head's output, before the attention's output projection
     vocabulary  INTEGER   tokens
 """
 
@@ -27,8 +27,7 @@ def main(name: str) -> None:
         "layers": len(a.layers), "width": a.width, "neurons": a.neurons, "heads": a.heads, "head_width": a.head_width,
         "vocabulary": a.vocabulary,
     }  # fmt: skip
-    short = ("layers", "heads", "head_width")
-    columns = [pl.lit(value, pl.Int16 if size in short else pl.Int32).alias(size) for size, value in row.items()]
+    columns = [pl.lit(value, pl.Int32).alias(size) for size, value in row.items()]
     write_table(pl.select(pl.lit(subject.name).alias("subject"), *columns), subject.path("store/architecture.parquet"))
 
 

@@ -9,8 +9,8 @@ on behind those that are finished.
 Table predictions: what the subject answers to each cell
     subject             VARCHAR   the model
     operator            VARCHAR   add, subtract, multiply or divide
-    op1                 SMALLINT  first operand
-    op2                 SMALLINT  second operand
+    op1                 INTEGER   first operand
+    op2                 INTEGER   second operand
     predicted           INTEGER   the number of the most likely next token, null where that is no number
     correct             BOOLEAN   whether the most likely next token is the answer
     answer_logit        FLOAT     logit of the answer
@@ -22,8 +22,8 @@ Table activations: every neuron's activation at the last position, over the whol
     operator    VARCHAR   add, subtract, multiply or divide
     layer       SMALLINT  decoder layer, from 0
     neuron      INTEGER   neuron of the layer's MLP, from 0
-    op1         SMALLINT  first operand
-    op2         SMALLINT  second operand
+    op1         INTEGER   first operand
+    op2         INTEGER   second operand
     result      INTEGER   the answer; null where the prompt has none of one token, so that it is no cell
     activation  FLOAT     the MLP's value behind its non-linearity (gated: act(gate) * up), stored as float16
 
@@ -31,7 +31,7 @@ Table value_logits: which numbers each neuron's value vector votes for (lazy, fr
     subject  VARCHAR   the model
     layer    SMALLINT  decoder layer, from 0
     neuron   INTEGER   neuron of the layer's MLP, from 0
-    number   SMALLINT  a one-token number; of subjects with answer_token what one token of an answer stands for, such as a digit
+    number   INTEGER   a one-token number; of subjects with answer_token what one token of an answer stands for, such as a digit
     logit    FLOAT     value vector · unembedding of the number (final-norm gain folded in, unembedding centred over the vocabulary)
 """
 

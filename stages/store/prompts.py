@@ -10,8 +10,8 @@ tokens, a position is that of the last one, and op1_first_position and op2_first
 Table prompts: the square of prompts, answerable or not
     subject            VARCHAR    the model
     operator           VARCHAR     add, subtract, multiply or divide
-    op1                SMALLINT    first operand
-    op2                SMALLINT    second operand
+    op1                INTEGER     first operand
+    op2                INTEGER     second operand
     result             INTEGER     the answer, null where there is none of one token
     tokens             INTEGER[]   the prompt, as the subject reads it
     answer_token       INTEGER     the answer's token, or the one of its tokens that is asked for, null where there is none
@@ -104,7 +104,7 @@ def _several(reader: Reader, operands: range, results: np.ndarray, title: str) -
 def _frame(tokens: np.ndarray | list[list[int]], positions: dict[str, np.ndarray]) -> pl.DataFrame:
     op1, op2 = (axis.ravel() for axis in np.indices(next(iter(positions.values())).shape))
     return pl.DataFrame({"op1": op1, "op2": op2, "tokens": tokens}).with_columns(
-        pl.col("op1", "op2").cast(pl.Int16),
+        pl.col("op1", "op2").cast(pl.Int32),
         pl.col("tokens").cast(pl.List(pl.Int32)),
         *(pl.Series(role, at.ravel(), pl.Int16) for role, at in positions.items()),
     )

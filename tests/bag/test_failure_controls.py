@@ -24,7 +24,7 @@ def cells() -> pl.DataFrame:
         for b in range(1, 4 * SIDE, 4)
         if operator != "subtract" or a >= b
     ]
-    schema = {"operator": pl.String, "op1": pl.Int16, "op2": pl.Int16, "result": pl.Int32}
+    schema = {"operator": pl.String, "op1": pl.Int32, "op2": pl.Int32, "result": pl.Int32}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 

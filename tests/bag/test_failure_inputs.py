@@ -50,7 +50,7 @@ def grid(side: int, largest: int, seed: int = 0) -> list[tuple]:
 
 
 def inputs(cells: list[tuple], fails: list[bool]) -> pl.DataFrame:
-    small = pl.col("op1", "op2").cast(pl.Int16)
+    small = pl.col("op1", "op2").cast(pl.Int32)
     table = pl.DataFrame(cells, schema=["operator", "op1", "op2", "result", "split"], orient="row").with_columns(
         small, pl.col("result").cast(pl.Int32)
     )

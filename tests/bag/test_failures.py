@@ -63,7 +63,7 @@ class Project:
         known = [(h.name, h.kind, h.quantity, h.predicate) for h in map(parse, list(MEANS)[:-2])]  # SET only has its name
         rows = [(operator, *one) for operator in RESULTS for one in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]]
         catalogue = pl.DataFrame(rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row")
-        small = pl.col("op1", "op2").cast(pl.Int16)
+        small = pl.col("op1", "op2").cast(pl.Int32)
         for name, table in {"corpus/cells": whole.with_columns(small, pl.col("result").cast(pl.Int32)), "heuristics/heuristics": catalogue,
                             "s/store/predictions": predictions.with_columns(small, pl.col("predicted").cast(pl.Int32))}.items():  # fmt: skip
             (self.folder / f"data/{name}").parent.mkdir(parents=True, exist_ok=True)

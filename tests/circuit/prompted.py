@@ -41,8 +41,8 @@ def made_project(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) ->
         "subject", "operator", "op1", "op2", "result", "tokens", "answer_token",
         "op1_position", "operator_position", "op2_position", "last_position",
     ]  # fmt: skip
-    small = dict.fromkeys([*names[2:4], *names[7:]], pl.Int16)
-    prompts = pl.DataFrame(rows, schema=names, orient="row", schema_overrides={**small, "tokens": pl.List(pl.Int32)})
+    numbers = {**dict.fromkeys(names[2:4], pl.Int32), **dict.fromkeys(names[7:], pl.Int16)}
+    prompts = pl.DataFrame(rows, schema=names, orient="row", schema_overrides={**numbers, "tokens": pl.List(pl.Int32)})
     data = folder / "data/tiny"
     for chapter in ("store", "circuit"):
         (data / chapter).mkdir(parents=True)

@@ -1,5 +1,6 @@
 """The queries that pair prompts and draw them again: each real .sql against brute force."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ def grid(side: int = 5, limit: int = 99, operators: tuple[str, ...] = ("add", "m
                 rows.append(("s", operator, a, b, result, [900, a, 800 + code, b], None if result is None else result + 1000, 1, 2, 3, 3))
     roles = {f"{role}_position": pl.Int16 for role in ("op1", "operator", "op2", "last")}
     schema: dict[str, Any] = {
-        "subject": pl.String, "operator": pl.String, "op1": pl.Int16, "op2": pl.Int16, "result": pl.Int32,
+        "subject": pl.String, "operator": pl.String, "op1": pl.Int32, "op2": pl.Int32, "result": pl.Int32,
         "tokens": pl.List(pl.Int32), "answer_token": pl.Int32, **roles,
     }  # fmt: skip
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -36,6 +37,12 @@ def answered(prompts: pl.DataFrame, correct: Callable[[dict], bool] = lambda row
     """The table `predictions`, as far as pairs are concerned."""
     cells = prompts.filter(pl.col("result").is_not_null())
     return cells.select("subject", "operator", "op1", "op2", correct=pl.struct(cells.columns).map_elements(correct, pl.Boolean))
+
+
+def split_of(operator: str, op1: int, op2: int) -> str:
+    """The split of a prompt, computed from its digest without SQL."""
+    digest = hashlib.md5(f"split:{operator}:{op1}:{op2}".encode()).digest()
+    return "evaluation" if int.from_bytes(digest[8:], "little") % 2 else "discovery"
 
 
 # pairs
@@ -64,11 +71,13 @@ def test_every_pair_is_what_it_says(side: int, limit: int, wanted: int, modulus:
     assert pairs.equals(pairs.sort("operator", "split", "seed", maintain_order=True))
     found = Counter(zip(pairs["operator"], pairs["split"], pairs["seed"], strict=True))
     for operator in CALCULATE:
-        mine = [key for key in correct if key[0] == operator]
+        mine = Counter(split_of(*key) for key in correct if key[0] == operator)
         partners = results[operator] if counterfactual == "same_operator" else set().union(*results.values())
         for seed in SETTINGS["seeds"]:
-            for split, most in (("discovery", (len(mine) + 1) // 2), ("evaluation", len(mine) // 2)):
-                assert found[operator, split, seed] == (min(wanted, most) if len(partners) > 1 else 0)
+            for split in ("discovery", "evaluation"):
+                assert found[operator, split, seed] == (min(wanted, mine[split]) if len(partners) > 1 else 0)
+    for row in pairs.to_dicts():
+        assert row["split"] == split_of(row["operator"], row["op1"], row["op2"])
 
 
 def test_counterfactuals_are_uniform_among_other_answers():
@@ -99,10 +108,12 @@ def test_missing_pairs_are_explained():
     pairs = ask("pairs", {"prompts": prompts, "predictions": predictions})
     found = ask("pairs_found", {"prompts": prompts, "predictions": predictions, "pairs": pairs})
     assert len(found) == 2 * 2 * 3
-    few, none = "the subject answers only 5 prompts correctly", "no prompt is answered correctly"
+    none = "the model answers no prompt of this split correctly"
+    correct = Counter(split_of("add", 0, op2) for op2 in range(5))
+    assert correct == {"discovery": 2, "evaluation": 3}
     assert set(found.select("operator", "split", "wanted", "found", "missing", "problem").iter_rows()) == {
-        ("add", "discovery", 6, 3, 3, few),
-        ("add", "evaluation", 6, 2, 4, few),
+        ("add", "discovery", 6, 2, 4, "the model answers only 2 prompts of this split correctly"),
+        ("add", "evaluation", 6, 3, 3, "the model answers only 3 prompts of this split correctly"),
         ("multiply", "discovery", 6, 0, 6, none),
         ("multiply", "evaluation", 6, 0, 6, none),
     }

@@ -39,7 +39,7 @@ def prompts() -> pl.DataFrame:
     random = np.random.default_rng(0)
     drawn = [(*row, *random.integers(1, 20, 2).tolist()) for row in product(("add", "divide"), ("discovery", "evaluation"), range(80))]
     rows = [(pair, o, split, a, b, int(whole(o, a, b))) for pair, (o, split, _, a, b) in enumerate(drawn)]
-    return tabled(["pair", "operator", "split", "op1", "op2", "result"], *rows).with_columns(pl.col("op1", "op2").cast(pl.Int16))
+    return tabled(["pair", "operator", "split", "op1", "op2", "result"], *rows).with_columns(pl.col("op1", "op2").cast(pl.Int32))
 
 
 def whole(operator: str, a: int, b: int) -> Fraction:

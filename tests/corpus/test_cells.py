@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.lib.dictionary import tables
 from stages.lib.sql.database import Database
 from tests.micro import ROOT, SHIPPED
 
@@ -59,3 +60,21 @@ def test_facts_relate_each_entity_to_one_object():
     assert len({fact[:2] for fact in facts}) == len(facts)
     capitals = {(entity, thing) for relation, entity, thing in facts if relation == "capital"}
     assert capitals == {(thing, entity) for relation, entity, thing in facts if relation == "capital_of"}
+
+
+def test_operands_results_and_sizes_are_integers_in_every_table():
+    """A product of two SMALLINTs overflows."""
+    operands = {"op1", "op2", "result", "number", "frequency1", "frequency2"}
+    operands |= {f"counterfactual_{quantity}" for quantity in ("op1", "op2", "result")}
+    described = tables(ROOT / "stages")
+    kinds = {(table.name, name): kind for table in described.values() for name, (kind, _) in table.columns.items()}
+    numbers = {key: kind for key, kind in kinds.items() if key[0] == "architecture" or key[1] in operands}
+    assert {key for key, kind in numbers.items() if "SMALLINT" in kind or "TINYINT" in kind} == set()
+    assert len(numbers) > 20
+
+
+def test_operands_multiply_without_overflow():
+    cells = (ROOT / "stages/corpus/cells.sql").read_text()
+    values = {"largest_operand": 999, "largest_answer": 999, "held_out_percent": 0, "seed": 0}
+    [(largest,)] = NO_TABLES.sql(f"select max(op1 * op2) from ({cells})", **values).fetchall()
+    assert largest == 999 * 999

@@ -20,7 +20,7 @@ SUBJECT, SIDE, NEURONS = "digits", 13, 6
 TENS = [result // 10 if result >= 10 else -1 for result in range(2 * SIDE - 1)]
 HEURISTICS = ["asked = 1", "result in 10..14", "carry into 10"]  # of the neurons 0, 1 and 2; the catalogue has the second alone
 CELLS = [("add", op1, op2, op1 + op2) for op1, op2 in product(range(SIDE), repeat=2)]
-KEYS = {"operator": pl.String, "op1": pl.Int16, "op2": pl.Int16}
+KEYS = {"operator": pl.String, "op1": pl.Int32, "op2": pl.Int32}
 NAMED = {"subject": SUBJECT, "asked": ",".join(map(str, TENS))}  # attributes of stores
 TOKEN = 20  # of the number 0
 

@@ -163,7 +163,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_store(data / f"store/activations/{operator}.h5", operator, np.stack([maps[name] for name in NEURONS]), answered)
         of = results >= 0
         columns = {"op1": OP1[of], "op2": OP2[of], "result": results[of], "split": split()[of]}
-        cells.append(pl.DataFrame(columns).with_columns(pl.lit(operator).alias("operator"), pl.col("op1", "op2").cast(pl.Int16)))
+        cells.append(pl.DataFrame(columns).with_columns(pl.lit(operator).alias("operator"), pl.col("op1", "op2").cast(pl.Int32)))
     pl.concat(cells).sample(fraction=1, shuffle=True, seed=0).write_parquet(folder / "data/corpus/cells.parquet")
     with writing(data / "store/value_logits.h5") as file:
         LayerWriter(file, [1], {"neuron": len(NEURONS), "number": LIMIT + 1}, "float32", (4, 61), {}).write(1, 0, votes)

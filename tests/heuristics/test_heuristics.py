@@ -62,7 +62,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> tuple[Database, list[Cell
     listed = [(a, b, a + b) for a in range(0, 300, 7) for b in range(0, 300, 11)] + [(5, 5, 10), (99, 1, 100), (13, 288, 301)]
     listed += [(999, b, 999 + b) for b in (0, 1, 235, 999)] + [(33, 40, 1320), (99, 101, 9999)]
     path = tmp_path_factory.mktemp("cells") / "cells.parquet"
-    pl.DataFrame(listed, schema={"op1": pl.Int16, "op2": pl.Int16, "result": pl.Int32}, orient="row").write_parquet(path)
+    pl.DataFrame(listed, schema={"op1": pl.Int32, "op2": pl.Int32, "result": pl.Int32}, orient="row").write_parquet(path)
     return Database({"cells": [path]}, threads=1), listed
 
 

@@ -101,7 +101,7 @@ def grow(folder: Path, largest_operand: int = 19, largest_answer: int = 99, **ch
     operands = range(largest_operand + 1)
     cells = pl.DataFrame(
         [(o, a, b, a + b if o == "add" else a - b, "train") for o in SYMBOLS for a in operands for b in operands],
-        schema={"operator": pl.String, "op1": pl.Int16, "op2": pl.Int16, "result": pl.Int32, "split": pl.String}, orient="row",
+        schema={"operator": pl.String, "op1": pl.Int32, "op2": pl.Int32, "result": pl.Int32, "split": pl.String}, orient="row",
     ).filter(pl.col("result").is_between(0, largest_answer))  # fmt: skip
     cells.write_parquet(folder / "data/corpus/cells.parquet")
     facts = {"relation": ["capital"], "entity": ["Bade"], "object": ["Kilo"]}

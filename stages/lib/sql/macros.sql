@@ -65,6 +65,9 @@ create macro percentile_interval(x, confidence) as quantile_cont(x, [(1 - confid
 create macro lot(a, b := null, c := null, d := null, e := null, f := null, g := null) as
     md5_number_lower(concat_ws(':', a, b, c, d, e, f, g));
 
+-- The split of a prompt: discovery (to find components) or evaluation (to measure circuits). It depends on nothing but the prompt.
+create macro split_of(operator, op1, op2) as if(lot('split', operator, op1, op2) % 2 = 0, 'discovery', 'evaluation');
+
 -- What is there to be patched.
 
 -- The positions of a prompt that carry a role, in their order.

@@ -185,7 +185,7 @@ class _Block:
 
 
 def _coordinate(lengths: list[int], axis: int, start: int) -> pa.Array:
-    return pa.array((np.indices(lengths, np.int16)[axis] + np.int16(start)).ravel())
+    return pa.array((np.indices(lengths, np.int32)[axis] + np.int32(start)).ravel())
 
 
 def _nullable(values: np.ndarray) -> pa.Array:
@@ -196,7 +196,7 @@ def _schema(part: StorePart, measure: str) -> pa.Schema:
     return pa.schema(
         [pa.field(name, pa.dictionary(pa.int8(), pa.string())) for name in part.constants]
         + [pa.field("layer", pa.int16()), pa.field("neuron", pa.int32())]
-        + [pa.field(name, pa.int16()) for name in list(part.store.axes)[1:]]
+        + [pa.field(name, pa.int32()) for name in list(part.store.axes)[1:]]
         + [pa.field(name, pa.int32()) for name in part.store.columns]
         + [pa.field(measure, pa.float32())]
     )
