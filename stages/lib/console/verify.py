@@ -115,7 +115,7 @@ def _files(path: Path, md5: str, cache: Path, inside: Inside) -> Iterator[tuple[
     """A file and its sum; of a folder, all files that it had by its list in the cache, and any that it has besides; or else, where there
     is no such list, the folder itself, see `_folder_sum`."""
     listed = cache / md5[:2] / md5[2:]
-    if md5.endswith(".dir") and listed.exists() and _sum(listed) == md5.removesuffix(".dir"):
+    if md5.endswith(".dir") and listed.exists() and file_sum(listed) == md5.removesuffix(".dir"):
         yield listed, md5.removesuffix(".dir")
         files = {path / entry["relpath"]: entry["md5"] for entry in json.loads(listed.read_text())}
         yield from files.items()
@@ -138,7 +138,7 @@ def _take_away(path: Path, cache: Path) -> None:
     linked = {(of.st_dev, of.st_ino) for of in (file.stat() for file in path.rglob("*") if file.is_file())}
     for copy in cache.glob("??/*"):
         status = copy.stat()
-        if (status.st_dev, status.st_ino) in linked and _sum(copy) != copy.parent.name + copy.name:
+        if (status.st_dev, status.st_ino) in linked and file_sum(copy) != copy.parent.name + copy.name:
             copy.unlink()
     shutil.rmtree(path)
 
@@ -152,13 +152,15 @@ def _sums(paths: Collection[Path], inside: Inside) -> dict[Path, str]:
     sums: dict[Path, str] = {}
     folders = {path: inside(path) for path in paths if path.is_dir()}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
-        found = pool.map(lambda path: _folder_sum(path, folders[path]) if path in folders else _sum(path), [of[0] for of in links.values()])
+        found = pool.map(
+            lambda path: _folder_sum(path, folders[path]) if path in folders else file_sum(path), [of[0] for of in links.values()]
+        )
         for same, md5 in progress.bar(zip(links.values(), found, strict=True), total=len(links), desc="verify", unit="file"):
             sums |= dict.fromkeys(same, md5)
     return sums
 
 
-def _sum(path: Path) -> str:
+def file_sum(path: Path) -> str:
     """DVC's sum of a file."""
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
@@ -169,7 +171,7 @@ def _sum(path: Path) -> str:
 
 def _folder_sum(folder: Path, files: list[Path]) -> str:
     """DVC's sum of a folder with these files: that of their sorted list."""
-    sums = {file.relative_to(folder).as_posix(): _sum(file) for file in files}
+    sums = {file.relative_to(folder).as_posix(): file_sum(file) for file in files}
     listed = [{"md5": sums[name], "relpath": name} for name in sorted(sums)]
     return hashlib.md5(json.dumps(listed, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
 
