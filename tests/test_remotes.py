@@ -15,6 +15,7 @@ import yaml
 from dvc.repo import Repo
 
 from stages.lib.console import remote as sharing
+from stages.lib.console.folders import unlike_lock
 from stages.lib.console.verify import verify
 from tests import storage
 from tests.conftest import MAKE, copied, run_in
@@ -275,6 +276,21 @@ def test_what_was_tampered_with_is_refused_and_the_rest_is_pulled(
     ]
     assert contents(clone) == whole
     assert verify(clone)[1]
+    assert not list(unlike_lock("from activations", Path("data")))
+
+
+def test_a_folder_that_plain_dvc_pull_takes_with_a_file_less_is_reported(shared: tuple[Path, Path]):
+    store, clone = shared
+    without_a_file(store)
+    Repo().pull(["stages/store/dvc.yaml:dump@abacus"])
+    [line] = unlike_lock("from activations", Path("data"))
+    assert line.startswith(f"{FOLDER} has 2 files, its lock lists 3")
+    lines, well = verify(clone)
+    assert not well
+    assert f"{FOLDER} is not what the lock says: stages/store/dvc.yaml:dump@abacus made it" in lines
+    (clone / FOLDER / "divide.h5").write_text("abacus divided")
+    [line] = unlike_lock("from activations", Path("data"))
+    assert line == f"{FOLDER} has 43 bytes, its lock says 42; `bag verify` names the files that differ"
 
 
 def test_a_subject_is_pulled_with_what_is_shared_and_its_page(small: Path, shared: tuple[Path, Path]):
@@ -289,6 +305,9 @@ def test_a_subject_is_pulled_with_what_is_shared_and_its_page(small: Path, share
 def test_one_file_is_pulled_and_what_the_remote_lacks_is_said(shared: tuple[Path, Path]):
     store, clone = shared
     assert sharing.pull(Repo(), path=f"{FOLDER}/deeper/c.h5") == ["pulled: 1 output"]
+    [line] = unlike_lock("select * from activations", Path("data"))
+    assert line.startswith(f"{FOLDER} has 1 files, its lock lists 3: this answer is from those here; `make pull FILE={FOLDER}` fetches")
+    assert not list(unlike_lock("select * from cells", Path("data").absolute()))
     assert contents(clone) == {f"{FOLDER}/deeper/c.h5": "abacus deeper/c\n"}
     with pytest.raises(SystemExit, match="no stage writes 'data/x'"):
         sharing.pull(Repo(), path="data/x")

@@ -2,7 +2,7 @@
 
 An output is a link to its copy in DVC's cache, so that a byte that changes in one changes in both, and DVC, which trusts its cache,
 puts the changed byte back wherever it is asked for the output. To heal is to take both away: then `dvc repro` makes it again, and
-`dvc pull` fetches it. Of an output that is a folder, what the lock does not know goes as well: `bag` would read it as rows, and DVC takes
+`make pull` fetches it. Of an output that is a folder, what the lock does not know goes as well: `bag` would read it as rows, and DVC takes
 the folder for another. Where DVC has lost the list of its files, nobody knows which of them is damaged, and the whole folder goes.
 """
 
@@ -73,7 +73,7 @@ def verify(root: Path, heal: bool = False) -> tuple[list[str], bool]:
     checked = len(sums)
     said = [f"{checked:,} files held against {locked:,} locked stages: {len(lines):,} damaged"]
     if absent:
-        said.append(f"{absent:,} outputs are not here: `dvc pull` fetches them, or `dvc repro` makes them")
+        said.append(f"{absent:,} outputs are not here: `make pull` fetches them, or `dvc repro` makes them")
     if waiting:
         said.append(f"{waiting:,} stages have not run yet: `dvc repro --all-pipelines` runs them")
     if lines:
@@ -195,7 +195,7 @@ def _way_out(damaged: list[Wanted], heal: bool, root: Path) -> str:
     said = []
     if stages:
         taken = "The damaged copies are taken away:" if heal else "`bag verify --heal` takes the damaged copies away; then"
-        said.append(f"{taken} `dvc repro {stages}` makes them again, or `dvc pull {stages}` fetches them.")
+        said.append(f"{taken} `dvc repro {stages}` makes them again, or `make pull` fetches them.")
     if in_git:
         said.append(f"`git checkout -- {in_git}` puts back what Git keeps.")
     if foreign:

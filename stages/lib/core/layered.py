@@ -145,5 +145,5 @@ def read_attributes(path: Path) -> dict[str, str]:
 
 def _damaged(path: Path, why: str) -> StoreError:
     if isinstance(path, Path) and not path.exists():  # to ask object storage again might fail again
-        return StoreError(f"there is no store {path}; `dvc repro` makes it, `dvc pull` fetches it")
+        return StoreError(f"there is no store {path}; `dvc repro` makes it, `make pull` fetches it")
     return StoreError(f"{path} is damaged, not whole, or no store ({why}); {way_out(path)}")
