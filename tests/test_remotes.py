@@ -288,9 +288,9 @@ def test_a_folder_that_plain_dvc_pull_takes_with_a_file_less_is_reported(shared:
     lines, well = verify(clone)
     assert not well
     assert f"{FOLDER} is not what the lock says: stages/store/dvc.yaml:dump@abacus made it" in lines
-    (clone / FOLDER / "divide.h5").write_text("abacus divided")
+    (clone / FOLDER / "divide.h5").write_text("abacus divided\n")
     [line] = unlike_lock("from activations", Path("data"))
-    assert line == f"{FOLDER} has 43 bytes, its lock says 42; `bag verify` names the files that differ"
+    assert line == f"{FOLDER} has 42 bytes, its lock says 41; `bag verify` names the files that differ"
 
 
 def test_a_subject_is_pulled_with_what_is_shared_and_its_page(small: Path, shared: tuple[Path, Path]):
