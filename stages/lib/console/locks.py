@@ -51,7 +51,7 @@ def main() -> None:
 
 def _half_written(journal: Path) -> bool:
     try:
-        return journal.exists() and not isinstance(json.loads(journal.read_text()), dict)
+        return journal.exists() and not isinstance(json.loads(journal.read_text(encoding="utf-8")), dict)
     except ValueError:
         return True
 
@@ -66,11 +66,11 @@ def cut(root: Path) -> Iterator[Cut]:
     """Every lock that was cut. Git remembers how it was."""
     for file in (root / "dvc.lock", *sorted((root / "stages").rglob("dvc.lock"))):
         name = str(file.relative_to(root))
-        shown = subprocess.run(["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, text=True, check=False)
+        shown = subprocess.run(["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, encoding="utf-8", check=False)
         is_known = shown.returncode == 0
         known = _outputs(shown.stdout) if is_known else {}
         try:
-            here = _outputs(file.read_text()) if file.exists() else {}
+            here = _outputs(file.read_text(encoding="utf-8")) if file.exists() else {}
         except (yaml.YAMLError, TypeError, KeyError, AttributeError, UnicodeDecodeError):
             yield Cut(name, "cannot be read: it was cut while it was written", is_known)
             continue

@@ -117,7 +117,7 @@ def _files(path: Path, md5: str, cache: Path, inside: Inside) -> Iterator[tuple[
     listed = cache / md5[:2] / md5[2:]
     if md5.endswith(".dir") and listed.exists() and file_sum(listed) == md5.removesuffix(".dir"):
         yield listed, md5.removesuffix(".dir")
-        files = {path / entry["relpath"]: entry["md5"] for entry in json.loads(listed.read_text())}
+        files = {path / entry["relpath"]: entry["md5"] for entry in json.loads(listed.read_text(encoding="utf-8"))}
         yield from files.items()
         yield from ((file, UNKNOWN) for file in inside(path) if file not in files)
     else:

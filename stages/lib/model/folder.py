@@ -26,7 +26,7 @@ def existing(folder: str | Path) -> Path:
         way_out = "train one with `cd stages/subjects && dvc repro train`, or correct the subject in params.yaml"
         raise ModelError(f"no model folder at {folder}; {way_out}")
     if (path / SUMS).is_file():
-        for line in (path / SUMS).read_text(errors="replace").splitlines():
+        for line in (path / SUMS).read_text(encoding="utf-8", errors="replace").splitlines():
             digest, _, name = line.partition("  ")
             if name == SUMS:  # where that command is given again, `*` names what it is just writing
                 continue
@@ -38,7 +38,7 @@ def existing(folder: str | Path) -> Path:
 def write_sums(folder: Path) -> None:
     """Takes the digests of all files of a folder, as `*` names them: not of hidden ones."""
     files = sorted(file for file in folder.iterdir() if file.name != SUMS and not file.name.startswith("."))
-    (folder / SUMS).write_text("".join(f"{sha256([file])}  {file.name}\n" for file in files))
+    (folder / SUMS).write_text("".join(f"{sha256([file])}  {file.name}\n" for file in files), encoding="utf-8")
 
 
 def sentence(error: Exception) -> str:
@@ -53,11 +53,11 @@ def sha256(files: list[Path]) -> str:
         return _read(files)
     facts = [[str(f.resolve()), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for f, s in zip(files, status, strict=True)]
     kept = KEPT / hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    if kept.is_file() and len(digest := kept.read_text()) == hashlib.sha256().digest_size * 2:
+    if kept.is_file() and len(digest := kept.read_text(encoding="utf-8")) == hashlib.sha256().digest_size * 2:
         return digest
     digest = _read(files)
     with replacing(kept, shared=True) as partial:
-        partial.write_text(digest)
+        partial.write_text(digest, encoding="utf-8")
     return digest
 
 
