@@ -6,9 +6,11 @@ are there, and `bag` says so.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from stages.lib.console.locks import CONFLICT, conflict
 from stages.lib.core.files import PARTS
 
 OUTPUTS = re.compile(r"^    outs:\n((?:    - .*\n|      .*\n)+)", re.MULTILINE)  # as DVC writes them
@@ -25,10 +27,14 @@ class Locked:
 
 
 def unlike_lock(query: str, data: Path) -> Iterator[str]:
-    """One line for each folder of a table that the query may name that is here and has other files than its lock says."""
+    """One line for each folder of a table that the query may name that is here and has other files than its lock says, and for each lock
+    with a conflict of a merge."""
     if not isinstance(data, Path):  # object storage has no locks
         return
     root = data.parent
+    for name, text in _locks(root):
+        if CONFLICT.search(text):
+            yield conflict(name)
     for locked in _locked(root):
         folder = root / locked.path
         if folder.name not in query.lower() or not folder.is_relative_to(data) or not folder.is_dir():
@@ -48,10 +54,13 @@ def _is_partial(path: Path) -> bool:
 
 def _locked(root: Path) -> Iterator[Locked]:
     """Every folder among the outputs in the locks, which have too many lines to be parsed as YAML in front of a query."""
-    for lock in (root / "dvc.lock", *(root / "stages").rglob("dvc.lock")):
-        try:
-            text = lock.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            continue  # `bag verify` says what is wrong with it
+    for _, text in _locks(root):
         for section in OUTPUTS.findall(text):
             yield from (Locked(path, int(size), int(files)) for path, size, files in FOLDER.findall(section))
+
+
+def _locks(root: Path) -> Iterator[tuple[str, str]]:
+    """The name and text of every lock that can be read; `bag verify` says what is wrong with the others."""
+    for lock in (root / "dvc.lock", *sorted((root / "stages").rglob("dvc.lock"))):
+        with suppress(OSError, UnicodeDecodeError):
+            yield str(lock.relative_to(root)), lock.read_text(encoding="utf-8")
