@@ -223,7 +223,7 @@ def main() -> None:
     if twice := repeated(raw):
         raise ParamsError(f"{place(twice.partition('.')[0])} says something twice: {twice}; leave one out")
     with replacing(Path("data/settings.txt")) as partial:
-        partial.write_text("params.yaml holds only what is allowed\n")
+        partial.write_text("params.yaml holds only what is allowed\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def _maker(table: str, chapter: str) -> tuple[str, str, bool]:
     """The stage of a chapter that writes a table, in which file, and whether there is one for each subject; "" where stages of several
     chapters do."""
     for file in sorted((STAGES / chapter).rglob("dvc.yaml")):
-        for stage, of in yaml.safe_load(file.read_text())["stages"].items():
+        for stage, of in yaml.safe_load(file.read_text(encoding="utf-8"))["stages"].items():
             for out in of.get("do", of).get("outs", []):  # a path, or one with what DVC does with it
                 place = PurePath(next(iter(out)) if isinstance(out, dict) else out).with_suffix("").parts
                 if place[0] == "data" and (chapter, table) in pairwise(place):

@@ -26,11 +26,11 @@ def tables(stages: Path = Path("stages")) -> dict[str, Table]:
     """Every documented table, by name."""
     found: dict[str, Table] = {}
     for path in sorted(stages.glob("*/*.sql")):
-        head = re.match(r"(--[^\n]*\n)+", path.read_text())
+        head = re.match(r"(--[^\n]*\n)+", path.read_text(encoding="utf-8"))
         lines = [line.removeprefix("--").strip() for line in (head.group() if head else "").splitlines()]
         found[path.stem] = _table(path.stem, path, lines)
     for path in sorted(stages.rglob("*.py")):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         text = (ast.get_docstring(ast.parse(text)) if "\nTable " in text else None) or ""  # few have one, and parsing takes long
         for section in re.split(r"^Table ", text, flags=re.MULTILINE)[1:]:
             name, body = section.split(":", 1)

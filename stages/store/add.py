@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
     files[PARAMS] = inserted(PARAMS, found.section, entry(options.name, settings, found.section))
     for file, text in files.items():  # all of them, now that nothing stands against any
         with replacing(file) as partial:
-            partial.write_text(text)
+            partial.write_text(text, encoding="utf-8")
     dump = f"dvc repro stages/store/tensors/dvc.yaml:dump@{options.name}"
     print(f"\n{PARAMS} has it now, under {found.section}. Its activations: {dump}; all chapters: make study")
 
@@ -58,7 +58,7 @@ def entry(name: str, settings: SubjectSettings, section: str) -> list[str]:
 
 def inserted(file: Path, section: str, lines: list[str]) -> str:
     """The file's text with lines behind a section's last one, whatever comments there are. Raises ParamsError where it lacks that."""
-    text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", file.read_text(), flags=re.MULTILINE)
+    text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
     if found is None or re.match(rf"{section}: *(&\w+ *)?\{{", found[0]):
         raise ParamsError(f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand")

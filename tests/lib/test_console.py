@@ -56,7 +56,7 @@ def test_parameters_have_names_and_types(micro: Path):
         (["select 1", "-p", "x"], ["NAME=VALUE", "'x'"]),
         (["nowhere.sql"], ["there is no file nowhere.sql in /", "SELECT"]),
         (["table"], ["there is no command table", "tables, made, shell", '"from table"']),
-        (["select 1", "--data", "nowhere"], ["there is no folder nowhere in /", "`make`", "`dvc pull`", "--data"]),
+        (["select 1", "--data", "nowhere"], ["there is no folder nowhere in /", "`make`", "`make pull`", "--data"]),
         (["select 1", "--data", "stages"], ["there is no table in /", "stages. ", "`make`"]),
         (["select * from read_csv('params.yaml')"], ["params.yaml"]),
     ],

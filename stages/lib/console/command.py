@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from stages.lib import dictionary
+from stages.lib.console.folders import unlike_lock
 from stages.lib.console.output import UNLIMITED, Look, show
 from stages.lib.console.under_way import under_way
 from stages.lib.core.storage import place
@@ -15,7 +16,7 @@ from stages.lib.sql.database import ERRORS, Database, QueryError, connect
 WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 REAL = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 COMMANDS = ("tables", "made", "shell", "verify", "check", "add", "explore")
-WAY_OUT = "Run bag in the project's root, once `make` or `dvc pull` has put tables into data/, or say with --data where they are."
+WAY_OUT = "Run bag in the project's root, once `make` or `make pull` has put tables into data/, or say with --data where they are."
 MEANINGS = {
     "wide": "print every column of a table, however wide the terminal is",
     "records": "print a block for each row, a line `column  value` for each of its columns",
@@ -44,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--data", default="data", help="folder with the tables (default: data), or one such as s3://bucket/data")
     result.add_argument("--rows", type=_rows, default=40, help="rows a printed table shows at most (default: 40)")
     result.add_argument(
-        "--heal", action="store_true", help="of verify: takes damaged copies away, for `dvc repro` or `dvc pull` to bring true ones"
+        "--heal", action="store_true", help="of verify: takes damaged copies away, for `dvc repro` or `make pull` to bring true ones"
     )
     return result
 
@@ -93,7 +94,7 @@ def run(options: argparse.Namespace) -> None:
         query, values = _text(options.query), parameters(options.parameter)
         if values and query == options.query and "$" not in query:
             raise QueryError(f"${min(values)} is not in the query: in double quotes the shell probably took it; use single quotes")
-        for line in under_way(query, data):
+        for line in (*under_way(query, data), *unlike_lock(query, data)):
             print(f"bag: {line}", file=sys.stderr)
         show(database, query, values, look)
 

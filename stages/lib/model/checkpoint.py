@@ -197,7 +197,7 @@ def _merged(model: PreTrainedModel) -> PreTrainedModel:
 def _plausible(folder: Path) -> None:
     """Raises ModelError where config.json asks for more layers than there are tensors: to build them would take forever."""
     try:
-        layers = json.loads((folder / "config.json").read_text()).get("num_hidden_layers", 0)
+        layers = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("num_hidden_layers", 0)
         tensors = 0
         for file in folder.glob("*.safetensors"):
             with safe_open(file, "pt") as opened:

@@ -47,7 +47,7 @@ class Database:
         self.files, self.lazy = files, dict[str, LayerTable]()
         self._opened: set[str] = set()  # tables that the engine knows
         self._checked: set[str] = set()  # those whose files were held against their checksums
-        statements = self.connection.extract_statements(MACROS.read_text())
+        statements = self.connection.extract_statements(MACROS.read_text(encoding="utf-8"))
         # Formulas and small tables that queries share.
         self._macros = {re.findall(r"create macro (\w+)", of.query)[0]: of for of in statements}
         self._made: set[str] = set()  # macros that the engine knows

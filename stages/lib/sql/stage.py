@@ -37,7 +37,7 @@ def main(stage: str, subject: str | None = None) -> None:
     values = {"subject": subject} | _settings(map(expand, _sections(entry)), settings)
     outputs = {table_of(path.relative_to("data")): path for path in written}
     for query in (path for path in dependencies if path.suffix == ".sql"):
-        text, output = query.read_text(), outputs[query.stem]
+        text, output = query.read_text(encoding="utf-8"), outputs[query.stem]
         database = Database(files, threads=1)  # one thread: sums of floats come out the same every time
         named = database.connection.extract_statements(text)[0].named_parameters
         write_table(database.sql(text, **{name: values[name] for name in named}).pl(), output)
@@ -49,7 +49,7 @@ def _found(stage: str) -> dict[str, Any]:
     chapter, _, name = stage.partition("/")
     of_queries: dict[str, dict[str, Any]] = {}
     for file in sorted((Path("stages") / chapter).rglob("dvc.yaml")):
-        stages = yaml.load(file.read_text(), LOADER)["stages"]
+        stages = yaml.load(file.read_text(encoding="utf-8"), LOADER)["stages"]
         of_queries |= {key: found for key, found in stages.items() if any(".sql" in path for path in found.get("do", found)["deps"])}
     if name not in of_queries:
         raise QueryError(f"stages/{chapter} has no stage {name!r} that runs queries, only {', '.join(of_queries) or 'none'}")
