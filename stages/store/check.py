@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> None:
 
 
 def checked(options: argparse.Namespace) -> Checked:
-    """Everything that shows without computing for long, of a folder, a GGUF file or a model on the Hub. Raises ModelError if there is none."""
+    """Everything that shows without computing for long, of any source. Raises ModelError where there is none."""
     folder = Path(options.source)
     if header.is_gguf(folder):
         return _of_gguf(options)
@@ -100,7 +100,7 @@ def _of_gguf(options: argparse.Namespace) -> Checked:
     """The same of a GGUF file, whose weights are not read."""
     file = Path(options.source)
     with tempfile.TemporaryDirectory() as temporary:
-        small = Path(temporary) / file.name
+        small = Path(temporary) / file.stem
         small.mkdir()
         outline = gguf.outline(file, small)
         dtype = options.dtype or ("float64" if outline.size <= LOADED else "float32")  # weights are float32, of whatever size

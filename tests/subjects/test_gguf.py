@@ -252,9 +252,8 @@ def test_a_damaged_header_is_read_or_refused(qwen: Path, data: st.DataObject):
     whole = bytearray(qwen.read_bytes())
     for place in data.draw(st.lists(st.integers(4, 12_000), min_size=1, max_size=4)):
         whole[place] = data.draw(st.integers(0, 255))
-    with _copy(qwen, bytes(whole)) as file:
-        with contextlib.suppress(ModelError):
-            source.outline(file, file.parent)
+    with _copy(qwen, bytes(whole)) as file, contextlib.suppress(ModelError):
+        source.outline(file, file.parent)
 
 
 class _copy:

@@ -96,7 +96,8 @@ class Weights:
             (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
         content = np.memmap(self.header.path, np.uint8, "r")
         label = f"converting {self.header.path.name}"
-        with progress.bar(total=len(self.header.tensors), desc=label, unit="tensor") as bar:
+        total = sum(map(len, self.sources.values()))
+        with progress.bar(total=total, desc=label, unit="tensor") as bar:
             for file, names in zip(files, shards, strict=True):
                 self._write(folder / file, names, content)
                 bar.update(sum(len(self.sources[name]) for name in names))
