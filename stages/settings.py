@@ -23,7 +23,7 @@ from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, Section, check, place, read, repeated
 from stages.lib.core.words import CHAPTERS
 from stages.lib.heuristics.grid import Heuristics
-from stages.lib.settings import HubModel, Passes, Runs
+from stages.lib.settings import GgufModel, HubModel, Passes, Runs
 from stages.lib.subject import MoreSubjects, Name, Point, Subjects
 from stages.mediation.settings import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
 from stages.neurons.settings import AttributionAgreement, Digits, NeuronCircuits, NeuronEffects, NeuronInterventions, OperatorOverlaps
@@ -43,6 +43,7 @@ class Params(Section):
     train: dict[Name, Train]
     finetune: dict[Name, Finetuning]
     hub: dict[Name, HubModel]
+    gguf: dict[Name, GgufModel]
     subjects: Subjects
     checkpoints: MoreSubjects
     finetuned: MoreSubjects
@@ -117,9 +118,11 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _one_folder_one_model(self) -> Self:
-        made = [*self.train, "planted", *self.finetune, *self.hub]
+        made = [*self.train, "planted", *self.finetune, *self.hub, *self.gguf]
         if both := sorted(name for name, count in Counter(made).items() if count > 1):
-            raise ValueError(f"data/models/{both[0]} is made by two of train, plant, finetune and hub; call one of them something else")
+            raise ValueError(
+                f"data/models/{both[0]} is made by two of train, plant, finetune, hub and gguf; call one of them something else"
+            )
         return self
 
     @model_validator(mode="after")

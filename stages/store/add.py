@@ -1,6 +1,7 @@
 """`bag add NAME SOURCE`: puts a model of one's own into params.yaml, once `bag check` finds nothing against it: under `subjects:`, or under
 `stored:` where only the chapter store is wanted or possible."""
 
+import argparse
 import json
 import re
 from pathlib import Path
@@ -9,12 +10,13 @@ from stages.lib import hub
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, check, place, read
 from stages.lib.core.words import CHAPTERS
+from stages.lib.gguf import header
 from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
 from stages.store.check import checked, parser
 
 PARAMS = Path("params.yaml")
-HUB = Path("stages/subjects/params.yaml")
-MAKERS = ("train", "finetune", "hub")  # whose entries are models, too, written to data/models/<name>
+MODELS = Path("stages/subjects/params.yaml")
+MAKERS = ("train", "finetune", "hub", "gguf")  # whose entries are models, too, written to data/models/<name>
 
 
 def main(arguments: list[str]) -> None:
@@ -27,14 +29,21 @@ def main(arguments: list[str]) -> None:
     settings, files = found.settings, {}
     if not Path(options.source).is_dir():
         settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
-        model = hub.fixed(options.source)
-        files[HUB] = inserted(HUB, "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"])
+        files[MODELS] = inserted(MODELS, *_made_from(options))
     files[PARAMS] = inserted(PARAMS, found.section, entry(options.name, settings, found.section))
     for file, text in files.items():  # all of them, now that nothing stands against any
         with replacing(file) as partial:
             partial.write_text(text, encoding="utf-8")
     dump = f"dvc repro stages/store/tensors/dvc.yaml:dump@{options.name}"
     print(f"\n{PARAMS} has it now, under {found.section}. Its activations: {dump}; all chapters: make study")
+
+
+def _made_from(options: argparse.Namespace) -> tuple[str, list[str]]:
+    """The section whose stage makes the model's folder, and the lines of its entry there."""
+    if header.is_gguf(options.source):
+        return "gguf", [f"  {options.name}: {{file: {json.dumps(options.source, ensure_ascii=False)}}}"]
+    model = hub.fixed(options.source)
+    return "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"]
 
 
 def refuse(name: str) -> None:

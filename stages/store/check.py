@@ -22,6 +22,8 @@ from stages.lib import hub
 from stages.lib.core import machine
 from stages.lib.core.settings import ParamsError, check, load
 from stages.lib.core.words import OPERATORS, Operator
+from stages.lib.gguf import header
+from stages.lib.gguf import source as gguf
 from stages.lib.model import checkpoint, tokenizer
 from stages.lib.model.experts import Mixture
 from stages.lib.model.folder import ModelError
@@ -55,7 +57,8 @@ def parser(command: str) -> argparse.ArgumentParser:
     if command == "add":
         result.add_argument("name", help="what to call it: small letters, digits and hyphens")
     result.add_argument(
-        "source", help="folder of a model, with config.json, *.safetensors and its tokenizer, or org/name@commit on the Hub"
+        "source",
+        help="folder of a model, with config.json, *.safetensors and its tokenizer; a GGUF file; or org/name@commit on the Hub",
     )
     result.add_argument("--template", default=TEMPLATE, help=f"how a question is put (default: {TEMPLATE})")
     kinds = ["float64", "float32", "float16", "bfloat16"]
@@ -80,8 +83,10 @@ def main(arguments: list[str]) -> None:
 
 
 def checked(options: argparse.Namespace) -> Checked:
-    """Everything that shows without computing for long, of a folder or of a model on the Hub. Raises ModelError where there is none."""
+    """Everything that shows without computing for long, of any source. Raises ModelError where there is none."""
     folder = Path(options.source)
+    if header.is_gguf(folder):
+        return _of_gguf(options)
     if folder.is_dir() or not ON_HUB.fullmatch(options.source):
         weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
         return _checked(options, options.source, weights)
@@ -89,6 +94,25 @@ def checked(options: argparse.Namespace) -> Checked:
         weights = hub.outline(hub.fixed(options.source), Path(small))
         found = _checked(options, small, weights)
     return replace(found, settings=found.settings.model_copy(update={"revision": options.source}))
+
+
+def _of_gguf(options: argparse.Namespace) -> Checked:
+    """The same of a GGUF file, whose weights are not read."""
+    file = Path(options.source)
+    with tempfile.TemporaryDirectory() as temporary:
+        small = Path(temporary) / file.stem
+        small.mkdir()
+        outline = gguf.outline(file, small)
+        dtype = options.dtype or ("float64" if outline.size <= LOADED else "float32")  # weights are float32, of whatever size
+        found = _checked(argparse.Namespace(**{**vars(options), "dtype": dtype}), str(small), outline.size)
+    line = f"file          {_size(file.stat().st_size)} of {', '.join(outline.kinds)}; a stage converts it once, to float32"
+    short = gguf.too_large(outline.size, Path())
+    return replace(
+        found,
+        settings=found.settings.model_copy(update={"source": options.source}),
+        lines=[line, *found.lines],
+        problems=[*found.problems, *([short] if short else [])],
+    )
 
 
 def _settings(entry: dict[str, Any]) -> SubjectSettings:
