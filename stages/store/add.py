@@ -10,7 +10,7 @@ from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, check, place, read
 from stages.lib.core.words import CHAPTERS
 from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
-from stages.store.check import checked, parser
+from stages.store.check import checked, parser, source_kind
 
 PARAMS = Path("params.yaml")
 HUB = Path("stages/subjects/params.yaml")
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
     if found.problems:
         raise SystemExit("\n".join([*(f"But: {problem}" for problem in found.problems), "bag add: nothing was added"]))
     settings, files = found.settings, {}
-    if not Path(options.source).is_dir():
+    if source_kind(options.source) == "hub":
         settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
         model = hub.fixed(options.source)
         files[HUB] = inserted(HUB, "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"])

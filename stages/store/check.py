@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from stages.lib.core.settings import ParamsError, check, load
 from stages.lib.core.words import OPERATORS, Operator
 from stages.lib.model import checkpoint, tokenizer
 from stages.lib.model.experts import Mixture
-from stages.lib.model.folder import ModelError
+from stages.lib.model.folder import ModelError, weights
 from stages.lib.subject import SubjectSettings
 from stages.store.costs import Costs
 from stages.store.pieces import Reader, numbered
@@ -33,6 +33,7 @@ from stages.store.template import PromptError, Template
 TEMPLATE = "{op1}{symbol}{op2}="
 LOADED = 1 << 30  # bytes of weights up to which the model is loaded
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
+Kind = Literal["folder", "gguf", "hub"]
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 TRIED_OPERANDS = 40
 GIB, MIB = 1 << 30, 1 << 20
@@ -81,14 +82,35 @@ def main(arguments: list[str]) -> None:
 
 def checked(options: argparse.Namespace) -> Checked:
     """Everything that shows without computing for long, of a folder or of a model on the Hub. Raises ModelError where there is none."""
-    folder = Path(options.source)
-    if folder.is_dir() or not ON_HUB.fullmatch(options.source):
-        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
-        return _checked(options, options.source, weights)
+    kind = source_kind(options.source)
+    if kind == "folder":
+        return _checked(options, options.source, sum(file.stat().st_size for file in weights(Path(options.source))))
+    if kind == "gguf":
+        raise ModelError(f"{options.source} is a GGUF file; give a folder with config.json, *.safetensors and tokenizer.json")
     with tempfile.TemporaryDirectory() as small:
-        weights = hub.outline(hub.fixed(options.source), Path(small))
-        found = _checked(options, small, weights)
+        size = hub.outline(hub.fixed(options.source), Path(small))
+        found = _checked(options, small, size)
     return replace(found, settings=found.settings.model_copy(update={"revision": options.source}))
+
+
+def source_kind(source: str) -> Kind:
+    """What a source names: a folder, a GGUF file, or a model of the Hub. Raises ModelError where it is nothing of the kind."""
+    path = Path(source)
+    if path.is_dir():
+        return "folder"
+    if path.is_symlink() and not path.exists():
+        raise ModelError(f"{source} is a link to {path.readlink()}, which does not exist; correct the link")
+    if path.suffix.lower() == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"no GGUF file at {source}")
+        return "gguf"
+    if path.exists():
+        raise ModelError(f"{source} is a file; give the folder that holds it, with config.json, *.safetensors and tokenizer.json")
+    if "://" in source:
+        raise ModelError(f"{source} is an address; a model of the Hub is written org/name@COMMIT")
+    if ON_HUB.fullmatch(source) and not path.parent.is_dir():
+        return "hub"
+    raise ModelError(f"no model folder at {source}, and it is no model of the Hub: that is written org/name@COMMIT")
 
 
 def _settings(entry: dict[str, Any]) -> SubjectSettings:
@@ -100,12 +122,12 @@ def _settings(entry: dict[str, Any]) -> SubjectSettings:
         raise ParamsError(re.sub(r"subject\.(\w+)", lambda key: f"--{key[1].replace('_', '-')}", lines).strip()) from None
 
 
-def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
+def _checked(options: argparse.Namespace, source: str, size: int) -> Checked:
     folder = Path(source)
     own = tokenizer.load(folder)
     entry = {
         "source": source, "revision": f"from {options.source}",
-        "dtype": options.dtype or _widest(weights), "template": options.template,
+        "dtype": options.dtype or _widest(size), "template": options.template,
         "bos": not options.no_bos and own.bos_token_id is not None, "layers": "all", "operators": list(OPERATORS),
         "answer_token": options.answer_token, "largest_operand": options.largest_operand, "chat": options.chat,
     }  # fmt: skip
@@ -113,17 +135,17 @@ def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
     section, lines, problems = "stored" if options.store_only else "subjects", [], []
     try:
         outline = checkpoint.outline(settings)
-        lines += _parts(outline, weights)
+        lines += _parts(outline, size)
         costs = Costs(outline.architecture, settings, len(settings.operands(load(Cells).largest_operand)) ** 2)
         lines += list(_needs(outline, settings, costs))
         if any(layer.attention_out is None for layer in outline.architecture.layers):
             section = "stored"
         settings = costs.proposed() if section == "subjects" else settings
-        if any(folder.glob("*.safetensors")) and weights <= LOADED:
+        if weights(folder) and size <= LOADED:
             checkpoint.of(settings)
             lines.append("loaded        yes: its parts are what they seem, held against plain forward passes")
         else:
-            why = f"more than {_size(LOADED)} of weights" if weights > LOADED else "no weights here"
+            why = f"more than {_size(LOADED)} of weights" if size > LOADED else "no weights here"
             lines.append(f"loaded        no, {why}: held against plain forward passes when the first stage starts")
     except ModelError as error:
         problems.append(str(error))
@@ -135,13 +157,13 @@ def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
     return Checked(settings, section, lines, problems)
 
 
-def _parts(outline: checkpoint.Checkpoint, weights: int) -> list[str]:
+def _parts(outline: checkpoint.Checkpoint, size: int) -> list[str]:
     a, config = outline.architecture, outline.model.config
     without = sum(layer.attention_out is None for layer in a.layers)
     parameters = sum(p.numel() for p in outline.model.parameters())
     lines = [
         f"family        {config.model_type} ({type(outline.model).__name__})",
-        f"parameters    {parameters:,}" + (f", {_size(weights)} of weights" if weights else ""),
+        f"parameters    {parameters:,}" + (f", {_size(size)} of weights" if size else ""),
         f"layers        {len(a.layers)}, each of {a.neurons:,} neurons and {a.heads} heads, width {a.width:,}",
     ]
     if any(isinstance(layer.mlp_out, Mixture) for layer in a.layers):
@@ -223,6 +245,6 @@ def _size(count: float) -> str:
     return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / MIB:,.0f} MiB"
 
 
-def _widest(weights: int) -> str:
+def _widest(size: int) -> str:
     """float64 for small models, whose bytes are then those of every kind of processor; else the type that most are published in."""
-    return "float64" if weights <= LOADED else "bfloat16"
+    return "float64" if size <= LOADED else "bfloat16"
