@@ -22,7 +22,7 @@ from stages.lib import hub
 from stages.lib.core import machine
 from stages.lib.core.settings import ParamsError, check, load
 from stages.lib.core.words import OPERATORS, Operator
-from stages.lib.model import checkpoint, tokenizer
+from stages.lib.model import checkpoint, contents, tokenizer
 from stages.lib.model.experts import Mixture
 from stages.lib.model.folder import ModelError, weights
 from stages.lib.subject import SubjectSettings
@@ -62,7 +62,9 @@ def parser(command: str) -> argparse.ArgumentParser:
     kinds = ["float64", "float32", "float16", "bfloat16"]
     result.add_argument("--dtype", choices=kinds, help="what it is computed in (default: the widest in which it fits here)")
     result.add_argument("--store-only", action="store_true", help="compute the chapter store alone: activations, predictions, accuracies")
-    result.add_argument("--no-bos", action="store_true", help="do not put the tokenizer's BOS in front of prompts")
+    result.add_argument(
+        "--bos", action=argparse.BooleanOptionalAction, help="whether BOS stands before each prompt (default: as the tokenizer itself does)"
+    )
     result.add_argument("--chat", action="store_true", help="ask as a user does in the tokenizer's chat template")
     result.add_argument("--answer-token", type=int, help="which of the answer's tokens is asked for, from 0, where numbers have several")
     result.add_argument("--largest-operand", type=int, help="the largest number asked about (default: cells.largest_operand)")
@@ -124,11 +126,11 @@ def _settings(entry: dict[str, Any]) -> SubjectSettings:
 
 def _checked(options: argparse.Namespace, source: str, size: int) -> Checked:
     folder = Path(source)
-    own = tokenizer.load(folder)
+    contents.check(folder, whole=False)
     entry = {
         "source": source, "revision": f"from {options.source}",
         "dtype": options.dtype or _widest(size), "template": options.template,
-        "bos": not options.no_bos and own.bos_token_id is not None, "layers": "all", "operators": list(OPERATORS),
+        "bos": options.bos, "layers": "all", "operators": list(OPERATORS),
         "answer_token": options.answer_token, "largest_operand": options.largest_operand, "chat": options.chat,
     }  # fmt: skip
     settings = _settings(entry)
@@ -150,11 +152,29 @@ def _checked(options: argparse.Namespace, source: str, size: int) -> Checked:
     except ModelError as error:
         problems.append(str(error))
     try:
+        own = tokenizer.load(folder)
         settings = _asked_by_token(own, settings)
         lines += _numbers(own, settings)
-    except PromptError as error:
+        lines += _around(own, settings)
+    except (ModelError, PromptError) as error:
         problems.append(str(error))
     return Checked(settings, section, lines, problems)
+
+
+def _around(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> list[str]:
+    """What stands before each prompt, and why."""
+    names = own.convert_ids_to_tokens(_template(own, settings, settings.operators[0]).front)
+    before, after = (own.convert_ids_to_tokens(tokens) for tokens in tokenizer.around(own))
+    why = f"as --{'' if settings.bos else 'no-'}bos says"
+    if settings.bos is None:
+        source = "the chat template" if settings.chat else "the tokenizer itself"
+        why = f"as {source} puts {'it there' if names else 'nothing there'}; --{'no-' if names else ''}bos changes that"
+    lines = [f"BOS           {' '.join(names) or 'nothing'} before each prompt, {why}"]
+    if settings.bos is not None and names != before:
+        lines.append(f"              the tokenizer itself puts {' '.join(before) or 'nothing'} there")
+    if after:
+        lines.append(f"end           the tokenizer itself adds {' '.join(after)} after a text; prompts do not get it, as they go on")
+    return lines
 
 
 def _parts(outline: checkpoint.Checkpoint, size: int) -> list[str]:
@@ -185,6 +205,7 @@ def _numbers(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) 
         answers = template.answers(cells.largest_answer)
         largest.append((len(answers) - 1, template))
     template = largest[0][1]
+    contents.limits(settings.source).check_length(max(len(each.base) for _, each in largest))
     names = " ".join(str(name) for name in own.convert_ids_to_tokens(template.base))
     lines = [
         f"prompt        {template.text(1, 1)!r}, read as: {names}",
@@ -218,7 +239,10 @@ def _several(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, 
         results[(results > load(Cells).largest_answer) | (results < 0)] = -1
         read = reader.square(tried.tolist(), results, f"check {operator}")
         asked |= read.asked
-        most = max(most, len(reader.wholes([(1, 1, int(results.max()))])[0][1]))
+        end = int(tried[-1])
+        [(_, answer), (prompt, _)] = reader.wholes([(1, 1, int(results.max())), (end, end, 1)])
+        contents.limits(settings.source).check_length(len(prompt) + len(answer) - 1)
+        most = max(most, len(answer))
     if not numbered(asked):
         raise PromptError(f"no answer has a token {settings.answer_token} that stands for 0; answers have tokens 0 to {most - 1}")
     template = reader.template

@@ -37,7 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def made(folder: Path) -> Path:
     """A random Llama in a folder, its tokenizer one of the numbers 0..999."""
     model = random_model("llama")
-    model.resize_token_embeddings(1020, mean_resizing=False)
+    model.resize_token_embeddings(1400, mean_resizing=False)
     model.save_pretrained(folder)
     tokenizers.build(999, ["+ - * / = x ÷"]).save_pretrained(folder)
     return folder
@@ -70,7 +70,7 @@ def test_a_tokenizer_that_splits_numbers_is_a_problem_that_is_said(project: Path
     own_tokenizer([]).save_pretrained("models/mine")
     status, text = said(capsys, "models/mine")
     assert status == 1
-    assert "But: the tokenizer gives 101 the same token as 100" in text
+    assert "But: operand 100 is not one token in '100+1='" in text
 
 
 def test_a_template_that_the_tokenizer_does_not_know_is_a_problem_that_is_said(project: Path, capsys: pytest.CaptureFixture):
@@ -84,10 +84,10 @@ def test_numbers_of_several_tokens_are_asked_for_by_token(project: Path, capsys:
     status, text = said(capsys, "models/mine")
     assert status == 0
     assert "numbers       of several tokens: use answer_token, which of the answer's, here 0 of 0 to 2\n" in text
-    assert "prompt        '299/299=', read as: <s> 2 9 9 / 2 9 9 =\n" in text
+    assert "prompt        '299/299=', read as: 2 9 9 / 2 9 9 =\n" in text
     status, text = said(capsys, "models/mine", "--answer-token", "1", "--largest-operand", "34")
     assert status == 0
-    assert "prompt        '34/34=', read as: <s> 3 4 / 3 4 =\nanswers       token 1 of each stands for one of 0 to 9\n" in text
+    assert "prompt        '34/34=', read as: 3 4 / 3 4 =\nanswers       token 1 of each stands for one of 0 to 9\n" in text
     assert "operands      0 to 34, of up to 4 tokens together" in text
     assert "disk          1 MiB of activations" in text  # 2 bytes x 48 neurons x 3 layers x 1,225 prompts x 4 operators
     add.main(["mine", "models/mine", "--answer-token", "1", "--largest-operand", "34"])
@@ -153,7 +153,7 @@ def test_a_model_without_mlps_is_a_problem_that_is_said(project: Path, capsys: p
     ("source", "sentence"),
     [
         ("nowhere", "no model folder at nowhere"),
-        ("models", "models has no tokenizer that can be loaded"),
+        ("models", "models is no model folder: it has no config.json"),
     ],
 )
 def test_what_is_no_model_is_refused_with_the_way_out(project: Path, source: str, sentence: str):
@@ -234,6 +234,7 @@ def test_costs_are_those_of_the_docs(project: Path, monkeypatch: pytest.MonkeyPa
     config, _ = LARGE["Llama-3-8B"]
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained("models/mine")
+    Path("models/mine/model.safetensors").unlink()  # the small model's
     settings = load_subject("abacus").model_copy(update={"source": "models/mine", "dtype": "bfloat16"})
     monkeypatch.setattr(costs, "_speed", lambda dtype: 0.5)  # a multiplication and an addition: two operations a second
     large = Costs(checkpoint.outline(settings).architecture, settings, 90_000)

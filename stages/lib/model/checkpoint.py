@@ -167,9 +167,9 @@ def read(folder: str | Path, **how: Any) -> PreTrainedModel:
     except Exception as error:
         raise ModelError(f"{folder} holds no causal language model that can be loaded: {sentence(error)}") from None
     model, found = both
+    buffers = {name for name, tensor in contents.stored_tensors(path).items() if contents.is_buffer(name, tensor)}
     for kind, meaning in WRONG.items():
-        names = sorted(name for name in map(str, found[kind]) if kind != "unexpected_keys" or not contents.is_buffer(name))
-        if names:
+        if names := sorted(set(map(str, found[kind])) - buffers):
             some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise ModelError(f"{folder}: {len(names)} of its tensors {meaning}: {some}")
     here = ((name, tensor) for name, tensor in model.named_parameters() if not tensor.is_meta)  # others are fetched when they are needed

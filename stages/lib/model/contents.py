@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig
+from transformers import AutoConfig
 
 from stages.lib.model.folder import INDEX, ModelError, present, sentence, weight_map, weights
 
@@ -79,9 +79,12 @@ def check(folder: Path, whole: bool = True) -> None:
         _refuse_integers(folder, tensors)
 
 
-def limits(config: PreTrainedConfig) -> Limits:
-    """The limits of a model's text decoder."""
-    text = config.get_text_config(decoder=True)
+def limits(folder: str | Path) -> Limits:
+    """The limits of a model's text decoder. Raises ModelError where transformers cannot read config.json."""
+    try:
+        text = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config(decoder=True)
+    except Exception as error:
+        raise ModelError(f"{folder} holds no causal language model that can be loaded: {sentence(error)}") from None
     sizes = (getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len"))
     positions = next((size for size in sizes if isinstance(size, int) and size > 0), None)
     vocabulary = getattr(text, "vocab_size", None)
@@ -119,12 +122,14 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
-def is_buffer(name: str) -> bool:
-    """Whether a tensor is a mask, or positions, that old files of GPT-2, GPT-J, GPT-Neo, GPT-NeoX and Llama store beside weights.
+def is_buffer(name: str, tensor: StoredTensor) -> bool:
+    """Whether a tensor is a mask or a table of positions, not a parameter: transformers computes it from config.json.
 
-    transformers computes these from config.json; they are no parameters.
+    Older files of GPT-2, GPT-J, GPT-Neo, GPT-NeoX, CodeGen and Llama store them beside the weights. A mask has four axes; a bias has
+    one, and is never ignored.
     """
-    return BUFFERS.search(name) is not None
+    found = BUFFERS.search(name)
+    return found is not None and (found[2] not in ("bias", "causal_mask") or len(tensor.shape) == 4)
 
 
 def unusable(folder: Path) -> list[str]:
@@ -158,7 +163,7 @@ def _refuse_other_weights(folder: Path, config: dict[str, Any]) -> None:
 
 def _refuse_integers(folder: Path, tensors: dict[str, StoredTensor]) -> None:
     """Raises ModelError where weights are stored in a type that is meaningless without the scales of a quantization."""
-    names = [name for name, tensor in tensors.items() if tensor.dtype not in FLOATS and not is_buffer(name)]
+    names = [name for name, tensor in tensors.items() if tensor.dtype not in FLOATS and not is_buffer(name, tensor)]
     if names:
         raise ModelError(
             f"{folder}: {names[0]} is stored as {tensors[names[0]].dtype}, and config.json has no quantization_config that says how to "
