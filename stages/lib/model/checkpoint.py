@@ -20,6 +20,7 @@ from stages.lib.model.folder import ModelError, existing, sentence, sha256, weig
 from stages.lib.subject import SubjectSettings
 
 logging.disable_progress_bar()
+logging.set_verbosity_error()  # `read` judges what transformers would only warn of
 
 
 @dataclass(frozen=True)
