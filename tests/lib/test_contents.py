@@ -17,6 +17,7 @@ from stages.lib.model import checkpoint, contents, tokenizer
 from stages.lib.model.folder import INDEX, WEIGHTS, ModelError, sha256, write_sums
 from tests import vocabularies
 from tests.conftest import random_model
+from tests.micro import ROOT
 
 Change = Callable[[Path], object]
 END = "<|endoftext|>"
@@ -279,3 +280,21 @@ def test_what_stands_before_a_prompt_is_what_the_tokenizer_puts_there(mine: Path
     assert own.convert_ids_to_tokens(tokenizer.front(own, None)) == before
     assert own.convert_ids_to_tokens(tokenizer.front(own, True)) == ["<s>"]
     assert tokenizer.front(own, False) == []
+
+
+def test_what_hf_download_notes_reruns_nothing(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`hf download --local-dir` rewrites the files below .cache whenever the command is repeated."""
+    from dvc.repo import Repo  # only here: it loads half of DVC
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / ".dvcignore", tmp_path)
+    (tmp_path / "dvc.yaml").write_text("stages: {read: {cmd: cp mine/config.json out, deps: [mine], outs: [out]}}")
+    notes = mine / ".cache/huggingface/download"
+    notes.mkdir(parents=True)
+    (notes / "config.json.metadata").write_text("today")
+    Repo.init(no_scm=True)
+    Repo().reproduce()
+    (notes / "config.json.metadata").write_text("tomorrow")
+    assert Repo().status() == {}
+    (mine / "config.json").write_text("{}")
+    assert "mine" in str(Repo().status())
