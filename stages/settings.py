@@ -113,7 +113,7 @@ class Params(Section):
             if self.finetune[name].source != tuned[before].source:
                 raise ValueError(f"finetune.{name}.source = {self.finetune[name].source!r} is not that of {before}")
             if subject.bos != self.finetune[name].bos:
-                raise ValueError(f"finetuned.{name}.bos is not finetune.{name}.bos; it would be asked otherwise than it was trained")
+                raise ValueError(f"finetuned.{name}.bos is not finetune.{name}.bos; its prompts would not begin as in training")
         return self
 
     @model_validator(mode="after")

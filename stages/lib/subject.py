@@ -40,7 +40,7 @@ class SubjectSettings(Section):
     revision: str
     dtype: Literal["float32", "float16", "bfloat16", "float64"]
     template: Annotated[str, AfterValidator(_asks_about_operands)]
-    bos: bool = True
+    bos: bool | None = None
     layers: Literal["all"] | Annotated[list[Natural], Field(min_length=1)] = "all"
     operators: Annotated[list[Operator], Field(min_length=1, default=[*OPERATORS])]
     answer_token: Annotated[int, Field(ge=0, le=3)] | None = None

@@ -10,9 +10,8 @@ from stages.lib import hub
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, check, place, read
 from stages.lib.core.words import CHAPTERS
-from stages.lib.gguf import header
 from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
-from stages.store.check import checked, parser
+from stages.store.check import checked, parser, source_kind
 
 PARAMS = Path("params.yaml")
 MODELS = Path("stages/subjects/params.yaml")
@@ -27,7 +26,7 @@ def main(arguments: list[str]) -> None:
     if found.problems:
         raise SystemExit("\n".join([*(f"But: {problem}" for problem in found.problems), "bag add: nothing was added"]))
     settings, files = found.settings, {}
-    if not Path(options.source).is_dir():
+    if source_kind(options.source) != "folder":
         settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
         files[MODELS] = inserted(MODELS, *_made_from(options))
     files[PARAMS] = inserted(PARAMS, found.section, entry(options.name, settings, found.section))
@@ -40,7 +39,7 @@ def main(arguments: list[str]) -> None:
 
 def _made_from(options: argparse.Namespace) -> tuple[str, list[str]]:
     """The section whose stage makes the model's folder, and the lines of its entry there."""
-    if header.is_gguf(options.source):
+    if source_kind(options.source) == "gguf":
         return "gguf", [f"  {options.name}: {{file: {json.dumps(options.source, ensure_ascii=False)}}}"]
     model = hub.fixed(options.source)
     return "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"]

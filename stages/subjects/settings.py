@@ -100,7 +100,7 @@ class Train(Optimisation):
 class Finetuning(Optimisation):
     source: str
     before: str
-    bos: bool
+    bos: bool | None = None
     task: Task
     batch: Few
     evaluation_prompts: Few

@@ -14,6 +14,8 @@ from pathlib import Path
 from stages.lib.core.files import replacing
 
 SUMS = "SHA256SUMS"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+LFS = b"version https://git-lfs"
 LARGE = 1 << 30  # bytes, which take a second to read; every stage, and every worker of it, would
 ESCAPED = defaultdict(str, {"n": "\n", "r": "\r", "\\": "\\"})  # letters behind a backslash, in names of a line that starts with one
 KEPT = Path(".cache/sha256")
@@ -30,11 +32,16 @@ def existing(folder: str | Path) -> Path:
         way_out = "train one with `cd stages/subjects && dvc repro train`, or correct the subject in params.yaml"
         raise ModelError(f"no model folder at {folder}; {way_out}")
     if (path / SUMS).is_file():
+        listed = set()
         for digest, name in _listed((path / SUMS).read_text(encoding="utf-8", errors="replace")):
+            listed.add(str(Path(name)))
             if Path(name) == Path(SUMS):  # where that command is given again, `*` names what it is just writing
                 continue
             if not (path / name).is_file() or sha256([path / name]) != digest:
                 raise ModelError(f"{path / name} is not the file that {path / SUMS} lists: it is damaged, missing or was exchanged")
+        loaded = [*weights(path), path / "config.json", path / "tokenizer.json"]
+        if unlisted := [file for file in loaded if file.is_file() and file.name not in listed]:
+            raise ModelError(f"{path / SUMS} does not list {unlisted[0].name}, which is loaded; take the sums again: sha256sum * > {SUMS}")
     return path
 
 
@@ -53,6 +60,60 @@ def _listed(sums: str) -> Iterator[tuple[str, str]]:
         yield parts["digest"].lower(), name
 
 
+def present(file: Path) -> bool:
+    """Whether a file is there. Raises ModelError where its name is a broken link, a pointer of Git LFS, or no file."""
+    if not file.exists():
+        if file.is_symlink():
+            raise ModelError(f"{file} is a link to {file.readlink()}, which does not exist; download the model again, or correct the link")
+        return False
+    if not file.is_file():
+        raise ModelError(f"{file} is not a file")
+    with file.open("rb") as stream:
+        start = stream.read(len(LFS))
+    if start == LFS:
+        raise ModelError(f"{file} is a pointer of Git LFS, not the file itself; run `git lfs pull` where it was cloned")
+    if not start:
+        raise ModelError(f"{file} is empty; download it again")
+    return True
+
+
+def weights(folder: Path) -> list[Path]:
+    """The files that a model's weights are read from, first the index where there is one; none where the folder has no weights.
+
+    Raises ModelError where the index names something that is no file of the folder, or a whole model lies beside it.
+    """
+    single = [folder / WEIGHTS] if present(folder / WEIGHTS) else []
+    shards = [folder / name for name in sorted(set(weight_map(folder).values()))]
+    if not shards:
+        return single
+    if missing := [shard for shard in shards if not present(shard)]:
+        raise ModelError(f"{missing[0]} is missing, which {INDEX} names; download it again")
+    if single and shards != single:
+        raise ModelError(f"{folder} holds two models: {WEIGHTS}, and what {INDEX} names; remove one of them")
+    return [folder / INDEX, *shards]
+
+
+def weight_map(folder: Path) -> dict[str, str]:
+    """The file of each tensor, as a sharded model's index has it; empty where there is no index.
+
+    Raises ModelError where a file is not a plain name: what lies outside the folder is covered by no digest.
+    """
+    file = folder / INDEX
+    if not present(file):
+        return {}
+    try:
+        shards = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
+        names = set(shards.values())
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{file} is no index of weights: {sentence(error)}") from None
+    if not names:
+        raise ModelError(f"{file} is no index of weights: its weight_map is empty")
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+            raise ModelError(f"{file} names {name!r}; only safetensors files of the folder itself, without a path, are allowed")
+    return shards
+
+
 def write_sums(folder: Path) -> None:
     """Takes the digests of all files of a folder, as `*` names them: not of hidden ones."""
     files = sorted(file for file in folder.iterdir() if file.name != SUMS and not file.name.startswith("."))
@@ -60,7 +121,7 @@ def write_sums(folder: Path) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """The first line of what an exception of a library says."""
+    """The first line of an exception's message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
