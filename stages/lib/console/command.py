@@ -1,20 +1,25 @@
 """SQL over neurons: what `bag` does with a query, and its own commands. `bag --help` shows them all."""
 
 import argparse
+import os
 import re
 import signal
 import sys
 from pathlib import Path
 
+import polars as pl
+import pyarrow as pa
+
 from stages.lib import dictionary
-from stages.lib.console.output import UNLIMITED, Look, show
+from stages.lib.console.output import UNLIMITED, Look, remark, show
 from stages.lib.console.under_way import under_way
 from stages.lib.core.storage import place
-from stages.lib.sql.database import ERRORS, Database, QueryError, connect
+from stages.lib.sql.database import ERRORS, Database, QueryError, connect, sentence
 
 WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 REAL = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 COMMANDS = ("tables", "made", "shell", "verify", "check", "add", "explore")
+ANY = (*ERRORS, MemoryError, pa.ArrowException, pl.exceptions.PolarsError)  # what printing a query's rows may raise
 WAY_OUT = "Run bag in the project's root, once `make` or `dvc pull` has put tables into data/, or say with --data where they are."
 MEANINGS = {
     "wide": "print every column of a table, however wide the terminal is",
@@ -58,7 +63,7 @@ def _rows(text: str) -> int:
 def main(given: list[str]) -> None:
     options = parser().parse_args(given)
     if options.query != "shell":
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, in the midst of a query, too: nothing is left half done
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, in the midst of a query, too; see bag.py
     if not options.query:
         parser().print_help()
         return
@@ -66,8 +71,18 @@ def main(given: list[str]) -> None:
         parser().error(f"one query at a time, in quotes; behind it stands {' '.join(options.tables)!r}")
     try:
         run(options)
-    except (*ERRORS, OSError) as error:
-        raise SystemExit(f"bag: {error}") from None
+        sys.stdout.flush()  # here, where a full disk is a message
+    except (*ANY, OSError) as error:
+        _drop_output()
+        raise SystemExit(f"bag: {sentence(error)}") from None
+
+
+def _drop_output() -> None:
+    """Write what is still to be printed nowhere, if it cannot be written: the interpreter would try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 it is open until the end
 
 
 def run(options: argparse.Namespace) -> None:
@@ -75,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
     if options.query == "verify":
         return _verify(options.heal)
     data = _folder(options.data)
-    database = connect(data)
+    database = connect(data, tell=remark)
     look = Look(options.style, options.rows)
     if options.query == "made":
         from stages.lib.console.made import made  # only here: it reads params.yaml
