@@ -31,6 +31,19 @@ Result = TypeVar("Result")
 PATIENCE = 20.0  # seconds that a query may take
 
 
+EXAMPLE = """
+    with
+        asked as (
+            select operator, op1, op2 from predictions join cells using (operator, op1, op2)
+            where subject = $subject and correct is not null
+        ),
+        grid as (select least(226, max(op1) * 3 // 4) as first, least(68, max(op1) // 4) as second from asked)
+    select operator, op1, op2 from asked, grid
+    order by (operator, op1, op2) <> ('subtract', 226, 68), operator <> 'subtract', abs(op1 - first) + abs(op2 - second), operator, op1, op2
+    limit 1
+"""
+
+
 class ExplorerError(ValueError):
     """What cannot be shown, in a sentence or two that say why and what would help."""
 
@@ -81,11 +94,20 @@ class Project:
         words = read().get("tasks", {}).get("operators", {}) if Path("params.yaml").exists() else {}
         return {operator: words.get(operator, {}).get("symbol", sign) for operator, sign in zip(OPERATORS, "+-*/", strict=True)}
 
+    def example(self, subject: str) -> str:
+        """A prompt that a subject was asked: 226-68, else the prompt nearest to it in place within the subject's grid."""
+        if subject not in self._examples:
+            self._examples[subject] = self._example(subject)
+        return self._examples[subject]
+
+    def _example(self, subject: str) -> str:
+        rows = self.ask(EXAMPLE, subject=subject).rows() if self.has("predictions", subject) else []
+        operator, op1, op2 = rows[0] if rows else ("subtract", 226, 68)
+        return f"{op1}{self.symbols[operator]}{op2}"
+
     @cached_property
-    def example(self) -> str:
-        """A prompt of the grid."""
-        largest = self.ask("select max(op1) from predictions").item()
-        return f"226{self.symbols['subtract']}68" if largest >= 226 else f"{largest * 3 // 4}{self.symbols['subtract']}{largest // 4}"
+    def _examples(self) -> dict[str, str]:
+        return {}
 
     def has(self, table: str, subject: str) -> bool:
         """Whether the subject has a table of its own of this name."""
@@ -109,9 +131,9 @@ class Project:
         """The first rows of any SELECT, with values that a page can show, and remarks on names in it that no table has."""
         return self._asked(query, {}, lambda relation: (shown(relation.limit(most)).pl(), [*self._remarks]))
 
-    def rows(self, query: str, most: int) -> pa.Table:
-        """The rows of any SELECT, `most` at most, of the types that the engine gives them."""
-        return self._asked(query, {}, lambda relation: relation.limit(most).to_arrow_table())
+    def rows(self, query: str, most: int, form: Callable[[Any], Any]) -> pa.Table:
+        """The rows of any SELECT, `most` at most, in one of the forms of lib/sql/cells.py."""
+        return self._asked(query, {}, lambda relation: form(relation.limit(most)).to_arrow_table())
 
     def _asked(self, query: str, parameters: dict[str, Any], read: Callable[[Any], Result]) -> Result:
         with self._lock:

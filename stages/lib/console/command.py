@@ -10,14 +10,13 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from stages.lib import dictionary
+from stages.lib.console.describe import print_tables
 from stages.lib.console.output import UNLIMITED, Look, remark, show
 from stages.lib.console.under_way import under_way
+from stages.lib.console.values import parameters
 from stages.lib.core.storage import place
-from stages.lib.sql.database import ERRORS, Database, QueryError, connect, sentence
+from stages.lib.sql.database import ERRORS, QueryError, connect, sentence
 
-WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-REAL = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 COMMANDS = ("tables", "made", "shell", "verify", "check", "add", "explore")
 ANY = (*ERRORS, MemoryError, pa.ArrowException, pl.exceptions.PolarsError)  # what printing a query's rows may raise
 WAY_OUT = "Run bag in the project's root, once `make` or `dvc pull` has put tables into data/, or say with --data where they are."
@@ -103,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
     elif options.query == "shell":
         from stages.lib.console import shell  # only here: it needs a terminal
 
-        shell.run(database, look)
+        shell.run(database, look, parameters(options.parameter))
     else:
         query, values = _text(options.query), parameters(options.parameter)
         if values and query == options.query and "$" not in query:
@@ -148,33 +147,3 @@ def _text(query: str) -> str:
     if re.fullmatch(r"\w+", query):
         raise QueryError(f'there is no command {query}, only {", ".join(COMMANDS)}. For the rows of a table: "from {query}".')
     return query
-
-
-def parameters(given: list[str]) -> dict[str, object]:
-    """NAME=VALUE pairs; a value that is written as numbers are is one, 007 and nan are text."""
-    values: dict[str, object] = {}
-    for pair in given:
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise QueryError(f"expected NAME=VALUE behind -p, found {pair!r}. Write -p layer=1 for the value of $layer, say.")
-        values[name] = int(value) if WHOLE.fullmatch(value) else float(value) if REAL.fullmatch(value) else value
-    return values
-
-
-def print_tables(database: Database, names: list[str]) -> None:
-    """Prints these tables, without names every one there is, with its columns and their meaning."""
-    described, there = dictionary.tables(), database.tables()
-    if unknown := set(names) - {*there}:
-        raise QueryError(f"there is no table {min(unknown)}, only {', '.join(there)}")
-    for name in names or there:
-        table = described.get(name)
-        print(f"{name}  {table.meaning if table else ''}")
-        try:
-            columns = database.columns(name)
-        except ERRORS as error:
-            print(f"    {error}\n")
-            continue
-        for column, kind in columns.items():
-            meaning = table.columns.get(column, ("", ""))[1] if table else ""
-            print(f"    {column:<20} {kind:<10} {meaning}")
-        print()

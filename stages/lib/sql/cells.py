@@ -7,7 +7,7 @@ year 1, infinite time stamps, integers of 128 bits. And a single cell may take g
 from collections.abc import Callable
 from typing import Any
 
-SHOWN = 100_000  # characters of a cell that people see at most
+SHOWN = 10_000  # characters of a cell that people see at most
 WHOLE = 10_000_000  # characters of a cell that programs get at most
 ON_PAGE = 1_000  # characters of a cell of the explorer
 INTEGERS = {f"{sign}{size}" for sign in ("", "u") for size in ("tinyint", "smallint", "integer", "bigint")}
@@ -72,6 +72,17 @@ def as_json(relation: Any) -> Any:
     return _each(_numbered(relation), form)
 
 
+def as_parquet(relation: Any) -> Any:
+    """Return the rows with the types that every reader of Parquet knows, and names that differ."""
+
+    def form(column: str, kind: Any, name: str) -> str:
+        if kind.id in PLAIN | {"varchar", "list", "array", "struct", "decimal"}:
+            return f"{column}::{json_type(kind)}"
+        return f"{column}::varchar"
+
+    return _each(_numbered(relation), form)
+
+
 def json_type(kind: Any) -> str:
     """Return the engine's type for what JSON holds: numbers, true and false, text, lists and objects of these."""
     if kind.id in PLAIN:
@@ -95,7 +106,9 @@ def cut(text: str, most: int) -> str:
 
 def _limited(value: str, name: str) -> str:
     """Return SQL for a value whose text has at most WHOLE characters; a longer one is an error."""
-    message = f"a value of the column {name} has more than {WHOLE:,} characters; cut it in the query, as left(text, 1000) and list[:1000] do"
+    message = (
+        f"a value of the column {name} has more than {WHOLE:,} characters; cut it in the query, as left(text, 1000) and list[:1000] do"
+    )
     return f"case when strlen({value}::varchar) > {WHOLE} then error('{message.replace(chr(39), chr(39) * 2)}') else {value} end"
 
 

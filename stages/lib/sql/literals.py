@@ -8,9 +8,7 @@ from sqlglot import exp
 COLUMNS = ("subject", "operator")
 
 
-def tables_and_names(
-    query: str, parameters: Mapping[str, object]
-) -> tuple[set[str], dict[str, set[str]]]:
+def tables_and_names(query: str, parameters: Mapping[str, object]) -> tuple[set[str], dict[str, set[str]]]:
     """Return the names of the tables that a query reads, and the texts that it compares with each of COLUMNS.
 
     A comparison is =, IN or IS NOT DISTINCT FROM; those below a NOT do not count. The query must

@@ -29,10 +29,7 @@ def ways_to(table: str, subject: str) -> str:
     [(file, stage, for_each)] = makers
     target = f"{file}:{stage}{f'@{subject}' if for_each else ''}"
     chapter = PurePath(file).parts[1]
-    return (
-        f"The stage {stage} of stages/{chapter} makes it: `dvc repro {target}` here, "
-        "or `dvc pull` from where it was made."
-    )
+    return f"The stage {stage} of stages/{chapter} makes it: `dvc repro {target}` here, or `dvc pull` from where it was made."
 
 
 def explained(message: str, tables: list[str], subject: str) -> str:
