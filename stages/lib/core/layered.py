@@ -7,7 +7,9 @@ chunk carries a Fletcher32 checksum. A store is written under a temporary name a
 equal bytes.
 """
 
+import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +20,22 @@ import numpy as np
 from stages.lib.core.files import replacing, way_out
 from stages.lib.core.storage import pieces
 
+LEAST = 1 << 20  # bytes free, below which no store is begun
+
 
 class StoreError(RuntimeError):
     """A store that is damaged, or a value that a store cannot hold."""
+
+
+def _need_space(path: Path, size: int) -> None:
+    """Raise StoreError if the disk has no room for a file of this size.
+
+    HDF5 crashes the process at its end if a write has failed, so that the check comes before the first write.
+    """
+    free = shutil.disk_usage(path.parent).free
+    if free < size:
+        needed = f"{path} takes {size / 1e6:,.0f} MB, and its disk has {free / 1e6:,.0f} MB free"
+        raise StoreError(f"No space left on device: {needed}; free some space, or move the project to a larger disk")
 
 
 @contextmanager
@@ -30,6 +45,7 @@ def writing(path: Path, shared: bool = False) -> Iterator[h5py.File]:
     shared: several processes may write it at once (see files.replacing).
     """
     with replacing(path, shared) as partial:
+        _need_space(partial, LEAST)
         with h5py.File(partial, "w", libver=("v110", "v110")) as file:
             yield file
         with partial.open("rb+") as stream:
@@ -56,6 +72,7 @@ class LayerWriter:
     ):
         self.dtype = np.dtype(dtype)
         shape = tuple(axes.values())
+        _need_space(Path(file.filename), len(layers) * math.prod(shape) * self.dtype.itemsize + LEAST)
         file.attrs.update({**attributes, "axes": ", ".join(axes), "dtype": dtype})
         for name, column in (columns or {}).items():
             file.create_dataset(f"columns/{name}", data=column.astype(np.int32), chunks=column.shape, fletcher32=True)

@@ -24,9 +24,9 @@ def ways_to(table: str, subject: str) -> str:
     makers = _makers().get(table, [])
     if not makers:
         return "`bag tables` lists the tables that exist here."
-    if len(makers) > 1:
+    if len({PurePath(file).parts[1] for file, *_ in makers}) > 1:
         return "Several stages make it: `make study` here, or `dvc pull` from where it was made."
-    [(file, stage, for_each)] = makers
+    file, stage, for_each = makers[0]
     target = f"{file}:{stage}{f'@{subject}' if for_each else ''}"
     chapter = PurePath(file).parts[1]
     return f"The stage {stage} of stages/{chapter} makes it: `dvc repro {target}` here, or `dvc pull` from where it was made."
