@@ -118,7 +118,7 @@ class Live:
     def _interventions(self, sets: dict[int, Neurons], replacement: str) -> list[interventions.Intervention]:
         """Neurons replaced, as rows, checked like those of any experiment."""
         if replacement == "mean" and not self.executor.means:
-            raise ExplorerError(f"there is no {self._means}, which has the means; replace by zero, or `dvc pull` it.")
+            raise ExplorerError(f"there is no {self._means}, which has the means; replace by zero, or `make pull` it.")
         rows = [
             {"intervention": number, "layer": layer, "units": [neuron for of, neuron in chosen if of == layer]}
             for number, chosen in sets.items()

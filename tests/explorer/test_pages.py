@@ -11,13 +11,13 @@ import pytest
 
 from stages.explorer.app import answered, page, taken, tried
 from stages.explorer.explorer import Explorer
-from stages.explorer.missing import ways_to
 from stages.explorer.pages import VIEWS, View
 from stages.explorer.project import ExplorerError
 from stages.explorer.question import Question
 from stages.lib import dictionary
 from stages.lib.core.settings import ParamsError
 from stages.lib.core.tables import write_table
+from stages.lib.sql.missing import ways_to
 from tests import declared
 from tests.explorer.made import NEURONS, SIDE, explorer, made, write_activations
 from tests.explorer.said import field, says, words

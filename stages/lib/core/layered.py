@@ -8,7 +8,9 @@ equal bytes.
 """
 
 import errno
+import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,10 +25,22 @@ REFUSED = {  # errors of the system, of permissions, locks, limits and disks, wh
     errno.EACCES, errno.EPERM, errno.EAGAIN, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT,
 }  # fmt: skip
+LEAST = 1 << 20  # bytes free, below which no store is begun
 
 
 class StoreError(RuntimeError):
     """A store that is damaged, or a value that a store cannot hold."""
+
+
+def _need_space(path: Path, size: int) -> None:
+    """Raise StoreError if the disk has no room for a file of this size.
+
+    HDF5 crashes the process at its end if a write has failed, so that the check comes before the first write.
+    """
+    free = shutil.disk_usage(path.parent).free
+    if free < size:
+        needed = f"{path} takes {size / 1e6:,.0f} MB, and its disk has {free / 1e6:,.0f} MB free"
+        raise StoreError(f"No space left on device: {needed}; free some space, or move the project to a larger disk")
 
 
 @contextmanager
@@ -36,6 +50,7 @@ def writing(path: Path, shared: bool = False) -> Iterator[h5py.File]:
     shared: several processes may write it at once (see files.replacing).
     """
     with replacing(path, shared) as partial:
+        _need_space(partial, LEAST)
         with h5py.File(partial, "w", libver=("v110", "v110"), locking=False) as file:
             yield file
         with partial.open("rb+") as stream:
@@ -68,6 +83,7 @@ class LayerWriter:
     ):
         self.dtype = np.dtype(dtype)
         shape = tuple(axes.values())
+        _need_space(Path(file.filename), len(layers) * math.prod(shape) * self.dtype.itemsize + LEAST)
         file.attrs.update({**attributes, "axes": ", ".join(axes), "dtype": dtype})
         for name, column in (columns or {}).items():
             file.create_dataset(f"columns/{name}", data=column.astype(np.int32), chunks=column.shape, fletcher32=True)

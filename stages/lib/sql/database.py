@@ -4,6 +4,8 @@
 """
 
 import re
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,11 @@ import pyarrow as pa
 
 from stages.lib.core import layered, tables
 from stages.lib.core.storage import place
+from stages.lib.core.words import CHAPTERS, OPERATORS
 from stages.lib.sql.files import MEASURES, dataset, files_of, parquet, parts
 from stages.lib.sql.lazy.table import SUMS, LayerSums, LayerTable
+from stages.lib.sql.limits import limits
+from stages.lib.sql.missing import explained
 
 DatabaseError = duckdb.Error
 EXPLAIN = re.compile(r"^\s*explain\b\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)
@@ -30,6 +35,15 @@ class QueryError(ValueError):
 
 
 ERRORS = (QueryError, tables.TableError, layered.StoreError, duckdb.Error)  # what a query may raise
+DEEP = "the query is nested too deeply: remove parentheses, or name parts of it in WITH"
+LARGE = "A query may take a quarter of the memory, and spill 16 GiB at most; ask for fewer rows, or group them."
+
+
+def sentence(error: BaseException) -> str:
+    """Return an error's message, without advice to change settings, which no query can."""
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return f"{str(error).splitlines()[0]} {LARGE}"
+    return str(error)
 
 
 class Database:
@@ -37,14 +51,24 @@ class Database:
 
     files: table -> the Parquet or HDF5 files it is made of, one per subject or operator. They are opened here, when a query first names
     the table, not by the engine, which can neither read nor write any file, whatever a query says, and never sees the name of one. What
-    is damaged is refused to the query that names it, and to no other.
+    is damaged is refused to the query that names it, and to no other. settings: more settings of the engine, in order; no query can
+    change any. tell: is called with a sentence for each subject or operator that a query names and its tables do not have.
     """
 
-    def __init__(self, files: dict[str, list[Path]], threads: int | None = None):
+    def __init__(
+        self,
+        files: dict[str, list[Path]],
+        threads: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        tell: Callable[[str], None] | None = None,
+    ):
         self.connection = duckdb.connect(config={"python_enable_replacements": False, **({"threads": threads} if threads else {})})
+        for name, value in (settings or {}).items():
+            quoted = value.replace("'", "''")
+            self.connection.execute(f"set {name} = '{quoted}'")
         self.connection.execute("set enable_external_access = false")
         self.connection.execute("set lock_configuration = true")
-        self.files, self.lazy = files, dict[str, LayerTable]()
+        self.files, self.lazy, self.tell = files, dict[str, LayerTable](), tell
         self._opened: set[str] = set()  # tables that the engine knows
         self._checked: set[str] = set()  # those whose files were held against their checksums
         statements = self.connection.extract_statements(MACROS.read_text(encoding="utf-8"))
@@ -115,12 +139,63 @@ class Database:
         Raises QueryError on any other statement, duckdb.Error on a wrong one, TableError or StoreError where it names what is damaged.
         """
         try:
-            return self._sql(query, parameters)
+            relation = self._sql(query, parameters)
         except duckdb.CatalogException:  # it proposes a name only of tables that it knows
-            for name in self.files:
-                with suppress(*ERRORS):
-                    self._open(name)
+            relation = self._sql_of_all(query, parameters)
+        except RecursionError:
+            raise QueryError(DEEP) from None
+        for remark in self.unknown_names(query, parameters) if self.tell else []:
+            self.tell(remark)  # type: ignore[misc]
+        return relation
+
+    def _sql_of_all(self, query: str, parameters: dict[str, Any]) -> duckdb.DuckDBPyRelation:
+        """The same with all tables open, and an error that says which stage makes a table that is missing."""
+        for name in self.files:
+            with suppress(*ERRORS):
+                self._open(name)
+        try:
             return self._sql(query, parameters)
+        except duckdb.CatalogException as error:
+            raise QueryError(explained(str(error), self.tables(), self._subject(query, parameters))) from None
+
+    def unknown_names(self, query: str, parameters: Mapping[str, Any]) -> list[str]:
+        """Sentences about subjects and operators that a query compares with, and that none of its tables has."""
+        remarks = []
+        names, texts = self._names(query, parameters)
+        for column, wanted in texts.items():
+            asked = [name for name in sorted(names & self.files.keys()) if wanted and column in self.columns(name)]
+            by_file = {part for name in asked for path in self.files[name] for part in (*path.parts, path.stem)}
+            if asked and (unsure := wanted - by_file - {*OPERATORS}):  # to look into the tables takes time
+                known = {value for name in asked for value in self._values(name, column)}
+                listed = ", ".join(map(str, sorted(known)[:20])) + (", …" if len(known) > 20 else "")
+                remarks += [f"no {column} {text!r} here; {column}s here: {listed or 'none'}" for text in sorted(unsure - known)]
+        return remarks
+
+    def _values(self, table: str, column: str) -> list[str]:
+        """The different values of a column of texts; those of a lazy table are known without reading it."""
+        if table in self.lazy:
+            return [part.constants[column] for part in self.lazy[table].parts]
+        rows = self.connection.sql(f'select distinct "{column}" from "{table}" where "{column}" is not null').fetchall()
+        return [value for (value,) in rows]
+
+    def _names(self, query: str, parameters: Mapping[str, Any]) -> tuple[set[str], dict[str, set[str]]]:
+        """The tables that a query reads, and the subjects and operators that it names; nothing of a query that sqlglot cannot parse."""
+        from sqlglot.errors import SqlglotError  # only here: it is slow to import
+
+        from stages.lib.sql.literals import COLUMNS, tables_and_names
+
+        if not any(column in query.lower() for column in COLUMNS):
+            return set(), {}
+        try:
+            return tables_and_names(query, parameters)
+        except (SqlglotError, RecursionError):
+            return set(), {}
+
+    def _subject(self, query: str, parameters: Mapping[str, Any]) -> str:
+        """The subject that a query is about: the one it names, else the first that has tables here."""
+        named = sorted(self._names(query, parameters)[1].get("subject", set()))
+        folders = {path.parent.parent.name for paths in self.files.values() for path in paths}
+        return next(iter([*named, *sorted(folders - {*CHAPTERS, "data"})]), "<subject>")
 
     def _sql(self, query: str, parameters: dict[str, Any]) -> duckdb.DuckDBPyRelation:
         statement = self._only_statement(query)
@@ -180,7 +255,14 @@ class Database:
         return narrowed
 
 
-def connect(data: Path | str = "data", threads: int | None = None) -> Database:
-    """Every table below `data`: the project's, a pulled copy of it, or one in object storage, such as s3://bucket/data."""
+def connect(data: Path | str = "data", threads: int | None = None, tell: Callable[[str], None] | None = None) -> Database:
+    """Every table below `data`: the project's, a pulled copy of it, or one in object storage, such as s3://bucket/data.
+
+    A query may take a quarter of the memory. tell: see Database; by default Python's warnings, which notebooks show.
+    """
     folder = place(data)
-    return Database(files_of([folder], folder), threads)
+    return Database(files_of([folder], folder), threads, limits(), tell or _warn)
+
+
+def _warn(remark: str) -> None:
+    warnings.warn(remark, stacklevel=3)
