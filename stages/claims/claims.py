@@ -30,12 +30,17 @@ from stages.lib.sql.files import subject_files
 from stages.lib.subject import Subject
 
 TABLES = [
-    "bag/failure_controls.parquet", "bag/failure_tests.parquet", "bag/knockout_tests.parquet", "bag/knockouts_by_neuron.parquet",
-    "bag/knockouts_by_prompt.parquet", "circuit/attention_sources.parquet", "circuit/circuit_heads.parquet",
-    "circuit/cut_faithfulness.parquet", "circuit/late_layers.parquet", "circuit/probes.parquet", "circuit/smallest_circuits.parquet",
-    "heuristics/classified_share.parquet", "mediation/mediation_effects.parquet", "mediation/neuron_overlap.parquet",
-    "mediation/relative_importance.parquet", "neurons/faithfulness.parquet", "neurons/operator_overlaps.parquet",
-    "store/architecture.parquet", "theories/helix_effects.parquet", "theories/helix_fits.parquet", "theories/theories.parquet",
+    "bag/failure_controls.parquet", "bag/failure_tests.parquet", "bag/knockout_tests.parquet",
+    "bag/knockouts_by_heuristic.parquet", "bag/knockouts_by_neuron.parquet",
+    "bag/knockouts_by_prompt.parquet", "circuit/attention_sources.parquet",
+    "circuit/circuit_heads.parquet", "circuit/cut_faithfulness.parquet",
+    "circuit/late_layers.parquet", "circuit/probes.parquet", "circuit/smallest_circuits.parquet",
+    "heuristics/classified_share.parquet", "heuristics/scores.parquet",
+    "mediation/mediation_effects.parquet", "mediation/neuron_overlap.parquet",
+    "mediation/relative_importance.parquet", "neurons/faithfulness.parquet",
+    "neurons/neuron_effects.parquet", "neurons/operator_overlaps.parquet",
+    "store/architecture.parquet", "subjects/planted_truth.parquet",
+    "theories/helix_effects.parquet", "theories/helix_fits.parquet", "theories/theories.parquet",
 ]  # fmt: skip
 
 

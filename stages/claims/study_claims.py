@@ -28,7 +28,7 @@ from stages.lib.core.tables import write_table
 from stages.lib.sql.database import Database
 
 DATA = Path("data")
-TABLES = {"training": ["mediation/finetuned", "trajectory/trajectory"], "digits": ["neurons/digit_circuits"]}
+TABLES = {"training": ["mediation/finetuned", "trajectory/trajectory", "trajectory/trajectory_knockouts"], "digits": ["neurons/digit_circuits"]}
 COMPARED = {
     "training": "select last as subject from trajectory union select before from finetuned order by subject",
     "digits": "select distinct subject from digit_circuits",
