@@ -9,7 +9,7 @@ Table claims: one row per statement, and per operator where it is about each
     operator           VARCHAR  add, subtract, multiply or divide; null for all of them
     source             VARCHAR  study (heuristics, mediation, trigonometry, fourier or digits: stages/claims/README.md) and place
     statement          VARCHAR  what is said, and what is measured in brackets
-    published          DOUBLE   the study's value; null where it gives none
+    published          DOUBLE   the study's value of the measured quantity; null if it gives none
     published_subject  VARCHAR  of which model
     measured           DOUBLE   of this subject; null where it cannot be
     ci_low             DOUBLE   lower end of its interval, or least value over layers or pairs; null where there is none

@@ -45,22 +45,37 @@ def heads(value: float) -> Tables:
     return {"smallest_circuits": circuits, "architecture": ARCHITECTURE}
 
 
-def top_neurons(value: float) -> Tables:
-    """7,143 neurons of a late layer, 100 of them the study's share, and as many of an early one."""
+def top_neurons(value: float, near_chance: int = 0) -> Tables:
+    """7,143 neurons of a late layer, of which 100 are the study's share, and some of an early one.
+
+    near_chance: more neurons of the layer that score 0.6, too close to chance to be listed.
+    """
     count, top, ranks = 7143, 100, "rank rank_mean_plus_std rank_logit"
-    ranked = [("add", "exact", layer, "last", n) for layer in (0, 1) for n in range(count)]
+    neurons = [*((0, neuron) for neuron in range(9)), *((1, neuron) for neuron in range(count))]
+    ranked = [("add", "exact", layer, "last", neuron) for layer, neuron in neurons]
     effects = table(
         f"operator method layer position neuron effect logit_effect {ranks}",
         *((*row, 1.0, 1.0, count - row[-1], count - row[-1], row[-1] + 1) for row in ranked),
     )
-    described = [*range(round(value * top)), *range(top, count)]
+    described = [*range(round(value * top)), *range(top, 200)]
     scores = table(
-        "operator layer neuron heuristic score",
-        *(("add", 1, neuron, heuristic, 0.7) for neuron in described for heuristic in ("a", "b")),
-        *(("add", 1, neuron, "c", 0.5) for neuron in range(count)),
+        "operator layer neuron heuristic score corrected",
+        *(("add", 1, neuron, name, 0.7, 0.6) for neuron in described for name in ("a", "b")),
+        *(("add", 1, neuron, "c", 0.5, 0.4) for neuron in range(200)),
     )
-    late = frame(subject=SUBJECT, first_layer=[1], layers=2)
-    return {"neuron_effects": effects, "scores": scores, "late_layers": late}
+    raw = ("add", 1, "raw", "any", 0.6, len(described) + near_chance)
+    counted = table(
+        "operator layer criterion quantities threshold neurons",
+        raw,
+        (*raw[:3], "result", *raw[4:]),
+    )
+    return {
+        "neuron_effects": effects,
+        "scores": scores,
+        "classified_share": counted,
+        "late_layers": frame(subject=SUBJECT, first_layer=[1], layers=2),
+        "architecture": frame(subject=SUBJECT, neurons=count),
+    }
 
 
 def recall(value: float) -> Tables:
@@ -87,6 +102,11 @@ def importance(task: str, condition: str, baseline: float = 0.402) -> Callable[[
         return {"relative_importance": table(columns, *rows)}
 
     return made
+
+
+def noisy_words(value: float) -> Tables:
+    """13 coordinates of 128, of which two halves of the pairs have 5 in common."""
+    return overlap("coordinate", "number_words", 13, 128, 5 / 13)(value)
 
 
 def overlap(
@@ -232,6 +252,7 @@ CASES = {
     "failures_get_less": Case(failures("answer_contribution"), 0.3, 0.7),
     "few_heads": Case(heads, None, 0.5),
     "top_neurons_are_classified": Case(top_neurons, None, 0.3),
+    "top_neurons_are_classified_above_chance": Case(top_neurons, 0.9, 0.3),
     "classification_has_low_recall": Case(recall, 0.3, 0.9),
     "small_circuit_is_faithful": Case(faithfulness("logit_effect", 0.014), None, 0.5),
     "few_neurons_of_the_first_mlp": Case(faithfulness("first_mlp_logit_effect", 0.01), 0.95, 0.5),
@@ -305,13 +326,20 @@ def test_the_published_value_is_reproduced_and_its_opposite_is_not(claim: str, t
 @pytest.mark.parametrize(
     ("claim", "value", "made", "verdict"),
     [
-        # 3 of 13 coordinates of 128: nothing as small as the published share differs from chance.
+        # Coordinates of 128: with this noise the published share is 3 of 13, which has p = 0.128.
         ("retrieval_shares_few_neurons", 3 / 13, overlap("coordinate", "retrieval", 13, 128), None),
         ("retrieval_shares_few_neurons", 6 / 13, overlap("coordinate", "retrieval", 13, 128), None),
+        ("words_share_neurons", 3 / 13, noisy_words, None),
+        ("words_share_neurons", 6 / 13, noisy_words, None),
         ("words_share_neurons", 6 / 13, overlap("coordinate", "number_words", 13, 128), True),
+        ("words_share_neurons", 3 / 13, overlap("coordinate", "number_words", 13, 128), False),
         # One heuristic, or four, cannot have a p-value of 0.05.
         ("knockout_is_selective", 0.4, partial(selective, heuristics=4), None),
         ("knockout_is_selective_in_logits", 0.4, partial(selective, heuristics=1), None),
+        # So many more of the layer score 0.6 that the top ones may be among them, or too few.
+        ("top_neurons_are_classified", 0.7, partial(top_neurons, near_chance=30), None),
+        ("top_neurons_are_classified", 0.7, partial(top_neurons, near_chance=5), False),
+        ("top_neurons_are_classified", 0.9, partial(top_neurons, near_chance=5), True),
         # Two halves of one question's pairs agree no better than chance: the rankings are noise.
         ("words_share_neurons", 0.5, overlap("coordinate", "number_words", ceiling=0.11), None),
         ("words_share_neurons", 0.1, overlap("coordinate", "number_words", ceiling=0.11), None),
