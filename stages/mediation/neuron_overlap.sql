@@ -16,6 +16,7 @@
 -- chance      DOUBLE    expected share of two random sets: k / width
 -- chance_std  DOUBLE    standard deviation of their share
 -- p_value     DOUBLE    probability that two random sets share at least as many (hypergeometric)
+-- detectable  DOUBLE    least share with a p_value below 0.05: a test at this level cannot find less; null if none has
 with
     sizes as (select 'neuron' as component, neurons as width from architecture union all select 'coordinate', width from architecture),
     ks as (select distinct component, width, k::integer as k from sizes, unnest($overlap_ks) as wanted(k) where k <= width),
@@ -54,13 +55,15 @@ with
                 - lgamma(width - 2 * k + shared + 1) - lgamma(width + 1))) over (partition by width, k order by shared desc)) as p_value
         from possible
     ),
+    critical as (select width, k, min(shared) / k as detectable from tails where p_value < 0.05 group by width, k),
     own as (select component, layer, ranking, k, question, shared / k as share from counted where half = 'first' and question = other)
 select
     $subject as subject, component, layer, ranking, k, width, if(half = 'both', 'whole', 'half') as sample, c.question, c.other,
     shared, shared / k as share, (a.share + b.share) / 2 as ceiling, k / width as chance,
-    sqrt((1 - k / width) * (width - k) / greatest(width - 1, 1) / width) as chance_std, p_value
+    sqrt((1 - k / width) * (width - k) / greatest(width - 1, 1) / width) as chance_std, p_value, detectable
 from counted as c
 join tails using (width, k, shared)
+left join critical using (width, k)
 left join own as a using (component, layer, ranking, k, question)
 left join own as b on (b.component, b.layer, b.ranking, b.k, b.question) = (c.component, c.layer, c.ranking, c.k, c.other)
 order by component, layer, ranking, k, sample desc, c.question, c.other
