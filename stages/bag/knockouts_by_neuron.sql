@@ -28,7 +28,7 @@ with
     changes as (
         select
             operator, layer, units[1] as neuron, replacement as ablation, pair,
-            answers.logit - clean.logit as logit, greatest(clean.correct - answers.correct, 0) as lost
+            answers.logit - clean.logit as logit, larger(clean.correct - answers.correct, 0) as lost
         from answers
         join neuron_knockout_interventions using (intervention)
         join clean using (pair)

@@ -52,7 +52,7 @@ class Live:
             loaded = checkpoint.of(subject.settings, threads=1)
             self._means = subject.path("store/means.h5")
             kinds = ("neurons", "heads", "residual") if self._means.exists() else ()
-            means = {kind: pooled(read_array(self._means, kind)) for kind in kinds}
+            means = {"mean": {kind: pooled(read_array(self._means, kind)) for kind in kinds}} if kinds else {}
             widths = slots.widths(read_attributes(self._means)) if kinds else None
             self.executor = Executor(loaded, means, settings.rows_per_pass, settings.memory_mib << 20, widths=widths)
         except (RuntimeError, ValueError, OSError, SystemExit) as error:

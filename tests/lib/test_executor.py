@@ -45,10 +45,12 @@ def pair_table(seed: int, lengths: list[tuple[int, int]], shared: int = 0) -> pl
     return pl.DataFrame(rows)
 
 
-def random_means(loaded: checkpoint.Checkpoint, positions: int) -> dict[str, np.ndarray]:
+def random_means(loaded: checkpoint.Checkpoint, positions: int) -> dict[str, dict[str, np.ndarray]]:
+    """Of the replacements mean and mean_add."""
     a, random = loaded.architecture, np.random.default_rng(7)
     shapes = {"neurons": (a.neurons,), "heads": (a.heads, a.head_width), "residual": (a.width,)}
-    return {name: random.standard_normal((len(a.layers), positions, *shape)) for name, shape in shapes.items()}
+    size = len(a.layers), positions
+    return {whose: {name: random.standard_normal((*size, *shape)) for name, shape in shapes.items()} for whose in ("mean", "mean_add")}
 
 
 @st.composite
@@ -70,7 +72,7 @@ def patch(draw: st.DrawFn, a: architecture.Architecture, single_length: bool, na
         }
     position = draw(st.sampled_from([*names, "all"] if single_length else names))
     means = single_length and component != "coordinate"
-    replacement = draw(st.sampled_from(["zero", "mean", "counterfactual"] if means else ["zero", "counterfactual"]))
+    replacement = draw(st.sampled_from(["zero", "mean", "mean_add", "counterfactual"] if means else ["zero", "counterfactual"]))
     return {"component": component, "layer": layer, "units": units, "position": position, "key_position": None, "replacement": replacement}
 
 

@@ -21,8 +21,9 @@ from stages.lib.executor.columns import INTEGER, INTEGERS, TEXT, InterventionErr
 from stages.lib.model.architecture import Architecture
 
 COMPONENTS = ("none", "mlp", "head", "neuron", "coordinate", "residual", "edge")
-REPLACEMENTS = ("zero", "mean", "counterfactual", "given")
-REPLACEABLE = {"edge": ("zero",), "coordinate": ("zero", "counterfactual"), "head": REPLACEMENTS[:3]}  # of the others, by all
+MEANS = {"mean": None} | {f"mean_{operator}": operator for operator in OPERATORS}  # -> whose; None: every operator's, weighted equally
+REPLACEMENTS = ("zero", *MEANS, "counterfactual", "given")
+REPLACEABLE = {"edge": ("zero",), "coordinate": ("zero", "counterfactual"), "head": REPLACEMENTS[:-1]}  # of the others, by all
 COLUMNS = {
     "intervention": INTEGER, "operator": TEXT, "split": TEXT, "component": TEXT, "layer": INTEGER, "units": INTEGERS, "position": TEXT,
     "key_position": TEXT, "replacement": TEXT,
