@@ -11,7 +11,7 @@ is harmless and a missing key is not, therefore
 Any other query reads more.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -136,7 +136,7 @@ class _Asker:
         """The CTEs that a query reads, itself or by other CTEs, in order; ctes: those that it can see."""
         names = {_table_name(table) for table in node.find_all(exp.Table)}
         needed: list[exp.CTE] = []
-        for number, cte in reversed(list(enumerate(ctes))):
+        for cte in reversed(ctes):
             if cte.alias.lower() in names:
                 needed = [cte, *needed]
                 names |= {_table_name(table) for table in cte.find_all(exp.Table)}
