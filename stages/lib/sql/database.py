@@ -23,7 +23,7 @@ from stages.lib.sql.missing import explained
 
 DatabaseError = duckdb.Error
 EXPLAIN = re.compile(r"^\s*explain\b\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)
-ANY = ("query_table", "query(")  # in queries that may compute the name of a table
+ANY = "query"  # in what may compute the name of a table: query(…), query_table(…)
 CATALOG = ("show", "information_schema", "duckdb_", "pg_")  # in queries about tables
 SUMS_OF_DUMP = {"activations": "neuron_sums"}  # lazy table -> the table that has its sums
 SUMS_COLUMNS = "subject, operator, layer, neuron, prompts as rows__, total as total__, smallest as smallest__, largest as largest__"
@@ -87,7 +87,7 @@ class Database:
             called |= new
             text += "".join(self._macros[name].query.lower() for name in new)
         for name in sorted(self.files.keys() - self._checked):
-            if name.lower() in text or any(word in text for word in ANY):
+            if name.lower() in text or ANY in text:  # one too many is only slow
                 tables.check(parquet(self.files[name]))
                 self._open(name)
                 self._checked.add(name)
@@ -205,15 +205,15 @@ class Database:
         if unknown or missing:
             problems = [f"${name} is not in the query" for name in sorted(unknown)] + [f"${name} has no value" for name in sorted(missing)]
             raise QueryError("; ".join(problems))
-        columns = {name: set(table.columns.names) for name, table in self.lazy.items()}
-        if any(name in query for name in columns) and statement.type == duckdb.StatementType.SELECT:
+        lazy = {name for name in self.lazy if name in query.lower()}  # others are read whole
+        if lazy and statement.type == duckdb.StatementType.SELECT:
             from stages.lib.sql.lazy.group_by import summed  # only here: sqlglot, which they take, is slow to import
             from stages.lib.sql.lazy.join import narrow
 
             names = self.connection.sql(query, params=parameters or None).columns
             if rewritten := summed(query, MEASURES, names):
                 return self.connection.sql(rewritten, params=parameters or None)
-            query = narrow(query, columns, lambda text: self._ask(text, parameters), self._narrow)
+            query = narrow(query, lazy, lambda text: self._ask(text, parameters), self._narrow)
         return self.connection.sql(query, params=parameters or None)
 
     def tables(self) -> list[str]:
@@ -244,9 +244,15 @@ class Database:
             raise QueryError(f"this connection only reads: {kind.name} is not allowed, SELECT is")
         return statements[0]
 
-    def _ask(self, query: str, parameters: dict[str, Any]) -> pa.Table:
-        names = self.connection.extract_statements(query)[0].named_parameters
-        return self.connection.sql(query, params={n: parameters[n] for n in names} or None).to_arrow_table()
+    def _ask(self, query: str, parameters: dict[str, Any]) -> pa.Table | None:
+        """The rows of a part of a query; None if it cannot stand alone."""
+        try:
+            names = self.connection.extract_statements(query)[0].named_parameters
+            return self.connection.sql(query, params={n: parameters[n] for n in names} or None).to_arrow_table()
+        except duckdb.InterruptException:
+            raise
+        except duckdb.Error:
+            return None
 
     def _narrow(self, name: str, keys: list[pa.Table]) -> str:
         self._narrowed += 1
