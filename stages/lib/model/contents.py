@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import AutoConfig
 
@@ -16,7 +16,7 @@ from stages.lib.model.folder import INDEX, ModelError, present, sentence, weight
 
 CONFIG_BYTES = 1 << 24
 HEADER_BYTES = 100 << 20  # safetensors itself reads no larger header
-MOST_LAYERS = 512  # the deepest published models have fewer than 200
+MOST_LAYERS = 256  # the deepest published models have fewer than 200; to outline so many takes 2 s
 TENSORS_PER_LAYER = 100  # of each expert; published models have fewer than 40
 FLOATS = ("F64", "F32", "F16", "BF16")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -27,8 +27,7 @@ CONVERT = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(NamedTuple):
     """A tensor of a safetensors file, as the file's header describes it."""
 
     dtype: str
