@@ -167,16 +167,23 @@ BEYOND = [  # what Python, Polars or JSON cannot hold
 FORMS = ("{}", "[{}]", "{{'a \"b': [{}]}}", "map {{1: {}}}", "union_value(a := {})", "[null, [{}]]")
 
 
+def _refused(database: Database, query: str, style: str) -> str:
+    """The message that a query ends with instead of rows, empty if it prints them."""
+    try:
+        show(database, query, {}, Look(style))
+    except ERRORS as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_values_beyond_python_are_printed_or_refused_in_every_style(capsys: pytest.CaptureFixture, style: str):
     database = Database({})
     for value in [form.format(value) for value in BEYOND for form in FORMS]:
         [expected] = database.sql(f"select ({value})::varchar").fetchone()
-        try:
-            show(database, f"select {value} as x", {}, Look(style))
-        except ERRORS as error:
-            assert style == "json", value
-            assert "INT64" in str(error), value  # an integer that no reader of JSON holds
+        refused = _refused(database, f"select {value} as x", style)
+        if refused:
+            assert (style, "INT64" in refused) == ("json", True), value  # an integer that no reader of JSON holds
             capsys.readouterr()
             continue
         printed = capsys.readouterr().out
@@ -193,11 +200,9 @@ def test_a_large_cell_is_cut_for_people_and_refused_to_programs(capsys: pytest.C
     monkeypatch.setattr(cells, "SHOWN", 100)
     monkeypatch.setattr(cells, "WHOLE", 1000)
     for value in ("repeat('x', 5000)", "range(5000)", "map {1: repeat('x', 5000)}"):
-        try:
-            show(Database({}), f"select {value} as wide_one", {}, Look(style))
-        except ERRORS as error:
+        if refused := _refused(Database({}), f"select {value} as wide_one", style):
             assert style != "records"
-            assert "a value of the column wide_one has more than 1,000 characters; cut it in the query" in str(error)
+            assert "a value of the column wide_one has more than 1,000 characters; cut it in the query" in refused
         out, said = capsys.readouterr()
         assert len(out) < 2000
         assert ("are cut; --csv prints them whole" in said) == ("…" in out)
