@@ -76,9 +76,8 @@ def as_parquet(relation: Any) -> Any:
     """Return the rows with the types that every reader of Parquet knows, and names that differ."""
 
     def form(column: str, kind: Any, name: str) -> str:
-        if kind.id in PLAIN | {"varchar", "list", "array", "struct", "decimal"}:
-            return f"{column}::{json_type(kind)}"
-        return f"{column}::varchar"
+        element = kind.children[0][1] if kind.id == "list" else kind
+        return column if element.id in PLAIN | {"varchar"} else f"{column}::varchar"
 
     return _each(_numbered(relation), form)
 

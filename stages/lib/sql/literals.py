@@ -1,6 +1,7 @@
 """Find subjects and operators that a query names and its tables do not have: spelling mistakes, mostly."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
@@ -24,7 +25,7 @@ def tables_and_names(query: str, parameters: Mapping[str, object]) -> tuple[set[
     return {table.name.lower() for table in tree.find_all(exp.Table)}, texts
 
 
-def _pairs(node: exp.Expression) -> Iterator[tuple[exp.Expression, exp.Expression]]:
+def _pairs(node: Any) -> Iterator[tuple[Any, Any]]:
     """Yield each expression of a comparison with each that it is compared with."""
     others = node.expressions if isinstance(node, exp.In) else [node.expression]
     for other in others:
@@ -34,7 +35,7 @@ def _pairs(node: exp.Expression) -> Iterator[tuple[exp.Expression, exp.Expressio
         yield from sides
 
 
-def _text(node: exp.Expression, parameters: Mapping[str, object]) -> list[str]:
+def _text(node: Any, parameters: Mapping[str, object]) -> list[str]:
     """Return the text that a literal or a parameter stands for, as a list of at most one."""
     if isinstance(node, exp.Literal) and node.is_string:
         return [node.name]
