@@ -1,4 +1,4 @@
--- Do heuristics' neurons do their own job alone? All knock-outs of an operator together, each beside its control (Sec. 4, Fig. 7).
+-- Do heuristics' neurons do their own job alone? All knock-outs of an operator together, each beside its control (Sec. 4.2, Fig. 7).
 -- The test turns the sign of each heuristic's difference at random: if silencing its neurons dissociates no better than silencing others,
 -- either sign is as likely. Heuristics without associated prompts, other prompts or control have no say. Signs are turned one by one:
 -- heuristics that share neurons and prompts, such as ranges that overlap, are not independent, and p-values are smaller than they should be.
