@@ -1,4 +1,4 @@
--- Knock-outs of whole heuristics: all neurons that stand for one are silenced together at the last position (Sec. 4, Fig. 7).
+-- Knock-outs of whole heuristics: all neurons that stand for one are silenced together at the last position (Sec. 4.2, Fig. 7).
 -- A control silences as many neurons of other heuristics in each of the same layers; where a layer has too few, there is none.
 -- Every heuristic that is a label is knocked out; of the other two ways of counting, those with most neurons.
 --

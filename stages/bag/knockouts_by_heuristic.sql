@@ -1,4 +1,4 @@
--- What silencing all neurons of a heuristic does to the prompts it is about, and to those it is not about (Sec. 4, Fig. 7).
+-- What silencing all neurons of a heuristic does to the prompts it is about, and to those it is not about (Sec. 4.2, Fig. 7).
 -- A prompt is associated with a heuristic if its cell satisfies it; all other prompts of the operator are not. Every prompt is one the
 -- subject answers correctly; one that several draws of pairs have counts in each. Intervals are of the bootstrap over seeds and prompts.
 --

@@ -1,4 +1,4 @@
--- What the circuit does not need: attention into the positions it reads from (Sec. 2, stated there without code).
+-- What the circuit does not need: attention into the positions it reads from (App. B.2, stated there without code).
 -- A head that copies an operand's position reads what that token alone became there, if cutting every earlier edge into it,
 -- below that head, changes nothing: circuit_cut against circuit, model_cut against everything. The control, last_cut, is the circuit
 -- whose last position cannot see these positions: that must destroy the answer. Every circuit except nothing keeps all MLPs.

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
@@ -25,6 +26,10 @@ PLACES = {  # of each study that a statement may be from, as its published text 
     "trigonometry": ["Sec. 4", "Sec. 5"],
     "fourier": ["whole"],
     "digits": ["whole"],
+}  # fmt: skip
+SECTIONS = {  # of the heuristics study: where each of its figures belongs
+    "2": "Sec. 2", "3": "Sec. 2", "4": "Sec. 3", "7": "Sec. 4.2", "8": "Sec. 4.2", "9": "Sec. 4.3", "10": "Sec. 5", "11": "Sec. 2",
+    "12": "App. B.1", "14": "App. B.2", "15": "App. D",
 }  # fmt: skip
 OURS = ["control of ours", "asked by reviewers"]  # what the study itself does not state
 VERDICTS = {"reproduced", "not reproduced", "not testable here"}
@@ -83,6 +88,18 @@ def test_a_statement_is_from_a_place_of_its_study_and_its_numbers_are_of_a_model
     if OURS[0] in places or OURS[1] in places:
         assert not published
         assert "unpublished" in one["statement"]
+
+
+def test_a_figure_is_named_with_its_section():
+    places = [one["source"].split(", ") for one in LISTED if one["source"].startswith("heuristics")]
+    pairs = [pair for _, *place in places for pair in pairwise(place)]
+    files = [file for kind in ("sql", "py", "md", "yaml") for file in ledger.STAGES.rglob(f"*.{kind}")]
+    for file in files:
+        pairs += re.findall(r"((?:Sec|App)\. [\w.]+), (Fig\. \w+)", file.read_text())
+    figures = [(section, re.sub(r"\D", "", figure)) for section, figure in pairs if figure.startswith("Fig.")]
+    of_heuristics = [pair for pair in figures if pair != ("Sec. 4", "3")]  # Fig. 3 of the mediation study
+    assert len(of_heuristics) > 20
+    assert [pair for pair in of_heuristics if SECTIONS[pair[1]] != pair[0]] == []
 
 
 def test_every_chapters_statements_are_listed_and_every_key_is_explained():
