@@ -11,7 +11,7 @@
 -- units         INTEGER[]  the silenced neurons of the layer's MLP, from 0
 -- position      VARCHAR    token position: last
 -- key_position  VARCHAR    null, of edges only
--- replacement   VARCHAR    zero or mean, each once for the same neurons; null for the clean run
+-- replacement   VARCHAR    zero or mean (pooled over operators), each once for the same neurons; null for the clean run
 -- membership    VARCHAR    how the heuristic's neurons are counted, as in heuristic_neurons; null for the clean run
 -- arm           VARCHAR    heuristic, control (random neurons of other heuristics, by no way of counting of this one), or none for the
 --                          operator's clean run

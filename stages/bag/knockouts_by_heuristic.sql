@@ -6,7 +6,7 @@
 -- operator                    VARCHAR  add, subtract, multiply or divide
 -- membership                  VARCHAR  how the heuristic's neurons are counted: label, called or scored, as in heuristic_neurons
 -- heuristic                   VARCHAR  whose neurons are silenced
--- ablation                    VARCHAR  zero or mean: what their activations become at the last position
+-- ablation                    VARCHAR  zero or mean (pooled over operators): what their activations become at the last position
 -- arm                         VARCHAR  heuristic, or control: as many random neurons of other heuristics only, mean of all draws
 -- neurons                     INTEGER  neurons that are silenced together
 -- prompts_associated          INTEGER  evaluation prompts of the operator that satisfy the heuristic

@@ -12,7 +12,7 @@
 -- units         INTEGER[]  heads; null: all of them
 -- position      VARCHAR    token position: all; of an edge, the one that looks
 -- key_position  VARCHAR    of an edge, the one looked at, or earlier: all before; null otherwise
--- replacement   VARCHAR    mean; zero of an edge; null where nothing is patched
+-- replacement   VARCHAR    mean (pooled over operators, each weighted equally); zero of an edge; null where nothing is patched
 -- circuit       VARCHAR    everything, nothing, circuit, circuit_cut, model_cut or last_cut
 -- heads         SMALLINT   heads in the circuit
 -- seed          INTEGER    null, of random circuits only

@@ -1,4 +1,4 @@
--- Circuits of heads (Fig. 11): some heads and all MLPs work, the other heads take their mean at all positions: the mean pooled over operators,
+-- Circuits of heads (Fig. 11): some heads and all MLPs work, the other heads take their mean at all positions: that pooled over operators,
 -- each with equal weight, as in the study; and once, for comparison, the mean over the operator's own prompts alone.
 --
 -- subject       VARCHAR    the model

@@ -112,7 +112,9 @@ def test_no_line_above_a_query_is_lost():
 
 def test_a_column_may_be_described_with_single_blanks(tmp_path: Path):
     (tmp_path / "chapter").mkdir()
-    (tmp_path / "chapter/made.sql").write_text("-- What it is.\n-- a INTEGER the first\n--   and more\n-- b VARCHAR[] the second\nselect 1\n")
+    (tmp_path / "chapter/made.sql").write_text(
+        "-- What it is.\n-- a INTEGER the first\n--   and more\n-- b VARCHAR[] the second\nselect 1\n"
+    )
     made = dictionary.tables(tmp_path)["made"]
     assert (made.meaning, made.columns) == ("What it is.", {"a": ("INTEGER", "the first and more"), "b": ("VARCHAR[]", "the second")})
 
@@ -142,7 +144,7 @@ def test_the_shell_has_commands(micro_copy: Path):
     assert "Commands: help, tables, set, exit." in printed
     assert "set NAME VALUE        fills $NAME" in printed
     assert len(re.findall(r"^pairs  ", printed, re.MULTILINE)) == 2
-    assert "$layer = 2\n$name = \"o'neill\"" in printed
+    assert '$layer = 2\n$name = "o\'neill"' in printed
     assert re.search(r"42 │ o'neill", printed)
     assert "unknown command \\nope" in printed
     assert "│ 7" not in printed.replace(" ", "")

@@ -213,7 +213,8 @@ def functions(query: str) -> set[str]:
     [text] = duckdb.execute("select json_serialize_sql($query::varchar)", {"query": query}).fetchone() or ()
     tree = json.loads(text)
     assert not tree["error"], tree
-    names, left = set(), [tree]
+    names: set[str] = set()
+    left: list[Any] = [tree]
     while left:
         part = left.pop()
         if isinstance(part, dict):

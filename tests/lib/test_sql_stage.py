@@ -15,7 +15,10 @@ from tests.micro import ROOT
     [
         (["circuit/unknown", "abacus"], "stages/circuit has no stage 'unknown' that runs queries, only late_layers, "),
         (["circuit/circuit_figures", "abacus"], "no stage 'circuit_figures' that runs queries"),
-        (["nowhere/pairs", "abacus"], "stages/nowhere has no stage 'pairs' that runs queries, and there is no such chapter; chapters: corpus, "),
+        (
+            ["nowhere/pairs", "abacus"],
+            "stages/nowhere has no stage 'pairs' that runs queries, and there is no such chapter; chapters: corpus, ",
+        ),
         (["circuit/late_layers", "mine"], "circuit/late_layers is there for each of abacus, .*, not for mine"),
         (["circuit/late_layers"], "circuit/late_layers is there for each of abacus, .*, and none is named"),
         ([], "usage: python -m stages.lib.sql.stage CHAPTER/STAGE"),

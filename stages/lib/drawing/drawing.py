@@ -44,7 +44,8 @@ NO_CELL = "#d0d0d0"  # places of a map without a number
 OWN, OTHERS = VERMILION, BLUE  # of one heuristic, and of others
 COLOURS = {"add": BLUE, "subtract": VERMILION, "multiply": GREEN, "divide": PINK}
 RANKINGS = {
-    "effect": VERMILION, "effect_plus_std": ORANGE, "median_effect": GREEN, "logit_effect": BLUE, "attribution": GREEN, "random": GREY,
+    "effect": VERMILION, "effect_plus_std": ORANGE, "median_effect": GREEN, "logit_effect": BLUE, "attribution": GREEN, "own_means": WINE,
+    "random": GREY,
 }  # fmt: skip
 ROLES = ["op1", "operator", "op2", "last"]
 IN_A_ROW = 4  # panels, where there is one for each of many kinds

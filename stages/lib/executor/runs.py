@@ -86,11 +86,8 @@ class RunsWork:
         self.blocks = self.sizes.plan(prompts, wanted, settings.runs_per_part)
         self.widths = slots.widths(layered.read_attributes(self.means)) if self.means else None
         positions = layered.read_array(self.means, "residual").shape[2] if self.means else 0
-        if self.means and (lacking := {interventions.MEANS[name] for name in means} - {None, *operators_of(self.means)}):
-            raise interventions.InterventionError(
-                f"there is no mean of {', '.join(sorted(lacking))} in {self.means}, only of {', '.join(operators_of(self.means))}; "
-                f"replace by mean, which is pooled over these"
-            )
+        if self.means:
+            check_operators(self.means, [interventions.MEANS[name] for name in sorted(means)])
         for block in self.blocks:
             replacing.check(block.pairs, block.interventions, positions, self.widths, self.given)
         self.bundles = bundled(self.blocks, settings.runs_per_part)
@@ -135,6 +132,16 @@ def read_means(path: Path) -> dict[str, dict[str, np.ndarray]]:
     for place, operator in enumerate(operators_of(path)):
         means[f"mean_{operator}"] = {kind: array[place] for kind, array in arrays.items()}
     return means
+
+
+def check_operators(path: Path, wanted: list[str | None]) -> None:
+    """Raises InterventionError where means.h5 lacks an operator whose own mean is wanted."""
+    known = operators_of(path)
+    for operator in wanted:
+        if operator is not None and operator not in known:
+            raise interventions.InterventionError(
+                f"there is no mean of {operator} in {path}, only of {', '.join(known)}; replace by mean, which is pooled over these"
+            )
 
 
 def operators_of(path: Path) -> list[str]:
