@@ -71,7 +71,9 @@ def test_a_file_that_is_not_whole_is_an_error(tmp_path: Path, damage):
     path = tmp_path / "add.h5"
     write(path, np.zeros((6, 10, 9)))
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(layered.StoreError, match=r"add\.h5 is damaged.*; `bag verify --heal` .* `dvc repro` makes it again, or `make pull`"):
+    with pytest.raises(
+        layered.StoreError, match=r"add\.h5 is damaged.*; `bag verify --heal` .* `dvc repro` makes it again, or `make pull`"
+    ):
         layered.LayerStore(path).read(2, slice(0, 6), slice(0, 10))
 
 
