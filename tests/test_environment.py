@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import polars as pl
 import pytest
 
 from stages.lib.core import layered
+from stages.lib.core.compiled import compiled
+from stages.lib.core.settings import ParamsError
 from stages.lib.core.tables import write_table
 from stages.lib.sql.files import dataset
 from tests.conftest import run_in
@@ -50,6 +53,8 @@ STORE = """
 import numpy as np
 from pathlib import Path
 from stages.lib.core import layered
+from stages.lib.core.compiled import compiled
+from stages.lib.core.settings import ParamsError
 layered.write_array(Path("store.h5"), {"means": np.arange(3.0)}, {"subject": "a"})
 print(layered.read_array(Path("store.h5"), "means"), layered.read_attributes(Path("store.h5")))
 """
@@ -82,3 +87,47 @@ def test_what_the_system_refuses_is_not_called_damage(tmp_path: Path, monkeypatc
         assert "heal" not in str(refused.value)
     with pytest.raises(OSError, match=re.escape(os.strerror(number))):
         dataset([table])
+
+
+FIGURE = """
+from pathlib import Path
+from stages.lib.drawing import drawing
+figure, axes = drawing.panels(1, 2, "title")
+drawing.curve(axes[0, 0], [0, 1], [0, 1000.5], "line", drawing.BLUE)
+drawing.legend(figure)
+drawing.save(figure, Path("figure"))
+"""
+TASTES = (
+    "font.size: 20\nfont.family: serif\naxes.grid: True\nlines.linewidth: 7\nsavefig.facecolor: red\nsvg.fonttype: none\nbackend: tkagg\n"
+)
+
+
+def test_a_figure_has_the_same_bytes_whatever_a_user_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Jupyter's backend, which is not installed, a matplotlibrc of the user's own, and another in the working folder."""
+    for folder in ("plain", "own", "settings"):
+        (tmp_path / folder).mkdir()
+    for folder in ("own", "settings"):
+        (tmp_path / folder / "matplotlibrc").write_text(TASTES)
+    more = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "MPLCONFIGDIR": str(tmp_path / "settings")}
+    run_in(tmp_path / "own", "python", "-c", FIGURE, more=more | {"PYTHONPATH": str(ROOT)})
+    monkeypatch.chdir(tmp_path / "plain")
+    exec(compile(FIGURE, "figure", "exec"), {})
+    for name in ("figure.png", "figure.svg"):
+        assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+
+
+def test_a_ray_address_where_nothing_listens_is_named_at_once(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("ray")
+    from stages.lib.units import actors  # only here: Ray is slow to import
+
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        for scheme in ("", "ray://"):
+            monkeypatch.setenv("RAY_ADDRESS", f"{scheme}127.0.0.1:{bound.getsockname()[1]}")
+            with pytest.raises(ParamsError, match=rf"no Ray cluster answers at RAY_ADDRESS='{scheme}127\.0\.0\.1:\d+'"):
+                actors.ready(print).__enter__()
+
+
+def test_functions_are_compiled_where_no_cache_can_be_written(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+    assert compiled(fastmath={"reassoc"})(lambda number: number + 1)(41) == 42

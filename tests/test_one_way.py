@@ -108,7 +108,7 @@ HOMES = {
     "matplotlib": ("stages/lib/drawing/drawing.py",),
     "tqdm": ("stages/lib/core/progress.py",),
     "sqlglot": ("stages/lib/sql/lazy/",),
-    "numba": ("stages/heuristics/null/", "stages/lib/heuristics/"),
+    "numba": ("stages/lib/core/compiled.py",),
     "jinja2": ("stages/report/page/html.py",),
     "ray": ("stages/lib/units/actors.py",),
     "accelerate": ("stages/lib/model/spread.py",),

@@ -44,7 +44,7 @@ class ListError(ValueError):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Pulled:
     """An output, or a file or folder in it, that is to be pulled. path: its place; name: the same, relative to the project."""
 
     output: Output
@@ -115,7 +115,7 @@ def pull(repo: Repo, subject: str = "", path: str = "") -> list[str]:
     return _report([output.name for output in outputs], whole, refused)
 
 
-def _selected(repo: Repo, subject: str, path: str) -> list[Wanted]:
+def _selected(repo: Repo, subject: str, path: str) -> list[Pulled]:
     """The outputs of a subject, or of all, that are, hold or lie in a path. Raises RemoteError where there are none."""
     outputs = [_wanted(repo, output) for output in _cached(of_subject(repo, subject) if subject else repo.index.stages)]
     if not path:
@@ -188,9 +188,9 @@ def _cached(stages: Iterable[Stage]) -> Iterator[Output]:
     return (output for stage in stages for output in stage.outs if output.use_cache)
 
 
-def _wanted(repo: Repo, output: Output) -> Wanted:
+def _wanted(repo: Repo, output: Output) -> Pulled:
     path = Path(output.fs_path)
-    return Wanted(output, path, str(path.relative_to(repo.root_dir)))
+    return Pulled(output, path, str(path.relative_to(repo.root_dir)))
 
 
 def _fetch(repo: Repo, sums: Collection[str], what: str) -> set[str]:
@@ -223,7 +223,7 @@ def _is_false(path: Path, md5: str, absent: bool = False) -> bool:
     return md5.endswith(".dir") and file_sum(path) != md5.removesuffix(".dir")
 
 
-def _is_whole(output: Wanted, cache: Path) -> bool:
+def _is_whole(output: Pulled, cache: Path) -> bool:
     """Whether the cache has the output, or of a folder its list and all files in that."""
     try:
         return all(_object(cache, md5).exists() for md5 in _files(output, cache).values())
@@ -235,7 +235,7 @@ def _object(cache: Path, md5: str) -> Path:
     return cache / md5[:2] / md5[2:]
 
 
-def _files(output: Wanted, cache: Path) -> dict[Path, str]:
+def _files(output: Pulled, cache: Path) -> dict[Path, str]:
     """The sum of every file that is wanted of an output.
 
     Raises FileNotFoundError where the cache lacks a folder's list, ListError where that must not be checked out.

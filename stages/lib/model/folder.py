@@ -9,6 +9,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from stages.lib.core.files import replacing
@@ -135,7 +136,7 @@ def sha256(files: list[Path]) -> str:
     if kept.is_file() and len(digest := kept.read_text(encoding="utf-8")) == hashlib.sha256().digest_size * 2:
         return digest
     digest = _read(files)
-    with replacing(kept, shared=True) as partial:
+    with suppress(OSError), replacing(kept, shared=True) as partial:  # a project may be there to be read only
         partial.write_text(digest, encoding="utf-8")
     return digest
 
