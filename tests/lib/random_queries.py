@@ -99,11 +99,12 @@ class Generator:
         where = f" where {self._test({'': columns})}" if self._chance(0.6) else ""
         order = self._pick("", "", "", " order by all", " order by all limit 3", " order by all desc limit 1 offset 1")
         if self._chance(0.3):
-            other = self.random.sample(columns, len(columns))
-            renamed = list(zip(columns, other, strict=True)) if self._chance(0.3) else [(name, name) for name in columns]
-            listed = ", ".join(f"{old} as {new}" for old, new in renamed if VALUES[old][0][0] == VALUES[new][0][0])
-            columns = [new for old, new in renamed if VALUES[old][0][0] == VALUES[new][0][0]]
-            return f"select distinct {listed} from {table}{where}{order}", columns
+            others = self.random.sample(columns, len(columns)) if self._chance(0.3) else columns
+            pairs = list(zip(columns, others, strict=True))
+            alike = [(old, new) for old, new in pairs if VALUES[old][0][0] == VALUES[new][0][0]]
+            alike = alike or list(zip(columns, columns, strict=True))
+            listed = ", ".join(f"{old} as {new}" for old, new in alike)
+            return f"select distinct {listed} from {table}{where}{order}", [new for _, new in alike]
         return self._pick("select * from ", "from ") + f"{table}{where}{order}", columns
 
     def _test(self, sources: dict[str, list[str]]) -> str:

@@ -1,7 +1,5 @@
 """Joins with lazy tables: the rows of plain DuckDB, from no more chunks than the keys of the join need."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.lib.random_queries import Comparison
@@ -12,8 +10,8 @@ LAST = "effects where position = 'last'"
 
 
 @pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]:
-    yield Comparison(tmp_path_factory.mktemp("data"))
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return Comparison(tmp_path_factory.mktemp("data"))
 
 
 def test_random_joins_give_the_rows_of_plain_duckdb(comparison: Comparison):

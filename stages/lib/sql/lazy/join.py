@@ -35,7 +35,7 @@ REPEATABLE = (  # no LIMIT, samples or windows; no sums, which depend on the ord
     exp.Cast, exp.DataType, exp.DataTypeParam, exp.Coalesce, exp.Case, exp.If, exp.Lower, exp.Upper,
     exp.Count, exp.Min, exp.Max,
 )  # fmt: skip
-PLAIN = {  # the arguments of a source, and of a join, that are understood
+PLAIN: dict[type, set[str]] = {  # the arguments of a source, and of a join, that are understood
     exp.Table: {"this", "alias"}, exp.Subquery: {"this", "alias"}, exp.Values: {"expressions", "alias"},
     exp.Join: {"this", "side", "kind", "on", "using"},
 }  # fmt: skip
@@ -52,10 +52,11 @@ def narrow(query: str, lazy: set[str], ask: Ask, register: Callable[[str, list[p
         tree = sqlglot.parse_one(query, dialect="duckdb")
     except sqlglot.errors.SqlglotError:
         return query  # DuckDB will say what is wrong, or knows a syntax that sqlglot does not
-    for start in list(tree.find_all(exp.From)):  # `from a join b` keeps its joins elsewhere than `select … from a join b`
-        joins = [*(start.this.args.get("joins") or []), *(start.parent.args.get("joins") or [])]
-        start.this.set("joins", None)
-        start.parent.set("joins", joins)
+    for select in list(tree.find_all(exp.Select)):
+        first = _from(select)[:1]  # `from a join b` keeps its joins in a, `select … from a join b` in the SELECT
+        if first and first[0].args.get("joins"):
+            select.set("joins", [*first[0].args["joins"], *(select.args.get("joins") or [])])
+            first[0].set("joins", None)
     withs = list(tree.find_all(exp.With))
     if withs and (withs != [tree.args.get("with_")] or withs[0].args.get("recursive")):
         return query  # the same name may mean different tables in different places
