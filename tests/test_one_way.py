@@ -107,7 +107,7 @@ HOMES = {
     "duckdb": ("stages/lib/sql/database.py",),
     "matplotlib": ("stages/lib/drawing/drawing.py",),
     "tqdm": ("stages/lib/core/progress.py",),
-    "sqlglot": ("stages/lib/sql/lazy/",),
+    "sqlglot": ("stages/lib/sql/",),
     "numba": ("stages/lib/core/compiled.py",),
     "jinja2": ("stages/report/page/html.py",),
     "ray": ("stages/lib/units/actors.py",),
@@ -115,7 +115,7 @@ HOMES = {
     "PIL": ("stages/report/page/pictures.py", "stages/explorer/pictures.py"),
     "dash": ("stages/explorer/",),
     "flask": ("stages/explorer/app.py",),
-    "werkzeug": ("stages/explorer/explore.py",),
+    "werkzeug": ("stages/explorer/",),
     "prompt_toolkit": ("stages/lib/console/shell.py",),
 }
 ROOMS = {  # of chapters, that look into a model themselves: what they do no other chapter needs

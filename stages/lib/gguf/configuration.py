@@ -129,7 +129,7 @@ def configured(header: Header) -> PreTrainedConfig:
     """The configuration of a file that `refuse` lets pass. Raises ModelError on settings that it
     cannot hold."""
     family = FAMILIES[header.architecture]
-    values = {name: _value(header, key) for key, name in family.names.items() if _has(header, key)}
+    values: dict[str, Any] = {name: _value(header, key) for key, name in family.names.items() if _has(header, key)}
     if "num_key_value_heads" in family.names.values():
         values.setdefault("num_key_value_heads", values["num_attention_heads"])
     if family.rotary:

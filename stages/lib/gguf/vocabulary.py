@@ -44,7 +44,7 @@ def tokenizer(header: Header) -> PreTrainedTokenizerFast:
     bos = special["bos_token"]
     if _puts_bos(header) and bos is None:
         raise ModelError(f"{header.path} puts a BOS token first, but names none; convert it again")
-    if _puts_bos(header):
+    if _puts_bos(header) and bos is not None:
         made.post_processor = TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokens.index(bos))])
     return PreTrainedTokenizerFast(
         tokenizer_object=made,
@@ -103,11 +103,11 @@ def _cut(header: Header) -> pre_tokenizers.PreTokenizer:
     if name in GGUF_PRE_TOKENIZER_SPLITS:
         words = pre_tokenizers.Split(Regex(GGUF_PRE_TOKENIZER_SPLITS[name]), behavior="isolated")
         return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    parts = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if name in SINGLE_DIGITS:
-        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), parts])
     if name in AS_GPT2:
-        return words
+        return parts
     known = sorted({*GGUF_PRE_TOKENIZER_SPLITS, *SINGLE_DIGITS, *AS_GPT2})
     raise ModelError(
         f"{header.path}: how its tokenizer cuts text (tokenizer.ggml.pre = {name!r}) is not known, "
