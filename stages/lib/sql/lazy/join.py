@@ -43,10 +43,11 @@ PLAIN: dict[type, set[str]] = {  # the arguments of a source, and of a join, tha
 Ask = Callable[[str], pa.Table | None]
 
 
-def narrow(query: str, lazy: set[str], ask: Ask, register: Callable[[str, list[pa.Table]], str]) -> str:
+def narrow(query: str, lazy: set[str], macros: set[str], ask: Ask, register: Callable[[str, list[pa.Table]], str]) -> str:
     """The query with its lazy tables replaced where keys are known.
 
-    ask: runs a query, None if it is wrong; register: makes a narrowed table and returns its name.
+    macros: the names of macros that give the same rows twice; ask: runs a query, None if it is
+    wrong; register: makes a narrowed table and returns its name.
     """
     try:
         tree = sqlglot.parse_one(query, dialect="duckdb")
@@ -68,7 +69,7 @@ def narrow(query: str, lazy: set[str], ask: Ask, register: Callable[[str, list[p
             continue
         around = select.find_ancestor(exp.CTE)
         visible = [cte for cte in ctes if around is None or ctes.index(cte) < ctes.index(around)]
-        for node, keys in _Scope(select, _Asker(visible, lazy, ask)).keys(lazy):
+        for node, keys in _Scope(select, _Asker(visible, lazy, macros, ask)).keys(lazy):
             alias = "" if node.alias else f" AS {node.name}"
             name = register(node.name.lower(), keys)
             replacements.append((node.this.meta["start"], node.this.meta["end"] + 1, name + alias))
@@ -95,8 +96,11 @@ def _is_plain(node: exp.Expr) -> bool:
     return not nested and all(name in PLAIN.get(type(node), ()) for name, value in node.args.items() if value)
 
 
-def _is_repeatable(node: exp.Expr) -> bool:
+def _is_repeatable(node: exp.Expr, macros: set[str]) -> bool:
+    """Whether a query gives the same rows each time that it runs."""
     for part in node.walk():
+        if isinstance(part, exp.Anonymous) and part.name.lower() in macros:
+            continue
         positional = isinstance(part, exp.Join) and part.method
         first_of_group = isinstance(part, exp.Distinct) and part.args.get("on")
         if not isinstance(part, REPEATABLE) or positional or first_of_group:
@@ -114,8 +118,8 @@ def _conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
 class _Asker:
     """Asks for the columns and keys of sources, which may be CTEs or read from them."""
 
-    def __init__(self, ctes: list[exp.CTE], lazy: set[str], ask: Ask):
-        self.ctes, self.lazy, self.ask = ctes, lazy, ask
+    def __init__(self, ctes: list[exp.CTE], lazy: set[str], macros: set[str], ask: Ask):
+        self.ctes, self.lazy, self.macros, self.ask = ctes, lazy, macros, ask
 
     def columns(self, node: exp.Expr) -> frozenset[str] | None:
         """The columns of a source, None where they are unknown."""
@@ -126,7 +130,7 @@ class _Asker:
         """The distinct rows of a query for keys, None where another run may give others or where they are too many."""
         needed = [query, *self._needed(query, self.ctes)]
         tables = {_table_name(table) for node in needed for table in node.find_all(exp.Table)}
-        if tables & self.lazy or not all(map(_is_repeatable, needed)):
+        if tables & self.lazy or not all(_is_repeatable(node, self.macros) for node in needed):
             return None
         answer = self.ask(self._text(query.distinct().limit(MANY + 1)))
         if answer is None or len(answer) > MANY or not all(map(_compares_as_in_python, answer.schema)):
@@ -203,7 +207,7 @@ class _Condition:
         columns = list(self.test.find_all(exp.Column))
         places = [self.place(column) for column in columns]
         alone = all(place is not None and place[0] is source for place in places)
-        return bool(columns) and alone and not self.test.find(exp.Query) and _is_repeatable(self.test)
+        return bool(columns) and alone and not self.test.find(exp.Query) and _is_repeatable(self.test, set())
 
 
 class _Scope:
