@@ -36,7 +36,7 @@ lint: setup
 	ruff format --check stages tests
 	mypy
 
-# Where `dvc push` and `dvc pull` share artifacts: make remote URL=s3://bucket/folder (or ssh://user@host/folder, /a/folder …).
+# Where `make push` and `make pull` share artifacts: make remote URL=s3://bucket/folder (or ssh://user@host/folder, /a/folder …).
 remote: setup
 	@case "$$URL" in \
 	"") echo "make remote: say where, such as URL=s3://bucket/folder, ssh://user@host/folder or /a/folder" >&2; exit 1 ;; \
@@ -46,20 +46,14 @@ remote: setup
 	@dvc remote add --force --default storage "$$URL"
 	dvc remote modify storage verify true
 
-# Everything to the remote, once the locks that say what that is are whole.
+# Everything that is here to the remote, once the locks that say what that is are whole.
 push: setup
-	@python -m stages.lib.console.locks
-	dvc push
+	@python -m stages.lib.console.remote push
 
-# Everything of one subject from the remote, of all chapters, and what all subjects read, without which neither bag nor its explorer can
-# say much: prompts, the catalogue of heuristics, the setting of labels. make pull SUBJECT=abacus
+# From the remote, verified against the locks, which plain `dvc pull` is not: everything; with SUBJECT=abacus what is of one subject, what
+# its stages read and its page; with FILE=data/abacus/store/activations/add.h5 one file or folder.
 pull: setup
-	@stages=$$(dvc stage list --all --name-only) || exit; \
-	own=$$(echo "$$stages" | awk -F @ -v subject="$$SUBJECT" '/@/ && $$2 == subject' | grep .) || { \
-		echo "make pull: there is no subject '$$SUBJECT', only" $$(echo "$$stages" | sed -n 's/.*@//p' | sort -u) >&2; exit 1; }; \
-	shared=$$(echo "$$stages" | grep -E '^stages/(corpus|heuristics)/[^@]*$$'); \
-	if [ "$$SUBJECT" = planted ]; then shared="$$shared stages/subjects/dvc.yaml:plant"; fi; \
-	dvc pull $$own $$shared
+	@python -m stages.lib.console.remote pull "$$SUBJECT" "$$FILE"
 
 # Resolves the newest versions that pyproject.toml admits and pins every one of them.
 lock:

@@ -23,7 +23,7 @@ from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, Section, check, place, read, repeated
 from stages.lib.core.words import CHAPTERS
 from stages.lib.heuristics.grid import Heuristics
-from stages.lib.settings import HubModel, Passes, Runs
+from stages.lib.settings import GgufModel, HubModel, Passes, Runs
 from stages.lib.subject import MoreSubjects, Name, Point, Subjects
 from stages.mediation.settings import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
 from stages.neurons.settings import AttributionAgreement, Digits, NeuronCircuits, NeuronEffects, NeuronInterventions, OperatorOverlaps
@@ -43,6 +43,7 @@ class Params(Section):
     train: dict[Name, Train]
     finetune: dict[Name, Finetuning]
     hub: dict[Name, HubModel]
+    gguf: dict[Name, GgufModel]
     subjects: Subjects
     checkpoints: MoreSubjects
     finetuned: MoreSubjects
@@ -112,14 +113,16 @@ class Params(Section):
             if self.finetune[name].source != tuned[before].source:
                 raise ValueError(f"finetune.{name}.source = {self.finetune[name].source!r} is not that of {before}")
             if subject.bos != self.finetune[name].bos:
-                raise ValueError(f"finetuned.{name}.bos is not finetune.{name}.bos; it would be asked otherwise than it was trained")
+                raise ValueError(f"finetuned.{name}.bos is not finetune.{name}.bos; its prompts would not begin as in training")
         return self
 
     @model_validator(mode="after")
     def _one_folder_one_model(self) -> Self:
-        made = [*self.train, "planted", *self.finetune, *self.hub]
+        made = [*self.train, "planted", *self.finetune, *self.hub, *self.gguf]
         if both := sorted(name for name, count in Counter(made).items() if count > 1):
-            raise ValueError(f"data/models/{both[0]} is made by two of train, plant, finetune and hub; call one of them something else")
+            raise ValueError(
+                f"data/models/{both[0]} is made by two of train, plant, finetune, hub and gguf; call one of them something else"
+            )
         return self
 
     @model_validator(mode="after")
@@ -223,7 +226,7 @@ def main() -> None:
     if twice := repeated(raw):
         raise ParamsError(f"{place(twice.partition('.')[0])} says something twice: {twice}; leave one out")
     with replacing(Path("data/settings.txt")) as partial:
-        partial.write_text("params.yaml holds only what is allowed\n")
+        partial.write_text("params.yaml holds only what is allowed\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ Most stages of a small subject take less time than Python takes to import torch,
 imported once, and `python -m stages.…` anywhere below the command becomes a fork of this process. All else is as without: a
 process of its own with its caller's streams and environment, which imports our own code from the files as they are then and ends
 when its caller ends; a stage leaves the same bytes. What is called from another folder, or with other paths to import from, is
-run by Python as usual, and so is everything once this process is gone, or where the system is not Linux.
+run by Python as usual, and so is everything once this process is gone, where the system is not Linux, or where no folder for the
+script that takes Python's place can hold programs.
 
     command ── sh ── python (CALLER: asks, hands on signals, waits for the status)
     stages.warm (serve) ── _keep (one for each stage: hands on signals and the status) ── stage
@@ -17,6 +18,7 @@ import json
 import os
 import runpy
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -37,30 +39,37 @@ LIBRARIES = (
     "transformers.tokenization_utils_tokenizers",
 )  # fmt: skip
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PREFIX = "warm-"
 SAME = ("PYTHONPATH", "OMP_NUM_THREADS", "PYTHONHASHSEED")  # read when libraries are imported or Python starts
 
 SCRIPT = """#!/bin/sh
-exec '{python}' -IS '{caller}' "$@"
+exec {python} -IS {caller} "$@"
 """
 CALLER = """import os, sys
-argv, here, same = sys.argv[1:], {here!r}, {same!r}
+argv, here, same = sys.argv[1:], {here!a}, {same!a}
 def plain():
-    os.execv({python!r}, [{python!r}, *argv])
-if argv[:1] != ["-m"] or not argv[1].startswith("stages.") or os.getcwd() != here or any(os.environ.get(k) != v for k, v in same.items()):
+    os.execv({python!a}, [{python!a}, *argv])
+if argv[:1] != ["-m"] or not argv[1].startswith("stages.") or os.getcwdb() != here or any(os.environ.get(k) != v for k, v in same.items()):
     plain()
 import json, signal, socket
 server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 try:
-    server.connect({address!r})
+    folder = os.open({folder!a}, os.O_PATH)
+    server.connect(f"/proc/self/fd/{{folder}}/socket")  # the folder's own path may be longer than an address can be
+    os.close(folder)
 except OSError:
     plain()
 signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none in the midst of what is asked
 for number in signals:
     signal.signal(number, lambda number, _: server.send(bytes([number])))
-asked = json.dumps([argv[1:], dict(os.environ)]).encode()
-socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
-server.sendall(asked)
+environment = {{name.decode("latin-1"): value.decode("latin-1") for name, value in os.environb.items()}}
+asked = json.dumps([argv[1:], environment]).encode()
+try:
+    socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
+    server.sendall(asked)
+except OSError:
+    plain()  # the server has ended before it could start anything
 signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 status = server.recv(1)
 if not status:
@@ -77,20 +86,13 @@ def main() -> None:
     """Runs the command of the command line and ends with its status; in a stage's process, runs the stage."""
     if len(sys.argv) < 2:
         sys.exit("python -m stages.warm COMMAND …, such as python -m stages.warm dvc repro")
-    if not FORKS:
+    folder = _folder() if FORKS else None
+    if not folder:
         try:
             os.execvp(sys.argv[1], sys.argv[1:])
         except OSError as error:
             sys.exit(f"stages.warm: {error}")
-    folder = Path(tempfile.mkdtemp(prefix="warm-"))  # nobody else may look into it
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(folder / "socket"))
-    listener.listen(64)
-    caller, same = folder / "caller.py", {name: os.environ.get(name) for name in SAME}
-    caller.write_text(CALLER.format(python=sys.executable, here=os.getcwd(), same=same, address=str(folder / "socket")))
-    for name in ("python", "python3"):
-        (folder / name).write_text(SCRIPT.format(python=sys.executable, caller=caller))
-        (folder / name).chmod(0o700)
+    listener = _listen(folder)
     try:
         command = subprocess.Popen(sys.argv[1:], env={**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
     except OSError as error:
@@ -104,6 +106,55 @@ def main() -> None:
         status = command.wait()
         os._exit(status if status >= 0 else 128 - status)  # at once: libraries take half a second to end
     _run(*stage)
+
+
+def _folder() -> Path | None:
+    """A folder on PATH's terms, which nobody else may look into, with scripts in Python's place; None where no place allows programs.
+
+    Its name says whose it is: where that process was killed, the next one removes it.
+    """
+    owner = f"{PREFIX}{socket.gethostname()}-"
+    for place in (Path(tempfile.gettempdir()), Path.cwd() / ".dvc/tmp", Path.cwd()):
+        if os.pathsep in str(place) or not os.access(place, os.W_OK):
+            continue
+        for other in place.glob(f"{owner}*"):
+            if _is_left(other, other.name.removeprefix(owner).partition("-")[0]):
+                shutil.rmtree(other, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{owner}{os.getpid()}-", dir=place))
+        same = {name: os.environ.get(name) for name in SAME}
+        caller = folder / "caller.py"
+        caller.write_text(CALLER.format(python=sys.executable, here=os.getcwdb(), same=same, folder=str(folder)), encoding="ascii")
+        for name in ("python", "python3"):
+            script = SCRIPT.format(python=shlex.quote(sys.executable), caller=shlex.quote(str(caller)))
+            (folder / name).write_bytes(os.fsencode(script))
+            (folder / name).chmod(0o700)
+        if os.access(folder / "python", os.X_OK):
+            return folder
+        shutil.rmtree(folder)  # programs in it do not run, as its file system is mounted so
+    return None
+
+
+def _is_left(folder: Path, process: str) -> bool:
+    """Whether a folder is ours and the process that made it is gone."""
+    if not process.isdecimal() or folder.stat().st_uid != os.getuid():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _listen(folder: Path) -> socket.socket:
+    """A socket in the folder, whose own path may be longer than an address can be."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    descriptor = os.open(folder, os.O_PATH)
+    listener.bind(f"/proc/self/fd/{descriptor}/socket")
+    os.close(descriptor)
+    listener.listen(64)
+    return listener
 
 
 def _hand_on(command: subprocess.Popen, number: int) -> None:
@@ -133,11 +184,12 @@ def serve(listener: socket.socket, command: subprocess.Popen) -> tuple[list[str]
 @cache
 def _load() -> None:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # to ask for a GPU the usual way would take it from the stages
+    os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}  # as stages.lib.drawing, whatever Jupyter or a user says
     gc.disable()
     for library in LIBRARIES:
-        with suppress(ImportError):  # the stage that needs it says so
+        with suppress(Exception):  # the stage that needs it says so
             importlib.import_module(library)
-    with suppress(ImportError):
+    with suppress(Exception):
         importlib.import_module("pydantic").create_model("First")  # makes ready what every first model of a process makes ready
     gc.freeze()  # what is loaded is never looked through again, here or in a stage
     gc.enable()
@@ -189,7 +241,8 @@ def _run(arguments: list[str], environment: dict[str, str]) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
-    os.environ.update(environment)
+    for variable, value in environment.items():  # bytes, each as the letter of its number
+        os.environb[variable.encode("latin-1")] = value.encode("latin-1")
     time.tzset()
     sys.argv = arguments
     for module in [name for name in sys.modules if name.partition(".")[0] == "stages"]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run one process on each core
 os.environ.setdefault("BAG_WORKERS", "1")
@@ -48,10 +49,11 @@ CONFIGS = {
 }
 
 
-def random_model(kind: str) -> torch.nn.Module:
-    """A tiny random model, its weights large enough that every part matters."""
+def random_model(kind: str, **more: Any) -> torch.nn.Module:
+    """A tiny random model, its weights large enough that every part matters; more: of its configuration."""
     torch.manual_seed(0)
     config = CONFIGS[kind]()
+    config.update(more)
     config.bos_token_id, config.eos_token_id = 1, None
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     for parameter in model.parameters():

@@ -25,6 +25,7 @@ from stages.lib.executor import naive
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.interventions import Intervention, Patch
 from stages.lib.executor.pairs import by_length
+from stages.lib.gguf import configuration
 from stages.lib.model import architecture, checkpoint
 from stages.lib.model.folder import sentence
 from stages.store import grid
@@ -245,7 +246,7 @@ def page(rows: Sequence[tuple[str, str]]) -> str:
     kinds = {kind: sum(result.startswith(kind) for _, result in rows) for kind in ("exact", "refused", "not tried")}
     said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     lines = [f"| {name} | {result.replace('|', '/')} |" for name, result in rows]
-    return "\n".join([HEAD.format(said=said), "| family | what happens |", "|---|---|", *lines, ""])
+    return "\n".join([HEAD.format(said=said, gguf=", ".join(configuration.FAMILIES)), "| family | what happens |", "|---|---|", *lines, ""])
 
 
 HEAD = """# Families of models
@@ -262,6 +263,11 @@ Neurons of a mixture of experts are those of all experts, numbered through: firs
 after expert (with one more for each expert whose output has a bias). Where a token does not go to an expert, the activations of its
 neurons are 0. Layers with fewer neurons than the others are filled up with neurons that always say 0. They are numbered through, and not
 told apart by a column `expert`, because every table and query that speaks of neurons then holds for mixtures, too.
+
+A GGUF file can be the source of a model of these architectures, as llama.cpp names them: {gguf}.
+A test shows for each that the converted folder has the logits of the model that the file was made from. Every setting of the file is converted, compared or refused,
+and every tensor has a place. Text is cut as `tokenizer.ggml.pre` says; an unknown value is refused. Files of other architectures are
+refused by name, also where transformers reads them: it ignores settings that change what is computed.
 """
 
 

@@ -78,7 +78,7 @@ SETTINGS: dict[str, Any] = {
     "scores": {"neurons_per_unit": 24},
     "nulls": {"draws": {"add": 100, "subtract": 100, "multiply": 100, "divide": 100}, "neurons_per_unit": 24},
     "labels": {"level": 1.0},  # 20 operands are too few to tell heuristics from chance
-    "knockouts": {"fewest_neurons": 1, "most_heuristics": 8, "control_draws": 2, "knockout_replicates": 20, "flips": 100},
+    "knockouts": {"fewest_neurons": 1, "most_heuristics": 8, "control_draws": 2, "knockout_replicates": 20, "test_draws": 100},
     "prompt_knockouts": {"neurons_per_layer": [2, 8]},
     "faults": {"prompts": 4},
     "mediation": {"pairs_per_template": {"arithmetic": 2, "number_words": 2, "three_operands": 1, "retrieval": 2, "factual": 2}},

@@ -17,11 +17,12 @@ from safetensors.torch import load_file, save_file
 from transformers import T5Config
 
 from stages.lib.console import command, locks
+from stages.lib.console.folders import unlike_lock
 from stages.lib.core import layered, shards
 from stages.lib.core.settings import ParamsError, check
 from stages.lib.core.tables import TableError, read_table, write_table
 from stages.lib.model import checkpoint, tokenizer
-from stages.lib.model.folder import ModelError
+from stages.lib.model.folder import ModelError, existing
 from stages.lib.settings import HubModel
 from stages.mediation.pairs.own_tasks import fillings
 from stages.mediation.settings import FilledTemplate
@@ -149,6 +150,30 @@ def test_a_template(micro_copy: Path, template: str, said: str):
     ended = subprocess.run(["python", "-m", "stages.store.prompts", "abacus"], cwd=micro_copy, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     sentence(SystemExit(ended.stderr.strip()), said)
+
+
+MAKES_SUMS = [
+    "sha256sum *", "sha256sum --binary *", "sha256sum --tag *", "sha256sum ./*", "sha256sum * | sed 's/^[0-9a-f]*/\\U&/'",
+    "sha256sum * | sed 's/$/\\r/'", "sha256sum * | sed '1i # taken by hand'",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", MAKES_SUMS)
+def test_sums_are_read_in_every_form_that_sha256sum_checks(tmp_path: Path, command: str):
+    for name in ("weights of a model", "a(b) = c", "back\\slash"):
+        (tmp_path / name).write_text(name)
+    subprocess.run(["sh", "-c", f"{command} > ../sums && mv ../sums SHA256SUMS"], cwd=tmp_path, check=True)
+    assert existing(tmp_path) == tmp_path
+    (tmp_path / "a(b) = c").write_text("other")
+    with pytest.raises(ModelError, match=r"a\(b\) = c is not the file that .*SHA256SUMS lists"):
+        existing(tmp_path)
+
+
+def test_sums_that_are_none_are_named_with_their_line(tmp_path: Path):
+    (tmp_path / "SHA256SUMS").write_text(f"# of a model\n{'0' * 63}  model.safetensors\n")
+    with pytest.raises(ModelError) as refused:
+        existing(tmp_path)
+    sentence(refused.value, "line 2 of SHA256SUMS", "sha256sum * > SHA256SUMS")
 
 
 # Tables of one's own
@@ -342,6 +367,7 @@ LOCKS: dict[str, bytes] = {
     "another encoding": LOCK.encode("utf-16"),
     "bytes": bytes(range(128, 256)),
     "a conflict": f"<<<<<<< HEAD\n{LOCK}=======\n{LOCK}>>>>>>> other\n".encode(),
+    "a conflict in a stage": LOCK.replace("      size: 7", "<<<<<<< HEAD\n      size: 7\n=======\n      size: 8\n>>>>>>> other", 1).encode(),
     "a tab": LOCK.replace("    outs", "\touts").encode(),
     "the middle cut out": (LOCK[: LOCK.index("  facts")] + LOCK[LOCK.index("  tasks") :]).encode(),
 }  # fmt: skip
@@ -363,7 +389,33 @@ def test_a_lock(repository: Path, name: str):
     (repository / "stages/corpus/dvc.lock").write_bytes(LOCKS[name])
     with pytest.raises(locks.LockError) as error:
         locks.check(repository)
-    sentence(error.value, "stages/corpus/dvc.lock", "git checkout -- stages/corpus/dvc.lock", "dvc repro")
+    way_out = "git checkout --theirs -- stages/corpus/dvc.lock" if "conflict" in name else "git checkout -- stages/corpus/dvc.lock"
+    sentence(error.value, "stages/corpus/dvc.lock", way_out, "dvc repro")
+
+
+def test_a_conflict_is_left_to_the_user(repository: Path, monkeypatch: pytest.MonkeyPatch):
+    """`make`, which puts back what was cut, does not choose a side; `bag` says that the lock is unreadable."""
+    monkeypatch.chdir(repository)
+    Path("stages/corpus/dvc.lock").write_bytes(LOCKS["a conflict in a stage"])
+    with pytest.raises(SystemExit) as error:
+        locks.main()
+    sentence(error.value, "stages/corpus/dvc.lock holds a conflict of a merge", "git checkout --theirs -- stages/corpus/dvc.lock")
+    assert Path("stages/corpus/dvc.lock").read_bytes() == LOCKS["a conflict in a stage"]
+    [said] = unlike_lock("select 1", Path("data"))
+    assert said == str(error.value)
+
+
+def test_a_project_that_is_no_git_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / ".dvc").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    for ask in (locks.main, lambda: locks.check(tmp_path)):
+        with pytest.raises((SystemExit, locks.LockError)) as error:
+            ask()
+        sentence(error.value, "not a git repository", "`git init`", "`dvc config core.no_scm true`")
+    (tmp_path / ".dvc/config").write_text("[core]\n    no_scm = true\n")
+    locks.main()
+    locks.check(tmp_path)
 
 
 # Remotes

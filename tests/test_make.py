@@ -1,16 +1,16 @@
 """What make says of a mistake, with nothing written or fetched."""
 
-import os
 import re
-import shutil
-import sys
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from dvc.repo import Repo
+from dvc.stage import Stage
 from packaging.specifiers import SpecifierSet
 
+from stages.lib.console.remote import of_subject
 from tests import declared
 from tests.conftest import MAKE, run_in
 from tests.micro import ROOT, copy_project
@@ -27,8 +27,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (("remote", "URL=ssh://user:SECRET@host/folder"), "leave it out, then say dvc remote modify --local storage password"),
         (("remote",), "say where, such as URL=s3://bucket/folder"),
-        (("pull", "SUBJECT=abacsu"), "there is no subject 'abacsu', only abacus"),
-        (("pull",), "there is no subject '', only abacus"),
+        (("pull", "SUBJECT=abacsu"), "unknown subject 'abacsu'; available subjects: abacus"),
+        (("pull", "FILE=data/abacus/store/activation"), "no stage writes 'data/abacus/store/activation'"),
     ],
 )
 def test_a_mistake_is_a_sentence(project: Path, arguments: tuple[str, ...], said: str):
@@ -50,18 +50,20 @@ def test_the_pythons_that_are_asked_for_are_those_that_all_pinned_packages_take(
     assert "Python 3.11 to 3.14 (`make PYTHON=" in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("subject", ["abacus", "planted"])
-def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects(project: Path, tmp_path: Path, subject: str):
-    real = shutil.which("dvc", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    (tmp_path / "dvc").write_text(f'#!/bin/sh\n[ "$1" = pull ] && echo pulled "$@" || exec {real} "$@"\n')
-    (tmp_path / "dvc").chmod(0o700)
-    done = run_in(project, *MAKE, "pull", f"SUBJECT={subject}", more={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    _, _, *pulled = done.stdout.split()
-    assert {name.partition("@")[2] for name in pulled} == {subject, ""}
-    own = {declared.key(name) for name in pulled if "@" in name}
+@pytest.mark.parametrize(("subject", "page"), [("abacus", "report"), ("planted", "report/study")])
+def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects_and_its_page(project: Path, subject: str, page: str):
+    pulled = of_subject(Repo(project), subject)
+    assert {stage.name.partition("@")[2] for stage in pulled} == {subject, ""}
+    own = {_key(stage) for stage in pulled if "@" in stage.name}
     assert len(own) > 50
     read = {path for name in own for path in declared.read(name)} | {f"data/models/{subject}"}
-    written = {path for name in pulled if "@" not in name for path in declared.written(declared.key(name))}
+    written = {path for stage in pulled if "@" not in stage.name for path in declared.written(_key(stage))}
     once = {path for name, entry in declared.STAGES.items() if not entry["foreach"] for path in declared.written(name)}
-    assert read & once <= written | {"data/settings.txt"}
+    assert read & once <= written
     assert ("data/models/planted" in written) == (subject == "planted")
+    assert page in {_key(stage) for stage in pulled}
+
+
+def _key(stage: Stage) -> str:
+    """As in `declared`."""
+    return declared.key(stage.name if stage.path_in_repo == "dvc.yaml" else f"{stage.path_in_repo}:{stage.name}")

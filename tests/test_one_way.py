@@ -99,22 +99,23 @@ def _open(path: str) -> str:
 
 
 HOMES = {
-    "torch": ("stages/lib/model/", "stages/lib/executor/", "stages/lib/ask.py"),
-    "transformers": ("stages/lib/model/", "stages/lib/executor/", "stages/lib/ask.py"),
-    "tokenizers": ("stages/lib/model/tokenizer.py",),
+    "torch": ("stages/lib/model/", "stages/lib/gguf/weights.py", "stages/lib/executor/", "stages/lib/ask.py"),
+    "transformers": ("stages/lib/model/", "stages/lib/gguf/", "stages/lib/executor/", "stages/lib/ask.py"),
+    "tokenizers": ("stages/lib/model/tokenizer.py", "stages/lib/gguf/vocabulary.py"),
+    "gguf": ("stages/lib/gguf/",),
     "h5py": ("stages/lib/core/layered.py",),
     "duckdb": ("stages/lib/sql/database.py",),
     "matplotlib": ("stages/lib/drawing/drawing.py",),
     "tqdm": ("stages/lib/core/progress.py",),
-    "sqlglot": ("stages/lib/sql/lazy/",),
-    "numba": ("stages/heuristics/null/", "stages/lib/heuristics/"),
+    "sqlglot": ("stages/lib/sql/",),
+    "numba": ("stages/lib/core/compiled.py",),
     "jinja2": ("stages/report/page/html.py",),
     "ray": ("stages/lib/units/actors.py",),
     "accelerate": ("stages/lib/model/spread.py",),
     "PIL": ("stages/report/page/pictures.py", "stages/explorer/pictures.py"),
     "dash": ("stages/explorer/",),
     "flask": ("stages/explorer/app.py",),
-    "werkzeug": ("stages/explorer/explore.py",),
+    "werkzeug": ("stages/explorer/",),
     "prompt_toolkit": ("stages/lib/console/shell.py",),
 }
 ROOMS = {  # of chapters, that look into a model themselves: what they do no other chapter needs

@@ -42,10 +42,11 @@ def test_every_declared_output_is_there(micro: Path):
             assert (micro / out["path"]).exists()
     nobodys = {
         "subjects/hub",
+        "subjects/gguf",
         "neurons/digit_circuits",
         "neurons/digit_figure",
         "claims/digit_claims",
-    }  # no model is of the Hub, no subject asked for digits
+    }  # no model is of the Hub or a GGUF file, no subject asked for digits
     assert set(map(key, lock)) == set(STAGES) - nobodys
 
 

@@ -1,6 +1,8 @@
 """Sharing artifacts through real servers on loopback: an SFTP server and an S3 API server."""
 
 import getpass
+import hashlib
+import json
 import re
 import shutil
 import socket
@@ -9,7 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from dvc.repo import Repo
 
+from stages.lib.console import remote as sharing
+from stages.lib.console.folders import unlike_lock
+from stages.lib.console.verify import verify
 from tests import storage
 from tests.conftest import MAKE, copied, run_in
 
@@ -104,7 +111,7 @@ def test_push_and_pull_of_everything(micro_copy: Path, tmp_path: Path, s3):
     run_in(micro_copy, *MAKE, "push")
     clone = fresh_clone(micro_copy, tmp_path / "clone")
     assert present(clone) == set()
-    run_in(clone, "dvc", "pull")
+    run_in(clone, *MAKE, "pull")
     assert present(clone) == everything
     assert "up to date" in run_in(clone, "dvc", "status").stdout
 
@@ -128,7 +135,7 @@ def test_pull_of_a_file_and_of_a_subject_and_rerun_of_the_last_query(pushed: Pat
 
     unknown = run_in(clone, *MAKE, "pull", "SUBJECT=abacu", check=False)
     assert unknown.returncode != 0
-    assert "no subject 'abacu', only abacus abacus-step-00100 abacus-three-operands planted\n" in unknown.stderr
+    assert "unknown subject 'abacu'; available subjects: abacus abacus-step-00100 abacus-three-operands planted\n" in unknown.stderr
     assert present(clone) == {*own, "corpus/cells.parquet"}
 
     run_in(clone, *MAKE, "pull", "SUBJECT=abacus")
@@ -150,3 +157,189 @@ def test_a_pulled_file_whose_bytes_are_wrong_is_refused(pushed: Path, tmp_path: 
         stored.write_bytes(content)  # for the other tests
     assert done.returncode != 0
     assert not (clone / "data/abacus/store/accuracy.parquet").exists()
+
+
+FOLDER = "data/abacus/store/activations"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of two subjects with a folder of stores each, of tables that they share and of the first one's page; its remote, a
+    folder that DVC does not verify, has the first subject's outputs and its tables. The second subject has not been made."""
+    project = tmp_path_factory.mktemp("small") / "project"
+    make = f"mkdir -p {FOLDER}/deeper && cd {FOLDER} && for name in add divide deeper/c; do echo abacus $name > $name.h5; done"
+    stages = {
+        "stages/store/dvc.yaml": {
+            "dump": {"foreach": ["abacus", "later"], "do": {"cmd": make.replace("abacus", "${item}").replace("$name", "$$name"), "wdir": "../..",
+                                                            "outs": [FOLDER.replace("abacus", "${item}")]}},
+        },
+        "stages/corpus/dvc.yaml": {"cells": {"cmd": "mkdir -p data/corpus && echo 1 > data/corpus/cells.parquet", "wdir": "../..",
+                                             "outs": ["data/corpus/cells.parquet"]}},
+        "stages/circuit/dvc.yaml": {"other": {"cmd": "mkdir -p data/circuit && echo 2 > data/circuit/other.parquet", "wdir": "../..",
+                                              "outs": ["data/circuit/other.parquet"]}},
+        "dvc.yaml": {"report": {"cmd": f"mkdir -p reports && cat {FOLDER}/*.h5 > reports/index.html", "deps": [FOLDER],
+                                "outs": ["reports/index.html"]}},
+    }  # fmt: skip
+    for name, entries in stages.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(yaml.safe_dump({"stages": entries}).replace("$$", "$"))
+    run_in(project, "git", "init", "-q")
+    run_in(project, "dvc", "init", "-q")
+    run_in(project, "dvc", "remote", "add", "-q", "-d", "storage", str(project.with_name("storage")))
+    run_in(
+        project, "dvc", "repro", "-q", "stages/store/dvc.yaml:dump@abacus", "stages/corpus/dvc.yaml", "stages/circuit/dvc.yaml", "report"
+    )
+    run_in(project, "git", "add", "-A")
+    run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "made")
+    return project
+
+
+@pytest.fixture
+def shared(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A copy of the remote, filled by `make push`, and a clone that pulls from it, in which the test then is."""
+    monkeypatch.chdir(small)
+    first, last = sharing.push(Repo())
+    assert re.fullmatch(r"in the remote: 4 outputs, \d files of them new", first)
+    assert last == "not made yet, and not in the remote: 1 output; `make study` makes them"
+    store, clone = tmp_path / "storage", tmp_path / "clone"
+    shutil.copytree(small.with_name("storage"), store)
+    run_in(small, "git", "clone", "-q", str(small), str(clone))
+    (clone / ".dvc/config").write_text((small / ".dvc/config").read_text().replace(str(small.with_name("storage")), str(store)))
+    monkeypatch.chdir(clone)
+    return store, clone
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """What every file of a project's outputs holds."""
+    files = (path for name in ("data", "reports") for path in (folder / name).rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_text() for path in files if path.name != ".gitignore"}
+
+
+def replaced(path: Path, content: bytes) -> None:
+    """Gives an object in a remote other bytes."""
+    path.chmod(0o644)
+    path.write_bytes(content)
+    path.chmod(0o444)
+
+
+def list_of_folder(store: Path) -> Path:
+    """The object in a remote that lists the files of the subject's folder."""
+    [path] = store.rglob("*.dir")
+    return path
+
+
+def without_a_file(store: Path) -> None:
+    entries = json.loads(list_of_folder(store).read_text())
+    replaced(list_of_folder(store), json.dumps([entry for entry in entries if entry["relpath"] != "divide.h5"]).encode())
+
+
+def with_a_module(store: Path) -> None:
+    code = b"raise SystemExit('planted')"
+    md5 = hashlib.md5(code, usedforsecurity=False).hexdigest()
+    planted = store / "files/md5" / md5[:2] / md5[2:]
+    planted.parent.mkdir(exist_ok=True)
+    planted.write_bytes(code)
+    entries = json.loads(list_of_folder(store).read_text())
+    replaced(list_of_folder(store), json.dumps([*entries, {"md5": md5, "relpath": "../../../../tqdm.py"}]).encode())
+
+
+def no_list(store: Path) -> None:
+    replaced(list_of_folder(store), b"{")
+
+
+def another_file(store: Path) -> None:
+    [path] = [path for path in store.rglob("*") if path.is_file() and path.read_bytes() == b"abacus divide\n"]
+    replaced(path, b"abacus add\n")
+
+
+@pytest.mark.parametrize("tamper", [without_a_file, with_a_module, no_list, another_file])
+@pytest.mark.parametrize("before", [False, True])
+def test_what_was_tampered_with_is_refused_and_the_rest_is_pulled(
+    small: Path, shared: tuple[Path, Path], capfd: pytest.CaptureFixture, tamper, before: bool
+):
+    """In a clone without anything, and in one where `dvc fetch` has put what the remote has into the cache; then from a true remote."""
+    store, clone = shared
+    tamper(store)
+    if before and tamper is not another_file:  # files that are in the cache are for `bag verify`
+        Repo().cloud.pull([out.hash_info for out in Repo().index.outs if out.hash_info and out.hash_info.isdir and tamper is not no_list])
+    with pytest.raises(SystemExit, match="make pull: the remote has 1 output damaged or tampered with; push them again"):
+        sharing.pull(Repo())
+    assert f"refused {FOLDER}: " in capfd.readouterr().err
+    whole = contents(small)
+    assert contents(clone) == {name: content for name, content in whole.items() if not name.startswith(FOLDER)}
+    assert not (clone / "tqdm.py").exists()
+    shutil.rmtree(store)
+    shutil.copytree(small.with_name("storage"), store)
+    assert sharing.pull(Repo()) == [
+        "pulled: 4 outputs",
+        f"not in the remote: 1 output ({FOLDER.replace('abacus', 'later')}); `make study` makes them",
+    ]
+    assert contents(clone) == whole
+    assert verify(clone)[1]
+    assert not list(unlike_lock("from activations", Path("data")))
+
+
+def test_a_folder_that_plain_dvc_pull_takes_with_a_file_less_is_reported(shared: tuple[Path, Path]):
+    store, clone = shared
+    without_a_file(store)
+    Repo().pull(["stages/store/dvc.yaml:dump@abacus"])
+    [line] = unlike_lock("from activations", Path("data"))
+    assert line.startswith(f"{FOLDER} has 2 files, its lock lists 3")
+    lines, well = verify(clone)
+    assert not well
+    assert f"{FOLDER} is not what the lock says: stages/store/dvc.yaml:dump@abacus made it" in lines
+    (clone / FOLDER / "divide.h5").write_text("abacus divided\n")
+    [line] = unlike_lock("from activations", Path("data"))
+    assert line == f"{FOLDER} has 42 bytes, its lock says 41; `bag verify` names the files that differ"
+
+
+def test_a_subject_is_pulled_with_what_is_shared_and_its_page(small: Path, shared: tuple[Path, Path]):
+    _, clone = shared
+    with pytest.raises(SystemExit, match="unknown subject 'abacu'; available subjects: abacus later"):
+        sharing.pull(Repo(), "abacu")
+    assert contents(clone) == {}
+    assert sharing.pull(Repo(), "abacus") == ["pulled: 3 outputs"]
+    assert contents(clone) == {name: content for name, content in contents(small).items() if "other" not in name}
+
+
+def test_one_file_is_pulled_and_what_the_remote_lacks_is_said(shared: tuple[Path, Path]):
+    store, clone = shared
+    assert sharing.pull(Repo(), path=f"{FOLDER}/deeper/c.h5") == ["pulled: 1 output"]
+    [line] = unlike_lock("select * from activations", Path("data"))
+    assert line.startswith(f"{FOLDER} has 1 files, its lock lists 3: this answer is from those here; `make pull FILE={FOLDER}` fetches")
+    assert not list(unlike_lock("select * from cells", Path("data").absolute()))
+    assert contents(clone) == {f"{FOLDER}/deeper/c.h5": "abacus deeper/c\n"}
+    with pytest.raises(SystemExit, match="no stage writes 'data/x'"):
+        sharing.pull(Repo(), path="data/x")
+    shutil.rmtree(store)
+    with pytest.raises(SystemExit, match=r"the remote lacks all of 1 output \(reports/index.html\)"):
+        sharing.pull(Repo(), path="reports")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *(
+            {"relpath": name}
+            for name in ("../x", "a/../../x", "/x", "", ".", "a//b", "a/", "./a", "a\\b", "a\nb", "c:x", "\u202ex", 1, None)
+        ),
+        *({"md5": md5} for md5 in ("../" * 10 + "x", "", None, "A" * 32, "0" * 31, "0" * 32 + ".dir")),
+        {"isexec": True},
+        {"relpath": "add.h5"},
+    ],
+)
+def test_a_list_with_an_odd_entry_is_refused_even_if_its_sum_is_right(entry: dict):
+    plain = {"md5": "0" * 32, "relpath": "add.h5"}
+    assert sharing.listed(json.dumps([plain, plain | {"relpath": "é/0 1.h5"}]).encode()) == {"add.h5": "0" * 32, "é/0 1.h5": "0" * 32}
+    with pytest.raises(sharing.ListError):
+        sharing.listed(json.dumps([plain, plain | {"relpath": "b.h5"} | entry]).encode())
+
+
+def test_files_do_not_go_through_a_symbolic_link(shared: tuple[Path, Path], tmp_path: Path):
+    _, clone = shared
+    (clone / FOLDER).mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (clone / FOLDER / "deeper").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SystemExit, match="1 output damaged or tampered with"):
+        sharing.pull(Repo(), "abacus")
+    assert not list((tmp_path / "elsewhere").iterdir())

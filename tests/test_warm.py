@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,8 +51,12 @@ def project(tmp_path: Path) -> Path:
     """A folder with a blank and a quote in its name and two stages."""
     folder = tmp_path / "it's here"
     (folder / "stages").mkdir(parents=True)
-    code = re.sub(r"LIBRARIES = \(.*?\n\)", 'LIBRARIES = ("json", "numpy")', (ROOT / "stages/warm.py").read_text(), flags=re.DOTALL)
+    code = re.sub(
+        r"LIBRARIES = \(.*?\n\)", 'LIBRARIES = ("json", "broken", "numpy")', (ROOT / "stages/warm.py").read_text(), flags=re.DOTALL
+    )
     (folder / "stages/warm.py").write_text(code)  # torch and the like take seconds in every test
+    (folder / "stages/__init__.py").touch()
+    (folder / "broken.py").write_text("raise ValueError('as matplotlib, where MPLBACKEND names what is not installed')")
     (folder / "stages/hello.py").write_text(HELLO)
     (folder / "stages/sleep.py").write_text(SLEEP)
     return folder
@@ -71,6 +76,46 @@ def test_a_stage_says_and_ends_as_without(project: Path, argument: str, status: 
     assert with_libraries.returncode == plain.returncode == status
     assert with_libraries.stderr.splitlines()[0] == plain.stderr.splitlines()[0] == "said"
     assert with_libraries.stderr.splitlines()[-1] == plain.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["it's $HOME `x` \"\\ é", "long" * 30])
+def test_the_folder_for_temporary_files_may_have_any_name(project: Path, tmp_path: Path, name: str):
+    folder = tmp_path / name
+    folder.mkdir()
+    more = {"TMPDIR": str(folder), "MARK": "7 é"}
+    asked = 'ls "$TMPDIR" | grep -c ^warm; python -m stages.hello go </dev/null'
+    done = run_in(project, *warm("sh", "-c", asked), more=more)
+    assert done.stdout == f"1\n__main__ ['go'] {project} 7 é  True\n"
+    assert list(folder.iterdir()) == []
+
+
+def test_where_programs_cannot_run_another_folder_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    refused = tmp_path / "noexec"
+    refused.mkdir()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and not (mode == os.X_OK and refused in Path(path).parents))
+    monkeypatch.setattr(tempfile, "tempdir", str(refused))
+    monkeypatch.chdir(tmp_path)
+    folder = stages_warm._folder()
+    assert folder
+    assert folder.parent == tmp_path
+    assert list(refused.iterdir()) == []
+    monkeypatch.chdir(refused)
+    assert stages_warm._folder() is None
+
+
+def test_what_a_killed_one_left_is_removed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    mine = f"warm-{socket.gethostname()}-"
+    left, others = f"{mine}{ended.pid}-x", (f"{mine}{os.getpid()}-x", f"warm-other-{ended.pid}-x", "warm-x")
+    for name in (left, *others):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "caller.py").touch()
+    folder = stages_warm._folder()
+    assert folder
+    assert {path.name for path in tmp_path.iterdir()} == {folder.name, *others}
 
 
 def test_a_stage_runs_the_files_as_they_are_then(project: Path):

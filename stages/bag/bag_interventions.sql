@@ -9,7 +9,7 @@
 -- units         INTEGER[]  the ablated neurons, from 0
 -- position      VARCHAR    token position: last
 -- key_position  VARCHAR    null, of edges only
--- replacement   VARCHAR    mean or zero
+-- replacement   VARCHAR    mean (over all prompts, pooled over operators with equal weight) or zero
 -- kept          VARCHAR    heuristic (neurons that stand for some heuristic), rest (all others), random (as many random neurons of each
 --                          layer as heuristic), everything or nothing, of all late layers
 -- membership    VARCHAR    label, called or scored, as in heuristic_neurons; null for everything and nothing

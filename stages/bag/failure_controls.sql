@@ -42,7 +42,7 @@ with
     ),
     strata as (
         select operator, membership, measure, sum(correct) as n1, sum(incorrect) as n2, sum(incorrect * beaten) / 2 as wins, n1 * n2 as pairs
-        from placed group by operator, membership, measure, result, difficulty having least(n1, n2) > 0
+        from placed group by operator, membership, measure, result, difficulty having n1 > 0 and n2 > 0
     ),
     areas as (
         select operator, membership, measure, count(*) as strata, sum(n1)::bigint as cells_correct, sum(n2)::bigint as cells_incorrect,
@@ -57,6 +57,6 @@ with
     )
 select
     $subject as subject, operator, membership, measure, strata, cells_correct, cells_incorrect, auc,
-    greatest(auc - $normal * error, 0) as auc_ci_low, least(auc + $normal * error, 1) as auc_ci_high
+    larger(auc - $normal * error, 0) as auc_ci_low, smaller(auc + $normal * error, 1) as auc_ci_high
 from areas join errors using (operator, membership, measure)
 order by operator, membership, measure

@@ -44,11 +44,11 @@ with
     ),
     unknown as (  -- bits it takes to say which of the cells fail
         select *, cells - failures as rest,
-            cells * log2(cells) - failures * log2(greatest(failures, 1)) - rest * log2(greatest(rest, 1)) as bits
+            cells * log2(cells) - failures * log2(larger(failures, 1)) - rest * log2(larger(rest, 1)) as bits
         from counted
     ),
     told as (
-        select operator, feature, greatest(sum(if(whole, bits, -bits)) / max(cells), 0) as gain,
+        select operator, feature, larger(sum(if(whole, bits, -bits)) / max(cells), 0) as gain,
             (count(*) - 2) / (2 * ln(2) * max(cells)) as gain_chance, max(failures) / max(cells) as usual
         from unknown group by operator, feature
     )

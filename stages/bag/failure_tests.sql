@@ -1,4 +1,4 @@
--- Do cells that fail have other heuristics than cells that are answered correctly (Sec. 5, Fig. 9)? Every cell counts; none is drawn.
+-- Do cells that fail have other heuristics than cells that are answered correctly (Sec. 4.3, Fig. 9)? Every cell counts; none is drawn.
 --
 -- Cohen's d is the difference in pooled standard deviations; its interval lets either side have a variance of its own (delta method,
 -- Welch's degrees of freedom). The auc is the Mann-Whitney statistic; its interval is Wilson's, for as many comparisons as give the
@@ -37,7 +37,7 @@ with
     pooled as (
         select *, ((n1 - 1) * variance1 + (n2 - 1) * variance2) / (n1 + n2 - 2) as variance,
             variance1 / n1 as part1, variance2 / n2 as part2
-        from sides where least(n1, n2) >= 2
+        from sides where n1 >= 2 and n2 >= 2
     ),
     effects as (
         select operator, membership, measure, (mean2 - mean1) / sqrt(variance) as d,
@@ -69,14 +69,14 @@ with
     areas as (
         select operator, membership, measure, wins / (2 * n1 * n2) as auc,
             (spread1 / (n1 - 1) + spread2 / (n2 - 1)) / (2 * n1 * n2) ** 2 as variance,
-            coalesce(auc * (1 - auc) / nullif(variance, 0), least(n1, n2)) as comparisons,
+            coalesce(auc * (1 - auc) / nullif(variance, 0), smaller(n1, n2)) as comparisons,
             $normal ** 2 / comparisons as doubt
         from compared
     ),
     intervals as (
         select operator, membership, measure, auc, (auc + doubt / 2) / (1 + doubt) as centre,
             sqrt(doubt * auc * (1 - auc) + doubt ** 2 / 4) / (1 + doubt) as reach,
-            greatest(centre - reach, 0) as auc_ci_low, least(centre + reach, 1) as auc_ci_high
+            larger(centre - reach, 0) as auc_ci_low, smaller(centre + reach, 1) as auc_ci_high
         from areas
     )
 select

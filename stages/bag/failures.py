@@ -1,4 +1,4 @@
-"""Adds up what the heuristics of each cell say of its answer: is it less where the subject fails (Sec. 5, Fig. 9)?
+"""Adds up what the heuristics of each cell say of its answer: is it less where the subject fails (Sec. 4.3, Fig. 9)?
 
 Reads data/corpus/cells.parquet, data/heuristics/heuristics.parquet, the subject's predictions.parquet and heuristic_neurons.parquet,
 and its stores; writes data/<subject>/bag/failures.parquet. A neuron of the late layers is associated with a cell that satisfies one

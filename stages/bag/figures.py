@@ -73,7 +73,8 @@ def _tested(tests: pl.DataFrame) -> list[str]:
     """Lines about a row of knockout_tests, none where there is none."""
     names = ["heuristics", "associated", "other", "control_associated", "control_other", "p_value"]
     return [
-        f"{heuristics} heuristics: {own:z.2f} / {other:z.2f}\ncontrol: {control:z.2f} / {control_other:z.2f}, p = {p:.2g}"
+        f"{heuristics} heuristics: {own:z.2f} / {other:z.2f}\ncontrol: {control:z.2f} / {control_other:z.2f}, "
+        + ("no test" if p is None else f"p = {p:.2g}")
         for heuristics, own, other, control, control_other, p in tests.select(names).iter_rows()
     ]
 

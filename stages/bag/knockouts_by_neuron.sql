@@ -7,7 +7,7 @@
 -- neuron                   INTEGER   the silenced neuron of the layer's MLP, from 0
 -- heuristic                VARCHAR   one that it stands for
 -- membership               VARCHAR   label, called or scored: the strictest way of counting by which it does
--- ablation                 VARCHAR   zero or mean
+-- ablation                 VARCHAR   zero or mean (pooled over operators)
 -- prompts_associated       BIGINT    evaluation prompts that satisfy the heuristic
 -- prompts_other            BIGINT    that do not
 -- logit_change_associated  DOUBLE    mean change of the answer's logit above the mean logit, on associated prompts
@@ -28,7 +28,7 @@ with
     changes as (
         select
             operator, layer, units[1] as neuron, replacement as ablation, pair,
-            answers.logit - clean.logit as logit, greatest(clean.correct - answers.correct, 0) as lost
+            answers.logit - clean.logit as logit, larger(clean.correct - answers.correct, 0) as lost
         from answers
         join neuron_knockout_interventions using (intervention)
         join clean using (pair)

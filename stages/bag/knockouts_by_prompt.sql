@@ -1,11 +1,11 @@
--- How many correct prompts survive when their own heuristics' neurons are silenced, and when others are (Sec. 4, Fig. 8).
+-- How many correct prompts survive when their own heuristics' neurons are silenced, and when others are (Sec. 4.2, Fig. 8).
 -- Every evaluation prompt has neurons of its own, chosen by prompt_knockout_interventions; all are ones the subject answers correctly.
 --
 -- subject            VARCHAR  the model
 -- operator           VARCHAR  add, subtract, multiply or divide
 -- membership         VARCHAR  called or scored, as in heuristic_neurons
 -- arm                VARCHAR  heuristic, count, control, contaminated or matched, as there
--- ablation           VARCHAR  zero or mean
+-- ablation           VARCHAR  zero or mean (pooled over operators)
 -- neurons_per_layer  INTEGER  neurons to be silenced in each late layer; 0 is the clean run
 -- neurons            DOUBLE   mean number of neurons that were silenced, in all layers; an arm may have no more
 -- accuracy           DOUBLE   share of prompts still answered correctly, 0 to 1

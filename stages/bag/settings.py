@@ -12,7 +12,7 @@ class Knockouts(Section):
     most_heuristics: Count
     control_draws: Few
     knockout_replicates: Annotated[int, Field(ge=10, le=100000)]
-    flips: Annotated[int, Field(ge=100, le=1000000)]
+    test_draws: Annotated[int, Field(ge=100, le=1000000)]
     knockout_seed: Seed
 
 

@@ -3,10 +3,12 @@
 --
 -- subject         VARCHAR   the model
 -- operator        VARCHAR   add, subtract, multiply or divide
--- circuit         VARCHAR   everything, nothing, effect, logit_effect or random
+-- circuit         VARCHAR   everything, nothing, effect, logit_effect or random, with means pooled over operators, each weighted equally;
+--                           own_means (heads as logit_effect) or nothing_own_means, with means over the operator's own prompts
 -- heads           SMALLINT  heads in the circuit
 -- seed            INTEGER   of a random order; null otherwise
--- faithfulness    DOUBLE    (mean NL of the circuit - of nothing) / (of everything - of nothing); null where these two are equal
+-- faithfulness    DOUBLE    (mean NL of the circuit - of nothing) / (of everything - of nothing); null where these two are equal.
+--                           For own_means, nothing is nothing_own_means
 -- mean_of_ratios  DOUBLE    mean of each prompt's ratio, as the study's code has it; prompts whose ratio divides by 0 left out
 -- ci_low          DOUBLE    lower end of the faithfulness's bootstrap interval, over seeds and prompts
 -- ci_high         DOUBLE    upper end
@@ -21,10 +23,15 @@ with
         select
             pair,
             any_value(logit) filter (where circuit = 'everything') as everything,
-            any_value(logit) filter (where circuit = 'nothing') as nothing
+            any_value(logit) filter (where circuit = 'nothing') as nothing,
+            any_value(logit) filter (where circuit = 'nothing_own_means') as nothing_own_means
         from normalised join circuits using (intervention)
-        where circuit in ('everything', 'nothing')
+        where circuit in ('everything', 'nothing', 'nothing_own_means')
         group by pair
+    ),
+    scaled as (
+        select intervention, pair, correct, logit, everything, if(circuit like '%own_means', nothing_own_means, nothing) as nothing
+        from normalised join circuits using (intervention) join ends using (pair)
     ),
     measured as (
         select
@@ -33,7 +40,7 @@ with
             avg(faithfulness(logit, nothing, everything)) as mean_of_ratios,
             avg(correct::integer) as accuracy, count(*) as prompts,
             list(logit - nothing order by pair) as recovered, list(everything - nothing order by pair) as whole
-        from normalised join ends using (pair)
+        from scaled
         group by intervention
     ),
     intervals as (

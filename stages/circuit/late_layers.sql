@@ -10,7 +10,7 @@ with
             layer,
             avg(accuracy) as accuracy,
             -- a probe that knows no more than how frequent each answer is has read nothing
-            avg(greatest(shuffled_accuracy, majority_accuracy)) as control
+            avg(larger(shuffled_accuracy, majority_accuracy)) as control
         from probes
         where position = 'last'
         group by layer

@@ -9,7 +9,7 @@ Table claims: one row per statement, and per operator where it is about each
     operator           VARCHAR  add, subtract, multiply or divide; null for all of them
     source             VARCHAR  study (heuristics, mediation, trigonometry, fourier or digits: stages/claims/README.md) and place
     statement          VARCHAR  what is said, and what is measured in brackets
-    published          DOUBLE   the study's value; null where it gives none
+    published          DOUBLE   the study's value of the measured quantity; null if it gives none
     published_subject  VARCHAR  of which model
     measured           DOUBLE   of this subject; null where it cannot be
     ci_low             DOUBLE   lower end of its interval, or least value over layers or pairs; null where there is none
@@ -30,12 +30,17 @@ from stages.lib.sql.files import subject_files
 from stages.lib.subject import Subject
 
 TABLES = [
-    "bag/failure_controls.parquet", "bag/failure_tests.parquet", "bag/knockout_tests.parquet", "bag/knockouts_by_neuron.parquet",
-    "bag/knockouts_by_prompt.parquet", "circuit/attention_sources.parquet", "circuit/circuit_heads.parquet",
-    "circuit/cut_faithfulness.parquet", "circuit/late_layers.parquet", "circuit/probes.parquet", "circuit/smallest_circuits.parquet",
-    "heuristics/classified_share.parquet", "mediation/mediation_effects.parquet", "mediation/neuron_overlap.parquet",
-    "mediation/relative_importance.parquet", "neurons/faithfulness.parquet", "neurons/operator_overlaps.parquet",
-    "store/architecture.parquet", "theories/helix_effects.parquet", "theories/helix_fits.parquet", "theories/theories.parquet",
+    "bag/failure_controls.parquet", "bag/failure_tests.parquet", "bag/knockout_tests.parquet",
+    "bag/knockouts_by_heuristic.parquet", "bag/knockouts_by_neuron.parquet",
+    "bag/knockouts_by_prompt.parquet", "circuit/attention_sources.parquet",
+    "circuit/circuit_heads.parquet", "circuit/cut_faithfulness.parquet",
+    "circuit/late_layers.parquet", "circuit/probes.parquet", "circuit/smallest_circuits.parquet",
+    "heuristics/classified_share.parquet", "heuristics/scores.parquet",
+    "mediation/mediation_effects.parquet", "mediation/neuron_overlap.parquet",
+    "mediation/relative_importance.parquet", "neurons/faithfulness.parquet",
+    "neurons/neuron_effects.parquet", "neurons/operator_overlaps.parquet",
+    "store/architecture.parquet", "subjects/planted_truth.parquet",
+    "theories/helix_effects.parquet", "theories/helix_fits.parquet", "theories/theories.parquet",
 ]  # fmt: skip
 
 

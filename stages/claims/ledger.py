@@ -21,7 +21,7 @@ SCHEMA = {
 def listed() -> list[dict[str, Any]]:
     """Every statement, chapter by chapter, as the chapter's claims.yaml has it."""
     files = (STAGES / chapter / "claims.yaml" for chapter in CHAPTERS)
-    return [entry for file in files if file.exists() for entry in yaml.safe_load(file.read_text())]
+    return [entry for file in files if file.exists() for entry in yaml.safe_load(file.read_text(encoding="utf-8"))]
 
 
 def judged(entry: dict[str, Any], database: Database, subject: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ Table study_claims: one row per subject and such statement, and per operator whe
     operator           VARCHAR  add, subtract, multiply or divide; null for all of them
     source             VARCHAR  study (heuristics, mediation or digits) and place
     statement          VARCHAR  what is said, and what is measured in brackets
-    published          DOUBLE   the study's value; null where it gives none
+    published          DOUBLE   the study's value of the measured quantity; null if it gives none
     published_subject  VARCHAR  of which model
     measured           DOUBLE   of this subject; null where it cannot be
     ci_low             DOUBLE   lower end of its interval, or least value over layers or pairs; null where there is none
@@ -28,7 +28,10 @@ from stages.lib.core.tables import write_table
 from stages.lib.sql.database import Database
 
 DATA = Path("data")
-TABLES = {"training": ["mediation/finetuned", "trajectory/trajectory"], "digits": ["neurons/digit_circuits"]}
+TABLES = {
+    "training": ["mediation/finetuned", "trajectory/trajectory", "trajectory/trajectory_knockouts"],
+    "digits": ["neurons/digit_circuits"],
+}
 COMPARED = {
     "training": "select last as subject from trajectory union select before from finetuned order by subject",
     "digits": "select distinct subject from digit_circuits",

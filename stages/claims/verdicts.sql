@@ -4,7 +4,7 @@
 -- operator           VARCHAR    add, subtract, multiply or divide; null for all of them
 -- source             VARCHAR    study and place
 -- statement          VARCHAR    what is said, and what is measured in brackets
--- published          DOUBLE     the study's value; null where it gives none
+-- published          DOUBLE     the study's value of the measured quantity; null if it gives none
 -- published_subject  VARCHAR    of which model
 -- reproduced         VARCHAR[]  subjects of which it holds; where one of them is untrained, it says little of the others
 -- not_reproduced     VARCHAR[]  subjects of which it does not

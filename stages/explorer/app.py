@@ -15,6 +15,7 @@ from uuid import uuid4
 import dash
 import flask
 from dash import ALL, MATCH, Input, Output, State, dcc, html, no_update
+from werkzeug.exceptions import HTTPException
 
 from stages.explorer import parts
 from stages.explorer.answers import find
@@ -211,11 +212,21 @@ def _guard(server: flask.Flask) -> None:
 
     @server.before_request
     def refuse() -> tuple[str, int] | None:
-        asked = urlsplit(f"//{flask.request.host}").hostname
         origin = flask.request.headers.get("Origin")
-        if f"{asked}" not in OWN | {"::1"} or (origin and urlsplit(origin).netloc != flask.request.host):
-            return "bag explore answers this machine's own browser alone, at http://localhost", 403
-        return None
+        try:
+            asked = urlsplit(f"//{flask.request.host}").hostname
+            foreign = f"{asked}" not in OWN | {"::1"} or (origin and urlsplit(origin).netloc != flask.request.host)
+        except ValueError:  # neither is an address
+            foreign = True
+        return ("bag explore answers this machine's own browser alone, at http://localhost", 403) if foreign else None
+
+    @server.errorhandler(Exception)
+    def explain(error: Exception) -> Any:
+        """Everything that our pages ask for is answered; what fails otherwise was not sent by them."""
+        if isinstance(error, HTTPException):
+            return error
+        logging.getLogger(__name__).error("a request could not be answered", exc_info=error)
+        return f"this is no request of a page of bag explore: {type(error).__name__}", 400
 
     @server.after_request
     def restrict(response: flask.Response) -> flask.Response:

@@ -70,6 +70,24 @@ def heat(values: np.ndarray, facts: np.ndarray | None, hover: str, *, corner: tu
     return plain([trace], size, x, y, plot_bgcolor=NO_CELL, width=size + 60)
 
 
+def sequential(drawn: Figure, values: np.ndarray) -> float:
+    """Colours a map of probabilities light to dark, from its lowest value to 1, and returns that value.
+
+    The colours span 0.01 at least, so that a map of equal values is not all dark for differences that nobody could see.
+    """
+    lowest = min(float(np.nanmin(values)), 0.99)
+    colours = DIVERGING[5:]
+    scale = [[place / (len(colours) - 1), colour] for place, colour in enumerate(colours)]
+    drawn["data"][0] |= {"zmin": lowest, "zmax": 1.0, "colorscale": scale}
+    return lowest
+
+
+def crossed(drawn: Figure, op1: Sequence[int], op2: Sequence[int]) -> None:
+    """Puts a cross on some cells of a map."""
+    marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "#000"}}
+    drawn["data"].append({"type": "scatter", "x": op2, "y": op1, "mode": "markers", "hoverinfo": "skip", "marker": marker})
+
+
 def outline(drawn: Figure, holds: np.ndarray) -> None:
     """Draws the outline of some cells, bool (op1, op2), over a map."""
     padded = np.pad(holds.astype(np.float32), 1)  # so that it closes at the edges

@@ -156,8 +156,9 @@ def figure(name: str, drawn: Figure, caption: str, query: Part, below: Part = No
     """A figure, what it says in words, its query, and buttons that save it with that query inside."""
     config: Any = {
         "displaylogo": False,
+        "showSendToCloud": False,  # nothing leaves this machine
         "responsive": False,
-        "modeBarButtonsToRemove": ["toImage", "select2d", "lasso2d"],
+        "modeBarButtonsToRemove": ["toImage", "sendChartToCloud", "select2d", "lasso2d"],
         "scrollZoom": True,
     }
     graph = dcc.Graph(figure=drawn, config=config, id={"graph": name})

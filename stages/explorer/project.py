@@ -5,27 +5,43 @@ All questions are put to one read-only connection, one after the other: DuckDB's
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
-from stages.explorer.missing import is_known, ways_to
 from stages.lib.core import settings
 from stages.lib.core.layered import LayerStore, widen
 from stages.lib.core.settings import ParamsError, read
 from stages.lib.core.shards import store_of
 from stages.lib.core.words import CHAPTERS, OPERATORS
 from stages.lib.heuristics import asked
-from stages.lib.sql.database import ERRORS, Database, DatabaseError, connect
+from stages.lib.sql.cells import shown
+from stages.lib.sql.database import ERRORS, Database, DatabaseError, connect, sentence
 from stages.lib.sql.files import TABLES
+from stages.lib.sql.missing import ways_to
 from stages.lib.subject import Subject
 
+Result = TypeVar("Result")
 PATIENCE = 20.0  # seconds that a query may take
+
+
+EXAMPLE = """
+    with
+        asked as (
+            select operator, op1, op2 from predictions join cells using (operator, op1, op2)
+            where subject = $subject and correct is not null
+        ),
+        grid as (select least(226, max(op1) * 3 // 4) as first, least(68, max(op1) // 4) as second from asked)
+    select operator, op1, op2 from asked, grid
+    order by (operator, op1, op2) <> ('subtract', 226, 68), operator <> 'subtract', abs(op1 - first) + abs(op2 - second), operator, op1, op2
+    limit 1
+"""
 
 
 class ExplorerError(ValueError):
@@ -38,7 +54,8 @@ class Project:
     def __init__(self, data: Path = Path("data")):
         self.data, self.seen = data, _seen(data)  # before anything is opened, so that no change is missed
         self._made_of: dict[str, int] = {}
-        self._database: Database = connect(data)
+        self._remarks: list[str] = []
+        self._database: Database = connect(data, tell=self._remarks.append)
         self._lock = threading.Lock()
 
     def is_current(self) -> bool:
@@ -77,11 +94,20 @@ class Project:
         words = read().get("tasks", {}).get("operators", {}) if Path("params.yaml").exists() else {}
         return {operator: words.get(operator, {}).get("symbol", sign) for operator, sign in zip(OPERATORS, "+-*/", strict=True)}
 
+    def example(self, subject: str) -> str:
+        """A prompt that a subject was asked: 226-68, else the prompt nearest to it in place within the subject's grid."""
+        if subject not in self._examples:
+            self._examples[subject] = self._example(subject)
+        return self._examples[subject]
+
+    def _example(self, subject: str) -> str:
+        rows = self.ask(EXAMPLE, subject=subject).rows() if self.has("predictions", subject) else []
+        operator, op1, op2 = rows[0] if rows else ("subtract", 226, 68)
+        return f"{op1}{self.symbols[operator]}{op2}"
+
     @cached_property
-    def example(self) -> str:
-        """A prompt of the grid."""
-        largest = self.ask("select max(op1) from predictions").item()
-        return f"226{self.symbols['subtract']}68" if largest >= 226 else f"{largest * 3 // 4}{self.symbols['subtract']}{largest // 4}"
+    def _examples(self) -> dict[str, str]:
+        return {}
 
     def has(self, table: str, subject: str) -> bool:
         """Whether the subject has a table of its own of this name."""
@@ -99,16 +125,27 @@ class Project:
 
     def some(self, query: str, most: int | None, **parameters: Any) -> pl.DataFrame:
         """The same, `most` rows at most; what is behind them is not computed where it need not be."""
+        return self._asked(query, parameters, lambda relation: (relation if most is None else relation.limit(most)).pl())
+
+    def page(self, query: str, most: int) -> tuple[pl.DataFrame, list[str]]:
+        """The first rows of any SELECT, with values that a page can show, and remarks on names in it that no table has."""
+        return self._asked(query, {}, lambda relation: (shown(relation.limit(most)).pl(), [*self._remarks]))
+
+    def rows(self, query: str, most: int, form: Callable[[Any], Any]) -> pa.Table:
+        """The rows of any SELECT, `most` at most, in one of the forms of lib/sql/cells.py."""
+        return self._asked(query, {}, lambda relation: form(relation.limit(most)).to_arrow_table())
+
+    def _asked(self, query: str, parameters: dict[str, Any], read: Callable[[Any], Result]) -> Result:
         with self._lock:
+            self._remarks.clear()
             late = threading.Timer(PATIENCE, self._database.connection.interrupt)
             late.start()
             try:
-                relation = self._database.sql(query, **parameters)
-                return (relation if most is None else relation.limit(most)).pl()
+                return read(self._database.sql(query, **parameters))
             except DatabaseError as error:
-                raise ExplorerError(self._explained(str(error))) from None
+                raise ExplorerError(_explained(error)) from None
             except ERRORS as error:
-                raise ExplorerError(str(error)) from None
+                raise ExplorerError(sentence(error)) from None
             finally:
                 late.cancel()
 
@@ -158,12 +195,12 @@ class Project:
         with self._lock:
             return widen(store.read(layer, slice(neuron, neuron + 1), slice(None)))[0], store.columns["result"]
 
-    def _explained(self, error: str) -> str:
-        """DuckDB's message, and of a table of the pipeline that is not there which stage makes it."""
-        if "INTERRUPT" in error:
-            return f"The query was stopped after {PATIENCE:.0f} seconds. Ask for fewer neurons or rows, or ask it with `bag`, which waits."
-        missing = error.partition("Table with name ")[2].partition(" ")[0]
-        return f"There is no table {missing} here. {ways_to(missing, '<subject>')}" if is_known(missing) else error
+
+def _explained(error: DatabaseError) -> str:
+    """The engine's message; of a query that took too long, what helps."""
+    if "INTERRUPT" in str(error):
+        return f"The query was stopped after {PATIENCE:.0f} seconds. Ask for fewer neurons or rows, or ask it with `bag`, which waits."
+    return sentence(error)
 
 
 def _seen(data: Path) -> int:

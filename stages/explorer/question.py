@@ -1,5 +1,6 @@
 """What is asked, as the address of the page has it: each field is text, and what it may be is said where it is read."""
 
+import math
 import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
@@ -55,7 +56,9 @@ class Question(Mapping[str, str]):
             return None
         if not re.fullmatch(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?\s*", text):
             raise ExplorerError(f"{name} is {text!r}; it is a number, such as 0.25, or left empty.")
-        return float(text)
+        if math.isinf(value := float(text)):
+            raise ExplorerError(f"{name} is {text!r}; a number has at most 308 digits before the point.")
+        return value
 
     def one_of(self, name: str, allowed: list[str], default: str | None = None) -> str:
         """A field with a few values."""

@@ -27,7 +27,7 @@ with
     ),
     every as (
         select operator, layer, quantities, criterion, threshold, neurons, total / draws as mean,
-            sqrt(greatest(squares / draws - (total / draws) ** 2, 0)) as deviation
+            sqrt(larger(squares / draws - (total / draws) ** 2, 0)) as deviation
         from counted
         union all
         select operator, layer, quantities, 'fdr', threshold, coalesce(neurons, 0), null, null

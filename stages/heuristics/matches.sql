@@ -42,7 +42,7 @@ with
     ),
     controlled as (
         select operator, p_family,
-            least(1, min(p_family * tested.neurons / called) over (
+            smaller(1, min(p_family * tested.neurons / called) over (
                 partition by operator order by p_family rows between current row and unbounded following
             )) as q_value
         from counted join tested using (operator)

@@ -11,6 +11,7 @@ from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.padding import pad
 from stages.lib.model.spread import beside
+from stages.lib.model.tokenizer import front as tokens_before
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,16 @@ class Said:
     answer_probability: np.ndarray
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list[str], bos: bool, answer_token: int | None = None) -> Asked:
+def encode(
+    tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list[str], bos: bool | None, answer_token: int | None = None
+) -> Asked:
     """Prompts and answers in a subject's tokens; an answer follows its prompt after a blank.
 
     Where that blank is a token of its own (numbers of Llama 3), it belongs to the prompt, behind which the answer is asked for.
+    bos: whether BOS stands before each prompt; None: what the tokenizer itself puts there.
     answer_token: which of an answer's tokens is asked for, from 0; those before it stand in the prompt. None: answers are one token.
     """
-    front = [tokenizer.bos_token_id] if bos else []
+    front = tokens_before(tokenizer, bos)
     parts = tokenizer(prompts, add_special_tokens=False)["input_ids"]
     whole = tokenizer([f"{p} {a}" for p, a in zip(prompts, answers, strict=True)], add_special_tokens=False)["input_ids"]
     blanks = {token for tokens in whole for token in tokens[-2:-1] if not str(tokenizer.decode([token])).strip()}

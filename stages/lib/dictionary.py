@@ -1,7 +1,8 @@
 """What every table and column means, read from where it is written: beside the query or the stage that makes it.
 
 A `.sql` stage opens with comment lines, a Python stage has them in its docstring behind "Table <name>: meaning":
-first what the table is, then one line per column, `name  TYPE  meaning`, with two or more blanks between.
+first what the table is, then one line per column, `name  TYPE  meaning`, with one or more blanks between. A line
+that starts otherwise goes on with the meaning of the column before it.
 """
 
 import ast
@@ -9,7 +10,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-COLUMN = re.compile(r"^(\w+) {2,}([A-Z]+(?:\([^)]*\))?(?:\[\d*\])?) {2,}(.+)$")
+TYPE = (
+    r"U?(?:TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|FLOAT|DOUBLE|BOOLEAN|VARCHAR|BLOB|DATE|TIMESTAMP|INTERVAL"
+    r"|(?:DECIMAL|STRUCT|MAP|UNION|ENUM)\([^)]*\)"
+)
+COLUMN = re.compile(rf"^(\w+) +((?:{TYPE})(?:\[\d*\])*) +(.+)$")
 
 
 @dataclass(frozen=True)
@@ -26,11 +31,11 @@ def tables(stages: Path = Path("stages")) -> dict[str, Table]:
     """Every documented table, by name."""
     found: dict[str, Table] = {}
     for path in sorted(stages.glob("*/*.sql")):
-        head = re.match(r"(--[^\n]*\n)+", path.read_text())
+        head = re.match(r"(--[^\n]*\n)+", path.read_text(encoding="utf-8"))
         lines = [line.removeprefix("--").strip() for line in (head.group() if head else "").splitlines()]
         found[path.stem] = _table(path.stem, path, lines)
     for path in sorted(stages.rglob("*.py")):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         text = (ast.get_docstring(ast.parse(text)) if "\nTable " in text else None) or ""  # few have one, and parsing takes long
         for section in re.split(r"^Table ", text, flags=re.MULTILINE)[1:]:
             name, body = section.split(":", 1)
@@ -44,6 +49,9 @@ def _table(name: str, path: Path, lines: list[str]) -> Table:
     for line in lines:
         if column := COLUMN.match(line):
             columns[column[1]] = (column[2], column[3])
-        elif line and not columns:
+        elif line and columns:
+            name_before, (kind, before) = columns.popitem()
+            columns[name_before] = (kind, f"{before} {line}")
+        elif line:
             meaning.append(line)
     return Table(name, path, " ".join(meaning), columns)

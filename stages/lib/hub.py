@@ -45,7 +45,7 @@ def download(model: HubModel, folder: Path) -> None:
     if not _is_of(partial, note):  # what is left of another model would be taken for files of this one
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        (partial / NOTE).write_text(note)
+        (partial / NOTE).write_text(note, encoding="utf-8")
     with _said(model.repo, model.commit):
         HfApi().model_info(model.repo, revision=model.commit)  # or a folder that is not empty would be taken for all there is
         snapshot_download(model.repo, revision=model.commit, local_dir=partial, allow_patterns=KEPT, ignore_patterns=DEEPER)
@@ -59,7 +59,7 @@ def download(model: HubModel, folder: Path) -> None:
 
 def _is_of(folder: Path, note: str) -> bool:
     """Whether a folder, whole or not, is of the model and commit that a note says."""
-    return (folder / NOTE).is_file() and (folder / NOTE).read_text() == note
+    return (folder / NOTE).is_file() and (folder / NOTE).read_text(encoding="utf-8") == note
 
 
 def commit_of(repo: str, revision: str) -> str:

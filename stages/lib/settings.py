@@ -1,4 +1,4 @@
-"""Settings that several chapters share, of passes through a model and of models of the Hub: types and allowed values."""
+"""Settings that several chapters share, of passes through a model and of models from elsewhere: types and allowed values."""
 
 import re
 from typing import Annotated
@@ -46,3 +46,7 @@ def _commit(text: str) -> str:
 class HubModel(Section):
     repo: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")]
     commit: Annotated[str, AfterValidator(_commit)]
+
+
+class GgufModel(Section):
+    file: Annotated[str, Field(min_length=1)]

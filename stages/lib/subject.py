@@ -27,14 +27,20 @@ def _asks_about_operands(template: str) -> str:
     return template
 
 
+def _a_folder(source: str) -> str:
+    if source.endswith(".gguf"):
+        raise ValueError("a GGUF file is converted to a folder first; `bag add NAME FILE.gguf` writes both entries")
+    return source
+
+
 class SubjectSettings(Section):
     """One model's entry. Where None is the default, a section of its own says it for all models that do not."""
 
-    source: str
+    source: Annotated[str, AfterValidator(_a_folder)]
     revision: str
     dtype: Literal["float32", "float16", "bfloat16", "float64"]
     template: Annotated[str, AfterValidator(_asks_about_operands)]
-    bos: bool = True
+    bos: bool | None = None
     layers: Literal["all"] | Annotated[list[Natural], Field(min_length=1)] = "all"
     operators: Annotated[list[Operator], Field(min_length=1, default=[*OPERATORS])]
     answer_token: Annotated[int, Field(ge=0, le=3)] | None = None

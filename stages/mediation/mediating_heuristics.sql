@@ -62,13 +62,13 @@ with
         group by all
     ),
     possible as (
-        select width, size, k, unnest(range(greatest(0, k + size - width), least(k, size) + 1)) as shared
+        select width, size, k, unnest(range(larger(0, k + size - width), smaller(k, size) + 1)) as shared
         from (select distinct width, size, k from compared)
     ),
     tails as (  -- binomial(size, shared) · binomial(neurons - size, k - shared) / binomial(neurons, k), summed from the far end
         select
             width, size, k, shared,
-            least(1, sum(exp(lgamma(size + 1) - lgamma(shared + 1) - lgamma(size - shared + 1)
+            smaller(1, sum(exp(lgamma(size + 1) - lgamma(shared + 1) - lgamma(size - shared + 1)
                 + lgamma(width - size + 1) - lgamma(k - shared + 1) - lgamma(width - size - k + shared + 1)
                 - lgamma(width + 1) + lgamma(k + 1) + lgamma(width - k + 1)))
                 over (partition by width, size, k order by shared desc)) as p_value

@@ -39,7 +39,7 @@ from stages.corpus.settings import Tasks
 from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.model import tokenizer
+from stages.lib.model import contents, tokenizer
 from stages.lib.subject import Subject
 from stages.mediation.pairs import tokens
 from stages.mediation.pairs.groups import Pair, PairGroup
@@ -71,6 +71,8 @@ def main(name: str) -> None:
     for group in progress.bar(tasks.groups(known), desc=f"mediation pairs {name}", unit="group"):
         rows += [_row(group, *found) for found in suitable(group, each[group.task], settings, place)]
     table = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_row_index("pair")
+    longest = table.select(pl.max_horizontal(pl.col("tokens", "counterfactual_tokens").list.len())).max().item()
+    contents.limits(subject.settings.source).check_length(longest or 0)
     columns = [pl.lit(name).alias("subject"), pl.col("pair").cast(pl.Int32), *SCHEMA]
     write_table(table.select(columns), subject.path("mediation/mediation_pairs.parquet"))
 

@@ -25,7 +25,7 @@ def main(subject: str | None = None) -> None:
     settings, study = load(Report), subject is None
     declared = contents() if study else contents().only(study=False)
     found = Path("data/report").glob(f"{subject or '*'}.json")
-    parts = [json.loads(path.read_text()) for path in sorted(found, key=lambda path: path.stem)]
+    parts = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(found, key=lambda path: path.stem)]
     shared = database(declared.tables(shared=True))
     payloads = {
         "shared/tables": deflated(tables(declared, shared, None, settings)),
@@ -35,7 +35,7 @@ def main(subject: str | None = None) -> None:
     }
     text = bounded(page(declared, settings, [part["about"] for part in parts], payloads), settings, payloads)
     with replacing(Path("reports/study.html" if study else "reports/index.html")) as partial:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
 
 
 def _compared(about: dict[str, Any], settings: Report) -> str:

@@ -21,7 +21,7 @@ def main(name: str) -> None:
     for task, operator, split, accuracy in tasks.drop_nulls("accuracy").select("task", "operator", "split", "accuracy").rows():
         metrics["tasks"].setdefault(task, {}).setdefault(operator, {})[split] = round(accuracy, 4)
     with replacing(Path("reports") / name / "metrics.json") as partial:
-        partial.write_text(json.dumps(metrics, indent=2) + "\n")
+        partial.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`bag add NAME SOURCE`: puts a model of one's own into params.yaml, once `bag check` finds nothing against it: under `subjects:`, or under
 `stored:` where only the chapter store is wanted or possible."""
 
+import argparse
 import json
 import re
 from pathlib import Path
@@ -10,11 +11,11 @@ from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, check, place, read
 from stages.lib.core.words import CHAPTERS
 from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
-from stages.store.check import checked, parser
+from stages.store.check import checked, parser, source_kind
 
 PARAMS = Path("params.yaml")
-HUB = Path("stages/subjects/params.yaml")
-MAKERS = ("train", "finetune", "hub")  # whose entries are models, too, written to data/models/<name>
+MODELS = Path("stages/subjects/params.yaml")
+MAKERS = ("train", "finetune", "hub", "gguf")  # whose entries are models, too, written to data/models/<name>
 
 
 def main(arguments: list[str]) -> None:
@@ -25,16 +26,23 @@ def main(arguments: list[str]) -> None:
     if found.problems:
         raise SystemExit("\n".join([*(f"But: {problem}" for problem in found.problems), "bag add: nothing was added"]))
     settings, files = found.settings, {}
-    if not Path(options.source).is_dir():
+    if source_kind(options.source) != "folder":
         settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
-        model = hub.fixed(options.source)
-        files[HUB] = inserted(HUB, "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"])
+        files[MODELS] = inserted(MODELS, *_made_from(options))
     files[PARAMS] = inserted(PARAMS, found.section, entry(options.name, settings, found.section))
     for file, text in files.items():  # all of them, now that nothing stands against any
         with replacing(file) as partial:
-            partial.write_text(text)
+            partial.write_text(text, encoding="utf-8")
     dump = f"dvc repro stages/store/tensors/dvc.yaml:dump@{options.name}"
     print(f"\n{PARAMS} has it now, under {found.section}. Its activations: {dump}; all chapters: make study")
+
+
+def _made_from(options: argparse.Namespace) -> tuple[str, list[str]]:
+    """The section whose stage makes the model's folder, and the lines of its entry there."""
+    if source_kind(options.source) == "gguf":
+        return "gguf", [f"  {options.name}: {{file: {json.dumps(options.source, ensure_ascii=False)}}}"]
+    model = hub.fixed(options.source)
+    return "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"]
 
 
 def refuse(name: str) -> None:
@@ -58,7 +66,7 @@ def entry(name: str, settings: SubjectSettings, section: str) -> list[str]:
 
 def inserted(file: Path, section: str, lines: list[str]) -> str:
     """The file's text with lines behind a section's last one, whatever comments there are. Raises ParamsError where it lacks that."""
-    text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", file.read_text(), flags=re.MULTILINE)
+    text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
     if found is None or re.match(rf"{section}: *(&\w+ *)?\{{", found[0]):
         raise ParamsError(f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand")

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from stages.lib import hub
 from stages.lib.core import machine
 from stages.lib.core.settings import ParamsError, check, load
 from stages.lib.core.words import OPERATORS, Operator
-from stages.lib.model import checkpoint, tokenizer
+from stages.lib.gguf import header
+from stages.lib.gguf import source as gguf
+from stages.lib.model import checkpoint, contents, tokenizer
 from stages.lib.model.experts import Mixture
-from stages.lib.model.folder import ModelError
+from stages.lib.model.folder import ModelError, weights
 from stages.lib.subject import SubjectSettings
 from stages.store.costs import Costs
 from stages.store.pieces import Reader, numbered
@@ -33,6 +35,7 @@ from stages.store.template import PromptError, Template
 TEMPLATE = "{op1}{symbol}{op2}="
 LOADED = 1 << 30  # bytes of weights up to which the model is loaded
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
+Kind = Literal["folder", "gguf", "hub"]
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 TRIED_OPERANDS = 40
 GIB, MIB = 1 << 30, 1 << 20
@@ -55,13 +58,16 @@ def parser(command: str) -> argparse.ArgumentParser:
     if command == "add":
         result.add_argument("name", help="what to call it: small letters, digits and hyphens")
     result.add_argument(
-        "source", help="folder of a model, with config.json, *.safetensors and its tokenizer, or org/name@commit on the Hub"
+        "source",
+        help="folder of a model, with config.json, *.safetensors and its tokenizer; a GGUF file; or org/name@commit on the Hub",
     )
     result.add_argument("--template", default=TEMPLATE, help=f"how a question is put (default: {TEMPLATE})")
     kinds = ["float64", "float32", "float16", "bfloat16"]
     result.add_argument("--dtype", choices=kinds, help="what it is computed in (default: the widest in which it fits here)")
     result.add_argument("--store-only", action="store_true", help="compute the chapter store alone: activations, predictions, accuracies")
-    result.add_argument("--no-bos", action="store_true", help="do not put the tokenizer's BOS in front of prompts")
+    result.add_argument(
+        "--bos", action=argparse.BooleanOptionalAction, help="whether BOS stands before each prompt (default: as the tokenizer itself does)"
+    )
     result.add_argument("--chat", action="store_true", help="ask as a user does in the tokenizer's chat template")
     result.add_argument("--answer-token", type=int, help="which of the answer's tokens is asked for, from 0, where numbers have several")
     result.add_argument("--largest-operand", type=int, help="the largest number asked about (default: cells.largest_operand)")
@@ -80,15 +86,55 @@ def main(arguments: list[str]) -> None:
 
 
 def checked(options: argparse.Namespace) -> Checked:
-    """Everything that shows without computing for long, of a folder or of a model on the Hub. Raises ModelError where there is none."""
-    folder = Path(options.source)
-    if folder.is_dir() or not ON_HUB.fullmatch(options.source):
-        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
-        return _checked(options, options.source, weights)
+    """Everything that shows without computing for long, of any source. Raises ModelError where there is none."""
+    kind = source_kind(options.source)
+    if kind == "folder":
+        return _checked(options, options.source, sum(file.stat().st_size for file in weights(Path(options.source))))
+    if kind == "gguf":
+        return _of_gguf(options)
     with tempfile.TemporaryDirectory() as small:
-        weights = hub.outline(hub.fixed(options.source), Path(small))
-        found = _checked(options, small, weights)
+        size = hub.outline(hub.fixed(options.source), Path(small))
+        found = _checked(options, small, size)
     return replace(found, settings=found.settings.model_copy(update={"revision": options.source}))
+
+
+def _of_gguf(options: argparse.Namespace) -> Checked:
+    """The same of a GGUF file, whose weights are not read."""
+    file = Path(options.source)
+    with tempfile.TemporaryDirectory() as temporary:
+        small = Path(temporary) / file.stem
+        small.mkdir()
+        outline = gguf.outline(file, small)
+        dtype = options.dtype or ("float64" if outline.size <= LOADED else "float32")  # weights are float32, of whatever size
+        found = _checked(argparse.Namespace(**{**vars(options), "dtype": dtype}), str(small), outline.size)
+    line = f"file          {_size(file.stat().st_size)} of {', '.join(outline.kinds)}; a stage converts it once, to float32"
+    short = gguf.too_large(outline.size, Path())
+    return replace(
+        found,
+        settings=found.settings.model_copy(update={"source": options.source}),
+        lines=[line, *found.lines],
+        problems=[*found.problems, *([short] if short else [])],
+    )
+
+
+def source_kind(source: str) -> Kind:
+    """What a source names: a folder, a GGUF file, or a model of the Hub. Raises ModelError where it is nothing of the kind."""
+    path = Path(source)
+    if path.is_dir():
+        return "folder"
+    if path.is_symlink() and not path.exists():
+        raise ModelError(f"{source} is a link to {path.readlink()}, which does not exist; correct the link")
+    if header.is_gguf(path):
+        if not path.is_file():
+            raise ModelError(f"no GGUF file at {source}")
+        return "gguf"
+    if path.exists():
+        raise ModelError(f"{source} is a file; give the folder that holds it, with config.json, *.safetensors and tokenizer.json")
+    if "://" in source:
+        raise ModelError(f"{source} is an address; a model of the Hub is written org/name@COMMIT")
+    if ON_HUB.fullmatch(source) and not path.parent.is_dir():
+        return "hub"
+    raise ModelError(f"no model folder at {source}, and it is no model of the Hub: that is written org/name@COMMIT")
 
 
 def _settings(entry: dict[str, Any]) -> SubjectSettings:
@@ -100,48 +146,66 @@ def _settings(entry: dict[str, Any]) -> SubjectSettings:
         raise ParamsError(re.sub(r"subject\.(\w+)", lambda key: f"--{key[1].replace('_', '-')}", lines).strip()) from None
 
 
-def _checked(options: argparse.Namespace, source: str, weights: int) -> Checked:
+def _checked(options: argparse.Namespace, source: str, size: int) -> Checked:
     folder = Path(source)
-    own = tokenizer.load(folder)
+    contents.check(folder, whole=False)
     entry = {
         "source": source, "revision": f"from {options.source}",
-        "dtype": options.dtype or _widest(weights), "template": options.template,
-        "bos": not options.no_bos and own.bos_token_id is not None, "layers": "all", "operators": list(OPERATORS),
+        "dtype": options.dtype or _widest(size), "template": options.template,
+        "bos": options.bos, "layers": "all", "operators": list(OPERATORS),
         "answer_token": options.answer_token, "largest_operand": options.largest_operand, "chat": options.chat,
     }  # fmt: skip
     settings = _settings(entry)
     section, lines, problems = "stored" if options.store_only else "subjects", [], []
     try:
         outline = checkpoint.outline(settings)
-        lines += _parts(outline, weights)
+        lines += _parts(outline, size)
         costs = Costs(outline.architecture, settings, len(settings.operands(load(Cells).largest_operand)) ** 2)
         lines += list(_needs(outline, settings, costs))
         if any(layer.attention_out is None for layer in outline.architecture.layers):
             section = "stored"
         settings = costs.proposed() if section == "subjects" else settings
-        if any(folder.glob("*.safetensors")) and weights <= LOADED:
+        if weights(folder) and size <= LOADED:
             checkpoint.of(settings)
             lines.append("loaded        yes: its parts are what they seem, held against plain forward passes")
         else:
-            why = f"more than {_size(LOADED)} of weights" if weights > LOADED else "no weights here"
+            why = f"more than {_size(LOADED)} of weights" if size > LOADED else "no weights here"
             lines.append(f"loaded        no, {why}: held against plain forward passes when the first stage starts")
     except ModelError as error:
         problems.append(str(error))
     try:
+        own = tokenizer.load(folder)
         settings = _asked_by_token(own, settings)
         lines += _numbers(own, settings)
-    except PromptError as error:
+        lines += _around(own, settings)
+    except (ModelError, PromptError) as error:
         problems.append(str(error))
     return Checked(settings, section, lines, problems)
 
 
-def _parts(outline: checkpoint.Checkpoint, weights: int) -> list[str]:
+def _around(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> list[str]:
+    """What stands before each prompt, and why."""
+    names = own.convert_ids_to_tokens(_template(own, settings, settings.operators[0]).front)
+    before, after = (own.convert_ids_to_tokens(tokens) for tokens in tokenizer.around(own))
+    why = f"as --{'' if settings.bos else 'no-'}bos says"
+    if settings.bos is None:
+        source = "the chat template" if settings.chat else "the tokenizer itself"
+        why = f"as {source} puts {'it there' if names else 'nothing there'}; --{'no-' if names else ''}bos changes that"
+    lines = [f"BOS           {' '.join(names) or 'nothing'} before each prompt, {why}"]
+    if settings.bos is not None and names != before:
+        lines.append(f"              the tokenizer itself puts {' '.join(before) or 'nothing'} there")
+    if after:
+        lines.append(f"end           the tokenizer itself adds {' '.join(after)} after a text; prompts do not get it, as they go on")
+    return lines
+
+
+def _parts(outline: checkpoint.Checkpoint, size: int) -> list[str]:
     a, config = outline.architecture, outline.model.config
     without = sum(layer.attention_out is None for layer in a.layers)
     parameters = sum(p.numel() for p in outline.model.parameters())
     lines = [
         f"family        {config.model_type} ({type(outline.model).__name__})",
-        f"parameters    {parameters:,}" + (f", {_size(weights)} of weights" if weights else ""),
+        f"parameters    {parameters:,}" + (f", {_size(size)} of weights" if size else ""),
         f"layers        {len(a.layers)}, each of {a.neurons:,} neurons and {a.heads} heads, width {a.width:,}",
     ]
     if any(isinstance(layer.mlp_out, Mixture) for layer in a.layers):
@@ -163,6 +227,7 @@ def _numbers(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) 
         answers = template.answers(cells.largest_answer)
         largest.append((len(answers) - 1, template))
     template = largest[0][1]
+    contents.limits(settings.source).check_length(max(len(each.base) for _, each in largest))
     names = " ".join(str(name) for name in own.convert_ids_to_tokens(template.base))
     lines = [
         f"prompt        {template.text(1, 1)!r}, read as: {names}",
@@ -196,7 +261,10 @@ def _several(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, 
         results[(results > load(Cells).largest_answer) | (results < 0)] = -1
         read = reader.square(tried.tolist(), results, f"check {operator}")
         asked |= read.asked
-        most = max(most, len(reader.wholes([(1, 1, int(results.max()))])[0][1]))
+        end = int(tried[-1])
+        [(_, answer), (prompt, _)] = reader.wholes([(1, 1, int(results.max())), (end, end, 1)])
+        contents.limits(settings.source).check_length(len(prompt) + len(answer) - 1)
+        most = max(most, len(answer))
     if not numbered(asked):
         raise PromptError(f"no answer has a token {settings.answer_token} that stands for 0; answers have tokens 0 to {most - 1}")
     template = reader.template
@@ -223,6 +291,6 @@ def _size(count: float) -> str:
     return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / MIB:,.0f} MiB"
 
 
-def _widest(weights: int) -> str:
+def _widest(size: int) -> str:
     """float64 for small models, whose bytes are then those of every kind of processor; else the type that most are published in."""
-    return "float64" if weights <= LOADED else "bfloat16"
+    return "float64" if size <= LOADED else "bfloat16"

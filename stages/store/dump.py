@@ -1,10 +1,10 @@
 """Runs a subject over the whole operand square and writes down what it sees; decides nothing.
 
-Beside the tables below there is means.h5: every component's mean activation by operator and position, what mean ablation puts in its
-place. Where prompts differ in length, it has slots in the place of positions (stages/lib/core/slots.py), a mean is that of the prompts
-that have a token there, and attributes say how many tokens the longest operands have. Activations are those of the kept layers. Prompts
-of a row share their prefix, which is computed once. Workers share blocks of rows (stages/lib/units/work.py); stopped half-way, it goes
-on behind those that are finished.
+Beside the tables below there is means.h5: every component's mean activation by operator and position. Mean ablation puts in its place the
+mean over operators, each with equal weight. Where prompts differ in length, it has slots in the place of positions
+(stages/lib/core/slots.py), a mean is that of the prompts that have a token there, and attributes say how many tokens the longest operands
+have. Activations are those of the kept layers. Prompts of a row share their prefix, which is computed once. Workers share blocks of rows
+(stages/lib/units/work.py); stopped half-way, it goes on behind those that are finished.
 
 Table predictions: what the subject answers to each cell
     subject             VARCHAR   the model

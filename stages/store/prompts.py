@@ -38,7 +38,7 @@ from stages.lib.core.settings import load
 from stages.lib.core.slots import OPERANDS, first_of
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.words import ROLES, Operator
-from stages.lib.model import tokenizer
+from stages.lib.model import contents, tokenizer
 from stages.lib.subject import Subject
 from stages.store.pieces import Reader, numbered
 from stages.store.template import PromptError, Template
@@ -54,12 +54,13 @@ class OperatorPrompts(NamedTuple):
 def main(name: str) -> None:
     subject, grid, words = Subject.named(name), load(Cells), load(Tasks).operators
     chosen = subject.settings
-    loaded = tokenizer.load(chosen.source)
+    loaded, limits = tokenizer.load(chosen.source), contents.limits(chosen.source)
     cells = read_table("data/corpus/cells.parquet", columns=["operator", "op1", "op2", "result"])
     operands = chosen.operands(grid.largest_operand)
     squares = {}
     for operator in chosen.operators:
         template = Template(loaded, chosen.template, words[operator].symbol, chosen.bos, chosen.chat)
+        limits.check_length(len(template.tokens(template.text(operands[-1], operands[-1]))))
         if chosen.answer_token is None:
             squares[operator] = _one_token(template, operands, grid.largest_answer)
         else:

@@ -20,7 +20,7 @@ from stages.lib import ask
 from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.model import checkpoint, tokenizer
+from stages.lib.model import checkpoint, contents, tokenizer
 from stages.lib.settings import Passes
 from stages.lib.subject import Subject
 
@@ -31,6 +31,7 @@ def main(name: str) -> None:
     own = tokenizer.load(subject.settings.source)
     loaded = checkpoint.of(subject.settings)
     asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos, subject.settings.answer_token)
+    contents.limits(subject.settings.source).check_length(max(map(len, asked.sequences)))
     checkpoint.knows(loaded, np.concatenate([asked.answers, *asked.sequences]))
     passes = subject.settings.passes or load(Passes)
     said = ask.ask(loaded, asked, passes.prompts, desc=f"tasks {name}")

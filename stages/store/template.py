@@ -7,6 +7,9 @@ from string import Formatter
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from stages.lib.model.folder import sentence
+from stages.lib.model.tokenizer import front, knows
+
 CHECKED = 500  # prompts that are tokenised whole, to prove that putting them together from parts is right
 
 
@@ -15,23 +18,25 @@ class PromptError(SystemExit):
 
 
 class Template:
-    """One operator's prompts: a template such as "{op1}{symbol}{op2}=", with or without BOS in front.
+    """One operator's prompts: a template such as "{op1}{symbol}{op2}=", with or without BOS before it.
 
-    chat: whether it is said by the user of the tokenizer's chat template. positions: role -> token position, counted from 0 (BOS
+    bos: whether BOS stands before each prompt; None: what the tokenizer itself, or its chat template, puts there.
+    chat: whether the prompt is a user's message in the tokenizer's chat template. positions: role -> token position, counted from 0 (BOS
     included), of operands of one token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str, symbol: str, bos: bool, chat: bool = False):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str, symbol: str, bos: bool | None, chat: bool = False):
         if bos and tokenizer.bos_token_id is None:
             raise PromptError("the subject's tokenizer has no BOS token; set bos: false for this subject in params.yaml")
-        template = in_chat(tokenizer, template, bos) if chat else template
-        if tokenizer.bos_token and tokenizer.bos_token in template:
-            own = tokenizer.bos_token
+        own = tokenizer.bos_token
+        if own and own in template:
             raise PromptError(f"the template {template!r} holds the BOS {own!r}; leave it out and set bos: true for this subject")
+        self.front = front(tokenizer, bos)
+        if chat:
+            template, self.front = in_chat(tokenizer, template, bos)
         self.tokenizer, self.template, self.symbol = tokenizer, template, symbol
-        self.front = [tokenizer.bos_token_id] if bos else []
         self.base = self.tokens(self.text(1, 1))
-        if tokenizer.unk_token_id in self.base:
+        if not knows(tokenizer, self.text(1, 1)):
             raise PromptError(
                 f"the subject's tokenizer does not know all of {self.text(1, 1)!r}; change the subject's template in params.yaml, or the "
                 "operator's symbol in stages/corpus/params.yaml"
@@ -119,21 +124,35 @@ class Template:
         return {**positions, "last_position": len(self.front) + len(spans) - 1}
 
 
-def in_chat(tokenizer: PreTrainedTokenizerBase, template: str, bos: bool) -> str:
-    """A template as a user's message in the tokenizer's chat template, up to where the model answers, without BOS.
+def in_chat(tokenizer: PreTrainedTokenizerBase, template: str, bos: bool | None) -> tuple[str, list[int]]:
+    """A template as a user's message in the tokenizer's chat template, up to the model's answer, and the tokens before it.
 
-    Chat templates that say the date are told the same one always. Raises PromptError where there is none, where it changes the message,
-    or where it begins with BOS though the subject has none.
+    A BOS at the start of the chat template is one of these tokens. Chat templates that say the date are told the same one always.
+    Raises PromptError where there is no chat template, where it fails or changes the message, or begins with BOS though `bos` is false.
     """
     if not tokenizer.chat_template:
         raise PromptError("the subject's tokenizer has no chat template; set chat: false for this subject in params.yaml")
     message = [{"role": "user", "content": template}]
     today = datetime(2024, 7, 26, tzinfo=UTC).strftime
-    said = str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True, strftime_now=today))
-    if said.count(template) != 1:
-        raise PromptError(f"the tokenizer's chat template makes {said!r} of {template!r}, which does not hold it once, as it is")
+    try:
+        whole = str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True, strftime_now=today))
+    except Exception as error:  # a template is a program, which may raise anything
+        raise PromptError(f"the tokenizer's chat template fails on a user's message: {sentence(error)}; set chat: false") from None
+    if whole.count(template) != 1:
+        raise PromptError(f"the tokenizer's chat template makes {whole!r} of {template!r}, which does not hold it once, as it is")
     own = tokenizer.bos_token or ""
-    if own and said.startswith(own) and not bos:
-        raise PromptError(f"the tokenizer's chat template begins with BOS, {own!r}; set bos: true for this subject in params.yaml")
-    front, back = (part.replace("{", "{{").replace("}", "}}") for part in said.removeprefix(own).split(template))
-    return front + template + back
+    before = [tokenizer.bos_token_id] if own and (bos or whole.startswith(own)) else []
+    if own and whole.startswith(own):
+        if bos is False:
+            raise PromptError(f"the tokenizer's chat template begins with BOS, {own!r}; set bos: true for this subject, or leave bos out")
+        rest = whole.removeprefix(own)
+        if before + _plain(tokenizer, rest) == _plain(tokenizer, whole):
+            whole = rest
+        else:  # the tokenizer reads the start of a text otherwise than what follows BOS
+            before = []
+    start, end = (part.replace("{", "{{").replace("}", "}}") for part in whole.split(template))
+    return start + template + end, before
+
+
+def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from stages.lib.core.settings import Count, Few, Natural, ParamsError, Positive, Section, Seed, Share, Threads, check, read
 from stages.lib.core.words import Task
-from stages.lib.settings import HubModel
+from stages.lib.settings import GgufModel, HubModel
 
 
 class Optimisation(Section):
@@ -100,7 +100,7 @@ class Train(Optimisation):
 class Finetuning(Optimisation):
     source: str
     before: str
-    bos: bool
+    bos: bool | None = None
     task: Task
     batch: Few
     evaluation_prompts: Few
@@ -119,6 +119,11 @@ def load_finetuning(name: str) -> Finetuning:
 def load_hub(name: str) -> HubModel:
     """The checked entry of this name in the section hub. Raises ParamsError naming those there are."""
     return _entry(HubModel, "hub", name)
+
+
+def load_gguf(name: str) -> GgufModel:
+    """The checked entry of this name in the section gguf. Raises ParamsError naming those there are."""
+    return _entry(GgufModel, "gguf", name)
 
 
 def _entry(kind: type[Made], section: str, name: str) -> Made:

@@ -102,3 +102,22 @@ def test_what_difficulty_explains_is_gone_and_what_it_does_not_explain_stays():
 def test_without_both_kinds_in_a_stratum_there_is_nothing_to_say():
     everywhere = np.ones(len(cells()))
     assert controlled(failures(everywhere, everywhere, everywhere)) == {}
+
+
+@pytest.mark.parametrize("strata", [1, 2])
+def test_a_single_stratum_has_no_interval(strata: int):
+    """As in multiply, membership scored, of the default subject: one stratum with two cells of either kind."""
+    hard = [difficulty(*cell) for cell in cells().select("operator", "op1", "op2").iter_rows()]
+    known = cells().with_columns(hard=pl.Series(hard)).filter(operator="multiply")
+    largest = known.group_by("result", "hard").len().sort("len", "result", "hard", descending=True).head(strata)
+    kept = known.join(largest, on=["result", "hard"]).select("operator", "op1", "op2")
+    rng = np.random.default_rng(0)
+    wrong = np.arange(len(cells())) % 2 == 0
+    table = failures(~wrong, rng.normal(size=len(wrong)), wrong).join(kept, on=["operator", "op1", "op2"])
+    rows = controlled(table)
+    for row in rows.values():
+        assert row["strata"] == strata
+        assert 0 <= row["auc"] <= 1
+        ends = row["auc_ci_low"], row["auc_ci_high"]
+        assert ends == (None, None) if strata == 1 else None not in ends
+    assert rows.keys() == {("multiply", "answer_contribution"), ("multiply", "associated_neurons")}

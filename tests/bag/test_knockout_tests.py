@@ -1,6 +1,6 @@
-"""The test over heuristics: random signs against all signs, what it says where there is nothing to find, and where there is."""
+"""The test over heuristics: against brute force, where there is nothing to find although neurons are shared, and where there is."""
 
-from itertools import product
+from hashlib import md5
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,8 @@ from tests.bag.knocked import written
 from tests.made import ask
 
 GROUP = ["operator", "membership", "ablation", "measure"]
-SETTINGS = {"flips": 1000, "knockout_seed": 0}
+SETTINGS = {"test_draws": 200, "knockout_seed": 0}
+Neurons = dict[str, list[np.ndarray]]  # of every operator, those of each of its heuristics; they are in layers of ten
 
 
 def knocked_out(differences: dict[str, np.ndarray], seed: int = 0) -> pl.DataFrame:
@@ -30,27 +31,79 @@ def knocked_out(differences: dict[str, np.ndarray], seed: int = 0) -> pl.DataFra
     return made.sample(fraction=1, shuffle=True, seed=1)
 
 
-def judged(knockouts: pl.DataFrame, **settings: int) -> pl.DataFrame:
-    return ask("knockout_tests", {"knockouts_by_heuristic": knockouts}, **SETTINGS | settings)
+def standing(neurons: Neurons) -> pl.DataFrame:
+    """The table heuristic_neurons of these."""
+    rows = []
+    for operator, several in neurons.items():
+        for i, members in enumerate(several):
+            rows += [("s", operator, "label", f"h{i:03}", n // 10, n % 10) for n in members.tolist()]
+    schema = {"subject": pl.String, "operator": pl.String, "membership": pl.String, "heuristic": pl.String}
+    return pl.DataFrame(rows, schema=schema | {"layer": pl.Int16, "neuron": pl.Int32}, orient="row").sample(
+        fraction=1, shuffle=True, seed=2
+    )
 
 
-def test_random_signs_say_what_all_signs_say():
+def apart(differences: dict[str, np.ndarray]) -> Neurons:
+    """Three neurons for each heuristic, which no other has."""
+    return {operator: [np.arange(3 * i, 3 * i + 3) for i in range(len(several))] for operator, several in differences.items()}
+
+
+def judged(differences: dict[str, np.ndarray], neurons: Neurons | None = None, **settings: int) -> pl.DataFrame:
+    given = {"knockouts_by_heuristic": knocked_out(differences), "heuristic_neurons": standing(neurons or apart(differences))}
+    return ask("knockout_tests", given, **SETTINGS | settings)
+
+
+def families(rng: np.random.Generator, count: int = 3) -> list[np.ndarray]:
+    """Families of four heuristics that share most of ten neurons."""
+    return [10 * family + rng.choice(10, 7, replace=False) for family in range(count) for _ in range(4)]
+
+
+def unselective(rng: np.random.Generator, neurons: list[np.ndarray]) -> np.ndarray:
+    """What heuristics dissociate by, beyond three random controls, where each neuron does as much for its family, more or less than 0."""
+    most = max(members.max() for members in neurons) + 1
+    differences = []
+    for family in range(0, len(neurons), 4):
+        contributions = rng.normal(size=most)
+        for members in neurons[family : family + 4]:
+            others = np.setdiff1d(np.arange(most), members)
+            controls = [contributions[rng.choice(others, len(members), replace=False)].mean() for _ in range(3)]
+            differences.append(contributions[members].mean() - np.mean(controls))
+    return np.array(differences)
+
+
+def number(draw: int, operator: str, neuron: int) -> float:
+    """A neuron's random number in a draw: see the macro lot."""
+    text = f"0:test:{draw}:{operator}:{neuron // 10}:{neuron % 10}"
+    return int.from_bytes(md5(text.encode()).digest()[8:], "little") / 2**64 - 0.5
+
+
+def test_p_values_and_errors_are_those_of_brute_force():
     rng = np.random.default_rng(1)
-    differences = {f"o{i:02}": rng.normal(0.4, 1, 8) for i in range(12)} | {"same": np.array([0.5, 0.5, -0.5, 0.25])}
-    table = judged(knocked_out(differences), flips=4000)
-    assert table.select(GROUP).rows() == [(o, "label", "zero", measure) for o in sorted(differences) for measure in ("accuracy", "logit")]
-    for row in table.iter_rows(named=True):
-        here = differences[row["operator"]] * (1 if row["measure"] == "accuracy" else -2)
-        signs = np.array(list(product([-1, 1], repeat=len(here))))
-        share = (signs @ here >= here.sum() - 1e-9).mean()
-        assert abs(row["p_value"] - share) < 4 * (share * (1 - share) / 4000) ** 0.5 + 1 / 4001
+    neurons = {operator: families(rng, 2) for operator in ("add", "divide", "subtract")}
+    differences = {operator: rng.normal(0.3, 1, 8) for operator in neurons}
+    for row in judged(differences, neurons, test_draws=100).filter(measure="accuracy").iter_rows(named=True):
+        several, mine = neurons[row["operator"]], differences[row["operator"]]
+        sets = [set(members.tolist()) for members in several]
+        shared = np.array([[len(a & b) / np.sqrt(len(a) * len(b)) for a in sets] for b in sets])
+        drawn = [
+            [sum(number(draw, row["operator"], n) for n in members) / np.sqrt(len(members)) for members in several]
+            for draw in range(100)
+        ]  # fmt: skip
+        statistics = [sum(d) / np.sqrt(np.square(d).sum()) for d in [mine, *np.array(drawn)]]
+        assert row["p_value"] == np.mean(np.array(statistics) >= statistics[0])
+        assert row["effective"] == pytest.approx(64 / shared.sum())
+        variance = mine.var(ddof=1) / (1 - (shared.sum() - 8) / 56)  # of a heuristic, from its distance to those correlated with it
+        assert row["standard_error"] == pytest.approx(np.sqrt(variance * shared.sum()) / 8)
 
 
 def test_means_are_those_of_brute_force():
     rng = np.random.default_rng(2)
-    both = [knocked_out({o: rng.normal(size=n) for o, n in (("add", 7), ("subtract", 1))}, seed) for seed in (0, 1)]
+    differences = {o: rng.normal(size=n) for o, n in (("add", 7), ("subtract", 1))}
+    both = [knocked_out(differences, seed) for seed in (0, 1)]
     table = pl.concat([both[0], both[1].with_columns(membership=pl.lit("scored"), ablation=pl.lit("mean"))])
-    for row in judged(table).iter_rows(named=True):
+    members = standing(apart(differences))
+    given = {"knockouts_by_heuristic": table, "heuristic_neurons": pl.concat([members, members.with_columns(membership=pl.lit("scored"))])}
+    for row in ask("knockout_tests", given, **SETTINGS).iter_rows(named=True):
         prefix = {"accuracy": ("accuracy_", ""), "logit": ("logit_change_", "logit_")}[row["measure"]]
         here = table.filter(*(pl.col(c) == row[c] for c in GROUP[:3])).sort("heuristic")
         own, control = (here.filter(arm=arm) for arm in ("heuristic", "control"))
@@ -60,49 +113,84 @@ def test_means_are_those_of_brute_force():
         differences = (own[prefix[1] + "dissociation"] - control[prefix[1] + "dissociation"]).to_numpy()
         assert (row["heuristics"], row["neurons"]) == (len(own), pytest.approx(own["neurons"].mean()))
         assert (row["difference"], row["positive"]) == pytest.approx((differences.mean(), (differences > 0).mean()))
-        assert row["deviation"] == (pytest.approx(differences.std(ddof=1)) if len(own) > 1 else None)
+        if len(own) == 1:
+            assert (row["deviation"], row["standard_error"], row["p_value"]) == (None, None, None)
+            continue
+        assert row["effective"] == pytest.approx(len(own))  # no neuron is shared
+        deviation = differences.std(ddof=1)
+        assert (row["deviation"], row["standard_error"]) == pytest.approx((deviation, deviation / np.sqrt(len(own))))
 
 
-def test_where_nothing_dissociates_p_values_are_uniform():
-    """400 tests over 12 heuristics whose differences are as often above zero as below, of changing size."""
+def test_without_shared_neurons_p_values_are_uniform_where_nothing_dissociates():
     rng = np.random.default_rng(3)
-    differences = {f"o{i:03}": rng.normal(size=12) * rng.exponential(size=12) for i in range(400)}
-    values = np.sort(judged(knocked_out(differences)).filter(measure="accuracy")["p_value"].to_numpy())
-    steps = np.arange(401) / 400
+    differences = {f"o{i:03}": rng.normal(size=12) for i in range(200)}
+    values = np.sort(judged(differences, test_draws=100).filter(measure="accuracy")["p_value"].to_numpy())
+    steps = np.arange(201) / 200
     distance = max(np.abs(values - steps[1:]).max(), np.abs(values - steps[:-1]).max())
-    assert distance < 1.63 / 400**0.5  # Kolmogorov and Smirnov, level .01
-    assert (values <= 0.05).mean() == pytest.approx(0.05, abs=3 * (0.05 * 0.95 / 400) ** 0.5)
+    assert distance < 1.63 / 200**0.5  # Kolmogorov and Smirnov, level .01
+
+
+def test_shared_neurons_do_not_make_p_values_small():
+    """Nothing is selective, and families share neurons: signs that are turned heuristic by heuristic would find something too often."""
+    rng = np.random.default_rng(6)
+    neurons = {f"o{i:03}": families(rng) for i in range(200)}
+    differences = {operator: unselective(rng, several) for operator, several in neurons.items()}
+    values = judged(differences, neurons, test_draws=100).filter(measure="accuracy")["p_value"].to_numpy()
+    signs = rng.choice([-1, 1], (500, 12))
+    one_by_one = np.array([np.mean(signs @ d >= d.sum()) for d in differences.values()])
+    assert np.mean(values <= 0.05) <= 0.06
+    assert np.mean(one_by_one <= 0.05) >= 0.1
 
 
 def test_a_true_effect_is_found_and_no_effect_at_all_is_none():
     rng = np.random.default_rng(4)
     differences = {"each": rng.uniform(0.1, 1, 20), "most": rng.normal(1, 1, 20), "none": np.zeros(20), "less": rng.normal(-1, 1, 20)}
-    table = judged(knocked_out(differences)).filter(measure="accuracy")
+    shared = [families(rng, 5) for _ in range(10)]
+    differences |= {f"shared{i}": 1 + unselective(rng, several) for i, several in enumerate(shared)}
+    neurons = apart(differences) | {f"shared{i}": several for i, several in enumerate(shared)}
+    table = judged(differences, neurons).filter(measure="accuracy")
     p_values = dict(table.select("operator", "p_value").rows())
-    assert p_values["each"] == 1 / 1001
+    assert p_values["each"] == 1 / 201
     assert p_values["most"] < 0.01
     assert p_values["none"] == 1
     assert p_values["less"] > 0.99
+    assert max(p_values[f"shared{i}"] for i in range(10)) <= 0.05
     assert table.filter(operator="none")["positive"].to_list() == [0]
 
 
-def test_what_cannot_be_compared_has_no_say():
+def test_heuristics_of_the_same_neurons_are_one_and_cannot_be_tested():
+    differences = {"same": np.linspace(0.5, 1, 6), "nearly": np.linspace(0.5, 1, 6)}
+    neurons = {"same": [np.arange(5)] * 6, "nearly": [np.arange(20)] * 5 + [np.arange(1, 20)]}
+    table = judged(differences, neurons)
+    assert (table["effective"] < 1.1).all()
+    assert table["effective"].to_list() == pytest.approx([table["effective"][0]] * 2 + [1, 1])
+    assert set(table["p_value"]) == set(table["standard_error"]) == {None}
+    assert (table.filter(measure="accuracy")["positive"] == 1).all()
+
+
+def test_what_cannot_be_compared_is_left_out():
     whole = knocked_out({"add": np.array([1.0, 2.0, 3.0, 4.0])})
     without = whole.filter(~((pl.col("heuristic") == "h001") & (pl.col("arm") == "control")))
     gone = (pl.col("heuristic") == "h002") & (pl.col("arm") == "heuristic")
-    table = judged(without.with_columns(pl.when(~gone).then(pl.col("dissociation"))))
+    knockouts = without.with_columns(pl.when(~gone).then(pl.col("dissociation")))
+    given = {
+        "knockouts_by_heuristic": knockouts,
+        "heuristic_neurons": standing({"add": [np.arange(5), np.arange(5), *np.arange(5, 15).reshape(2, 5)]}),
+    }
+    table = ask("knockout_tests", given, **SETTINGS)
     accuracy, logit = (table.filter(measure=measure).row(0, named=True) for measure in ("accuracy", "logit"))
     assert (accuracy["heuristics"], accuracy["difference"]) == (2, pytest.approx((1 + 4) / 2))
     assert (logit["heuristics"], logit["difference"]) == (3, pytest.approx(-2 * (1 + 3 + 4) / 3))
+    assert (accuracy["effective"], logit["effective"]) == pytest.approx((2, 3))
 
 
-def test_the_seed_changes_the_signs():
-    knockouts = knocked_out({"add": np.random.default_rng(5).normal(0.3, 1, 15)})
-    assert len({judged(knockouts, knockout_seed=seed)["p_value"][0] for seed in range(4)}) > 1
+def test_the_seed_changes_the_draws():
+    differences = {"add": np.random.default_rng(5).normal(0.3, 1, 15)}
+    assert len({judged(differences, knockout_seed=seed)["p_value"][0] for seed in range(4)}) > 1
 
 
 def test_without_knock_outs_there_is_no_test():
-    assert judged(knocked_out({})).is_empty()
+    assert judged({}).is_empty()
 
 
 def test_the_pipeline_finds_what_was_planted(micro: Path):

@@ -60,7 +60,7 @@ def neuron_parts() -> dict[str, list[dict[str, Any]]]:
 def tables() -> Tables:
     """A subject of two layers and two heads, the second layer late, that answers no division."""
     units = [(layer, head) for layer in (0, 1) for head in (None, *range(HEADS))]
-    sized: list[dict] = [{"circuit": c, "heads": n, "seed": None} for c in ("effect", "logit_effect") for n in range(3)]
+    sized: list[dict] = [{"circuit": c, "heads": n, "seed": None} for c in ("effect", "logit_effect", "own_means") for n in range(3)]
     sized += [{"circuit": "random", "heads": n, "seed": seed} for n in range(3) for seed in (0, 1)]
     top = [{"circuit": p + c, "neurons_per_layer": n} for p in ("", "first_mlp_") for c in drawing.RANKINGS for n in (0, *KS)]
     cut = [{"circuit": c} for c in figures.CUTS]

@@ -85,7 +85,7 @@ def test_bands_are_intervals_and_ranges_over_seeds(tables: Tables):
     axis = figures.heads(tables, "s").axes[0]
     rows = tables["head_faithfulness"].filter(operator="add")
     bands = {tuple(band.get_facecolor()[0][:3]): band.get_paths()[0].vertices for band in axis.collections}
-    assert len(bands) == 3
+    assert len(bands) == 4
     random = rows.filter(circuit="random").group_by("heads").agg(low=pl.min("faithfulness"), high=pl.max("faithfulness")).sort("heads")
     chosen = rows.filter(circuit="effect").select("heads", low="ci_low", high="ci_high")
     for ranking, wanted in [("random", random), ("effect", chosen)]:

@@ -40,15 +40,17 @@ def test_circuits_of_heads_ablate_the_others(effects: pl.DataFrame):
         if row["component"] == "none":
             assert (row["layer"], row["units"], row["position"], row["replacement"]) == (None,) * 4
             continue
-        assert (row["position"], row["replacement"]) == ("all", "mean")
-        assert (row["units"] is None) == (row["circuit"] == "nothing")
+        own = row["circuit"] in ("own_means", "nothing_own_means")
+        assert (row["position"], row["replacement"]) == ("all", f"mean_{row['operator']}" if own else "mean")
+        assert (row["units"] is None) == row["circuit"].startswith("nothing")
         ablated |= {(row["component"], row["layer"], head) for head in row["units"] or [None]}
     sizes = [0, 1, 2, 4, 6]
     assert table.select("operator", "circuit", "seed", "heads").n_unique() == table["intervention"].n_unique() == len(circuits)
     for operator in OPERATORS:
         assert circuits[operator, "everything", None, 6] == set()
-        assert circuits[operator, "nothing", None, 0] == {(c, layer, None) for c in ("head", "mlp") for layer in range(LAYERS)}
-        for ranking, order in ORDER.items():
+        for nothing in ("nothing", "nothing_own_means"):
+            assert circuits[operator, nothing, None, 0] == {(c, layer, None) for c in ("head", "mlp") for layer in range(LAYERS)}
+        for ranking, order in (ORDER | {"own_means": ORDER["logit_effect"]}).items():
             for size in sizes:
                 assert circuits[operator, ranking, None, size] == {("head", *h) for h in order[size:]}
         for seed in range(3):
@@ -78,7 +80,7 @@ def test_faithfulness_is_eq_2(head_tables: Tables):
     for number, row in zip(numbers["intervention"], table.to_dicts(), strict=True):
         ends = numbers.filter(operator=row["operator"])
         [whole] = ends.filter(circuit="everything")["intervention"]
-        [nothing] = ends.filter(circuit="nothing")["intervention"]
+        [nothing] = ends.filter(circuit="nothing_own_means" if "own_means" in row["circuit"] else "nothing")["intervention"]
         recovered, possible = logits[number] - logits[nothing], logits[whole] - logits[nothing]
         assert row["faithfulness"] == pytest.approx(recovered.mean() / possible.mean())
         assert row["mean_of_ratios"] == pytest.approx((recovered / possible).mean())
@@ -88,7 +90,8 @@ def test_faithfulness_is_eq_2(head_tables: Tables):
         assert row["accuracy"] == pytest.approx(runs.filter(intervention=number)["correct"].mean())
         assert row["prompts"] == 18
     assert table.filter(circuit="everything")["faithfulness"].to_list() == pytest.approx([1, 1])
-    assert table.filter(circuit="nothing")["faithfulness"].to_list() == pytest.approx([0, 0])
+    for nothing in ("nothing", "nothing_own_means"):
+        assert table.filter(circuit=nothing)["faithfulness"].to_list() == pytest.approx([0, 0])
 
 
 def test_faithfulness_without_a_scale_is_null(head_tables: Tables):

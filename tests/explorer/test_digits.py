@@ -49,10 +49,13 @@ def test_maps_and_outlines_are_of_the_number_asked_for(digits: Explorer):
     op1, op2 = np.indices(results.shape)
     holds = neuron.members(project, SUBJECT, "add", "asked = 1", results.shape)
     assert np.array_equal(holds, (op1 + op2) // 10 == 1)
-    for name in HEURISTICS:
-        for shown in ("activation", "vote for the answer"):
+    scored = dict(zip(HEURISTICS, ["vote for the answer", "vote for the answer", "activation"], strict=True))
+    for name, right in scored.items():
+        for shown in ("activation", "vote for the answer", "as the outlined heuristic is scored"):
             said = says(digits, "neuron", **KEYS | {"neuron": HEURISTICS.index(name)}, outline=name, map=shown)
-            assert f"Outlined: {name}" in said
+            own = shown in (right, "as the outlined heuristic is scored")
+            assert (f"Outlined: {name}" in said) == own == ('"contour"' in said), (name, shown)
+            assert (f"{name} is scored on the map of {right}" in said) != own
 
 
 def test_heuristics_and_neurons_to_silence_are_offered(digits: Explorer):

@@ -9,15 +9,17 @@ import numpy as np
 import polars as pl
 import pytest
 
+from stages.explorer import app, charts
 from stages.explorer.app import answered, page, taken, tried
 from stages.explorer.explorer import Explorer
-from stages.explorer.missing import ways_to
 from stages.explorer.pages import VIEWS, View
+from stages.explorer.parts import figure
 from stages.explorer.project import ExplorerError
 from stages.explorer.question import Question
 from stages.lib import dictionary
 from stages.lib.core.settings import ParamsError
 from stages.lib.core.tables import write_table
+from stages.lib.sql.missing import ways_to
 from tests import declared
 from tests.explorer.made import NEURONS, SIDE, explorer, made, write_activations
 from tests.explorer.said import field, says, words
@@ -194,3 +196,63 @@ def test_a_model_is_loaded_anew_once_what_it_is_made_of_has_changed(digits: Expl
     digits.refresh()
     assert digits.models.ready("digits") is None
     assert digits.models.loading()
+
+
+VALUES = ["'infinity'::date", "'-infinity'::timestamp", "'0044-03-15 (BC)'::date", "340282366920938463463374607431768211455::uhugeint",
+          "interval 2000000000 months", "repeat('x', 2000000)", "range(100000)", "chr(0)", "'nan'::double"]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_any_value_is_shown_and_saved(digits: Explorer, value: str):
+    for form in ("{}", "[{}]", "{{'a': [{}]}}", "map {{1: {}}}"):
+        query = f"select {form.format(value)} as x"
+        shown = says(digits, "find", sql=query)
+        assert '"role": "alert"' not in shown
+        assert len(shown) < 40_000
+        for kind in ("csv", "parquet"):
+            assert taken(digits, Question({"sql": query}).search(), kind)
+
+
+def test_what_a_query_cannot_have_is_a_sentence(digits: Explorer):
+    for number in ("1e999", "-1e999", "nan", "inf"):
+        assert f"effect is '{number}'; " in says(digits, "find", what="neurons", effect=number)
+    deep = says(digits, "find", sql=f"select {'(' * 5000}1{')' * 5000} from activations")
+    assert '"role": "alert"' in deep
+    assert "no subject 'digit' here; subjects here: digits" in says(digits, "find", sql="from predictions where subject = 'digit'")
+
+
+def test_it_opens_on_what_can_be_shown(digits: Explorer):
+    """On a prompt that the subject was asked, and beside a subject that has what is compared."""
+    text = field(digits, "prompt", "prompt", subject="digits").value
+    assert f"{text.replace('+', ' + ')} = " in says(digits, "prompt", subject="digits", prompt=text)
+    data = digits.project.data
+    for name in ("bare", "whole"):
+        (data / name / "store").mkdir(parents=True)
+        (data / name / "heuristics").mkdir()
+        (data / name / "store/predictions.parquet").hardlink_to(data / "digits/store/predictions.parquet")
+    write_table(pl.DataFrame({"subject": "whole", "operator": "add", "accuracy": 0.9, "cells": 8}), data / "whole/store/accuracy.parquet")
+    (data / "whole/heuristics/scores.parquet").hardlink_to(data / "digits/heuristics/scores.parquet")
+    assert field(explorer(data), "compare", "other", subject="digits").value == "whole"
+    assert field(explorer(data), "compare", "other", subject="whole").value == "whole"
+
+
+def test_a_request_of_no_page_of_ours_is_refused(digits: Explorer):
+    client = app.made(digits.project).server.test_client()
+    for headers in ({"Origin": "http://["}, {"Host": "["}, {"Origin": "null"}):
+        assert client.get("/", headers=headers).status_code in (400, 403)
+    whole = {"output": "url.search", "inputs": [], "state": [], "changedPropIds": []}
+    wrong = [whole | {name: value} for name in whole for value in (5, "x", None, [5], {"a": 1})]
+    for body in (None, 5, "x", [], {}, *wrong):
+        assert 400 <= client.post("/_dash-update-component", json=body).status_code < 500, body
+
+
+def test_nothing_offers_to_send_a_figure_away(digits: Explorer):
+    drawn = figure("name", {"data": [], "layout": {}}, "caption", "query")
+    assert '"showSendToCloud": false' in words(drawn)
+
+
+def test_neighbours_that_are_all_right_differ_by_their_probability():
+    values = np.array([[0.999, 0.98], [np.nan, 1.0]])
+    drawn = charts.heat(values, None, "")
+    assert charts.sequential(drawn, values) == 0.98
+    assert (drawn["data"][0]["zmin"], drawn["data"][0]["zmax"]) == (0.98, 1.0)

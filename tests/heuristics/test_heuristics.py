@@ -1,5 +1,6 @@
 """The catalogue: names mean what they say, counts are those of the study, mistakes are named."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -164,3 +165,16 @@ def test_a_wrong_predicate_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_unknown_grid_is_named():
     with pytest.raises(ParamsError, match="grid is 'papre', but grids has paper, code, extended"):
         check(Heuristics, {**SETTINGS, "grid": "papre"}, "heuristics")
+
+
+@given(heuristics())
+@settings(max_examples=50, deadline=None)
+def test_a_custom_heuristic_cannot_take_the_name_of_another(drawn: tuple[str, str, Callable[[Cell], bool]]):
+    with pytest.raises(ParamsError, match=f"the custom name {re.escape(repr(drawn[0]))} is the name of a heuristic"):
+        check(Heuristics, {**SETTINGS, "custom": {"mine": "op1 = 3", drawn[0]: "op1 = 3"}}, "heuristics")
+
+
+@pytest.mark.parametrize("name", ["", " ", "mine ", "my\nown"])
+def test_a_custom_heuristic_has_a_name_that_can_be_printed(name: str):
+    with pytest.raises(ParamsError, match="must be printable text without blanks at its ends"):
+        check(Heuristics, {**SETTINGS, "custom": {name: "op1 = 3"}}, "heuristics")

@@ -56,7 +56,7 @@ def test_parameters_have_names_and_types(micro: Path):
         (["select 1", "-p", "x"], ["NAME=VALUE", "'x'"]),
         (["nowhere.sql"], ["there is no file nowhere.sql in /", "SELECT"]),
         (["table"], ["there is no command table", "tables, made, shell", '"from table"']),
-        (["select 1", "--data", "nowhere"], ["there is no folder nowhere in /", "`make`", "`dvc pull`", "--data"]),
+        (["select 1", "--data", "nowhere"], ["there is no folder nowhere in /", "`make`", "`make pull`", "--data"]),
         (["select 1", "--data", "stages"], ["there is no table in /", "stages. ", "`make`"]),
         (["select * from read_csv('params.yaml')"], ["params.yaml"]),
     ],
@@ -96,6 +96,29 @@ def test_what_stands_behind_a_query_is_refused(micro: Path):
         assert sentence in done.stderr.splitlines()[-1]
 
 
+def test_no_line_above_a_query_is_lost():
+    """Whatever stands between the name, the type and the meaning of a column, and on how many lines the meaning is."""
+    described = dictionary.tables(ROOT / "stages")
+    for path in (ROOT / "stages").glob("*/*.sql"):
+        table, words = described[path.stem], []
+        for line in path.read_text().splitlines():
+            if not line.startswith("--"):
+                break
+            words += line.removeprefix("--").split()
+        columns = [f"{name} {kind} {meaning}" for name, (kind, meaning) in table.columns.items()]
+        assert " ".join([table.meaning, *columns]).split() == words, path
+        assert not any(re.match(r"\w+ [A-Z]{3,}\b", meaning) for _, meaning in table.columns.values()), path
+
+
+def test_a_column_may_be_described_with_single_blanks(tmp_path: Path):
+    (tmp_path / "chapter").mkdir()
+    (tmp_path / "chapter/made.sql").write_text(
+        "-- What it is.\n-- a INTEGER the first\n--   and more\n-- b VARCHAR[] the second\nselect 1\n"
+    )
+    made = dictionary.tables(tmp_path)["made"]
+    assert (made.meaning, made.columns) == ("What it is.", {"a": ("INTEGER", "the first and more"), "b": ("VARCHAR[]", "the second")})
+
+
 def test_every_table_is_documented_as_it_is(micro: Path):
     """Names, order and types of the columns, held against the files; a list's length is that of the subject's prompt."""
     database, described = connect(micro / "data"), _described()
@@ -112,6 +135,19 @@ def test_the_shell_answers_and_survives_a_mistake(micro_copy: Path):
     assert "nonsense" in done.stdout
     assert "still here" in done.stdout
     assert "as answer" in (micro_copy / ".bag_history").read_text()
+
+
+def test_the_shell_has_commands(micro_copy: Path):
+    typed = "help\ntables pairs\n\\d pairs\nset layer 2\nset name = o'neill\nset\nselect $layer + 40 as l, $name as n;\nset name\n\\nope\n\\q\nselect 7;"
+    printed = bag(micro_copy, "shell", input=typed).stdout
+    assert "SQL over " in printed
+    assert "Commands: help, tables, set, exit." in printed
+    assert "set NAME VALUE        fills $NAME" in printed
+    assert len(re.findall(r"^pairs  ", printed, re.MULTILINE)) == 2
+    assert '$layer = 2\n$name = "o\'neill"' in printed
+    assert re.search(r"42 │ o'neill", printed)
+    assert "unknown command \\nope" in printed
+    assert "│ 7" not in printed.replace(" ", "")
 
 
 def test_every_option_is_explained_and_in_the_readme():

@@ -1,5 +1,7 @@
 """The executor against the plain way: random tables of interventions on tiny random models of every architecture."""
 
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,7 +9,8 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from stages.lib.executor import executor, interventions, measuring, naive, pairs
+from stages.lib.core import layered
+from stages.lib.executor import executor, interventions, measuring, naive, pairs, runs
 from stages.lib.executor import values as replacing
 from stages.lib.model import architecture, checkpoint, float64, search
 from stages.neurons import gradients
@@ -45,10 +48,12 @@ def pair_table(seed: int, lengths: list[tuple[int, int]], shared: int = 0) -> pl
     return pl.DataFrame(rows)
 
 
-def random_means(loaded: checkpoint.Checkpoint, positions: int) -> dict[str, np.ndarray]:
+def random_means(loaded: checkpoint.Checkpoint, positions: int) -> dict[str, dict[str, np.ndarray]]:
+    """Of the replacements mean and mean_add."""
     a, random = loaded.architecture, np.random.default_rng(7)
     shapes = {"neurons": (a.neurons,), "heads": (a.heads, a.head_width), "residual": (a.width,)}
-    return {name: random.standard_normal((len(a.layers), positions, *shape)) for name, shape in shapes.items()}
+    size = len(a.layers), positions
+    return {whose: {name: random.standard_normal((*size, *shape)) for name, shape in shapes.items()} for whose in ("mean", "mean_add")}
 
 
 @st.composite
@@ -70,7 +75,7 @@ def patch(draw: st.DrawFn, a: architecture.Architecture, single_length: bool, na
         }
     position = draw(st.sampled_from([*names, "all"] if single_length else names))
     means = single_length and component != "coordinate"
-    replacement = draw(st.sampled_from(["zero", "mean", "counterfactual"] if means else ["zero", "counterfactual"]))
+    replacement = draw(st.sampled_from(["zero", "mean", "mean_add", "counterfactual"] if means else ["zero", "counterfactual"]))
     return {"component": component, "layer": layer, "units": units, "position": position, "key_position": None, "replacement": replacement}
 
 
@@ -310,3 +315,17 @@ def test_attribution_is_the_slope_of_the_logit_effect(kind: str):
                     logits = loaded.model(input_ids=values.clean.tokens).logits[:, -1]
                 effects.append((logits[rows, group.counterfactual_answers] - logits[rows, group.answers]) / 2)
             torch.testing.assert_close(found[layer, role][:, neuron], (effects[1] - effects[0]) / (2 * step), rtol=1e-5, atol=1e-7)
+
+
+def test_means_are_pooled_with_equal_weight_or_an_operators_own(tmp_path: Path):
+    path, random = tmp_path / "means.h5", np.random.default_rng(0)
+    arrays = {kind: random.normal(size=(2, 1, 3, 4)).astype(np.float32) for kind in runs.KINDS}
+    layered.write_array(path, arrays, {"operators": "add, divide"})
+    means = runs.read_means(path)
+    assert set(means) == {"mean", "mean_add", "mean_divide"} <= set(interventions.MEANS)
+    for kind, array in arrays.items():
+        np.testing.assert_allclose(means["mean"][kind], (array[0] + array[1]) / 2, rtol=1e-6)
+        np.testing.assert_array_equal(means["mean_divide"][kind], array[1])
+    runs.check_operators(path, [None, "divide"])
+    with pytest.raises(interventions.InterventionError, match=r"^there is no mean of multiply in .*, only of add, divide; replace by mean"):
+        runs.check_operators(path, ["multiply"])

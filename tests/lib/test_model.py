@@ -270,11 +270,11 @@ SPOILT = {
     "no causal language model": with_config(model_type="no-such"),
     "60 of its tensors .* missing": with_config(model_type="bert", architectures=["BertModel"]),
     "is no model folder: .*Expecting": lambda folder: (folder / "config.json").write_text("{"),
-    "is no model folder: .*No such file": lambda folder: (folder / "config.json").unlink(),
+    "is no model folder: it has no config": lambda folder: (folder / "config.json").unlink(),
     "holds no weights": lambda folder: (folder / "model.safetensors").unlink(),
-    "is no model folder: .*[Hh]eader": cut("model.safetensors", 0),
-    "is no model folder: Error while": cut("model.safetensors", 1000),
-    "is no model folder: .*": cut("model.safetensors", 60_000),
+    "is empty": cut("model.safetensors", 0),
+    "is cut off": cut("model.safetensors", 1000),
+    "its header describes": cut("model.safetensors", 60_000),
 }
 
 
@@ -296,7 +296,7 @@ def test_a_folder_without_a_tokenizer_is_refused_in_a_sentence(tmp_path: Path, c
             (folder / "tokenizer.json").write_bytes(content)
 
     folder = spoilt(tmp_path / "llama", change)
-    with pytest.raises(ModelError, match="has no tokenizer that can be loaded") as refused:
+    with pytest.raises(ModelError, match=r"has no tokenizer that can be loaded|is empty") as refused:
         tokenizer.load(folder)
     assert len(str(refused.value).splitlines()) == 1
 

@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from stages.lib.console.command import main, parameters
-from stages.lib.console.output import AT_ONCE, Look, show
-from stages.lib.sql.database import Database
+from stages.lib.console.output import AT_ONCE, STYLES, Look, show
+from stages.lib.sql import cells
+from stages.lib.sql.database import ERRORS, Database
 from tests.conftest import run_in
 from tests.lib.terminals import Terminal
 from tests.micro import ROOT
@@ -155,6 +156,59 @@ def test_any_value_can_be_read_by_programs(capsys: pytest.CaptureFixture, value:
     show(Database({}), f"select {value} as x, 2 as y", {}, Look("json"))
     [row] = json.loads(capsys.readouterr().out)
     assert [*row] == ["x", "y"]
+
+
+BEYOND = [  # what Python, Polars or JSON cannot hold
+    "'infinity'::date", "'-infinity'::timestamp", "'infinity'::timestamptz", "timestamp_ns 'infinity'", "'0044-03-15 (BC)'::date",
+    "'290309-12-22 (BC)'::timestamp", "time '24:00:00'", "interval '9223372036854775807 microseconds'", "interval 2000000000 months",
+    "170141183460469231731687303715884105727::hugeint", "340282366920938463463374607431768211455::uhugeint", "'nan'::double",
+    "bignum '99999999999999999999999999999999999999999999'", "chr(0)", "'infinity'::date::variant", "18446744073709551615::ubigint",
+]  # fmt: skip
+FORMS = ("{}", "[{}]", "{{'a \"b': [{}]}}", "map {{1: {}}}", "union_value(a := {})", "[null, [{}]]")
+
+
+def _refused(database: Database, query: str, style: str) -> str:
+    """The message that a query ends with instead of rows, empty if it prints them."""
+    try:
+        show(database, query, {}, Look(style))
+    except ERRORS as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_values_beyond_python_are_printed_or_refused_in_every_style(capsys: pytest.CaptureFixture, style: str):
+    database = Database({})
+    for value in [form.format(value) for value in BEYOND for form in FORMS]:
+        [[expected]] = database.sql(f"select ({value})::varchar").fetchall()
+        refused = _refused(database, f"select {value} as x", style)
+        if refused:
+            assert (style, "INT64" in refused) == ("json", True), value  # an integer that no reader of JSON holds
+            capsys.readouterr()
+            continue
+        printed = capsys.readouterr().out
+        if style == "csv":
+            header, [cell] = csv.reader(io.StringIO(printed))
+            assert (header, cell.lower()) == (["x"], expected.lower()), value  # NaN, nan
+        elif style == "json":
+            assert [*json.loads(printed)[0]] == ["x"], value
+        else:
+            assert expected.partition("\0")[0] in printed, value
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_large_cell_is_cut_for_people_and_refused_to_programs(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, style: str):
+    monkeypatch.setattr(cells, "SHOWN", 100)
+    monkeypatch.setattr(cells, "WHOLE", 1000)
+    for value in ("repeat('x', 5000)", "range(5000)", "map {1: repeat('x', 5000)}"):
+        if refused := _refused(Database({}), f"select {value} as wide_one", style):
+            assert style != "records"
+            assert "a value of the column wide_one has more than 1,000 characters; cut it in the query" in refused
+        out, said = capsys.readouterr()
+        assert len(out) < 2000
+        assert ("are cut; --csv prints them whole" in said) == ("…" in out)
+    show(Database({}), "select repeat('x', 900) as x", {}, Look("csv"))
+    assert capsys.readouterr().out == f"x\n{'x' * 900}\n"
 
 
 @pytest.mark.parametrize("count", [0, 1, AT_ONCE, 2 * AT_ONCE + 1])

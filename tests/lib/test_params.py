@@ -66,7 +66,11 @@ def test_the_shipped_settings_are_allowed():
         ),
         ({"train": {"abacus": {"curriculum": [{"steps": 5, "batch": {"sums": 3}}]}}}, ["train.abacus.curriculum", "sums"]),
         ({"train": {"abacus": {"numbers": "words"}}}, ["train.abacus.numbers", "'words'", "tokens"]),
-        ({"train": {"planted": SHIPPED["train"]["abacus"]}}, ["data/models/planted is made by two of train, plant, finetune and hub"]),
+        ({"subjects": {"abacus": {"source": "models/x.gguf"}}}, ["subjects.abacus.source", "'models/x.gguf'", "bag add NAME FILE.gguf"]),
+        (
+            {"train": {"planted": SHIPPED["train"]["abacus"]}},
+            ["data/models/planted is made by two of train, plant, finetune, hub and gguf"],
+        ),
         ({"train": {"abacus": {"betas": [1.0, 1.0]}}}, ["train.abacus.betas.0", "1.0", "less than 1"]),
         ({"train": {"abacus": {"learning_rate": float("inf")}}}, ["train.abacus.learning_rate", "finite number"]),
         ({"train": {"abacus": {"model": {"layers": 10**9}}}}, ["train.abacus.model.layers", "less than or equal to 200"]),

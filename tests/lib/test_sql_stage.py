@@ -1,5 +1,6 @@
 """A stage of queries that is called by a wrong name is a sentence, before anything is read."""
 
+import os
 import re
 import subprocess
 import sys
@@ -14,9 +15,13 @@ from tests.micro import ROOT
     [
         (["circuit/unknown", "abacus"], "stages/circuit has no stage 'unknown' that runs queries, only late_layers, "),
         (["circuit/circuit_figures", "abacus"], "no stage 'circuit_figures' that runs queries"),
-        (["nowhere/pairs", "abacus"], "stages/nowhere has no stage 'pairs' that runs queries, only none"),
+        (
+            ["nowhere/pairs", "abacus"],
+            "stages/nowhere has no stage 'pairs' that runs queries, and there is no such chapter; chapters: corpus, ",
+        ),
         (["circuit/late_layers", "mine"], "circuit/late_layers is there for each of abacus, .*, not for mine"),
         (["circuit/late_layers"], "circuit/late_layers is there for each of abacus, .*, and none is named"),
+        ([], "usage: python -m stages.lib.sql.stage CHAPTER/STAGE"),
         (["corpus/cells", "abacus"], "corpus/cells is there once, not for abacus"),
     ],
 )
@@ -26,3 +31,10 @@ def test_a_wrong_name_is_a_sentence(asked: list[str], words: str):
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert re.search(words, done.stderr)
+
+
+def test_a_stage_that_is_run_in_a_chapter_is_told_where_to_run():
+    command = [sys.executable, "-m", "stages.lib.sql.stage", "circuit/late_layers", "abacus"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT / "stages/circuit", env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr == f"{ROOT / 'stages/circuit'} has no folder stages/: run this in the project's root; `cd {ROOT}`\n"

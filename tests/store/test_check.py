@@ -11,6 +11,7 @@ from stages.lib.core.settings import ParamsError, read
 from stages.lib.core.settings import check as check_settings
 from stages.lib.model import checkpoint
 from stages.lib.model import tokenizer as tokenizers
+from stages.lib.model.folder import ModelError
 from stages.lib.subject import load_subject
 from stages.settings import Params
 from stages.store import add, check, costs
@@ -37,7 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def made(folder: Path) -> Path:
     """A random Llama in a folder, its tokenizer one of the numbers 0..999."""
     model = random_model("llama")
-    model.resize_token_embeddings(1020, mean_resizing=False)
+    model.resize_token_embeddings(1400, mean_resizing=False)
     model.save_pretrained(folder)
     tokenizers.build(999, ["+ - * / = x ÷"]).save_pretrained(folder)
     return folder
@@ -61,6 +62,7 @@ def test_a_model_that_fits_is_described(project: Path, capsys: pytest.CaptureFix
         "prompt        '1+1=', read as: <s> 1 + 1 =",
         "answers       0 to 999 are one token",
         "operands      0 to 299, all that are asked",
+        "BOS           <s> before each prompt, as the tokenizer itself puts it there; --no-bos changes that",
     ):
         assert line in text
     assert "But:" not in text
@@ -70,7 +72,7 @@ def test_a_tokenizer_that_splits_numbers_is_a_problem_that_is_said(project: Path
     own_tokenizer([]).save_pretrained("models/mine")
     status, text = said(capsys, "models/mine")
     assert status == 1
-    assert "But: the tokenizer gives 101 the same token as 100" in text
+    assert "But: operand 100 is not one token in '100+1='" in text
 
 
 def test_a_template_that_the_tokenizer_does_not_know_is_a_problem_that_is_said(project: Path, capsys: pytest.CaptureFixture):
@@ -84,10 +86,10 @@ def test_numbers_of_several_tokens_are_asked_for_by_token(project: Path, capsys:
     status, text = said(capsys, "models/mine")
     assert status == 0
     assert "numbers       of several tokens: use answer_token, which of the answer's, here 0 of 0 to 2\n" in text
-    assert "prompt        '299/299=', read as: <s> 2 9 9 / 2 9 9 =\n" in text
+    assert "prompt        '299/299=', read as: 2 9 9 / 2 9 9 =\n" in text
     status, text = said(capsys, "models/mine", "--answer-token", "1", "--largest-operand", "34")
     assert status == 0
-    assert "prompt        '34/34=', read as: <s> 3 4 / 3 4 =\nanswers       token 1 of each stands for one of 0 to 9\n" in text
+    assert "prompt        '34/34=', read as: 3 4 / 3 4 =\nanswers       token 1 of each stands for one of 0 to 9\n" in text
     assert "operands      0 to 34, of up to 4 tokens together" in text
     assert "disk          1 MiB of activations" in text  # 2 bytes x 48 neurons x 3 layers x 1,225 prompts x 4 operators
     add.main(["mine", "models/mine", "--answer-token", "1", "--largest-operand", "34"])
@@ -150,10 +152,54 @@ def test_a_model_without_mlps_is_a_problem_that_is_said(project: Path, capsys: p
 
 
 @pytest.mark.parametrize(
+    ("options", "setting", "line"),
+    [
+        ((), None, "nothing before each prompt, as the tokenizer itself puts nothing there; --bos changes that"),
+        (("--bos",), True, "<s> before each prompt, as --bos says\n              the tokenizer itself puts nothing there"),
+        (("--no-bos",), False, "nothing before each prompt, as --no-bos says"),
+    ],
+)
+def test_bos_is_what_the_tokenizer_does_unless_the_options_say_otherwise(
+    project: Path, options: tuple[str, ...], setting: bool | None, line: str, capsys: pytest.CaptureFixture
+):
+    vocabularies.by_digit().save_pretrained("models/mine")
+    add.main(["mine", "models/mine", *options])
+    assert f"BOS           {line}" in capsys.readouterr().out
+    assert load_subject("mine").bos is setting
+
+
+def test_a_model_with_fewer_positions_than_prompts_have_tokens_is_refused(project: Path, capsys: pytest.CaptureFixture):
+    model = random_model("llama", max_position_embeddings=4)
+    model.resize_token_embeddings(1400, mean_resizing=False)
+    model.save_pretrained("models/mine")
+    status, text = said(capsys, "models/mine")
+    assert status == 1
+    assert "But: the longest prompt has 5 tokens, and the model has 4 positions" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("gpt2", "no model folder at gpt2, and it is no model of the Hub: that is written org/name@COMMIT"),
+        ("models/typo", "no model folder at models/typo"),
+        ("./typo/mine", r"no model folder at \./typo/mine"),
+        ("models/x.gguf", "no GGUF file at models/x.gguf"),
+        ("models/mine/config.json", "config.json is a file; give the folder that holds it"),
+        ("models/broken", "models/broken is a link to nowhere, which does not exist"),
+        ("https://huggingface.co/org/mine", "is an address; a model of the Hub is written org/name@COMMIT"),
+    ],
+)
+def test_a_source_that_is_no_model_is_told_from_one_of_the_hub(project: Path, source: str, sentence: str):
+    Path("models/broken").symlink_to("nowhere")
+    with pytest.raises(ModelError, match=sentence):
+        check.main([source])
+
+
+@pytest.mark.parametrize(
     ("source", "sentence"),
     [
         ("nowhere", "no model folder at nowhere"),
-        ("models", "models has no tokenizer that can be loaded"),
+        ("models", "models is no model folder: it has no config.json"),
     ],
 )
 def test_what_is_no_model_is_refused_with_the_way_out(project: Path, source: str, sentence: str):
@@ -234,6 +280,7 @@ def test_costs_are_those_of_the_docs(project: Path, monkeypatch: pytest.MonkeyPa
     config, _ = LARGE["Llama-3-8B"]
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained("models/mine")
+    Path("models/mine/model.safetensors").unlink()  # the small model's
     settings = load_subject("abacus").model_copy(update={"source": "models/mine", "dtype": "bfloat16"})
     monkeypatch.setattr(costs, "_speed", lambda dtype: 0.5)  # a multiplication and an addition: two operations a second
     large = Costs(checkpoint.outline(settings).architecture, settings, 90_000)

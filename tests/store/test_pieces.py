@@ -126,6 +126,9 @@ def test_a_chat_template_stands_around_the_prompt():
         (None, True, "has no chat template; set chat: false"),
         (CHAT, False, "begins with BOS, '<s>'; set bos: true"),
         (CHAT.replace("m.content", "m.content | upper"), True, "makes '<s><|user|> {OP1}"),
+        ("{{ raise_exception('a system message is needed') }}", None, "fails on a user's message: a system message is needed; set chat"),
+        ("{{ messages[0].content.none.at_all }}", None, "fails on a user's message: "),
+        ("{% for", None, "fails on a user's message: "),
     ],
 )
 def test_a_chat_template_that_is_not_there_or_changes_the_prompt_is_refused(chat: str | None, bos: bool, words: str):
@@ -134,6 +137,25 @@ def test_a_chat_template_that_is_not_there_or_changes_the_prompt_is_refused(chat
     with pytest.raises(PromptError) as error:
         Template(own, "{op1}{symbol}{op2}=", "+", bos, True)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("chat", "bos", "before"),
+    [
+        (CHAT, None, ["<s>"]),
+        (CHAT.removeprefix("{{ bos_token }}"), None, []),
+        (CHAT.removeprefix("{{ bos_token }}"), True, ["<s>"]),
+        (CHAT.replace("<|{{ m.role }}|>", "<s>{{ m.role }} "), None, ["<s>"]),  # SmolLM2 begins every message with its BOS
+    ],
+)
+def test_a_chat_template_says_where_bos_stands(chat: str, bos: bool | None, before: list[str]):
+    own = vocabularies.by_three_digits()
+    own.chat_template = chat
+    made = Template(own, "{op1}{symbol}{op2}=", "+", bos, True)
+    assert own.convert_ids_to_tokens(made.front) == before
+    whole = own.apply_chat_template([{"role": "user", "content": "12+7="}], add_generation_prompt=True)["input_ids"]
+    added = [own.bos_token_id] if bos else []
+    assert made.tokens(made.text(12, 7)) == added + whole
 
 
 def test_bos_is_not_said_twice():

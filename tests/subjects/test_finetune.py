@@ -197,4 +197,4 @@ def test_a_tokenizer_without_bos_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     own.bos_token = None
     own.save_pretrained(tmp_path / "model")
     with pytest.raises(sections.ParamsError, match=r"finetune\.new\.bos is true, but the tokenizer of .*model has no BOS"):
-        examples(project(tmp_path / "project", tmp_path / "model"), monkeypatch)
+        examples(project(tmp_path / "project", tmp_path / "model", bos=True), monkeypatch)

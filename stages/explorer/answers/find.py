@@ -2,10 +2,14 @@
 
 import io
 from collections.abc import Callable
+from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from stages.explorer.project import ExplorerError, Project
+from stages.lib.sql import cells
 
 MOST = 1_000_000  # rows of a file
 SHOWN = 200  # rows on a page
@@ -52,23 +56,27 @@ def neurons(project: Project, subject: str, *, layer: bool, heuristic: bool, eff
     return f"{start}    select {', '.join(columns)}\n    from neuron_variances{joins}\n    where {where}\n    order by rank, layer, neuron"
 
 
-def _csv(frame: pl.DataFrame) -> bytes:
-    nested = [name for name, kind in frame.schema.items() if kind.is_nested()]  # CSV has no lists
-    return frame.with_columns(pl.Series(name, map(str, frame[name].to_list()), pl.String) for name in nested).write_csv().encode()
+def _csv(rows: pa.Table) -> bytes:
+    return pl.DataFrame(rows).write_csv().encode()
 
 
-def _parquet(frame: pl.DataFrame) -> bytes:
+def _parquet(rows: pa.Table) -> bytes:
     out = io.BytesIO()
-    frame.write_parquet(out)
+    pq.write_table(rows, out)
     return out.getvalue()
 
 
-FILES: dict[str, Callable[[pl.DataFrame], bytes]] = {"csv": _csv, "parquet": _parquet}
+# Kind of file -> what writes it, and the form in which the engine hands over the values.
+FILES: dict[str, tuple[Callable[[pa.Table], bytes], Callable[[Any], Any]]] = {
+    "csv": (_csv, cells.as_csv),
+    "parquet": (_parquet, cells.as_parquet),
+}
 
 
 def file(project: Project, query: str, kind: str) -> bytes:
     """All rows of a query as a file. Raises ExplorerError where there are more than MOST."""
-    rows = project.some(query, MOST + 1)
-    if rows.height > MOST:
+    write, form = FILES[kind]
+    rows = project.rows(query, MOST + 1, form)
+    if rows.num_rows > MOST:
         raise ExplorerError(f"there are more than {MOST:,} rows; ask for fewer here, or write them with `bag --csv`.")
-    return FILES[kind](rows)
+    return write(rows)

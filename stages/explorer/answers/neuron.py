@@ -6,7 +6,7 @@ import polars as pl
 from stages.explorer.project import ExplorerError, Project
 from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed
-from stages.lib.heuristics.names import HeuristicError
+from stages.lib.heuristics.names import Heuristic, HeuristicError
 
 KEYS = "subject = $subject and operator = $operator and layer = $layer and neuron = $neuron"
 MAP = f"""
@@ -73,6 +73,7 @@ MEMBERS = """
     where ({predicate})::boolean
 """
 CATALOGUE = "select operator, heuristic, kind, quantity, predicate from heuristics where operator = $operator and heuristic = $heuristic"
+OF_ANSWERS = ("result", "asked")  # quantities whose heuristics are scored on activation · value logit
 AXES = {"op1": (1, 0), "op2": (0, 1), "op1 + op2": (1, 1), "op1 - op2": (1, -1)}  # a cell's place on each: a * op1 + b * op2
 
 
@@ -84,18 +85,18 @@ def matches(project: Project, keys: dict) -> pl.DataFrame:
     return project.ask(SCORES, **keys)
 
 
-def predicate(project: Project, operator: str, heuristic: str) -> str:
-    """SQL over a cell. Raises ExplorerError on what is no heuristic."""
+def heuristic(project: Project, operator: str, name: str) -> Heuristic:
+    """The heuristic of a name. Raises ExplorerError if no heuristic has it."""
     try:
-        [found] = listed(project.ask(CATALOGUE, operator=operator, heuristic=heuristic), operator, [heuristic])
+        [found] = listed(project.ask(CATALOGUE, operator=operator, heuristic=name), operator, [name])
     except HeuristicError as error:
         raise ExplorerError(str(error)) from None
-    return found.predicate
+    return found
 
 
-def members(project: Project, subject: str, operator: str, heuristic: str, shape: tuple[int, int]) -> np.ndarray:
+def members(project: Project, subject: str, operator: str, name: str, shape: tuple[int, int]) -> np.ndarray:
     """Which cells of a square satisfy a heuristic: bool (op1, op2)."""
-    numbers, query = project.asked(subject), MEMBERS.format(predicate=predicate(project, operator, heuristic))
+    numbers, query = project.asked(subject), MEMBERS.format(predicate=heuristic(project, operator, name).predicate)
     cells = project.ask(query, operator=operator, asked=[] if numbers is None else numbers.tolist())
     holds, op1, op2 = np.zeros(shape, bool), cells["op1"].to_numpy(), cells["op2"].to_numpy()
     inside = (op1 < shape[0]) & (op2 < shape[1])

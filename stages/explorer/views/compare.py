@@ -16,6 +16,7 @@ from stages.explorer.views.links import to_prompt
 from stages.explorer.views.neuron import HOVER
 from stages.lib.core.words import OPERATORS
 
+COMPARED = ("accuracy", "predictions", "scores")
 INTRO = (
     "A neuron stands for a heuristic here if its score above chance (corrected) passes the threshold that labels have; no test against "
     "relabelled operands is asked for, which points of training do not have. Neurons with equal numbers share nothing but their place "
@@ -27,11 +28,18 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     project = explorer.project
     return [
         Field("subject", "Left", question.subject(project), "choice", project.subjects),
-        Field("other", "Right", question.subject(project, "other", 1), "choice", project.subjects),
+        Field("other", "Right", question.one_of("other", project.subjects, _other(project, question)), "choice", project.subjects),
         Field("operator", "Operator", question.operator(), "choice", list(OPERATORS)),
         Field("layer", "Layer", question.whole("layer", 1), "number"),
         Field("neuron", "Neuron", question.whole("neuron", 0), "number"),
     ]
+
+
+def _other(project: Project, question: Question) -> str:
+    """The subject to compare with at first: another that has what is compared, else the same."""
+    subject = question.subject(project)
+    others = [name for name in project.subjects if name != subject]
+    return next((name for name in others if all(project.has(table, name) for table in COMPARED)), subject)
 
 
 def content(explorer: Explorer, question: Question) -> Part:

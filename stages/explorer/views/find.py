@@ -69,7 +69,7 @@ def query(explorer: Explorer, question: Question) -> str:
 
 def content(explorer: Explorer, question: Question) -> Part:
     text = query(explorer, question)
-    found = explorer.project.some(text, asked.SHOWN + 1)
+    found, remarks = explorer.project.page(text, asked.SHOWN + 1)
     links: dict[str, Link] = {}
     if {"layer", "neuron"} <= {*found.columns}:
         links |= to_neuron(question.subject(explorer.project), question.operator())
@@ -82,4 +82,4 @@ def content(explorer: Explorer, question: Question) -> Part:
     buttons = [html.Button(f"All as {kind.upper() if kind == 'csv' else 'Parquet'}", id={"take": kind}, n_clicks=0) for kind in asked.FILES]
     rows = table(found.head(asked.SHOWN), count) if not found.height else table(found.head(asked.SHOWN), count, links)
     tools = html.Div(buttons, className="tools")
-    return html.Div([html.H1("Find"), note(INTRO), section("What was found", tools, rows, sql(text, about=question))])
+    return html.Div([html.H1("Find"), note(INTRO), section("What was found", *map(note, remarks), tools, rows, sql(text, about=question))])

@@ -25,6 +25,7 @@ MAPS = {  # what a map shows: why
     "activation": "heuristics about operands are scored on it",
     "vote for the answer": "activation · value logit of each cell's answer, on which heuristics about results are scored",
 }
+SCORED = "as the outlined heuristic is scored"
 SMALL = 250  # pixels of the small maps
 
 
@@ -41,7 +42,7 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
         Field("operator", "Operator", operator, "choice", list(OPERATORS)),
         Field("layer", "Layer", keys["layer"], "number"),
         Field("neuron", "Neuron", keys["neuron"], "number"),
-        Field("map", "Map of", question.one_of("map", list(MAPS)), "choice", list(MAPS)),
+        Field("map", "Map of", question.one_of("map", [SCORED, *MAPS]), "choice", [SCORED, *MAPS]),
         Field("outline", "Outline of", chosen if chosen in names else "none", "choice", ["none", *names]),
     ]
     if points := _training(project, subject):
@@ -100,13 +101,18 @@ def _training(project: Project, subject: str) -> list[tuple[int, str, str]]:
 
 
 def _map(project: Project, keys: dict, values: np.ndarray, results: np.ndarray, question: Question) -> Part:
-    what, outline = question.one_of("map", list(MAPS)), question.get("outline", "none")
+    outline = question.get("outline", "none")
+    scored = _scored_on(project, keys, outline)
+    what = question.one_of("map", [SCORED, *MAPS])
+    what = scored if what == SCORED else what
     query = asked.MAP
     if what != "activation":
         values, query = asked.voted(project, keys, values, results), asked.VOTED
     drawn = charts.heat(values, results, HOVER.replace("activation", what), size=540)
     inside = ""
-    if outline != "none":
+    if outline != "none" and what != scored:
+        inside = f" {outline} is scored on the map of {scored}, which shows its outline."
+    elif outline != "none":
         holds = asked.members(project, keys["subject"], keys["operator"], outline, values.shape)
         charts.outline(drawn, holds)
         if holds.any() and not holds.all():
@@ -118,6 +124,14 @@ def _map(project: Project, keys: dict, values: np.ndarray, results: np.ndarray, 
         f"{inside} Drag to zoom, double-click to see all."
     )
     return section("Its map", figure("map", drawn, caption, sql(query, keys)))
+
+
+def _scored_on(project: Project, keys: dict, outline: str) -> str:
+    """The map on which a heuristic is scored; activations where none is outlined, or where value logits are missing."""
+    if outline == "none" or not project.has("value_logits", keys["subject"]):
+        return "activation"
+    quantity = asked.heuristic(project, keys["operator"], outline).quantity
+    return "vote for the answer" if quantity in asked.OF_ANSWERS else "activation"
 
 
 def _heuristics(project: Project, keys: dict) -> Part:

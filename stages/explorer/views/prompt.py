@@ -33,7 +33,7 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     membership = question.one_of("membership", list(MEMBERSHIPS), "called")
     return [
         Field("subject", "Subject", question.subject(explorer.project), "choice", explorer.project.subjects),
-        Field("prompt", "Prompt", question.get("prompt", explorer.project.example), hint="226-68"),
+        Field("prompt", "Prompt", question.get("prompt", explorer.project.example(question.subject(explorer.project))), hint="226-68"),
         Field("membership", "A neuron counts for a heuristic", membership, "choice", labelled(COUNTED)),
     ]  # fmt: skip
 
@@ -86,7 +86,8 @@ def _bag(explorer: Explorer, of: asked.Cell, standing: pl.DataFrame | None, live
     late = asked.first_late(project, of.subject)
     query = sql(asked.VOTES, of.keys() | {"first": late, "answer": of.asked, "rival": against})
     caption = (
-        f"Logits for {of.asked} (above zero) or for its strongest rival {against} (below), part by part. They add up to {margin:+.2f}, "
+        f"Logits for {of.asked} (to the right of zero) or for its strongest rival {against} (to the left), "
+        f"part by part. They add up to {margin:+.2f}, "
         f"by which the answer's logit is above the rival's. Each of the {voted.height:,} late neurons counts once, for its best heuristic "
         "that holds here."
     )
@@ -123,14 +124,16 @@ def _neighbours(project: Project, of: asked.Cell) -> Part:
     at = op1 - corner[0], op2 - corner[1]
     shape = int(at[0].max()) + 1, int(at[1].max()) + 1
     values, facts = np.full(shape, np.nan), np.full((*shape, 2), np.nan)
-    values[at] = np.where(around["correct"].to_numpy(), 1.0, -1.0) * around["answer_probability"].to_numpy().clip(0.02)
+    values[at] = around["answer_probability"].to_numpy()
     facts[at] = around.select("result", "predicted").to_numpy()
     hover = "op1 %{y}, op2 %{x}<br>answer %{customdata[0]}<br>says %{customdata[1]}<br>probability of the answer %{z:.3f}"
-    drawn = charts.heat(values, facts, hover, corner=corner, size=420, limit=1.0)
+    drawn = charts.heat(values, facts, hover, corner=corner, size=420)
+    lowest = charts.sequential(drawn, values)
     charts.marked(drawn, of.op1, of.op2)
     wrong = around.filter(~pl.col("correct"))
+    charts.crossed(drawn, wrong["op1"].to_list(), wrong["op2"].to_list())
     caption = (
-        f"The cells around {of.op1}, {of.op2}: the answer's probability, red where {of.subject} answers right, blue (negative) where it "
+        f"The cells around {of.op1}, {of.op2}: the answer's probability, from {lowest:.3g} (light) to 1 (dark); × where {of.subject} "
         f"fails; grey is no cell. {wrong.height} of {around.height} fail."
     )
     query = sql(asked.NEIGHBOURS, of.keys() | {"reach": asked.REACH})

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from stages.heuristics.null.buckets import cut, sort_into_buckets, tabulate, take, walk, weigh, workspace
+from stages.lib.core.compiled import compiled
 from stages.lib.heuristics.answer_sets import AnswerSets, covering
 from stages.lib.heuristics.scores import members_of
 from stages.lib.heuristics.square import Square
@@ -50,7 +50,7 @@ def answer_hits(
     return found
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _relabelled(neuron, answers, of, labels, space, found):
     """Fills found. neuron: activations (op1, op2), weights (cells,) and stretches."""
     activations, weights, stretches = neuron
@@ -69,7 +69,7 @@ def _relabelled(neuron, answers, of, labels, space, found):
             found.set_scores[draw] = _set_score(answers, space)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _hits_of_sets(space, of, n, found):
     """Fills found (2, sets): how many of each set's k cells are among the first k, and among the last k.
 
@@ -88,7 +88,7 @@ def _hits_of_sets(space, of, n, found):
             bottom -= 1
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _covered(seen, ties, share, members):
     """The cells seen, and a share of the ties, that belong to a set of answers."""
     before, here = np.uint32(0), np.uint32(0)
@@ -98,7 +98,7 @@ def _covered(seen, ties, share, members):
     return before + share * here
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _set_score(answers, space):
     """Score above chance of the set of results that this map's first cells have."""
     seen, ties = np.zeros(len(answers.sizes), np.uint32), np.empty(len(answers.sizes), np.uint32)
@@ -114,7 +114,7 @@ def _set_score(answers, space):
     return (_hits(wanted, k, answers.results, space) / k - k / n) / (1 - k / n)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _hits(wanted, k, results, space):
     """Cells of wanted answers among the first k; of those in the bucket in which the k-th lies, as many as there would be on average."""
     last = np.searchsorted(space.ends, k)

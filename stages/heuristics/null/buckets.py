@@ -10,7 +10,8 @@ Counts are whole numbers, so that nothing depends on the order in which a proces
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from stages.lib.core.compiled import compiled
 
 MANTISSA, OCTAVES = 9, 32  # bits of a contribution that count; what is below 2^-32 of the largest possible one counts as zero
 SHIFT = 23 - MANTISSA  # bits of a float32 that do not
@@ -56,7 +57,7 @@ def workspace(results: np.ndarray, stops: np.ndarray) -> Workspace:
     )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def take(square, stretches, labels, values):
     """Fills values (cells,) with what relabelling brings there from a square (op1, op2)."""
     row, column = labels
@@ -67,7 +68,7 @@ def take(square, stretches, labels, values):
             values[start + i] = source[columns[i]]
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc"})
+@compiled(fastmath={"reassoc"})
 def weigh(values, weights):
     """Multiplies values by weights (cells,), in place; returns sums of the values, of their squares and of the products.
 
@@ -83,7 +84,7 @@ def weigh(values, weights):
     return total, squares, products
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def sort_into_buckets(space):
     """Fills buckets and ends from the values, which are between -1 and 1."""
     bits, buckets, ends = space.values.view(np.uint32), space.buckets, space.ends
@@ -99,7 +100,7 @@ def sort_into_buckets(space):
         ends[bucket] = total
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def cut(space):
     """Fills segments, stop_segments and inside: a bucket in which a stop lies is a segment, and so are all between two such."""
     ends, segments = space.ends, space.segments
@@ -120,7 +121,7 @@ def cut(space):
     return segment + 1
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def tabulate(results, segments, space):
     """Fills the table's first segments, or items and starts. results: (cells,) uint32."""
     table, starts = space.table, space.starts
@@ -142,7 +143,7 @@ def tabulate(results, segments, space):
     starts[0] = 0
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def walk(space, number, segment, seen, ties):
     """Adds to seen what is in the segments from one, by its number, to a stop's, and fills ties with what is in that; both (answers,)
     uint32. Returns the stop's segment."""

@@ -7,8 +7,8 @@ value of an operand has. Elsewhere other activations come into the cells, but st
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from stages.lib.core.compiled import compiled
 from stages.lib.heuristics.scores import hits_of_cells, hits_of_values, members_of
 from stages.lib.heuristics.square import Square
 
@@ -42,7 +42,7 @@ def operand_hits(square: Square, ranks: np.ndarray, order: np.ndarray, labels: t
     return found
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _tabulate(values, stops, number):
     """How often each of so many values is among the first, up to each stop: (quantities, stops, number). values: (quantities, cells)."""
     counts = np.zeros((len(values), len(stops), number), np.uint32)
@@ -56,7 +56,7 @@ def _tabulate(values, stops, number):
     return counts
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _by_tables(tables, ranks, cells, of, labels, found):
     """Fills found where the cells are a whole rectangle."""
     op1, op2 = cells
@@ -79,7 +79,7 @@ def _by_tables(tables, ranks, cells, of, labels, found):
         hits_of_cells(places, of, found[draw])
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _by_order(ranks, cells, of, labels, found):
     """Fills found where the cells are anything else: marks the ranks that they have now, and takes the marks in order."""
     op1, op2 = cells
@@ -106,7 +106,7 @@ def _by_order(ranks, cells, of, labels, found):
         hits_of_cells(places, of, found[draw])
 
 
-@njit(nogil=True, cache=True, inline="always")
+@compiled(inline="always")
 def _ones(word):
     """How many bits of a word are set."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)

@@ -11,10 +11,10 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 
 from stages.heuristics.null.relabelled import Null, RelabelledNeuron, Relabellings
 from stages.heuristics.settings import Nulls
+from stages.lib.core.compiled import compiled
 from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.scores import Sets
 from stages.lib.heuristics.square import Square
@@ -74,7 +74,7 @@ def candidates(square: Square, found: Null, smallest: float) -> dict[str, np.nda
     }  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _mean(scores):
     """Mean over draws, (2, heuristics) float64."""
     total = np.zeros(scores.shape[1:])
@@ -85,7 +85,7 @@ def _mean(scores):
     return total / len(scores)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _largest(scores, mean, unit):
     """The largest z of each draw (draws,)."""
     largest = np.full(len(scores), -np.inf)

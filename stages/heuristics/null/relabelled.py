@@ -11,10 +11,10 @@ more than with others.
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from stages.heuristics.null.answers import answer_hits
 from stages.heuristics.null.operands import operand_hits
+from stages.lib.core.compiled import compiled
 from stages.lib.heuristics.answer_sets import AnswerSets
 from stages.lib.heuristics.scores import descending
 from stages.lib.heuristics.square import Square
@@ -72,7 +72,7 @@ class RelabelledNeuron:
         return Null(corrected, found.correlations)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _above_chance(hits, k, share, corrected):
     """Fills scores above chance (draws, 2, sets)."""
     for draw in range(len(hits)):

@@ -6,10 +6,15 @@ of the five seconds that torch and transformers take to come and go, this saves 
 
 import atexit
 import gc
+import os
 import signal
 import sys
+import threading
 from importlib.metadata import entry_points
 from io import TextIOWrapper
+
+ENDING = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
+OWN_SIGNALS = {"shell", "verify"}  # commands that go on after Ctrl-C, or whose library starts processes
 
 
 def main() -> None:
@@ -23,9 +28,25 @@ def main() -> None:
     given = sys.argv[1:]
     for chapters in entry_points(group="bag.commands", name=given[0]) if given else ():
         return chapters.load()(given[1:])
+    if not OWN_SIGNALS & {*given} and hasattr(signal, "pthread_sigmask"):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # before the engine starts threads, which must not take them either
+        threading.Thread(target=_end_at_once, daemon=True).start()
     from stages.lib.console import command  # only here: DuckDB and Polars take half a second to load
 
     command.main(given)
+
+
+def _end_at_once() -> None:
+    """Wait for Ctrl-C, or another signal to end; remove what the query has spilled, and let the signal end this process.
+
+    A handler would wait for the end of the engine's call, which may take hours.
+    """
+    number = signal.sigwait(ENDING)
+    if "stages.lib.sql.limits" in sys.modules:
+        sys.modules["stages.lib.sql.limits"].remove_spilled()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    os.kill(os.getpid(), number)
 
 
 def _leave() -> None:

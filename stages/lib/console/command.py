@@ -1,21 +1,26 @@
 """SQL over neurons: what `bag` does with a query, and its own commands. `bag --help` shows them all."""
 
 import argparse
+import os
 import re
 import signal
 import sys
 from pathlib import Path
 
-from stages.lib import dictionary
-from stages.lib.console.output import UNLIMITED, Look, show
-from stages.lib.console.under_way import under_way
-from stages.lib.core.storage import place
-from stages.lib.sql.database import ERRORS, Database, QueryError, connect
+import polars as pl
+import pyarrow as pa
 
-WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-REAL = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+from stages.lib.console.describe import print_tables
+from stages.lib.console.folders import unlike_lock
+from stages.lib.console.output import UNLIMITED, Look, remark, show
+from stages.lib.console.under_way import under_way
+from stages.lib.console.values import parameters
+from stages.lib.core.storage import place
+from stages.lib.sql.database import ERRORS, QueryError, connect, sentence
+
 COMMANDS = ("tables", "made", "shell", "verify", "check", "add", "explore")
-WAY_OUT = "Run bag in the project's root, once `make` or `dvc pull` has put tables into data/, or say with --data where they are."
+ANY = (*ERRORS, MemoryError, pa.ArrowException, pl.exceptions.PolarsError)  # what printing a query's rows may raise
+WAY_OUT = "Run bag in the project's root, once `make` or `make pull` has put tables into data/, or say with --data where they are."
 MEANINGS = {
     "wide": "print every column of a table, however wide the terminal is",
     "records": "print a block for each row, a line `column  value` for each of its columns",
@@ -44,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--data", default="data", help="folder with the tables (default: data), or one such as s3://bucket/data")
     result.add_argument("--rows", type=_rows, default=40, help="rows a printed table shows at most (default: 40)")
     result.add_argument(
-        "--heal", action="store_true", help="of verify: takes damaged copies away, for `dvc repro` or `dvc pull` to bring true ones"
+        "--heal", action="store_true", help="of verify: takes damaged copies away, for `dvc repro` or `make pull` to bring true ones"
     )
     return result
 
@@ -58,7 +63,7 @@ def _rows(text: str) -> int:
 def main(given: list[str]) -> None:
     options = parser().parse_args(given)
     if options.query != "shell":
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, in the midst of a query, too: nothing is left half done
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, in the midst of a query, too; see bag.py
     if not options.query:
         parser().print_help()
         return
@@ -66,8 +71,18 @@ def main(given: list[str]) -> None:
         parser().error(f"one query at a time, in quotes; behind it stands {' '.join(options.tables)!r}")
     try:
         run(options)
-    except (*ERRORS, OSError) as error:
-        raise SystemExit(f"bag: {error}") from None
+        sys.stdout.flush()  # here, where a full disk is a message
+    except (*ANY, OSError) as error:
+        _drop_output()
+        raise SystemExit(f"bag: {sentence(error)}") from None
+
+
+def _drop_output() -> None:
+    """Write what is still to be printed nowhere, if it cannot be written: the interpreter would try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 it is open until the end
 
 
 def run(options: argparse.Namespace) -> None:
@@ -75,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
     if options.query == "verify":
         return _verify(options.heal)
     data = _folder(options.data)
-    database = connect(data)
+    database = connect(data, tell=remark)
     look = Look(options.style, options.rows)
     if options.query == "made":
         from stages.lib.console.made import made  # only here: it reads params.yaml
@@ -88,12 +103,12 @@ def run(options: argparse.Namespace) -> None:
     elif options.query == "shell":
         from stages.lib.console import shell  # only here: it needs a terminal
 
-        shell.run(database, look)
+        shell.run(database, look, parameters(options.parameter))
     else:
         query, values = _text(options.query), parameters(options.parameter)
         if values and query == options.query and "$" not in query:
             raise QueryError(f"${min(values)} is not in the query: in double quotes the shell probably took it; use single quotes")
-        for line in under_way(query, data):
+        for line in (*under_way(query, data), *unlike_lock(query, data)):
             print(f"bag: {line}", file=sys.stderr)
         show(database, query, values, look)
 
@@ -133,33 +148,3 @@ def _text(query: str) -> str:
     if re.fullmatch(r"\w+", query):
         raise QueryError(f'there is no command {query}, only {", ".join(COMMANDS)}. For the rows of a table: "from {query}".')
     return query
-
-
-def parameters(given: list[str]) -> dict[str, object]:
-    """NAME=VALUE pairs; a value that is written as numbers are is one, 007 and nan are text."""
-    values: dict[str, object] = {}
-    for pair in given:
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise QueryError(f"expected NAME=VALUE behind -p, found {pair!r}. Write -p layer=1 for the value of $layer, say.")
-        values[name] = int(value) if WHOLE.fullmatch(value) else float(value) if REAL.fullmatch(value) else value
-    return values
-
-
-def print_tables(database: Database, names: list[str]) -> None:
-    """Prints these tables, without names every one there is, with its columns and their meaning."""
-    described, there = dictionary.tables(), database.tables()
-    if unknown := set(names) - {*there}:
-        raise QueryError(f"there is no table {min(unknown)}, only {', '.join(there)}")
-    for name in names or there:
-        table = described.get(name)
-        print(f"{name}  {table.meaning if table else ''}")
-        try:
-            columns = database.columns(name)
-        except ERRORS as error:
-            print(f"    {error}\n")
-            continue
-        for column, kind in columns.items():
-            meaning = table.columns.get(column, ("", ""))[1] if table else ""
-            print(f"    {column:<20} {kind:<10} {meaning}")
-        print()

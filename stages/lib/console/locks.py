@@ -1,7 +1,8 @@
 """Locks that were cut: DVC writes a lock in place after every stage, and whoever ends it then leaves a shorter one, or none.
 
 `python -m stages.lib.console.locks`, which `make` and `make push` begin with, puts back what Git knows; DVC then takes from its cache
-what has run since. DVC's note of what runs, if cut as well, is removed.
+what has run since. DVC's note of what runs, if cut as well, is removed. Conflicts of a merge, in which DVC would read one side or none, and
+a project without Git are said, with what to do.
 """
 
 import json
@@ -9,12 +10,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from configparser import ConfigParser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+CONFLICT = re.compile(r"^(<<<<<<<|>>>>>>>)", re.MULTILINE)
 STAGE = re.compile(r"^  (\S[^\n]*):$", re.MULTILINE)  # as DVC writes a stage's name
 
 
@@ -24,23 +27,40 @@ class LockError(ValueError):
 
 @dataclass(frozen=True)
 class Cut:
-    """A lock that was cut. how: what is seen of it; known: whether Git has it."""
+    """A lock that was cut. how: what is seen of it; known: whether Git has it; merged: whether it holds a conflict instead."""
 
     name: str
     how: str
     known: bool
+    merged: bool = False
 
     def way_out(self) -> str:
+        if self.merged:
+            return conflict(self.name)
         back = f"`git checkout -- {self.name}` puts back the committed one" if self.known else f"remove it with `rm {self.name}`"
         return f"{self.name} {self.how}. {back}, and `dvc repro` takes from the cache what has run since"
 
 
+def conflict(name: str) -> str:
+    """What there is to say of a lock with a conflict of a merge."""
+    return (
+        f"{name} holds a conflict of a merge: `git checkout --theirs -- {name}` takes their version, --ours yours, or "
+        f"`git checkout HEAD -- {name}` that of the last commit; then `dvc repro` makes what differs"
+    )
+
+
 def main() -> None:
+    try:
+        _check_git(Path())
+    except LockError as error:
+        raise SystemExit(str(error)) from None
     journal = Path(".dvc/tmp/rwlock")
     if all(_half_written(journal) for _ in range(100)):  # a DVC that is just writing it is done sooner
         journal.unlink()
         print(f"{journal}, in which DVC notes what runs, was half-written. It is removed.", file=sys.stderr)
     for lock in cut(Path()):
+        if lock.merged:
+            raise SystemExit(lock.way_out())
         if lock.known:
             subprocess.run(["git", "checkout", "--quiet", "--", lock.name], check=True)
         else:
@@ -51,26 +71,51 @@ def main() -> None:
 
 def _half_written(journal: Path) -> bool:
     try:
-        return journal.exists() and not isinstance(json.loads(journal.read_text()), dict)
+        return journal.exists() and not isinstance(json.loads(journal.read_text(encoding="utf-8")), dict)
     except ValueError:
         return True
 
 
 def check(root: Path) -> None:
-    """Raises LockError where a lock was cut."""
+    """Raises LockError where a lock was cut or holds a conflict, and where there is no Git repository."""
+    _check_git(root)
     for lock in cut(root):
         raise LockError(lock.way_out())
+
+
+def _check_git(root: Path) -> None:
+    """Raises LockError where DVC would find no Git repository, and is not set to do without."""
+    config = ConfigParser()
+    config.read([root / ".dvc/config", root / ".dvc/config.local"], encoding="utf-8")
+    if config.get("core", "no_scm", fallback="false").lower() == "true":
+        return
+    done = _git(root, "rev-parse", "--git-dir")
+    if done.returncode:
+        why = done.stderr.strip().splitlines()[0]
+        raise LockError(f"DVC needs a Git repository ({why}): `git init` makes one, or `dvc config core.no_scm true` lets it do without")
+
+
+def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs Git; where it is not installed, as if it had failed."""
+    try:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(arguments, 127, "", "git is not installed")
 
 
 def cut(root: Path) -> Iterator[Cut]:
     """Every lock that was cut. Git remembers how it was."""
     for file in (root / "dvc.lock", *sorted((root / "stages").rglob("dvc.lock"))):
         name = str(file.relative_to(root))
-        shown = subprocess.run(["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, text=True, check=False)
+        shown = _git(root, "show", f"HEAD:./{name}")
         is_known = shown.returncode == 0
-        known = _outputs(shown.stdout) if is_known else {}
+        known = _outputs(shown.stdout) if is_known and not CONFLICT.search(shown.stdout) else {}
         try:
-            here = _outputs(file.read_text()) if file.exists() else {}
+            text = file.read_text(encoding="utf-8") if file.exists() else None
+            if text and CONFLICT.search(text):
+                yield Cut(name, "holds a conflict of a merge", is_known, merged=True)
+                continue
+            here = _outputs(text) if text is not None else {}
         except (yaml.YAMLError, TypeError, KeyError, AttributeError, UnicodeDecodeError):
             yield Cut(name, "cannot be read: it was cut while it was written", is_known)
             continue

@@ -7,22 +7,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from itertools import chain, count
 from typing import Any
 
 import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
 
+from stages.lib.sql import cells
 from stages.lib.sql.database import Database
 
 STYLES = ("table", "wide", "records", "csv", "json")
 UNLIMITED = 2**31 - 1
-ODD = dict.fromkeys(("map", "tuple", "union", "variant", "interval", "bit", "blob", "bignum"), "varchar")  # in neither CSV nor JSON
-AS_CSV = ODD | dict.fromkeys(("list", "array", "struct"), "varchar")
-AS_JSON = ODD | {"decimal": "double", "hugeint": "bigint"}  # what would be text; sums of whole numbers are hugeint
-WITHIN = re.compile(rf"\b({'|'.join(ODD)})\b", re.IGNORECASE)
-AT_ONCE = 100_000  # rows in memory, of those that programs read
+AT_ONCE = 10_240  # rows in memory, of those that programs read
 
 
 @dataclass(frozen=True)
@@ -38,43 +34,47 @@ def show(database: Database, query: str, parameters: dict[str, object], look: Lo
     """Prints a query's rows; what does not fit is said on stderr."""
     relation = database.sql(query, **parameters)
     if look.style == "csv":
-        for number, rows in enumerate(_frames(_cast(relation, AS_CSV))):
-            print(rows.write_csv(include_header=number == 0), end="")
+        _print_csv(relation)
     elif look.style == "json":
-        separator, lost = "[", False
-        for rows in _frames(_cast(relation, AS_JSON)):
-            lost |= any(bool((column.is_nan() | column.is_infinite()).any()) for column in rows.select(cs.float()))
-            if len(rows):
-                print(separator + rows.write_json().strip()[1:-1], end="")
-                separator = ","
-        print("[]" if separator == "[" else "]")
-        if lost:
-            _remark("NaN and infinity are null here, since JSON has neither; --csv tells them apart")
+        _print_json(relation)
     elif look.style == "records":
-        values = relation.limit(look.rows + 1).select("columns(*)::varchar").fetchall()
+        values = cells.texts(relation.limit(look.rows + 1)).fetchall()
         print(records(relation.columns, values[: look.rows]))
         if len(values) > look.rows:
-            _remark(f"only the first {look.rows} records are printed; --rows says how many")
+            remark(f"only the first {look.rows} records are printed; --rows says how many")
+        if any(value and len(value) == cells.SHOWN and value.endswith("…") for row in values for value in row):
+            remark(f"values of more than {cells.SHOWN:,} characters are cut; {look.asks}csv prints them whole")
     else:
         whole = look.style == "wide" or not sys.stdout.isatty()
         printed = io.StringIO()
         with redirect_stdout(printed):
-            relation.show(max_rows=look.rows, max_width=UNLIMITED if whole else shutil.get_terminal_size().columns)
+            cells.printed(relation).show(max_rows=look.rows, max_width=UNLIMITED if whole else shutil.get_terminal_size().columns)
         print(printed.getvalue(), end="")
-        for remark in remarks(printed.getvalue(), len(relation.columns), whole, look.asks):
-            _remark(remark)
+        for line in remarks(printed.getvalue(), len(relation.columns), whole, look.asks):
+            remark(line)
 
 
-def _cast(relation: Any, kinds: dict[str, str]) -> Any:
-    """The same rows, columns of these kinds of types as another type, and as text what holds an odd one further in; a name that comes
-    again is numbered, as where a query stands in another."""
-    columns: dict[str, str] = {}
-    for number, (name, of) in enumerate(zip(relation.columns, relation.types, strict=True), start=1):
-        kind = kinds.get(of.id, "varchar" if WITHIN.search(str(of)) else None)
-        free = next(n for n in chain([name], (f"{name}_{again}" for again in count(1))) if n not in columns)
-        columns[free] = f"#{number}" + (f"::{kind}" if kind else "")
-    quoted = (value + ' as "' + name.replace('"', '""') + '"' for name, value in columns.items())
-    return relation.project(", ".join(quoted))
+def _print_csv(relation: Any) -> None:
+    count = 0
+    for number, rows in enumerate(_frames(cells.as_csv(relation))):
+        print(rows.write_csv(include_header=number == 0), end="")
+        count += len(rows)
+    if not count:
+        remark("no rows")
+
+
+def _print_json(relation: Any) -> None:
+    separator, lost = "[", False
+    for rows in _frames(cells.as_json(relation)):
+        lost |= any(bool((column.is_nan() | column.is_infinite()).any()) for column in rows.select(cs.float()))
+        if len(rows):
+            print(separator + rows.write_json().strip()[1:-1], end="")
+            separator = ","
+    print("[]" if separator == "[" else "]")
+    if separator == "[":
+        remark("no rows")
+    if lost:
+        remark("NaN and infinity are null here, since JSON has neither; --csv tells them apart")
 
 
 def _frames(relation: Any) -> Iterator[pl.DataFrame]:
@@ -107,11 +107,14 @@ def remarks(table: str, columns: int, whole: bool, asks: str) -> list[str]:
         return [f"{columns - len(types) + 1} of {columns} columns are left out; {more}"]
     if not whole and re.search("… +│", table):
         return [f"values that end in … are cut; {more}"]
+    if whole and re.search(f"[^│]{{{cells.SHOWN - 1}}}… +│", table):
+        return [f"values of more than {cells.SHOWN:,} characters are cut; {asks}csv prints them whole"]
     if not sys.stdout.isatty() and "shown)" in table.rpartition("┘")[2]:
         return ["not all rows are printed; --rows says how many, --csv prints all"]
     return []
 
 
-def _remark(text: str) -> None:
+def remark(text: str) -> None:
+    """Print a sentence for people, after what is printed for programs."""
     sys.stdout.flush()
     print(f"bag: {text}", file=sys.stderr)

@@ -1,68 +1,135 @@
 """The interactive console: a prompt with history and completion of table and column names."""
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from threading import Thread
 
+import polars as pl
+import pyarrow as pa
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory
 
+from stages.lib.console.describe import print_tables
 from stages.lib.console.output import STYLES, Look, show
-from stages.lib.sql.database import ERRORS, Database
+from stages.lib.console.values import value_of
+from stages.lib.sql.database import ERRORS, Database, sentence
 
 WORDS = ["select", "from", "where", "join", "using", "group by", "order by", "limit", "avg", "count", "describe"]
+COMMANDS = ["help", "tables", "set", "exit"]
+ENDS = ("exit", "quit", "\\q")
+BANNER = "SQL over {count} tables: end a query with ;  Commands: help, tables, set, exit."
+HELP = """\
+select … ;            runs a query, of one line or several
+tables [NAME …]       lists tables and columns with their meaning; also \\d [NAME …]
+set NAME VALUE        fills $NAME in queries; `set` alone prints what is set, `set NAME` removes it
+table, wide, records, csv, json
+                      how the rows of later queries are printed
+help                  prints this
+exit                  ends the session; also quit, \\q, Ctrl-D"""
 
 
-def run(database: Database, look: Look) -> None:
-    """Reads statements, each ended by `;`, until end of file or `exit`; an error does not end the session.
+class History(FileHistory):
+    """What was typed, in a file if it can be written: in a read-only folder, or on a full disk, for this session."""
 
-    A style's name (table, wide, records, csv, json) is how the answers to what follows are printed.
+    def store_string(self, string: str) -> None:
+        with suppress(OSError):
+            super().store_string(string)
+
+
+@dataclass
+class Session:
+    """An open console. values: of $NAME in queries."""
+
+    database: Database
+    look: Look
+    values: dict[str, object] = field(default_factory=dict)
+
+    def takes(self, line: str) -> bool:
+        """Carry out a line that is a command. Return False if it is none, such as the first line of a query."""
+        word, *more = line.split() or [""]
+        if word in STYLES and not more:
+            self.look = replace(self.look, style=word)
+        elif word in ("help", "\\h", "\\?", "?") and not more:
+            print(HELP)
+        elif word in ("tables", "\\d", "\\dt"):
+            self._tables(more)
+        elif word == "set":
+            self._set(more)
+        elif word.startswith("\\"):
+            print(f"unknown command {word}; `help` lists the commands")
+        else:
+            return False
+        return True
+
+    def _tables(self, names: list[str]) -> None:
+        try:
+            print_tables(self.database, names)
+        except ERRORS as error:
+            print(sentence(error))
+
+    def _set(self, more: list[str]) -> None:
+        if len(more) > 1:
+            name, text = more[0].lstrip("$"), " ".join(part for part in more[1:] if part != "=")
+            self.values[name] = value_of(text)
+        elif more:
+            self.values.pop(more[0].lstrip("$"), None)
+        for name, value in self.values.items():
+            print(f"${name} = {value!r}")
+        if not self.values:
+            print("nothing is set; `set NAME VALUE` fills $NAME in queries")
+
+    def answer(self, query: str) -> None:
+        """Show a query's rows or what is wrong with it. Ctrl-C ends it; so this thread, the one that hears signals, only waits."""
+        values = {name: value for name, value in self.values.items() if f"${name}" in query}
+
+        def ask() -> None:
+            try:
+                show(self.database, query, values, self.look)
+            except (*ERRORS, RuntimeError, MemoryError, OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+                print(sentence(error))  # an interrupted query is a RuntimeError
+
+        asking = Thread(target=ask, daemon=True)
+        asking.start()
+        try:
+            while asking.is_alive():
+                asking.join(0.1)  # a longer wait hears no signal
+        except KeyboardInterrupt:
+            self.database.connection.interrupt()
+            asking.join()
+
+
+def run(database: Database, look: Look, values: dict[str, object]) -> None:
+    """Read commands and statements, each statement ended by `;`, until end of file or `exit`.
+
+    An error does not end the session. values: of $NAME at the start.
     """
-    look = replace(look, asks="")
-    names: set[str] = set()
-    for table in database.tables():
-        with suppress(*ERRORS):  # they are said when it is asked for
-            names |= database.columns(table).keys()
-    session: PromptSession = PromptSession(
-        history=FileHistory(".bag_history"),
-        completer=WordCompleter(sorted({*names, *database.tables(), *WORDS, *STYLES})),
-        complete_while_typing=False,
-    )
+    session = Session(database, replace(look, asks=""), values)
+    print(BANNER.format(count=len(database.tables())))
+    prompt: PromptSession = PromptSession(history=History(".bag_history"), completer=_completer(database), complete_while_typing=False)
     text = ""
     while True:
         try:
-            text += session.prompt("bag> " if not text else "...> ") + "\n"
+            text += prompt.prompt("bag> " if not text else "...> ") + "\n"
         except KeyboardInterrupt:
             text = ""
             continue
         except EOFError:
             return
-        word = text.strip().rstrip(";")
-        if word in ("exit", "quit"):
+        line = text.strip().rstrip(";").strip()
+        if line in ENDS:
             return
-        if word in STYLES:
-            look, text = replace(look, style=word), ""
-        if not text.strip() or text.rstrip().endswith(";"):
-            if text.strip():
-                _answer(database, text, look)
+        if not line or session.takes(line):
+            text = ""
+        elif text.rstrip().endswith(";"):
+            session.answer(text)
             text = ""
 
 
-def _answer(database: Database, query: str, look: Look) -> None:
-    """Shows a query's rows or what is wrong with it. Ctrl-C ends it; so this thread, the one that hears signals, only waits."""
-
-    def ask() -> None:
-        try:
-            show(database, query, {}, look)
-        except (*ERRORS, RuntimeError) as error:
-            print(error)  # an interrupted query is a RuntimeError
-
-    asking = Thread(target=ask, daemon=True)
-    asking.start()
-    try:
-        while asking.is_alive():
-            asking.join(0.1)  # a longer wait hears no signal
-    except KeyboardInterrupt:
-        database.connection.interrupt()
-        asking.join()
+def _completer(database: Database) -> WordCompleter:
+    """Return what completes commands, and names of tables and columns."""
+    names: set[str] = set()
+    for table in database.tables():
+        with suppress(*ERRORS):  # they are said when it is asked for
+            names |= database.columns(table).keys()
+    return WordCompleter(sorted({*names, *database.tables(), *WORDS, *STYLES, *COMMANDS}))

@@ -11,7 +11,7 @@ from stages.lib.sql.files import files_of
 def under_way(query: str, data: Path) -> Iterator[str]:
     """One line for each output of a running stage that belongs to a table which the query may name; DVC's notes say which run."""
     try:
-        writing = json.loads((data.parent / ".dvc/tmp/rwlock").read_text())["write"]
+        writing = json.loads((data.parent / ".dvc/tmp/rwlock").read_text(encoding="utf-8"))["write"]
     except (OSError, ValueError, KeyError, TypeError):
         return  # none runs, or the note is just being written
     for output, of in writing.items():

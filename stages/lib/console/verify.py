@@ -2,7 +2,7 @@
 
 An output is a link to its copy in DVC's cache, so that a byte that changes in one changes in both, and DVC, which trusts its cache,
 puts the changed byte back wherever it is asked for the output. To heal is to take both away: then `dvc repro` makes it again, and
-`dvc pull` fetches it. Of an output that is a folder, what the lock does not know goes as well: `bag` would read it as rows, and DVC takes
+`make pull` fetches it. Of an output that is a folder, what the lock does not know goes as well: `bag` would read it as rows, and DVC takes
 the folder for another. Where DVC has lost the list of its files, nobody knows which of them is damaged, and the whole folder goes.
 """
 
@@ -73,7 +73,7 @@ def verify(root: Path, heal: bool = False) -> tuple[list[str], bool]:
     checked = len(sums)
     said = [f"{checked:,} files held against {locked:,} locked stages: {len(lines):,} damaged"]
     if absent:
-        said.append(f"{absent:,} outputs are not here: `dvc pull` fetches them, or `dvc repro` makes them")
+        said.append(f"{absent:,} outputs are not here: `make pull` fetches them, or `dvc repro` makes them")
     if waiting:
         said.append(f"{waiting:,} stages have not run yet: `dvc repro --all-pipelines` runs them")
     if lines:
@@ -115,9 +115,9 @@ def _files(path: Path, md5: str, cache: Path, inside: Inside) -> Iterator[tuple[
     """A file and its sum; of a folder, all files that it had by its list in the cache, and any that it has besides; or else, where there
     is no such list, the folder itself, see `_folder_sum`."""
     listed = cache / md5[:2] / md5[2:]
-    if md5.endswith(".dir") and listed.exists() and _sum(listed) == md5.removesuffix(".dir"):
+    if md5.endswith(".dir") and listed.exists() and file_sum(listed) == md5.removesuffix(".dir"):
         yield listed, md5.removesuffix(".dir")
-        files = {path / entry["relpath"]: entry["md5"] for entry in json.loads(listed.read_text())}
+        files = {path / entry["relpath"]: entry["md5"] for entry in json.loads(listed.read_text(encoding="utf-8"))}
         yield from files.items()
         yield from ((file, UNKNOWN) for file in inside(path) if file not in files)
     else:
@@ -138,7 +138,7 @@ def _take_away(path: Path, cache: Path) -> None:
     linked = {(of.st_dev, of.st_ino) for of in (file.stat() for file in path.rglob("*") if file.is_file())}
     for copy in cache.glob("??/*"):
         status = copy.stat()
-        if (status.st_dev, status.st_ino) in linked and _sum(copy) != copy.parent.name + copy.name:
+        if (status.st_dev, status.st_ino) in linked and file_sum(copy) != copy.parent.name + copy.name:
             copy.unlink()
     shutil.rmtree(path)
 
@@ -152,13 +152,15 @@ def _sums(paths: Collection[Path], inside: Inside) -> dict[Path, str]:
     sums: dict[Path, str] = {}
     folders = {path: inside(path) for path in paths if path.is_dir()}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
-        found = pool.map(lambda path: _folder_sum(path, folders[path]) if path in folders else _sum(path), [of[0] for of in links.values()])
+        found = pool.map(
+            lambda path: _folder_sum(path, folders[path]) if path in folders else file_sum(path), [of[0] for of in links.values()]
+        )
         for same, md5 in progress.bar(zip(links.values(), found, strict=True), total=len(links), desc="verify", unit="file"):
             sums |= dict.fromkeys(same, md5)
     return sums
 
 
-def _sum(path: Path) -> str:
+def file_sum(path: Path) -> str:
     """DVC's sum of a file."""
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
@@ -169,7 +171,7 @@ def _sum(path: Path) -> str:
 
 def _folder_sum(folder: Path, files: list[Path]) -> str:
     """DVC's sum of a folder with these files: that of their sorted list."""
-    sums = {file.relative_to(folder).as_posix(): _sum(file) for file in files}
+    sums = {file.relative_to(folder).as_posix(): file_sum(file) for file in files}
     listed = [{"md5": sums[name], "relpath": name} for name in sorted(sums)]
     return hashlib.md5(json.dumps(listed, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
 
@@ -193,7 +195,7 @@ def _way_out(damaged: list[Wanted], heal: bool, root: Path) -> str:
     said = []
     if stages:
         taken = "The damaged copies are taken away:" if heal else "`bag verify --heal` takes the damaged copies away; then"
-        said.append(f"{taken} `dvc repro {stages}` makes them again, or `dvc pull {stages}` fetches them.")
+        said.append(f"{taken} `dvc repro {stages}` makes them again, or `make pull` fetches them.")
     if in_git:
         said.append(f"`git checkout -- {in_git}` puts back what Git keeps.")
     if foreign:

@@ -7,7 +7,10 @@ chunk carries a Fletcher32 checksum. A store is written under a temporary name a
 equal bytes.
 """
 
+import errno
+import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +21,26 @@ import numpy as np
 from stages.lib.core.files import replacing, way_out
 from stages.lib.core.storage import pieces
 
+REFUSED = {  # errors of the system, of permissions, locks, limits and disks, which say nothing about a file's bytes
+    errno.EACCES, errno.EPERM, errno.EAGAIN, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+    errno.EIO, errno.ESTALE, errno.ETIMEDOUT,
+}  # fmt: skip
+LEAST = 1 << 20  # bytes free, below which no store is begun
+
 
 class StoreError(RuntimeError):
     """A store that is damaged, or a value that a store cannot hold."""
+
+
+def _need_space(path: Path, size: int) -> None:
+    """Raise StoreError if the disk has no room for a file of this size.
+
+    HDF5 crashes the process at its end if a write has failed, so that the check comes before the first write.
+    """
+    free = shutil.disk_usage(path.parent).free
+    if free < size:
+        needed = f"{path} takes {size / 1e6:,.0f} MB, and its disk has {free / 1e6:,.0f} MB free"
+        raise StoreError(f"No space left on device: {needed}; free some space, or move the project to a larger disk")
 
 
 @contextmanager
@@ -30,10 +50,17 @@ def writing(path: Path, shared: bool = False) -> Iterator[h5py.File]:
     shared: several processes may write it at once (see files.replacing).
     """
     with replacing(path, shared) as partial:
-        with h5py.File(partial, "w", libver=("v110", "v110")) as file:
+        _need_space(partial, LEAST)
+        with h5py.File(partial, "w", libver=("v110", "v110"), locking=False) as file:
             yield file
         with partial.open("rb+") as stream:
             os.fsync(stream.fileno())
+
+
+def _opened(path: Path) -> h5py.File:
+    """The store, to be read. Without a lock, which many shared file systems lack: a store gets its name when it is whole, and is not
+    changed after."""
+    return h5py.File(pieces(path), "r", locking=False)
 
 
 class LayerWriter:
@@ -56,6 +83,7 @@ class LayerWriter:
     ):
         self.dtype = np.dtype(dtype)
         shape = tuple(axes.values())
+        _need_space(Path(file.filename), len(layers) * math.prod(shape) * self.dtype.itemsize + LEAST)
         file.attrs.update({**attributes, "axes": ", ".join(axes), "dtype": dtype})
         for name, column in (columns or {}).items():
             file.create_dataset(f"columns/{name}", data=column.astype(np.int32), chunks=column.shape, fletcher32=True)
@@ -80,7 +108,7 @@ class LayerStore:
     def __init__(self, path: Path):
         self.path = path
         try:
-            self.file = h5py.File(pieces(path), "r")
+            self.file = _opened(path)
             self.attributes = dict(self.file.attrs)
             self.layers = sorted(map(int, self.file["layers"]))
             dataset = self.file[f"layers/{self.layers[0]}"]
@@ -88,14 +116,14 @@ class LayerStore:
             self.chunk: tuple[int, ...] = tuple(dataset.chunks)
             self.columns: dict[str, np.ndarray] = {name: column[:] for name, column in self.file.get("columns", {}).items()}
         except Exception as error:  # damaged metadata make h5py raise whatever comes
-            raise _damaged(path, f"{type(error).__name__}: {error}") from None
+            raise _damaged(path, error) from None
 
     def read(self, layer: int, neurons: slice, rows: slice) -> np.ndarray:
         """Values (neurons, rows, …) in the store's own dtype. Raises StoreError on a damaged chunk."""
         try:
             return self.file[f"layers/{layer}"][neurons, rows]
         except Exception as error:  # as above
-            raise _damaged(self.path, f"dataset layers/{layer}: {error}") from None
+            raise _damaged(self.path, error, f"dataset layers/{layer}: ") from None
 
 
 def _all_finite(values: np.ndarray) -> bool:
@@ -128,22 +156,25 @@ def write_array(path: Path, arrays: Mapping[str, np.ndarray], attributes: Mappin
 def read_array(path: Path, name: str) -> np.ndarray:
     """One whole array of such a store. Raises StoreError where it is missing or damaged."""
     try:
-        with h5py.File(pieces(path), "r") as file:
+        with _opened(path) as file:
             return file[name][:]
     except Exception as error:  # as above
-        raise _damaged(path, f"dataset {name}: {error}") from None
+        raise _damaged(path, error, f"dataset {name}: ") from None
 
 
 def read_attributes(path: Path) -> dict[str, str]:
     """The attributes of a store. Raises StoreError where it is missing or damaged."""
     try:
-        with h5py.File(pieces(path), "r") as file:
+        with _opened(path) as file:
             return dict(file.attrs)
     except Exception as error:  # as above
-        raise _damaged(path, str(error)) from None
+        raise _damaged(path, error) from None
 
 
-def _damaged(path: Path, why: str) -> StoreError:
+def _damaged(path: Path, error: Exception, part: str = "") -> StoreError:
+    """What there is to say of a store that cannot be read."""
     if isinstance(path, Path) and not path.exists():  # to ask object storage again might fail again
-        return StoreError(f"there is no store {path}; `dvc repro` makes it, `dvc pull` fetches it")
-    return StoreError(f"{path} is damaged, not whole, or no store ({why}); {way_out(path)}")
+        return StoreError(f"there is no store {path}; `dvc repro` makes it, `make pull` fetches it")
+    if isinstance(error, OSError) and error.errno in REFUSED:
+        return StoreError(f"{path} cannot be read, but need not be damaged: {error}; see its permissions and its file system")
+    return StoreError(f"{path} is damaged, not whole, or no store ({part}{type(error).__name__}: {error}); {way_out(path)}")

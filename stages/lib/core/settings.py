@@ -63,7 +63,7 @@ def read() -> dict[str, Any]:
     """Every section of all files, unchecked. Raises ParamsError on one that stands in two, and where a file is not YAML."""
     whole: dict[str, Any] = {}
     for file in files():
-        sections = _parsed(file, file.read_text())
+        sections = _parsed(file, file.read_text(encoding="utf-8"))
         if both := sorted(whole.keys() & sections.keys()):
             raise ParamsError(f"{file}: the section {both[0]} stands in another params.yaml as well; a setting has one place")
         whole |= sections
@@ -105,7 +105,7 @@ def _no_json(raw: Any, at: str) -> str | None:
 
 def place(section: str) -> Path:
     """The file in which a section stands; params.yaml if in none."""
-    of = (file for file in files() if re.search(rf"^{re.escape(section)}:", file.read_text(), re.MULTILINE))
+    of = (file for file in files() if re.search(rf"^{re.escape(section)}:", file.read_text(encoding="utf-8"), re.MULTILINE))
     return next(of, Path("params.yaml"))
 
 

@@ -69,7 +69,7 @@ def store_of(folder: Path, operator: str) -> LayerStore:
     """The store of one operator. Raises StoreError where there is none, and as `stores`."""
     found = [one for one in stores(folder) if one.attributes.get("operator", one.path.stem) == operator]
     if not found:
-        raise StoreError(f"{folder} has no store of {operator}; `dvc repro` makes it, `dvc pull` fetches it")
+        raise StoreError(f"{folder} has no store of {operator}; `dvc repro` makes it, `make pull` fetches it")
     return found[0]
 
 

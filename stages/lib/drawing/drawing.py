@@ -1,10 +1,16 @@
-"""One style for every figure: readable in print, the same bytes every time. The one importer of matplotlib."""
+"""One style for every figure: readable in print, the same bytes every time. The one importer of matplotlib.
 
+Neither a user's matplotlibrc nor the backend that Jupyter asks for changes a figure.
+"""
+
+import os
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 from typing import Any, TypeVar
 
+os.environ["MPLBACKEND"] = "agg"
+os.environ["MATPLOTLIBRC"] = os.devnull
 import matplotlib
 
 matplotlib.use("agg")
@@ -24,6 +30,7 @@ from stages.lib.units import local
 from stages.lib.units.pool import Do
 from stages.lib.units.queue import Unit
 
+matplotlib.rcdefaults()  # where something else has imported matplotlib before, or the working folder has a matplotlibrc
 plt.rcParams.update(
     {
         "figure.dpi": 150, "savefig.dpi": 150, "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,
@@ -37,7 +44,8 @@ NO_CELL = "#d0d0d0"  # places of a map without a number
 OWN, OTHERS = VERMILION, BLUE  # of one heuristic, and of others
 COLOURS = {"add": BLUE, "subtract": VERMILION, "multiply": GREEN, "divide": PINK}
 RANKINGS = {
-    "effect": VERMILION, "effect_plus_std": ORANGE, "median_effect": GREEN, "logit_effect": BLUE, "attribution": GREEN, "random": GREY,
+    "effect": VERMILION, "effect_plus_std": ORANGE, "median_effect": GREEN, "logit_effect": BLUE, "attribution": GREEN, "own_means": WINE,
+    "random": GREY,
 }  # fmt: skip
 ROLES = ["op1", "operator", "op2", "last"]
 IN_A_ROW = 4  # panels, where there is one for each of many kinds

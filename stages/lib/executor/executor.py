@@ -40,7 +40,7 @@ class Executor:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        means: Mapping[str, np.ndarray] | None,
+        means: Mapping[str, Mapping[str, np.ndarray]] | None,
         rows: int,
         memory: int,
         *,

@@ -21,8 +21,11 @@ from stages.lib.executor.columns import INTEGER, INTEGERS, TEXT, InterventionErr
 from stages.lib.model.architecture import Architecture
 
 COMPONENTS = ("none", "mlp", "head", "neuron", "coordinate", "residual", "edge")
-REPLACEMENTS = ("zero", "mean", "counterfactual", "given")
-REPLACEABLE = {"edge": ("zero",), "coordinate": ("zero", "counterfactual"), "head": REPLACEMENTS[:3]}  # of the others, by all
+MEANS: dict[str, str | None] = {  # replacement -> whose mean; None: that of every operator, weighted equally
+    "mean": None, **{f"mean_{operator}": operator for operator in OPERATORS}
+}  # fmt: skip
+REPLACEMENTS = ("zero", *MEANS, "counterfactual", "given")
+REPLACEABLE = {"edge": ("zero",), "coordinate": ("zero", "counterfactual"), "head": REPLACEMENTS[:-1]}  # of the others, by all
 COLUMNS = {
     "intervention": INTEGER, "operator": TEXT, "split": TEXT, "component": TEXT, "layer": INTEGER, "units": INTEGERS, "position": TEXT,
     "key_position": TEXT, "replacement": TEXT,

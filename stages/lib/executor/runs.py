@@ -75,7 +75,8 @@ class RunsWork:
         pairs.check(prompts, outline.architecture.vocabulary)
         wanted = interventions.read(table, outline.architecture, pairs.roles(prompts))
         table = table.cast({"replacement": pl.String})  # null alone has another type
-        self.means = self.subject.path("store/means.h5") if "mean" in table["replacement"] else None
+        means = interventions.MEANS.keys() & {*table["replacement"]}
+        self.means = self.subject.path("store/means.h5") if means else None
         inputs += [self.means] if self.means else []
         self.given = Given.of(table, inputs[0])
         inputs += [self.given.path] if self.given else []
@@ -85,6 +86,8 @@ class RunsWork:
         self.blocks = self.sizes.plan(prompts, wanted, settings.runs_per_part)
         self.widths = slots.widths(layered.read_attributes(self.means)) if self.means else None
         positions = layered.read_array(self.means, "residual").shape[2] if self.means else 0
+        if self.means:
+            check_operators(self.means, [interventions.MEANS[name] for name in sorted(means)])
         for block in self.blocks:
             replacing.check(block.pairs, block.interventions, positions, self.widths, self.given)
         self.bundles = bundled(self.blocks, settings.runs_per_part)
@@ -107,7 +110,7 @@ class RunsWork:
         """The loaded model, once a few of its interventions were held against the plain way."""
         loaded = checkpoint.of(self.subject.settings, threads=1, whole=True)
         self.parts.admit(checkpoint.canary(loaded))
-        means = {kind: pooled(layered.read_array(self.means, kind)) for kind in KINDS} if self.means else None
+        means = read_means(self.means) if self.means else None
         executor = Executor(loaded, means, self.sizes.most_rows, self.sizes.memory, widths=self.widths, given=self.given)
         canary.check(executor, self.blocks)
         return executor
@@ -122,8 +125,35 @@ class RunsWork:
         self.parts.finish([[number] for number in range(len(self.units))], pl.DataFrame(schema=SCHEMA))
 
 
+def read_means(path: Path) -> dict[str, dict[str, np.ndarray]]:
+    """What each replacement of MEANS puts in: replacement -> kind -> means (layers, positions, …). path: means.h5."""
+    arrays = {kind: layered.read_array(path, kind) for kind in KINDS}
+    means = {"mean": {kind: pooled(array) for kind, array in arrays.items()}}
+    for place, operator in enumerate(operators_of(path)):
+        means[f"mean_{operator}"] = {kind: array[place] for kind, array in arrays.items()}
+    return means
+
+
+def check_operators(path: Path, wanted: list[str | None]) -> None:
+    """Raises InterventionError where means.h5 lacks an operator whose own mean is wanted."""
+    known = operators_of(path)
+    for operator in wanted:
+        if operator is not None and operator not in known:
+            raise interventions.InterventionError(
+                f"there is no mean of {operator} in {path}, only of {', '.join(known)}; replace by mean, which is pooled over these"
+            )
+
+
+def operators_of(path: Path) -> list[str]:
+    """Whose means means.h5 has, in the order of its first axis."""
+    return layered.read_attributes(path).get("operators", "").split(", ")
+
+
 def pooled(means: np.ndarray) -> np.ndarray:
-    """Means of all operators together; means: (operators, layers, positions, …), NaN where an operator has no token in a slot."""
+    """Means over operators, each with equal weight, as in the study.
+
+    means: (operators, layers, positions, …), NaN where an operator has no token in a slot.
+    """
     return np.nanmean(means, 0) if np.isnan(means).any() else means.mean(0)
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 from stages.lib.core.slots import OPERANDS, first_of, slots
 from stages.lib.executor.clean import Clean, clean_run
 from stages.lib.executor.given import Given
-from stages.lib.executor.interventions import ALL, EARLIER, Intervention, InterventionError, Patch
+from stages.lib.executor.interventions import ALL, EARLIER, MEANS, Intervention, InterventionError, Patch
 from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.rank_one import Moved
 from stages.lib.model.architecture import value_vectors
@@ -47,7 +47,7 @@ def check(
     for (replacement, everywhere), number in asked.items():
         if replacement == "counterfactual" and everywhere and pairs.counterfactual_tokens.shape[1] != length:
             raise InterventionError(f"intervention {number}, pair {first}: {UNEVEN}")
-        if replacement == "mean":
+        if replacement in MEANS:
             if lacking := sorted({*OPERANDS, *map(first_of, OPERANDS)} - pairs.positions.keys()) if widths else []:
                 raise InterventionError(
                     f"intervention {number}: pairs have no position {', '.join(lacking)}, by which means are; {NO_MEAN}"
@@ -62,17 +62,17 @@ def check(
 class Values:
     """Everything that patches of some pairs can put in or take out: both clean runs, and the means of every component.
 
-    means: neurons (layers, positions, neurons), heads (layers, positions, heads, head width), residual (layers, positions,
-    width); needed only where a patch asks for a mean. widths: tokens of the longest operands, where positions of means are slots
-    (core/slots.py), None where they are those of the prompts. given: what tables bring along, needed only where a patch asks for it.
-    cached: see clean_run.
+    means: replacement (see interventions.MEANS) -> neurons (layers, positions, neurons), heads (layers, positions, heads, head width),
+    residual (layers, positions, width); needed only where a patch asks for a mean. widths: tokens of the longest operands, where
+    positions of means are slots (core/slots.py), None where they are those of the prompts. given: what tables bring along, needed only
+    where a patch asks for it. cached: see clean_run.
     """
 
     def __init__(
         self,
         checkpoint: Checkpoint,
         pairs: PromptPairs,
-        means: Mapping[str, np.ndarray] | None,
+        means: Mapping[str, Mapping[str, np.ndarray]] | None,
         cached: bool = True,
         *,
         widths: Mapping[str, int] | None = None,
@@ -81,7 +81,10 @@ class Values:
         self.checkpoint, self.pairs, self.architecture, self.given = checkpoint, pairs, checkpoint.architecture, given
         device, dtype = checkpoint.model.device, checkpoint.model.dtype
         self.cached, self.clean = cached, clean_run(checkpoint, pairs.tokens, cached)
-        self.means = {name: torch.from_numpy(array).to(device, dtype) for name, array in (means or {}).items()}
+        self.means = {
+            (replacement, kind): torch.from_numpy(array).to(device, dtype)
+            for replacement, arrays in (means or {}).items() for kind, array in arrays.items()
+        }  # fmt: skip
         self.positions = {role: torch.from_numpy(at).to(device) for role, at in pairs.positions.items()}
         self.others = {role: torch.from_numpy(at).to(device) for role, at in pairs.counterfactual_positions.items()}
         self.slots = torch.from_numpy(slots(pairs.tokens.shape[1], pairs.positions, widths)).to(device) if widths else None
@@ -125,9 +128,10 @@ class Values:
                 raise InterventionError("nothing is given: the store of given values is missing")
             return torch.from_numpy(self.given.values(patch, self.pairs.number)).to(clean.device, clean.dtype)
         longest = clean.shape[1] if self.slots is None else int(self.slots.max()) + 1
-        if kind not in self.means or (self.means[kind].shape[1] != longest if self.slots is None else self.means[kind].shape[1] < longest):
+        every = self.means.get((patch.replacement, kind))  # (layers, positions, …)
+        if every is None or (every.shape[1] != longest if self.slots is None else every.shape[1] < longest):
             raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; {NO_MEAN}")
-        means = self.means[kind][patch.layer].to(clean.device)
+        means = every[patch.layer].to(clean.device)
         if self.slots is not None:
             chosen = self.slots if patch.position == ALL else self.slots[self.prompts, self.positions[patch.position]]
             return means[beside(means, chosen)]

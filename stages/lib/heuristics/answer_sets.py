@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from numba import njit
 from pydantic import Field
 
+from stages.lib.core.compiled import compiled
 from stages.lib.core.settings import Count, Section
 from stages.lib.core.words import Operator
 from stages.lib.heuristics.scores import descending
@@ -45,7 +45,7 @@ def find(contributions: np.ndarray, results: np.ndarray, settings: AnswerSets) -
     )
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def covering(first, most, covers):
     """The fewest results that cover a share of a map's first cells: int64, none where one or more than `most` are needed.
 

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from stages.lib.core.settings import Count, Section
 from stages.lib.core.words import OPERATORS, Operator
+from stages.lib.heuristics.names import is_name
 
 Kind = Literal["range", "modulo", "pattern", "value", "identical", "period", "both ranges", "both modulo", "digit sum"]
 
@@ -42,4 +43,14 @@ class Heuristics(Section):
     def grid_is_one_of_grids(self) -> "Heuristics":
         if self.grid not in self.grids:
             raise ValueError(f"grid is {self.grid!r}, but grids has {', '.join(self.grids)}")
+        return self
+
+    @model_validator(mode="after")
+    def custom_names_are_of_no_heuristic(self) -> "Heuristics":
+        """A name is a key everywhere, and one that can be parsed means its own predicate, whatever grid is used."""
+        for name in self.custom:
+            if not name.strip() or name != name.strip() or not name.isprintable():
+                raise ValueError(f"the custom name {name!r} must be printable text without blanks at its ends; rename it")
+            if is_name(name):
+                raise ValueError(f"the custom name {name!r} is the name of a heuristic with a predicate of its own; rename it")
         return self

@@ -62,6 +62,11 @@ def parse(name: str) -> Heuristic:
     raise HeuristicError(f"{name!r} is no heuristic; names look like {', '.join(form for form, _ in FORMS.values())}")
 
 
+def is_name(text: str) -> bool:
+    """Whether this text is the name of a heuristic."""
+    return any(re.fullmatch(form, text) for form, _ in FORMS.values())
+
+
 def ranges(quantity: str, largest: int, lengths: list[int], overlap: bool) -> Iterator[str]:
     """Ranges [start, start + length): starts 0, s, 2s, … with s = max(length // 3, 10), or the length where they do not overlap."""
     for length in lengths:

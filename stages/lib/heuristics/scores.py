@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from stages.lib.core.compiled import compiled
 
 DIGIT, BUCKETS = 11, 1 << 11  # bits of a float32 sorted at once
 
@@ -58,7 +59,7 @@ def scores(values: np.ndarray, of: Sets) -> np.ndarray:
         return (found / of.k).astype(np.float32)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def strengths(values, of):
     """Mean of a map (cells,) over each set's cells, in root mean squares of the map: (sets,); 0 where the map is 0."""
     sums = np.zeros((len(of.values), of.largest + 1))
@@ -78,7 +79,7 @@ def strengths(values, of):
     return means
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def descending(values):
     """Which cell comes where, largest first, ties by number: float32 (cells,) to int32 (cells,). A radix sort, 11 bits at a time."""
     n = len(values)
@@ -103,7 +104,7 @@ def descending(values):
     return order
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def running_total(counts):
     """Counts become where each begins, in place."""
     total = 0
@@ -113,7 +114,7 @@ def running_total(counts):
         total += count
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def hits(order, of, found):
     """How many of each set's k cells are among the first k of the order (found[0]) and among the last k (found[1])."""
     n = len(order)
@@ -128,7 +129,7 @@ def hits(order, of, found):
     hits_of_cells(places, of, found)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def hits_of_values(ordered, of, quantity, found):
     """`hits` of the sets of one quantity's values. ordered: (cells,) its value in every cell, in the map's order.
 
@@ -153,7 +154,7 @@ def hits_of_values(ordered, of, quantity, found):
             bottom -= 1
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def count(ordered, place, stop, seen, other):
     """Adds how often each value stands from place to stop to seen (values,). other: zeros.
 
@@ -172,13 +173,13 @@ def count(ordered, place, stop, seen, other):
         other[value] = 0
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def members_of(of, number):
     """The values or cells that belong to one set."""
     return of.members[of.starts[number] : of.starts[number + 1]]
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def covered(seen, members):
     """The cells seen that belong to a set of values. seen: (values,) uint32, how many cells have each."""
     total = np.uint32(0)
@@ -187,7 +188,7 @@ def covered(seen, members):
     return np.int64(total)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def hits_of_cells(places, of, found):
     """`hits` of the sets of cells. places: (cells,) where in the order each one is."""
     n = len(places)

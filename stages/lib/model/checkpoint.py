@@ -2,26 +2,25 @@
 
 import copy
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from stages.lib.core import machine
 from stages.lib.core.settings import ParamsError
-from stages.lib.model import agreement, architecture, experts, search, spread
+from stages.lib.model import agreement, architecture, contents, experts, search, spread
 from stages.lib.model.float64 import widen
-from stages.lib.model.folder import ModelError, existing, sentence, sha256
+from stages.lib.model.folder import ModelError, existing, sentence, sha256, weights
 from stages.lib.subject import SubjectSettings
 
 logging.disable_progress_bar()
+logging.set_verbosity_error()  # `read` judges what transformers would only warn of
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,7 @@ def outline(settings: SubjectSettings) -> Checkpoint:
     """
     if not (folder := Path(settings.source)).is_dir():
         existing(folder)  # says what is missing
+    contents.check(folder, whole=False)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return outline_of(config, settings.dtype)
@@ -160,7 +160,7 @@ def read(folder: str | Path, **how: Any) -> PreTrainedModel:
     Never runs code of the folder. transformers itself would fill in random numbers for what is missing, and only remark on it.
     """
     path = existing(folder)
-    _plausible(path)
+    contents.check(path)
     try:
         both: Any = AutoModelForCausalLM.from_pretrained(
             path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **how
@@ -168,8 +168,9 @@ def read(folder: str | Path, **how: Any) -> PreTrainedModel:
     except Exception as error:
         raise ModelError(f"{folder} holds no causal language model that can be loaded: {sentence(error)}") from None
     model, found = both
+    buffers = {name for name, tensor in contents.stored_tensors(path).items() if contents.is_buffer(name, tensor)}
     for kind, meaning in WRONG.items():
-        if names := sorted(map(str, found[kind])):
+        if names := sorted(set(map(str, found[kind])) - buffers):
             some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise ModelError(f"{folder}: {len(names)} of its tensors {meaning}: {some}")
     here = ((name, tensor) for name, tensor in model.named_parameters() if not tensor.is_meta)  # others are fetched when they are needed
@@ -194,26 +195,10 @@ def _merged(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def _plausible(folder: Path) -> None:
-    """Raises ModelError where config.json asks for more layers than there are tensors: to build them would take forever."""
-    try:
-        layers = json.loads((folder / "config.json").read_text()).get("num_hidden_layers", 0)
-        tensors = 0
-        for file in folder.glob("*.safetensors"):
-            with safe_open(file, "pt") as opened:
-                tensors += len(opened.keys())
-    except Exception as error:
-        raise ModelError(f"{folder} is no model folder: {sentence(error)}") from None
-    if not tensors:
-        raise ModelError(f"{folder} holds no weights, that is, no file *.safetensors")
-    if isinstance(layers, int) and layers > tensors:
-        raise ModelError(f"{folder}: config.json asks for {layers:,} layers, and the weights are {tensors:,} tensors")
-
-
 def fingerprint(folder: str | Path) -> dict[str, str]:
     """SHA-256 of a folder's weights and of its tokenizer, for the attributes of what is computed from them."""
     files = sorted(existing(folder).iterdir())
     return {
-        "weights_sha256": sha256([f for f in files if f.suffix == ".safetensors"]),
+        "weights_sha256": sha256(weights(Path(folder))),
         "tokenizer_sha256": sha256([f for f in files if f.name.startswith(("tokenizer", "vocab", "merges", "special_tokens"))]),
     }

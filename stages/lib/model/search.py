@@ -113,8 +113,10 @@ def _with_norm(layer: DecoderLayer, calls: list[Call]) -> DecoderLayer:
     inside = {id(m) for m in layer.block.modules()}
     put_out = [call.made for call in calls if call.module in (layer.mlp_out, layer.mlp) and call.made is not None]
     for call in calls:
-        small = [p for p in call.module.parameters(recurse=False) if p.ndim == 1]
-        if id(call.module) in inside and small and call.given == call.returned and any(call.taken is made for made in put_out):
+        if id(call.module) not in inside or call.given != call.returned:
+            continue
+        gains = [p for p in call.module.parameters(recurse=False) if p.ndim == 1]
+        if gains and any(call.taken is made for made in put_out):
             return replace(layer, post_norm=call.module)
     return layer
 

@@ -4,6 +4,8 @@
 """
 
 import re
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,15 @@ import pyarrow as pa
 
 from stages.lib.core import layered, tables
 from stages.lib.core.storage import place
+from stages.lib.core.words import CHAPTERS, OPERATORS
 from stages.lib.sql.files import MEASURES, dataset, files_of, parquet, parts
 from stages.lib.sql.lazy.table import SUMS, LayerSums, LayerTable
+from stages.lib.sql.limits import limits
+from stages.lib.sql.missing import explained
 
 DatabaseError = duckdb.Error
 EXPLAIN = re.compile(r"^\s*explain\b\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)
-ANY = ("query_table", "query(")  # in queries that may compute the name of a table
+ANY = "query"  # in what may compute the name of a table: query(…), query_table(…)
 CATALOG = ("show", "information_schema", "duckdb_", "pg_")  # in queries about tables
 SUMS_OF_DUMP = {"activations": "neuron_sums"}  # lazy table -> the table that has its sums
 SUMS_COLUMNS = "subject, operator, layer, neuron, prompts as rows__, total as total__, smallest as smallest__, largest as largest__"
@@ -30,6 +35,15 @@ class QueryError(ValueError):
 
 
 ERRORS = (QueryError, tables.TableError, layered.StoreError, duckdb.Error)  # what a query may raise
+DEEP = "the query is nested too deeply: remove parentheses, or name parts of it in WITH"
+LARGE = "A query may take a quarter of the memory, and spill 16 GiB at most; ask for fewer rows, or group them."
+
+
+def sentence(error: BaseException) -> str:
+    """Return an error's message, without advice to change settings, which no query can."""
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return f"{str(error).splitlines()[0]} {LARGE}"
+    return str(error)
 
 
 class Database:
@@ -37,17 +51,27 @@ class Database:
 
     files: table -> the Parquet or HDF5 files it is made of, one per subject or operator. They are opened here, when a query first names
     the table, not by the engine, which can neither read nor write any file, whatever a query says, and never sees the name of one. What
-    is damaged is refused to the query that names it, and to no other.
+    is damaged is refused to the query that names it, and to no other. settings: more settings of the engine, in order; no query can
+    change any. tell: is called with a sentence for each subject or operator that a query names and its tables do not have.
     """
 
-    def __init__(self, files: dict[str, list[Path]], threads: int | None = None):
+    def __init__(
+        self,
+        files: dict[str, list[Path]],
+        threads: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        tell: Callable[[str], None] | None = None,
+    ):
         self.connection = duckdb.connect(config={"python_enable_replacements": False, **({"threads": threads} if threads else {})})
+        for name, value in (settings or {}).items():
+            quoted = value.replace("'", "''")
+            self.connection.execute(f"set {name} = '{quoted}'")
         self.connection.execute("set enable_external_access = false")
         self.connection.execute("set lock_configuration = true")
-        self.files, self.lazy = files, dict[str, LayerTable]()
+        self.files, self.lazy, self.tell = files, dict[str, LayerTable](), tell
         self._opened: set[str] = set()  # tables that the engine knows
         self._checked: set[str] = set()  # those whose files were held against their checksums
-        statements = self.connection.extract_statements(MACROS.read_text())
+        statements = self.connection.extract_statements(MACROS.read_text(encoding="utf-8"))
         # Formulas and small tables that queries share.
         self._macros = {re.findall(r"create macro (\w+)", of.query)[0]: of for of in statements}
         self._made: set[str] = set()  # macros that the engine knows
@@ -63,7 +87,7 @@ class Database:
             called |= new
             text += "".join(self._macros[name].query.lower() for name in new)
         for name in sorted(self.files.keys() - self._checked):
-            if name.lower() in text or any(word in text for word in ANY):
+            if name.lower() in text or ANY in text:  # one too many is only slow
                 tables.check(parquet(self.files[name]))
                 self._open(name)
                 self._checked.add(name)
@@ -115,12 +139,63 @@ class Database:
         Raises QueryError on any other statement, duckdb.Error on a wrong one, TableError or StoreError where it names what is damaged.
         """
         try:
-            return self._sql(query, parameters)
+            relation = self._sql(query, parameters)
         except duckdb.CatalogException:  # it proposes a name only of tables that it knows
-            for name in self.files:
-                with suppress(*ERRORS):
-                    self._open(name)
+            relation = self._sql_of_all(query, parameters)
+        except RecursionError:
+            raise QueryError(DEEP) from None
+        for remark in self.unknown_names(query, parameters) if self.tell else []:
+            self.tell(remark)  # type: ignore[misc]
+        return relation
+
+    def _sql_of_all(self, query: str, parameters: dict[str, Any]) -> duckdb.DuckDBPyRelation:
+        """The same with all tables open, and an error that says which stage makes a table that is missing."""
+        for name in self.files:
+            with suppress(*ERRORS):
+                self._open(name)
+        try:
             return self._sql(query, parameters)
+        except duckdb.CatalogException as error:
+            raise QueryError(explained(str(error), self.tables(), self._subject(query, parameters))) from None
+
+    def unknown_names(self, query: str, parameters: Mapping[str, Any]) -> list[str]:
+        """Sentences about subjects and operators that a query compares with, and that none of its tables has."""
+        remarks = []
+        names, texts = self._names(query, parameters)
+        for column, wanted in texts.items():
+            asked = [name for name in sorted(names & self.files.keys()) if wanted and column in self.columns(name)]
+            by_file = {part for name in asked for path in self.files[name] for part in (*path.parts, path.stem)}
+            if asked and (unsure := wanted - by_file - {*OPERATORS}):  # to look into the tables takes time
+                known = {value for name in asked for value in self._values(name, column)}
+                listed = ", ".join(map(str, sorted(known)[:20])) + (", …" if len(known) > 20 else "")
+                remarks += [f"no {column} {text!r} here; {column}s here: {listed or 'none'}" for text in sorted(unsure - known)]
+        return remarks
+
+    def _values(self, table: str, column: str) -> list[str]:
+        """The different values of a column of texts; those of a lazy table are known without reading it."""
+        if table in self.lazy:
+            return [part.constants[column] for part in self.lazy[table].parts]
+        rows = self.connection.sql(f'select distinct "{column}" from "{table}" where "{column}" is not null').fetchall()
+        return [value for (value,) in rows]
+
+    def _names(self, query: str, parameters: Mapping[str, Any]) -> tuple[set[str], dict[str, set[str]]]:
+        """The tables that a query reads, and the subjects and operators that it names; nothing of a query that sqlglot cannot parse."""
+        from sqlglot.errors import SqlglotError  # only here: it is slow to import
+
+        from stages.lib.sql.literals import COLUMNS, tables_and_names
+
+        if not any(column in query.lower() for column in COLUMNS):
+            return set(), {}
+        try:
+            return tables_and_names(query, parameters)
+        except (SqlglotError, RecursionError):
+            return set(), {}
+
+    def _subject(self, query: str, parameters: Mapping[str, Any]) -> str:
+        """The subject that a query is about: the one it names, else the first that has tables here."""
+        named = sorted(self._names(query, parameters)[1].get("subject", set()))
+        folders = {path.parent.parent.name for paths in self.files.values() for path in paths}
+        return next(iter([*named, *sorted(folders - {*CHAPTERS, "data"})]), "<subject>")
 
     def _sql(self, query: str, parameters: dict[str, Any]) -> duckdb.DuckDBPyRelation:
         statement = self._only_statement(query)
@@ -130,15 +205,15 @@ class Database:
         if unknown or missing:
             problems = [f"${name} is not in the query" for name in sorted(unknown)] + [f"${name} has no value" for name in sorted(missing)]
             raise QueryError("; ".join(problems))
-        columns = {name: set(table.columns.names) for name, table in self.lazy.items()}
-        if any(name in query for name in columns) and statement.type == duckdb.StatementType.SELECT:
+        lazy = {name for name in self.lazy if name in query.lower()}  # others are read whole
+        if lazy and statement.type == duckdb.StatementType.SELECT:
             from stages.lib.sql.lazy.group_by import summed  # only here: sqlglot, which they take, is slow to import
             from stages.lib.sql.lazy.join import narrow
 
             names = self.connection.sql(query, params=parameters or None).columns
             if rewritten := summed(query, MEASURES, names):
                 return self.connection.sql(rewritten, params=parameters or None)
-            query = narrow(query, columns, lambda text: self._ask(text, parameters), self._narrow)
+            query = narrow(query, lazy, set(self._macros), lambda text: self._ask(text, parameters), self._narrow)
         return self.connection.sql(query, params=parameters or None)
 
     def tables(self) -> list[str]:
@@ -169,9 +244,15 @@ class Database:
             raise QueryError(f"this connection only reads: {kind.name} is not allowed, SELECT is")
         return statements[0]
 
-    def _ask(self, query: str, parameters: dict[str, Any]) -> pa.Table:
-        names = self.connection.extract_statements(query)[0].named_parameters
-        return self.connection.sql(query, params={n: parameters[n] for n in names} or None).to_arrow_table()
+    def _ask(self, query: str, parameters: dict[str, Any]) -> pa.Table | None:
+        """The rows of a part of a query; None if it cannot stand alone."""
+        try:
+            names = self.connection.extract_statements(query)[0].named_parameters
+            return self.connection.sql(query, params={n: parameters[n] for n in names} or None).to_arrow_table()
+        except duckdb.InterruptException:
+            raise
+        except duckdb.Error:
+            return None
 
     def _narrow(self, name: str, keys: list[pa.Table]) -> str:
         self._narrowed += 1
@@ -180,7 +261,14 @@ class Database:
         return narrowed
 
 
-def connect(data: Path | str = "data", threads: int | None = None) -> Database:
-    """Every table below `data`: the project's, a pulled copy of it, or one in object storage, such as s3://bucket/data."""
+def connect(data: Path | str = "data", threads: int | None = None, tell: Callable[[str], None] | None = None) -> Database:
+    """Every table below `data`: the project's, a pulled copy of it, or one in object storage, such as s3://bucket/data.
+
+    A query may take a quarter of the memory. tell: see Database; by default Python's warnings, which notebooks show.
+    """
     folder = place(data)
-    return Database(files_of([folder], folder), threads)
+    return Database(files_of([folder], folder), threads, limits(), tell or _warn)
+
+
+def _warn(remark: str) -> None:
+    warnings.warn(remark, stacklevel=3)

@@ -46,6 +46,11 @@ create macro answers_and_ends(wanted) as table
     select subject, operator, intervention, pair, correct, nl, nothing, everything
     from answers join ends using (subject, operator, pair);
 
+-- The larger, the smaller of two values; null where either is. DuckDB's own `greatest` and `least` pass over nulls, so that a bound such as
+-- greatest(x, 0) makes 0 of an x that is not known: no query uses them.
+create macro larger(a, b) as case when a >= b then a when a < b then b end;
+create macro smaller(a, b) as case when a <= b then a when a > b then b end;
+
 -- Intervals: percentile bootstrap (Efron and Tibshirani 1993, ch. 13). Replicates differ in the weights of the prompts alone.
 
 -- The replicates of a split: how often each of an operator's pairs is drawn, in order of pair.
@@ -118,7 +123,7 @@ create macro carried(a, b) as (a % 10) * (b % 10) // 10;
 
 -- a // b = result: how far a is from giving another quotient, 1 to b.
 create macro slack(a, b, result) as
-    if(result = 0, b - a, least(a % nullif(b, 0) + 1, b - a % nullif(b, 0)));
+    if(result = 0, b - a, smaller(a % nullif(b, 0) + 1, b - a % nullif(b, 0)));
 
 -- The span of `width` numbers, counted from 0, that x is in, as text: '40..49'.
 create macro span(x, width) as x // width * width || '..' || x // width * width + width - 1;

@@ -17,6 +17,7 @@ import yaml
 
 from stages.lib.core.settings import read
 from stages.lib.core.tables import write_table
+from stages.lib.core.words import CHAPTERS
 from stages.lib.sql.database import Database, QueryError
 from stages.lib.sql.files import files_of, table_of
 
@@ -24,6 +25,10 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of C, where it is
 
 
 def main(stage: str, subject: str | None = None) -> None:
+    if not Path("stages").is_dir():
+        root = next((folder for folder in Path.cwd().parents if (folder / "stages").is_dir()), None)
+        where = f"; `cd {root}`" if root else ""
+        raise QueryError(f"{Path.cwd()} has no folder stages/: run this in the project's root{where}")
     settings, found = read(), _found(stage)
     entry, each = found.get("do", found), found.get("foreach", "").strip("${}")
     subjects = settings[each] if each else {None: {}}
@@ -37,7 +42,7 @@ def main(stage: str, subject: str | None = None) -> None:
     values = {"subject": subject} | _settings(map(expand, _sections(entry)), settings)
     outputs = {table_of(path.relative_to("data")): path for path in written}
     for query in (path for path in dependencies if path.suffix == ".sql"):
-        text, output = query.read_text(), outputs[query.stem]
+        text, output = query.read_text(encoding="utf-8"), outputs[query.stem]
         database = Database(files, threads=1)  # one thread: sums of floats come out the same every time
         named = database.connection.extract_statements(text)[0].named_parameters
         write_table(database.sql(text, **{name: values[name] for name in named}).pl(), output)
@@ -49,10 +54,13 @@ def _found(stage: str) -> dict[str, Any]:
     chapter, _, name = stage.partition("/")
     of_queries: dict[str, dict[str, Any]] = {}
     for file in sorted((Path("stages") / chapter).rglob("dvc.yaml")):
-        stages = yaml.load(file.read_text(), LOADER)["stages"]
+        stages = yaml.load(file.read_text(encoding="utf-8"), LOADER)["stages"]
         of_queries |= {key: found for key, found in stages.items() if any(".sql" in path for path in found.get("do", found)["deps"])}
     if name not in of_queries:
-        raise QueryError(f"stages/{chapter} has no stage {name!r} that runs queries, only {', '.join(of_queries) or 'none'}")
+        known = f"only {', '.join(of_queries) or 'none'}"
+        if not of_queries:
+            known = f"and there is no such chapter; chapters: {', '.join(CHAPTERS)}"
+        raise QueryError(f"stages/{chapter} has no stage {name!r} that runs queries, {known}")
     return of_queries[name]
 
 
@@ -79,6 +87,8 @@ def _settings(sections: Any, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python -m stages.lib.sql.stage CHAPTER/STAGE [SUBJECT], such as circuit/late_layers abacus")
     try:
         main(*sys.argv[1:])
     except QueryError as error:

@@ -8,6 +8,7 @@ and nothing else. Those of a machine that is lost are started elsewhere, as soon
 import logging
 import os
 import pickle
+import socket
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from stages.lib.core.settings import ParamsError
 from stages.lib.units.pool import Died, Do, WorkerError, Workers, sent
 
 PATIENCE = 600  # seconds without any worker
+PATIENCE_TO_CONNECT = 10  # seconds
 
 
 @contextmanager
@@ -28,6 +30,7 @@ def ready(start: Callable[..., Do], *arguments: Any) -> Iterator[Workers]:
     """Actors that share units; start: as of local.ready. RAY_ADDRESS says where the cluster is; without, it is this machine."""
     mine = not ray.is_initialized()
     if mine:
+        _check_address()
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     gpus = machine.gpus()
     has = ray.cluster_resources()
@@ -43,6 +46,19 @@ def ready(start: Callable[..., Do], *arguments: Any) -> Iterator[Workers]:
         workers.dismiss()
         if mine:
             ray.shutdown()
+
+
+def _check_address() -> None:
+    """Raises ParamsError where nothing listens at RAY_ADDRESS, for which Ray would wait minutes. `auto` and the like have no port."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PATIENCE_TO_CONNECT).close()
+    except (OSError, OverflowError) as error:
+        way_out = "correct it, start a cluster there (`ray start --head`), or unset it for one on this machine"
+        raise ParamsError(f"no Ray cluster answers at RAY_ADDRESS={address!r} ({error}); {way_out}") from None
 
 
 class _Remote:

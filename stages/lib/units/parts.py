@@ -35,10 +35,10 @@ class Parts:
         """
         first = self.folder / "canary"
         with replacing(self.folder / "canary of another", shared=True) as partial:
-            partial.write_text(canary)
+            partial.write_text(canary, encoding="utf-8")
             with suppress(FileExistsError):
                 os.link(partial, first)  # whole at once, and by one process alone
-        if first.read_text() != canary:
+        if first.read_text(encoding="utf-8") != canary:
             raise Refused(
                 f"this processor, or what it computes with, gives other numbers than the one that began {self.output}: there the same "
                 f"command goes on, and here it begins again without {self.folder.parent}"

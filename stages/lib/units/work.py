@@ -24,6 +24,7 @@ from importlib import import_module
 from typing import Protocol
 
 from stages.lib.core import progress
+from stages.lib.core.layered import StoreError
 from stages.lib.core.settings import ParamsError
 from stages.lib.units import local
 from stages.lib.units.pool import Do
@@ -64,7 +65,7 @@ def carry_out(make: Callable[..., Work], *arguments: str) -> None:
         _carry_out(make, *arguments)
     except KeyboardInterrupt:
         raise SystemExit("interrupted; what is done is kept, and the same command goes on from there") from None
-    except FloatingPointError as error:  # what a model says is not finite
+    except (FloatingPointError, StoreError) as error:  # a value is not finite, or the disk is full
         raise SystemExit(f"{' '.join(arguments)}: {error}") from None
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from stages.lib import ask
+from stages.lib.model.tokenizer import front as tokens_before
 from stages.mediation.pairs.templates import Text, classes
 from stages.store.template import PromptError
 
@@ -26,7 +27,7 @@ def known(tokenizer: PreTrainedTokenizerBase, answers: list[str], answer_token: 
     return {answer for answer, token in zip(answers, tokens.tolist(), strict=True) if token >= 0}
 
 
-def place(tokenizer: PreTrainedTokenizerBase, texts: list[Text], bos: bool, answer_token: int | None = None) -> list[Placed | None]:
+def place(tokenizer: PreTrainedTokenizerBase, texts: list[Text], bos: bool | None, answer_token: int | None = None) -> list[Placed | None]:
     """Each text in tokens; None where the tokenizer does not know all of its words, or its answer as one token, or its asked token.
 
     Raises PromptError where BOS is asked for and there is none.
@@ -38,7 +39,7 @@ def place(tokenizer: PreTrainedTokenizerBase, texts: list[Text], bos: bool, answ
     prompts = [text.prompt for text in texts]
     asked = ask.encode(tokenizer, prompts, [text.answer for text in texts], bos, answer_token)
     reaches = tokenizer(prompts, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    front = ["early"] if bos else []
+    front = ["early"] * len(tokens_before(tokenizer, bos))
     placed: list[Placed | None] = []
     for text, tokens, answer, reach in zip(texts, asked.sequences, asked.answers.tolist(), reaches, strict=True):
         own = tokens[len(front) :]  # BOS may be the unknown token, too (GPT-2's)

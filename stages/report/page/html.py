@@ -32,8 +32,8 @@ def page(contents: Contents, settings: Report, subjects: list[dict[str, Any]], p
         contents=contents, settings=settings, subjects=subjects, payloads=payloads, operators=OPERATORS, sources=sources,
         queries={item.id: query(item, item.shared) for item in contents.items() if item.table},
         declared=_declared(contents, settings, subjects, sources),
-        style=Markup((FOLDER / "style.css").read_text()),
-        script=Markup("\n".join((FOLDER / name).read_text() for name in SCRIPTS)),
+        style=Markup((FOLDER / "style.css").read_text(encoding="utf-8")),
+        script=Markup("\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)),
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def _sources(contents: Contents) -> dict[str, dict[str, Any]]:
 
 def _text(path: Path) -> str:
     """A query, or what a Python stage says of itself, without the meaning of columns, which the page lists apart."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     if path.suffix == ".sql":
         return re.sub(r"\A(--[^\n]*\n)+", "", text).strip()
     return re.split(r"^Table ", ast.get_docstring(ast.parse(text)) or "", flags=re.MULTILINE)[0].strip()

@@ -16,7 +16,7 @@ def picture(path: Path, width: int, quality: int) -> str | None:
     vector, raster = path.with_suffix(".svg"), path.with_suffix(".png")
     if not (vector.exists() and raster.exists()):
         return None
-    text = vector.read_text()
+    text = vector.read_text(encoding="utf-8")
     with Image.open(raster) as opened:
         image = opened.convert("RGB")
     if image.width > width:

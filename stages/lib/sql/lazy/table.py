@@ -21,6 +21,20 @@ from stages.lib.sql.lazy.where import Piece, Pruner, StorePart
 SUMS = "__sums"  # suffix of the table of sums (LayerSums)
 
 
+class Scan:
+    """A scan as DuckDB takes it, whose batches are made when DuckDB asks for them, in the thread that asks.
+
+    Not a pyarrow Scanner, which makes batches ahead in a thread of its own: after a LIMIT that thread would still run
+    Python code while the interpreter shuts down.
+    """
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]):
+        self.schema, self.batches = schema, batches
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches)
+
+
 class LayerTable(ds.InMemoryDataset):
     """The stores of one table as one dataset.
 
@@ -47,10 +61,10 @@ class LayerTable(ds.InMemoryDataset):
         other.keys, other.reads, other.pruner = keys, self.reads, self.pruner
         return other
 
-    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: object) -> ds.Scanner:
+    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: object) -> "Scan":
         """What DuckDB calls: a stream of the rows that satisfy `filter`, with these columns."""
         wanted = self.columns if columns is None else pa.schema([self.columns.field(name) for name in columns])
-        return ds.Scanner.from_batches(self._batches(wanted, filter), schema=wanted)
+        return Scan(wanted, self._batches(wanted, filter))
 
     def _batches(self, wanted: pa.Schema, condition: pc.Expression | None) -> Iterator[pa.RecordBatch]:
         for part, layer, groups in self.pruner.touched(condition):
@@ -92,10 +106,10 @@ class LayerSums(ds.InMemoryDataset):
         self.columns = pa.schema(keys + [pa.field(name, kind) for name, kind in sums])
         super().__init__(self.columns.empty_table())
 
-    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: object) -> ds.Scanner:
+    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: object) -> "Scan":
         """As LayerTable's; a filter can speak of keys only."""
         wanted = self.columns if columns is None else pa.schema([self.columns.field(name) for name in columns])
-        return ds.Scanner.from_batches(self._batches(wanted, filter), schema=wanted)
+        return Scan(wanted, self._batches(wanted, filter))
 
     def _batches(self, wanted: pa.Schema, condition: pc.Expression | None) -> Iterator[pa.RecordBatch]:
         for part, layer, groups in self.table.pruner.touched(condition):

@@ -1,0 +1,75 @@
+"""Bound what one query may take: memory, and disk for rows that do not fit into memory."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+PART = 4  # a connection takes at most this part of the memory
+SPILLED = 16 << 30  # bytes on disk at most, and never more than half of what is free
+GROUPS = Path("/sys/fs/cgroup")
+_number = count()
+
+
+def limits() -> dict[str, str]:
+    """Return the settings of the engine for a user's connection, in the order in which to set them.
+
+    The folder for spilled rows comes before its size: setting the folder resets the size.
+    """
+    folder = _folder(os.getpid())
+    free = shutil.disk_usage(folder).free
+    return {
+        "memory_limit": f"{memory() // PART >> 20}MiB",
+        "temp_directory": str(folder / str(next(_number))),  # two connections must not share one
+        "max_temp_directory_size": f"{min(SPILLED, free // 2) >> 20}MiB",
+    }
+
+
+def memory() -> int:
+    """Return the bytes of memory of this machine, or of the container if it may use less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *_allowed()])
+
+
+def _allowed() -> Iterator[int]:
+    """Yield the memory limits of the control groups that this process is in, of either version."""
+    for line in _lines(Path("/proc/self/cgroup")):
+        _, controllers, path = line.split(":", 2)
+        kind, name = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
+        group = GROUPS / kind / path.lstrip("/")
+        for folder in [group, *group.parents]:
+            if folder.is_relative_to(GROUPS):
+                for text in _lines(folder / name):
+                    with suppress(ValueError):  # "max" stands for no limit
+                        yield int(text)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+@cache
+def _folder(process: int) -> Path:
+    """Make a private folder for spilled rows, outside the project; the end of this process removes it."""
+    folder = Path(tempfile.mkdtemp(prefix="bag-spilled-"))
+
+    def remove() -> None:
+        if os.getpid() == process:  # a fork of this process must not remove it
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+def remove_spilled() -> None:
+    """Remove the spilled rows of this process at once, for an end that runs no exit handlers."""
+    if _folder.cache_info().currsize:
+        shutil.rmtree(_folder(os.getpid()), ignore_errors=True)

@@ -1,0 +1,71 @@
+"""Name the stage that makes a table that is missing, and the commands that bring it."""
+
+from difflib import get_close_matches
+from functools import cache
+from itertools import pairwise
+from pathlib import Path, PurePath
+
+import yaml
+
+from stages.lib.core.words import CHAPTERS
+
+STAGES = Path(__file__).parents[2]
+BEFORE, AFTER = "Table with name ", " does not exist!"  # around the name in the engine's message
+Maker = tuple[str, str, bool]  # file and name of a stage, and whether there is one stage for each subject
+
+
+def is_known(table: str) -> bool:
+    """Return whether some stage makes a table of this name."""
+    return table in _makers()
+
+
+def ways_to(table: str, subject: str) -> str:
+    """Return which stage makes a table, and the commands that bring it, for this subject if each has its own."""
+    makers = _makers().get(table, [])
+    if not makers:
+        return "`bag tables` lists the tables that exist here."
+    if len({PurePath(file).parts[1] for file, *_ in makers}) > 1:
+        return "Several stages make it: `make study` here, or `make pull` from where it was made."
+    file, stage, for_each = makers[0]
+    target = f"{file}:{stage}{f'@{subject}' if for_each else ''}"
+    chapter = PurePath(file).parts[1]
+    return f"The stage {stage} of stages/{chapter} makes it: `dvc repro {target}` here, or `make pull` from where it was made."
+
+
+def explained(message: str, tables: list[str], subject: str) -> str:
+    """Return the engine's message about a table that does not exist with what helps the user.
+
+    tables: those that exist here. Messages about anything else are returned as they are.
+    """
+    start, before, rest = message.partition(BEFORE)
+    name, after, _ = rest.partition(AFTER)
+    name = name.strip('"')
+    if not before or not after:
+        return message
+    if is_known(name.lower()):
+        return f"There is no table {name} here. {ways_to(name.lower(), subject)}"
+    similar = get_close_matches(name.lower(), {*tables, *_makers()}, n=1)
+    if not similar:
+        return f"{start}{before}{name}{after} {ways_to(name, subject)}"
+    way = "" if similar[0] in tables else f" {ways_to(similar[0], subject)}"
+    return f'{start}{before}{name}{after} Did you mean "{similar[0]}"?{way}'
+
+
+@cache
+def _makers() -> dict[str, list[Maker]]:
+    """Return the stages that write each table, by the table's name."""
+    makers: dict[str, list[Maker]] = {}
+    for file in sorted(STAGES.rglob("dvc.yaml")):
+        for stage, entry in yaml.safe_load(file.read_text(encoding="utf-8"))["stages"].items():
+            for output in entry.get("do", entry).get("outs", []):
+                for table in _table(output):
+                    maker = file.relative_to(STAGES.parent).as_posix(), stage, "foreach" in entry
+                    makers.setdefault(table, []).append(maker)
+    return makers
+
+
+def _table(output: str | dict) -> list[str]:
+    """Return the table that an output below data/ is, as a list of at most one."""
+    path = PurePath(next(iter(output)) if isinstance(output, dict) else output)
+    parts = path.with_suffix("").parts
+    return [table for chapter, table in pairwise(parts) if parts[0] == "data" and chapter in CHAPTERS][:1]

@@ -1,0 +1,59 @@
+"""A query that needs only the first rows of a store: its process ends quietly, with status 0; Ctrl-C ends it, too."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stages.lib.core import layered
+
+CONSOLE = "import sys; from stages.lib.console.bag import main; sys.argv[0] = 'bag'; main()"
+SCRIPT = "import sys; from stages.lib.sql.database import connect; print(connect(sys.argv[2]).sql(sys.argv[3]).fetchall())"
+INTERRUPTED = """
+import os, signal
+from stages.lib.core.layered import LayerStore
+read = LayerStore.read
+def interrupt(*arguments):
+    os.kill(os.getpid(), signal.SIGINT)
+    return read(*arguments)
+LayerStore.read = interrupt
+"""
+LIMIT = "select * from activations limit 2"
+INSIDE = "select count(*) from (select activation from activations limit 2)"
+ROWS, COUNT = (b"add", 2), (b"2", 1)  # what the output holds, and how often at least
+RUNS = [
+    ((CONSOLE, LIMIT), ROWS), ((CONSOLE, LIMIT, "--csv"), ROWS), ((CONSOLE, LIMIT, "--json"), ROWS), ((CONSOLE, INSIDE), COUNT),
+    ((SCRIPT, LIMIT), ROWS), ((SCRIPT, INSIDE), COUNT),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    with layered.writing(folder / "s/store/activations/add.h5") as file:
+        axes, attributes = {"neuron": 600, "op1": 100, "op2": 100}, {"subject": "s", "operator": "add"}
+        writer = layered.LayerWriter(file, [0], axes, "float16", (8, 100, 100), attributes)
+        writer.write(0, 0, np.ones(tuple(axes.values()), np.float16))
+    return folder
+
+
+def start(data: Path, code: str, query: str, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", code, "--data", str(data), query, *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_process_ends_quietly_after_the_first_rows(data: Path):
+    for first in range(0, len(RUNS), 2):  # two at a time
+        for process, (text, times) in [(start(data, *run), expected) for run, expected in RUNS[first : first + 2]]:
+            output, errors = process.communicate(timeout=120)
+            assert (process.returncode, errors) == (0, b"")
+            assert output.count(text) >= times
+
+
+def test_ctrl_c_ends_the_console_in_the_middle_of_a_scan(data: Path):
+    process = start(data, INTERRUPTED + CONSOLE, "select sum(activation * op1) from activations")
+    output, errors = process.communicate(timeout=120)
+    assert (process.returncode, output, errors) == (-signal.SIGINT, b"", b"")
