@@ -60,7 +60,7 @@ def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects_and_its_p
     written = {path for stage in pulled if "@" not in stage.name for path in declared.written(_key(stage))}
     once = {path for name, entry in declared.STAGES.items() if not entry["foreach"] for path in declared.written(name)}
     assert read & once <= written
-    assert ("data/models/planted" in written) == (subject == "planted")
+    assert "data/models/planted" in written or subject != "planted"
     assert page in {_key(stage) for stage in pulled}
 
 

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -138,7 +139,7 @@ def test_neurons_are_silenced_on_a_prompt_and_over_the_grid(visitor: Visitor):
 
 
 def test_a_neuron_is_shown_as_it_is_in_the_tables(visitor: Visitor):
-    visitor.open("neuron", subject="abacus", operator="add", layer=1, neuron=7)
+    visitor.open("neuron", subject="abacus", operator="add", layer=1, neuron=7, map="activation")
     rows = visitor.project.ask(
         "select activation from activations where subject = 'abacus' and operator = 'add' and layer = 1 and neuron = 7 order by op1, op2"
     )
@@ -174,14 +175,14 @@ def test_what_is_found_is_what_sql_finds_and_can_be_taken_along(visitor: Visitor
 def test_a_query_is_asked_when_its_field_is_left(visitor: Visitor, monkeypatch: pytest.MonkeyPatch):
     visitor.open("find", sql="select 1 as one")
     visitor.rows("1 row")
-    query, asked, some = "select 20 + 3 as sum", [], visitor.project.some
+    query, asked, page = "select 20 + 3 as sum", [], visitor.project.page
 
-    def noted(text: str, *more: object, **given: object) -> pl.DataFrame:
+    def noted(text: str, *more: Any, **given: Any) -> tuple[pl.DataFrame, list[str]]:
         if query.startswith(text):  # pages before may still have work to do
             asked.append(text)
-        return some(text, *more, **given)
+        return page(text, *more, **given)
 
-    monkeypatch.setattr(visitor.project, "some", noted)
+    monkeypatch.setattr(visitor.project, "page", noted)
     field = visitor.driver.find_element(By.TAG_NAME, "textarea")
     field.send_keys(Keys.CONTROL, "a")
     for letter in query:
@@ -211,7 +212,7 @@ def test_two_subjects_stand_side_by_side(visitor: Visitor):
 
 
 def test_a_figure_is_saved_as_it_is_seen_with_its_query(visitor: Visitor):
-    visitor.open("neuron", subject="abacus", operator="add", layer=1, neuron=7)
+    visitor.open("neuron", subject="abacus", operator="add", layer=1, neuron=7, map="activation")
     visitor.drawn("map", "true")
     visitor.press("save", "map", format="png")
     picture = Image.open(visitor.file("map.png"))

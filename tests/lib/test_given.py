@@ -99,7 +99,11 @@ def test_rounding_of_float64_does_not_show_in_the_middle_between_two_steps():
         ({}, None, "needs a name in the column given, and one position"),
         ({"position": "all"}, "residual", "needs a name in the column given, and one position"),
         ({"replacement": "zero"}, "residual", "needs a name in the column given"),
-        ({"component": "head", "units": [0]}, "residual", "replacement 'given' does not exist; there are zero, mean, counterfactual$"),
+        (
+            {"component": "head", "units": [0]},
+            "residual",
+            "replacement 'given' does not exist; there are zero, mean, .*, mean_divide, counterfactual$",
+        ),
         ({"component": "mlp"}, "residual", "'residual' in .* has 4 x 32 values, not 4 x 48: pairs x units"),
     ],
 )

@@ -33,7 +33,10 @@ NEURON = {"component": "neuron", "layer": 1, "units": [3], "position": "last", "
         ({"position": "²"}, "position '²' does not exist"),
         ({"position": "1\n"}, r"position '1\\n' does not exist"),
         ({"position": None}, "position None does not exist"),
-        ({"replacement": "noise"}, "replacement 'noise' does not exist; there are zero, mean, counterfactual"),
+        (
+            {"replacement": "noise"},
+            "replacement 'noise' does not exist; there are zero, mean, mean_add, mean_subtract, mean_multiply, mean_divide, counterfactual",
+        ),
         ({"key_position": "op1"}, "key position 'op1' does not exist"),
         ({"key_position": "1"}, "key position '1' does not exist; there are None$"),
         (

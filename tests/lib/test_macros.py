@@ -214,7 +214,7 @@ def test_a_lazy_table_is_narrowed_by_a_macro(tmp_path: Path):
 
 def functions(query: str) -> set[str]:
     """The names of all functions that a query calls, from its parse tree."""
-    [text] = duckdb.execute("select json_serialize_sql($query::varchar)", {"query": query}).fetchone() or ()
+    [[text]] = duckdb.execute("select json_serialize_sql($query::varchar)", {"query": query}).fetchall()
     tree = json.loads(text)
     assert not tree["error"], tree
     names: set[str] = set()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.lib.core.tables import TableError, read_table, write_table
-from stages.lib.sql.database import Database, connect
+from stages.lib.sql.database import Database, QueryError, connect
 from stages.lib.sql.files import files_of, subject_files
 from stages.lib.units.parts import Parts
 
@@ -152,7 +152,7 @@ def test_parts_of_a_stage_that_is_not_done_are_no_rows(tmp_path: Path, output: s
     parts = Parts(data / "a" / output, "key")
     parts.write(0, SMALL)
     assert connect(data).tables() == []
-    with pytest.raises(duckdb.CatalogException, match=f"{table} does not exist"):
+    with pytest.raises(QueryError, match=f"no table {table} here"):
         connect(data).sql(f"from {table}")
     write_table(SMALL, data / "b" / output)
     whole = {table: [data / "b" / output]}

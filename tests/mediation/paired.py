@@ -1,5 +1,6 @@
 """Prompt pairs drawn by the real stage on a small grid, with real tokenizers, and a reader of prompts that knows only templates."""
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -69,6 +70,7 @@ def project(folder: Path, kind: str, **changes: Any) -> Path:
     for name, table in tables().items():
         table.write_parquet(folder / f"data/corpus/{name}.parquet")
     tokenizer(kind).save_pretrained(folder / "model")
+    (folder / "model/config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 10**6}))
     return folder
 
 

@@ -118,9 +118,10 @@ def test_both_prompts_are_alike_in_the_tokens_of_the_subject(made: tuple[str, pl
             alone = own(row[side + "prompt"], add_special_tokens=False)["input_ids"]
             assert tokens[: len(alone)] == alone
             assert own.decode(tokens[len(alone) :]).strip() == ""  # a blank that is a token of its own
-            assert (row[side + "tokens"], row[side + "answer_token"]) == ([own.bos_token_id, *tokens], answer)
-            assert row[side + "positions"] == {"last": len(tokens)}
-            assert len(row["classes"]) == len(tokens) + 1
+            whole = [*own("")["input_ids"], *tokens]  # behind what the tokenizer itself puts first
+            assert (row[side + "tokens"], row[side + "answer_token"]) == (whole, answer)
+            assert row[side + "positions"] == {"last": len(whole) - 1}
+            assert len(row["classes"]) == len(whole)
 
 
 def test_a_token_is_classed_by_what_it_says(made: tuple[str, pl.DataFrame]):

@@ -52,7 +52,7 @@ def convert(path: Path, folder: Path) -> None:
         if short := too_large(weights.size, partial):
             raise ModelError(f"{path}: {short}")
         weights.save(partial)
-        (partial / NOTE).write_text(f"{sha256([path])}  {path.name}\n")
+        (partial / NOTE).write_text(f"{sha256([path])}  {path.name}\n", encoding="utf-8")
         write_sums(partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)

@@ -93,7 +93,7 @@ class Weights:
             files = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
             places = {name: file for file, names in zip(files, shards, strict=True) for name in names}
             index = {"metadata": {"total_size": self.size}, "weight_map": places}
-            (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+            (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         content = np.memmap(self.header.path, np.uint8, "r")
         label = f"converting {self.header.path.name}"
         total = sum(map(len, self.sources.values()))
