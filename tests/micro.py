@@ -108,7 +108,7 @@ SETTINGS: dict[str, Any] = {
         "held_out_cells": 40,
         "waves": 20,
         "neurons_at_once": 24,
-        "fit_replicates": 21,
+        "fit_replicates": 20,
     },
     "figures": {"neurons_per_operator": 4},
 }
