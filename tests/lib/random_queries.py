@@ -31,7 +31,7 @@ VALUES = {
     "rank": ["1", "2", "4"], "position": ["'last'", "'first'", "'limit'", "'random'"], "heuristic": ["'list'", "'now'"],
     "kind": ["'early'", "'late'"], "op1": ["0", "1"], "op2": ["0", "1"], "result": ["0", "1", "2"], "number": ["0", "2"],
 }  # fmt: skip
-JOINS = ["join", "join", "join", "inner join", "left join", "semi join", "anti join"]
+JOINS = [*["join"] * 8, "inner join", "left join", "semi join", "semi join", "anti join", "natural join", "right join", "full join"]
 
 
 def connect_to_tables(folder: Path) -> tuple[Database, duckdb.DuckDBPyConnection]:
@@ -97,6 +97,8 @@ class Generator:
         table = self._pick(*self._tables())
         columns = self._tables()[table]
         where = f" where {self._test({'': columns})}" if self._chance(0.6) else ""
+        if self._chance(0.15) and (other := self._pick(*COLUMNS)) != table:
+            return self._joined(table, other)
         order = self._pick("", "", "", " order by all", " order by all limit 3", " order by all desc limit 1 offset 1")
         if self._chance(0.3):
             others = self.random.sample(columns, len(columns)) if self._chance(0.3) else columns
@@ -106,6 +108,16 @@ class Generator:
             listed = ", ".join(f"{old} as {new}" for old, new in alike)
             return f"select distinct {listed} from {table}{where}{order}", [new for _, new in alike]
         return self._pick("select * from ", "from ") + f"{table}{where}{order}", columns
+
+    def _joined(self, first: str, second: str) -> tuple[str, list[str]]:
+        """A subquery that lists the columns of two tables, joined."""
+        columns, others = self._tables()[first], self._tables()[second]
+        shared = [name for name in columns if name in others]
+        rest = [name for name in others if name not in shared]
+        kind = self._pick("join", "join", "left join", "right join", "full join", "semi join", "natural join")
+        using = "" if kind == "natural join" else f" using ({', '.join(shared)})"
+        text = f"select * from {first} {kind} {second}{using}"
+        return text, columns if kind == "semi join" else [*columns, *rest]
 
     def _test(self, sources: dict[str, list[str]]) -> str:
         """A condition on columns of these sources, by alias."""
@@ -143,7 +155,8 @@ class Generator:
                 visible[alias] = columns
                 continue
             kind = self._pick(*JOINS)
-            text += f" {kind} {source} {self._on(visible, alias, columns)}"
+            condition = "" if kind == "natural join" else f" {self._on(visible, alias, columns)}"
+            text += f" {kind} {source}{condition}"
             if not kind.startswith(("semi", "anti")):
                 visible[alias] = columns
         tests = [self._test(visible) for _ in range(self.random.choice([0, 1, 1, 2]))]

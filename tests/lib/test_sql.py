@@ -213,7 +213,6 @@ JOINS = [
     "and a.layer = e.layer and a.neuron = e.neuron and e.rank <= 10",
     "select count(activation) from activations a where exists (select 1 from neuron_effects e where e.subject = a.subject "
     "and e.operator = a.operator and e.layer = a.layer and e.neuron = a.neuron and e.rank <= 10)",
-    "select count(activation) from neuron_effects e left join activations a using (subject, operator, layer, neuron) where e.rank <= 10",
     "select count(activation) from neuron_effects e join activations a using (subject, operator, layer, neuron) where e.rank <= $most",
     "select 'ünï' as ä, count(activation) from neuron_effects join activations using (subject, operator, layer, neuron) where rank <= 10",
 ]  # fmt: skip
@@ -227,6 +226,7 @@ def test_a_join_with_a_short_list_reads_only_its_neurons(database: Database, who
 
 
 OTHERS = [
+    "select count(activation) from neuron_effects e left join activations a using (subject, operator, layer, neuron) where e.rank <= 10",
     "select count(*) from activations left join neuron_effects using (subject, operator, layer, neuron)",
     "select count(*) from activations anti join neuron_effects using (subject, operator, layer, neuron)",
     "select count(*) from activations full join neuron_effects using (subject, operator, layer, neuron)",
@@ -254,15 +254,15 @@ def test_every_other_join_gives_the_rows_of_the_materialised_table(database: Dat
     assert database.sql(query).fetchall() == whole.sql(query).fetchall()
 
 
-KINDS = {  # keys as other than what the stores have: as their own kind, and as what DuckDB converts to compare
+KINDS = {  # keys as other than what the stores have; those that DuckDB converts to compare are left out, the rest count
     "operator as an ENUM": ("subject, operator::enum('divide', 'add', 'other') as operator, layer, neuron", 3 * BLOCKS),
     "all numbers as DOUBLE": ("subject, operator, layer::double as layer, neuron::double as neuron", 3 * BLOCKS),
-    "layer as text": ("subject, operator, layer::varchar as layer, neuron", ALL),
-    "neuron as text": ("subject, operator, layer, neuron::varchar as neuron", ALL),
+    "layer as text": ("subject, operator, layer::varchar as layer, neuron", 4 * BLOCKS),
+    "neuron as text": ("subject, operator, layer, neuron::varchar as neuron", 9 * BLOCKS),
     "neuron as padded text": ("subject, operator, layer, lpad(neuron::varchar, 5, '0') as neuron", ALL),
-    "neuron as HUGEINT": ("subject, operator, layer, neuron::hugeint as neuron", ALL),
-    "layer as DECIMAL": ("subject, operator, layer::decimal(9, 2) as layer, neuron", ALL),
-    "layer as BOOLEAN": ("subject, operator, layer < 1 as layer, neuron", ALL),
+    "neuron as HUGEINT": ("subject, operator, layer, neuron::hugeint as neuron", 9 * BLOCKS),
+    "layer as DECIMAL": ("subject, operator, layer::decimal(9, 2) as layer, neuron", 4 * BLOCKS),
+    "layer as BOOLEAN": ("subject, operator, layer < 1 as layer, neuron", 4 * BLOCKS),
     "text without regard to case": ("upper(subject) collate nocase as subject, operator, layer, neuron", ALL),
 }
 

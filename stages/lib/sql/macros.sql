@@ -1,6 +1,6 @@
 -- What several queries share, by name: formulas, and small tables. Every connection has them: a stage's, a notebook's, that of `bag`.
 -- A macro that reads a table is there only where the table is. "Eq." and "Sec." are those of the bag-of-heuristics study, "IE" and "RI"
--- those of the causal-mediation study. No macro may read a lazy table or depend on the order of rows: lazy/join.py does not look inside.
+-- those of the causal-mediation study. No macro may read a lazy table or depend on the order of rows: lazy/keys.py does not look inside.
 
 -- What runs say. `run`, `patched` and `clean` are the names of `runs` in the query (`from runs as patched join runs as clean …`).
 
