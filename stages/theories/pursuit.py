@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 DEPENDENT = 1e-6  # of a term's square; what is left of one that follows from those chosen
+HELPFUL = 1e-10  # of what the best first term explains; less is rounding, which differs between processors
 
 
 def pursue(gram: np.ndarray, products: np.ndarray, budgets: Sequence[int]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -21,8 +22,10 @@ def pursue(gram: np.ndarray, products: np.ndarray, budgets: Sequence[int]) -> It
     left, free = products.copy(), np.ones((neurons, count))  # what is left of the products, and of each term's square
     chosen, directions = np.zeros((neurons, 0), int), np.zeros((neurons, min(max(budgets), count), count))
     every = np.arange(neurons)
+    least = HELPFUL * (products**2).max(1, keepdims=True) if count else np.zeros((neurons, 1))
     for size in range(1, directions.shape[1] + 1):
         gains = np.where(free > DEPENDENT, left**2 / np.maximum(free, DEPENDENT), -1)
+        gains[gains < least] = -1
         best = _largest(gains)
         own = directions[every, : size - 1, best]  # (neurons, directions): the new term along the former ones
         new = gram[best] - (own[:, None] @ directions[:, : size - 1])[:, 0]
