@@ -116,7 +116,7 @@ def _more(explorer: Explorer, question: Question) -> Part:
         section("Heuristics that differ most", table(named(by), "Neurons that stand for each"), query),
         section("Cells that one of them gets right", table(named(differ), "At most 200, those that differ most first", links),
                 sql(asked.CELLS, given, question)),
-    ], className="side")  # fmt: skip
+    ])  # fmt: skip
 
 
 LATER = {"more": _more}

@@ -68,7 +68,7 @@ def _does(explorer: Explorer, question: Question) -> Part:
     project, keys = explorer.project, _keys(explorer, question)
     values, _ = project.map(*keys.values())
     tables = [make(project, keys) for make in (_effects, _waves, _similar)]
-    return html.Div([_along(keys, values), _votes(project, keys), html.Div(tables, className="side three")])
+    return html.Div([_along(keys, values), _votes(project, keys), html.Div(tables, className="side")])
 
 
 def _elsewhere(explorer: Explorer, question: Question) -> Part:
