@@ -1,11 +1,13 @@
 """Runs a command, such as `dvc repro`, in which stages find their libraries loaded: python -m stages.warm dvc repro
 
-Most stages of a small subject take less time than Python takes to import torch, transformers, Polars and DuckDB. Here they are
-imported once, and `python -m stages.…` anywhere below the command becomes a fork of this process. All else is as without: a
-process of its own with its caller's streams and environment, which imports our own code from the files as they are then and ends
-when its caller ends; a stage leaves the same bytes. What is called from another folder, or with other paths to import from, is
-run by Python as usual, and so is everything once this process is gone, where the system is not Linux, or where no folder for the
-script that takes Python's place can hold programs.
+Most stages of a small subject take less time than Python takes to import torch, transformers,
+Polars and DuckDB. Here they are imported once, and `python -m stages.…` anywhere below the command
+becomes a fork of this process. All else is as without: a process of its own with its caller's
+streams and environment, which imports our own code from the files as they are then and ends when
+its caller ends; a stage leaves the same bytes. What is called from another folder, or with other
+paths to import from, is run by Python as usual, and so is everything once this process is gone,
+where the system is not Linux, or where no folder for the script that takes Python's place can hold
+programs.
 
     command ── sh ── python (CALLER: asks, hands on signals, waits for the status)
     stages.warm (serve) ── _keep (one for each stage: hands on signals and the status) ── stage

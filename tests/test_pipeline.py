@@ -96,8 +96,9 @@ NO_ARITHMETIC = (  # of torch, numpy or numba: queries, figures, pages, and what
 COMPILED = r"stages\.heuristics\.(scores|nulls)"
 DRAWN = r"stages\.(report\.subject|(?!mediation)\w+\.figures)"  # of mediation the planted subject has hardly any
 ALONE = r"stages\.(?!circuit)\w+\.\w*figure"
-# Fits of the planted subject's micro project differ by 1e-7 to 7e-6 between kinds of processor, more than the step of 1e-6 that they are
-# rounded to: a fault that is known and not fixed (NOTES.md, 2026-11-26).
+# Fits of the planted subject's micro project differ by 1e-7 to 7e-6 between kinds of processor,
+# more than the step of 1e-6 that they are rounded to: a fault that is known and not fixed
+# (NOTES.md, 2026-11-26).
 NOT_EQUAL = r"stages\.theories\.theory_fits"
 # By how many workers, of which subject, and without which stages. Who lacks AVX-512 has made the micro project with AVX2.
 AGAIN = [

@@ -1,12 +1,16 @@
--- Do heuristics' neurons do their own job alone? All knock-outs of an operator together, each beside its control (Sec. 4.2, Fig. 7).
--- Heuristics without associated prompts, other prompts or control are left out.
+-- Do heuristics' neurons do their own job alone? All knock-outs of an operator together, each
+-- beside its control (Sec. 4.2, Fig. 7). Heuristics without associated prompts, other prompts or
+-- control are left out.
 --
--- The test takes account of heuristics that share neurons. If silencing a heuristic's neurons dissociates no better than silencing others,
--- its difference is a mean of contributions of its neurons, each as likely above zero as below, and heuristics that share neurons have
--- correlated differences: by shared neurons / sqrt(neurons of one * neurons of the other), if the same neuron contributes alike to both.
--- The statistic is sum of differences / sqrt(sum of their squares); a draw gives every neuron a random number, every heuristic the sum of
--- its neurons' numbers / sqrt(its neurons), and takes the same statistic. Where no neuron is shared, this is a test of independent
--- differences. It is conservative where a neuron contributes differently to different heuristics.
+-- The test takes account of heuristics that share neurons. If silencing a heuristic's neurons
+-- dissociates no better than silencing others, its difference is a mean of contributions of its
+-- neurons, each as likely above zero as below, and heuristics that share neurons have correlated
+-- differences: by shared neurons / sqrt(neurons of one * neurons of the other), if the same neuron
+-- contributes alike to both. The statistic is sum of differences / sqrt(sum of their squares); a
+-- draw gives every neuron a random number, every heuristic the sum of its neurons' numbers /
+-- sqrt(its neurons), and takes the same statistic. Where no neuron is shared, this is a test of
+-- independent differences. It is conservative where a neuron contributes differently to different
+-- heuristics.
 --
 -- subject             VARCHAR  the model
 -- operator            VARCHAR  add, subtract, multiply or divide
@@ -14,8 +18,9 @@
 -- ablation            VARCHAR  zero or mean (over all prompts, pooled over operators)
 -- measure             VARCHAR  accuracy (share lost), or logit (of the answer, above the mean logit)
 -- heuristics          BIGINT   knock-outs that are compared
--- effective           DOUBLE   independent heuristics that would make the mean difference as precise: heuristics ** 2 / sum of their
---                              correlations by shared neurons, each with each; 1 to heuristics
+-- effective           DOUBLE   independent heuristics that would make the mean difference as
+--                              precise: heuristics ** 2 / sum of their correlations by shared
+--                              neurons, each with each; 1 to heuristics
 -- neurons             DOUBLE   mean number of neurons that are silenced together
 -- associated          DOUBLE   mean of the measure on associated prompts: accuracy after the knock-out, or change of the logit
 -- other               DOUBLE   on the others
@@ -23,10 +28,12 @@
 -- control_other       DOUBLE   on the others, with the control's neurons silenced
 -- difference          DOUBLE   mean over heuristics of the dissociation - the control's
 -- deviation           DOUBLE   its standard deviation over heuristics; null of a single one
--- standard_error      DOUBLE   standard error of difference, with the same correlations; null with fewer than 2 effective heuristics
+-- standard_error      DOUBLE   standard error of difference, with the same correlations; null with
+--                              fewer than 2 effective heuristics
 -- positive            DOUBLE   share of heuristics whose neurons dissociate better than the control's
--- p_value             DOUBLE   share of draws that give so large a statistic, this one included: at least 1 / ($test_draws + 1); null with
---                              fewer than 2 effective heuristics, which cannot be tested
+-- p_value             DOUBLE   share of draws that give so large a statistic, this one included: at
+--                              least 1 / ($test_draws + 1); null with fewer than 2 effective
+--                              heuristics, which cannot be tested
 with
     measures as (
         select

@@ -1,5 +1,6 @@
--- Circuits of heads (Fig. 11): some heads and all MLPs work, the other heads take their mean at all positions: that pooled over operators,
--- each with equal weight, as in the study; and once, for comparison, the mean over the operator's own prompts alone.
+-- Circuits of heads (Fig. 11): some heads and all MLPs work, the other heads take their mean at all
+-- positions: that pooled over operators, each with equal weight, as in the study; and once, for
+-- comparison, the mean over the operator's own prompts alone.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
@@ -10,9 +11,12 @@
 -- units         INTEGER[]  the ablated heads; null: all of them, or an MLP
 -- position      VARCHAR    token position: all
 -- key_position  VARCHAR    null, of edges only
--- replacement   VARCHAR    mean (pooled over operators) or mean_<operator> (over its own prompts); null where nothing is patched
--- circuit       VARCHAR    everything, nothing (MLPs ablated too), or its ranking: effect, logit_effect (largest of any position), random;
---                          own_means: as logit_effect, with the operator's own means; nothing_own_means: nothing with these
+-- replacement   VARCHAR    mean (pooled over operators) or mean_<operator> (over its own prompts);
+--                          null where nothing is patched
+-- circuit       VARCHAR    everything, nothing (MLPs ablated too), or its ranking: effect,
+--                          logit_effect (largest of any position), random; own_means: as
+--                          logit_effect, with the operator's own means; nothing_own_means: nothing
+--                          with these
 -- heads         SMALLINT   heads in the circuit
 -- seed          INTEGER    of a random order; null otherwise
 with

@@ -73,7 +73,8 @@ def heat(values: np.ndarray, facts: np.ndarray | None, hover: str, *, corner: tu
 def sequential(drawn: Figure, values: np.ndarray) -> float:
     """Colours a map of probabilities light to dark, from its lowest value to 1, and returns that value.
 
-    The colours span 0.01 at least, so that a map of equal values is not all dark for differences that nobody could see.
+    The colours span 0.01 at least, so that a map of equal values is not all dark for differences
+    that nobody could see.
     """
     lowest = min(float(np.nanmin(values)), 0.99)
     colours = DIVERGING[5:]

@@ -16,7 +16,8 @@
 -- chance      DOUBLE    expected share of two random sets: k / width
 -- chance_std  DOUBLE    standard deviation of their share
 -- p_value     DOUBLE    probability that two random sets share at least as many (hypergeometric)
--- detectable  DOUBLE    least share with a p_value below 0.05: a test at this level cannot find less; null if none has
+-- detectable  DOUBLE    least share with a p_value below 0.05: a test at this level cannot find
+--                       less; null if none has
 with
     sizes as (select 'neuron' as component, neurons as width from architecture union all select 'coordinate', width from architecture),
     ks as (select distinct component, width, k::integer as k from sizes, unnest($overlap_ks) as wanted(k) where k <= width),

@@ -20,9 +20,10 @@ class PromptError(SystemExit):
 class Template:
     """One operator's prompts: a template such as "{op1}{symbol}{op2}=", with or without BOS before it.
 
-    bos: whether BOS stands before each prompt; None: what the tokenizer itself, or its chat template, puts there.
-    chat: whether the prompt is a user's message in the tokenizer's chat template. positions: role -> token position, counted from 0 (BOS
-    included), of operands of one token.
+    bos: whether BOS stands before each prompt; None: what the tokenizer itself, or its chat
+    template, puts there. chat: whether the prompt is a user's message in the tokenizer's chat
+    template. positions: role -> token position, counted from 0 (BOS included), of operands of one
+    token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str, symbol: str, bos: bool | None, chat: bool = False):
@@ -127,8 +128,9 @@ class Template:
 def in_chat(tokenizer: PreTrainedTokenizerBase, template: str, bos: bool | None) -> tuple[str, list[int]]:
     """A template as a user's message in the tokenizer's chat template, up to the model's answer, and the tokens before it.
 
-    A BOS at the start of the chat template is one of these tokens. Chat templates that say the date are told the same one always.
-    Raises PromptError where there is no chat template, where it fails or changes the message, or begins with BOS though `bos` is false.
+    A BOS at the start of the chat template is one of these tokens. Chat templates that say the date
+    are told the same one always. Raises PromptError where there is no chat template, where it fails
+    or changes the message, or begins with BOS though `bos` is false.
     """
     if not tokenizer.chat_template:
         raise PromptError("the subject's tokenizer has no chat template; set chat: false for this subject in params.yaml")

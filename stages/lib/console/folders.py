@@ -1,7 +1,7 @@
 """Folders that differ from their lock, such as a store of three files where the lock lists four.
 
-`make pull FILE=…` may have fetched a part, or plain `dvc pull` what somebody changed in the remote. A query answers from the files that
-are there, and `bag` says so.
+`make pull FILE=…` may have fetched a part, or plain `dvc pull` what somebody changed in the remote.
+A query answers from the files that are there, and `bag` says so.
 """
 
 import re

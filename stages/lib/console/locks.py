@@ -1,8 +1,9 @@
 """Locks that were cut: DVC writes a lock in place after every stage, and whoever ends it then leaves a shorter one, or none.
 
-`python -m stages.lib.console.locks`, which `make` and `make push` begin with, puts back what Git knows; DVC then takes from its cache
-what has run since. DVC's note of what runs, if cut as well, is removed. Conflicts of a merge, in which DVC would read one side or none, and
-a project without Git are said, with what to do.
+`python -m stages.lib.console.locks`, which `make` and `make push` begin with, puts back what Git
+knows; DVC then takes from its cache what has run since. DVC's note of what runs, if cut as well, is
+removed. Conflicts of a merge, in which DVC would read one side or none, and a project without Git
+are said, with what to do.
 """
 
 import json

@@ -1,16 +1,18 @@
 """`make push` and `make pull`: share with a remote what DVC keeps, and trust nothing that comes back.
 
-A lock names a file by its MD5 sum, and a folder by the sum of a list: the names and sums of its files. DVC verifies files
-only where the remote is configured with `verify = true`, and lists nowhere. Whoever can write to the remote can thus take
-files out of a folder, or add files anywhere in the project, such as a module that the next stage imports.
+A lock names a file by its MD5 sum, and a folder by the sum of a list: the names and sums of its
+files. DVC verifies files only where the remote is configured with `verify = true`, and lists
+nowhere. Whoever can write to the remote can thus take files out of a folder, or add files anywhere
+in the project, such as a module that the next stage imports.
 
-    python -m stages.lib.console.remote push
-    python -m stages.lib.console.remote pull                       all outputs
-    python -m stages.lib.console.remote pull SUBJECT               those of a subject, see `of_subject`
-    python -m stages.lib.console.remote pull "" data/x/y.parquet   those in a file or folder
+    python -m stages.lib.console.remote push python -m stages.lib.console.remote pull
+    all outputs python -m stages.lib.console.remote pull SUBJECT               those of a subject,
+    see `of_subject` python -m stages.lib.console.remote pull "" data/x/y.parquet   those in a file
+    or folder
 
-`pull` fetches the lists, keeps those that have the sum in the lock and harmless names, fetches the files, keeps those that
-have their sums, and lets DVC check out the outputs of which nothing is missing.
+`pull` fetches the lists, keeps those that have the sum in the lock and harmless names, fetches the
+files, keeps those that have their sums, and lets DVC check out the outputs of which nothing is
+missing.
 """
 
 import json
@@ -86,7 +88,8 @@ def push(repo: Repo) -> list[str]:
 def pull(repo: Repo, subject: str = "", path: str = "") -> list[str]:
     """Fetches and checks out what the remote has of a subject, of a file or folder, or of everything. Returns what there is to say.
 
-    Raises RemoteError where an object in the remote is refused, once all others are checked out, and where the remote has nothing.
+    Raises RemoteError where an object in the remote is refused, once all others are checked out,
+    and where the remote has nothing.
     """
     outputs = _selected(repo, subject, path)
     locked = [output for output in outputs if output.sum]
@@ -154,7 +157,8 @@ def _some(names: list[str]) -> str:
 
 def of_subject(repo: Repo, subject: str) -> list[Stage]:
     """The subject's own stages, those that all subjects share, and of the others that are of no subject those next to its own: what
-    they read, such as the planted model, and what reads them, such as the report page. Raises RemoteError on an unknown subject.
+    they read, such as the planted model, and what reads them, such as the report page. Raises
+    RemoteError on an unknown subject.
     """
     stages = repo.index.stages
     own = [stage for stage in stages if stage.name.partition("@")[2] == subject]
@@ -238,7 +242,8 @@ def _object(cache: Path, md5: str) -> Path:
 def _files(output: Pulled, cache: Path) -> dict[Path, str]:
     """The sum of every file that is wanted of an output.
 
-    Raises FileNotFoundError where the cache lacks a folder's list, ListError where that must not be checked out.
+    Raises FileNotFoundError where the cache lacks a folder's list, ListError where that must not be
+    checked out.
     """
     if not output.is_folder:
         return {output.path: output.sum}

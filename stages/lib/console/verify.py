@@ -1,9 +1,11 @@
 """`bag verify`: whether outputs, DVC's cache and models are what the locks say, and what makes true again what is not.
 
-An output is a link to its copy in DVC's cache, so that a byte that changes in one changes in both, and DVC, which trusts its cache,
-puts the changed byte back wherever it is asked for the output. To heal is to take both away: then `dvc repro` makes it again, and
-`make pull` fetches it. Of an output that is a folder, what the lock does not know goes as well: `bag` would read it as rows, and DVC takes
-the folder for another. Where DVC has lost the list of its files, nobody knows which of them is damaged, and the whole folder goes.
+An output is a link to its copy in DVC's cache, so that a byte that changes in one changes in both,
+and DVC, which trusts its cache, puts the changed byte back wherever it is asked for the output. To
+heal is to take both away: then `dvc repro` makes it again, and `make pull` fetches it. Of an output
+that is a folder, what the lock does not know goes as well: `bag` would read it as rows, and DVC
+takes the folder for another. Where DVC has lost the list of its files, nobody knows which of them
+is damaged, and the whole folder goes.
 """
 
 import hashlib

@@ -9,8 +9,8 @@ from numba import njit
 def compiled(**options: Any) -> Callable[[Callable], Callable]:
     """A decorator that compiles a function, which then runs without Python's global lock. options: of numba.njit.
 
-    What is compiled is kept beside the source, or in the user's own cache; where neither can be written, as in a checkout that is only
-    to be read, it is compiled again in every process.
+    What is compiled is kept beside the source, or in the user's own cache; where neither can be
+    written, as in a checkout that is only to be read, it is compiled again in every process.
     """
 
     def compile_it(function: Callable) -> Callable:

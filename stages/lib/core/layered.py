@@ -35,7 +35,8 @@ class StoreError(RuntimeError):
 def _need_space(path: Path, size: int) -> None:
     """Raise StoreError if the disk has no room for a file of this size.
 
-    HDF5 crashes the process at its end if a write has failed, so that the check comes before the first write.
+    HDF5 crashes the process at its end if a write has failed, so that the check comes before the
+    first write.
     """
     free = shutil.disk_usage(path.parent).free
     if free < size:

@@ -62,10 +62,11 @@ def check(
 class Values:
     """Everything that patches of some pairs can put in or take out: both clean runs, and the means of every component.
 
-    means: replacement (see interventions.MEANS) -> neurons (layers, positions, neurons), heads (layers, positions, heads, head width),
-    residual (layers, positions, width); needed only where a patch asks for a mean. widths: tokens of the longest operands, where
-    positions of means are slots (core/slots.py), None where they are those of the prompts. given: what tables bring along, needed only
-    where a patch asks for it. cached: see clean_run.
+    means: replacement (see interventions.MEANS) -> neurons (layers, positions, neurons), heads
+    (layers, positions, heads, head width), residual (layers, positions, width); needed only where a
+    patch asks for a mean. widths: tokens of the longest operands, where positions of means are
+    slots (core/slots.py), None where they are those of the prompts. given: what tables bring along,
+    needed only where a patch asks for it. cached: see clean_run.
     """
 
     def __init__(

@@ -81,7 +81,8 @@ def present(file: Path) -> bool:
 def weights(folder: Path) -> list[Path]:
     """The files that a model's weights are read from, first the index where there is one; none where the folder has no weights.
 
-    Raises ModelError where the index names something that is no file of the folder, or a whole model lies beside it.
+    Raises ModelError where the index names something that is no file of the folder, or a whole
+    model lies beside it.
     """
     single = [folder / WEIGHTS] if present(folder / WEIGHTS) else []
     shards = [folder / name for name in sorted(set(weight_map(folder).values()))]
@@ -97,7 +98,8 @@ def weights(folder: Path) -> list[Path]:
 def weight_map(folder: Path) -> dict[str, str]:
     """The file of each tensor, as a sharded model's index has it; empty where there is no index.
 
-    Raises ModelError where a file is not a plain name: what lies outside the folder is covered by no digest.
+    Raises ModelError where a file is not a plain name: what lies outside the folder is covered by
+    no digest.
     """
     file = folder / INDEX
     if not present(file):

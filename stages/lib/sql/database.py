@@ -49,10 +49,12 @@ def sentence(error: BaseException) -> str:
 class Database:
     """A DuckDB connection to tables in files; lazy tables are read from HDF5 as queries ask for them.
 
-    files: table -> the Parquet or HDF5 files it is made of, one per subject or operator. They are opened here, when a query first names
-    the table, not by the engine, which can neither read nor write any file, whatever a query says, and never sees the name of one. What
-    is damaged is refused to the query that names it, and to no other. settings: more settings of the engine, in order; no query can
-    change any. tell: is called with a sentence for each subject or operator that a query names and its tables do not have.
+    files: table -> the Parquet or HDF5 files it is made of, one per subject or operator. They are
+    opened here, when a query first names the table, not by the engine, which can neither read nor
+    write any file, whatever a query says, and never sees the name of one. What is damaged is
+    refused to the query that names it, and to no other. settings: more settings of the engine, in
+    order; no query can change any. tell: is called with a sentence for each subject or operator
+    that a query names and its tables do not have.
     """
 
     def __init__(
@@ -264,7 +266,8 @@ class Database:
 def connect(data: Path | str = "data", threads: int | None = None, tell: Callable[[str], None] | None = None) -> Database:
     """Every table below `data`: the project's, a pulled copy of it, or one in object storage, such as s3://bucket/data.
 
-    A query may take a quarter of the memory. tell: see Database; by default Python's warnings, which notebooks show.
+    A query may take a quarter of the memory. tell: see Database; by default Python's warnings,
+    which notebooks show.
     """
     folder = place(data)
     return Database(files_of([folder], folder), threads, limits(), tell or _warn)

@@ -24,8 +24,8 @@ SUMS = "__sums"  # suffix of the table of sums (LayerSums)
 class Scan:
     """A scan as DuckDB takes it, whose batches are made when DuckDB asks for them, in the thread that asks.
 
-    Not a pyarrow Scanner, which makes batches ahead in a thread of its own: after a LIMIT that thread would still run
-    Python code while the interpreter shuts down.
+    Not a pyarrow Scanner, which makes batches ahead in a thread of its own: after a LIMIT that
+    thread would still run Python code while the interpreter shuts down.
     """
 
     def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]):
