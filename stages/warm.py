@@ -125,7 +125,10 @@ def _folder() -> Path | None:
         folder = Path(tempfile.mkdtemp(prefix=f"{owner}{os.getpid()}-", dir=place))
         same = {name: os.environ.get(name) for name in SAME}
         caller = folder / "caller.py"
-        caller.write_text(CALLER.format(python=sys.executable, here=os.getcwdb(), same=same, folder=str(folder)), encoding="ascii")
+        caller.write_text(
+            CALLER.format(python=sys.executable, here=os.getcwdb(), same=same, folder=str(folder)),
+            encoding="ascii",
+        )
         for name in ("python", "python3"):
             script = SCRIPT.format(python=shlex.quote(sys.executable), caller=shlex.quote(str(caller)))
             (folder / name).write_bytes(os.fsencode(script))
@@ -186,7 +189,8 @@ def serve(listener: socket.socket, command: subprocess.Popen) -> tuple[list[str]
 @cache
 def _load() -> None:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # to ask for a GPU the usual way would take it from the stages
-    os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}  # as stages.lib.drawing, whatever Jupyter or a user says
+    # as stages.lib.drawing, whatever Jupyter or a user says
+    os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
     gc.disable()
     for library in LIBRARIES:
         with suppress(Exception):  # the stage that needs it says so

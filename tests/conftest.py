@@ -26,7 +26,8 @@ from stages.lib.model import tokenizer as tokenizers
 from stages.lib.units import local
 from tests.micro import copy_project
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, whose children would ignore the tests' Ctrl-C, too
+# as in a background job, whose children would ignore the tests' Ctrl-C, too
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 settings.register_profile("untimed", deadline=None)  # the machine may be busy

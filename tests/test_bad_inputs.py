@@ -399,7 +399,11 @@ def test_a_conflict_is_left_to_the_user(repository: Path, monkeypatch: pytest.Mo
     Path("stages/corpus/dvc.lock").write_bytes(LOCKS["a conflict in a stage"])
     with pytest.raises(SystemExit) as error:
         locks.main()
-    sentence(error.value, "stages/corpus/dvc.lock holds a conflict of a merge", "git checkout --theirs -- stages/corpus/dvc.lock")
+    sentence(
+        error.value,
+        "stages/corpus/dvc.lock holds a conflict of a merge",
+        "git checkout --theirs -- stages/corpus/dvc.lock",
+    )
     assert Path("stages/corpus/dvc.lock").read_bytes() == LOCKS["a conflict in a stage"]
     [said] = unlike_lock("select 1", Path("data"))
     assert said == str(error.value)

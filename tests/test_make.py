@@ -25,10 +25,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("remote", "URL=ssh://user:SECRET@host/folder"), "leave it out, then say dvc remote modify --local storage password"),
+        (
+            ("remote", "URL=ssh://user:SECRET@host/folder"),
+            "leave it out, then say dvc remote modify --local storage password",
+        ),
         (("remote",), "say where, such as URL=s3://bucket/folder"),
         (("pull", "SUBJECT=abacsu"), "unknown subject 'abacsu'; available subjects: abacus"),
-        (("pull", "FILE=data/abacus/store/activation"), "no stage writes 'data/abacus/store/activation'"),
+        (
+            ("pull", "FILE=data/abacus/store/activation"),
+            "no stage writes 'data/abacus/store/activation'",
+        ),
     ],
 )
 def test_a_mistake_is_a_sentence(project: Path, arguments: tuple[str, ...], said: str):

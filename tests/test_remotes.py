@@ -187,7 +187,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_in(project, "dvc", "init", "-q")
     run_in(project, "dvc", "remote", "add", "-q", "-d", "storage", str(project.with_name("storage")))
     run_in(
-        project, "dvc", "repro", "-q", "stages/store/dvc.yaml:dump@abacus", "stages/corpus/dvc.yaml", "stages/circuit/dvc.yaml", "report"
+        project,
+        "dvc",
+        "repro",
+        "-q",
+        "stages/store/dvc.yaml:dump@abacus",
+        "stages/corpus/dvc.yaml",
+        "stages/circuit/dvc.yaml",
+        "report",
     )
     run_in(project, "git", "add", "-A")
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "made")
@@ -230,7 +237,10 @@ def list_of_folder(store: Path) -> Path:
 
 def without_a_file(store: Path) -> None:
     entries = json.loads(list_of_folder(store).read_text())
-    replaced(list_of_folder(store), json.dumps([entry for entry in entries if entry["relpath"] != "divide.h5"]).encode())
+    replaced(
+        list_of_folder(store),
+        json.dumps([entry for entry in entries if entry["relpath"] != "divide.h5"]).encode(),
+    )
 
 
 def with_a_module(store: Path) -> None:
@@ -240,7 +250,10 @@ def with_a_module(store: Path) -> None:
     planted.parent.mkdir(exist_ok=True)
     planted.write_bytes(code)
     entries = json.loads(list_of_folder(store).read_text())
-    replaced(list_of_folder(store), json.dumps([*entries, {"md5": md5, "relpath": "../../../../tqdm.py"}]).encode())
+    replaced(
+        list_of_folder(store),
+        json.dumps([*entries, {"md5": md5, "relpath": "../../../../tqdm.py"}]).encode(),
+    )
 
 
 def no_list(store: Path) -> None:
@@ -262,7 +275,10 @@ def test_what_was_tampered_with_is_refused_and_the_rest_is_pulled(
     tamper(store)
     if before and tamper is not another_file:  # files that are in the cache are for `bag verify`
         Repo().cloud.pull([out.hash_info for out in Repo().index.outs if out.hash_info and out.hash_info.isdir and tamper is not no_list])
-    with pytest.raises(SystemExit, match="make pull: the remote has 1 output damaged or tampered with; push them again"):
+    with pytest.raises(
+        SystemExit,
+        match="make pull: the remote has 1 output damaged or tampered with; push them again",
+    ):
         sharing.pull(Repo())
     assert f"refused {FOLDER}: " in capfd.readouterr().err
     whole = contents(small)
@@ -321,7 +337,22 @@ def test_one_file_is_pulled_and_what_the_remote_lacks_is_said(shared: tuple[Path
     [
         *(
             {"relpath": name}
-            for name in ("../x", "a/../../x", "/x", "", ".", "a//b", "a/", "./a", "a\\b", "a\nb", "c:x", "\u202ex", 1, None)
+            for name in (
+                "../x",
+                "a/../../x",
+                "/x",
+                "",
+                ".",
+                "a//b",
+                "a/",
+                "./a",
+                "a\\b",
+                "a\nb",
+                "c:x",
+                "\u202ex",
+                1,
+                None,
+            )
         ),
         *({"md5": md5} for md5 in ("../" * 10 + "x", "", None, "A" * 32, "0" * 31, "0" * 32 + ".dir")),
         {"isexec": True},
@@ -330,7 +361,10 @@ def test_one_file_is_pulled_and_what_the_remote_lacks_is_said(shared: tuple[Path
 )
 def test_a_list_with_an_odd_entry_is_refused_even_if_its_sum_is_right(entry: dict):
     plain = {"md5": "0" * 32, "relpath": "add.h5"}
-    assert sharing.listed(json.dumps([plain, plain | {"relpath": "é/0 1.h5"}]).encode()) == {"add.h5": "0" * 32, "é/0 1.h5": "0" * 32}
+    assert sharing.listed(json.dumps([plain, plain | {"relpath": "é/0 1.h5"}]).encode()) == {
+        "add.h5": "0" * 32,
+        "é/0 1.h5": "0" * 32,
+    }
     with pytest.raises(sharing.ListError):
         sharing.listed(json.dumps([plain, plain | {"relpath": "b.h5"} | entry]).encode())
 

@@ -86,7 +86,8 @@ def sequential(drawn: Figure, values: np.ndarray) -> float:
 def crossed(drawn: Figure, op1: Sequence[int], op2: Sequence[int]) -> None:
     """Puts a cross on some cells of a map."""
     marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "#000"}}
-    drawn["data"].append({"type": "scatter", "x": op2, "y": op1, "mode": "markers", "hoverinfo": "skip", "marker": marker})
+    trace = {"type": "scatter", "x": op2, "y": op1, "mode": "markers"}
+    drawn["data"].append(trace | {"hoverinfo": "skip", "marker": marker})
 
 
 def outline(drawn: Figure, holds: np.ndarray) -> None:

@@ -125,7 +125,11 @@ class Project:
 
     def some(self, query: str, most: int | None, **parameters: Any) -> pl.DataFrame:
         """The same, `most` rows at most; what is behind them is not computed where it need not be."""
-        return self._asked(query, parameters, lambda relation: (relation if most is None else relation.limit(most)).pl())
+        return self._asked(
+            query,
+            parameters,
+            lambda relation: (relation if most is None else relation.limit(most)).pl(),
+        )
 
     def page(self, query: str, most: int) -> tuple[pl.DataFrame, list[str]]:
         """The first rows of any SELECT, with values that a page can show, and remarks on names in it that no table has."""

@@ -15,7 +15,8 @@ from stages.store.check import checked, parser, source_kind
 
 PARAMS = Path("params.yaml")
 MODELS = Path("stages/subjects/params.yaml")
-MAKERS = ("train", "finetune", "hub", "gguf")  # whose entries are models, too, written to data/models/<name>
+# sections whose entries are also models, written to data/models/<name>
+MAKERS = ("train", "finetune", "hub", "gguf")
 
 
 def main(arguments: list[str]) -> None:
@@ -66,7 +67,12 @@ def entry(name: str, settings: SubjectSettings, section: str) -> list[str]:
 
 def inserted(file: Path, section: str, lines: list[str]) -> str:
     """The file's text with lines behind a section's last one, whatever comments there are. Raises ParamsError where it lacks that."""
-    text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    text = re.sub(
+        rf"^({section}:(?: &\w+)?) \{{\}}",
+        r"\1",
+        file.read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
     found = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
     if found is None or re.match(rf"{section}: *(&\w+ *)?\{{", found[0]):
         raise ParamsError(f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand")

@@ -26,7 +26,14 @@ class Template:
     token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str, symbol: str, bos: bool | None, chat: bool = False):
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        template: str,
+        symbol: str,
+        bos: bool | None,
+        chat: bool = False,
+    ):
         if bos and tokenizer.bos_token_id is None:
             raise PromptError("the subject's tokenizer has no BOS token; set bos: false for this subject in params.yaml")
         own = tokenizer.bos_token

@@ -12,7 +12,8 @@ from tests.made import ask
 
 GROUP = ["operator", "membership", "ablation", "measure"]
 SETTINGS = {"test_draws": 200, "knockout_seed": 0}
-Neurons = dict[str, list[np.ndarray]]  # of every operator, those of each of its heuristics; they are in layers of ten
+# of every operator, those of each of its heuristics; they are in layers of ten
+Neurons = dict[str, list[np.ndarray]]
 
 
 def knocked_out(differences: dict[str, np.ndarray], seed: int = 0) -> pl.DataFrame:
@@ -37,7 +38,12 @@ def standing(neurons: Neurons) -> pl.DataFrame:
     for operator, several in neurons.items():
         for i, members in enumerate(several):
             rows += [("s", operator, "label", f"h{i:03}", n // 10, n % 10) for n in members.tolist()]
-    schema = {"subject": pl.String, "operator": pl.String, "membership": pl.String, "heuristic": pl.String}
+    schema = {
+        "subject": pl.String,
+        "operator": pl.String,
+        "membership": pl.String,
+        "heuristic": pl.String,
+    }
     return pl.DataFrame(rows, schema=schema | {"layer": pl.Int16, "neuron": pl.Int32}, orient="row").sample(
         fraction=1, shuffle=True, seed=2
     )
@@ -49,7 +55,10 @@ def apart(differences: dict[str, np.ndarray]) -> Neurons:
 
 
 def judged(differences: dict[str, np.ndarray], neurons: Neurons | None = None, **settings: int) -> pl.DataFrame:
-    given = {"knockouts_by_heuristic": knocked_out(differences), "heuristic_neurons": standing(neurons or apart(differences))}
+    given = {
+        "knockouts_by_heuristic": knocked_out(differences),
+        "heuristic_neurons": standing(neurons or apart(differences)),
+    }
     return ask("knockout_tests", given, **SETTINGS | settings)
 
 
@@ -92,7 +101,8 @@ def test_p_values_and_errors_are_those_of_brute_force():
         statistics = [sum(d) / np.sqrt(np.square(d).sum()) for d in [mine, *np.array(drawn)]]
         assert row["p_value"] == np.mean(np.array(statistics) >= statistics[0])
         assert row["effective"] == pytest.approx(64 / shared.sum())
-        variance = mine.var(ddof=1) / (1 - (shared.sum() - 8) / 56)  # of a heuristic, from its distance to those correlated with it
+        # of a heuristic, from its distance to those correlated with it
+        variance = mine.var(ddof=1) / (1 - (shared.sum() - 8) / 56)
         assert row["standard_error"] == pytest.approx(np.sqrt(variance * shared.sum()) / 8)
 
 
@@ -102,7 +112,10 @@ def test_means_are_those_of_brute_force():
     both = [knocked_out(differences, seed) for seed in (0, 1)]
     table = pl.concat([both[0], both[1].with_columns(membership=pl.lit("scored"), ablation=pl.lit("mean"))])
     members = standing(apart(differences))
-    given = {"knockouts_by_heuristic": table, "heuristic_neurons": pl.concat([members, members.with_columns(membership=pl.lit("scored"))])}
+    given = {
+        "knockouts_by_heuristic": table,
+        "heuristic_neurons": pl.concat([members, members.with_columns(membership=pl.lit("scored"))]),
+    }
     for row in ask("knockout_tests", given, **SETTINGS).iter_rows(named=True):
         prefix = {"accuracy": ("accuracy_", ""), "logit": ("logit_change_", "logit_")}[row["measure"]]
         here = table.filter(*(pl.col(c) == row[c] for c in GROUP[:3])).sort("heuristic")

@@ -11,7 +11,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
-from transformers import AutoModelForCausalLM, AutoTokenizer, CodeGenConfig, GPT2Config, GPTJConfig, GPTNeoConfig, GPTNeoXConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CodeGenConfig,
+    GPT2Config,
+    GPTJConfig,
+    GPTNeoConfig,
+    GPTNeoXConfig,
+)
 
 from stages.lib.model import checkpoint, contents, tokenizer
 from stages.lib.model.folder import INDEX, WEIGHTS, ModelError, sha256, write_sums
@@ -78,7 +86,11 @@ def shards(folder: Path, change: Callable[[dict[str, str]], object] = lambda sha
     names = sorted(tensors)
     files = {name: f"model-{1 + (i > 5):05}-of-00002.safetensors" for i, name in enumerate(names)}
     for file in set(files.values()):
-        save_file({name: tensors[name] for name in names if files[name] == file}, folder / file, {"format": "pt"})
+        save_file(
+            {name: tensors[name] for name in names if files[name] == file},
+            folder / file,
+            {"format": "pt"},
+        )
     (folder / WEIGHTS).unlink()
     change(files)
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": files}))
@@ -88,7 +100,11 @@ def foreign_shard(folder: Path) -> None:
     """The second shard has a tensor of the first."""
     shards(folder)
     first, second = (load_file(folder / f"model-0000{i}-of-00002.safetensors") for i in (1, 2))
-    save_file({**second, sorted(first)[0]: first[sorted(first)[0]]}, folder / "model-00002-of-00002.safetensors", {"format": "pt"})
+    save_file(
+        {**second, sorted(first)[0]: first[sorted(first)[0]]},
+        folder / "model-00002-of-00002.safetensors",
+        {"format": "pt"},
+    )
 
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
@@ -225,7 +241,11 @@ def test_old_files_of_gpt_are_read_without_their_masks_and_nothing_else_is_ignor
     for name, parameter in model.state_dict().items():
         assert torch.equal(read.state_dict()[name], parameter)
     own = tokenizer.load(tmp_path)
-    assert (own.bos_token, tokenizer.front(own, None), tokenizer.front(own, True)) == (END, [], [own.bos_token_id])
+    assert (own.bos_token, tokenizer.front(own, None), tokenizer.front(own, True)) == (
+        END,
+        [],
+        [own.bos_token_id],
+    )
     assert tokenizer.knows(own, f"{END}226-68=")
     stored(lambda tensors: tensors.update({f"{place}new.bias": torch.zeros(16)}))(tmp_path)
     with pytest.raises(ModelError, match=rf"1 of its tensors have no place .*: {place}new.bias"):
@@ -242,7 +262,15 @@ TEXTS = ["226-68=", "1 + 226 = ", "Q: 12*3=\n", " 68"]
 
 
 @pytest.mark.parametrize(
-    "kind", ["GPT2Tokenizer", "GPTNeoXTokenizerFast", "CodeGenTokenizer", "GemmaTokenizer", "LlamaTokenizer", "Qwen2Tokenizer"]
+    "kind",
+    [
+        "GPT2Tokenizer",
+        "GPTNeoXTokenizerFast",
+        "CodeGenTokenizer",
+        "GemmaTokenizer",
+        "LlamaTokenizer",
+        "Qwen2Tokenizer",
+    ],
 )
 def test_tokens_are_those_of_tokenizer_json_whatever_the_class_is_called(tmp_path: Path, kind: str):
     """transformers rebuilds the tokenizer from the name of its class."""
@@ -252,9 +280,19 @@ def test_tokens_are_those_of_tokenizer_json_whatever_the_class_is_called(tmp_pat
     rebuilt_otherwise = 0
     for written in (byte_level(None), byte_level(r"\p{N}"), marks):
         written.save(str(tmp_path / "tokenizer.json"))
-        more = {"900": {"content": "68", "special": False, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False}}
+        more = {
+            "900": {
+                "content": "68",
+                "special": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "single_word": False,
+            }
+        }
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind, "added_tokens_decoder": more}))
-        own, rebuilt = tokenizer.load(tmp_path), AutoTokenizer.from_pretrained(tmp_path).backend_tokenizer
+        own = tokenizer.load(tmp_path)
+        rebuilt = AutoTokenizer.from_pretrained(tmp_path).backend_tokenizer
         for text in TEXTS:
             tokens = written.encode(text, add_special_tokens=False).ids
             assert own(text, add_special_tokens=False)["input_ids"] == tokens
@@ -267,7 +305,12 @@ def test_tokens_are_those_of_tokenizer_json_whatever_the_class_is_called(tmp_pat
 
 @pytest.mark.parametrize(
     ("single", "before", "after"),
-    [("$A", [], []), ("<s> $A", ["<s>"], []), ("<unk> <s> $A <unk>", ["<unk>", "<s>"], ["<unk>"]), ("$A <unk>", [], ["<unk>"])],
+    [
+        ("$A", [], []),
+        ("<s> $A", ["<s>"], []),
+        ("<unk> <s> $A <unk>", ["<unk>", "<s>"], ["<unk>"]),
+        ("$A <unk>", [], ["<unk>"]),
+    ],
 )
 def test_what_stands_before_a_prompt_is_what_the_tokenizer_puts_there(mine: Path, single: str, before: list[str], after: list[str]):
     written = Tokenizer.from_file(str(mine / "tokenizer.json"))

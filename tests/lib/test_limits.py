@@ -37,14 +37,20 @@ def test_a_user_has_a_quarter_of_the_memory_and_a_private_folder_elsewhere(proje
     number, unit = memory.split()
     assert float(number) * 1024 ** ("KiB", "MiB", "GiB", "TiB").index(unit) * 1024 <= limits.memory() / 4 * 1.05
     assert limits.memory() <= psutil.virtual_memory().total
-    assert folder != second.sql(query).fetchall()[0][1]  # or one would overwrite what the other spills
+    # or one would overwrite what the other spills
+    assert folder != second.sql(query).fetchall()[0][1]
     parent = Path(folder).parent
     assert not parent.is_relative_to(project)
     assert parent.stat().st_mode & 0o777 == 0o700
-    for change in ("set memory_limit = '1TB'", "set temp_directory = '/tmp'", "reset max_temp_directory_size"):
+    for change in (
+        "set memory_limit = '1TB'",
+        "set temp_directory = '/tmp'",
+        "reset max_temp_directory_size",
+    ):
         with pytest.raises(QueryError, match="only reads"):
             first.sql(change)
-    assert Database({}).sql("select current_setting('temp_directory')").fetchall() == [(".tmp",)]  # a stage of the pipeline
+    # a stage of the pipeline
+    assert Database({}).sql("select current_setting('temp_directory')").fetchall() == [(".tmp",)]
 
 
 def test_a_container_may_have_less_memory_than_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -74,7 +80,14 @@ def small(project: Path, spilled: int) -> list[str]:
 def test_nothing_that_was_spilled_is_left_behind(project: Path, tmp_path: Path, end: signal.Signals):
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *small(project, 4 << 30)[1:]]
-    process = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=project,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     while process.poll() is None and not list(tmp_path.glob("bag-spilled-*/*/*")):
         os.sched_yield()
     process.send_signal(end)
@@ -97,7 +110,13 @@ def test_a_query_that_takes_too_much_is_a_sentence_and_leaves_nothing(project: P
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")
 def test_a_full_disk_is_a_sentence(project: Path, style: str):
     option = [] if style == "table" else [f"--{style}"]
-    command = [Path(sys.executable).parent / "bag", "--data", project / "data", *option, "from range(3000)"]
+    command = [
+        Path(sys.executable).parent / "bag",
+        "--data",
+        project / "data",
+        *option,
+        "from range(3000)",
+    ]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "bag: [Errno 28] No space left on device\n")

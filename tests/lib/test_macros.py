@@ -172,7 +172,8 @@ def test_a_table_has_these_rows(asked: Database, query: str):
 
 def test_every_macro_has_a_case(asked: Database):
     names = set(re.findall(r"^create macro (\w+)\(", MACROS.read_text(), re.MULTILINE))
-    asked.sql(f"select '{' '.join(names)}'")  # macros are made for the first query that may use them
+    # macros are made for the first query that may use them
+    asked.sql(f"select '{' '.join(names)}'")
     made_here = {name for (name,) in asked.sql("select function_name from duckdb_functions() where not internal").fetchall()}
     assert made_here == names
     assert made_here == {name for name in made_here if re.search(rf"\b{name}\(", " ".join([*FORMULAS, *TABLES]))}

@@ -183,7 +183,8 @@ def test_values_beyond_python_are_printed_or_refused_in_every_style(capsys: pyte
         [[expected]] = database.sql(f"select ({value})::varchar").fetchall()
         refused = _refused(database, f"select {value} as x", style)
         if refused:
-            assert (style, "INT64" in refused) == ("json", True), value  # an integer that no reader of JSON holds
+            # an integer that no reader of JSON holds
+            assert (style, "INT64" in refused) == ("json", True), value
             capsys.readouterr()
             continue
         printed = capsys.readouterr().out

@@ -34,7 +34,8 @@ RUNS = [
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     with layered.writing(folder / "s/store/activations/add.h5") as file:
-        axes, attributes = {"neuron": 600, "op1": 100, "op2": 100}, {"subject": "s", "operator": "add"}
+        axes = {"neuron": 600, "op1": 100, "op2": 100}
+        attributes = {"subject": "s", "operator": "add"}
         writer = layered.LayerWriter(file, [0], axes, "float16", (8, 100, 100), attributes)
         writer.write(0, 0, np.ones(tuple(axes.values()), np.float16))
     return folder

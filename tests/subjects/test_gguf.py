@@ -305,7 +305,11 @@ def test_a_type_that_gguf_cannot_dequantise_is_refused(qwen: Path, tmp_path: Pat
     monkeypatch.setattr(
         header,
         "read",
-        lambda _: header.Header(qwen, opened.metadata, {name: strange, **{}} | {k: v for k, v in opened.tensors.items() if k != name}),
+        lambda _: header.Header(
+            qwen,
+            opened.metadata,
+            {name: strange, **{}} | {k: v for k, v in opened.tensors.items() if k != name},
+        ),
     )
     with pytest.raises(ModelError, match=f"{name} is of the type Q8_K"):
         source.outline(qwen, tmp_path)

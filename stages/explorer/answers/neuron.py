@@ -73,7 +73,8 @@ MEMBERS = """
     where ({predicate})::boolean
 """
 CATALOGUE = "select operator, heuristic, kind, quantity, predicate from heuristics where operator = $operator and heuristic = $heuristic"
-OF_ANSWERS = ("result", "asked")  # quantities whose heuristics are scored on activation · value logit
+# quantities whose heuristics are scored on activation · value logit
+OF_ANSWERS = ("result", "asked")
 AXES = {"op1": (1, 0), "op2": (0, 1), "op1 + op2": (1, 1), "op1 - op2": (1, -1)}  # a cell's place on each: a * op1 + b * op2
 
 
@@ -96,7 +97,8 @@ def heuristic(project: Project, operator: str, name: str) -> Heuristic:
 
 def members(project: Project, subject: str, operator: str, name: str, shape: tuple[int, int]) -> np.ndarray:
     """Which cells of a square satisfy a heuristic: bool (op1, op2)."""
-    numbers, query = project.asked(subject), MEMBERS.format(predicate=heuristic(project, operator, name).predicate)
+    numbers = project.asked(subject)
+    query = MEMBERS.format(predicate=heuristic(project, operator, name).predicate)
     cells = project.ask(query, operator=operator, asked=[] if numbers is None else numbers.tolist())
     holds, op1, op2 = np.zeros(shape, bool), cells["op1"].to_numpy(), cells["op2"].to_numpy()
     inside = (op1 < shape[0]) & (op2 < shape[1])

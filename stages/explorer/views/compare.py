@@ -28,7 +28,13 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     project = explorer.project
     return [
         Field("subject", "Left", question.subject(project), "choice", project.subjects),
-        Field("other", "Right", question.one_of("other", project.subjects, _other(project, question)), "choice", project.subjects),
+        Field(
+            "other",
+            "Right",
+            question.one_of("other", project.subjects, _other(project, question)),
+            "choice",
+            project.subjects,
+        ),
         Field("operator", "Operator", question.operator(), "choice", list(OPERATORS)),
         Field("layer", "Layer", question.whole("layer", 1), "number"),
         Field("neuron", "Neuron", question.whole("neuron", 0), "number"),

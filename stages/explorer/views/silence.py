@@ -33,7 +33,8 @@ COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: a
 
 def fields(explorer: Explorer, question: Question) -> list[Field]:
     project, subject = explorer.project, question.subject(explorer.project)
-    text, membership = question.get("prompt", project.example(subject)), question.one_of("membership", list(MEMBERSHIPS), "called")
+    text = question.get("prompt", project.example(subject))
+    membership = question.one_of("membership", list(MEMBERSHIPS), "called")
     replacement = question.one_of("replacement", list(asked.REPLACEMENTS), "mean")
     named, offered = _offered(explorer, subject, text, membership)
     named = _with(named, question.get("heuristics", ""), "chosen before; none here")

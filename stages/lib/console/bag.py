@@ -14,7 +14,8 @@ from importlib.metadata import entry_points
 from io import TextIOWrapper
 
 ENDING = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
-OWN_SIGNALS = {"shell", "verify"}  # commands that go on after Ctrl-C, or whose library starts processes
+# commands that go on after Ctrl-C, or whose library starts processes
+OWN_SIGNALS = {"shell", "verify"}
 
 
 def main() -> None:
@@ -30,7 +31,8 @@ def main() -> None:
         return chapters.load()(given[1:])
     if not OWN_SIGNALS & {*given} and hasattr(signal, "pthread_sigmask"):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # before the engine starts threads, which must not take them either
+        # before the engine starts threads, which must not take them either
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         threading.Thread(target=_end_at_once, daemon=True).start()
     from stages.lib.console import command  # only here: DuckDB and Polars take half a second to load
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from stages.lib.console.locks import CONFLICT, conflict
 from stages.lib.core.files import PARTS
 
-OUTPUTS = re.compile(r"^    outs:\n((?:    - .*\n|      .*\n)+)", re.MULTILINE)  # as DVC writes them
+# as DVC writes them
+OUTPUTS = re.compile(r"^    outs:\n((?:    - .*\n|      .*\n)+)", re.MULTILINE)
 FOLDER = re.compile(r"    - path: (.+)\n      hash: md5\n      md5: \w+\.dir\n      size: (\d+)\n      nfiles: (\d+)\n")
 
 

@@ -99,7 +99,14 @@ def _check_git(root: Path) -> None:
 def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs Git; where it is not installed, as if it had failed."""
     try:
-        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, encoding="utf-8", errors="replace", check=False)
+        return subprocess.run(
+            ["git", *arguments],
+            cwd=root,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
     except FileNotFoundError:
         return subprocess.CompletedProcess(arguments, 127, "", "git is not installed")
 

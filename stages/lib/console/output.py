@@ -48,7 +48,10 @@ def show(database: Database, query: str, parameters: dict[str, object], look: Lo
         whole = look.style == "wide" or not sys.stdout.isatty()
         printed = io.StringIO()
         with redirect_stdout(printed):
-            cells.printed(relation).show(max_rows=look.rows, max_width=UNLIMITED if whole else shutil.get_terminal_size().columns)
+            cells.printed(relation).show(
+                max_rows=look.rows,
+                max_width=UNLIMITED if whole else shutil.get_terminal_size().columns,
+            )
         print(printed.getvalue(), end="")
         for line in remarks(printed.getvalue(), len(relation.columns), whole, look.asks):
             remark(line)

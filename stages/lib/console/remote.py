@@ -32,7 +32,8 @@ from dvc.stage import Stage
 from stages.lib.console import locks
 from stages.lib.console.verify import file_sum
 
-SHARED = ("corpus", "heuristics")  # chapters that bag and its explorer need, whatever subject they show
+# chapters that bag and its explorer need, whatever subject they show
+SHARED = ("corpus", "heuristics")
 MD5 = re.compile(r"[0-9a-f]{32}")
 NAMED = 5  # outputs that a message names
 
@@ -95,7 +96,8 @@ def pull(repo: Repo, subject: str = "", path: str = "") -> list[str]:
     locked = [output for output in outputs if output.sum]
     cache = Path(repo.cache.local.path)
     false_lists = _fetch(repo, {output.sum for output in locked if output.is_folder}, "lists")
-    sums: dict[str, set[str]] = {}  # output -> the sums of its files, where its list is there and harmless
+    # output -> the sums of its files, where its list is there and harmless
+    sums: dict[str, set[str]] = {}
     refused: dict[str, str] = {}  # output -> why
     for output in locked:
         if output.sum in false_lists:
@@ -204,7 +206,8 @@ def _fetch(repo: Repo, sums: Collection[str], what: str) -> set[str]:
     """
     cache = repo.cache.local
     for md5 in sums:
-        if md5.endswith(".dir") and _is_false(Path(cache.oid_to_path(md5)), md5):  # left there by `dvc pull` or `dvc fetch`
+        # left there by `dvc pull` or `dvc fetch`
+        if md5.endswith(".dir") and _is_false(Path(cache.oid_to_path(md5)), md5):
             Path(cache.oid_to_path(md5)).unlink()
     lacking = sorted(md5 for md5 in sums if not Path(cache.oid_to_path(md5)).exists())
     if not lacking:
@@ -213,7 +216,15 @@ def _fetch(repo: Repo, sums: Collection[str], what: str) -> set[str]:
     failed: dict[str, BaseException] = {}
     with TqdmCallback(desc=f"Fetching {what}", unit="file") as bar:
         source = [remote.oid_to_path(md5) for md5 in lacking]
-        cache.add(source, remote.fs, lacking, verify=True, check_exists=False, on_error=failed.__setitem__, callback=bar)
+        cache.add(
+            source,
+            remote.fs,
+            lacking,
+            verify=True,
+            check_exists=False,
+            on_error=failed.__setitem__,
+            callback=bar,
+        )
     for error in failed.values():
         if not isinstance(error, FileNotFoundError):
             raise RemoteError(f"make pull: the remote {remote.path} fails: {type(error).__name__}: {error}")

@@ -86,7 +86,14 @@ class Session:
         def ask() -> None:
             try:
                 show(self.database, query, values, self.look)
-            except (*ERRORS, RuntimeError, MemoryError, OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+            except (
+                *ERRORS,
+                RuntimeError,
+                MemoryError,
+                OSError,
+                pa.ArrowException,
+                pl.exceptions.PolarsError,
+            ) as error:
                 print(sentence(error))  # an interrupted query is a RuntimeError
 
         asking = Thread(target=ask, daemon=True)

@@ -21,7 +21,9 @@ import numpy as np
 from stages.lib.core.files import replacing, way_out
 from stages.lib.core.storage import pieces
 
-REFUSED = {  # errors of the system, of permissions, locks, limits and disks, which say nothing about a file's bytes
+# errors of the system, of permissions, locks, limits and disks, which say nothing about a file's
+# bytes
+REFUSED = {
     errno.EACCES, errno.EPERM, errno.EAGAIN, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT,
 }  # fmt: skip

@@ -30,7 +30,8 @@ from stages.lib.units import local
 from stages.lib.units.pool import Do
 from stages.lib.units.queue import Unit
 
-matplotlib.rcdefaults()  # where something else has imported matplotlib before, or the working folder has a matplotlibrc
+# where something else has imported matplotlib before, or the working folder has a matplotlibrc
+matplotlib.rcdefaults()
 plt.rcParams.update(
     {
         "figure.dpi": 150, "savefig.dpi": 150, "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,

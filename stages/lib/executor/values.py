@@ -13,7 +13,14 @@ from torch.nn.functional import one_hot
 from stages.lib.core.slots import OPERANDS, first_of, slots
 from stages.lib.executor.clean import Clean, clean_run
 from stages.lib.executor.given import Given
-from stages.lib.executor.interventions import ALL, EARLIER, MEANS, Intervention, InterventionError, Patch
+from stages.lib.executor.interventions import (
+    ALL,
+    EARLIER,
+    MEANS,
+    Intervention,
+    InterventionError,
+    Patch,
+)
 from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.rank_one import Moved
 from stages.lib.model.architecture import value_vectors

@@ -18,7 +18,8 @@ SUMS = "SHA256SUMS"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LFS = b"version https://git-lfs"
 LARGE = 1 << 30  # bytes, which take a second to read; every stage, and every worker of it, would
-ESCAPED = defaultdict(str, {"n": "\n", "r": "\r", "\\": "\\"})  # letters behind a backslash, in names of a line that starts with one
+# letters behind a backslash, in names of a line that starts with one
+ESCAPED = defaultdict(str, {"n": "\n", "r": "\r", "\\": "\\"})
 KEPT = Path(".cache/sha256")
 
 
@@ -36,7 +37,8 @@ def existing(folder: str | Path) -> Path:
         listed = set()
         for digest, name in _listed((path / SUMS).read_text(encoding="utf-8", errors="replace")):
             listed.add(str(Path(name)))
-            if Path(name) == Path(SUMS):  # where that command is given again, `*` names what it is just writing
+            # where that command is given again, `*` names what it is just writing
+            if Path(name) == Path(SUMS):
                 continue
             if not (path / name).is_file() or sha256([path / name]) != digest:
                 raise ModelError(f"{path / name} is not the file that {path / SUMS} lists: it is damaged, missing or was exchanged")
@@ -138,7 +140,8 @@ def sha256(files: list[Path]) -> str:
     if kept.is_file() and len(digest := kept.read_text(encoding="utf-8")) == hashlib.sha256().digest_size * 2:
         return digest
     digest = _read(files)
-    with suppress(OSError), replacing(kept, shared=True) as partial:  # a project may be there to be read only
+    # a project may be there to be read only
+    with suppress(OSError), replacing(kept, shared=True) as partial:
         partial.write_text(digest, encoding="utf-8")
     return digest
 

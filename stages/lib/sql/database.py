@@ -167,7 +167,8 @@ class Database:
         for column, wanted in texts.items():
             asked = [name for name in sorted(names & self.files.keys()) if wanted and column in self.columns(name)]
             by_file = {part for name in asked for path in self.files[name] for part in (*path.parts, path.stem)}
-            if asked and (unsure := wanted - by_file - {*OPERATORS}):  # to look into the tables takes time
+            # to look into the tables takes time
+            if asked and (unsure := wanted - by_file - {*OPERATORS}):
                 known = {value for name in asked for value in self._values(name, column)}
                 listed = ", ".join(map(str, sorted(known)[:20])) + (", …" if len(known) > 20 else "")
                 remarks += [f"no {column} {text!r} here; {column}s here: {listed or 'none'}" for text in sorted(unsure - known)]

@@ -11,7 +11,8 @@ from stages.lib.core.words import CHAPTERS
 
 STAGES = Path(__file__).parents[2]
 BEFORE, AFTER = "Table with name ", " does not exist!"  # around the name in the engine's message
-Maker = tuple[str, str, bool]  # file and name of a stage, and whether there is one stage for each subject
+# file and name of a stage, and whether there is one stage for each subject
+Maker = tuple[str, str, bool]
 
 
 def is_known(table: str) -> bool:
