@@ -19,9 +19,9 @@ from stages.lib.core.storage import place
 from stages.lib.sql.database import ERRORS, QueryError, connect, sentence
 
 COMMANDS = ("tables", "made", "shell", "verify", "check", "add", "explore")
-# what printing a query's rows may raise
+# exceptions that printing a query's rows may raise
 ANY = (*ERRORS, MemoryError, pa.ArrowException, pl.exceptions.PolarsError)
-WAY_OUT = "Run bag in the project's root, once `make` or `make pull` has put tables into data/, or say with --data where they are."
+WAY_OUT = "Run bag in the project's root after `make` or `make pull`, or name a folder with --data."
 MEANINGS = {
     "wide": "print every column of a table, however wide the terminal is",
     "records": "print a block for each row, a line `column  value` for each of its columns",
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--heal",
         action="store_true",
-        help="of verify: takes damaged copies away, for `dvc repro` or `make pull` to bring true ones",
+        help="of verify: removes damaged copies, which `dvc repro` or `make pull` then replaces",
     )
     return result
 
@@ -66,7 +66,7 @@ def _rows(text: str) -> int:
 def main(given: list[str]) -> None:
     options = parser().parse_args(given)
     if options.query != "shell":
-        # Ctrl-C ends it at once, in the midst of a query, too; see bag.py
+        # Ctrl-C ends it at once, even in the middle of a query; see bag.py
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if not options.query:
         parser().print_help()
@@ -82,11 +82,11 @@ def main(given: list[str]) -> None:
 
 
 def _drop_output() -> None:
-    """Write what is still to be printed nowhere, if it cannot be written: the interpreter would try again at its end."""
+    """Drop buffered output that cannot be written; else the interpreter would try again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 it is open until the end
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 open until exit
 
 
 def run(options: argparse.Namespace) -> None:

@@ -75,7 +75,8 @@ def verify(root: Path, heal: bool = False) -> tuple[list[str], bool]:
     checked = len(sums)
     said = [f"{checked:,} files held against {locked:,} locked stages: {len(lines):,} damaged"]
     if absent:
-        said.append(f"{absent:,} outputs are not here: `make pull` fetches them, or `dvc repro` makes them")
+        way_out = "`make pull` fetches them, or `dvc repro` makes them"
+        said.append(f"{absent:,} outputs are not here: {way_out}")
     if waiting:
         said.append(f"{waiting:,} stages have not run yet: `dvc repro --all-pipelines` runs them")
     if lines:
@@ -119,7 +120,8 @@ def _files(path: Path, md5: str, cache: Path, inside: Inside) -> Iterator[tuple[
     listed = cache / md5[:2] / md5[2:]
     if md5.endswith(".dir") and listed.exists() and file_sum(listed) == md5.removesuffix(".dir"):
         yield listed, md5.removesuffix(".dir")
-        files = {path / entry["relpath"]: entry["md5"] for entry in json.loads(listed.read_text(encoding="utf-8"))}
+        entries = json.loads(listed.read_text(encoding="utf-8"))
+        files = {path / entry["relpath"]: entry["md5"] for entry in entries}
         yield from files.items()
         yield from ((file, UNKNOWN) for file in inside(path) if file not in files)
     else:
@@ -140,7 +142,8 @@ def _take_away(path: Path, cache: Path) -> None:
     linked = {(of.st_dev, of.st_ino) for of in (file.stat() for file in path.rglob("*") if file.is_file())}
     for copy in cache.glob("??/*"):
         status = copy.stat()
-        if (status.st_dev, status.st_ino) in linked and file_sum(copy) != copy.parent.name + copy.name:
+        is_linked = (status.st_dev, status.st_ino) in linked
+        if is_linked and file_sum(copy) != copy.parent.name + copy.name:
             copy.unlink()
     shutil.rmtree(path)
 
