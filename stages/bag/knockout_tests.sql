@@ -57,43 +57,53 @@ with
             avg(associated) as associated, avg(other) as other, avg(control_associated) as control_associated,
             avg(control_other) as control_other, avg(difference) as difference, stddev_samp(difference) as deviation,
             stddev_pop(difference) as spread, avg((difference > 0)::integer) as positive,
-            sum(difference order by heuristic) as total, sum(difference ** 2 order by heuristic) as squares
+            sum(difference order by heuristic) as total,
+            sum(difference ** 2 order by heuristic) as squares
         from paired group by all
     ),
-    members as (  -- weight: what makes the sum over a heuristic's neurons as large as a single neuron's number
+    members as (  -- weight: gives the sum over a heuristic's neurons a single neuron's variance
         select *, 1 / sqrt(count(*) over (partition by operator, membership, heuristic)) as weight
         from (select distinct operator, membership, heuristic, layer, neuron from heuristic_neurons)
         semi join paired using (operator, membership, heuristic)
     ),
     shared as (
-        select operator, membership, ablation, measure, layer, neuron, sum(weight order by heuristic) as weight
+        select operator, membership, ablation, measure, layer, neuron,
+            sum(weight order by heuristic) as weight
         from paired join members using (operator, membership, heuristic) group by all
     ),
     sharing as (  -- the sum of all correlations is that of squares over neurons
-        select operator, membership, ablation, measure, heuristics ** 2 / sum(weight ** 2 order by layer, neuron) as effective
+        select operator, membership, ablation, measure,
+            heuristics ** 2 / sum(weight ** 2 order by layer, neuron) as effective
         from shared join compared using (operator, membership, ablation, measure)
         group by operator, membership, ablation, measure, heuristics
     ),
     numbers as (
-        select operator, layer, neuron, draw, lot($knockout_seed, 'test', draw, operator, layer, neuron) / 2.0 ** 64 - 0.5 as number
-        from (select distinct operator, layer, neuron from members), (select unnest(range($test_draws)) as draw)
+        select operator, layer, neuron, draw,
+            lot($knockout_seed, 'test', draw, operator, layer, neuron) / 2.0 ** 64 - 0.5 as number
+        from
+            (select distinct operator, layer, neuron from members),
+            (select unnest(range($test_draws)) as draw)
     ),
     drawn as (
         select operator, membership, heuristic, draw, sum(weight * number) as difference
         from members join numbers using (operator, layer, neuron) group by all
     ),
     draws as (
-        select operator, membership, ablation, measure, draw, sum(drawn.difference) as total, sum(drawn.difference ** 2) as squares
+        select operator, membership, ablation, measure, draw,
+            sum(drawn.difference) as total, sum(drawn.difference ** 2) as squares
         from paired join drawn using (operator, membership, heuristic) group by all
     ),
     tested as (
         select operator, membership, ablation, measure,
-            count(*) filter (draws.total * sqrt(compared.squares) >= compared.total * sqrt(draws.squares)) as beaten
+            count(*) filter (
+                draws.total * sqrt(compared.squares) >= compared.total * sqrt(draws.squares)
+            ) as beaten
         from compared join draws using (operator, membership, ablation, measure) group by all
     )
 select
-    $subject as subject, operator, membership, ablation, measure, heuristics, effective, neurons, associated, other, control_associated,
-    control_other, difference, deviation, if(effective >= 2, spread / sqrt(effective - 1), null) as standard_error, positive,
+    $subject as subject, operator, membership, ablation, measure, heuristics, effective, neurons,
+    associated, other, control_associated, control_other, difference, deviation,
+    if(effective >= 2, spread / sqrt(effective - 1), null) as standard_error, positive,
     if(effective >= 2, (1 + beaten) / (1 + $test_draws), null) as p_value
 from compared
 join sharing using (operator, membership, ablation, measure)

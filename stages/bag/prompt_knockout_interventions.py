@@ -1,4 +1,4 @@
-"""Chooses, prompt by prompt, which heuristic neurons to silence, and which others to silence instead (Sec. 4.2, Fig. 8).
+"""Choose, for each prompt, the heuristic neurons to ablate, and control neurons (Sec. 4.2, Fig. 8).
 
 Reads the subject's heuristic_neurons.parquet, prompt_associations.parquet, pairs.parquet and neuron_effects.parquet; writes
 data/<subject>/bag/prompt_knockout_interventions.parquet. In every late layer the same number of neurons is chosen, by arm:

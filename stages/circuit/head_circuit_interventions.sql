@@ -44,7 +44,8 @@ with
         select distinct operator, circuit, seed, size from ranked, sizes
         where seed is null or seed = 0 or size between 1 and total - 1  -- no head and all heads are the same for every seed
         union all
-        select operator, unnest(['everything', 'nothing', 'nothing_own_means']), null, unnest([heads, 0, 0])
+        select operator, unnest(['everything', 'nothing', 'nothing_own_means']), null,
+            unnest([heads, 0, 0])
         from operators, model
     ),
     numbered as (
@@ -64,7 +65,9 @@ select
     $subject as subject, intervention::integer as intervention, operator, 'evaluation' as split,
     coalesce(component, 'none') as component, layer::smallint as layer, units, if(component is null, null, 'all') as position,
     null::varchar as key_position,
-    case when component is not null then if(circuit like '%own_means', 'mean_' || operator, 'mean') end as replacement,
+    case when component is not null then
+        if(circuit like '%own_means', 'mean_' || operator, 'mean')
+    end as replacement,
     circuit, size::smallint as heads, seed::integer as seed
 from numbered left join patches using (intervention)
 order by intervention, component, layer

@@ -33,7 +33,8 @@ with
         group by pair
     ),
     scaled as (
-        select intervention, pair, correct, logit, everything, if(circuit like '%own_means', nothing_own_means, nothing) as nothing
+        select intervention, pair, correct, logit, everything,
+            if(circuit like '%own_means', nothing_own_means, nothing) as nothing
         from normalised join circuits using (intervention) join ends using (pair)
     ),
     measured as (

@@ -36,7 +36,8 @@ with
     ranked as (
         select operator, op1, op2, split_of(operator, op1, op2) as split, seed,
             row_number() over (
-                partition by operator, split, seed order by lot('pair', seed, operator, op1, op2), op1, op2
+                partition by operator, split, seed
+                order by lot('pair', seed, operator, op1, op2), op1, op2
             ) as number
         from predictions, (select unnest($seeds)::integer as seed)
         where correct

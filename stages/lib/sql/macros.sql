@@ -73,7 +73,8 @@ create macro lot(a, b := null, c := null, d := null, e := null, f := null, g := 
 
 -- The split of a prompt: discovery (to find components) or evaluation (to measure circuits). It
 -- depends on nothing but the prompt.
-create macro split_of(operator, op1, op2) as if(lot('split', operator, op1, op2) % 2 = 0, 'discovery', 'evaluation');
+create macro split_of(operator, op1, op2) as
+    if(lot('split', operator, op1, op2) % 2 = 0, 'discovery', 'evaluation');
 
 -- What is there to be patched.
 
