@@ -32,8 +32,9 @@ from stages.lib.core.tables import write_table
 from stages.lib.subject import Subject
 
 SCHEMA = {
-    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "place": pl.Int32, "frequency1": pl.Int32,
-    "frequency2": pl.Int32, "period1": pl.Float32, "period2": pl.Float32, "share": pl.Float32,
+    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32,
+    "place": pl.Int32, "frequency1": pl.Int32, "frequency2": pl.Int32,
+    "period1": pl.Float32, "period2": pl.Float32, "share": pl.Float32,
 }  # fmt: skip
 ROUNDING = np.finfo(np.float32).eps  # a smaller share is rounding, not a wave
 

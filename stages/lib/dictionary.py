@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TYPE = (
-    r"U?(?:TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|FLOAT|DOUBLE|BOOLEAN|VARCHAR|BLOB|DATE|TIMESTAMP|INTERVAL"
-    r"|(?:DECIMAL|STRUCT|MAP|UNION|ENUM)\([^)]*\)"
+    r"U?(?:TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|FLOAT|DOUBLE|BOOLEAN|VARCHAR|BLOB"
+    r"|DATE|TIMESTAMP|INTERVAL|(?:DECIMAL|STRUCT|MAP|UNION|ENUM)\([^)]*\)"
 )
 COLUMN = re.compile(rf"^(\w+) +((?:{TYPE})(?:\[\d*\])*) +(.+)$")
 

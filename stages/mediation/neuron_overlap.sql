@@ -55,12 +55,14 @@ with
             width, k, shared,
             smaller(1, sum(exp(
                 2 * lgamma(k + 1) + 2 * lgamma(width - k + 1) - lgamma(shared + 1)
-                - 2 * lgamma(k - shared + 1) - lgamma(width - 2 * k + shared + 1) - lgamma(width + 1)
+                - 2 * lgamma(k - shared + 1) - lgamma(width - 2 * k + shared + 1)
+                - lgamma(width + 1)
             )) over (partition by width, k order by shared desc)) as p_value
         from possible
     ),
     critical as (
-        select width, k, min(shared) / k as detectable from tails where p_value < 0.05 group by width, k
+        select width, k, min(shared) / k as detectable
+        from tails where p_value < 0.05 group by width, k
     ),
     own as (select component, layer, ranking, k, question, shared / k as share from counted where half = 'first' and question = other)
 select

@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> None:
 def _made_from(options: argparse.Namespace) -> tuple[str, list[str]]:
     """The section whose stage makes the model's folder, and the lines of its entry there."""
     if source_kind(options.source) == "gguf":
-        return "gguf", [f"  {options.name}: {{file: {json.dumps(options.source, ensure_ascii=False)}}}"]
+        file = json.dumps(options.source, ensure_ascii=False)
+        return "gguf", [f"  {options.name}: {{file: {file}}}"]
     model = hub.fixed(options.source)
     return "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"]
 

@@ -87,16 +87,23 @@ def matches(project: Project, keys: dict) -> pl.DataFrame:
 
 
 def heuristic(project: Project, operator: str, name: str) -> Heuristic:
-    """The heuristic of a name. Raises ExplorerError if no heuristic has it."""
+    """Return the heuristic of a name. Raises ExplorerError if no heuristic has it."""
+    catalogue = project.ask(CATALOGUE, operator=operator, heuristic=name)
     try:
-        [found] = listed(project.ask(CATALOGUE, operator=operator, heuristic=name), operator, [name])
+        [named] = listed(catalogue, operator, [name])
     except HeuristicError as error:
         raise ExplorerError(str(error)) from None
-    return found
+    return named
 
 
-def members(project: Project, subject: str, operator: str, name: str, shape: tuple[int, int]) -> np.ndarray:
-    """Which cells of a square satisfy a heuristic: bool (op1, op2)."""
+def members(
+    project: Project,
+    subject: str,
+    operator: str,
+    name: str,
+    shape: tuple[int, int],
+) -> np.ndarray:
+    """Return which cells of the operand grid satisfy a heuristic: bool (op1, op2)."""
     numbers = project.asked(subject)
     query = MEMBERS.format(predicate=heuristic(project, operator, name).predicate)
     cells = project.ask(query, operator=operator, asked=[] if numbers is None else numbers.tolist())

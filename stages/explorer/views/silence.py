@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from stages.explorer.live import Live
 
 INTRO = (
-    "A silenced neuron's activation at the last position is replaced: by its mean (pooled over operators), by zero, or by what it is in "
-    "another prompt. A heuristic stands for the late neurons that count for it. As many random neurons of the same layers are the control."
+    "A silenced neuron's activation at the last position is replaced: by its mean (pooled over "
+    "operators), by zero, or by what it is in another prompt. A heuristic stands for the late "
+    "neurons that count for it. As many random neurons of the same layers are the control."
 )
 TICKED = 12  # neurons offered
 LISTED = 40  # neurons that a page lists as silenced

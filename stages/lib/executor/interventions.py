@@ -21,7 +21,7 @@ from stages.lib.executor.columns import INTEGER, INTEGERS, TEXT, InterventionErr
 from stages.lib.model.architecture import Architecture
 
 COMPONENTS = ("none", "mlp", "head", "neuron", "coordinate", "residual", "edge")
-# replacement -> whose mean; None: that of every operator, weighted equally
+# replacement -> operator whose mean it is; None: the mean over operators, weighted equally
 MEANS: dict[str, str | None] = {
     "mean": None, **{f"mean_{operator}": operator for operator in OPERATORS}
 }  # fmt: skip

@@ -137,7 +137,9 @@ class Values:
             return torch.from_numpy(self.given.values(patch, self.pairs.number)).to(clean.device, clean.dtype)
         longest = clean.shape[1] if self.slots is None else int(self.slots.max()) + 1
         every = self.means.get((patch.replacement, kind))  # (layers, positions, …)
-        if every is None or (every.shape[1] != longest if self.slots is None else every.shape[1] < longest):
+        tokens = 0 if every is None else every.shape[1]
+        fits = tokens == longest if self.slots is None else tokens >= longest
+        if every is None or not fits:
             raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; {NO_MEAN}")
         means = every[patch.layer].to(clean.device)
         if self.slots is not None:

@@ -19,7 +19,7 @@ SUMS = "SHA256SUMS"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LFS = b"version https://git-lfs"
 LARGE = 1 << 30  # bytes, which take a second to read; every stage, and every worker of it, would
-# letter after a backslash -> what it stands for, in the names of a line that starts with a backslash
+# letter after a backslash -> its meaning, in the name on a line that starts with a backslash
 ESCAPED = defaultdict(str, {"n": "\n", "r": "\r", "\\": "\\"})
 KEPT = Path(".cache/sha256")
 
@@ -42,8 +42,8 @@ def existing(folder: str | Path) -> Path:
             if Path(name) == Path(SUMS):
                 continue
             if not (path / name).is_file() or sha256([path / name]) != digest:
-                problem = "it is damaged, missing or was exchanged"
-                raise ModelError(f"{path / name} is not the file that {path / SUMS} lists: {problem}")
+                problem = f"{path / name} is not the file that {path / SUMS} lists"
+                raise ModelError(f"{problem}: it is damaged, missing or was exchanged")
         loaded = [*weights(path), path / "config.json", path / "tokenizer.json"]
         if unlisted := [file for file in loaded if file.is_file() and file.name not in listed]:
             problem = f"{path / SUMS} does not list {unlisted[0].name}, which is loaded"
