@@ -81,7 +81,11 @@ def test_stores_are_written_and_read_on_a_file_system_without_locks(tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOLCK, errno.EMFILE])
-def test_what_the_system_refuses_is_not_called_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+def test_what_the_system_refuses_is_not_called_damage(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+):
     store, table = tmp_path / "store/activations/add.h5", tmp_path / "store/accuracy.parquet"
     layered.write_array(store, {"means": np.arange(3.0)}, {})
     write_table(pl.DataFrame({"accuracy": [1.0]}), table)
@@ -92,7 +96,10 @@ def test_what_the_system_refuses_is_not_called_damage(tmp_path: Path, monkeypatc
     monkeypatch.setattr("h5py.File", refuse)
     monkeypatch.setattr("pyarrow.parquet.read_schema", refuse)
     for read in (layered.LayerStore, layered.read_attributes):
-        with pytest.raises(layered.StoreError, match=r"add\.h5 cannot be read, but need not be damaged") as refused:
+        with pytest.raises(
+            layered.StoreError,
+            match=r"add\.h5 cannot be read, but need not be damaged",
+        ) as refused:
             read(store)
         assert "heal" not in str(refused.value)
     with pytest.raises(OSError, match=re.escape(os.strerror(number))):
@@ -112,7 +119,10 @@ TASTES = (
 )
 
 
-def test_a_figure_has_the_same_bytes_whatever_a_user_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_figure_has_the_same_bytes_whatever_a_user_sets(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     """Jupyter's backend, which is not installed, a matplotlibrc of the user's own, and another in the working folder."""
     for folder in ("plain", "own", "settings"):
         (tmp_path / folder).mkdir()

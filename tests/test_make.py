@@ -57,7 +57,11 @@ def test_the_pythons_that_are_asked_for_are_those_that_all_pinned_packages_take(
 
 
 @pytest.mark.parametrize(("subject", "page"), [("abacus", "report"), ("planted", "report/study")])
-def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects_and_its_page(project: Path, subject: str, page: str):
+def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects_and_its_page(
+    project: Path,
+    subject: str,
+    page: str,
+):
     pulled = of_subject(Repo(project), subject)
     assert {stage.name.partition("@")[2] for stage in pulled} == {subject, ""}
     own = {_key(stage) for stage in pulled if "@" in stage.name}

@@ -309,9 +309,15 @@ def test_a_folder_that_plain_dvc_pull_takes_with_a_file_less_is_reported(shared:
     assert line == f"{FOLDER} has 42 bytes, its lock says 41; `bag verify` names the files that differ"
 
 
-def test_a_subject_is_pulled_with_what_is_shared_and_its_page(small: Path, shared: tuple[Path, Path]):
+def test_a_subject_is_pulled_with_what_is_shared_and_its_page(
+    small: Path,
+    shared: tuple[Path, Path],
+):
     _, clone = shared
-    with pytest.raises(SystemExit, match="unknown subject 'abacu'; available subjects: abacus later"):
+    with pytest.raises(
+        SystemExit,
+        match="unknown subject 'abacu'; available subjects: abacus later",
+    ):
         sharing.pull(Repo(), "abacu")
     assert contents(clone) == {}
     assert sharing.pull(Repo(), "abacus") == ["pulled: 3 outputs"]
@@ -328,7 +334,10 @@ def test_one_file_is_pulled_and_what_the_remote_lacks_is_said(shared: tuple[Path
     with pytest.raises(SystemExit, match="no stage writes 'data/x'"):
         sharing.pull(Repo(), path="data/x")
     shutil.rmtree(store)
-    with pytest.raises(SystemExit, match=r"the remote lacks all of 1 output \(reports/index.html\)"):
+    with pytest.raises(
+        SystemExit,
+        match=r"the remote lacks all of 1 output \(reports/index.html\)",
+    ):
         sharing.pull(Repo(), path="reports")
 
 

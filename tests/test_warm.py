@@ -92,7 +92,10 @@ def test_the_folder_for_temporary_files_may_have_any_name(project: Path, tmp_pat
     assert list(folder.iterdir()) == []
 
 
-def test_where_programs_cannot_run_another_folder_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_where_programs_cannot_run_another_folder_is_taken(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     refused = tmp_path / "noexec"
     refused.mkdir()
     access = os.access
@@ -111,7 +114,10 @@ def test_where_programs_cannot_run_another_folder_is_taken(tmp_path: Path, monke
     assert stages_warm._folder() is None
 
 
-def test_what_a_killed_one_left_is_removed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_a_killed_one_left_is_removed_and_nothing_else(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ended = subprocess.Popen(["true"])
     ended.wait()

@@ -54,7 +54,11 @@ def apart(differences: dict[str, np.ndarray]) -> Neurons:
     return {operator: [np.arange(3 * i, 3 * i + 3) for i in range(len(several))] for operator, several in differences.items()}
 
 
-def judged(differences: dict[str, np.ndarray], neurons: Neurons | None = None, **settings: int) -> pl.DataFrame:
+def judged(
+    differences: dict[str, np.ndarray],
+    neurons: Neurons | None = None,
+    **settings: int,
+) -> pl.DataFrame:
     given = {
         "knockouts_by_heuristic": knocked_out(differences),
         "heuristic_neurons": standing(neurons or apart(differences)),

@@ -53,7 +53,10 @@ def test_a_user_has_a_quarter_of_the_memory_and_a_private_folder_elsewhere(proje
     assert Database({}).sql("select current_setting('temp_directory')").fetchall() == [(".tmp",)]
 
 
-def test_a_container_may_have_less_memory_than_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_container_may_have_less_memory_than_its_machine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(limits, "GROUPS", tmp_path)
     for group in [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]:
         kind, name = ("memory", "memory.limit_in_bytes") if group[1] else ("", "memory.max")
@@ -77,7 +80,11 @@ def small(project: Path, spilled: int) -> list[str]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_that_was_spilled_is_left_behind(project: Path, tmp_path: Path, end: signal.Signals):
+def test_nothing_that_was_spilled_is_left_behind(
+    project: Path,
+    tmp_path: Path,
+    end: signal.Signals,
+):
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *small(project, 4 << 30)[1:]]
     process = subprocess.Popen(
@@ -97,7 +104,10 @@ def test_nothing_that_was_spilled_is_left_behind(project: Path, tmp_path: Path, 
     assert not (project / ".tmp").exists()
 
 
-def test_a_query_that_takes_too_much_is_a_sentence_and_leaves_nothing(project: Path, tmp_path: Path):
+def test_a_query_that_takes_too_much_is_a_sentence_and_leaves_nothing(
+    project: Path,
+    tmp_path: Path,
+):
     done = run_in(ROOT, *small(project, 8 << 20), check=False, more={"TMPDIR": str(tmp_path)})
     assert done.returncode == 1
     assert "ask for fewer rows" in done.stderr
@@ -139,7 +149,12 @@ UNKNOWN = [  # query, parameters, and what is said of it
 
 
 @pytest.mark.parametrize(("query", "parameters", "said"), UNKNOWN)
-def test_an_unknown_subject_or_operator_is_said_in_console_and_notebook(project: Path, query: str, parameters: dict, said: list[str]):
+def test_an_unknown_subject_or_operator_is_said_in_console_and_notebook(
+    project: Path,
+    query: str,
+    parameters: dict,
+    said: list[str],
+):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         rows = connect(project / "data").sql(query, **parameters).fetchall()
@@ -162,7 +177,11 @@ MISSING = [  # query, and words of its message
 
 
 @pytest.mark.parametrize(("query", "words"), MISSING)
-def test_a_missing_table_is_said_with_the_way_to_it_in_console_and_notebook(project: Path, query: str, words: list[str]):
+def test_a_missing_table_is_said_with_the_way_to_it_in_console_and_notebook(
+    project: Path,
+    query: str,
+    words: list[str],
+):
     with pytest.raises(QueryError) as refused:
         connect(project / "data").sql(query)
     printed = bag_in(project, query).stderr

@@ -180,7 +180,10 @@ def test_bos_is_what_the_tokenizer_does_unless_the_options_say_otherwise(
     assert load_subject("mine").bos is setting
 
 
-def test_a_model_with_fewer_positions_than_prompts_have_tokens_is_refused(project: Path, capsys: pytest.CaptureFixture):
+def test_a_model_with_fewer_positions_than_prompts_have_tokens_is_refused(
+    project: Path,
+    capsys: pytest.CaptureFixture,
+):
     model = random_model("llama", max_position_embeddings=4)
     model.resize_token_embeddings(1400, mean_resizing=False)
     model.save_pretrained("models/mine")
@@ -207,7 +210,11 @@ def test_a_model_with_fewer_positions_than_prompts_have_tokens_is_refused(projec
         ),
     ],
 )
-def test_a_source_that_is_no_model_is_told_from_one_of_the_hub(project: Path, source: str, sentence: str):
+def test_a_source_that_is_no_model_is_told_from_one_of_the_hub(
+    project: Path,
+    source: str,
+    sentence: str,
+):
     Path("models/broken").symlink_to("nowhere")
     with pytest.raises(ModelError, match=sentence):
         check.main([source])

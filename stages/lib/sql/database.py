@@ -230,7 +230,13 @@ class Database:
             names = self.connection.sql(query, params=parameters or None).columns
             if rewritten := summed(query, MEASURES, names):
                 return self.connection.sql(rewritten, params=parameters or None)
-            query = narrow(query, lazy, set(self._macros), lambda text: self._ask(text, parameters), self._narrow)
+            query = narrow(
+                query,
+                lazy,
+                set(self._macros),
+                lambda text: self._ask(text, parameters),
+                self._narrow,
+            )
         return self.connection.sql(query, params=parameters or None)
 
     def tables(self) -> list[str]:
