@@ -1,5 +1,8 @@
-"""Environments that users have and tests seldom do: locales without UTF-8, Jupyter's and a user's matplotlib, folders that cannot be
-written, file systems without locks."""
+"""Environments that users have and tests seldom do.
+
+Locales without UTF-8, matplotlib settings of Jupyter and users, read-only folders, file systems
+without locks.
+"""
 
 import ast
 import errno
@@ -123,7 +126,7 @@ def test_a_figure_has_the_same_bytes_whatever_a_user_sets(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Jupyter's backend, which is not installed, a matplotlibrc of the user's own, and another in the working folder."""
+    """Jupyter's backend, which is not installed, a user's matplotlibrc, and one in the folder."""
     for folder in ("plain", "own", "settings"):
         (tmp_path / folder).mkdir()
     for folder in ("own", "settings"):

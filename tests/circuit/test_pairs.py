@@ -151,7 +151,7 @@ def test_the_bootstrap_draws_seeds_and_then_prompts():
 
 
 def test_intervals_of_the_bootstrap_are_conservative():
-    """Seeds that draw from the same prompts: 98 % of 95 % intervals hold the true mean; params.yaml and README say so."""
+    """98 % of 95 % intervals hold the true mean if seeds draw from the same prompts (README)."""
     table = ask("bootstrap_weights", {"pairs": made.pairs(per_seed=50, seeds=5)}, replicates=1000)
     weights = table.filter(operator="add", split="evaluation")["weights"].list.to_array(250).to_numpy() / 250
     # (samples, replicates), of a true mean of 0

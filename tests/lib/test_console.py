@@ -100,7 +100,7 @@ def test_what_stands_behind_a_query_is_refused(micro: Path):
 
 
 def test_no_line_above_a_query_is_lost():
-    """Whatever stands between the name, the type and the meaning of a column, and on how many lines the meaning is."""
+    """A column's name, type and meaning may have any blanks between, and the meaning many lines."""
     described = dictionary.tables(ROOT / "stages")
     for path in (ROOT / "stages").glob("*/*.sql"):
         table, words = described[path.stem], []

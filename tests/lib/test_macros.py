@@ -231,7 +231,7 @@ def functions(query: str) -> set[str]:
 
 
 def test_no_query_uses_a_function_that_passes_over_nulls():
-    """greatest(x, 0) is 0 where x is null: an interval's end that is not known would be a number."""
+    """greatest(x, 0) is 0 for a null x: an unknown end of an interval would become a number."""
     queries = {path.name: path.read_text() for path in (ROOT / "stages").rglob("*.sql") if path != MACROS}
     for path in (ROOT / "stages").rglob("claims.yaml"):
         queries |= {entry["claim"]: entry["query"] for entry in yaml.safe_load(path.read_text()) if "query" in entry}

@@ -1,4 +1,4 @@
-"""A query that needs only the first rows of a store: its process ends quietly, with status 0; Ctrl-C ends it, too."""
+"""A query that needs only a store's first rows ends with status 0; Ctrl-C ends it as well."""
 
 import signal
 import subprocess
@@ -11,7 +11,11 @@ import pytest
 from stages.lib.core import layered
 
 CONSOLE = "import sys; from stages.lib.console.bag import main; sys.argv[0] = 'bag'; main()"
-SCRIPT = "import sys; from stages.lib.sql.database import connect; print(connect(sys.argv[2]).sql(sys.argv[3]).fetchall())"
+SCRIPT = """
+import sys
+from stages.lib.sql.database import connect
+print(connect(sys.argv[2]).sql(sys.argv[3]).fetchall())
+"""
 INTERRUPTED = """
 import os, signal
 from stages.lib.core.layered import LayerStore
