@@ -36,7 +36,8 @@ lint: setup
 	ruff format --check stages tests
 	mypy
 
-# Where `make push` and `make pull` share artifacts: make remote URL=s3://bucket/folder (or ssh://user@host/folder, /a/folder …).
+# Where `make push` and `make pull` share artifacts: make remote URL=s3://bucket/folder (or
+# ssh://user@host/folder, /a/folder …).
 remote: setup
 	@case "$$URL" in \
 	"") echo "make remote: say where, such as URL=s3://bucket/folder, ssh://user@host/folder or /a/folder" >&2; exit 1 ;; \
@@ -50,8 +51,9 @@ remote: setup
 push: setup
 	@python -m stages.lib.console.remote push
 
-# From the remote, verified against the locks, which plain `dvc pull` is not: everything; with SUBJECT=abacus what is of one subject, what
-# its stages read and its page; with FILE=data/abacus/store/activations/add.h5 one file or folder.
+# From the remote, verified against the locks, which plain `dvc pull` is not: everything; with
+# SUBJECT=abacus what is of one subject, what its stages read and its page; with
+# FILE=data/abacus/store/activations/add.h5 one file or folder.
 pull: setup
 	@python -m stages.lib.console.remote pull "$$SUBJECT" "$$FILE"
 

@@ -113,16 +113,16 @@ class Params(Section):
             if self.finetune[name].source != tuned[before].source:
                 raise ValueError(f"finetune.{name}.source = {self.finetune[name].source!r} is not that of {before}")
             if subject.bos != self.finetune[name].bos:
-                raise ValueError(f"finetuned.{name}.bos is not finetune.{name}.bos; its prompts would not begin as in training")
+                problem = "its prompts would not begin as in training"
+                raise ValueError(f"finetuned.{name}.bos is not finetune.{name}.bos; {problem}")
         return self
 
     @model_validator(mode="after")
     def _one_folder_one_model(self) -> Self:
         made = [*self.train, "planted", *self.finetune, *self.hub, *self.gguf]
         if both := sorted(name for name, count in Counter(made).items() if count > 1):
-            raise ValueError(
-                f"data/models/{both[0]} is made by two of train, plant, finetune, hub and gguf; call one of them something else"
-            )
+            problem = "is made by two of train, plant, finetune, hub and gguf"
+            raise ValueError(f"data/models/{both[0]} {problem}; call one of them something else")
         return self
 
     @model_validator(mode="after")

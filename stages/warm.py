@@ -1,11 +1,13 @@
 """Runs a command, such as `dvc repro`, in which stages find their libraries loaded: python -m stages.warm dvc repro
 
-Most stages of a small subject take less time than Python takes to import torch, transformers, Polars and DuckDB. Here they are
-imported once, and `python -m stages.…` anywhere below the command becomes a fork of this process. All else is as without: a
-process of its own with its caller's streams and environment, which imports our own code from the files as they are then and ends
-when its caller ends; a stage leaves the same bytes. What is called from another folder, or with other paths to import from, is
-run by Python as usual, and so is everything once this process is gone, where the system is not Linux, or where no folder for the
-script that takes Python's place can hold programs.
+Most stages of a small subject take less time than Python takes to import torch, transformers,
+Polars and DuckDB. Here they are imported once, and `python -m stages.…` anywhere below the command
+becomes a fork of this process. All else is as without: a process of its own with its caller's
+streams and environment, which imports our own code from the files as they are then and ends when
+its caller ends; a stage leaves the same bytes. What is called from another folder, or with other
+paths to import from, is run by Python as usual, and so is everything once this process is gone,
+where the system is not Linux, or where no folder for the script that takes Python's place can hold
+programs.
 
     command ── sh ── python (CALLER: asks, hands on signals, waits for the status)
     stages.warm (serve) ── _keep (one for each stage: hands on signals and the status) ── stage
@@ -46,16 +48,19 @@ SCRIPT = """#!/bin/sh
 exec {python} -IS {caller} "$@"
 """
 CALLER = """import os, sys
-argv, here, same = sys.argv[1:], {here!a}, {same!a}
+argv, root, same = sys.argv[1:], {root!a}, {same!a}
 def plain():
     os.execv({python!a}, [{python!a}, *argv])
-if argv[:1] != ["-m"] or not argv[1].startswith("stages.") or os.getcwdb() != here or any(os.environ.get(k) != v for k, v in same.items()):
+if argv[:1] != ["-m"] or not argv[1].startswith("stages."):
+    plain()
+if os.getcwdb() != root or any(os.environ.get(name) != value for name, value in same.items()):
     plain()
 import json, signal, socket
 server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 try:
     folder = os.open({folder!a}, os.O_PATH)
-    server.connect(f"/proc/self/fd/{{folder}}/socket")  # the folder's own path may be longer than an address can be
+    # not by the folder's own path, which may be longer than the longest address
+    server.connect(f"/proc/self/fd/{{folder}}/socket")
     os.close(folder)
 except OSError:
     plain()
@@ -63,11 +68,12 @@ signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none in the midst of what is asked
 for number in signals:
     signal.signal(number, lambda number, _: server.send(bytes([number])))
-environment = {{name.decode("latin-1"): value.decode("latin-1") for name, value in os.environb.items()}}
-asked = json.dumps([argv[1:], environment]).encode()
+variables = os.environb.items()
+environment = {{name.decode("latin-1"): value.decode("latin-1") for name, value in variables}}
+request = json.dumps([argv[1:], environment]).encode()
 try:
-    socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
-    server.sendall(asked)
+    socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
+    server.sendall(request)
 except OSError:
     plain()  # the server has ended before it could start anything
 signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
@@ -109,7 +115,7 @@ def main() -> None:
 
 
 def _folder() -> Path | None:
-    """A folder on PATH's terms, which nobody else may look into, with scripts in Python's place; None where no place allows programs.
+    """Make a private folder for PATH, with scripts named like Python; None if none may run.
 
     Its name says whose it is: where that process was killed, the next one removes it.
     """
@@ -123,9 +129,13 @@ def _folder() -> Path | None:
         folder = Path(tempfile.mkdtemp(prefix=f"{owner}{os.getpid()}-", dir=place))
         same = {name: os.environ.get(name) for name in SAME}
         caller = folder / "caller.py"
-        caller.write_text(CALLER.format(python=sys.executable, here=os.getcwdb(), same=same, folder=str(folder)), encoding="ascii")
+        caller.write_text(
+            CALLER.format(python=sys.executable, root=os.getcwdb(), same=same, folder=str(folder)),
+            encoding="ascii",
+        )
         for name in ("python", "python3"):
-            script = SCRIPT.format(python=shlex.quote(sys.executable), caller=shlex.quote(str(caller)))
+            python = shlex.quote(sys.executable)
+            script = SCRIPT.format(python=python, caller=shlex.quote(str(caller)))
             (folder / name).write_bytes(os.fsencode(script))
             (folder / name).chmod(0o700)
         if os.access(folder / "python", os.X_OK):
@@ -184,7 +194,8 @@ def serve(listener: socket.socket, command: subprocess.Popen) -> tuple[list[str]
 @cache
 def _load() -> None:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # to ask for a GPU the usual way would take it from the stages
-    os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}  # as stages.lib.drawing, whatever Jupyter or a user says
+    # as stages.lib.drawing, whatever Jupyter or the user sets
+    os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
     gc.disable()
     for library in LIBRARIES:
         with suppress(Exception):  # the stage that needs it says so

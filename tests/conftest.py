@@ -26,7 +26,8 @@ from stages.lib.model import tokenizer as tokenizers
 from stages.lib.units import local
 from tests.micro import copy_project
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, whose children would ignore the tests' Ctrl-C, too
+# A background job ignores Ctrl-C, and so would the processes that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 settings.register_profile("untimed", deadline=None)  # the machine may be busy
@@ -52,7 +53,10 @@ CONFIGS = {
 
 
 def random_model(kind: str, **more: Any) -> torch.nn.Module:
-    """A tiny random model, its weights large enough that every part matters; more: of its configuration."""
+    """Make a tiny random model whose weights are large enough that every part matters.
+
+    more: settings of its configuration.
+    """
     torch.manual_seed(0)
     config = CONFIGS[kind]()
     config.update(more)
@@ -74,6 +78,15 @@ def checkpoint_folder(kind: str, tmp_path: Path) -> Path:
     random_model(kind).save_pretrained(tmp_path / kind)
     tokenizers.build(99, ["+ - * / = ( ) Q"]).save_pretrained(tmp_path / kind)
     return tmp_path / kind
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random Llama and its tokenizer, to be copied, not changed."""
+    folder = tmp_path_factory.mktemp("models") / "mine"
+    random_model("llama").save_pretrained(folder)
+    tokenizers.build(99, ["+ - * / = ( ) Q"]).save_pretrained(folder)
+    return folder
 
 
 MAKE = ("make", "--no-print-directory", "-o", ".venv/installed")  # in an environment that is set up already

@@ -137,7 +137,12 @@ def sections(stage: str) -> set[str]:
         used.add(f"{_subjects(entry)}.${{key}}" if entry["foreach"] else "subjects.${default}")
     return used | {
         f"{section}.${{key}}"
-        for section, read in (("train", "load_training("), ("finetune", "load_finetuning("), ("hub", "load_hub("), ("gguf", "load_gguf("))
+        for section, read in (
+            ("train", "load_training("),
+            ("finetune", "load_finetuning("),
+            ("hub", "load_hub("),
+            ("gguf", "load_gguf("),
+        )
         if read in text
     }
 

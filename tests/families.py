@@ -246,7 +246,15 @@ def page(rows: Sequence[tuple[str, str]]) -> str:
     kinds = {kind: sum(result.startswith(kind) for _, result in rows) for kind in ("exact", "refused", "not tried")}
     said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     lines = [f"| {name} | {result.replace('|', '/')} |" for name, result in rows]
-    return "\n".join([HEAD.format(said=said, gguf=", ".join(configuration.FAMILIES)), "| family | what happens |", "|---|---|", *lines, ""])
+    return "\n".join(
+        [
+            HEAD.format(said=said, gguf=", ".join(configuration.FAMILIES)),
+            "| family | what happens |",
+            "|---|---|",
+            *lines,
+            "",
+        ]
+    )
 
 
 HEAD = """# Families of models

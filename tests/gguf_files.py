@@ -16,7 +16,8 @@ MERGES = ["1 0", "10 0", "Ġ 1", "h e", "Ġ Ġ"]
 END, BOS, PAD = "<|endoftext|>", "<|bos|>", "<|pad|>"
 TOKENS = [*ALPHABET, *(merge.replace(" ", "") for merge in MERGES), END, BOS, PAD]
 NORMAL, CONTROL = 1, 3
-MODEL_TYPES = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe"}  # where transformers' name is another
+# where transformers' name is another
+MODEL_TYPES = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe"}
 F32, Q8_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0
 
 
@@ -141,7 +142,13 @@ def tokens(**more: Any) -> dict[str, Any]:
     }
 
 
-def of(path: Path, made: PreTrainedModel, architecture: str, kind: GGMLQuantizationType = F32, **more: Any) -> Path:
+def of(
+    path: Path,
+    made: PreTrainedModel,
+    architecture: str,
+    kind: GGMLQuantizationType = F32,
+    **more: Any,
+) -> Path:
     """The file of a model. more: keys of its tokenizer."""
     metadata = {"general.architecture": architecture, "general.type": "model"}
     metadata |= settings(architecture, made.config) | tokens(**more)

@@ -29,7 +29,14 @@ SETTINGS: dict[str, Any] = {
             "model": {"layers": 2, "width": 32, "neurons": 64, "heads": 2, "positions": 64},
             "steps": 200,
             "checkpoints": [0, 100, 200],
-            "batch": {"grid": 96, "arithmetic": 8, "number_words": 8, "three_operands": 4, "retrieval": 4, "factual": 4},
+            "batch": {
+                "grid": 96,
+                "arithmetic": 8,
+                "number_words": 8,
+                "three_operands": 4,
+                "retrieval": 4,
+                "factual": 4,
+            },
             "warmup_steps": 20,
             "evaluate_every": 100,
             "evaluation_cells": 40,
@@ -51,7 +58,11 @@ SETTINGS: dict[str, Any] = {
             "threads": 1,
         }
     },
-    "subjects": {"abacus": {"source": "data/models/abacus/step-00200", "revision": "step 200"}, "abacus-step-00000": None, **LATER},
+    "subjects": {
+        "abacus": {"source": "data/models/abacus/step-00200", "revision": "step 200"},
+        "abacus-step-00000": None,
+        **LATER,
+    },
     "digits": {"abacus-digits": None},
     "checkpoints": {
         **NO_POINTS,
@@ -74,14 +85,34 @@ SETTINGS: dict[str, Any] = {
     "attribution_agreement": {"ks": [5, 20]},
     "neuron_circuits": {"neurons_per_layer": [0, 8, 32], "random_circuits": 1},
     "operator_overlaps": {"operator_ks": [10]},
-    "planted": {"neurons": {"exact": 12, "partial": 6, "soft": 6, "mixture": 6, "noise": 20}, "noise_functions": 4},
+    "planted": {
+        "neurons": {"exact": 12, "partial": 6, "soft": 6, "mixture": 6, "noise": 20},
+        "noise_functions": 4,
+    },
     "scores": {"neurons_per_unit": 24},
-    "nulls": {"draws": {"add": 100, "subtract": 100, "multiply": 100, "divide": 100}, "neurons_per_unit": 24},
+    "nulls": {
+        "draws": {"add": 100, "subtract": 100, "multiply": 100, "divide": 100},
+        "neurons_per_unit": 24,
+    },
     "labels": {"level": 1.0},  # 20 operands are too few to tell heuristics from chance
-    "knockouts": {"fewest_neurons": 1, "most_heuristics": 8, "control_draws": 2, "knockout_replicates": 20, "test_draws": 100},
+    "knockouts": {
+        "fewest_neurons": 1,
+        "most_heuristics": 8,
+        "control_draws": 2,
+        "knockout_replicates": 20,
+        "test_draws": 100,
+    },
     "prompt_knockouts": {"neurons_per_layer": [2, 8]},
     "faults": {"prompts": 4},
-    "mediation": {"pairs_per_template": {"arithmetic": 2, "number_words": 2, "three_operands": 1, "retrieval": 2, "factual": 2}},
+    "mediation": {
+        "pairs_per_template": {
+            "arithmetic": 2,
+            "number_words": 2,
+            "three_operands": 1,
+            "retrieval": 2,
+            "factual": 2,
+        }
+    },
     "mediation_interventions": {"single_heads": ["abacus"]},
     "mediation_effects": {"mediation_replicates": 20},
     "unit_mediation": {"single_units": ["abacus"], "mediated_pairs": 4},

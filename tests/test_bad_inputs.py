@@ -1,4 +1,4 @@
-"""A hundred bad inputs, of each kind that people have: model folders, tables of one's own, stores, locks, remotes. Each is a sentence."""
+"""A hundred bad inputs: model folders, own tables, stores, locks, remotes; each gets a sentence."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import T5Config
 
 from stages.lib.console import command, locks
@@ -21,16 +21,16 @@ from stages.lib.console.folders import unlike_lock
 from stages.lib.core import layered, shards
 from stages.lib.core.settings import ParamsError, check
 from stages.lib.core.tables import TableError, read_table, write_table
-from stages.lib.model import checkpoint, tokenizer
+from stages.lib.model import checkpoint
 from stages.lib.model.folder import ModelError, existing
 from stages.lib.settings import HubModel
 from stages.mediation.pairs.own_tasks import fillings
 from stages.mediation.settings import FilledTemplate
 from stages.settings import Params
-from tests.conftest import MAKE, random_model, run_in
+from tests.conftest import MAKE, run_in
 from tests.micro import SHIPPED, copy_project, merged
+from tests.model_folders import Change, changed, stored
 
-Change = Callable[[Path], object]
 LONGEST = 700  # characters of what is said
 
 
@@ -46,25 +46,8 @@ def sentence(error: BaseException, *words: str) -> None:
 # Model folders
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "mine"
-    random_model("llama").save_pretrained(folder)
-    tokenizer.build(99, ["+ - * / = ( ) Q"]).save_pretrained(folder)
-    return folder
-
-
 def config(**values: object) -> Change:
-    return lambda folder: (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | values))
-
-
-def weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Change:
-    def damage(folder: Path) -> None:
-        tensors = load_file(folder / "model.safetensors")
-        change(tensors)
-        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-    return damage
+    return changed("config.json", **values)
 
 
 def text(name: str, content: str) -> Change:
@@ -89,13 +72,13 @@ def _shard_missing(folder: Path) -> None:
 
 DOWN, EMBEDDING = "model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight"
 MODELS: dict[str, Change] = {
-    "a NaN": weights(lambda of: of[DOWN].view(-1)[:1].fill_(float("nan"))),
-    "an infinite weight": weights(lambda of: of[DOWN].view(-1)[:1].fill_(float("inf"))),
-    "an MLP that writes nothing": weights(lambda of: of[DOWN].zero_()),
-    "a layer of another model": weights(lambda of: of.update({DOWN: torch.zeros(7, 9)})),
-    "no embedding": weights(lambda of: of.pop(EMBEDDING)),
-    "one tensor alone": weights(lambda of: [of.pop(name) for name in list(of)[1:]]),
-    "no tensor": weights(lambda of: of.clear()),
+    "a NaN": stored(lambda tensors: tensors[DOWN].view(-1)[:1].fill_(float("nan"))),
+    "an infinite weight": stored(lambda tensors: tensors[DOWN].view(-1)[:1].fill_(float("inf"))),
+    "an MLP that writes nothing": stored(lambda tensors: tensors[DOWN].zero_()),
+    "a layer of another model": stored(lambda tensors: tensors.update({DOWN: torch.zeros(7, 9)})),
+    "no embedding": stored(lambda tensors: tensors.pop(EMBEDDING)),
+    "one tensor alone": stored(lambda tensors: [tensors.pop(name) for name in list(tensors)[1:]]),
+    "no tensor": stored(lambda tensors: tensors.clear()),
     "a file in place of a folder": _file_for_a_folder,
     "no folder": shutil.rmtree,
     "an empty folder": lambda folder: [file.unlink() for file in folder.iterdir()],
@@ -153,7 +136,8 @@ def test_a_template(micro_copy: Path, template: str, said: str):
 
 
 MAKES_SUMS = [
-    "sha256sum *", "sha256sum --binary *", "sha256sum --tag *", "sha256sum ./*", "sha256sum * | sed 's/^[0-9a-f]*/\\U&/'",
+    "sha256sum *", "sha256sum --binary *", "sha256sum --tag *", "sha256sum ./*",
+    "sha256sum * | sed 's/^[0-9a-f]*/\\U&/'",
     "sha256sum * | sed 's/$/\\r/'", "sha256sum * | sed '1i # taken by hand'",
 ]  # fmt: skip
 
@@ -162,7 +146,8 @@ MAKES_SUMS = [
 def test_sums_are_read_in_every_form_that_sha256sum_checks(tmp_path: Path, command: str):
     for name in ("weights of a model", "a(b) = c", "back\\slash"):
         (tmp_path / name).write_text(name)
-    subprocess.run(["sh", "-c", f"{command} > ../sums && mv ../sums SHA256SUMS"], cwd=tmp_path, check=True)
+    script = f"{command} > ../sums && mv ../sums SHA256SUMS"
+    subprocess.run(["sh", "-c", script], cwd=tmp_path, check=True)
     assert existing(tmp_path) == tmp_path
     (tmp_path / "a(b) = c").write_text("other")
     with pytest.raises(ModelError, match=r"a\(b\) = c is not the file that .*SHA256SUMS lists"):
@@ -346,6 +331,7 @@ STAGE = """  {name}:
       size: 7
 """
 LOCK = "schema: '2.0'\nstages:\n" + "".join(STAGE.format(name=name) for name in ("cells", "facts", "tasks"))
+CONFLICT = "<<<<<<< HEAD\n      size: 7\n=======\n      size: 8\n>>>>>>> other"
 LOCKS: dict[str, bytes] = {
     "empty": b"",
     "a line's end": b"\n",
@@ -367,7 +353,7 @@ LOCKS: dict[str, bytes] = {
     "another encoding": LOCK.encode("utf-16"),
     "bytes": bytes(range(128, 256)),
     "a conflict": f"<<<<<<< HEAD\n{LOCK}=======\n{LOCK}>>>>>>> other\n".encode(),
-    "a conflict in a stage": LOCK.replace("      size: 7", "<<<<<<< HEAD\n      size: 7\n=======\n      size: 8\n>>>>>>> other", 1).encode(),
+    "a conflict in a stage": LOCK.replace("      size: 7", CONFLICT, 1).encode(),
     "a tab": LOCK.replace("    outs", "\touts").encode(),
     "the middle cut out": (LOCK[: LOCK.index("  facts")] + LOCK[LOCK.index("  tasks") :]).encode(),
 }  # fmt: skip
@@ -389,17 +375,22 @@ def test_a_lock(repository: Path, name: str):
     (repository / "stages/corpus/dvc.lock").write_bytes(LOCKS[name])
     with pytest.raises(locks.LockError) as error:
         locks.check(repository)
-    way_out = "git checkout --theirs -- stages/corpus/dvc.lock" if "conflict" in name else "git checkout -- stages/corpus/dvc.lock"
+    theirs = "--theirs " if "conflict" in name else ""
+    way_out = f"git checkout {theirs}-- stages/corpus/dvc.lock"
     sentence(error.value, "stages/corpus/dvc.lock", way_out, "dvc repro")
 
 
 def test_a_conflict_is_left_to_the_user(repository: Path, monkeypatch: pytest.MonkeyPatch):
-    """`make`, which puts back what was cut, does not choose a side; `bag` says that the lock is unreadable."""
+    """`make` restores a cut lock, but chooses no side of a conflict; `bag` reports the conflict."""
     monkeypatch.chdir(repository)
     Path("stages/corpus/dvc.lock").write_bytes(LOCKS["a conflict in a stage"])
     with pytest.raises(SystemExit) as error:
         locks.main()
-    sentence(error.value, "stages/corpus/dvc.lock holds a conflict of a merge", "git checkout --theirs -- stages/corpus/dvc.lock")
+    sentence(
+        error.value,
+        "stages/corpus/dvc.lock holds a conflict of a merge",
+        "git checkout --theirs -- stages/corpus/dvc.lock",
+    )
     assert Path("stages/corpus/dvc.lock").read_bytes() == LOCKS["a conflict in a stage"]
     [said] = unlike_lock("select 1", Path("data"))
     assert said == str(error.value)

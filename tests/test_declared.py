@@ -12,7 +12,8 @@ from tests.declared import ROOT, RUNS, STAGES, name
 
 CODE = sorted(path for path in (ROOT / "stages").rglob("*.py") if path.stat().st_size)
 COMMAND = ROOT / "stages/lib/console/bag.py"
-MAKE = (ROOT / "stages/warm.py", ROOT / "stages/lib/console/remote.py")  # what the Makefile runs, which no stage runs
+# what the Makefile runs, which no stage runs
+MAKE = (ROOT / "stages/warm.py", ROOT / "stages/lib/console/remote.py")
 
 
 def test_every_query_is_a_stage_and_every_module_is_run_by_one():

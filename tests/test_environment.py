@@ -1,5 +1,8 @@
-"""Environments that users have and tests seldom do: locales without UTF-8, Jupyter's and a user's matplotlib, folders that cannot be
-written, file systems without locks."""
+"""Environments that users have and tests seldom do.
+
+Locales without UTF-8, matplotlib settings of Jupyter and users, read-only folders, file systems
+without locks.
+"""
 
 import ast
 import errno
@@ -22,20 +25,27 @@ from stages.lib.sql.files import dataset
 from tests.conftest import run_in
 from tests.micro import ROOT, copy_project
 
-ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # in which Python takes text files for ASCII
+# in which Python takes text files for ASCII
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def test_every_text_file_is_read_and_written_with_an_encoding():
     """Ruff's PLW1514 sees only calls on what it knows to be a path."""
     for file in (ROOT / "stages").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("read_text", "write_text"):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
+                "read_text",
+                "write_text",
+            ):
                 assert "encoding" in {keyword.arg for keyword in node.keywords}, f"{file}, line {node.lineno}"
 
 
 def test_settings_tables_and_queries_are_read_in_any_locale(tmp_path: Path):
     project = copy_project(tmp_path / "project")
-    write_table(pl.DataFrame({"subject": ["größe"], "accuracy": [1.0]}), project / "data/abacus/store/accuracy.parquet")
+    write_table(
+        pl.DataFrame({"subject": ["größe"], "accuracy": [1.0]}),
+        project / "data/abacus/store/accuracy.parquet",
+    )
     code = (
         "import sys; from stages import settings; from stages.lib.console import bag; settings.main();"
         "sys.argv = ['bag', 'tables', 'accuracy']; bag.main(); sys.argv = ['bag', 'select subject from accuracy']; bag.main()"
@@ -60,7 +70,10 @@ print(layered.read_array(Path("store.h5"), "means"), layered.read_attributes(Pat
 """
 
 
-@pytest.mark.skipif(not shutil.which("gcc") or sys.platform != "linux", reason="builds a library that takes flock away")
+@pytest.mark.skipif(
+    not shutil.which("gcc") or sys.platform != "linux",
+    reason="builds a library that takes flock away",
+)
 def test_stores_are_written_and_read_on_a_file_system_without_locks(tmp_path: Path):
     (tmp_path / "no_locks.c").write_text(NO_LOCKS)
     run_in(tmp_path, "gcc", "-shared", "-fPIC", "-o", "no_locks.so", "no_locks.c")
@@ -71,7 +84,11 @@ def test_stores_are_written_and_read_on_a_file_system_without_locks(tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOLCK, errno.EMFILE])
-def test_what_the_system_refuses_is_not_called_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+def test_what_the_system_refuses_is_not_called_damage(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+):
     store, table = tmp_path / "store/activations/add.h5", tmp_path / "store/accuracy.parquet"
     layered.write_array(store, {"means": np.arange(3.0)}, {})
     write_table(pl.DataFrame({"accuracy": [1.0]}), table)
@@ -82,7 +99,10 @@ def test_what_the_system_refuses_is_not_called_damage(tmp_path: Path, monkeypatc
     monkeypatch.setattr("h5py.File", refuse)
     monkeypatch.setattr("pyarrow.parquet.read_schema", refuse)
     for read in (layered.LayerStore, layered.read_attributes):
-        with pytest.raises(layered.StoreError, match=r"add\.h5 cannot be read, but need not be damaged") as refused:
+        with pytest.raises(
+            layered.StoreError,
+            match=r"add\.h5 cannot be read, but need not be damaged",
+        ) as refused:
             read(store)
         assert "heal" not in str(refused.value)
     with pytest.raises(OSError, match=re.escape(os.strerror(number))):
@@ -102,13 +122,19 @@ TASTES = (
 )
 
 
-def test_a_figure_has_the_same_bytes_whatever_a_user_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Jupyter's backend, which is not installed, a matplotlibrc of the user's own, and another in the working folder."""
+def test_a_figure_has_the_same_bytes_whatever_a_user_sets(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Jupyter's backend, which is not installed, a user's matplotlibrc, and one in the folder."""
     for folder in ("plain", "own", "settings"):
         (tmp_path / folder).mkdir()
     for folder in ("own", "settings"):
         (tmp_path / folder / "matplotlibrc").write_text(TASTES)
-    more = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "MPLCONFIGDIR": str(tmp_path / "settings")}
+    more = {
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "MPLCONFIGDIR": str(tmp_path / "settings"),
+    }
     run_in(tmp_path / "own", "python", "-c", FIGURE, more=more | {"PYTHONPATH": str(ROOT)})
     monkeypatch.chdir(tmp_path / "plain")
     exec(compile(FIGURE, "figure", "exec"), {})
@@ -124,7 +150,10 @@ def test_a_ray_address_where_nothing_listens_is_named_at_once(monkeypatch: pytes
         bound.bind(("127.0.0.1", 0))
         for scheme in ("", "ray://"):
             monkeypatch.setenv("RAY_ADDRESS", f"{scheme}127.0.0.1:{bound.getsockname()[1]}")
-            with pytest.raises(ParamsError, match=rf"no Ray cluster answers at RAY_ADDRESS='{scheme}127\.0\.0\.1:\d+'"):
+            with pytest.raises(
+                ParamsError,
+                match=rf"no Ray cluster answers at RAY_ADDRESS='{scheme}127\.0\.0\.1:\d+'",
+            ):
                 actors.ready(print).__enter__()
 
 

@@ -25,10 +25,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("remote", "URL=ssh://user:SECRET@host/folder"), "leave it out, then say dvc remote modify --local storage password"),
+        (
+            ("remote", "URL=ssh://user:SECRET@host/folder"),
+            "leave it out, then say dvc remote modify --local storage password",
+        ),
         (("remote",), "say where, such as URL=s3://bucket/folder"),
         (("pull", "SUBJECT=abacsu"), "unknown subject 'abacsu'; available subjects: abacus"),
-        (("pull", "FILE=data/abacus/store/activation"), "no stage writes 'data/abacus/store/activation'"),
+        (
+            ("pull", "FILE=data/abacus/store/activation"),
+            "no stage writes 'data/abacus/store/activation'",
+        ),
     ],
 )
 def test_a_mistake_is_a_sentence(project: Path, arguments: tuple[str, ...], said: str):
@@ -51,7 +57,11 @@ def test_the_pythons_that_are_asked_for_are_those_that_all_pinned_packages_take(
 
 
 @pytest.mark.parametrize(("subject", "page"), [("abacus", "report"), ("planted", "report/study")])
-def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects_and_its_page(project: Path, subject: str, page: str):
+def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects_and_its_page(
+    project: Path,
+    subject: str,
+    page: str,
+):
     pulled = of_subject(Repo(project), subject)
     assert {stage.name.partition("@")[2] for stage in pulled} == {subject, ""}
     own = {_key(stage) for stage in pulled if "@" in stage.name}

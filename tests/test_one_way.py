@@ -99,8 +99,18 @@ def _open(path: str) -> str:
 
 
 HOMES = {
-    "torch": ("stages/lib/model/", "stages/lib/gguf/weights.py", "stages/lib/executor/", "stages/lib/ask.py"),
-    "transformers": ("stages/lib/model/", "stages/lib/gguf/", "stages/lib/executor/", "stages/lib/ask.py"),
+    "torch": (
+        "stages/lib/model/",
+        "stages/lib/gguf/weights.py",
+        "stages/lib/executor/",
+        "stages/lib/ask.py",
+    ),
+    "transformers": (
+        "stages/lib/model/",
+        "stages/lib/gguf/",
+        "stages/lib/executor/",
+        "stages/lib/ask.py",
+    ),
     "tokenizers": ("stages/lib/model/tokenizer.py", "stages/lib/gguf/vocabulary.py"),
     "gguf": ("stages/lib/gguf/",),
     "h5py": ("stages/lib/core/layered.py",),

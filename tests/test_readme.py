@@ -31,8 +31,14 @@ RUN_BY = {  # what sets up, shares or takes long, and the test or script that ru
     "make test": (".ci/run", "make --no-print-directory test"),
     "make lint": (".ci/run", "make --no-print-directory lint"),
     "bag check models/mine": ("tests/store/test_check.py", '"bag", "check", "models/mine"'),
-    "bag check models/mine.gguf": ("tests/subjects/test_gguf.py", 'said(capsys, "models/mine.gguf"'),
-    "bag add mine models/mine": ("tests/store/test_check.py", '"bag", "add", "mine", "models/mine"'),
+    "bag check models/mine.gguf": (
+        "tests/subjects/test_gguf.py",
+        'said(capsys, "models/mine.gguf"',
+    ),
+    "bag add mine models/mine": (
+        "tests/store/test_check.py",
+        '"bag", "add", "mine", "models/mine"',
+    ),
     "bag explore": ("tests/explorer/test_app.py", "from stages.explorer.explore import main"),
     "dvc repro -R stages/store": ("tests/test_readme.py", '"repro", "-R", "stages/store"'),
     "make study": ("tests/test_pipeline.py", "*MAKE, target"),

@@ -135,7 +135,8 @@ def test_pull_of_a_file_and_of_a_subject_and_rerun_of_the_last_query(pushed: Pat
 
     unknown = run_in(clone, *MAKE, "pull", "SUBJECT=abacu", check=False)
     assert unknown.returncode != 0
-    assert "unknown subject 'abacu'; available subjects: abacus abacus-step-00100 abacus-three-operands planted\n" in unknown.stderr
+    subjects = "abacus abacus-step-00100 abacus-three-operands planted"
+    assert f"unknown subject 'abacu'; available subjects: {subjects}\n" in unknown.stderr
     assert present(clone) == {*own, "corpus/cells.parquet"}
 
     run_in(clone, *MAKE, "pull", "SUBJECT=abacus")
@@ -162,32 +163,48 @@ def test_a_pulled_file_whose_bytes_are_wrong_is_refused(pushed: Path, tmp_path: 
 FOLDER = "data/abacus/store/activations"
 
 
+def number(content: int, path: str) -> dict[str, object]:
+    """Return a stage of a chapter that writes a number to a file."""
+    command = f"mkdir -p {Path(path).parent} && echo {content} > {path}"
+    return {"cmd": command, "wdir": "../..", "outs": [path]}
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project of two subjects with a folder of stores each, of tables that they share and of the first one's page; its remote, a
-    folder that DVC does not verify, has the first subject's outputs and its tables. The second subject has not been made."""
+    """A project of two subjects: a folder of stores each, shared tables, and the first one's page.
+
+    Its remote, a folder that DVC does not verify, has the first subject's outputs and the shared
+    tables. The second subject has not been made.
+    """
     project = tmp_path_factory.mktemp("small") / "project"
-    make = f"mkdir -p {FOLDER}/deeper && cd {FOLDER} && for name in add divide deeper/c; do echo abacus $name > $name.h5; done"
+    write = "for name in add divide deeper/c; do echo ${item} $$name > $$name.h5; done"
+    folder = FOLDER.replace("abacus", "${item}")
+    dump = {"cmd": f"mkdir -p {folder}/deeper && cd {folder} && {write}", "outs": [folder]}
+    report = f"mkdir -p reports && cat {FOLDER}/*.h5 > reports/index.html"
     stages = {
         "stages/store/dvc.yaml": {
-            "dump": {"foreach": ["abacus", "later"], "do": {"cmd": make.replace("abacus", "${item}").replace("$name", "$$name"), "wdir": "../..",
-                                                            "outs": [FOLDER.replace("abacus", "${item}")]}},
+            "dump": {"foreach": ["abacus", "later"], "do": {**dump, "wdir": "../.."}},
         },
-        "stages/corpus/dvc.yaml": {"cells": {"cmd": "mkdir -p data/corpus && echo 1 > data/corpus/cells.parquet", "wdir": "../..",
-                                             "outs": ["data/corpus/cells.parquet"]}},
-        "stages/circuit/dvc.yaml": {"other": {"cmd": "mkdir -p data/circuit && echo 2 > data/circuit/other.parquet", "wdir": "../..",
-                                              "outs": ["data/circuit/other.parquet"]}},
-        "dvc.yaml": {"report": {"cmd": f"mkdir -p reports && cat {FOLDER}/*.h5 > reports/index.html", "deps": [FOLDER],
-                                "outs": ["reports/index.html"]}},
-    }  # fmt: skip
+        "stages/corpus/dvc.yaml": {"cells": number(1, "data/corpus/cells.parquet")},
+        "stages/circuit/dvc.yaml": {"other": number(2, "data/circuit/other.parquet")},
+        "dvc.yaml": {"report": {"cmd": report, "deps": [FOLDER], "outs": ["reports/index.html"]}},
+    }
     for name, entries in stages.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(yaml.safe_dump({"stages": entries}).replace("$$", "$"))
     run_in(project, "git", "init", "-q")
     run_in(project, "dvc", "init", "-q")
-    run_in(project, "dvc", "remote", "add", "-q", "-d", "storage", str(project.with_name("storage")))
+    storage = str(project.with_name("storage"))
+    run_in(project, "dvc", "remote", "add", "-q", "-d", "storage", storage)
     run_in(
-        project, "dvc", "repro", "-q", "stages/store/dvc.yaml:dump@abacus", "stages/corpus/dvc.yaml", "stages/circuit/dvc.yaml", "report"
+        project,
+        "dvc",
+        "repro",
+        "-q",
+        "stages/store/dvc.yaml:dump@abacus",
+        "stages/corpus/dvc.yaml",
+        "stages/circuit/dvc.yaml",
+        "report",
     )
     run_in(project, "git", "add", "-A")
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "made")
@@ -196,7 +213,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shared(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A copy of the remote, filled by `make push`, and a clone that pulls from it, in which the test then is."""
+    """A copy of the remote, filled by `make push`, and a clone that pulls from it, as the cwd."""
     monkeypatch.chdir(small)
     first, last = sharing.push(Repo())
     assert re.fullmatch(r"in the remote: 4 outputs, \d files of them new", first)
@@ -204,19 +221,22 @@ def shared(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     store, clone = tmp_path / "storage", tmp_path / "clone"
     shutil.copytree(small.with_name("storage"), store)
     run_in(small, "git", "clone", "-q", str(small), str(clone))
-    (clone / ".dvc/config").write_text((small / ".dvc/config").read_text().replace(str(small.with_name("storage")), str(store)))
+    config = (small / ".dvc/config").read_text()
+    config = config.replace(str(small.with_name("storage")), str(store))
+    (clone / ".dvc/config").write_text(config)
     monkeypatch.chdir(clone)
     return store, clone
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """What every file of a project's outputs holds."""
-    files = (path for name in ("data", "reports") for path in (folder / name).rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_text() for path in files if path.name != ".gitignore"}
+    """Return the content of every file of a project's outputs."""
+    files = [path for name in ("data", "reports") for path in (folder / name).rglob("*")]
+    outputs = [path for path in files if path.is_file() and path.name != ".gitignore"]
+    return {str(path.relative_to(folder)): path.read_text() for path in outputs}
 
 
 def replaced(path: Path, content: bytes) -> None:
-    """Gives an object in a remote other bytes."""
+    """Give an object in a remote other bytes."""
     path.chmod(0o644)
     path.write_bytes(content)
     path.chmod(0o444)
@@ -230,7 +250,8 @@ def list_of_folder(store: Path) -> Path:
 
 def without_a_file(store: Path) -> None:
     entries = json.loads(list_of_folder(store).read_text())
-    replaced(list_of_folder(store), json.dumps([entry for entry in entries if entry["relpath"] != "divide.h5"]).encode())
+    others = [entry for entry in entries if entry["relpath"] != "divide.h5"]
+    replaced(list_of_folder(store), json.dumps(others).encode())
 
 
 def with_a_module(store: Path) -> None:
@@ -240,7 +261,8 @@ def with_a_module(store: Path) -> None:
     planted.parent.mkdir(exist_ok=True)
     planted.write_bytes(code)
     entries = json.loads(list_of_folder(store).read_text())
-    replaced(list_of_folder(store), json.dumps([*entries, {"md5": md5, "relpath": "../../../../tqdm.py"}]).encode())
+    entries.append({"md5": md5, "relpath": "../../../../tqdm.py"})
+    replaced(list_of_folder(store), json.dumps(entries).encode())
 
 
 def no_list(store: Path) -> None:
@@ -248,7 +270,8 @@ def no_list(store: Path) -> None:
 
 
 def another_file(store: Path) -> None:
-    [path] = [path for path in store.rglob("*") if path.is_file() and path.read_bytes() == b"abacus divide\n"]
+    files = [path for path in store.rglob("*") if path.is_file()]
+    [path] = [path for path in files if path.read_bytes() == b"abacus divide\n"]
     replaced(path, b"abacus add\n")
 
 
@@ -257,22 +280,26 @@ def another_file(store: Path) -> None:
 def test_what_was_tampered_with_is_refused_and_the_rest_is_pulled(
     small: Path, shared: tuple[Path, Path], capfd: pytest.CaptureFixture, tamper, before: bool
 ):
-    """In a clone without anything, and in one where `dvc fetch` has put what the remote has into the cache; then from a true remote."""
+    """Pull into an empty clone, and into one whose cache `dvc fetch` has filled; then repair it."""
     store, clone = shared
     tamper(store)
     if before and tamper is not another_file:  # files that are in the cache are for `bag verify`
-        Repo().cloud.pull([out.hash_info for out in Repo().index.outs if out.hash_info and out.hash_info.isdir and tamper is not no_list])
-    with pytest.raises(SystemExit, match="make pull: the remote has 1 output damaged or tampered with; push them again"):
+        sums = [out.hash_info for out in Repo().index.outs if out.hash_info]
+        Repo().cloud.pull([md5 for md5 in sums if md5.isdir and tamper is not no_list])
+    problem = "make pull: the remote has 1 output damaged or tampered with; push them again"
+    with pytest.raises(SystemExit, match=problem):
         sharing.pull(Repo())
     assert f"refused {FOLDER}: " in capfd.readouterr().err
     whole = contents(small)
-    assert contents(clone) == {name: content for name, content in whole.items() if not name.startswith(FOLDER)}
+    rest = {name: content for name, content in whole.items() if not name.startswith(FOLDER)}
+    assert contents(clone) == rest
     assert not (clone / "tqdm.py").exists()
     shutil.rmtree(store)
     shutil.copytree(small.with_name("storage"), store)
+    later = FOLDER.replace("abacus", "later")
     assert sharing.pull(Repo()) == [
         "pulled: 4 outputs",
-        f"not in the remote: 1 output ({FOLDER.replace('abacus', 'later')}); `make study` makes them",
+        f"not in the remote: 1 output ({later}); `make study` makes them",
     ]
     assert contents(clone) == whole
     assert verify(clone)[1]
@@ -290,47 +317,59 @@ def test_a_folder_that_plain_dvc_pull_takes_with_a_file_less_is_reported(shared:
     assert f"{FOLDER} is not what the lock says: stages/store/dvc.yaml:dump@abacus made it" in lines
     (clone / FOLDER / "divide.h5").write_text("abacus divided\n")
     [line] = unlike_lock("from activations", Path("data"))
-    assert line == f"{FOLDER} has 42 bytes, its lock says 41; `bag verify` names the files that differ"
+    problem = f"{FOLDER} has 42 bytes, its lock says 41"
+    assert line == f"{problem}; `bag verify` names the files that differ"
 
 
-def test_a_subject_is_pulled_with_what_is_shared_and_its_page(small: Path, shared: tuple[Path, Path]):
+def test_a_subject_is_pulled_with_what_is_shared_and_its_page(
+    small: Path,
+    shared: tuple[Path, Path],
+):
     _, clone = shared
-    with pytest.raises(SystemExit, match="unknown subject 'abacu'; available subjects: abacus later"):
+    with pytest.raises(
+        SystemExit,
+        match="unknown subject 'abacu'; available subjects: abacus later",
+    ):
         sharing.pull(Repo(), "abacu")
     assert contents(clone) == {}
     assert sharing.pull(Repo(), "abacus") == ["pulled: 3 outputs"]
-    assert contents(clone) == {name: content for name, content in contents(small).items() if "other" not in name}
+    own = {name: content for name, content in contents(small).items() if "other" not in name}
+    assert contents(clone) == own
 
 
 def test_one_file_is_pulled_and_what_the_remote_lacks_is_said(shared: tuple[Path, Path]):
     store, clone = shared
     assert sharing.pull(Repo(), path=f"{FOLDER}/deeper/c.h5") == ["pulled: 1 output"]
     [line] = unlike_lock("select * from activations", Path("data"))
-    assert line.startswith(f"{FOLDER} has 1 files, its lock lists 3: this answer is from those here; `make pull FILE={FOLDER}` fetches")
+    problem = f"{FOLDER} has 1 files, its lock lists 3: this answer is from those here"
+    assert line.startswith(f"{problem}; `make pull FILE={FOLDER}` fetches")
     assert not list(unlike_lock("select * from cells", Path("data").absolute()))
     assert contents(clone) == {f"{FOLDER}/deeper/c.h5": "abacus deeper/c\n"}
     with pytest.raises(SystemExit, match="no stage writes 'data/x'"):
         sharing.pull(Repo(), path="data/x")
     shutil.rmtree(store)
-    with pytest.raises(SystemExit, match=r"the remote lacks all of 1 output \(reports/index.html\)"):
+    with pytest.raises(
+        SystemExit,
+        match=r"the remote lacks all of 1 output \(reports/index.html\)",
+    ):
         sharing.pull(Repo(), path="reports")
 
 
 @pytest.mark.parametrize(
     "entry",
     [
-        *(
-            {"relpath": name}
-            for name in ("../x", "a/../../x", "/x", "", ".", "a//b", "a/", "./a", "a\\b", "a\nb", "c:x", "\u202ex", 1, None)
-        ),
-        *({"md5": md5} for md5 in ("../" * 10 + "x", "", None, "A" * 32, "0" * 31, "0" * 32 + ".dir")),
+        *({"relpath": name} for name in ("../x", "a/../../x", "/x", "", ".", "a//b", "a/", "./a")),
+        *({"relpath": name} for name in ("a\\b", "a\nb", "c:x", "\u202ex", 1, None)),
+        *({"md5": md5} for md5 in ("../" * 10 + "x", "", None)),
+        *({"md5": md5} for md5 in ("A" * 32, "0" * 31, "0" * 32 + ".dir")),
         {"isexec": True},
         {"relpath": "add.h5"},
     ],
 )
 def test_a_list_with_an_odd_entry_is_refused_even_if_its_sum_is_right(entry: dict):
     plain = {"md5": "0" * 32, "relpath": "add.h5"}
-    assert sharing.listed(json.dumps([plain, plain | {"relpath": "é/0 1.h5"}]).encode()) == {"add.h5": "0" * 32, "é/0 1.h5": "0" * 32}
+    content = json.dumps([plain, plain | {"relpath": "é/0 1.h5"}]).encode()
+    assert sharing.listed(content) == {"add.h5": "0" * 32, "é/0 1.h5": "0" * 32}
     with pytest.raises(sharing.ListError):
         sharing.listed(json.dumps([plain, plain | {"relpath": "b.h5"} | entry]).encode())
 

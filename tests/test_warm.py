@@ -52,7 +52,10 @@ def project(tmp_path: Path) -> Path:
     folder = tmp_path / "it's here"
     (folder / "stages").mkdir(parents=True)
     code = re.sub(
-        r"LIBRARIES = \(.*?\n\)", 'LIBRARIES = ("json", "broken", "numpy")', (ROOT / "stages/warm.py").read_text(), flags=re.DOTALL
+        r"LIBRARIES = \(.*?\n\)",
+        'LIBRARIES = ("json", "broken", "numpy")',
+        (ROOT / "stages/warm.py").read_text(),
+        flags=re.DOTALL,
     )
     (folder / "stages/warm.py").write_text(code)  # torch and the like take seconds in every test
     (folder / "stages/__init__.py").touch()
@@ -89,11 +92,18 @@ def test_the_folder_for_temporary_files_may_have_any_name(project: Path, tmp_pat
     assert list(folder.iterdir()) == []
 
 
-def test_where_programs_cannot_run_another_folder_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_where_programs_cannot_run_another_folder_is_taken(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     refused = tmp_path / "noexec"
     refused.mkdir()
     access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and not (mode == os.X_OK and refused in Path(path).parents))
+    monkeypatch.setattr(
+        os,
+        "access",
+        lambda path, mode: access(path, mode) and not (mode == os.X_OK and refused in Path(path).parents),
+    )
     monkeypatch.setattr(tempfile, "tempdir", str(refused))
     monkeypatch.chdir(tmp_path)
     folder = stages_warm._folder()
@@ -104,12 +114,16 @@ def test_where_programs_cannot_run_another_folder_is_taken(tmp_path: Path, monke
     assert stages_warm._folder() is None
 
 
-def test_what_a_killed_one_left_is_removed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_a_killed_one_left_is_removed_and_nothing_else(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ended = subprocess.Popen(["true"])
     ended.wait()
     mine = f"warm-{socket.gethostname()}-"
-    left, others = f"{mine}{ended.pid}-x", (f"{mine}{os.getpid()}-x", f"warm-other-{ended.pid}-x", "warm-x")
+    left = f"{mine}{ended.pid}-x"
+    others = (f"{mine}{os.getpid()}-x", f"warm-other-{ended.pid}-x", "warm-x")
     for name in (left, *others):
         (tmp_path / name).mkdir()
         (tmp_path / name / "caller.py").touch()

@@ -5,7 +5,8 @@
 -- operator      VARCHAR  add, subtract, multiply or divide
 -- membership    VARCHAR  label, called or scored, as in heuristic_neurons; null for everything and nothing
 -- kept          VARCHAR  heuristic, rest, random (mean of all draws), everything or nothing, as in bag_interventions
--- ablation      VARCHAR  mean (pooled over operators with equal weight) or zero: what other late neurons become at the last position
+-- ablation      VARCHAR  mean (pooled over operators with equal weight) or zero: what other late
+--                        neurons become at the last position
 -- neurons       INTEGER  late neurons that are kept
 -- accuracy      DOUBLE   share of prompts answered correctly, 0 to 1; all are with everything kept
 -- ci_low        DOUBLE   lower end of its bootstrap interval, over seeds and prompts

@@ -42,7 +42,9 @@ with
     ),
     strata as (
         select operator, membership, measure, sum(correct) as n1, sum(incorrect) as n2, sum(incorrect * beaten) / 2 as wins, n1 * n2 as pairs
-        from placed group by operator, membership, measure, result, difficulty having n1 > 0 and n2 > 0
+        from placed
+        group by operator, membership, measure, result, difficulty
+        having n1 > 0 and n2 > 0
     ),
     areas as (
         select operator, membership, measure, count(*) as strata, sum(n1)::bigint as cells_correct, sum(n2)::bigint as cells_incorrect,

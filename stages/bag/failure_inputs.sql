@@ -44,7 +44,8 @@ with
     ),
     unknown as (  -- bits it takes to say which of the cells fail
         select *, cells - failures as rest,
-            cells * log2(cells) - failures * log2(larger(failures, 1)) - rest * log2(larger(rest, 1)) as bits
+            cells * log2(cells) - failures * log2(larger(failures, 1))
+                - rest * log2(larger(rest, 1)) as bits
         from counted
     ),
     told as (

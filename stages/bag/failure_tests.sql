@@ -1,4 +1,5 @@
--- Do cells that fail have other heuristics than cells that are answered correctly (Sec. 4.3, Fig. 9)? Every cell counts; none is drawn.
+-- Do cells that fail have other heuristics than cells that are answered correctly (Sec. 4.3, Fig.
+-- 9)? Every cell counts; none is drawn.
 --
 -- Cohen's d is the difference in pooled standard deviations; its interval lets either side have a variance of its own (delta method,
 -- Welch's degrees of freedom). The auc is the Mann-Whitney statistic; its interval is Wilson's, for as many comparisons as give the

@@ -1,5 +1,6 @@
-"""Adds up what the heuristics of each cell say of its answer: is it less where the subject fails (Sec. 4.3, Fig. 9)?
+"""Add up what each cell's heuristics contribute to its answer (Sec. 4.3, Fig. 9).
 
+It should be less where the subject fails.
 Reads data/corpus/cells.parquet, data/heuristics/heuristics.parquet, the subject's predictions.parquet and heuristic_neurons.parquet,
 and its stores; writes data/<subject>/bag/failures.parquet. A neuron of the late layers is associated with a cell that satisfies one
 or more of the neuron's heuristics, and counts once. Every cell that the subject was asked has its rows, also where no neuron counts.

@@ -70,13 +70,14 @@ def knockouts_by_heuristic(tables: Tables, subject: str, membership: str = "call
 
 
 def _tested(tests: pl.DataFrame) -> list[str]:
-    """Lines about a row of knockout_tests, none where there is none."""
-    names = ["heuristics", "associated", "other", "control_associated", "control_other", "p_value"]
-    return [
-        f"{heuristics} heuristics: {own:z.2f} / {other:z.2f}\ncontrol: {control:z.2f} / {control_other:z.2f}, "
-        + ("no test" if p is None else f"p = {p:.2g}")
-        for heuristics, own, other, control, control_other, p in tests.select(names).iter_rows()
-    ]
+    """Return the text under a panel, from a row of knockout_tests; empty if there is no row."""
+    lines = []
+    for row in tests.iter_rows(named=True):
+        own = f"{row['associated']:z.2f} / {row['other']:z.2f}"
+        control = f"{row['control_associated']:z.2f} / {row['control_other']:z.2f}"
+        test = "no test" if row["p_value"] is None else f"p = {row['p_value']:.2g}"
+        lines.append(f"{row['heuristics']} heuristics: {own}\ncontrol: {control}, {test}")
+    return lines
 
 
 def _dissociation(axis: Axes, rows: pl.DataFrame, measure: str) -> None:

@@ -1,6 +1,7 @@
--- Knock-outs of whole heuristics: all neurons that stand for one are silenced together at the last position (Sec. 4.2, Fig. 7).
--- A control silences as many neurons of other heuristics in each of the same layers; where a layer has too few, there is none.
--- Every heuristic that is a label is knocked out; of the other two ways of counting, those with most neurons.
+-- Knock-outs of whole heuristics: all neurons that stand for one are silenced together at the last
+-- position (Sec. 4.2, Fig. 7). A control silences as many neurons of other heuristics in each of
+-- the same layers; where a layer has too few, there is none. Every heuristic that is a label is
+-- knocked out; of the other two ways of counting, those with most neurons.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
@@ -11,7 +12,8 @@
 -- units         INTEGER[]  the silenced neurons of the layer's MLP, from 0
 -- position      VARCHAR    token position: last
 -- key_position  VARCHAR    null, of edges only
--- replacement   VARCHAR    zero or mean (pooled over operators), each once for the same neurons; null for the clean run
+-- replacement   VARCHAR    zero or mean (pooled over operators), each once for the same neurons;
+--                          null for the clean run
 -- membership    VARCHAR    how the heuristic's neurons are counted, as in heuristic_neurons; null for the clean run
 -- arm           VARCHAR    heuristic, control (random neurons of other heuristics, by no way of counting of this one), or none for the
 --                          operator's clean run

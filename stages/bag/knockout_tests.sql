@@ -1,12 +1,16 @@
--- Do heuristics' neurons do their own job alone? All knock-outs of an operator together, each beside its control (Sec. 4.2, Fig. 7).
--- Heuristics without associated prompts, other prompts or control are left out.
+-- Do heuristics' neurons do their own job alone? All knock-outs of an operator together, each
+-- beside its control (Sec. 4.2, Fig. 7). Heuristics without associated prompts, other prompts or
+-- control are left out.
 --
--- The test takes account of heuristics that share neurons. If silencing a heuristic's neurons dissociates no better than silencing others,
--- its difference is a mean of contributions of its neurons, each as likely above zero as below, and heuristics that share neurons have
--- correlated differences: by shared neurons / sqrt(neurons of one * neurons of the other), if the same neuron contributes alike to both.
--- The statistic is sum of differences / sqrt(sum of their squares); a draw gives every neuron a random number, every heuristic the sum of
--- its neurons' numbers / sqrt(its neurons), and takes the same statistic. Where no neuron is shared, this is a test of independent
--- differences. It is conservative where a neuron contributes differently to different heuristics.
+-- The test takes account of heuristics that share neurons. If silencing a heuristic's neurons
+-- dissociates no better than silencing others, its difference is a mean of contributions of its
+-- neurons, each as likely above zero as below, and heuristics that share neurons have correlated
+-- differences: by shared neurons / sqrt(neurons of one * neurons of the other), if the same neuron
+-- contributes alike to both. The statistic is sum of differences / sqrt(sum of their squares); a
+-- draw gives every neuron a random number, every heuristic the sum of its neurons' numbers /
+-- sqrt(its neurons), and takes the same statistic. Where no neuron is shared, this is a test of
+-- independent differences. It is conservative where a neuron contributes differently to different
+-- heuristics.
 --
 -- subject             VARCHAR  the model
 -- operator            VARCHAR  add, subtract, multiply or divide
@@ -14,8 +18,9 @@
 -- ablation            VARCHAR  zero or mean (over all prompts, pooled over operators)
 -- measure             VARCHAR  accuracy (share lost), or logit (of the answer, above the mean logit)
 -- heuristics          BIGINT   knock-outs that are compared
--- effective           DOUBLE   independent heuristics that would make the mean difference as precise: heuristics ** 2 / sum of their
---                              correlations by shared neurons, each with each; 1 to heuristics
+-- effective           DOUBLE   independent heuristics that would make the mean difference as
+--                              precise: heuristics ** 2 / sum of their correlations by shared
+--                              neurons, each with each; 1 to heuristics
 -- neurons             DOUBLE   mean number of neurons that are silenced together
 -- associated          DOUBLE   mean of the measure on associated prompts: accuracy after the knock-out, or change of the logit
 -- other               DOUBLE   on the others
@@ -23,10 +28,12 @@
 -- control_other       DOUBLE   on the others, with the control's neurons silenced
 -- difference          DOUBLE   mean over heuristics of the dissociation - the control's
 -- deviation           DOUBLE   its standard deviation over heuristics; null of a single one
--- standard_error      DOUBLE   standard error of difference, with the same correlations; null with fewer than 2 effective heuristics
+-- standard_error      DOUBLE   standard error of difference, with the same correlations; null with
+--                              fewer than 2 effective heuristics
 -- positive            DOUBLE   share of heuristics whose neurons dissociate better than the control's
--- p_value             DOUBLE   share of draws that give so large a statistic, this one included: at least 1 / ($test_draws + 1); null with
---                              fewer than 2 effective heuristics, which cannot be tested
+-- p_value             DOUBLE   share of draws that give so large a statistic, this one included: at
+--                              least 1 / ($test_draws + 1); null with fewer than 2 effective
+--                              heuristics, which cannot be tested
 with
     measures as (
         select
@@ -50,43 +57,53 @@ with
             avg(associated) as associated, avg(other) as other, avg(control_associated) as control_associated,
             avg(control_other) as control_other, avg(difference) as difference, stddev_samp(difference) as deviation,
             stddev_pop(difference) as spread, avg((difference > 0)::integer) as positive,
-            sum(difference order by heuristic) as total, sum(difference ** 2 order by heuristic) as squares
+            sum(difference order by heuristic) as total,
+            sum(difference ** 2 order by heuristic) as squares
         from paired group by all
     ),
-    members as (  -- weight: what makes the sum over a heuristic's neurons as large as a single neuron's number
+    members as (  -- weight: gives the sum over a heuristic's neurons a single neuron's variance
         select *, 1 / sqrt(count(*) over (partition by operator, membership, heuristic)) as weight
         from (select distinct operator, membership, heuristic, layer, neuron from heuristic_neurons)
         semi join paired using (operator, membership, heuristic)
     ),
     shared as (
-        select operator, membership, ablation, measure, layer, neuron, sum(weight order by heuristic) as weight
+        select operator, membership, ablation, measure, layer, neuron,
+            sum(weight order by heuristic) as weight
         from paired join members using (operator, membership, heuristic) group by all
     ),
     sharing as (  -- the sum of all correlations is that of squares over neurons
-        select operator, membership, ablation, measure, heuristics ** 2 / sum(weight ** 2 order by layer, neuron) as effective
+        select operator, membership, ablation, measure,
+            heuristics ** 2 / sum(weight ** 2 order by layer, neuron) as effective
         from shared join compared using (operator, membership, ablation, measure)
         group by operator, membership, ablation, measure, heuristics
     ),
     numbers as (
-        select operator, layer, neuron, draw, lot($knockout_seed, 'test', draw, operator, layer, neuron) / 2.0 ** 64 - 0.5 as number
-        from (select distinct operator, layer, neuron from members), (select unnest(range($test_draws)) as draw)
+        select operator, layer, neuron, draw,
+            lot($knockout_seed, 'test', draw, operator, layer, neuron) / 2.0 ** 64 - 0.5 as number
+        from
+            (select distinct operator, layer, neuron from members),
+            (select unnest(range($test_draws)) as draw)
     ),
     drawn as (
         select operator, membership, heuristic, draw, sum(weight * number) as difference
         from members join numbers using (operator, layer, neuron) group by all
     ),
     draws as (
-        select operator, membership, ablation, measure, draw, sum(drawn.difference) as total, sum(drawn.difference ** 2) as squares
+        select operator, membership, ablation, measure, draw,
+            sum(drawn.difference) as total, sum(drawn.difference ** 2) as squares
         from paired join drawn using (operator, membership, heuristic) group by all
     ),
     tested as (
         select operator, membership, ablation, measure,
-            count(*) filter (draws.total * sqrt(compared.squares) >= compared.total * sqrt(draws.squares)) as beaten
+            count(*) filter (
+                draws.total * sqrt(compared.squares) >= compared.total * sqrt(draws.squares)
+            ) as beaten
         from compared join draws using (operator, membership, ablation, measure) group by all
     )
 select
-    $subject as subject, operator, membership, ablation, measure, heuristics, effective, neurons, associated, other, control_associated,
-    control_other, difference, deviation, if(effective >= 2, spread / sqrt(effective - 1), null) as standard_error, positive,
+    $subject as subject, operator, membership, ablation, measure, heuristics, effective, neurons,
+    associated, other, control_associated, control_other, difference, deviation,
+    if(effective >= 2, spread / sqrt(effective - 1), null) as standard_error, positive,
     if(effective >= 2, (1 + beaten) / (1 + $test_draws), null) as p_value
 from compared
 join sharing using (operator, membership, ablation, measure)

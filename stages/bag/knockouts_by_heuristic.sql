@@ -1,12 +1,15 @@
--- What silencing all neurons of a heuristic does to the prompts it is about, and to those it is not about (Sec. 4.2, Fig. 7).
--- A prompt is associated with a heuristic if its cell satisfies it; all other prompts of the operator are not. Every prompt is one the
--- subject answers correctly; one that several draws of pairs have counts in each. Intervals are of the bootstrap over seeds and prompts.
+-- What silencing all neurons of a heuristic does to the prompts it is about, and to those it is not
+-- about (Sec. 4.2, Fig. 7). A prompt is associated with a heuristic if its cell satisfies it; all
+-- other prompts of the operator are not. Every prompt is one the subject answers correctly; one
+-- that several draws of pairs have counts in each. Intervals are of the bootstrap over seeds and
+-- prompts.
 --
 -- subject                     VARCHAR  the model
 -- operator                    VARCHAR  add, subtract, multiply or divide
 -- membership                  VARCHAR  how the heuristic's neurons are counted: label, called or scored, as in heuristic_neurons
 -- heuristic                   VARCHAR  whose neurons are silenced
--- ablation                    VARCHAR  zero or mean (pooled over operators): what their activations become at the last position
+-- ablation                    VARCHAR  zero or mean (pooled over operators): what their activations
+--                                      become at the last position
 -- arm                         VARCHAR  heuristic, or control: as many random neurons of other heuristics only, mean of all draws
 -- neurons                     INTEGER  neurons that are silenced together
 -- prompts_associated          INTEGER  evaluation prompts of the operator that satisfy the heuristic

@@ -1,5 +1,6 @@
--- How many correct prompts survive when their own heuristics' neurons are silenced, and when others are (Sec. 4.2, Fig. 8).
--- Every evaluation prompt has neurons of its own, chosen by prompt_knockout_interventions; all are ones the subject answers correctly.
+-- How many correct prompts survive when their own heuristics' neurons are silenced, and when others
+-- are (Sec. 4.2, Fig. 8). Every evaluation prompt has neurons of its own, chosen by
+-- prompt_knockout_interventions; all are ones the subject answers correctly.
 --
 -- subject            VARCHAR  the model
 -- operator           VARCHAR  add, subtract, multiply or divide

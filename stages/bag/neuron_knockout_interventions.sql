@@ -9,7 +9,8 @@
 -- units         INTEGER[]  the neuron, from 0
 -- position      VARCHAR    token position: last
 -- key_position  VARCHAR    null, of edges only
--- replacement   VARCHAR    zero or mean (pooled over operators), each once for the same neuron; null for the clean run
+-- replacement   VARCHAR    zero or mean (pooled over operators), each once for the same neuron;
+--                          null for the clean run
 with
     neurons as (select distinct operator, layer, neuron from heuristic_neurons),
     patches as (

@@ -1,4 +1,4 @@
-"""Chooses, prompt by prompt, which heuristic neurons to silence, and which others to silence instead (Sec. 4.2, Fig. 8).
+"""Choose, for each prompt, the heuristic neurons to ablate, and control neurons (Sec. 4.2, Fig. 8).
 
 Reads the subject's heuristic_neurons.parquet, prompt_associations.parquet, pairs.parquet and neuron_effects.parquet; writes
 data/<subject>/bag/prompt_knockout_interventions.parquet. In every late layer the same number of neurons is chosen, by arm:
@@ -20,7 +20,8 @@ Table prompt_knockout_interventions: neurons that are silenced at the last posit
     units              INTEGER[]  the silenced neurons, from 0
     position           VARCHAR    token position: last
     key_position       VARCHAR    null, of edges only
-    replacement        VARCHAR    zero or mean (over all prompts, pooled over operators with equal weight)
+    replacement        VARCHAR    zero or mean (over all prompts, pooled over operators with equal
+                                  weight)
     membership         VARCHAR    called or scored, as in heuristic_neurons; null for the clean run
     arm                VARCHAR    as above, or none for the clean run
     neurons_per_layer  INTEGER    neurons to be silenced in each late layer; fewer where an arm has no more

@@ -1,4 +1,4 @@
-"""Measures where every head looks (the study's App. B.2, Fig. 14): its mean attention weights over the clean prompts for discovery.
+"""Average every head's attention weights over the clean discovery prompts (App. B.2, Fig. 14).
 
 Positions carry the names of their roles; the others are `bos`, or `token N` with N counted from 0. Where prompts differ in length, N
 counts slots (stages/lib/core/slots.py): a mean is over the prompts that have the token that looks, a token that some lack gets 0 there.

@@ -1,4 +1,5 @@
--- Which operand or operator each head of the circuit brings to the last position (App. B.2, Fig. 14).
+-- Which operand or operator each head of the circuit brings to the last position (App. B.2, Fig.
+-- 14).
 --
 -- subject          VARCHAR   the model
 -- operator         VARCHAR   add, subtract, multiply or divide

@@ -1,6 +1,7 @@
--- Two-level bootstrap: how often each replicate draws each pair; seeds first, then prompts within the drawn seeds. Its intervals are
--- conservative: seeds count as a source of variance, though all draw from the same prompts. With five seeds of 50 pairs an interval of 95 %
--- holds the true mean in 98 % of simulated cases and is 1.3 times as wide as one that draws pairs alone.
+-- Two-level bootstrap: how often each replicate draws each pair; seeds first, then prompts within
+-- the drawn seeds. Its intervals are conservative: seeds count as a source of variance, though all
+-- draw from the same prompts. With five seeds of 50 pairs an interval of 95 % holds the true mean
+-- in 98 % of simulated cases and is 1.3 times as wide as one that draws pairs alone.
 --
 -- subject    VARCHAR  the model
 -- operator   VARCHAR  whose pairs

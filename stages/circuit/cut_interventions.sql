@@ -1,7 +1,9 @@
--- What the circuit does not need: attention into the positions it reads from (App. B.2, stated there without code).
--- A head that copies an operand's position reads what that token alone became there, if cutting every earlier edge into it,
--- below that head, changes nothing: circuit_cut against circuit, model_cut against everything. The control, last_cut, is the circuit
--- whose last position cannot see these positions: that must destroy the answer. Every circuit except nothing keeps all MLPs.
+-- What the circuit does not need: attention into the positions it reads from (App. B.2, stated
+-- there without code). A head that copies an operand's position reads what that token alone became
+-- there, if cutting every earlier edge into it, below that head, changes nothing: circuit_cut
+-- against circuit, model_cut against everything. The control, last_cut, is the circuit whose last
+-- position cannot see these positions: that must destroy the answer. Every circuit except nothing
+-- keeps all MLPs.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
@@ -12,7 +14,8 @@
 -- units         INTEGER[]  heads; null: all of them
 -- position      VARCHAR    token position: all; of an edge, the one that looks
 -- key_position  VARCHAR    of an edge, the one looked at, or earlier: all before; null otherwise
--- replacement   VARCHAR    mean (pooled over operators, each weighted equally); zero of an edge; null where nothing is patched
+-- replacement   VARCHAR    mean (pooled over operators, each weighted equally); zero of an edge;
+--                          null where nothing is patched
 -- circuit       VARCHAR    everything, nothing, circuit, circuit_cut, model_cut or last_cut
 -- heads         SMALLINT   heads in the circuit
 -- seed          INTEGER    null, of random circuits only

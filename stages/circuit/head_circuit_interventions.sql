@@ -1,5 +1,6 @@
--- Circuits of heads (Fig. 11): some heads and all MLPs work, the other heads take their mean at all positions: that pooled over operators,
--- each with equal weight, as in the study; and once, for comparison, the mean over the operator's own prompts alone.
+-- Circuits of heads (Fig. 11): some heads and all MLPs work, the other heads take their mean at all
+-- positions: that pooled over operators, each with equal weight, as in the study; and once, for
+-- comparison, the mean over the operator's own prompts alone.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
@@ -10,9 +11,12 @@
 -- units         INTEGER[]  the ablated heads; null: all of them, or an MLP
 -- position      VARCHAR    token position: all
 -- key_position  VARCHAR    null, of edges only
--- replacement   VARCHAR    mean (pooled over operators) or mean_<operator> (over its own prompts); null where nothing is patched
--- circuit       VARCHAR    everything, nothing (MLPs ablated too), or its ranking: effect, logit_effect (largest of any position), random;
---                          own_means: as logit_effect, with the operator's own means; nothing_own_means: nothing with these
+-- replacement   VARCHAR    mean (pooled over operators) or mean_<operator> (over its own prompts);
+--                          null where nothing is patched
+-- circuit       VARCHAR    everything, nothing (MLPs ablated too), or its ranking: effect,
+--                          logit_effect (largest of any position), random; own_means: as
+--                          logit_effect, with the operator's own means; nothing_own_means: nothing
+--                          with these
 -- heads         SMALLINT   heads in the circuit
 -- seed          INTEGER    of a random order; null otherwise
 with
@@ -40,7 +44,8 @@ with
         select distinct operator, circuit, seed, size from ranked, sizes
         where seed is null or seed = 0 or size between 1 and total - 1  -- no head and all heads are the same for every seed
         union all
-        select operator, unnest(['everything', 'nothing', 'nothing_own_means']), null, unnest([heads, 0, 0])
+        select operator, unnest(['everything', 'nothing', 'nothing_own_means']), null,
+            unnest([heads, 0, 0])
         from operators, model
     ),
     numbered as (
@@ -60,7 +65,9 @@ select
     $subject as subject, intervention::integer as intervention, operator, 'evaluation' as split,
     coalesce(component, 'none') as component, layer::smallint as layer, units, if(component is null, null, 'all') as position,
     null::varchar as key_position,
-    case when component is not null then if(circuit like '%own_means', 'mean_' || operator, 'mean') end as replacement,
+    case when component is not null then
+        if(circuit like '%own_means', 'mean_' || operator, 'mean')
+    end as replacement,
     circuit, size::smallint as heads, seed::integer as seed
 from numbered left join patches using (intervention)
 order by intervention, component, layer

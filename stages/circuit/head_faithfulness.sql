@@ -3,12 +3,15 @@
 --
 -- subject         VARCHAR   the model
 -- operator        VARCHAR   add, subtract, multiply or divide
--- circuit         VARCHAR   everything, nothing, effect, logit_effect or random, with means pooled over operators, each weighted equally;
---                           own_means (heads as logit_effect) or nothing_own_means, with means over the operator's own prompts
+-- circuit         VARCHAR   everything, nothing, effect, logit_effect or random, with means pooled
+--                           over operators, each weighted equally; own_means (heads as
+--                           logit_effect) or nothing_own_means, with means over the operator's own
+--                           prompts
 -- heads           SMALLINT  heads in the circuit
 -- seed            INTEGER   of a random order; null otherwise
--- faithfulness    DOUBLE    (mean NL of the circuit - of nothing) / (of everything - of nothing); null where these two are equal.
---                           For own_means, nothing is nothing_own_means
+-- faithfulness    DOUBLE    (mean NL of the circuit - of nothing) / (of everything - of nothing);
+--                           null where these two are equal. For own_means, nothing is
+--                           nothing_own_means
 -- mean_of_ratios  DOUBLE    mean of each prompt's ratio, as the study's code has it; prompts whose ratio divides by 0 left out
 -- ci_low          DOUBLE    lower end of the faithfulness's bootstrap interval, over seeds and prompts
 -- ci_high         DOUBLE    upper end
@@ -30,7 +33,8 @@ with
         group by pair
     ),
     scaled as (
-        select intervention, pair, correct, logit, everything, if(circuit like '%own_means', nothing_own_means, nothing) as nothing
+        select intervention, pair, correct, logit, everything,
+            if(circuit like '%own_means', nothing_own_means, nothing) as nothing
         from normalised join circuits using (intervention) join ends using (pair)
     ),
     measured as (

@@ -5,14 +5,18 @@
 -- subject                        VARCHAR    the model
 -- pair                           INTEGER    number of the row, from 0
 -- operator                       VARCHAR    of the clean prompt
--- split                          VARCHAR    discovery (to find components) or evaluation (to measure circuits); a hash of the prompt's
---                                           operator and operands, the same in every seed, so that no prompt is in both
+-- split                          VARCHAR    discovery (to find components) or evaluation (to
+--                                           measure circuits); a hash of the prompt's operator and
+--                                           operands, the same in every seed, so that no prompt is
+--                                           in both
 -- seed                           INTEGER    of the draw; a prompt comes once in a seed's draw, and may come in several draws
--- op1                            INTEGER    of the clean prompt, which the subject answers correctly
+-- op1                            INTEGER    of the clean prompt, which the subject answers
+--                                           correctly
 -- op2                            INTEGER    of the clean prompt
 -- result                         INTEGER    of the clean prompt
 -- counterfactual_operator        VARCHAR    of the counterfactual prompt, drawn uniformly among the operators that have another answer
--- counterfactual_op1             INTEGER    of the counterfactual prompt, drawn uniformly among the operator's cells with another answer
+-- counterfactual_op1             INTEGER    of the counterfactual prompt, drawn uniformly among the
+--                                           operator's cells with another answer
 -- counterfactual_op2             INTEGER    of the counterfactual prompt
 -- counterfactual_result          INTEGER    of the counterfactual prompt, never equal to result; the subject may answer otherwise
 -- tokens                         INTEGER[]  the clean prompt
@@ -32,7 +36,8 @@ with
     ranked as (
         select operator, op1, op2, split_of(operator, op1, op2) as split, seed,
             row_number() over (
-                partition by operator, split, seed order by lot('pair', seed, operator, op1, op2), op1, op2
+                partition by operator, split, seed
+                order by lot('pair', seed, operator, op1, op2), op1, op2
             ) as number
         from predictions, (select unnest($seeds)::integer as seed)
         where correct

@@ -11,7 +11,8 @@
 with
     operators as (select operator, count(result) > 0 as answerable from prompts group by operator),
     answered as (
-        select operator, split_of(operator, op1, op2) as split, count(*) as correct from predictions where correct group by all
+        select operator, split_of(operator, op1, op2) as split, count(*) as correct
+        from predictions where correct group by all
     ),
     wanted as (
         select operators.*, coalesce(correct, 0) as correct, split, seed
@@ -29,7 +30,8 @@ select
         when not answerable then 'no prompt has a one-token answer'
         when correct = 0 then 'the model answers no prompt of this split correctly'
         when found = 0 then 'no counterfactual with another answer'
-        else 'the model answers only ' || correct || if(correct = 1, ' prompt', ' prompts') || ' of this split correctly'
+        else 'the model answers only ' || correct || if(correct = 1, ' prompt', ' prompts')
+            || ' of this split correctly'
     end as problem
 from counted
 order by operator, split, seed

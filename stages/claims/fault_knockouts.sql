@@ -9,7 +9,8 @@
 -- operator                 VARCHAR  add, subtract, multiply or divide
 -- membership               VARCHAR  how the neurons of a heuristic are counted, as in heuristic_neurons
 -- fault                    VARCHAR  none (as in knockouts_by_heuristic), contaminated control, or true division (of divide alone)
--- ablation                 VARCHAR  zero or mean (pooled over operators): what the neurons' activations become at the last position
+-- ablation                 VARCHAR  zero or mean (pooled over operators): what the neurons'
+--                                   activations become at the last position
 -- heuristics               INTEGER  knocked out, with associated and other prompts among those of evaluation; the means are over these
 -- associated_among_other   DOUBLE   share of the prompts taken as other that do satisfy the heuristic, 0 to 1
 -- accuracy_associated      DOUBLE   share of associated prompts still answered correctly, 0 to 1

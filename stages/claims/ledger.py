@@ -19,9 +19,10 @@ SCHEMA = {
 
 
 def listed() -> list[dict[str, Any]]:
-    """Every statement, chapter by chapter, as the chapter's claims.yaml has it."""
+    """Return every statement of every chapter's claims.yaml, in the order of the chapters."""
     files = (STAGES / chapter / "claims.yaml" for chapter in CHAPTERS)
-    return [entry for file in files if file.exists() for entry in yaml.safe_load(file.read_text(encoding="utf-8"))]
+    texts = [file.read_text(encoding="utf-8") for file in files if file.exists()]
+    return [entry for text in texts for entry in yaml.safe_load(text)]
 
 
 def judged(entry: dict[str, Any], database: Database, subject: str) -> list[dict[str, Any]]:

@@ -214,15 +214,17 @@ def _guard(server: flask.Flask) -> None:
     def refuse() -> tuple[str, int] | None:
         origin = flask.request.headers.get("Origin")
         try:
-            asked = urlsplit(f"//{flask.request.host}").hostname
-            foreign = f"{asked}" not in OWN | {"::1"} or (origin and urlsplit(origin).netloc != flask.request.host)
-        except ValueError:  # neither is an address
+            host = urlsplit(f"//{flask.request.host}").hostname
+            from_elsewhere = origin and urlsplit(origin).netloc != flask.request.host
+            foreign = f"{host}" not in OWN | {"::1"} or from_elsewhere
+        except ValueError:  # one of them is not an address
             foreign = True
-        return ("bag explore answers this machine's own browser alone, at http://localhost", 403) if foreign else None
+        message = "bag explore answers this machine's own browser alone, at http://localhost"
+        return (message, 403) if foreign else None
 
     @server.errorhandler(Exception)
     def explain(error: Exception) -> Any:
-        """Everything that our pages ask for is answered; what fails otherwise was not sent by them."""
+        """Answer a request that failed with status 400: requests of our own pages do not fail."""
         if isinstance(error, HTTPException):
             return error
         logging.getLogger(__name__).error("a request could not be answered", exc_info=error)

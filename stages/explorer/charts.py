@@ -71,9 +71,10 @@ def heat(values: np.ndarray, facts: np.ndarray | None, hover: str, *, corner: tu
 
 
 def sequential(drawn: Figure, values: np.ndarray) -> float:
-    """Colours a map of probabilities light to dark, from its lowest value to 1, and returns that value.
+    """Colour a map of probabilities from its lowest value, light, to 1, dark; return that value.
 
-    The colours span 0.01 at least, so that a map of equal values is not all dark for differences that nobody could see.
+    The colours span 0.01 at least, so that a map of equal values is not all dark for differences
+    that nobody could see.
     """
     lowest = min(float(np.nanmin(values)), 0.99)
     colours = DIVERGING[5:]
@@ -83,9 +84,10 @@ def sequential(drawn: Figure, values: np.ndarray) -> float:
 
 
 def crossed(drawn: Figure, op1: Sequence[int], op2: Sequence[int]) -> None:
-    """Puts a cross on some cells of a map."""
+    """Put a cross on some cells of a map."""
     marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "#000"}}
-    drawn["data"].append({"type": "scatter", "x": op2, "y": op1, "mode": "markers", "hoverinfo": "skip", "marker": marker})
+    trace = {"type": "scatter", "x": op2, "y": op1, "mode": "markers"}
+    drawn["data"].append(trace | {"hoverinfo": "skip", "marker": marker})
 
 
 def outline(drawn: Figure, holds: np.ndarray) -> None:

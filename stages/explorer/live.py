@@ -52,7 +52,8 @@ class Live:
             loaded = checkpoint.of(subject.settings, threads=1)
             self._means = subject.path("store/means.h5")
             kinds = ("neurons", "heads", "residual") if self._means.exists() else ()
-            means = {"mean": {kind: pooled(read_array(self._means, kind)) for kind in kinds}} if kinds else {}
+            pooled_means = {kind: pooled(read_array(self._means, kind)) for kind in kinds}
+            means = {"mean": pooled_means} if kinds else {}
             widths = slots.widths(read_attributes(self._means)) if kinds else None
             self.executor = Executor(loaded, means, settings.rows_per_pass, settings.memory_mib << 20, widths=widths)
         except (RuntimeError, ValueError, OSError, SystemExit) as error:
@@ -118,7 +119,8 @@ class Live:
     def _interventions(self, sets: dict[int, Neurons], replacement: str) -> list[interventions.Intervention]:
         """Neurons replaced, as rows, checked like those of any experiment."""
         if replacement == "mean" and not self.executor.means:
-            raise ExplorerError(f"there is no {self._means}, which has the means; replace by zero, or `make pull` it.")
+            way_out = "replace by zero, or `make pull` it."
+            raise ExplorerError(f"there is no {self._means}, which has the means; {way_out}")
         rows = [
             {"intervention": number, "layer": layer, "units": [neuron for of, neuron in chosen if of == layer]}
             for number, chosen in sets.items()

@@ -33,13 +33,18 @@ PATIENCE = 20.0  # seconds that a query may take
 
 EXAMPLE = """
     with
-        asked as (
+        prompts as (
             select operator, op1, op2 from predictions join cells using (operator, op1, op2)
             where subject = $subject and correct is not null
         ),
-        grid as (select least(226, max(op1) * 3 // 4) as first, least(68, max(op1) // 4) as second from asked)
-    select operator, op1, op2 from asked, grid
-    order by (operator, op1, op2) <> ('subtract', 226, 68), operator <> 'subtract', abs(op1 - first) + abs(op2 - second), operator, op1, op2
+        grid as (
+            select least(226, max(op1) * 3 // 4) as first, least(68, max(op1) // 4) as second
+            from prompts
+        )
+    select operator, op1, op2 from prompts, grid
+    order by
+        (operator, op1, op2) <> ('subtract', 226, 68), operator <> 'subtract',
+        abs(op1 - first) + abs(op2 - second), operator, op1, op2
     limit 1
 """
 
@@ -95,7 +100,7 @@ class Project:
         return {operator: words.get(operator, {}).get("symbol", sign) for operator, sign in zip(OPERATORS, "+-*/", strict=True)}
 
     def example(self, subject: str) -> str:
-        """A prompt that a subject was asked: 226-68, else the prompt nearest to it in place within the subject's grid."""
+        """Return a prompt of the subject: 226-68, else the prompt nearest to it in the grid."""
         if subject not in self._examples:
             self._examples[subject] = self._example(subject)
         return self._examples[subject]
@@ -124,18 +129,34 @@ class Project:
         return self.some(query, None, **parameters)
 
     def some(self, query: str, most: int | None, **parameters: Any) -> pl.DataFrame:
-        """The same, `most` rows at most; what is behind them is not computed where it need not be."""
-        return self._asked(query, parameters, lambda relation: (relation if most is None else relation.limit(most)).pl())
+        """Return at most `most` rows of one SELECT; the engine may skip the others."""
+
+        def read(relation: Any) -> pl.DataFrame:
+            return (relation if most is None else relation.limit(most)).pl()
+
+        return self._run(query, parameters, read)
 
     def page(self, query: str, most: int) -> tuple[pl.DataFrame, list[str]]:
-        """The first rows of any SELECT, with values that a page can show, and remarks on names in it that no table has."""
-        return self._asked(query, {}, lambda relation: (shown(relation.limit(most)).pl(), [*self._remarks]))
+        """Return the first rows of any SELECT, as a page shows them, and remarks on unknown names.
+
+        A name is unknown if the query compares with it and no table has it.
+        """
+
+        def read(relation: Any) -> tuple[pl.DataFrame, list[str]]:
+            return shown(relation.limit(most)).pl(), [*self._remarks]
+
+        return self._run(query, {}, read)
 
     def rows(self, query: str, most: int, form: Callable[[Any], Any]) -> pa.Table:
-        """The rows of any SELECT, `most` at most, in one of the forms of lib/sql/cells.py."""
-        return self._asked(query, {}, lambda relation: form(relation.limit(most)).to_arrow_table())
+        """Return at most `most` rows of any SELECT, in one of the forms of lib/sql/cells.py."""
+        return self._run(query, {}, lambda relation: form(relation.limit(most)).to_arrow_table())
 
-    def _asked(self, query: str, parameters: dict[str, Any], read: Callable[[Any], Result]) -> Result:
+    def _run(
+        self,
+        query: str,
+        parameters: dict[str, Any],
+        read: Callable[[Any], Result],
+    ) -> Result:
         with self._lock:
             self._remarks.clear()
             late = threading.Timer(PATIENCE, self._database.connection.interrupt)
@@ -199,7 +220,8 @@ class Project:
 def _explained(error: DatabaseError) -> str:
     """The engine's message; of a query that took too long, what helps."""
     if "INTERRUPT" in str(error):
-        return f"The query was stopped after {PATIENCE:.0f} seconds. Ask for fewer neurons or rows, or ask it with `bag`, which waits."
+        way_out = "Ask for fewer neurons or rows, or ask it with `bag`, which waits."
+        return f"The query was stopped after {PATIENCE:.0f} seconds. {way_out}"
     return sentence(error)
 
 

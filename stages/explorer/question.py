@@ -57,7 +57,8 @@ class Question(Mapping[str, str]):
         if not re.fullmatch(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?\s*", text):
             raise ExplorerError(f"{name} is {text!r}; it is a number, such as 0.25, or left empty.")
         if math.isinf(value := float(text)):
-            raise ExplorerError(f"{name} is {text!r}; a number has at most 308 digits before the point.")
+            allowed = "a number has at most 308 digits before the point"
+            raise ExplorerError(f"{name} is {text!r}; {allowed}.")
         return value
 
     def one_of(self, name: str, allowed: list[str], default: str | None = None) -> str:

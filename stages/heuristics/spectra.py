@@ -11,7 +11,8 @@ Table spectra: the strongest waves of each neuron's activation map
     neuron      INTEGER   neuron of the layer's MLP, from 0; one whose map is constant has no row
     place       INTEGER   1 for the strongest wave
     frequency1  INTEGER   waves along op1 in the square, 0 to half of the operands
-    frequency2  INTEGER   waves along op2; negative where they run the other way; (f1, f2) and (-f1, -f2) are one wave, listed once
+    frequency2  INTEGER   waves along op2; negative where they run the other way; (f1, f2) and (-f1,
+                          -f2) are one wave, listed once
     period1     FLOAT     operands / |frequency1|, the length of a wave along op1; null where the frequency is 0
     period2     FLOAT     operands / |frequency2|, the length of a wave along op2; null where the frequency is 0
     share       FLOAT     share of the map's variance, 0 to 1; all waves together have 1
@@ -31,8 +32,9 @@ from stages.lib.core.tables import write_table
 from stages.lib.subject import Subject
 
 SCHEMA = {
-    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "place": pl.Int32, "frequency1": pl.Int32,
-    "frequency2": pl.Int32, "period1": pl.Float32, "period2": pl.Float32, "share": pl.Float32,
+    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32,
+    "place": pl.Int32, "frequency1": pl.Int32, "frequency2": pl.Int32,
+    "period1": pl.Float32, "period2": pl.Float32, "share": pl.Float32,
 }  # fmt: skip
 ROUNDING = np.finfo(np.float32).eps  # a smaller share is rounding, not a wave
 

@@ -33,7 +33,11 @@ class Said:
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list[str], bos: bool | None, answer_token: int | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[str],
+    answers: list[str],
+    bos: bool | None,
+    answer_token: int | None = None,
 ) -> Asked:
     """Prompts and answers in a subject's tokens; an answer follows its prompt after a blank.
 

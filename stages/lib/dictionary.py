@@ -1,8 +1,9 @@
 """What every table and column means, read from where it is written: beside the query or the stage that makes it.
 
-A `.sql` stage opens with comment lines, a Python stage has them in its docstring behind "Table <name>: meaning":
-first what the table is, then one line per column, `name  TYPE  meaning`, with one or more blanks between. A line
-that starts otherwise goes on with the meaning of the column before it.
+A `.sql` stage opens with comment lines, a Python stage has them in its docstring behind "Table
+<name>: meaning": first what the table is, then one line per column, `name  TYPE  meaning`, with one
+or more blanks between. A line that starts otherwise goes on with the meaning of the column before
+it.
 """
 
 import ast
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TYPE = (
-    r"U?(?:TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|FLOAT|DOUBLE|BOOLEAN|VARCHAR|BLOB|DATE|TIMESTAMP|INTERVAL"
-    r"|(?:DECIMAL|STRUCT|MAP|UNION|ENUM)\([^)]*\)"
+    r"U?(?:TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|FLOAT|DOUBLE|BOOLEAN|VARCHAR|BLOB"
+    r"|DATE|TIMESTAMP|INTERVAL|(?:DECIMAL|STRUCT|MAP|UNION|ENUM)\([^)]*\)"
 )
 COLUMN = re.compile(rf"^(\w+) +((?:{TYPE})(?:\[\d*\])*) +(.+)$")
 

@@ -1,4 +1,4 @@
-"""Settings that several chapters share, of passes through a model and of models from elsewhere: types and allowed values."""
+"""Settings that several chapters share: passes through a model, and models from elsewhere."""
 
 import re
 from typing import Annotated

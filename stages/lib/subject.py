@@ -29,7 +29,8 @@ def _asks_about_operands(template: str) -> str:
 
 def _a_folder(source: str) -> str:
     if source.endswith(".gguf"):
-        raise ValueError("a GGUF file is converted to a folder first; `bag add NAME FILE.gguf` writes both entries")
+        way_out = "`bag add NAME FILE.gguf` writes both entries"
+        raise ValueError(f"a GGUF file is converted to a folder first; {way_out}")
     return source
 
 

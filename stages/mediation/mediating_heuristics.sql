@@ -62,7 +62,8 @@ with
         group by all
     ),
     possible as (
-        select width, size, k, unnest(range(larger(0, k + size - width), smaller(k, size) + 1)) as shared
+        select width, size, k,
+            unnest(range(larger(0, k + size - width), smaller(k, size) + 1)) as shared
         from (select distinct width, size, k from compared)
     ),
     tails as (  -- binomial(size, shared) · binomial(neurons - size, k - shared) / binomial(neurons, k), summed from the far end

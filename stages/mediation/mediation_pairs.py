@@ -71,7 +71,8 @@ def main(name: str) -> None:
     for group in progress.bar(tasks.groups(known), desc=f"mediation pairs {name}", unit="group"):
         rows += [_row(group, *found) for found in suitable(group, each[group.task], settings, place)]
     table = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_row_index("pair")
-    longest = table.select(pl.max_horizontal(pl.col("tokens", "counterfactual_tokens").list.len())).max().item()
+    lengths = pl.col("tokens", "counterfactual_tokens").list.len()
+    longest = table.select(pl.max_horizontal(lengths)).max().item()
     contents.limits(subject.settings.source).check_length(longest or 0)
     columns = [pl.lit(name).alias("subject"), pl.col("pair").cast(pl.Int32), *SCHEMA]
     write_table(table.select(columns), subject.path("mediation/mediation_pairs.parquet"))

@@ -16,7 +16,8 @@
 -- chance      DOUBLE    expected share of two random sets: k / width
 -- chance_std  DOUBLE    standard deviation of their share
 -- p_value     DOUBLE    probability that two random sets share at least as many (hypergeometric)
--- detectable  DOUBLE    least share with a p_value below 0.05: a test at this level cannot find less; null if none has
+-- detectable  DOUBLE    least share with a p_value below 0.05: a test at this level cannot find
+--                       less; null if none has
 with
     sizes as (select 'neuron' as component, neurons as width from architecture union all select 'coordinate', width from architecture),
     ks as (select distinct component, width, k::integer as k from sizes, unnest($overlap_ks) as wanted(k) where k <= width),
@@ -34,7 +35,8 @@ with
             and k <= a.known and k <= b.known
     ),
     meeting as (
-        select component, layer, ranking, a.half, a.question, b.question as other, larger(a.rank, b.rank) as rank
+        select component, layer, ranking, a.half, a.question, b.question as other,
+            larger(a.rank, b.rank) as rank
         from tops as a join tops as b using (component, layer, ranking, unit)
         where a.half = 'both' and b.half = 'both' or a.half = 'first' and b.half = 'second'
     ),
@@ -51,16 +53,23 @@ with
     tails as (  -- binomial(k, shared) · binomial(width - k, k - shared) / binomial(width, k), summed from the far end
         select
             width, k, shared,
-            smaller(1, sum(exp(2 * lgamma(k + 1) + 2 * lgamma(width - k + 1) - lgamma(shared + 1) - 2 * lgamma(k - shared + 1)
-                - lgamma(width - 2 * k + shared + 1) - lgamma(width + 1))) over (partition by width, k order by shared desc)) as p_value
+            smaller(1, sum(exp(
+                2 * lgamma(k + 1) + 2 * lgamma(width - k + 1) - lgamma(shared + 1)
+                - 2 * lgamma(k - shared + 1) - lgamma(width - 2 * k + shared + 1)
+                - lgamma(width + 1)
+            )) over (partition by width, k order by shared desc)) as p_value
         from possible
     ),
-    critical as (select width, k, min(shared) / k as detectable from tails where p_value < 0.05 group by width, k),
+    critical as (
+        select width, k, min(shared) / k as detectable
+        from tails where p_value < 0.05 group by width, k
+    ),
     own as (select component, layer, ranking, k, question, shared / k as share from counted where half = 'first' and question = other)
 select
     $subject as subject, component, layer, ranking, k, width, if(half = 'both', 'whole', 'half') as sample, c.question, c.other,
     shared, shared / k as share, (a.share + b.share) / 2 as ceiling, k / width as chance,
-    sqrt((1 - k / width) * (width - k) / larger(width - 1, 1) / width) as chance_std, p_value, detectable
+    sqrt((1 - k / width) * (width - k) / larger(width - 1, 1) / width) as chance_std,
+    p_value, detectable
 from counted as c
 join tails using (width, k, shared)
 left join critical using (width, k)

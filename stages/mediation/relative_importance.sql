@@ -40,7 +40,8 @@ with
         select
             task, condition, operator, answered, layer, position_class, late, last_layer,
             avg(effect) as effect, ln(nullif(1 + avg(effect), 0)) as log_effect,
-            coalesce(larger(log_effect, $published_floor), $published_floor) as floored,  -- null: of an effect of -1, the log is -infinity
+            -- the log of an effect of -1 is -infinity, which log_effect has as null
+            coalesce(larger(log_effect, $published_floor), $published_floor) as floored,
             count(effect) as defined, count(*) filter (counts) as counted,
             list(coalesce(effect, 0) order by pair) as each_effect,
             list((effect is not null)::double order by pair) as has_effect
@@ -53,7 +54,8 @@ with
             sum(log_effect) filter (late) / if(log_effects > 0, log_effects, null) as importance,
             sum(log_effect) filter (last_layer) / if(log_effects > 0, log_effects, null) as last_layer,
             coalesce(sum(log_effect) filter (log_effect < 0), 0) as negative,
-            if(count(effect) = count(*), sum(floored) filter (late) / sum(floored), null) as floored,
+            if(count(effect) = count(*), sum(floored) filter (late) / sum(floored), null)
+                as floored,
             max(counted) as pairs, max(counted - defined) as undefined
         from effects group by all
     ),

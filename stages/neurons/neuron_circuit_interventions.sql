@@ -12,7 +12,8 @@
 -- units              INTEGER[]  the ablated heads or neurons; null: all of them
 -- position           VARCHAR    token position: all, or op1, operator, op2 in the first layer
 -- key_position       VARCHAR    null, of edges only
--- replacement        VARCHAR    mean (pooled over operators, each weighted equally); null where nothing is patched
+-- replacement        VARCHAR    mean (pooled over operators, each weighted equally); null where
+--                               nothing is patched
 -- circuit            VARCHAR    how its neurons are chosen, as above; or everything, nothing, heads
 -- heads              SMALLINT   heads in the circuit
 -- neurons_per_layer  INTEGER    neurons k in each layer where they are chosen; all of the MLP where none is

@@ -1,6 +1,7 @@
--- Patches of one neuron at a time: each takes its value under the counterfactual prompt (Sec. 3, Fig. 4a; App. B.1, Fig. 12a).
--- Late layers, which promote the answer, at the last position; the first layer, which reads the operands, at theirs. Of models too large for
--- that, so many neurons of each layer, drawn by lot and the same for every k (patched_neurons).
+-- Patches of one neuron at a time: each takes its value under the counterfactual prompt (Sec. 3,
+-- Fig. 4a; App. B.1, Fig. 12a). Late layers, which promote the answer, at the last position; the
+-- first layer, which reads the operands, at theirs. Of models too large for that, so many neurons
+-- of each layer, drawn by lot and the same for every k (patched_neurons).
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0, which patches nothing

@@ -1,4 +1,5 @@
--- Whether two operators use the same neurons (App. D, Fig. 15): overlap of their neurons of largest patched effect.
+-- Whether two operators use the same neurons (App. D, Fig. 15): overlap of their neurons of largest
+-- patched effect.
 --
 -- subject     VARCHAR   the model
 -- ranking     VARCHAR   effect (Eq. 1) or logit_effect

@@ -24,8 +24,8 @@ from stages.report.settings import Report
 def main(subject: str | None = None) -> None:
     settings, study = load(Report), subject is None
     declared = contents() if study else contents().only(study=False)
-    found = Path("data/report").glob(f"{subject or '*'}.json")
-    parts = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(found, key=lambda path: path.stem)]
+    files = sorted(Path("data/report").glob(f"{subject or '*'}.json"), key=lambda file: file.stem)
+    parts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     shared = database(declared.tables(shared=True))
     payloads = {
         "shared/tables": deflated(tables(declared, shared, None, settings)),

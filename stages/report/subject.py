@@ -34,7 +34,8 @@ def main(subject: str) -> None:
     }
     about = {"subject": subject, "source": chosen.source, "revision": chosen.revision, "operators": chosen.operators}
     with replacing(Path("data/report") / f"{subject}.json") as partial:
-        partial.write_text(json.dumps({"about": about, "payloads": payloads}, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps({"about": about, "payloads": payloads}, indent=1)
+        partial.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from stages.store.check import checked, parser, source_kind
 
 PARAMS = Path("params.yaml")
 MODELS = Path("stages/subjects/params.yaml")
-MAKERS = ("train", "finetune", "hub", "gguf")  # whose entries are models, too, written to data/models/<name>
+# sections whose entries are also models, written to data/models/<name>
+MAKERS = ("train", "finetune", "hub", "gguf")
 
 
 def main(arguments: list[str]) -> None:
@@ -40,7 +41,8 @@ def main(arguments: list[str]) -> None:
 def _made_from(options: argparse.Namespace) -> tuple[str, list[str]]:
     """The section whose stage makes the model's folder, and the lines of its entry there."""
     if source_kind(options.source) == "gguf":
-        return "gguf", [f"  {options.name}: {{file: {json.dumps(options.source, ensure_ascii=False)}}}"]
+        file = json.dumps(options.source, ensure_ascii=False)
+        return "gguf", [f"  {options.name}: {{file: {file}}}"]
     model = hub.fixed(options.source)
     return "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"]
 
@@ -66,7 +68,12 @@ def entry(name: str, settings: SubjectSettings, section: str) -> list[str]:
 
 def inserted(file: Path, section: str, lines: list[str]) -> str:
     """The file's text with lines behind a section's last one, whatever comments there are. Raises ParamsError where it lacks that."""
-    text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    text = re.sub(
+        rf"^({section}:(?: &\w+)?) \{{\}}",
+        r"\1",
+        file.read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
     found = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
     if found is None or re.match(rf"{section}: *(&\w+ *)?\{{", found[0]):
         raise ParamsError(f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand")

@@ -1,10 +1,12 @@
 """Runs a subject over the whole operand square and writes down what it sees; decides nothing.
 
-Beside the tables below there is means.h5: every component's mean activation by operator and position. Mean ablation puts in its place the
-mean over operators, each with equal weight. Where prompts differ in length, it has slots in the place of positions
-(stages/lib/core/slots.py), a mean is that of the prompts that have a token there, and attributes say how many tokens the longest operands
-have. Activations are those of the kept layers. Prompts of a row share their prefix, which is computed once. Workers share blocks of rows
-(stages/lib/units/work.py); stopped half-way, it goes on behind those that are finished.
+Beside the tables below there is means.h5: every component's mean activation by operator and
+position. Mean ablation puts in its place the mean over operators, each with equal weight. Where
+prompts differ in length, it has slots in the place of positions (stages/lib/core/slots.py), a mean
+is that of the prompts that have a token there, and attributes say how many tokens the longest
+operands have. Activations are those of the kept layers. Prompts of a row share their prefix, which
+is computed once. Workers share blocks of rows (stages/lib/units/work.py); stopped half-way, it goes
+on behind those that are finished.
 
 Table predictions: what the subject answers to each cell
     subject             VARCHAR   the model
@@ -31,7 +33,8 @@ Table value_logits: which numbers each neuron's value vector votes for (lazy, fr
     subject  VARCHAR   the model
     layer    SMALLINT  decoder layer, from 0
     neuron   INTEGER   neuron of the layer's MLP, from 0
-    number   INTEGER   a one-token number; of subjects with answer_token what one token of an answer stands for, such as a digit
+    number   INTEGER   a one-token number; of subjects with answer_token what one token of an answer
+                       stands for, such as a digit
     logit    FLOAT     value vector · unembedding of the number (final-norm gain folded in, unembedding centred over the vocabulary)
 """
 

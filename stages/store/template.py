@@ -1,4 +1,4 @@
-"""Prompts in a subject's tokens: which token is which operand, and which numbers are one token as an answer."""
+"""Prompts in a subject's tokens: which token is which operand, and which answers are one token."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -18,14 +18,21 @@ class PromptError(SystemExit):
 
 
 class Template:
-    """One operator's prompts: a template such as "{op1}{symbol}{op2}=", with or without BOS before it.
+    """One operator's prompts: a template such as "{op1}{symbol}{op2}=", with or without BOS.
 
-    bos: whether BOS stands before each prompt; None: what the tokenizer itself, or its chat template, puts there.
-    chat: whether the prompt is a user's message in the tokenizer's chat template. positions: role -> token position, counted from 0 (BOS
-    included), of operands of one token.
+    bos: whether BOS stands before each prompt; None: as the tokenizer or its chat template does.
+    chat: whether the prompt is a user's message in the tokenizer's chat template.
+    positions: role -> token position, counted from 0 (BOS included), of operands of one token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str, symbol: str, bos: bool | None, chat: bool = False):
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        template: str,
+        symbol: str,
+        bos: bool | None,
+        chat: bool = False,
+    ):
         if bos and tokenizer.bos_token_id is None:
             raise PromptError("the subject's tokenizer has no BOS token; set bos: false for this subject in params.yaml")
         own = tokenizer.bos_token
@@ -124,27 +131,42 @@ class Template:
         return {**positions, "last_position": len(self.front) + len(spans) - 1}
 
 
-def in_chat(tokenizer: PreTrainedTokenizerBase, template: str, bos: bool | None) -> tuple[str, list[int]]:
-    """A template as a user's message in the tokenizer's chat template, up to the model's answer, and the tokens before it.
+def in_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    template: str,
+    bos: bool | None,
+) -> tuple[str, list[int]]:
+    """Return a template as a user's message in the tokenizer's chat template, and its first tokens.
 
-    A BOS at the start of the chat template is one of these tokens. Chat templates that say the date are told the same one always.
-    Raises PromptError where there is no chat template, where it fails or changes the message, or begins with BOS though `bos` is false.
+    The message ends where the model's answer begins. The first tokens, those before the text, are
+    BOS or none. Chat templates that print the date always get the same date.
+    Raises PromptError if there is no chat template, if it fails or changes the message, or if it
+    begins with BOS though `bos` is false.
     """
     if not tokenizer.chat_template:
         raise PromptError("the subject's tokenizer has no chat template; set chat: false for this subject in params.yaml")
     message = [{"role": "user", "content": template}]
     today = datetime(2024, 7, 26, tzinfo=UTC).strftime
     try:
-        whole = str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True, strftime_now=today))
+        rendered = tokenizer.apply_chat_template(
+            message,
+            tokenize=False,
+            add_generation_prompt=True,
+            strftime_now=today,
+        )
+        whole = str(rendered)
     except Exception as error:  # a template is a program, which may raise anything
-        raise PromptError(f"the tokenizer's chat template fails on a user's message: {sentence(error)}; set chat: false") from None
+        problem = "the tokenizer's chat template fails on a user's message"
+        raise PromptError(f"{problem}: {sentence(error)}; set chat: false") from None
     if whole.count(template) != 1:
-        raise PromptError(f"the tokenizer's chat template makes {whole!r} of {template!r}, which does not hold it once, as it is")
+        problem = f"the tokenizer's chat template makes {whole!r} of {template!r}"
+        raise PromptError(f"{problem}, which does not hold it once, as it is")
     own = tokenizer.bos_token or ""
     before = [tokenizer.bos_token_id] if own and (bos or whole.startswith(own)) else []
     if own and whole.startswith(own):
         if bos is False:
-            raise PromptError(f"the tokenizer's chat template begins with BOS, {own!r}; set bos: true for this subject, or leave bos out")
+            way_out = "set bos: true for this subject, or leave bos out"
+            raise PromptError(f"the tokenizer's chat template begins with BOS, {own!r}; {way_out}")
         rest = whole.removeprefix(own)
         if before + _plain(tokenizer, rest) == _plain(tokenizer, whole):
             whole = rest

@@ -122,7 +122,10 @@ def load_hub(name: str) -> HubModel:
 
 
 def load_gguf(name: str) -> GgufModel:
-    """The checked entry of this name in the section gguf. Raises ParamsError naming those there are."""
+    """Return the checked entry of this name in the section gguf.
+
+    Raises ParamsError, which lists the entries, if there is none of this name.
+    """
     return _entry(GgufModel, "gguf", name)
 
 

@@ -1,5 +1,6 @@
--- The bag over training: how much of the last point's bag is there at a point, and what it carries (Sec. 5, Fig. 10a and 10b), beside
--- the accuracy on trained and on held-out cells. Late neurons that are not kept take their mean, pooled over operators; faithfulness is as in bag_alone.
+-- The bag over training: how much of the last point's bag is there at a point, and what it carries
+-- (Sec. 5, Fig. 10a and 10b), beside the accuracy on trained and on held-out cells. Late neurons
+-- that are not kept take their mean, pooled over operators; faithfulness is as in bag_alone.
 --
 -- subject                  VARCHAR  the model at this point
 -- last                     VARCHAR  the subject that training ended with

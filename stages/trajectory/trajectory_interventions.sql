@@ -11,7 +11,8 @@
 -- units              INTEGER[]  the ablated neurons, from 0
 -- position           VARCHAR    token position: last
 -- key_position       VARCHAR    null, of edges only
--- replacement        VARCHAR    mean (pooled over operators) where neurons are kept and all others ablated, zero where a prompt's neurons are silenced
+-- replacement        VARCHAR    mean (pooled over operators) where neurons are kept and all others
+--                               ablated, zero where a prompt's neurons are silenced
 -- kept               VARCHAR    everything, nothing, all (neurons that stand for a heuristic), shared (those that stand for one they stand
 --                               for at the last point), drawn (as many of all, in each layer, as are shared) or random (as many late
 --                               neurons as all); null where a prompt's neurons are silenced

@@ -66,7 +66,8 @@ def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
     rows = [(*key, a, b, a + b) if key[0] == "add" else (*key, max(a, b), min(a, b), abs(a - b)) for *key, a, b in drawn]
     columns = dict(zip(["operator", "split", "seed", "op1", "op2", "result"], zip(*rows, strict=True), strict=True))
     made = frame(subject="s", pair=range(len(rows)), **columns)
-    return made.with_columns(pl.col("op1", "op2").cast(pl.Int32), pl.col("result").cast(pl.Int32)).sample(fraction=1, shuffle=True, seed=1)
+    made = made.with_columns(pl.col("op1", "op2", "result").cast(pl.Int32))
+    return made.sample(fraction=1, shuffle=True, seed=1)
 
 
 def asked(pairs: pl.DataFrame, **of: str) -> list[Prompt]:

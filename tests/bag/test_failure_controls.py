@@ -106,14 +106,16 @@ def test_without_both_kinds_in_a_stratum_there_is_nothing_to_say():
 
 @pytest.mark.parametrize("strata", [1, 2])
 def test_a_single_stratum_has_no_interval(strata: int):
-    """As in multiply, membership scored, of the default subject: one stratum with two cells of either kind."""
+    """One stratum with two cells of either kind, as in multiply of the default subject (scored)."""
     hard = [difficulty(*cell) for cell in cells().select("operator", "op1", "op2").iter_rows()]
     known = cells().with_columns(hard=pl.Series(hard)).filter(operator="multiply")
-    largest = known.group_by("result", "hard").len().sort("len", "result", "hard", descending=True).head(strata)
+    sizes = known.group_by("result", "hard").len()
+    largest = sizes.sort("len", "result", "hard", descending=True).head(strata)
     kept = known.join(largest, on=["result", "hard"]).select("operator", "op1", "op2")
     rng = np.random.default_rng(0)
     wrong = np.arange(len(cells())) % 2 == 0
-    table = failures(~wrong, rng.normal(size=len(wrong)), wrong).join(kept, on=["operator", "op1", "op2"])
+    table = failures(~wrong, rng.normal(size=len(wrong)), wrong)
+    table = table.join(kept, on=["operator", "op1", "op2"])
     rows = controlled(table)
     for row in rows.values():
         assert row["strata"] == strata

@@ -1,4 +1,4 @@
-"""The test over heuristics: against brute force, where there is nothing to find although neurons are shared, and where there is."""
+"""The permutation test over heuristics: against brute force, under the null, and with an effect."""
 
 from hashlib import md5
 from pathlib import Path
@@ -12,7 +12,8 @@ from tests.made import ask
 
 GROUP = ["operator", "membership", "ablation", "measure"]
 SETTINGS = {"test_draws": 200, "knockout_seed": 0}
-Neurons = dict[str, list[np.ndarray]]  # of every operator, those of each of its heuristics; they are in layers of ten
+# of every operator, those of each of its heuristics; they are in layers of ten
+Neurons = dict[str, list[np.ndarray]]
 
 
 def knocked_out(differences: dict[str, np.ndarray], seed: int = 0) -> pl.DataFrame:
@@ -36,37 +37,56 @@ def standing(neurons: Neurons) -> pl.DataFrame:
     rows = []
     for operator, several in neurons.items():
         for i, members in enumerate(several):
-            rows += [("s", operator, "label", f"h{i:03}", n // 10, n % 10) for n in members.tolist()]
-    schema = {"subject": pl.String, "operator": pl.String, "membership": pl.String, "heuristic": pl.String}
-    return pl.DataFrame(rows, schema=schema | {"layer": pl.Int16, "neuron": pl.Int32}, orient="row").sample(
-        fraction=1, shuffle=True, seed=2
-    )
+            keys = ("s", operator, "label", f"h{i:03}")
+            rows += [(*keys, n // 10, n % 10) for n in members.tolist()]
+    schema = {
+        "subject": pl.String,
+        "operator": pl.String,
+        "membership": pl.String,
+        "heuristic": pl.String,
+    }
+    numbers = {"layer": pl.Int16, "neuron": pl.Int32}
+    table = pl.DataFrame(rows, schema=schema | numbers, orient="row")
+    return table.sample(fraction=1, shuffle=True, seed=2)
 
 
 def apart(differences: dict[str, np.ndarray]) -> Neurons:
-    """Three neurons for each heuristic, which no other has."""
-    return {operator: [np.arange(3 * i, 3 * i + 3) for i in range(len(several))] for operator, several in differences.items()}
+    """Return three neurons for each heuristic, which no other heuristic has."""
+    counts = {operator: len(several) for operator, several in differences.items()}
+    return {operator: list(np.arange(3 * n).reshape(n, 3)) for operator, n in counts.items()}
 
 
-def judged(differences: dict[str, np.ndarray], neurons: Neurons | None = None, **settings: int) -> pl.DataFrame:
-    given = {"knockouts_by_heuristic": knocked_out(differences), "heuristic_neurons": standing(neurons or apart(differences))}
+def judged(
+    differences: dict[str, np.ndarray],
+    neurons: Neurons | None = None,
+    **settings: int,
+) -> pl.DataFrame:
+    given = {
+        "knockouts_by_heuristic": knocked_out(differences),
+        "heuristic_neurons": standing(neurons or apart(differences)),
+    }
     return ask("knockout_tests", given, **SETTINGS | settings)
 
 
 def families(rng: np.random.Generator, count: int = 3) -> list[np.ndarray]:
     """Families of four heuristics that share most of ten neurons."""
-    return [10 * family + rng.choice(10, 7, replace=False) for family in range(count) for _ in range(4)]
+    starts = 10 * np.arange(count).repeat(4)
+    return [start + rng.choice(10, 7, replace=False) for start in starts]
 
 
 def unselective(rng: np.random.Generator, neurons: list[np.ndarray]) -> np.ndarray:
-    """What heuristics dissociate by, beyond three random controls, where each neuron does as much for its family, more or less than 0."""
+    """Return the dissociations of heuristics beyond three random controls, under the null.
+
+    A neuron contributes the same to all heuristics of its family: a random number around 0.
+    """
     most = max(members.max() for members in neurons) + 1
     differences = []
     for family in range(0, len(neurons), 4):
         contributions = rng.normal(size=most)
         for members in neurons[family : family + 4]:
             others = np.setdiff1d(np.arange(most), members)
-            controls = [contributions[rng.choice(others, len(members), replace=False)].mean() for _ in range(3)]
+            drawn = [rng.choice(others, len(members), replace=False) for _ in range(3)]
+            controls = [contributions[control].mean() for control in drawn]
             differences.append(contributions[members].mean() - np.mean(controls))
     return np.array(differences)
 
@@ -81,18 +101,20 @@ def test_p_values_and_errors_are_those_of_brute_force():
     rng = np.random.default_rng(1)
     neurons = {operator: families(rng, 2) for operator in ("add", "divide", "subtract")}
     differences = {operator: rng.normal(0.3, 1, 8) for operator in neurons}
-    for row in judged(differences, neurons, test_draws=100).filter(measure="accuracy").iter_rows(named=True):
+    table = judged(differences, neurons, test_draws=100).filter(measure="accuracy")
+    for row in table.iter_rows(named=True):
         several, mine = neurons[row["operator"]], differences[row["operator"]]
         sets = [set(members.tolist()) for members in several]
         shared = np.array([[len(a & b) / np.sqrt(len(a) * len(b)) for a in sets] for b in sets])
-        drawn = [
-            [sum(number(draw, row["operator"], n) for n in members) / np.sqrt(len(members)) for members in several]
-            for draw in range(100)
-        ]  # fmt: skip
-        statistics = [sum(d) / np.sqrt(np.square(d).sum()) for d in [mine, *np.array(drawn)]]
+        drawn = np.zeros((100, len(several)))
+        for draw, i in np.ndindex(drawn.shape):
+            numbers = [number(draw, row["operator"], n) for n in several[i]]
+            drawn[draw, i] = sum(numbers) / np.sqrt(len(numbers))
+        statistics = [sum(d) / np.sqrt(np.square(d).sum()) for d in [mine, *drawn]]
         assert row["p_value"] == np.mean(np.array(statistics) >= statistics[0])
         assert row["effective"] == pytest.approx(64 / shared.sum())
-        variance = mine.var(ddof=1) / (1 - (shared.sum() - 8) / 56)  # of a heuristic, from its distance to those correlated with it
+        # the variance of a heuristic, from its distance to those correlated with it
+        variance = mine.var(ddof=1) / (1 - (shared.sum() - 8) / 56)
         assert row["standard_error"] == pytest.approx(np.sqrt(variance * shared.sum()) / 8)
 
 
@@ -102,7 +124,11 @@ def test_means_are_those_of_brute_force():
     both = [knocked_out(differences, seed) for seed in (0, 1)]
     table = pl.concat([both[0], both[1].with_columns(membership=pl.lit("scored"), ablation=pl.lit("mean"))])
     members = standing(apart(differences))
-    given = {"knockouts_by_heuristic": table, "heuristic_neurons": pl.concat([members, members.with_columns(membership=pl.lit("scored"))])}
+    scored = members.with_columns(membership=pl.lit("scored"))
+    given = {
+        "knockouts_by_heuristic": table,
+        "heuristic_neurons": pl.concat([members, scored]),
+    }
     for row in ask("knockout_tests", given, **SETTINGS).iter_rows(named=True):
         prefix = {"accuracy": ("accuracy_", ""), "logit": ("logit_change_", "logit_")}[row["measure"]]
         here = table.filter(*(pl.col(c) == row[c] for c in GROUP[:3])).sort("heuristic")
@@ -118,24 +144,27 @@ def test_means_are_those_of_brute_force():
             continue
         assert row["effective"] == pytest.approx(len(own))  # no neuron is shared
         deviation = differences.std(ddof=1)
-        assert (row["deviation"], row["standard_error"]) == pytest.approx((deviation, deviation / np.sqrt(len(own))))
+        assert row["deviation"] == pytest.approx(deviation)
+        assert row["standard_error"] == pytest.approx(deviation / np.sqrt(len(own)))
 
 
 def test_without_shared_neurons_p_values_are_uniform_where_nothing_dissociates():
     rng = np.random.default_rng(3)
     differences = {f"o{i:03}": rng.normal(size=12) for i in range(200)}
-    values = np.sort(judged(differences, test_draws=100).filter(measure="accuracy")["p_value"].to_numpy())
+    table = judged(differences, test_draws=100).filter(measure="accuracy")
+    values = np.sort(table["p_value"].to_numpy())
     steps = np.arange(201) / 200
     distance = max(np.abs(values - steps[1:]).max(), np.abs(values - steps[:-1]).max())
     assert distance < 1.63 / 200**0.5  # Kolmogorov and Smirnov, level .01
 
 
 def test_shared_neurons_do_not_make_p_values_small():
-    """Nothing is selective, and families share neurons: signs that are turned heuristic by heuristic would find something too often."""
+    """Families share neurons under the null, where a sign-flip test would reject too often."""
     rng = np.random.default_rng(6)
     neurons = {f"o{i:03}": families(rng) for i in range(200)}
     differences = {operator: unselective(rng, several) for operator, several in neurons.items()}
-    values = judged(differences, neurons, test_draws=100).filter(measure="accuracy")["p_value"].to_numpy()
+    table = judged(differences, neurons, test_draws=100).filter(measure="accuracy")
+    values = table["p_value"].to_numpy()
     signs = rng.choice([-1, 1], (500, 12))
     one_by_one = np.array([np.mean(signs @ d >= d.sum()) for d in differences.values()])
     assert np.mean(values <= 0.05) <= 0.06
@@ -173,9 +202,10 @@ def test_what_cannot_be_compared_is_left_out():
     without = whole.filter(~((pl.col("heuristic") == "h001") & (pl.col("arm") == "control")))
     gone = (pl.col("heuristic") == "h002") & (pl.col("arm") == "heuristic")
     knockouts = without.with_columns(pl.when(~gone).then(pl.col("dissociation")))
+    neurons = [np.arange(5), np.arange(5), *np.arange(5, 15).reshape(2, 5)]
     given = {
         "knockouts_by_heuristic": knockouts,
-        "heuristic_neurons": standing({"add": [np.arange(5), np.arange(5), *np.arange(5, 15).reshape(2, 5)]}),
+        "heuristic_neurons": standing({"add": neurons}),
     }
     table = ask("knockout_tests", given, **SETTINGS)
     accuracy, logit = (table.filter(measure=measure).row(0, named=True) for measure in ("accuracy", "logit"))

@@ -41,7 +41,10 @@ def test_circuits_of_heads_ablate_the_others(effects: pl.DataFrame):
             assert (row["layer"], row["units"], row["position"], row["replacement"]) == (None,) * 4
             continue
         own = row["circuit"] in ("own_means", "nothing_own_means")
-        assert (row["position"], row["replacement"]) == ("all", f"mean_{row['operator']}" if own else "mean")
+        assert (row["position"], row["replacement"]) == (
+            "all",
+            f"mean_{row['operator']}" if own else "mean",
+        )
         assert (row["units"] is None) == row["circuit"].startswith("nothing")
         ablated |= {(row["component"], row["layer"], head) for head in row["units"] or [None]}
     sizes = [0, 1, 2, 4, 6]

@@ -151,10 +151,11 @@ def test_the_bootstrap_draws_seeds_and_then_prompts():
 
 
 def test_intervals_of_the_bootstrap_are_conservative():
-    """Seeds that draw from the same prompts: 98 % of 95 % intervals hold the true mean; params.yaml and README say so."""
+    """98 % of 95 % intervals hold the true mean if seeds draw from the same prompts (README)."""
     table = ask("bootstrap_weights", {"pairs": made.pairs(per_seed=50, seeds=5)}, replicates=1000)
     weights = table.filter(operator="add", split="evaluation")["weights"].list.to_array(250).to_numpy() / 250
-    means = np.random.default_rng(0).normal(size=(1000, 250)) @ weights.T  # (samples, replicates), of a true mean of 0
+    # (samples, replicates), of a true mean of 0
+    means = np.random.default_rng(0).normal(size=(1000, 250)) @ weights.T
     low, high = np.quantile(means, [0.025, 0.975], axis=1)
     assert ((low <= 0) & (high >= 0)).mean() == pytest.approx(0.98, abs=0.013)
 

@@ -93,11 +93,13 @@ def test_a_statement_is_from_a_place_of_its_study_and_its_numbers_are_of_a_model
 def test_a_figure_is_named_with_its_section():
     places = [one["source"].split(", ") for one in LISTED if one["source"].startswith("heuristics")]
     pairs = [pair for _, *place in places for pair in pairwise(place)]
-    files = [file for kind in ("sql", "py", "md", "yaml") for file in ledger.STAGES.rglob(f"*.{kind}")]
+    kinds = ("sql", "py", "md", "yaml")
+    files = [file for kind in kinds for file in ledger.STAGES.rglob(f"*.{kind}")]
     for file in files:
         pairs += re.findall(r"((?:Sec|App)\. [\w.]+), (Fig\. \w+)", file.read_text())
     figures = [(section, re.sub(r"\D", "", figure)) for section, figure in pairs if figure.startswith("Fig.")]
-    of_heuristics = [pair for pair in figures if pair != ("Sec. 4", "3")]  # Fig. 3 of the mediation study
+    # Fig. 3 of the mediation study
+    of_heuristics = [pair for pair in figures if pair != ("Sec. 4", "3")]
     assert len(of_heuristics) > 20
     assert [pair for pair in of_heuristics if SECTIONS[pair[1]] != pair[0]] == []
 

@@ -208,7 +208,7 @@ def appearance(value: float) -> Tables:
 
 
 def selective(value: float, effective: float = 6) -> Tables:
-    """Differences from the control, in accuracy, of heuristics that are as precise as so many independent ones."""
+    """Rows of knockout_tests: differences from the control in accuracy, by effective heuristics."""
     tested = effective >= 2
     p_value = (0.01 if value > 0 else 0.9) if tested else None
     numbers = (6, effective, value, 0.1, 0.1 / effective**0.5 if tested else None, p_value)

@@ -230,7 +230,10 @@ def test_it_opens_on_what_can_be_shown(digits: Explorer):
         (data / name / "store").mkdir(parents=True)
         (data / name / "heuristics").mkdir()
         (data / name / "store/predictions.parquet").hardlink_to(data / "digits/store/predictions.parquet")
-    write_table(pl.DataFrame({"subject": "whole", "operator": "add", "accuracy": 0.9, "cells": 8}), data / "whole/store/accuracy.parquet")
+    write_table(
+        pl.DataFrame({"subject": "whole", "operator": "add", "accuracy": 0.9, "cells": 8}),
+        data / "whole/store/accuracy.parquet",
+    )
     (data / "whole/heuristics/scores.parquet").hardlink_to(data / "digits/heuristics/scores.parquet")
     assert field(explorer(data), "compare", "other", subject="digits").value == "whole"
     assert field(explorer(data), "compare", "other", subject="whole").value == "whole"

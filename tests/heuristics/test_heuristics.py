@@ -169,9 +169,18 @@ def test_an_unknown_grid_is_named():
 
 @given(heuristics())
 @settings(max_examples=50, deadline=None)
-def test_a_custom_heuristic_cannot_take_the_name_of_another(drawn: tuple[str, str, Callable[[Cell], bool]]):
-    with pytest.raises(ParamsError, match=f"the custom name {re.escape(repr(drawn[0]))} is the name of a heuristic"):
-        check(Heuristics, {**SETTINGS, "custom": {"mine": "op1 = 3", drawn[0]: "op1 = 3"}}, "heuristics")
+def test_a_custom_heuristic_cannot_take_the_name_of_another(
+    drawn: tuple[str, str, Callable[[Cell], bool]],
+):
+    with pytest.raises(
+        ParamsError,
+        match=f"the custom name {re.escape(repr(drawn[0]))} is the name of a heuristic",
+    ):
+        check(
+            Heuristics,
+            {**SETTINGS, "custom": {"mine": "op1 = 3", drawn[0]: "op1 = 3"}},
+            "heuristics",
+        )
 
 
 @pytest.mark.parametrize("name", ["", " ", "mine ", "my\nown"])

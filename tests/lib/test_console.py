@@ -56,7 +56,10 @@ def test_parameters_have_names_and_types(micro: Path):
         (["select 1", "-p", "x"], ["NAME=VALUE", "'x'"]),
         (["nowhere.sql"], ["there is no file nowhere.sql in /", "SELECT"]),
         (["table"], ["there is no command table", "tables, made, shell", '"from table"']),
-        (["select 1", "--data", "nowhere"], ["there is no folder nowhere in /", "`make`", "`make pull`", "--data"]),
+        (
+            ["select 1", "--data", "nowhere"],
+            ["there is no folder nowhere in /", "`make`", "`make pull`", "--data"],
+        ),
         (["select 1", "--data", "stages"], ["there is no table in /", "stages. ", "`make`"]),
         (["select * from read_csv('params.yaml')"], ["params.yaml"]),
     ],
@@ -97,7 +100,7 @@ def test_what_stands_behind_a_query_is_refused(micro: Path):
 
 
 def test_no_line_above_a_query_is_lost():
-    """Whatever stands between the name, the type and the meaning of a column, and on how many lines the meaning is."""
+    """A column's name, type and meaning may have any blanks between, and the meaning many lines."""
     described = dictionary.tables(ROOT / "stages")
     for path in (ROOT / "stages").glob("*/*.sql"):
         table, words = described[path.stem], []
@@ -116,7 +119,10 @@ def test_a_column_may_be_described_with_single_blanks(tmp_path: Path):
         "-- What it is.\n-- a INTEGER the first\n--   and more\n-- b VARCHAR[] the second\nselect 1\n"
     )
     made = dictionary.tables(tmp_path)["made"]
-    assert (made.meaning, made.columns) == ("What it is.", {"a": ("INTEGER", "the first and more"), "b": ("VARCHAR[]", "the second")})
+    assert (made.meaning, made.columns) == (
+        "What it is.",
+        {"a": ("INTEGER", "the first and more"), "b": ("VARCHAR[]", "the second")},
+    )
 
 
 def test_every_table_is_documented_as_it_is(micro: Path):

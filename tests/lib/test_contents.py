@@ -1,4 +1,4 @@
-"""Model folders as people have them: which files are loaded and covered by digests, and what is refused before any work."""
+"""Model folders: which files are loaded and covered by digests, and which folders are refused."""
 
 import json
 import os
@@ -11,24 +11,23 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
-from transformers import AutoModelForCausalLM, AutoTokenizer, CodeGenConfig, GPT2Config, GPTJConfig, GPTNeoConfig, GPTNeoXConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CodeGenConfig,
+    GPT2Config,
+    GPTJConfig,
+    GPTNeoConfig,
+    GPTNeoXConfig,
+)
 
 from stages.lib.model import checkpoint, contents, tokenizer
 from stages.lib.model.folder import INDEX, WEIGHTS, ModelError, sha256, write_sums
 from tests import vocabularies
-from tests.conftest import random_model
 from tests.micro import ROOT
+from tests.model_folders import Change, changed, stored, updated
 
-Change = Callable[[Path], object]
 END = "<|endoftext|>"
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "mine"
-    random_model("llama").save_pretrained(folder)
-    tokenizer.build(99, ["+ - * / = ( ) Q"]).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture
@@ -36,29 +35,16 @@ def mine(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "mine"))
 
 
-def changed(name: str, **values: object) -> Change:
-    """Keys of a file of JSON, set."""
-    return lambda folder: (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | values))
-
-
-def stored(change: Callable[[dict[str, torch.Tensor]], object]) -> Change:
-    def write(folder: Path) -> None:
-        tensors = load_file(folder / WEIGHTS)
-        change(tensors)
-        save_file(tensors, folder / WEIGHTS, {"format": "pt"})
-
-    return write
-
-
 def moved(target: str, index: str | None = None) -> Change:
-    """The weights under another name, which the index, where there is to be one, calls so."""
+    """Rename the weights; index: the name that an index file gives them, None for no index."""
 
     def write(folder: Path) -> None:
         names = list(load_file(folder / WEIGHTS))
         (folder / target).parent.mkdir(exist_ok=True)
         (folder / WEIGHTS).rename(folder / target)
         if index is not None:
-            (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, index)}))
+            content = {"metadata": {}, "weight_map": dict.fromkeys(names, index)}
+            (folder / INDEX).write_text(json.dumps(content))
 
     return write
 
@@ -73,30 +59,73 @@ def linked(folder: Path) -> None:
 
 
 def shards(folder: Path, change: Callable[[dict[str, str]], object] = lambda shards: None) -> None:
-    """The weights as two shards; change: of the index's weight_map."""
+    """Split the weights into two shards; change: changes the index's weight_map."""
     tensors = load_file(folder / WEIGHTS)
     names = sorted(tensors)
     files = {name: f"model-{1 + (i > 5):05}-of-00002.safetensors" for i, name in enumerate(names)}
     for file in set(files.values()):
-        save_file({name: tensors[name] for name in names if files[name] == file}, folder / file, {"format": "pt"})
+        save_file(
+            {name: tensors[name] for name in names if files[name] == file},
+            folder / file,
+            {"format": "pt"},
+        )
     (folder / WEIGHTS).unlink()
     change(files)
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": files}))
 
 
 def foreign_shard(folder: Path) -> None:
-    """The second shard has a tensor of the first."""
+    """Store a tensor of the first shard in the second shard as well."""
     shards(folder)
     first, second = (load_file(folder / f"model-0000{i}-of-00002.safetensors") for i in (1, 2))
-    save_file({**second, sorted(first)[0]: first[sorted(first)[0]]}, folder / "model-00002-of-00002.safetensors", {"format": "pt"})
+    save_file(
+        {**second, sorted(first)[0]: first[sorted(first)[0]]},
+        folder / "model-00002-of-00002.safetensors",
+        {"format": "pt"},
+    )
+
+
+def two_models(folder: Path) -> None:
+    shutil.copy(folder / WEIGHTS, folder / "one.safetensors")
+    moved("two.safetensors", "one.safetensors")(folder)
+    (folder / "two.safetensors").rename(folder / WEIGHTS)
+
+
+def other_shard(folder: Path) -> None:
+    shards(folder, lambda files: files.update(other=next(iter(files.values()))))
+
+
+def pipe(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+
+
+def sentencepiece(folder: Path) -> None:
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+
+
+def larger_tokenizer(folder: Path) -> None:
+    tokenizer.build(999, ["+ - * / ="]).save_pretrained(folder)
+
+
+def cast(dtype: torch.dtype) -> Change:
+    return stored(lambda tensors: tensors.update({DOWN: tensors[DOWN].to(dtype)}))
+
+
+def many_tensors(tensors: dict[str, torch.Tensor]) -> None:
+    tensors.update({f"x{i}": torch.zeros(1) for i in range(5000)})
 
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
+OUTSIDE, DEEPER = "../outside.safetensors", "deeper/model.safetensors"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 REFUSED: dict[str, Change] = {
-    "merge the adapter first (`merge_and_unload`)": replaced("adapter_config.json", b'{"peft_type": "LORA"}'),
+    "merge the adapter first (`merge_and_unload`)": replaced(
+        "adapter_config.json", b'{"peft_type": "LORA"}'
+    ),
     "adapter_model.bin is an adapter": replaced("adapter_model.bin", b"x"),
-    "names '../outside.safetensors'; only safetensors files of the folder": moved("../outside.safetensors", "../outside.safetensors"),
-    "names 'deeper/model.safetensors'": moved("deeper/model.safetensors", "deeper/model.safetensors"),
+    f"names {OUTSIDE!r}; only safetensors files of the folder": moved(OUTSIDE, OUTSIDE),
+    f"names {DEEPER!r}": moved(DEEPER, DEEPER),
     "names '/outside.safetensors'": moved("other.safetensors", "/outside.safetensors"),
     "names '..'": moved("other.safetensors", ".."),
     "names 7": moved("other.safetensors", 7),  # type: ignore[arg-type]
@@ -104,24 +133,25 @@ REFUSED: dict[str, Change] = {
     "none.safetensors is missing, which": moved("other.safetensors", "none.safetensors"),
     "its weight_map is empty": replaced(INDEX, b'{"weight_map": {}}'),
     "is no index of weights": replaced(INDEX, b"[]"),
-    "holds two models": lambda folder: (shutil.copy(folder / WEIGHTS, folder / "one.safetensors"), moved("two.safetensors", "one.safetensors")(folder),
-                                        (folder / "two.safetensors").rename(folder / WEIGHTS)),
+    "holds two models": two_models,
     "shards of different models": foreign_shard,
-    "it is a shard of another model": lambda folder: shards(folder, lambda files: files.update(other=next(iter(files.values())))),
-    "names other weights (transformers_weights)": changed("config.json", transformers_weights="adapter_model.bin"),
-    f"{DOWN} is stored as I8": stored(lambda tensors: tensors.update({DOWN: tensors[DOWN].to(torch.int8)})),
-    f"{DOWN} is stored as U8": stored(lambda tensors: tensors.update({DOWN: tensors[DOWN].to(torch.uint8)})),
-    f"{DOWN} is stored as F8_E4M3": stored(lambda tensors: tensors.update({DOWN: tensors[DOWN].to(torch.float8_e4m3fn)})),
+    "it is a shard of another model": other_shard,
+    "names other weights (transformers_weights)": changed(
+        "config.json", transformers_weights="adapter_model.bin"
+    ),
+    f"{DOWN} is stored as I8": cast(torch.int8),
+    f"{DOWN} is stored as U8": cast(torch.uint8),
+    f"{DOWN} is stored as F8_E4M3": cast(torch.float8_e4m3fn),
     "asks for 1,000,000,000 layers": changed("config.json", num_hidden_layers=10**9),
     "asks for 1,000,000,001 layers": changed("config.json", text_config={"n_layers": 10**9 + 1}),
-    "far more than a model of 3 layers has": stored(lambda tensors: tensors.update({f"x{i}": torch.zeros(1) for i in range(5000)})),
+    "far more than a model of 3 layers has": stored(many_tensors),
     "pytorch_model.bin is a pickle, which may run code": moved("pytorch_model.bin"),
     "consolidated.safetensors beside no": moved("consolidated.safetensors"),
     "model.gguf has another format": moved("model.gguf"),
     "which does not exist": linked,
-    "model.safetensors is a pointer of Git LFS": replaced(WEIGHTS, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
-    "tokenizer.json is a pointer of Git LFS": replaced("tokenizer.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
-    "config.json is a pointer of Git LFS": replaced("config.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+    "model.safetensors is a pointer of Git LFS": replaced(WEIGHTS, POINTER),
+    "tokenizer.json is a pointer of Git LFS": replaced("tokenizer.json", POINTER),
+    "config.json is a pointer of Git LFS": replaced("config.json", POINTER),
     "model.safetensors is empty": replaced(WEIGHTS, b""),
     "config.json is empty": replaced("config.json", b""),
     "or is cut off": replaced(WEIGHTS, b"\x02\0\0"),
@@ -130,9 +160,9 @@ REFUSED: dict[str, Change] = {
     "config.json is not JSON": replaced("config.json", b"\xff\xfe{\0"),
     "config.json is not an object": replaced("config.json", b"[1]"),
     "it has no config.json": lambda folder: (folder / "config.json").unlink(),
-    "config.json is not a file": lambda folder: ((folder / "config.json").unlink(), os.mkfifo(folder / "config.json")),
-    "tokenizer.model (SentencePiece) and no tokenizer.json": lambda folder: (folder / "tokenizer.json").rename(folder / "tokenizer.model"),
-    "and the model has embeddings of tokens 0 to 139": lambda folder: tokenizer.build(999, ["+ - * / ="]).save_pretrained(folder),
+    "config.json is not a file": pipe,
+    "tokenizer.model (SentencePiece) and no tokenizer.json": sentencepiece,
+    "and the model has embeddings of tokens 0 to 139": larger_tokenizer,
 }  # fmt: skip
 
 
@@ -147,7 +177,10 @@ def test_a_folder_that_would_be_misread_is_refused_before_any_work(mine: Path, w
 def test_prompts_longer_than_the_positions_are_refused(mine: Path):
     changed("config.json", max_position_embeddings=4)(mine)
     contents.limits(mine).check_length(4)
-    with pytest.raises(ModelError, match="the longest prompt has 5 tokens, and the model has 4 positions"):
+    with pytest.raises(
+        ModelError,
+        match="the longest prompt has 5 tokens, and the model has 4 positions",
+    ):
         contents.limits(mine).check_length(5)
 
 
@@ -181,22 +214,45 @@ def test_a_snapshot_of_links_into_blobs_is_read(mine: Path, tmp_path: Path):
 
 SIZES = {"vocab_size": 300, "bos_token_id": 299, "eos_token_id": 299}
 GPT = {
-    "GPT2Tokenizer": (lambda: GPT2Config(**SIZES, n_embd=16, n_layer=1, n_head=2, n_positions=8), "transformer.h.0.attn.", ("bias", "masked_bias")),
+    "GPT2Tokenizer": (
+        lambda: GPT2Config(**SIZES, n_embd=16, n_layer=1, n_head=2, n_positions=8),
+        "transformer.h.0.attn.",
+        ("bias", "masked_bias"),
+    ),
     "GPTNeoXTokenizer": (
-        lambda: GPTNeoXConfig(**SIZES, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2),
-        "gpt_neox.layers.0.attention.", ("bias", "masked_bias", "rotary_emb.inv_freq"),
+        lambda: GPTNeoXConfig(
+            **SIZES,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+        ),
+        "gpt_neox.layers.0.attention.",
+        ("bias", "masked_bias", "rotary_emb.inv_freq"),
     ),
     "gptj": (
-        lambda: GPTJConfig(**SIZES, n_embd=16, n_layer=1, n_head=2, rotary_dim=4, n_positions=8), "transformer.h.0.attn.", ("bias", "masked_bias"),
+        lambda: GPTJConfig(**SIZES, n_embd=16, n_layer=1, n_head=2, rotary_dim=4, n_positions=8),
+        "transformer.h.0.attn.",
+        ("bias", "masked_bias"),
     ),
     "gpt_neo": (
-        lambda: GPTNeoConfig(**SIZES, hidden_size=16, num_layers=1, num_heads=2, attention_types=[[["global"], 1]], max_position_embeddings=8),
-        "transformer.h.0.attn.attention.", ("bias", "masked_bias"),
+        lambda: GPTNeoConfig(
+            **SIZES,
+            hidden_size=16,
+            num_layers=1,
+            num_heads=2,
+            attention_types=[[["global"], 1]],
+            max_position_embeddings=8,
+        ),
+        "transformer.h.0.attn.attention.",
+        ("bias", "masked_bias"),
     ),
     "CodeGenTokenizer": (
-        lambda: CodeGenConfig(**SIZES, n_embd=16, n_layer=1, n_head=4, rotary_dim=4, n_positions=8), "transformer.h.0.attn.", ("causal_mask",),
+        lambda: CodeGenConfig(**SIZES, n_embd=16, n_layer=1, n_head=4, rotary_dim=4, n_positions=8),
+        "transformer.h.0.attn.",
+        ("causal_mask",),
     ),
-}  # fmt: skip
+}
 BUFFERS = {
     "bias": torch.ones(8, 8, dtype=torch.bool).tril()[None, None],
     "causal_mask": torch.ones(8, 8, dtype=torch.uint8).tril()[None, None],
@@ -207,33 +263,41 @@ BUFFERS = {
 
 def byte_level(split: str | None) -> Tokenizer:
     """A byte-level tokenizer as GPT-2's, which begins, ends and does not know with one token."""
-    backend = vocabularies.merged([("2", "2"), ("22", "6"), ("6", "8")], split, bos=False).backend_tokenizer
+    merges = [("2", "2"), ("22", "6"), ("6", "8")]
+    backend = vocabularies.merged(merges, split, bos=False).backend_tokenizer
     backend.add_special_tokens([END])
     return backend
 
 
 @pytest.mark.parametrize("family", GPT)
-def test_old_files_of_gpt_are_read_without_their_masks_and_nothing_else_is_ignored(tmp_path: Path, family: str):
+def test_old_files_of_gpt_are_read_without_their_masks_and_nothing_else_is_ignored(
+    tmp_path: Path,
+    family: str,
+):
     config, place, names = GPT[family]
     model = AutoModelForCausalLM.from_config(config())
     model.save_pretrained(tmp_path)
     byte_level(None).save(str(tmp_path / "tokenizer.json"))
     named = {"tokenizer_class": family if family.endswith("Tokenizer") else "GPT2Tokenizer"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named | dict.fromkeys(["bos_token", "eos_token", "unk_token"], END)))
-    stored(lambda tensors: tensors.update({place + name: BUFFERS[name] for name in names}))(tmp_path)
+    settings = named | dict.fromkeys(["bos_token", "eos_token", "unk_token"], END)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    buffers = {place + name: BUFFERS[name] for name in names}
+    stored(lambda tensors: tensors.update(buffers))(tmp_path)
     read = checkpoint.read(tmp_path, dtype=torch.float32)
     for name, parameter in model.state_dict().items():
         assert torch.equal(read.state_dict()[name], parameter)
     own = tokenizer.load(tmp_path)
-    assert (own.bos_token, tokenizer.front(own, None), tokenizer.front(own, True)) == (END, [], [own.bos_token_id])
+    assert own.bos_token == END
+    assert tokenizer.front(own, None) == []
+    assert tokenizer.front(own, True) == [own.bos_token_id]
     assert tokenizer.knows(own, f"{END}226-68=")
-    stored(lambda tensors: tensors.update({f"{place}new.bias": torch.zeros(16)}))(tmp_path)
+    updated(f"{place}new.bias", torch.zeros(16))(tmp_path)
     with pytest.raises(ModelError, match=rf"1 of its tensors have no place .*: {place}new.bias"):
         checkpoint.read(tmp_path, dtype=torch.float32)
 
 
 def test_a_bias_is_no_mask(mine: Path):
-    stored(lambda tensors: tensors.update({"model.layers.0.self_attn.bias": torch.zeros(32)}))(mine)
+    updated("model.layers.0.self_attn.bias", torch.zeros(32))(mine)
     with pytest.raises(ModelError, match=r"1 of its tensors have no place .*self_attn\.bias"):
         checkpoint.read(mine)
 
@@ -242,7 +306,15 @@ TEXTS = ["226-68=", "1 + 226 = ", "Q: 12*3=\n", " 68"]
 
 
 @pytest.mark.parametrize(
-    "kind", ["GPT2Tokenizer", "GPTNeoXTokenizerFast", "CodeGenTokenizer", "GemmaTokenizer", "LlamaTokenizer", "Qwen2Tokenizer"]
+    "kind",
+    [
+        "GPT2Tokenizer",
+        "GPTNeoXTokenizerFast",
+        "CodeGenTokenizer",
+        "GemmaTokenizer",
+        "LlamaTokenizer",
+        "Qwen2Tokenizer",
+    ],
 )
 def test_tokens_are_those_of_tokenizer_json_whatever_the_class_is_called(tmp_path: Path, kind: str):
     """transformers rebuilds the tokenizer from the name of its class."""
@@ -252,9 +324,12 @@ def test_tokens_are_those_of_tokenizer_json_whatever_the_class_is_called(tmp_pat
     rebuilt_otherwise = 0
     for written in (byte_level(None), byte_level(r"\p{N}"), marks):
         written.save(str(tmp_path / "tokenizer.json"))
-        more = {"900": {"content": "68", "special": False, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False}}
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind, "added_tokens_decoder": more}))
-        own, rebuilt = tokenizer.load(tmp_path), AutoTokenizer.from_pretrained(tmp_path).backend_tokenizer
+        flags = ("special", "lstrip", "rstrip", "normalized", "single_word")
+        more = {"900": {"content": "68", **dict.fromkeys(flags, False)}}
+        settings = {"tokenizer_class": kind, "added_tokens_decoder": more}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        own = tokenizer.load(tmp_path)
+        rebuilt = AutoTokenizer.from_pretrained(tmp_path).backend_tokenizer
         for text in TEXTS:
             tokens = written.encode(text, add_special_tokens=False).ids
             assert own(text, add_special_tokens=False)["input_ids"] == tokens
@@ -267,12 +342,26 @@ def test_tokens_are_those_of_tokenizer_json_whatever_the_class_is_called(tmp_pat
 
 @pytest.mark.parametrize(
     ("single", "before", "after"),
-    [("$A", [], []), ("<s> $A", ["<s>"], []), ("<unk> <s> $A <unk>", ["<unk>", "<s>"], ["<unk>"]), ("$A <unk>", [], ["<unk>"])],
+    [
+        ("$A", [], []),
+        ("<s> $A", ["<s>"], []),
+        ("<unk> <s> $A <unk>", ["<unk>", "<s>"], ["<unk>"]),
+        ("$A <unk>", [], ["<unk>"]),
+    ],
 )
-def test_what_stands_before_a_prompt_is_what_the_tokenizer_puts_there(mine: Path, single: str, before: list[str], after: list[str]):
+def test_what_stands_before_a_prompt_is_what_the_tokenizer_puts_there(
+    mine: Path,
+    single: str,
+    before: list[str],
+    after: list[str],
+):
     written = Tokenizer.from_file(str(mine / "tokenizer.json"))
     special = [(name, written.token_to_id(name)) for name in ("<s>", "<unk>")]
-    written.post_processor = processors.TemplateProcessing(single=single, pair=f"{single} $B", special_tokens=special)
+    written.post_processor = processors.TemplateProcessing(
+        single=single,
+        pair=f"{single} $B",
+        special_tokens=special,
+    )
     written.save(str(mine / "tokenizer.json"))
     own = tokenizer.load(mine)
     around = [own.convert_ids_to_tokens(tokens) for tokens in tokenizer.around(own)]
@@ -282,13 +371,18 @@ def test_what_stands_before_a_prompt_is_what_the_tokenizer_puts_there(mine: Path
     assert tokenizer.front(own, False) == []
 
 
-def test_what_hf_download_notes_reruns_nothing(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`hf download --local-dir` rewrites the files below .cache whenever the command is repeated."""
+def test_what_hf_download_notes_reruns_nothing(
+    mine: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """`hf download --local-dir`, repeated, rewrites the files below .cache."""
     from dvc.repo import Repo  # only here: it loads half of DVC
 
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / ".dvcignore", tmp_path)
-    (tmp_path / "dvc.yaml").write_text("stages: {read: {cmd: cp mine/config.json out, deps: [mine], outs: [out]}}")
+    stages = "stages: {read: {cmd: cp mine/config.json out, deps: [mine], outs: [out]}}"
+    (tmp_path / "dvc.yaml").write_text(stages)
     notes = mine / ".cache/huggingface/download"
     notes.mkdir(parents=True)
     (notes / "config.json.metadata").write_text("today")

@@ -327,5 +327,8 @@ def test_means_are_pooled_with_equal_weight_or_an_operators_own(tmp_path: Path):
         np.testing.assert_allclose(means["mean"][kind], (array[0] + array[1]) / 2, rtol=1e-6)
         np.testing.assert_array_equal(means["mean_divide"][kind], array[1])
     runs.check_operators(path, [None, "divide"])
-    with pytest.raises(interventions.InterventionError, match=r"^there is no mean of multiply in .*, only of add, divide; replace by mean"):
+    with pytest.raises(
+        interventions.InterventionError,
+        match=r"^there is no mean of multiply in .*, only of add, divide; replace by mean",
+    ):
         runs.check_operators(path, ["multiply"])

@@ -104,7 +104,11 @@ def test_rounding_of_float64_does_not_show_in_the_middle_between_two_steps():
             "residual",
             "replacement 'given' does not exist; there are zero, mean, .*, mean_divide, counterfactual$",
         ),
-        ({"component": "mlp"}, "residual", "'residual' in .* has 4 x 32 values, not 4 x 48: pairs x units"),
+        (
+            {"component": "mlp"},
+            "residual",
+            "'residual' in .* has 4 x 32 values, not 4 x 48: pairs x units",
+        ),
     ],
 )
 def test_what_cannot_be_given_is_named(change: dict, name: str | None, message: str, store: given.Given):

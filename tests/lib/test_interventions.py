@@ -16,18 +16,30 @@ NEURON = {"component": "neuron", "layer": 1, "units": [3], "position": "last", "
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"component": "norm"}, "component 'norm' does not exist; there are none, mlp, head, neuron, coordinate, residual, edge"),
+        (
+            {"component": "norm"},
+            "component 'norm' does not exist; there are none, mlp, head, neuron, coordinate, residual, edge",
+        ),
         ({"layer": 3}, r"layer 3 does not exist; the subject has the layers 0\.\.2"),
         ({"layer": -1}, r"layer -1 does not exist"),
         ({"layer": None}, "layer None does not exist"),
         ({"units": [48]}, r"neuron 48 does not exist; there are 0\.\.47"),
         ({"units": [-2, 1]}, "neuron -2 does not exist"),
         ({"units": [1, 1]}, "name one unit twice"),
-        ({"component": "coordinate", "units": [32]}, r"coordinate 32 does not exist; there are 0\.\.31"),
-        ({"component": "coordinate", "replacement": "mean"}, "replacement 'mean' does not exist; there are zero, counterfactual"),
+        (
+            {"component": "coordinate", "units": [32]},
+            r"coordinate 32 does not exist; there are 0\.\.31",
+        ),
+        (
+            {"component": "coordinate", "replacement": "mean"},
+            "replacement 'mean' does not exist; there are zero, counterfactual",
+        ),
         ({"component": "head", "units": [4]}, r"head 4 does not exist; there are 0\.\.3"),
         ({"component": "mlp"}, "mlp has no units"),
-        ({"position": "op3"}, "position 'op3' does not exist; there are op1, operator, op2, last, all, or a token's place from 0"),
+        (
+            {"position": "op3"},
+            "position 'op3' does not exist; there are op1, operator, op2, last, all, or a token's place from 0",
+        ),
         ({"position": "-1"}, "position '-1' does not exist"),
         ({"position": "01"}, "position '01' does not exist"),
         ({"position": "²"}, "position '²' does not exist"),
@@ -43,7 +55,10 @@ NEURON = {"component": "neuron", "layer": 1, "units": [3], "position": "last", "
             {"component": "edge", "units": None},
             "key position None does not exist; there are op1, operator, op2, last, earlier, or a token's place from 0",
         ),
-        ({"component": "edge", "units": None, "position": "all", "key_position": "1"}, "position 'all' does not exist"),
+        (
+            {"component": "edge", "units": None, "position": "all", "key_position": "1"},
+            "position 'all' does not exist",
+        ),
         (
             {"component": "edge", "units": None, "key_position": "op1", "replacement": "mean"},
             "replacement 'mean' does not exist; there are zero",

@@ -1,4 +1,4 @@
-"""Queries of users are bounded, leave nothing behind, and say what is missing: on a project of two tables, in real processes."""
+"""Users' queries are bounded, remove spilled rows, and name missing tables (real processes)."""
 
 import os
 import signal
@@ -16,14 +16,16 @@ from stages.lib.sql.database import Database, QueryError, connect
 from tests.conftest import bag_in, run_in
 from tests.micro import ROOT
 
-SORTED = "select count(*) from (select hash(range) as h, range from range(100_000_000_000) order by h)"
+HASHES = "select hash(range) as h, range from range(100_000_000_000) order by h"
+SORTED = f"select count(*) from ({HASHES})"
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Labels of the subject able, and the heuristics of all."""
     folder = tmp_path_factory.mktemp("project")
-    labels = pl.DataFrame({"subject": ["able", "able"], "operator": ["add", "subtract"], "layer": [0, 1]})
+    operators = ["add", "subtract"]
+    labels = pl.DataFrame({"subject": ["able", "able"], "operator": operators, "layer": [0, 1]})
     labels.write_parquet(folder / "data/able/heuristics/labels.parquet", mkdir=True)
     heuristics = pl.DataFrame({"operator": ["add"], "heuristic": ["op1 = op2"]})
     heuristics.write_parquet(folder / "data/heuristics/heuristics.parquet", mkdir=True)
@@ -35,21 +37,32 @@ def test_a_user_has_a_quarter_of_the_memory_and_a_private_folder_elsewhere(proje
     query = "select current_setting('memory_limit'), current_setting('temp_directory')"
     [(memory, folder)] = first.sql(query).fetchall()
     number, unit = memory.split()
-    assert float(number) * 1024 ** ("KiB", "MiB", "GiB", "TiB").index(unit) * 1024 <= limits.memory() / 4 * 1.05
+    power = ("B", "KiB", "MiB", "GiB", "TiB").index(unit)
+    assert float(number) * 1024**power <= limits.memory() / 4 * 1.05
     assert limits.memory() <= psutil.virtual_memory().total
-    assert folder != second.sql(query).fetchall()[0][1]  # or one would overwrite what the other spills
+    # else one connection would overwrite what the other spills
+    assert folder != second.sql(query).fetchall()[0][1]
     parent = Path(folder).parent
     assert not parent.is_relative_to(project)
     assert parent.stat().st_mode & 0o777 == 0o700
-    for change in ("set memory_limit = '1TB'", "set temp_directory = '/tmp'", "reset max_temp_directory_size"):
+    for change in (
+        "set memory_limit = '1TB'",
+        "set temp_directory = '/tmp'",
+        "reset max_temp_directory_size",
+    ):
         with pytest.raises(QueryError, match="only reads"):
             first.sql(change)
-    assert Database({}).sql("select current_setting('temp_directory')").fetchall() == [(".tmp",)]  # a stage of the pipeline
+    # a stage of the pipeline
+    assert Database({}).sql("select current_setting('temp_directory')").fetchall() == [(".tmp",)]
 
 
-def test_a_container_may_have_less_memory_than_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_container_may_have_less_memory_than_its_machine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(limits, "GROUPS", tmp_path)
-    for group in [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]:
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    for group in [line.split(":", 2) for line in lines]:
         kind, name = ("memory", "memory.limit_in_bytes") if group[1] else ("", "memory.max")
         folder = tmp_path / kind / group[2].lstrip("/")
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,9 +74,10 @@ def test_a_container_may_have_less_memory_than_its_machine(tmp_path: Path, monke
 
 
 def small(project: Path, spilled: int) -> list[str]:
-    """The command of a long query that has 128 MiB of memory, and so many bytes of disk."""
+    """Return the command of a long query with 128 MiB of memory and `spilled` bytes of disk."""
     code = (
-        f"from stages.lib.sql import limits; limits.SPILLED = {spilled}; limits.memory = lambda: 1 << 29\n"
+        f"from stages.lib.sql import limits; limits.SPILLED = {spilled}\n"
+        "limits.memory = lambda: 1 << 29\n"
         f"import sys; sys.argv = ['bag', '--data', {str(project / 'data')!r}, {SORTED!r}]\n"
         "from stages.lib.console import bag; bag.main()"
     )
@@ -71,10 +85,21 @@ def small(project: Path, spilled: int) -> list[str]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_that_was_spilled_is_left_behind(project: Path, tmp_path: Path, end: signal.Signals):
+def test_nothing_that_was_spilled_is_left_behind(
+    project: Path,
+    tmp_path: Path,
+    end: signal.Signals,
+):
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *small(project, 4 << 30)[1:]]
-    process = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=project,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     while process.poll() is None and not list(tmp_path.glob("bag-spilled-*/*/*")):
         os.sched_yield()
     process.send_signal(end)
@@ -84,7 +109,10 @@ def test_nothing_that_was_spilled_is_left_behind(project: Path, tmp_path: Path, 
     assert not (project / ".tmp").exists()
 
 
-def test_a_query_that_takes_too_much_is_a_sentence_and_leaves_nothing(project: Path, tmp_path: Path):
+def test_a_query_that_takes_too_much_is_a_sentence_and_leaves_nothing(
+    project: Path,
+    tmp_path: Path,
+):
     done = run_in(ROOT, *small(project, 8 << 20), check=False, more={"TMPDIR": str(tmp_path)})
     assert done.returncode == 1
     assert "ask for fewer rows" in done.stderr
@@ -97,43 +125,61 @@ def test_a_query_that_takes_too_much_is_a_sentence_and_leaves_nothing(project: P
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")
 def test_a_full_disk_is_a_sentence(project: Path, style: str):
     option = [] if style == "table" else [f"--{style}"]
-    command = [Path(sys.executable).parent / "bag", "--data", project / "data", *option, "from range(3000)"]
+    command = [
+        Path(sys.executable).parent / "bag",
+        "--data",
+        project / "data",
+        *option,
+        "from range(3000)",
+    ]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        streams = {"stdout": full, "stderr": subprocess.PIPE}
+        done = subprocess.run(command, cwd=ROOT, text=True, check=False, **streams)
     assert (done.returncode, done.stderr) == (1, "bag: [Errno 28] No space left on device\n")
 
 
-UNKNOWN = [  # query, parameters, and what is said of it
-    ("from labels where subject = 'abel'", {}, ["no subject 'abel' here; subjects here: able"]),
-    ("select count(*) from labels where 'abel' = subject", {}, ["no subject 'abel' here; subjects here: able"]),
-    ("from labels as l where l.subject in ('able', 'abel') and layer = 7", {}, ["no subject 'abel' here; subjects here: able"]),
-    ("from labels where operator = $o", {"o": "plus"}, ["no operator 'plus' here; operators here: add, subtract"]),
-    ("with x as (from labels) select * from x where (subject, operator) = ('abel', 'plus')", {}, [
-        "no subject 'abel' here; subjects here: able", "no operator 'plus' here; operators here: add, subtract"]),
-    ("select count(*) filter (operator = 'plus') from heuristics", {}, ["no operator 'plus' here; operators here: add"]),
+SUBJECT = "no subject 'abel' here; subjects here: able"
+OPERATOR = "no operator 'plus' here; operators here: add"
+PAIR = "with x as (from labels) select * from x where (subject, operator) = ('abel', 'plus')"
+NEGATED = "subject <> 'abel' and not subject = 'abel' and subject not in ('abel')"
+UNKNOWN = [  # query, parameters, remarks
+    ("from labels where subject = 'abel'", {}, [SUBJECT]),
+    ("select count(*) from labels where 'abel' = subject", {}, [SUBJECT]),
+    ("from labels as l where l.subject in ('able', 'abel') and layer = 7", {}, [SUBJECT]),
+    ("from labels where operator = $o", {"o": "plus"}, [f"{OPERATOR}, subtract"]),
+    (PAIR, {}, [SUBJECT, f"{OPERATOR}, subtract"]),
+    ("select count(*) filter (operator = 'plus') from heuristics", {}, [OPERATOR]),
     ("from labels where subject = 'able' and layer = 7", {}, []),
-    ("from labels where subject <> 'abel' and not subject = 'abel' and subject not in ('abel')", {}, []),
+    (f"from labels where {NEGATED}", {}, []),
     ("from labels where operator = 'divide'", {}, []),  # an operator, though of no row
     ("select 1 where 'abel' = 'abel'", {}, []),
     ("select * from (select 'x' as subject) where subject = 'y'", {}, []),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("query", "parameters", "said"), UNKNOWN)
-def test_an_unknown_subject_or_operator_is_said_in_console_and_notebook(project: Path, query: str, parameters: dict, said: list[str]):
+@pytest.mark.parametrize(("query", "parameters", "remarks"), UNKNOWN)
+def test_an_unknown_subject_or_operator_is_said_in_console_and_notebook(
+    project: Path,
+    query: str,
+    parameters: dict,
+    remarks: list[str],
+):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         rows = connect(project / "data").sql(query, **parameters).fetchall()
-    assert [str(one.message) for one in caught] == said
-    assert all(one.filename == __file__ for one in caught)
+    assert [str(warning.message) for warning in caught] == remarks
+    assert all(warning.filename == __file__ for warning in caught)
     given = [text for name, value in parameters.items() for text in ("-p", f"{name}={value}")]
     done = bag_in(project, "--csv", query, *given)
-    assert done.stderr.splitlines() == [f"bag: {one}" for one in said] + ([] if rows else ["bag: no rows"])
+    lines = [*remarks, *([] if rows else ["no rows"])]
+    assert done.stderr.splitlines() == [f"bag: {line}" for line in lines]
     assert len(done.stdout.splitlines()) == 1 + len(rows)
 
 
 MISSING = [  # query, and words of its message
-    ("from accuracy where subject = 'able'", ["There is no table accuracy here", "`dvc repro stages/store/dvc.yaml:accuracy@able`", "`make pull`"]),
+    ("from accuracy where subject = 'able'", [
+        "There is no table accuracy here", "`dvc repro stages/store/dvc.yaml:accuracy@able`",
+        "`make pull`"]),
     ("select * from facts", ["`dvc repro stages/corpus/dvc.yaml:facts`"]),
     ("from labels join Accuracy using (subject)", ["stages/store/dvc.yaml:accuracy@able"]),
     ("from lables", ['Did you mean "labels"?']),
@@ -143,7 +189,11 @@ MISSING = [  # query, and words of its message
 
 
 @pytest.mark.parametrize(("query", "words"), MISSING)
-def test_a_missing_table_is_said_with_the_way_to_it_in_console_and_notebook(project: Path, query: str, words: list[str]):
+def test_a_missing_table_is_said_with_the_way_to_it_in_console_and_notebook(
+    project: Path,
+    query: str,
+    words: list[str],
+):
     with pytest.raises(QueryError) as refused:
         connect(project / "data").sql(query)
     printed = bag_in(project, query).stderr
@@ -155,5 +205,6 @@ def test_a_missing_table_is_said_with_the_way_to_it_in_console_and_notebook(proj
 
 @pytest.mark.parametrize("depth", [100, 400, 5000])
 def test_a_query_nested_deeply_works_or_is_a_sentence(project: Path, depth: int):
-    done = bag_in(project, f"select {'(' * depth}1{')' * depth} as subject from labels where subject = 'able'")
+    value = f"{'(' * depth}1{')' * depth}"
+    done = bag_in(project, f"select {value} as subject from labels where subject = 'able'")
     assert (done.returncode, "Traceback" in done.stderr) in ((0, False), (1, False))

@@ -172,7 +172,8 @@ def test_a_table_has_these_rows(asked: Database, query: str):
 
 def test_every_macro_has_a_case(asked: Database):
     names = set(re.findall(r"^create macro (\w+)\(", MACROS.read_text(), re.MULTILINE))
-    asked.sql(f"select '{' '.join(names)}'")  # macros are made for the first query that may use them
+    # macros are made for the first query that may use them
+    asked.sql(f"select '{' '.join(names)}'")
     made_here = {name for (name,) in asked.sql("select function_name from duckdb_functions() where not internal").fetchall()}
     assert made_here == names
     assert made_here == {name for name in made_here if re.search(rf"\b{name}\(", " ".join([*FORMULAS, *TABLES]))}
@@ -230,7 +231,7 @@ def functions(query: str) -> set[str]:
 
 
 def test_no_query_uses_a_function_that_passes_over_nulls():
-    """greatest(x, 0) is 0 where x is null: an interval's end that is not known would be a number."""
+    """greatest(x, 0) is 0 for a null x: an unknown end of an interval would become a number."""
     queries = {path.name: path.read_text() for path in (ROOT / "stages").rglob("*.sql") if path != MACROS}
     for path in (ROOT / "stages").rglob("claims.yaml"):
         queries |= {entry["claim"]: entry["query"] for entry in yaml.safe_load(path.read_text()) if "query" in entry}

@@ -44,7 +44,8 @@ print(len(work.units), *answers, int(status["VmHWM"].split()[0]) >> 10)
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with sums of a subject of 83 GB, all of which are zeros that take no disk but for a few neurons'."""
-    monkeypatch.setattr(layered, "_need_space", lambda path, size: None)  # the disk may hold less than 83 GB
+    # the disk may hold less than 83 GB
+    monkeypatch.setattr(layered, "_need_space", lambda path, size: None)
     sections = {name: SHIPPED[name] for name in ("scores", "nulls")}
     few = {"scores": {"neurons_per_unit": 16}, "nulls": {"neurons_per_unit": 16, "draws": dict.fromkeys(SHIPPED["nulls"]["draws"], 20)}}
     settings = alone("large", operators=["add"]) | {name: sections[name] | few[name] for name in sections}

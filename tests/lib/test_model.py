@@ -296,7 +296,10 @@ def test_a_folder_without_a_tokenizer_is_refused_in_a_sentence(tmp_path: Path, c
             (folder / "tokenizer.json").write_bytes(content)
 
     folder = spoilt(tmp_path / "llama", change)
-    with pytest.raises(ModelError, match=r"has no tokenizer that can be loaded|is empty") as refused:
+    with pytest.raises(
+        ModelError,
+        match=r"has no tokenizer that can be loaded|is empty",
+    ) as refused:
         tokenizer.load(folder)
     assert len(str(refused.value).splitlines()) == 1
 

@@ -177,13 +177,17 @@ def _refused(database: Database, query: str, style: str) -> str:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_values_beyond_python_are_printed_or_refused_in_every_style(capsys: pytest.CaptureFixture, style: str):
+def test_values_beyond_python_are_printed_or_refused_in_every_style(
+    capsys: pytest.CaptureFixture,
+    style: str,
+):
     database = Database({})
     for value in [form.format(value) for value in BEYOND for form in FORMS]:
         [[expected]] = database.sql(f"select ({value})::varchar").fetchall()
         refused = _refused(database, f"select {value} as x", style)
         if refused:
-            assert (style, "INT64" in refused) == ("json", True), value  # an integer that no reader of JSON holds
+            # an integer that no reader of JSON holds
+            assert (style, "INT64" in refused) == ("json", True), value
             capsys.readouterr()
             continue
         printed = capsys.readouterr().out
@@ -197,7 +201,11 @@ def test_values_beyond_python_are_printed_or_refused_in_every_style(capsys: pyte
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_large_cell_is_cut_for_people_and_refused_to_programs(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, style: str):
+def test_a_large_cell_is_cut_for_people_and_refused_to_programs(
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    style: str,
+):
     monkeypatch.setattr(cells, "SHOWN", 100)
     monkeypatch.setattr(cells, "WHOLE", 1000)
     for value in ("repeat('x', 5000)", "range(5000)", "map {1: repeat('x', 5000)}"):

@@ -26,30 +26,84 @@ def test_the_shipped_settings_are_allowed():
     ("change", "words"),
     [
         ({"train": {"abacus": {"threads": "8"}}}, ["train.abacus.threads", "'8'", "valid integer"]),
-        ({"train": {"abacus": {"threads": 0}}}, ["train.abacus.threads", "0", "greater than or equal to 1"]),
+        (
+            {"train": {"abacus": {"threads": 0}}},
+            ["train.abacus.threads", "0", "greater than or equal to 1"],
+        ),
         ({"dump": {"store_dtype": "int8"}}, ["dump.store_dtype", "int8", "'float16' or 'float32'"]),
-        ({"train": {"abacus": {"thread": 2}}}, ["train.abacus.thread", "2", "no such key", "threads"]),
+        (
+            {"train": {"abacus": {"thread": 2}}},
+            ["train.abacus.thread", "2", "no such key", "threads"],
+        ),
         ({"dumb": {}}, ["dumb", "no such key", "dump", "train"]),
-        ({"cells": {"held_out_percent": 80}}, ["cells.held_out_percent", "80", "less than or equal to 50"]),
-        ({"train": {"abacus": {"checkpoints": [0, 5]}}}, ["train.abacus", "checkpoints must rise and end with steps"]),
-        ({"train": {"abacus": {"model": {"heads": 5}}}}, ["train.abacus.model", "multiple of 2 x heads"]),
+        (
+            {"cells": {"held_out_percent": 80}},
+            ["cells.held_out_percent", "80", "less than or equal to 50"],
+        ),
+        (
+            {"train": {"abacus": {"checkpoints": [0, 5]}}},
+            ["train.abacus", "checkpoints must rise and end with steps"],
+        ),
+        (
+            {"train": {"abacus": {"model": {"heads": 5}}}},
+            ["train.abacus.model", "multiple of 2 x heads"],
+        ),
         ({"tasks": {"shots": [0.5]}}, ["tasks", "shots must sum to 1"]),
         ({"tasks": {"operators": {"add": None}}}, ["tasks", "operators lacks add"]),
-        ({"tasks": {"operators": {"add": {"symbol": "-"}}}}, ["tasks", "symbol '-' is that of two operators"]),
-        ({"tasks": {"operators": {"add": {"symbol": "{x}"}}}}, ["tasks.operators.add.symbol", "'{x}'"]),
+        (
+            {"tasks": {"operators": {"add": {"symbol": "-"}}}},
+            ["tasks", "symbol '-' is that of two operators"],
+        ),
+        (
+            {"tasks": {"operators": {"add": {"symbol": "{x}"}}}},
+            ["tasks.operators.add.symbol", "'{x}'"],
+        ),
         ({"tasks": {"operators": {"add": {"symbol": "+\0"}}}}, ["tasks.operators.add.symbol"]),
-        ({"cells": {"held_out_percent": 0}}, ["cells.held_out_percent", "0", "greater than or equal to 1"]),
-        ({"cells": {"largest_operand": 1}}, ["cells.largest_operand", "1", "greater than or equal to 9"]),
-        ({"nulls": {"smallest_corrected": 0.5}}, ["threshold 0.35 is below smallest_corrected, 0.5"]),
-        ({"scores": {"smallest_corrected": 0.4}}, ["nulls.smallest_corrected is below scores.smallest_corrected, 0.4"]),
-        ({"tasks": {"arithmetic": ["{x} {symbol} {y} ="]}}, ["tasks.arithmetic", "at least 2 items"]),
-        ({"tasks": {"arithmetic": ["{x} {verb} ?", "{x} {symbol} {y} ="]}}, ["tasks.arithmetic.0", "lacks the placeholder {y}"]),
-        ({"tasks": {"arithmetic": ["{x} {y}", "{x} {symbol} {y} ="]}}, ["tasks.arithmetic.0", "{symbol}, {verb}, {noun}"]),
-        ({"tasks": {"retrieval": ["{x} {y} {a} {b} {q} {secret}"]}}, ["tasks.retrieval.0", "{secret} is no placeholder here"]),
+        (
+            {"cells": {"held_out_percent": 0}},
+            ["cells.held_out_percent", "0", "greater than or equal to 1"],
+        ),
+        (
+            {"cells": {"largest_operand": 1}},
+            ["cells.largest_operand", "1", "greater than or equal to 9"],
+        ),
+        (
+            {"nulls": {"smallest_corrected": 0.5}},
+            ["threshold 0.35 is below smallest_corrected, 0.5"],
+        ),
+        (
+            {"scores": {"smallest_corrected": 0.4}},
+            ["nulls.smallest_corrected is below scores.smallest_corrected, 0.4"],
+        ),
+        (
+            {"tasks": {"arithmetic": ["{x} {symbol} {y} ="]}},
+            ["tasks.arithmetic", "at least 2 items"],
+        ),
+        (
+            {"tasks": {"arithmetic": ["{x} {verb} ?", "{x} {symbol} {y} ="]}},
+            ["tasks.arithmetic.0", "lacks the placeholder {y}"],
+        ),
+        (
+            {"tasks": {"arithmetic": ["{x} {y}", "{x} {symbol} {y} ="]}},
+            ["tasks.arithmetic.0", "{symbol}, {verb}, {noun}"],
+        ),
+        (
+            {"tasks": {"retrieval": ["{x} {y} {a} {b} {q} {secret}"]}},
+            ["tasks.retrieval.0", "{secret} is no placeholder here"],
+        ),
         ({"tasks": {"retrieval": ["{x} {y} {a} {b} {q"]}}, ["tasks.retrieval.0", "expected '}'"]),
-        ({"tasks": {"retrieval": ["{x:>9} {y} {a} {b} {q}"]}}, ["tasks.retrieval.0", "a name in braces and nothing else"]),
-        ({"tasks": {"retrieval_things": ["pear tree", "cars"]}}, ["tasks.retrieval_things.0", "'pear tree'"]),
-        ({"tasks": {"factual": {"kind": "{entity}\n"}}}, ["tasks.factual.kind", "control character"]),
+        (
+            {"tasks": {"retrieval": ["{x:>9} {y} {a} {b} {q}"]}},
+            ["tasks.retrieval.0", "a name in braces and nothing else"],
+        ),
+        (
+            {"tasks": {"retrieval_things": ["pear tree", "cars"]}},
+            ["tasks.retrieval_things.0", "'pear tree'"],
+        ),
+        (
+            {"tasks": {"factual": {"kind": "{entity}\n"}}},
+            ["tasks.factual.kind", "control character"],
+        ),
         ({"tasks": {"factual": {"colour": "{entity}"}}}, ["tasks.factual.colour", "'capital'"]),
         ({"tasks": {"factual": {"kind": None}}}, ["tasks", "factual lacks kind"]),
         (
@@ -58,30 +112,73 @@ def test_the_shipped_settings_are_allowed():
         ),
         (
             {"train": {"abacus": {"curriculum": [{"steps": 6500, "batch": {"counting": 5}}]}}},
-            ["train.abacus", "curriculum has 6500 steps, which leaves none of 6500 to the mixture of all tasks"],
+            [
+                "train.abacus",
+                "curriculum has 6500 steps, which leaves none of 6500 to the mixture of all tasks",
+            ],
         ),
         (
-            {"train": {"abacus": {"numbers": "digits", "curriculum": [{"steps": 5, "batch": {"counting": 3}}]}}},
+            {
+                "train": {
+                    "abacus": {
+                        "numbers": "digits",
+                        "curriculum": [{"steps": 5, "batch": {"counting": 3}}],
+                    }
+                }
+            },
             ["train.abacus", "curriculum has counting, which asks for numbers of one token"],
         ),
-        ({"train": {"abacus": {"curriculum": [{"steps": 5, "batch": {"sums": 3}}]}}}, ["train.abacus.curriculum", "sums"]),
-        ({"train": {"abacus": {"numbers": "words"}}}, ["train.abacus.numbers", "'words'", "tokens"]),
-        ({"subjects": {"abacus": {"source": "models/x.gguf"}}}, ["subjects.abacus.source", "'models/x.gguf'", "bag add NAME FILE.gguf"]),
+        (
+            {"train": {"abacus": {"curriculum": [{"steps": 5, "batch": {"sums": 3}}]}}},
+            ["train.abacus.curriculum", "sums"],
+        ),
+        (
+            {"train": {"abacus": {"numbers": "words"}}},
+            ["train.abacus.numbers", "'words'", "tokens"],
+        ),
+        (
+            {"subjects": {"abacus": {"source": "models/x.gguf"}}},
+            ["subjects.abacus.source", "'models/x.gguf'", "bag add NAME FILE.gguf"],
+        ),
         (
             {"train": {"planted": SHIPPED["train"]["abacus"]}},
             ["data/models/planted is made by two of train, plant, finetune, hub and gguf"],
         ),
-        ({"train": {"abacus": {"betas": [1.0, 1.0]}}}, ["train.abacus.betas.0", "1.0", "less than 1"]),
-        ({"train": {"abacus": {"learning_rate": float("inf")}}}, ["train.abacus.learning_rate", "finite number"]),
-        ({"train": {"abacus": {"model": {"layers": 10**9}}}}, ["train.abacus.model.layers", "less than or equal to 200"]),
-        ({"train": {"abacus": {"steps": 7000, "checkpoints": [500, 7000]}}}, ["abacus-step-00250 is step 250", "[500, 7000]"]),
+        (
+            {"train": {"abacus": {"betas": [1.0, 1.0]}}},
+            ["train.abacus.betas.0", "1.0", "less than 1"],
+        ),
+        (
+            {"train": {"abacus": {"learning_rate": float("inf")}}},
+            ["train.abacus.learning_rate", "finite number"],
+        ),
+        (
+            {"train": {"abacus": {"model": {"layers": 10**9}}}},
+            ["train.abacus.model.layers", "less than or equal to 200"],
+        ),
+        (
+            {"train": {"abacus": {"steps": 7000, "checkpoints": [500, 7000]}}},
+            ["abacus-step-00250 is step 250", "[500, 7000]"],
+        ),
         ({"pairs": {"seeds": [10**22]}}, ["pairs.seeds.0", "less than 4294967296"]),
-        ({"subjects": {"abacus": {"revision": date(2024, 5, 1)}}}, ["subjects.abacus.revision = 2024-05-01", "a date; put it in quotes"]),
-        ({"subjects": {"no": SHIPPED["subjects"]["abacus"]}}, ["subjects", "no", "YAML knows this word"]),
+        (
+            {"subjects": {"abacus": {"revision": date(2024, 5, 1)}}},
+            ["subjects.abacus.revision = 2024-05-01", "a date; put it in quotes"],
+        ),
+        (
+            {"subjects": {"no": SHIPPED["subjects"]["abacus"]}},
+            ["subjects", "no", "YAML knows this word"],
+        ),
         ({"subjects": {7: SHIPPED["subjects"]["abacus"]}}, ["subjects", "7", "pattern"]),
-        ({"labels": {"level": 0.07}}, ["labels.level is 0.07", "label_calibration.levels has 0.01"]),
+        (
+            {"labels": {"level": 0.07}},
+            ["labels.level is 0.07", "label_calibration.levels has 0.01"],
+        ),
         *(
-            ({"subjects": {"abacus": {"template": template}}}, ["subjects.abacus.template", "{op1}, {symbol} and {op2}"])
+            (
+                {"subjects": {"abacus": {"template": template}}},
+                ["subjects.abacus.template", "{op1}, {symbol} and {op2}"],
+            )
             for template in (
                 "",
                 "{",
@@ -94,46 +191,136 @@ def test_the_shipped_settings_are_allowed():
                 "{op1.__class__}{symbol}{op2}",
             )
         ),
-        ({"subjects": {"abacus": {"operators": ["power"]}}}, ["subjects.abacus.operators", "power", "'add'"]),
-        ({"subjects": {"Bad Name": SHIPPED["subjects"]["abacus"]}}, ["subjects", "Bad Name", "pattern"]),
-        ({"checkpoints": {"abacus": SHIPPED["subjects"]["abacus"]}}, ["abacus is both a subject and a checkpoint"]),
-        ({"subjects": {"other": SHIPPED["subjects"]["abacus"]}}, ["dumped must be the subjects and the checkpoints"]),
-        ({"dumped": {"abacus": None}}, ["dumped must be the subjects and the checkpoints: `dumped: {<<: [*subjects, *checkpoints]}`"]),
-        ({"stored": {"abacus": SHIPPED["subjects"]["abacus"]}}, ["abacus stands under stored and elsewhere"]),
+        (
+            {"subjects": {"abacus": {"operators": ["power"]}}},
+            ["subjects.abacus.operators", "power", "'add'"],
+        ),
+        (
+            {"subjects": {"Bad Name": SHIPPED["subjects"]["abacus"]}},
+            ["subjects", "Bad Name", "pattern"],
+        ),
+        (
+            {"checkpoints": {"abacus": SHIPPED["subjects"]["abacus"]}},
+            ["abacus is both a subject and a checkpoint"],
+        ),
+        (
+            {"subjects": {"other": SHIPPED["subjects"]["abacus"]}},
+            ["dumped must be the subjects and the checkpoints"],
+        ),
+        (
+            {"dumped": {"abacus": None}},
+            ["dumped must be the subjects and the checkpoints: `dumped: {<<: [*subjects, *checkpoints]}`"],
+        ),
+        (
+            {"stored": {"abacus": SHIPPED["subjects"]["abacus"]}},
+            ["abacus stands under stored and elsewhere"],
+        ),
         (
             {"stored": {"mine": SHIPPED["subjects"]["abacus"]}},
             ["known must be `known: {<<: [*subjects, *checkpoints, *finetuned, *stored]}`"],
         ),
-        ({"kept": {"planted": None}}, ["kept must be `kept: {<<: [*subjects, *checkpoints, *stored]}`"]),
-        ({"pictured": {"planted": None}}, ["pictured must be `pictured: {<<: [*subjects, *stored]}`"]),
-        ({"mediated": {"planted": None}}, ["mediated must be the subjects, the checkpoints and the finetuned"]),
-        ({"subjects": {"abacus": {"patched_neurons": 0}}}, ["subjects.abacus.patched_neurons", "0", "greater than or equal to 1"]),
-        ({"subjects": {"abacus": {"pairs_per_split": 0}}}, ["subjects.abacus.pairs_per_split", "0", "greater than or equal to 1"]),
-        ({"subjects": {"abacus": {"runs": {"memory_mib": 1}}}}, ["subjects.abacus.runs.memory_mib", "1", "greater than or equal to 128"]),
-        ({"subjects": {"abacus": {"pairs_per_template": {"riddles": 1}}}}, ["pairs_per_template names 'riddles'", "arithmetic"]),
-        ({"finetune": {TUNED: {"task": "four_operands"}}}, [f"finetune.{TUNED}.task", "four_operands", "'three_operands'"]),
-        ({"finetune": {TUNED: {"batch": 0}}}, [f"finetune.{TUNED}.batch", "0", "greater than or equal to 1"]),
-        ({"finetune": {"planted": SHIPPED["finetune"][TUNED]}}, ["planted is a subject or a checkpoint"]),
-        ({"finetuned": {"abacus": SHIPPED["subjects"]["abacus"]}}, ["abacus is a subject or a checkpoint"]),
-        ({"finetuned": {"other": SHIPPED["subjects"]["abacus"]}}, ["finetuned.other", f"finetune makes {TUNED}"]),
-        ({"finetuned": {TUNED: {"source": "data/models/x"}}}, [f"finetuned.{TUNED}.source = 'data/models/x'", f"'data/models/{TUNED}'"]),
-        ({"finetune": {TUNED: {"before": "nobody"}}}, [f"finetune.{TUNED}.before is 'nobody'", "abacus"]),
-        ({"finetune": {TUNED: {"before": "planted"}}}, [f"finetune.{TUNED}.source", "is not that of planted"]),
+        (
+            {"kept": {"planted": None}},
+            ["kept must be `kept: {<<: [*subjects, *checkpoints, *stored]}`"],
+        ),
+        (
+            {"pictured": {"planted": None}},
+            ["pictured must be `pictured: {<<: [*subjects, *stored]}`"],
+        ),
+        (
+            {"mediated": {"planted": None}},
+            ["mediated must be the subjects, the checkpoints and the finetuned"],
+        ),
+        (
+            {"subjects": {"abacus": {"patched_neurons": 0}}},
+            ["subjects.abacus.patched_neurons", "0", "greater than or equal to 1"],
+        ),
+        (
+            {"subjects": {"abacus": {"pairs_per_split": 0}}},
+            ["subjects.abacus.pairs_per_split", "0", "greater than or equal to 1"],
+        ),
+        (
+            {"subjects": {"abacus": {"runs": {"memory_mib": 1}}}},
+            ["subjects.abacus.runs.memory_mib", "1", "greater than or equal to 128"],
+        ),
+        (
+            {"subjects": {"abacus": {"pairs_per_template": {"riddles": 1}}}},
+            ["pairs_per_template names 'riddles'", "arithmetic"],
+        ),
+        (
+            {"finetune": {TUNED: {"task": "four_operands"}}},
+            [f"finetune.{TUNED}.task", "four_operands", "'three_operands'"],
+        ),
+        (
+            {"finetune": {TUNED: {"batch": 0}}},
+            [f"finetune.{TUNED}.batch", "0", "greater than or equal to 1"],
+        ),
+        (
+            {"finetune": {"planted": SHIPPED["finetune"][TUNED]}},
+            ["planted is a subject or a checkpoint"],
+        ),
+        (
+            {"finetuned": {"abacus": SHIPPED["subjects"]["abacus"]}},
+            ["abacus is a subject or a checkpoint"],
+        ),
+        (
+            {"finetuned": {"other": SHIPPED["subjects"]["abacus"]}},
+            ["finetuned.other", f"finetune makes {TUNED}"],
+        ),
+        (
+            {"finetuned": {TUNED: {"source": "data/models/x"}}},
+            [f"finetuned.{TUNED}.source = 'data/models/x'", f"'data/models/{TUNED}'"],
+        ),
+        (
+            {"finetune": {TUNED: {"before": "nobody"}}},
+            [f"finetune.{TUNED}.before is 'nobody'", "abacus"],
+        ),
+        (
+            {"finetune": {TUNED: {"before": "planted"}}},
+            [f"finetune.{TUNED}.source", "is not that of planted"],
+        ),
         ({"finetuned": {TUNED: {"bos": False}}}, [f"finetuned.{TUNED}.bos"]),
         *(
-            ({name: dict.fromkeys(SHIPPED[name]) for name in sections}, [f"{sections[0]} has no entry", "leave our own models in"])
+            (
+                {name: dict.fromkeys(SHIPPED[name]) for name in sections},
+                [f"{sections[0]} has no entry", "leave our own models in"],
+            )
             for sections in (("train",), ("trajectory",), ("finetune", "finetuned"))
         ),
         ({"subjects": {"planted": None}}, ["subjects lacks planted"]),
-        ({"trajectory": {"planted": {"source": "data/models/planted", "step": 1, "last": "other"}}}, ["trajectory.planted", "its last"]),
-        ({"trajectory": {"other": {"source": "x", "step": 1, "last": "abacus"}}}, ["trajectory.other", "subject or a checkpoint"]),
-        ({"trajectory": {"abacus": {"source": "x"}}}, ["trajectory.abacus.source = 'x'", "step-06500"]),
-        ({"trajectory": {"abacus": {"step": -1}}}, ["trajectory.abacus.step", "-1", "greater than or equal to 0"]),
-        ({"digits": {"m": {"first": "none", "second": "abacus", "third": "abacus"}}}, ["digits.m", "'none'", "subjects abacus"]),
-        ({"digits": {"m": {"first": "abacus", "second": "abacus", "third": "abacus"}}}, ["digits.m: abacus", "answer_token None", "for 0"]),
+        (
+            {"trajectory": {"planted": {"source": "data/models/planted", "step": 1, "last": "other"}}},
+            ["trajectory.planted", "its last"],
+        ),
+        (
+            {"trajectory": {"other": {"source": "x", "step": 1, "last": "abacus"}}},
+            ["trajectory.other", "subject or a checkpoint"],
+        ),
+        (
+            {"trajectory": {"abacus": {"source": "x"}}},
+            ["trajectory.abacus.source = 'x'", "step-06500"],
+        ),
+        (
+            {"trajectory": {"abacus": {"step": -1}}},
+            ["trajectory.abacus.step", "-1", "greater than or equal to 0"],
+        ),
+        (
+            {"digits": {"m": {"first": "none", "second": "abacus", "third": "abacus"}}},
+            ["digits.m", "'none'", "subjects abacus"],
+        ),
+        (
+            {"digits": {"m": {"first": "abacus", "second": "abacus", "third": "abacus"}}},
+            ["digits.m: abacus", "answer_token None", "for 0"],
+        ),
         ({"digits": {"m": {"first": "abacus"}}}, ["digits.m.second"]),
-        ({"unit_mediation": {"single_units": ["llama"]}}, ["unit_mediation.single_units", "'llama'", "abacus"]),
-        ({"unit_mediation": {"mediated_pairs": 0}}, ["unit_mediation.mediated_pairs", "0", "greater than or equal to 1"]),
+        (
+            {"unit_mediation": {"single_units": ["llama"]}},
+            ["unit_mediation.single_units", "'llama'", "abacus"],
+        ),
+        (
+            {"unit_mediation": {"mediated_pairs": 0}},
+            ["unit_mediation.mediated_pairs", "0", "greater than or equal to 1"],
+        ),
         ({"neuron_overlap": {"overlap_ks": []}}, ["neuron_overlap.overlap_ks", "at least 1 item"]),
         ({"overlap_figures": {"level": 1}}, ["overlap_figures.level", "1", "less than 1"]),
     ],

@@ -1,4 +1,4 @@
-"""A query that needs only the first rows of a store: its process ends quietly, with status 0; Ctrl-C ends it, too."""
+"""A query that needs only a store's first rows ends with status 0; Ctrl-C ends it as well."""
 
 import signal
 import subprocess
@@ -11,7 +11,11 @@ import pytest
 from stages.lib.core import layered
 
 CONSOLE = "import sys; from stages.lib.console.bag import main; sys.argv[0] = 'bag'; main()"
-SCRIPT = "import sys; from stages.lib.sql.database import connect; print(connect(sys.argv[2]).sql(sys.argv[3]).fetchall())"
+SCRIPT = """
+import sys
+from stages.lib.sql.database import connect
+print(connect(sys.argv[2]).sql(sys.argv[3]).fetchall())
+"""
 INTERRUPTED = """
 import os, signal
 from stages.lib.core.layered import LayerStore
@@ -34,7 +38,8 @@ RUNS = [
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     with layered.writing(folder / "s/store/activations/add.h5") as file:
-        axes, attributes = {"neuron": 600, "op1": 100, "op2": 100}, {"subject": "s", "operator": "add"}
+        axes = {"neuron": 600, "op1": 100, "op2": 100}
+        attributes = {"subject": "s", "operator": "add"}
         writer = layered.LayerWriter(file, [0], axes, "float16", (8, 100, 100), attributes)
         writer.write(0, 0, np.ones(tuple(axes.values()), np.float16))
     return folder

@@ -64,7 +64,11 @@ def square(tmp_path_factory: pytest.TempPathFactory) -> tuple[Database, np.ndarr
     """The table of cells of addition up to 59, and its columns."""
     cells = np.array([(a, b, a + b) for a in range(60) for b in range(60)])
     path = tmp_path_factory.mktemp("cells") / "cells.parquet"
-    table = pl.DataFrame(cells[::-1].copy(), schema={"op1": pl.Int32, "op2": pl.Int32, "result": pl.Int32}, orient="row")
+    table = pl.DataFrame(
+        cells[::-1].copy(),
+        schema={"op1": pl.Int32, "op2": pl.Int32, "result": pl.Int32},
+        orient="row",
+    )
     table.with_columns(operator=pl.lit("add")).write_parquet(path)
     return Database({"cells": [path]}, threads=1), cells.T
 

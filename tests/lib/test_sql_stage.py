@@ -13,14 +13,23 @@ from tests.micro import ROOT
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (["circuit/unknown", "abacus"], "stages/circuit has no stage 'unknown' that runs queries, only late_layers, "),
+        (
+            ["circuit/unknown", "abacus"],
+            "stages/circuit has no stage 'unknown' that runs queries, only late_layers, ",
+        ),
         (["circuit/circuit_figures", "abacus"], "no stage 'circuit_figures' that runs queries"),
         (
             ["nowhere/pairs", "abacus"],
             "stages/nowhere has no stage 'pairs' that runs queries, and there is no such chapter; chapters: corpus, ",
         ),
-        (["circuit/late_layers", "mine"], "circuit/late_layers is there for each of abacus, .*, not for mine"),
-        (["circuit/late_layers"], "circuit/late_layers is there for each of abacus, .*, and none is named"),
+        (
+            ["circuit/late_layers", "mine"],
+            "circuit/late_layers is there for each of abacus, .*, not for mine",
+        ),
+        (
+            ["circuit/late_layers"],
+            "circuit/late_layers is there for each of abacus, .*, and none is named",
+        ),
         ([], "usage: python -m stages.lib.sql.stage CHAPTER/STAGE"),
         (["corpus/cells", "abacus"], "corpus/cells is there once, not for abacus"),
     ],
@@ -36,5 +45,12 @@ def test_a_wrong_name_is_a_sentence(asked: list[str], words: str):
 def test_a_stage_that_is_run_in_a_chapter_is_told_where_to_run():
     command = [sys.executable, "-m", "stages.lib.sql.stage", "circuit/late_layers", "abacus"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT / "stages/circuit", env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT / "stages/circuit",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stderr == f"{ROOT / 'stages/circuit'} has no folder stages/: run this in the project's root; `cd {ROOT}`\n"

@@ -72,7 +72,8 @@ def test_a_file_that_is_not_whole_is_an_error(tmp_path: Path, damage):
     write(path, np.zeros((6, 10, 9)))
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(
-        layered.StoreError, match=r"add\.h5 is damaged.*; `bag verify --heal` .* `dvc repro` makes it again, or `make pull`"
+        layered.StoreError,
+        match=r"add\.h5 is damaged.*; `bag verify --heal` .* `dvc repro` makes it again, or `make pull`",
     ):
         layered.LayerStore(path).read(2, slice(0, 6), slice(0, 10))
 
@@ -87,7 +88,10 @@ def test_whole_arrays_come_back(tmp_path: Path):
 
 def test_a_store_that_is_not_there_and_one_of_a_stopped_stage_come_back_otherwise(tmp_path: Path):
     for read in (layered.LayerStore, layered.read_attributes):
-        with pytest.raises(layered.StoreError, match=r"^there is no store .*means\.h5; `dvc repro` makes it, `make pull` fetches it$"):
+        with pytest.raises(
+            layered.StoreError,
+            match=r"^there is no store .*means\.h5; `dvc repro` makes it, `make pull` fetches it$",
+        ):
             read(tmp_path / "means.h5")
     part = tmp_path / "predictions.parts/key/000000.sums.h5"
     part.parent.mkdir(parents=True)

@@ -70,7 +70,8 @@ def project(folder: Path, kind: str, **changes: Any) -> Path:
     for name, table in tables().items():
         table.write_parquet(folder / f"data/corpus/{name}.parquet")
     tokenizer(kind).save_pretrained(folder / "model")
-    (folder / "model/config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 10**6}))
+    config = {"model_type": "llama", "vocab_size": 10**6}
+    (folder / "model/config.json").write_text(json.dumps(config))
     return folder
 
 

@@ -54,7 +54,8 @@ def test_questions_that_share_so_many_of_their_top(width: int, k: int, shared: i
         assert (row["k"], row["width"], row["shared"], row["share"], row["ceiling"]) == (k, width, same, same / k, 1)
         assert (row["chance"], row["p_value"]) == pytest.approx((k / width, tail(width, k, k, same)), rel=1e-9)
         assert row["p_value"] <= 1
-        detected = [x / k for x in range(max(0, 2 * k - width), k + 1) if tail(width, k, k, x) < 0.05]
+        possible = range(max(0, 2 * k - width), k + 1)
+        detected = [x / k for x in possible if tail(width, k, k, x) < 0.05]
         assert row["detectable"] == (min(detected) if detected else None)
 
 

@@ -154,13 +154,25 @@ def test_a_model_without_mlps_is_a_problem_that_is_said(project: Path, capsys: p
 @pytest.mark.parametrize(
     ("options", "setting", "line"),
     [
-        ((), None, "nothing before each prompt, as the tokenizer itself puts nothing there; --bos changes that"),
-        (("--bos",), True, "<s> before each prompt, as --bos says\n              the tokenizer itself puts nothing there"),
+        (
+            (),
+            None,
+            "nothing before each prompt, as the tokenizer itself puts nothing there; --bos changes that",
+        ),
+        (
+            ("--bos",),
+            True,
+            "<s> before each prompt, as --bos says\n              the tokenizer itself puts nothing there",
+        ),
         (("--no-bos",), False, "nothing before each prompt, as --no-bos says"),
     ],
 )
 def test_bos_is_what_the_tokenizer_does_unless_the_options_say_otherwise(
-    project: Path, options: tuple[str, ...], setting: bool | None, line: str, capsys: pytest.CaptureFixture
+    project: Path,
+    options: tuple[str, ...],
+    setting: bool | None,
+    line: str,
+    capsys: pytest.CaptureFixture,
 ):
     vocabularies.by_digit().save_pretrained("models/mine")
     add.main(["mine", "models/mine", *options])
@@ -168,7 +180,10 @@ def test_bos_is_what_the_tokenizer_does_unless_the_options_say_otherwise(
     assert load_subject("mine").bos is setting
 
 
-def test_a_model_with_fewer_positions_than_prompts_have_tokens_is_refused(project: Path, capsys: pytest.CaptureFixture):
+def test_a_model_with_fewer_positions_than_prompts_have_tokens_is_refused(
+    project: Path,
+    capsys: pytest.CaptureFixture,
+):
     model = random_model("llama", max_position_embeddings=4)
     model.resize_token_embeddings(1400, mean_resizing=False)
     model.save_pretrained("models/mine")
@@ -180,16 +195,26 @@ def test_a_model_with_fewer_positions_than_prompts_have_tokens_is_refused(projec
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ("gpt2", "no model folder at gpt2, and it is no model of the Hub: that is written org/name@COMMIT"),
+        (
+            "gpt2",
+            "no model folder at gpt2, and it is no model of the Hub: that is written org/name@COMMIT",
+        ),
         ("models/typo", "no model folder at models/typo"),
         ("./typo/mine", r"no model folder at \./typo/mine"),
         ("models/x.gguf", "no GGUF file at models/x.gguf"),
         ("models/mine/config.json", "config.json is a file; give the folder that holds it"),
         ("models/broken", "models/broken is a link to nowhere, which does not exist"),
-        ("https://huggingface.co/org/mine", "is an address; a model of the Hub is written org/name@COMMIT"),
+        (
+            "https://huggingface.co/org/mine",
+            "is an address; a model of the Hub is written org/name@COMMIT",
+        ),
     ],
 )
-def test_a_source_that_is_no_model_is_told_from_one_of_the_hub(project: Path, source: str, sentence: str):
+def test_a_source_that_is_no_model_is_told_from_one_of_the_hub(
+    project: Path,
+    source: str,
+    sentence: str,
+):
     Path("models/broken").symlink_to("nowhere")
     with pytest.raises(ModelError, match=sentence):
         check.main([source])

@@ -126,7 +126,11 @@ def test_a_chat_template_stands_around_the_prompt():
         (None, True, "has no chat template; set chat: false"),
         (CHAT, False, "begins with BOS, '<s>'; set bos: true"),
         (CHAT.replace("m.content", "m.content | upper"), True, "makes '<s><|user|> {OP1}"),
-        ("{{ raise_exception('a system message is needed') }}", None, "fails on a user's message: a system message is needed; set chat"),
+        (
+            "{{ raise_exception('a system message is needed') }}",
+            None,
+            "fails on a user's message: a system message is needed; set chat",
+        ),
         ("{{ messages[0].content.none.at_all }}", None, "fails on a user's message: "),
         ("{% for", None, "fails on a user's message: "),
     ],
@@ -145,7 +149,8 @@ def test_a_chat_template_that_is_not_there_or_changes_the_prompt_is_refused(chat
         (CHAT, None, ["<s>"]),
         (CHAT.removeprefix("{{ bos_token }}"), None, []),
         (CHAT.removeprefix("{{ bos_token }}"), True, ["<s>"]),
-        (CHAT.replace("<|{{ m.role }}|>", "<s>{{ m.role }} "), None, ["<s>"]),  # SmolLM2 begins every message with its BOS
+        # SmolLM2 begins every message with its BOS
+        (CHAT.replace("<|{{ m.role }}|>", "<s>{{ m.role }} "), None, ["<s>"]),
     ],
 )
 def test_a_chat_template_says_where_bos_stands(chat: str, bos: bool | None, before: list[str]):

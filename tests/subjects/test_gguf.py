@@ -56,7 +56,11 @@ def logits(model: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("architecture", configuration.FAMILIES)
-def test_a_file_has_the_logits_of_its_model(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_has_the_logits_of_its_model(
+    architecture: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     made = gguf_files.model(architecture, **DIFFERENT.get(architecture, {}))
     file = gguf_files.of(tmp_path / "x.gguf", made, architecture)
     monkeypatch.setattr(weights, "SHARD", 40_000)  # several files
@@ -124,7 +128,11 @@ TOGETHER = ["2", "2", "6", "-", "10", "="]  # as the merge 1 0 would have it
         ({"pre": "gpt-2", "add_bos_token": True}, [BOS, *TOGETHER]),
     ],
 )
-def test_text_is_cut_and_begun_as_the_file_says(more: dict[str, Any], pieces: list[str], tmp_path: Path):
+def test_text_is_cut_and_begun_as_the_file_says(
+    more: dict[str, Any],
+    pieces: list[str],
+    tmp_path: Path,
+):
     made = gguf_files.model("llama")
     file = gguf_files.of(tmp_path / "x.gguf", made, "llama", **{"add_bos_token": None, **more})
     source.outline(file, empty(tmp_path / "made"))
@@ -154,7 +162,11 @@ PIECES = ["<unk>", "<s>", "▁", *"0123456789+-=", "10", "▁1"]
         ({"add_space_prefix": False, "add_bos_token": False}, ["2", "-", "10", "="]),
     ],
 )
-def test_sentencepiece_puts_a_blank_and_bos_first_unless_the_file_says_no(more: dict[str, Any], pieces: list[str], tmp_path: Path):
+def test_sentencepiece_puts_a_blank_and_bos_first_unless_the_file_says_no(
+    more: dict[str, Any],
+    pieces: list[str],
+    tmp_path: Path,
+):
     made = gguf_files.model("llama", vocab_size=len(PIECES))
     own = {
         "model": "llama", "pre": "default", "tokens": PIECES, "merges": None,
@@ -229,7 +241,11 @@ def parts() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_would_be_another_model_is_refused_by_name(name: str, parts: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path):
+def test_what_would_be_another_model_is_refused_by_name(
+    name: str,
+    parts: tuple[dict[str, Any], dict[str, Any]],
+    tmp_path: Path,
+):
     (metadata, tensors), (change, sentence) = map(dict, parts), REFUSED[name]
     change(metadata, tensors)
     file = gguf_files.write(tmp_path / "x.gguf", metadata, tensors)
@@ -298,20 +314,32 @@ def test_other_files_are_refused_at_once(start: bytes, sentence: str, tmp_path: 
         source.outline(tmp_path / "x.gguf", tmp_path)
 
 
-def test_a_type_that_gguf_cannot_dequantise_is_refused(qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_type_that_gguf_cannot_dequantise_is_refused(
+    qwen: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     opened = header.read(qwen)
     name, tensor = next(iter(opened.tensors.items()))
     strange = header.Stored(name, tensor.shape, header.GGMLQuantizationType.Q8_K, 0, 0)
     monkeypatch.setattr(
         header,
         "read",
-        lambda _: header.Header(qwen, opened.metadata, {name: strange, **{}} | {k: v for k, v in opened.tensors.items() if k != name}),
+        lambda _: header.Header(
+            qwen,
+            opened.metadata,
+            {name: strange, **{}} | {k: v for k, v in opened.tensors.items() if k != name},
+        ),
     )
     with pytest.raises(ModelError, match=f"{name} is of the type Q8_K"):
         source.outline(qwen, tmp_path)
 
 
-def test_a_disk_that_is_too_small_is_refused_before_the_work(qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_is_too_small_is_refused_before_the_work(
+    qwen: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))
     with pytest.raises(ModelError, match=r"take 0.0 GiB as float32, and 0.0 GiB are free"):
         source.convert(qwen, tmp_path / "made")
@@ -337,7 +365,10 @@ def said(capsys: pytest.CaptureFixture, *arguments: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_check_says_of_a_file_what_it_says_of_the_folder_made_from_it(project: Path, capsys: pytest.CaptureFixture):
+def test_check_says_of_a_file_what_it_says_of_the_folder_made_from_it(
+    project: Path,
+    capsys: pytest.CaptureFixture,
+):
     file = said(capsys, "models/mine.gguf", "--largest-operand", "34")
     assert not Path("data").exists()
     source.convert(Path("models/mine.gguf"), Path("data/models/mine"))

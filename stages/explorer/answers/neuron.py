@@ -73,7 +73,8 @@ MEMBERS = """
     where ({predicate})::boolean
 """
 CATALOGUE = "select operator, heuristic, kind, quantity, predicate from heuristics where operator = $operator and heuristic = $heuristic"
-OF_ANSWERS = ("result", "asked")  # quantities whose heuristics are scored on activation · value logit
+# quantities whose heuristics are scored on activation · value logit
+OF_ANSWERS = ("result", "asked")
 AXES = {"op1": (1, 0), "op2": (0, 1), "op1 + op2": (1, 1), "op1 - op2": (1, -1)}  # a cell's place on each: a * op1 + b * op2
 
 
@@ -86,17 +87,25 @@ def matches(project: Project, keys: dict) -> pl.DataFrame:
 
 
 def heuristic(project: Project, operator: str, name: str) -> Heuristic:
-    """The heuristic of a name. Raises ExplorerError if no heuristic has it."""
+    """Return the heuristic of a name. Raises ExplorerError if no heuristic has it."""
+    catalogue = project.ask(CATALOGUE, operator=operator, heuristic=name)
     try:
-        [found] = listed(project.ask(CATALOGUE, operator=operator, heuristic=name), operator, [name])
+        [named] = listed(catalogue, operator, [name])
     except HeuristicError as error:
         raise ExplorerError(str(error)) from None
-    return found
+    return named
 
 
-def members(project: Project, subject: str, operator: str, name: str, shape: tuple[int, int]) -> np.ndarray:
-    """Which cells of a square satisfy a heuristic: bool (op1, op2)."""
-    numbers, query = project.asked(subject), MEMBERS.format(predicate=heuristic(project, operator, name).predicate)
+def members(
+    project: Project,
+    subject: str,
+    operator: str,
+    name: str,
+    shape: tuple[int, int],
+) -> np.ndarray:
+    """Return which cells of the operand grid satisfy a heuristic: bool (op1, op2)."""
+    numbers = project.asked(subject)
+    query = MEMBERS.format(predicate=heuristic(project, operator, name).predicate)
     cells = project.ask(query, operator=operator, asked=[] if numbers is None else numbers.tolist())
     holds, op1, op2 = np.zeros(shape, bool), cells["op1"].to_numpy(), cells["op2"].to_numpy()
     inside = (op1 < shape[0]) & (op2 < shape[1])

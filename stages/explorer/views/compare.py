@@ -28,7 +28,13 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     project = explorer.project
     return [
         Field("subject", "Left", question.subject(project), "choice", project.subjects),
-        Field("other", "Right", question.one_of("other", project.subjects, _other(project, question)), "choice", project.subjects),
+        Field(
+            "other",
+            "Right",
+            question.one_of("other", project.subjects, _other(project, question)),
+            "choice",
+            project.subjects,
+        ),
         Field("operator", "Operator", question.operator(), "choice", list(OPERATORS)),
         Field("layer", "Layer", question.whole("layer", 1), "number"),
         Field("neuron", "Neuron", question.whole("neuron", 0), "number"),
@@ -36,10 +42,13 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
 
 
 def _other(project: Project, question: Question) -> str:
-    """The subject to compare with at first: another that has what is compared, else the same."""
+    """Return the default subject to compare with: another that has the tables, else the same."""
     subject = question.subject(project)
     others = [name for name in project.subjects if name != subject]
-    return next((name for name in others if all(project.has(table, name) for table in COMPARED)), subject)
+    for name in others:
+        if all(project.has(table, name) for table in COMPARED):
+            return name
+    return subject
 
 
 def content(explorer: Explorer, question: Question) -> Part:

@@ -82,4 +82,10 @@ def content(explorer: Explorer, question: Question) -> Part:
     buttons = [html.Button(f"All as {kind.upper() if kind == 'csv' else 'Parquet'}", id={"take": kind}, n_clicks=0) for kind in asked.FILES]
     rows = table(found.head(asked.SHOWN), count) if not found.height else table(found.head(asked.SHOWN), count, links)
     tools = html.Div(buttons, className="tools")
-    return html.Div([html.H1("Find"), note(INTRO), section("What was found", *map(note, remarks), tools, rows, sql(text, about=question))])
+    return html.Div(
+        [
+            html.H1("Find"),
+            note(INTRO),
+            section("What was found", *map(note, remarks), tools, rows, sql(text, about=question)),
+        ]
+    )

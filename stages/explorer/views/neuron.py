@@ -127,7 +127,10 @@ def _map(project: Project, keys: dict, values: np.ndarray, results: np.ndarray, 
 
 
 def _scored_on(project: Project, keys: dict, outline: str) -> str:
-    """The map on which a heuristic is scored; activations where none is outlined, or where value logits are missing."""
+    """Return the map on which a heuristic is scored.
+
+    It is the activations if no heuristic is outlined or if the value logits are missing.
+    """
     if outline == "none" or not project.has("value_logits", keys["subject"]):
         return "activation"
     quantity = asked.heuristic(project, keys["operator"], outline).quantity

@@ -31,9 +31,11 @@ COUNTED = {
 
 def fields(explorer: Explorer, question: Question) -> list[Field]:
     membership = question.one_of("membership", list(MEMBERSHIPS), "called")
+    subject = question.subject(explorer.project)
+    prompt = question.get("prompt", explorer.project.example(subject))
     return [
-        Field("subject", "Subject", question.subject(explorer.project), "choice", explorer.project.subjects),
-        Field("prompt", "Prompt", question.get("prompt", explorer.project.example(question.subject(explorer.project))), hint="226-68"),
+        Field("subject", "Subject", subject, "choice", explorer.project.subjects),
+        Field("prompt", "Prompt", prompt, hint="226-68"),
         Field("membership", "A neuron counts for a heuristic", membership, "choice", labelled(COUNTED)),
     ]  # fmt: skip
 
@@ -86,8 +88,8 @@ def _bag(explorer: Explorer, of: asked.Cell, standing: pl.DataFrame | None, live
     late = asked.first_late(project, of.subject)
     query = sql(asked.VOTES, of.keys() | {"first": late, "answer": of.asked, "rival": against})
     caption = (
-        f"Logits for {of.asked} (to the right of zero) or for its strongest rival {against} (to the left), "
-        f"part by part. They add up to {margin:+.2f}, "
+        f"Logits for {of.asked} (to the right of zero) or for its strongest rival {against} "
+        f"(to the left), part by part. They add up to {margin:+.2f}, "
         f"by which the answer's logit is above the rival's. Each of the {voted.height:,} late neurons counts once, for its best heuristic "
         "that holds here."
     )
@@ -133,8 +135,9 @@ def _neighbours(project: Project, of: asked.Cell) -> Part:
     wrong = around.filter(~pl.col("correct"))
     charts.crossed(drawn, wrong["op1"].to_list(), wrong["op2"].to_list())
     caption = (
-        f"The cells around {of.op1}, {of.op2}: the answer's probability, from {lowest:.3g} (light) to 1 (dark); × where {of.subject} "
-        f"fails; grey is no cell. {wrong.height} of {around.height} fail."
+        f"The cells around {of.op1}, {of.op2}: the answer's probability, from {lowest:.3g} (light) "
+        f"to 1 (dark); × where {of.subject} fails; grey is no cell. "
+        f"{wrong.height} of {around.height} fail."
     )
     query = sql(asked.NEIGHBOURS, of.keys() | {"reach": asked.REACH})
     below = table(wrong, "Those that fail", to_prompt(of.subject, project.symbols, of.operator)) if wrong.height else None

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from stages.explorer.live import Live
 
 INTRO = (
-    "A silenced neuron's activation at the last position is replaced: by its mean (pooled over operators), by zero, or by what it is in "
-    "another prompt. A heuristic stands for the late neurons that count for it. As many random neurons of the same layers are the control."
+    "A silenced neuron's activation at the last position is replaced: by its mean (pooled over "
+    "operators), by zero, or by what it is in another prompt. A heuristic stands for the late "
+    "neurons that count for it. As many random neurons of the same layers are the control."
 )
 TICKED = 12  # neurons offered
 LISTED = 40  # neurons that a page lists as silenced
@@ -33,7 +34,8 @@ COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: a
 
 def fields(explorer: Explorer, question: Question) -> list[Field]:
     project, subject = explorer.project, question.subject(explorer.project)
-    text, membership = question.get("prompt", project.example(subject)), question.one_of("membership", list(MEMBERSHIPS), "called")
+    text = question.get("prompt", project.example(subject))
+    membership = question.one_of("membership", list(MEMBERSHIPS), "called")
     replacement = question.one_of("replacement", list(asked.REPLACEMENTS), "mean")
     named, offered = _offered(explorer, subject, text, membership)
     named = _with(named, question.get("heuristics", ""), "chosen before; none here")

@@ -13,8 +13,10 @@ import threading
 from importlib.metadata import entry_points
 from io import TextIOWrapper
 
-ENDING = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
-OWN_SIGNALS = {"shell", "verify"}  # commands that go on after Ctrl-C, or whose library starts processes
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+ENDING = {getattr(signal, name) for name in NAMES if hasattr(signal, name)}
+# commands that go on after Ctrl-C, or whose library starts processes
+OWN_SIGNALS = {"shell", "verify"}
 
 
 def main() -> None:
@@ -30,7 +32,8 @@ def main() -> None:
         return chapters.load()(given[1:])
     if not OWN_SIGNALS & {*given} and hasattr(signal, "pthread_sigmask"):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # before the engine starts threads, which must not take them either
+        # blocked before the engine starts threads, so that these do not take the signals either
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         threading.Thread(target=_end_at_once, daemon=True).start()
     from stages.lib.console import command  # only here: DuckDB and Polars take half a second to load
 
@@ -38,7 +41,7 @@ def main() -> None:
 
 
 def _end_at_once() -> None:
-    """Wait for Ctrl-C, or another signal to end; remove what the query has spilled, and let the signal end this process.
+    """Wait for Ctrl-C or another signal to end, remove spilled rows, and end this process.
 
     A handler would wait for the end of the engine's call, which may take hours.
     """

@@ -19,8 +19,9 @@ from stages.lib.core.storage import place
 from stages.lib.sql.database import ERRORS, QueryError, connect, sentence
 
 COMMANDS = ("tables", "made", "shell", "verify", "check", "add", "explore")
-ANY = (*ERRORS, MemoryError, pa.ArrowException, pl.exceptions.PolarsError)  # what printing a query's rows may raise
-WAY_OUT = "Run bag in the project's root, once `make` or `make pull` has put tables into data/, or say with --data where they are."
+# exceptions that printing a query's rows may raise
+ANY = (*ERRORS, MemoryError, pa.ArrowException, pl.exceptions.PolarsError)
+WAY_OUT = "Run bag in the project's root after `make` or `make pull`, or name a folder with --data."
 MEANINGS = {
     "wide": "print every column of a table, however wide the terminal is",
     "records": "print a block for each row, a line `column  value` for each of its columns",
@@ -49,7 +50,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--data", default="data", help="folder with the tables (default: data), or one such as s3://bucket/data")
     result.add_argument("--rows", type=_rows, default=40, help="rows a printed table shows at most (default: 40)")
     result.add_argument(
-        "--heal", action="store_true", help="of verify: takes damaged copies away, for `dvc repro` or `make pull` to bring true ones"
+        "--heal",
+        action="store_true",
+        help="of verify: removes damaged copies, which `dvc repro` or `make pull` then replaces",
     )
     return result
 
@@ -63,7 +66,8 @@ def _rows(text: str) -> int:
 def main(given: list[str]) -> None:
     options = parser().parse_args(given)
     if options.query != "shell":
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, in the midst of a query, too; see bag.py
+        # Ctrl-C ends it at once, even in the middle of a query; see bag.py
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if not options.query:
         parser().print_help()
         return
@@ -78,11 +82,11 @@ def main(given: list[str]) -> None:
 
 
 def _drop_output() -> None:
-    """Write what is still to be printed nowhere, if it cannot be written: the interpreter would try again at its end."""
+    """Drop buffered output that cannot be written; else the interpreter would try again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 it is open until the end
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 open until exit
 
 
 def run(options: argparse.Namespace) -> None:

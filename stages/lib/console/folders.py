@@ -1,7 +1,7 @@
-"""Folders that differ from their lock, such as a store of three files where the lock lists four.
+"""Find folders that differ from their lock, such as a store of three files whose lock lists four.
 
-`make pull FILE=…` may have fetched a part, or plain `dvc pull` what somebody changed in the remote. A query answers from the files that
-are there, and `bag` says so.
+`make pull FILE=…` may have fetched a part, or plain `dvc pull` what somebody changed in the remote.
+A query reads the files that exist, and `bag` warns of the difference.
 """
 
 import re
@@ -13,13 +13,15 @@ from pathlib import Path
 from stages.lib.console.locks import CONFLICT, conflict
 from stages.lib.core.files import PARTS
 
-OUTPUTS = re.compile(r"^    outs:\n((?:    - .*\n|      .*\n)+)", re.MULTILINE)  # as DVC writes them
-FOLDER = re.compile(r"    - path: (.+)\n      hash: md5\n      md5: \w+\.dir\n      size: (\d+)\n      nfiles: (\d+)\n")
+# The outputs of a stage, and a folder among them, as DVC writes them into a lock.
+OUTPUTS = re.compile(r"^    outs:\n((?:    - .*\n|      .*\n)+)", re.MULTILINE)
+KEYS = (r"    - path: (.+)", "hash: md5", r"md5: \w+\.dir", r"size: (\d+)", r"nfiles: (\d+)")
+FOLDER = re.compile("\n      ".join(KEYS) + "\n")
 
 
 @dataclass(frozen=True)
 class Locked:
-    """A folder that a stage writes, as its lock knows it. size: bytes of all its files."""
+    """A folder that a stage writes, as its lock describes it. size: bytes of all its files."""
 
     path: str
     size: int
@@ -27,8 +29,10 @@ class Locked:
 
 
 def unlike_lock(query: str, data: Path) -> Iterator[str]:
-    """One line for each folder of a table that the query may name that is here and has other files than its lock says, and for each lock
-    with a conflict of a merge."""
+    """Yield a warning for each table folder that the query may name and that differs from its lock.
+
+    Yield a warning for each lock with a merge conflict as well.
+    """
     if not isinstance(data, Path):  # object storage has no locks
         return
     root = data.parent
@@ -37,15 +41,19 @@ def unlike_lock(query: str, data: Path) -> Iterator[str]:
             yield conflict(name)
     for locked in _locked(root):
         folder = root / locked.path
-        if folder.name not in query.lower() or not folder.is_relative_to(data) or not folder.is_dir():
+        is_table = folder.is_relative_to(data) and folder.is_dir()
+        if folder.name not in query.lower() or not is_table:
             continue
         files = [path for path in folder.rglob("*") if path.is_file() and not _is_partial(path)]
         size = sum(path.stat().st_size for path in files)
         if len(files) != locked.files:
-            way_out = f"`make pull FILE={locked.path}` fetches what is missing, `bag verify` names what is too much"
-            yield f"{locked.path} has {len(files):,} files, its lock lists {locked.files:,}: this answer is from those here; {way_out}"
+            problem = f"{locked.path} has {len(files):,} files, its lock lists {locked.files:,}"
+            pull = f"`make pull FILE={locked.path}` fetches what is missing"
+            verify = "`bag verify` names what is too much"
+            yield f"{problem}: this answer is from those here; {pull}, {verify}"
         elif size != locked.size:
-            yield f"{locked.path} has {size:,} bytes, its lock says {locked.size:,}; `bag verify` names the files that differ"
+            problem = f"{locked.path} has {size:,} bytes, its lock says {locked.size:,}"
+            yield f"{problem}; `bag verify` names the files that differ"
 
 
 def _is_partial(path: Path) -> bool:
@@ -53,14 +61,18 @@ def _is_partial(path: Path) -> bool:
 
 
 def _locked(root: Path) -> Iterator[Locked]:
-    """Every folder among the outputs in the locks, which have too many lines to be parsed as YAML in front of a query."""
+    """Yield every folder among the outputs in the locks.
+
+    The locks have too many lines to parse them as YAML before every query.
+    """
     for _, text in _locks(root):
         for section in OUTPUTS.findall(text):
-            yield from (Locked(path, int(size), int(files)) for path, size, files in FOLDER.findall(section))
+            for path, size, files in FOLDER.findall(section):
+                yield Locked(path, int(size), int(files))
 
 
 def _locks(root: Path) -> Iterator[tuple[str, str]]:
-    """The name and text of every lock that can be read; `bag verify` says what is wrong with the others."""
+    """Yield the name and text of every readable lock; `bag verify` reports the other locks."""
     for lock in (root / "dvc.lock", *sorted((root / "stages").rglob("dvc.lock"))):
         with suppress(OSError, UnicodeDecodeError):
             yield str(lock.relative_to(root)), lock.read_text(encoding="utf-8")

@@ -1,8 +1,9 @@
 """Locks that were cut: DVC writes a lock in place after every stage, and whoever ends it then leaves a shorter one, or none.
 
-`python -m stages.lib.console.locks`, which `make` and `make push` begin with, puts back what Git knows; DVC then takes from its cache
-what has run since. DVC's note of what runs, if cut as well, is removed. Conflicts of a merge, in which DVC would read one side or none, and
-a project without Git are said, with what to do.
+`python -m stages.lib.console.locks`, which `make` and `make push` begin with, puts back what Git
+knows; DVC then takes from its cache what has run since. DVC's note of what runs, if cut as well, is
+removed. A merge conflict, in which DVC would read one side or none, and a project without Git end
+the command with a message.
 """
 
 import json
@@ -27,7 +28,10 @@ class LockError(ValueError):
 
 @dataclass(frozen=True)
 class Cut:
-    """A lock that was cut. how: what is seen of it; known: whether Git has it; merged: whether it holds a conflict instead."""
+    """A lock that was cut, or, if `merged`, one that holds a merge conflict.
+
+    how: what is wrong with it; known: whether Git has it.
+    """
 
     name: str
     how: str
@@ -42,10 +46,11 @@ class Cut:
 
 
 def conflict(name: str) -> str:
-    """What there is to say of a lock with a conflict of a merge."""
+    """Return what to do about a lock with a merge conflict."""
     return (
-        f"{name} holds a conflict of a merge: `git checkout --theirs -- {name}` takes their version, --ours yours, or "
-        f"`git checkout HEAD -- {name}` that of the last commit; then `dvc repro` makes what differs"
+        f"{name} holds a conflict of a merge: `git checkout --theirs -- {name}` takes their "
+        f"version, --ours yours, or `git checkout HEAD -- {name}` that of the last commit; "
+        "then `dvc repro` makes what differs"
     )
 
 
@@ -71,20 +76,22 @@ def main() -> None:
 
 def _half_written(journal: Path) -> bool:
     try:
-        return journal.exists() and not isinstance(json.loads(journal.read_text(encoding="utf-8")), dict)
+        if not journal.exists():
+            return False
+        return not isinstance(json.loads(journal.read_text(encoding="utf-8")), dict)
     except ValueError:
         return True
 
 
 def check(root: Path) -> None:
-    """Raises LockError where a lock was cut or holds a conflict, and where there is no Git repository."""
+    """Raise LockError if a lock was cut or holds a conflict, or if there is no Git repository."""
     _check_git(root)
     for lock in cut(root):
         raise LockError(lock.way_out())
 
 
 def _check_git(root: Path) -> None:
-    """Raises LockError where DVC would find no Git repository, and is not set to do without."""
+    """Raise LockError if DVC would find no Git repository and is not set to do without."""
     config = ConfigParser()
     config.read([root / ".dvc/config", root / ".dvc/config.local"], encoding="utf-8")
     if config.get("core", "no_scm", fallback="false").lower() == "true":
@@ -92,13 +99,21 @@ def _check_git(root: Path) -> None:
     done = _git(root, "rev-parse", "--git-dir")
     if done.returncode:
         why = done.stderr.strip().splitlines()[0]
-        raise LockError(f"DVC needs a Git repository ({why}): `git init` makes one, or `dvc config core.no_scm true` lets it do without")
+        way_out = "`git init` makes one, or `dvc config core.no_scm true` lets it do without"
+        raise LockError(f"DVC needs a Git repository ({why}): {way_out}")
 
 
 def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs Git; where it is not installed, as if it had failed."""
+    """Run Git; return status 127 if it is not installed."""
     try:
-        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, encoding="utf-8", errors="replace", check=False)
+        return subprocess.run(
+            ["git", *arguments],
+            cwd=root,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
     except FileNotFoundError:
         return subprocess.CompletedProcess(arguments, 127, "", "git is not installed")
 

@@ -23,7 +23,11 @@ AT_ONCE = 10_240  # rows in memory, of those that programs read
 
 @dataclass(frozen=True)
 class Look:
-    """style: one of STYLES; rows: how many are printed at most, except as csv and json; asks: what stands before a style to ask for it."""
+    """How to print rows.
+
+    style: a name in STYLES; rows: the most rows to print, except as csv and json; asks: the prefix
+    of a style's name, by which a user asks for it.
+    """
 
     style: str = "table"
     rows: int = 40
@@ -42,13 +46,17 @@ def show(database: Database, query: str, parameters: dict[str, object], look: Lo
         print(records(relation.columns, values[: look.rows]))
         if len(values) > look.rows:
             remark(f"only the first {look.rows} records are printed; --rows says how many")
-        if any(value and len(value) == cells.SHOWN and value.endswith("…") for row in values for value in row):
-            remark(f"values of more than {cells.SHOWN:,} characters are cut; {look.asks}csv prints them whole")
+        texts = [value for row in values for value in row if value]
+        if any(len(text) == cells.SHOWN and text.endswith("…") for text in texts):
+            remark(_cut(look.asks))
     else:
         whole = look.style == "wide" or not sys.stdout.isatty()
         printed = io.StringIO()
         with redirect_stdout(printed):
-            cells.printed(relation).show(max_rows=look.rows, max_width=UNLIMITED if whole else shutil.get_terminal_size().columns)
+            cells.printed(relation).show(
+                max_rows=look.rows,
+                max_width=UNLIMITED if whole else shutil.get_terminal_size().columns,
+            )
         print(printed.getvalue(), end="")
         for line in remarks(printed.getvalue(), len(relation.columns), whole, look.asks):
             remark(line)
@@ -66,7 +74,8 @@ def _print_csv(relation: Any) -> None:
 def _print_json(relation: Any) -> None:
     separator, lost = "[", False
     for rows in _frames(cells.as_json(relation)):
-        lost |= any(bool((column.is_nan() | column.is_infinite()).any()) for column in rows.select(cs.float()))
+        floats = rows.select(cs.float())
+        lost |= any(bool((column.is_nan() | column.is_infinite()).any()) for column in floats)
         if len(rows):
             print(separator + rows.write_json().strip()[1:-1], end="")
             separator = ","
@@ -108,10 +117,14 @@ def remarks(table: str, columns: int, whole: bool, asks: str) -> list[str]:
     if not whole and re.search("… +│", table):
         return [f"values that end in … are cut; {more}"]
     if whole and re.search(f"[^│]{{{cells.SHOWN - 1}}}… +│", table):
-        return [f"values of more than {cells.SHOWN:,} characters are cut; {asks}csv prints them whole"]
+        return [_cut(asks)]
     if not sys.stdout.isatty() and "shown)" in table.rpartition("┘")[2]:
         return ["not all rows are printed; --rows says how many, --csv prints all"]
     return []
+
+
+def _cut(asks: str) -> str:
+    return f"values of more than {cells.SHOWN:,} characters are cut; {asks}csv prints them whole"
 
 
 def remark(text: str) -> None:

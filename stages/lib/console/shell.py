@@ -29,8 +29,19 @@ help                  prints this
 exit                  ends the session; also quit, \\q, Ctrl-D"""
 
 
+# exceptions that showing a query's rows may raise; an interrupted query is a RuntimeError
+ANY = (
+    *ERRORS,
+    RuntimeError,
+    MemoryError,
+    OSError,
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+)
+
+
 class History(FileHistory):
-    """What was typed, in a file if it can be written: in a read-only folder, or on a full disk, for this session."""
+    """The lines typed so far, kept in a file, or in memory if the file cannot be written."""
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
@@ -46,7 +57,7 @@ class Session:
     values: dict[str, object] = field(default_factory=dict)
 
     def takes(self, line: str) -> bool:
-        """Carry out a line that is a command. Return False if it is none, such as the first line of a query."""
+        """Run a line that is a command. Return False if it is part of a query."""
         word, *more = line.split() or [""]
         if word in STYLES and not more:
             self.look = replace(self.look, style=word)
@@ -80,14 +91,17 @@ class Session:
             print("nothing is set; `set NAME VALUE` fills $NAME in queries")
 
     def answer(self, query: str) -> None:
-        """Show a query's rows or what is wrong with it. Ctrl-C ends it; so this thread, the one that hears signals, only waits."""
+        """Show a query's rows or what is wrong with it. Ctrl-C ends the query.
+
+        A second thread runs the query, since only the main thread receives signals.
+        """
         values = {name: value for name, value in self.values.items() if f"${name}" in query}
 
         def ask() -> None:
             try:
                 show(self.database, query, values, self.look)
-            except (*ERRORS, RuntimeError, MemoryError, OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
-                print(sentence(error))  # an interrupted query is a RuntimeError
+            except ANY as error:
+                print(sentence(error))
 
         asking = Thread(target=ask, daemon=True)
         asking.start()
@@ -106,7 +120,11 @@ def run(database: Database, look: Look, values: dict[str, object]) -> None:
     """
     session = Session(database, replace(look, asks=""), values)
     print(BANNER.format(count=len(database.tables())))
-    prompt: PromptSession = PromptSession(history=History(".bag_history"), completer=_completer(database), complete_while_typing=False)
+    prompt: PromptSession = PromptSession(
+        history=History(".bag_history"),
+        completer=_completer(database),
+        complete_while_typing=False,
+    )
     text = ""
     while True:
         try:
@@ -130,6 +148,6 @@ def _completer(database: Database) -> WordCompleter:
     """Return what completes commands, and names of tables and columns."""
     names: set[str] = set()
     for table in database.tables():
-        with suppress(*ERRORS):  # they are said when it is asked for
+        with suppress(*ERRORS):  # a query that names the table reports them
             names |= database.columns(table).keys()
     return WordCompleter(sorted({*names, *database.tables(), *WORDS, *STYLES, *COMMANDS}))

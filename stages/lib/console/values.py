@@ -14,7 +14,8 @@ def parameters(given: list[str]) -> dict[str, object]:
     for pair in given:
         name, separator, value = pair.partition("=")
         if not separator:
-            raise QueryError(f"expected NAME=VALUE after -p, found {pair!r}. Write -p layer=1 for the value of $layer, say.")
+            way_out = "Write -p layer=1 for the value of $layer, say."
+            raise QueryError(f"expected NAME=VALUE after -p, found {pair!r}. {way_out}")
         values[name] = value_of(value)
     return values
 

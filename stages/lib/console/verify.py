@@ -1,9 +1,11 @@
 """`bag verify`: whether outputs, DVC's cache and models are what the locks say, and what makes true again what is not.
 
-An output is a link to its copy in DVC's cache, so that a byte that changes in one changes in both, and DVC, which trusts its cache,
-puts the changed byte back wherever it is asked for the output. To heal is to take both away: then `dvc repro` makes it again, and
-`make pull` fetches it. Of an output that is a folder, what the lock does not know goes as well: `bag` would read it as rows, and DVC takes
-the folder for another. Where DVC has lost the list of its files, nobody knows which of them is damaged, and the whole folder goes.
+An output is a link to its copy in DVC's cache, so that a byte that changes in one changes in both,
+and DVC, which trusts its cache, puts the changed byte back wherever it is asked for the output. To
+heal is to take both away: then `dvc repro` makes it again, and `make pull` fetches it. Of an output
+that is a folder, what the lock does not know goes as well: `bag` would read it as rows, and DVC
+takes the folder for another. Where DVC has lost the list of its files, nobody knows which of them
+is damaged, and the whole folder goes.
 """
 
 import hashlib
@@ -73,7 +75,8 @@ def verify(root: Path, heal: bool = False) -> tuple[list[str], bool]:
     checked = len(sums)
     said = [f"{checked:,} files held against {locked:,} locked stages: {len(lines):,} damaged"]
     if absent:
-        said.append(f"{absent:,} outputs are not here: `make pull` fetches them, or `dvc repro` makes them")
+        way_out = "`make pull` fetches them, or `dvc repro` makes them"
+        said.append(f"{absent:,} outputs are not here: {way_out}")
     if waiting:
         said.append(f"{waiting:,} stages have not run yet: `dvc repro --all-pipelines` runs them")
     if lines:
@@ -117,7 +120,8 @@ def _files(path: Path, md5: str, cache: Path, inside: Inside) -> Iterator[tuple[
     listed = cache / md5[:2] / md5[2:]
     if md5.endswith(".dir") and listed.exists() and file_sum(listed) == md5.removesuffix(".dir"):
         yield listed, md5.removesuffix(".dir")
-        files = {path / entry["relpath"]: entry["md5"] for entry in json.loads(listed.read_text(encoding="utf-8"))}
+        entries = json.loads(listed.read_text(encoding="utf-8"))
+        files = {path / entry["relpath"]: entry["md5"] for entry in entries}
         yield from files.items()
         yield from ((file, UNKNOWN) for file in inside(path) if file not in files)
     else:
@@ -138,7 +142,8 @@ def _take_away(path: Path, cache: Path) -> None:
     linked = {(of.st_dev, of.st_ino) for of in (file.stat() for file in path.rglob("*") if file.is_file())}
     for copy in cache.glob("??/*"):
         status = copy.stat()
-        if (status.st_dev, status.st_ino) in linked and file_sum(copy) != copy.parent.name + copy.name:
+        is_linked = (status.st_dev, status.st_ino) in linked
+        if is_linked and file_sum(copy) != copy.parent.name + copy.name:
             copy.unlink()
     shutil.rmtree(path)
 
@@ -153,7 +158,8 @@ def _sums(paths: Collection[Path], inside: Inside) -> dict[Path, str]:
     folders = {path: inside(path) for path in paths if path.is_dir()}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
         found = pool.map(
-            lambda path: _folder_sum(path, folders[path]) if path in folders else file_sum(path), [of[0] for of in links.values()]
+            lambda path: _folder_sum(path, folders[path]) if path in folders else file_sum(path),
+            [of[0] for of in links.values()],
         )
         for same, md5 in progress.bar(zip(links.values(), found, strict=True), total=len(links), desc="verify", unit="file"):
             sums |= dict.fromkeys(same, md5)

@@ -7,10 +7,10 @@ from numba import njit
 
 
 def compiled(**options: Any) -> Callable[[Callable], Callable]:
-    """A decorator that compiles a function, which then runs without Python's global lock. options: of numba.njit.
+    """Return a decorator that compiles a function, which then runs without Python's global lock.
 
-    What is compiled is kept beside the source, or in the user's own cache; where neither can be written, as in a checkout that is only
-    to be read, it is compiled again in every process.
+    options: of numba.njit. numba keeps the compiled function beside the source or in the user's
+    cache; if neither can be written, as in a read-only checkout, every process compiles it again.
     """
 
     def compile_it(function: Callable) -> Callable:

@@ -15,7 +15,8 @@ def way_out(path: Path) -> str:
     """How a file that is damaged, or not there, comes back, to end a message with. A part of a stage that was stopped is not DVC's yet."""
     if any(folder.suffix == PARTS for folder in path.parents):
         return "remove it, and the stage makes it again when it goes on"
-    return "`bag verify --heal` takes it and DVC's copy of it away, then `dvc repro` makes it again, or `make pull` fetches it"
+    heal = "`bag verify --heal` takes it and DVC's copy of it away"
+    return f"{heal}, then `dvc repro` makes it again, or `make pull` fetches it"
 
 
 @contextmanager

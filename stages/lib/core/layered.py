@@ -21,9 +21,10 @@ import numpy as np
 from stages.lib.core.files import replacing, way_out
 from stages.lib.core.storage import pieces
 
-REFUSED = {  # errors of the system, of permissions, locks, limits and disks, which say nothing about a file's bytes
-    errno.EACCES, errno.EPERM, errno.EAGAIN, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
-    errno.EIO, errno.ESTALE, errno.ETIMEDOUT,
+# errors of permissions, locks, limits and disks, after which a file's bytes may still be right
+REFUSED = {
+    errno.EACCES, errno.EPERM, errno.EAGAIN, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS,
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT,
 }  # fmt: skip
 LEAST = 1 << 20  # bytes free, below which no store is begun
 
@@ -35,12 +36,13 @@ class StoreError(RuntimeError):
 def _need_space(path: Path, size: int) -> None:
     """Raise StoreError if the disk has no room for a file of this size.
 
-    HDF5 crashes the process at its end if a write has failed, so that the check comes before the first write.
+    HDF5 crashes the process at exit if a write has failed. So the check precedes the first write.
     """
     free = shutil.disk_usage(path.parent).free
     if free < size:
         needed = f"{path} takes {size / 1e6:,.0f} MB, and its disk has {free / 1e6:,.0f} MB free"
-        raise StoreError(f"No space left on device: {needed}; free some space, or move the project to a larger disk")
+        way_out = "free some space, or move the project to a larger disk"
+        raise StoreError(f"No space left on device: {needed}; {way_out}")
 
 
 @contextmanager
@@ -58,8 +60,10 @@ def writing(path: Path, shared: bool = False) -> Iterator[h5py.File]:
 
 
 def _opened(path: Path) -> h5py.File:
-    """The store, to be read. Without a lock, which many shared file systems lack: a store gets its name when it is whole, and is not
-    changed after."""
+    """Open a store for reading, without a lock, since many shared file systems have no locks.
+
+    None is needed: a store gets its name once it is whole, and does not change afterwards.
+    """
     return h5py.File(pieces(path), "r", locking=False)
 
 
@@ -83,7 +87,8 @@ class LayerWriter:
     ):
         self.dtype = np.dtype(dtype)
         shape = tuple(axes.values())
-        _need_space(Path(file.filename), len(layers) * math.prod(shape) * self.dtype.itemsize + LEAST)
+        size = len(layers) * math.prod(shape) * self.dtype.itemsize
+        _need_space(Path(file.filename), size + LEAST)
         file.attrs.update({**attributes, "axes": ", ".join(axes), "dtype": dtype})
         for name, column in (columns or {}).items():
             file.create_dataset(f"columns/{name}", data=column.astype(np.int32), chunks=column.shape, fletcher32=True)
@@ -172,9 +177,11 @@ def read_attributes(path: Path) -> dict[str, str]:
 
 
 def _damaged(path: Path, error: Exception, part: str = "") -> StoreError:
-    """What there is to say of a store that cannot be read."""
+    """Return the error for a store that cannot be read."""
     if isinstance(path, Path) and not path.exists():  # to ask object storage again might fail again
         return StoreError(f"there is no store {path}; `dvc repro` makes it, `make pull` fetches it")
     if isinstance(error, OSError) and error.errno in REFUSED:
-        return StoreError(f"{path} cannot be read, but need not be damaged: {error}; see its permissions and its file system")
-    return StoreError(f"{path} is damaged, not whole, or no store ({part}{type(error).__name__}: {error}); {way_out(path)}")
+        problem = f"{path} cannot be read, but need not be damaged: {error}"
+        return StoreError(f"{problem}; see its permissions and its file system")
+    problem = f"{part}{type(error).__name__}: {error}"
+    return StoreError(f"{path} is damaged, not whole, or no store ({problem}); {way_out(path)}")

@@ -104,9 +104,10 @@ def _no_json(raw: Any, at: str) -> str | None:
 
 
 def place(section: str) -> Path:
-    """The file in which a section stands; params.yaml if in none."""
-    of = (file for file in files() if re.search(rf"^{re.escape(section)}:", file.read_text(encoding="utf-8"), re.MULTILINE))
-    return next(of, Path("params.yaml"))
+    """Return the file that has a section; params.yaml if no file has it."""
+    heading = re.compile(rf"^{re.escape(section)}:", re.MULTILINE)
+    holding = (file for file in files() if heading.search(file.read_text(encoding="utf-8")))
+    return next(holding, Path("params.yaml"))
 
 
 def check(kind: type[Checked], raw: Any, name: str = "") -> Checked:

@@ -69,7 +69,8 @@ def store_of(folder: Path, operator: str) -> LayerStore:
     """The store of one operator. Raises StoreError where there is none, and as `stores`."""
     found = [one for one in stores(folder) if one.attributes.get("operator", one.path.stem) == operator]
     if not found:
-        raise StoreError(f"{folder} has no store of {operator}; `dvc repro` makes it, `make pull` fetches it")
+        way_out = "`dvc repro` makes it, `make pull` fetches it"
+        raise StoreError(f"{folder} has no store of {operator}; {way_out}")
     return found[0]
 
 

@@ -60,7 +60,8 @@ def check(files: Iterable[Path], data: bool = True) -> None:
     """
     for path in files:
         if not path.is_file():
-            raise TableError(f"there is no table {path}; `dvc repro` makes it, `make pull` fetches it")
+            way_out = "`dvc repro` makes it, `make pull` fetches it"
+            raise TableError(f"there is no table {path}; {way_out}")
         with path.open("rb") as file:
             place = max(0, _footer(file, path) - SEAL.size)
             file.seek(place)

@@ -1,5 +1,6 @@
-"""One style for every figure: readable in print, the same bytes every time. The one importer of matplotlib.
+"""Draw every figure in one style, readable in print, with the same bytes every time.
 
+This module is the one importer of matplotlib.
 Neither a user's matplotlibrc nor the backend that Jupyter asks for changes a figure.
 """
 
@@ -30,7 +31,8 @@ from stages.lib.units import local
 from stages.lib.units.pool import Do
 from stages.lib.units.queue import Unit
 
-matplotlib.rcdefaults()  # where something else has imported matplotlib before, or the working folder has a matplotlibrc
+# reset settings of an earlier importer of matplotlib, or of a matplotlibrc in the working folder
+matplotlib.rcdefaults()
 plt.rcParams.update(
     {
         "figure.dpi": 150, "savefig.dpi": 150, "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,
@@ -44,8 +46,8 @@ NO_CELL = "#d0d0d0"  # places of a map without a number
 OWN, OTHERS = VERMILION, BLUE  # of one heuristic, and of others
 COLOURS = {"add": BLUE, "subtract": VERMILION, "multiply": GREEN, "divide": PINK}
 RANKINGS = {
-    "effect": VERMILION, "effect_plus_std": ORANGE, "median_effect": GREEN, "logit_effect": BLUE, "attribution": GREEN, "own_means": WINE,
-    "random": GREY,
+    "effect": VERMILION, "effect_plus_std": ORANGE, "median_effect": GREEN, "logit_effect": BLUE,
+    "attribution": GREEN, "own_means": WINE, "random": GREY,
 }  # fmt: skip
 ROLES = ["op1", "operator", "op2", "last"]
 IN_A_ROW = 4  # panels, where there is one for each of many kinds

@@ -21,11 +21,17 @@ from stages.lib.executor.columns import INTEGER, INTEGERS, TEXT, InterventionErr
 from stages.lib.model.architecture import Architecture
 
 COMPONENTS = ("none", "mlp", "head", "neuron", "coordinate", "residual", "edge")
-MEANS: dict[str, str | None] = {  # replacement -> whose mean; None: that of every operator, weighted equally
+# replacement -> operator whose mean it is; None: the mean over operators, weighted equally
+MEANS: dict[str, str | None] = {
     "mean": None, **{f"mean_{operator}": operator for operator in OPERATORS}
 }  # fmt: skip
 REPLACEMENTS = ("zero", *MEANS, "counterfactual", "given")
-REPLACEABLE = {"edge": ("zero",), "coordinate": ("zero", "counterfactual"), "head": REPLACEMENTS[:-1]}  # of the others, by all
+# kind of patch -> its replacements; every other kind takes all of them
+REPLACEABLE = {
+    "edge": ("zero",),
+    "coordinate": ("zero", "counterfactual"),
+    "head": REPLACEMENTS[:-1],
+}
 COLUMNS = {
     "intervention": INTEGER, "operator": TEXT, "split": TEXT, "component": TEXT, "layer": INTEGER, "units": INTEGERS, "position": TEXT,
     "key_position": TEXT, "replacement": TEXT,

@@ -126,7 +126,7 @@ class RunsWork:
 
 
 def read_means(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    """What each replacement of MEANS puts in: replacement -> kind -> means (layers, positions, …). path: means.h5."""
+    """Read means.h5: replacement (see MEANS) -> kind -> means (layers, positions, …)."""
     arrays = {kind: layered.read_array(path, kind) for kind in KINDS}
     means = {"mean": {kind: pooled(array) for kind, array in arrays.items()}}
     for place, operator in enumerate(operators_of(path)):
@@ -135,17 +135,17 @@ def read_means(path: Path) -> dict[str, dict[str, np.ndarray]]:
 
 
 def check_operators(path: Path, wanted: list[str | None]) -> None:
-    """Raises InterventionError where means.h5 lacks an operator whose own mean is wanted."""
+    """Raise InterventionError if means.h5 lacks an operator whose own mean is wanted."""
     known = operators_of(path)
     for operator in wanted:
         if operator is not None and operator not in known:
-            raise interventions.InterventionError(
-                f"there is no mean of {operator} in {path}, only of {', '.join(known)}; replace by mean, which is pooled over these"
-            )
+            problem = f"there is no mean of {operator} in {path}, only of {', '.join(known)}"
+            way_out = "replace by mean, which is pooled over these"
+            raise interventions.InterventionError(f"{problem}; {way_out}")
 
 
 def operators_of(path: Path) -> list[str]:
-    """Whose means means.h5 has, in the order of its first axis."""
+    """Return the operators of means.h5, in the order of its first axis."""
     return layered.read_attributes(path).get("operators", "").split(", ")
 
 

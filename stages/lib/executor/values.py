@@ -13,7 +13,14 @@ from torch.nn.functional import one_hot
 from stages.lib.core.slots import OPERANDS, first_of, slots
 from stages.lib.executor.clean import Clean, clean_run
 from stages.lib.executor.given import Given
-from stages.lib.executor.interventions import ALL, EARLIER, MEANS, Intervention, InterventionError, Patch
+from stages.lib.executor.interventions import (
+    ALL,
+    EARLIER,
+    MEANS,
+    Intervention,
+    InterventionError,
+    Patch,
+)
 from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.rank_one import Moved
 from stages.lib.model.architecture import value_vectors
@@ -62,10 +69,11 @@ def check(
 class Values:
     """Everything that patches of some pairs can put in or take out: both clean runs, and the means of every component.
 
-    means: replacement (see interventions.MEANS) -> neurons (layers, positions, neurons), heads (layers, positions, heads, head width),
-    residual (layers, positions, width); needed only where a patch asks for a mean. widths: tokens of the longest operands, where
-    positions of means are slots (core/slots.py), None where they are those of the prompts. given: what tables bring along, needed only
-    where a patch asks for it. cached: see clean_run.
+    means: replacement (see interventions.MEANS) -> neurons (layers, positions, neurons), heads
+    (layers, positions, heads, head width), residual (layers, positions, width); needed only where a
+    patch asks for a mean. widths: tokens of the longest operands, where positions of means are
+    slots (core/slots.py), None where they are those of the prompts. given: what tables bring along,
+    needed only where a patch asks for it. cached: see clean_run.
     """
 
     def __init__(
@@ -129,7 +137,9 @@ class Values:
             return torch.from_numpy(self.given.values(patch, self.pairs.number)).to(clean.device, clean.dtype)
         longest = clean.shape[1] if self.slots is None else int(self.slots.max()) + 1
         every = self.means.get((patch.replacement, kind))  # (layers, positions, …)
-        if every is None or (every.shape[1] != longest if self.slots is None else every.shape[1] < longest):
+        tokens = 0 if every is None else every.shape[1]
+        fits = tokens == longest if self.slots is None else tokens >= longest
+        if every is None or not fits:
             raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; {NO_MEAN}")
         means = every[patch.layer].to(clean.device)
         if self.slots is not None:

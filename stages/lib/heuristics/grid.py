@@ -47,10 +47,12 @@ class Heuristics(Section):
 
     @model_validator(mode="after")
     def custom_names_are_of_no_heuristic(self) -> "Heuristics":
-        """A name is a key everywhere, and one that can be parsed means its own predicate, whatever grid is used."""
+        """Refuse custom names that are not plain text, or that another heuristic may have."""
         for name in self.custom:
             if not name.strip() or name != name.strip() or not name.isprintable():
-                raise ValueError(f"the custom name {name!r} must be printable text without blanks at its ends; rename it")
+                allowed = "must be printable text without blanks at its ends"
+                raise ValueError(f"the custom name {name!r} {allowed}; rename it")
             if is_name(name):
-                raise ValueError(f"the custom name {name!r} is the name of a heuristic with a predicate of its own; rename it")
+                problem = "is the name of a heuristic with a predicate of its own"
+                raise ValueError(f"the custom name {name!r} {problem}; rename it")
         return self

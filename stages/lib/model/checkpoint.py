@@ -168,7 +168,8 @@ def read(folder: str | Path, **how: Any) -> PreTrainedModel:
     except Exception as error:
         raise ModelError(f"{folder} holds no causal language model that can be loaded: {sentence(error)}") from None
     model, found = both
-    buffers = {name for name, tensor in contents.stored_tensors(path).items() if contents.is_buffer(name, tensor)}
+    stored = contents.stored_tensors(path)
+    buffers = {name for name, tensor in stored.items() if contents.is_buffer(name, tensor)}
     for kind, meaning in WRONG.items():
         if names := sorted(set(map(str, found[kind])) - buffers):
             some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")

@@ -1,7 +1,8 @@
-"""A model's folder: there, whole, and as it was when its digests were taken.
+"""Check that a model's folder exists, is whole, and still has the files whose digests were taken.
 
-SHA256SUMS, where there is one, lists the folder's files as `sha256sum * > SHA256SUMS` does. Our own models have it; beside weights
-from elsewhere, that command makes it. Files are held against it whenever a model or a tokenizer is loaded.
+SHA256SUMS, if present, lists the folder's files as `sha256sum * > SHA256SUMS` does. Our own models
+have it; for weights from elsewhere, that command makes it. Whenever a model or a tokenizer is
+loaded, its files are compared with the list.
 """
 
 import hashlib
@@ -18,7 +19,8 @@ SUMS = "SHA256SUMS"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LFS = b"version https://git-lfs"
 LARGE = 1 << 30  # bytes, which take a second to read; every stage, and every worker of it, would
-ESCAPED = defaultdict(str, {"n": "\n", "r": "\r", "\\": "\\"})  # letters behind a backslash, in names of a line that starts with one
+# letter after a backslash -> its meaning, in the name on a line that starts with a backslash
+ESCAPED = defaultdict(str, {"n": "\n", "r": "\r", "\\": "\\"})
 KEPT = Path(".cache/sha256")
 
 
@@ -36,19 +38,25 @@ def existing(folder: str | Path) -> Path:
         listed = set()
         for digest, name in _listed((path / SUMS).read_text(encoding="utf-8", errors="replace")):
             listed.add(str(Path(name)))
-            if Path(name) == Path(SUMS):  # where that command is given again, `*` names what it is just writing
+            # `sha256sum * > SHA256SUMS`, run again, lists the file that it is just writing
+            if Path(name) == Path(SUMS):
                 continue
             if not (path / name).is_file() or sha256([path / name]) != digest:
-                raise ModelError(f"{path / name} is not the file that {path / SUMS} lists: it is damaged, missing or was exchanged")
+                problem = f"{path / name} is not the file that {path / SUMS} lists"
+                raise ModelError(f"{problem}: it is damaged, missing or was exchanged")
         loaded = [*weights(path), path / "config.json", path / "tokenizer.json"]
         if unlisted := [file for file in loaded if file.is_file() and file.name not in listed]:
-            raise ModelError(f"{path / SUMS} does not list {unlisted[0].name}, which is loaded; take the sums again: sha256sum * > {SUMS}")
+            problem = f"{path / SUMS} does not list {unlisted[0].name}, which is loaded"
+            raise ModelError(f"{problem}; take the sums again: sha256sum * > {SUMS}")
     return path
 
 
 def _listed(sums: str) -> Iterator[tuple[str, str]]:
-    """The digest and name of each file in a list, in the forms that `sha256sum --check` takes: as it writes them itself, with `--binary`,
-    with `--tag`, or with digits in capitals. Raises ModelError on any other line."""
+    """Yield the digest and name of each file in a list, in every form that `sha256sum` can check.
+
+    It writes them plainly, with `--binary` or with `--tag`; digits may be in capitals. Raises
+    ModelError on any other line.
+    """
     for number, text in enumerate(sums.split("\n"), start=1):
         line = text.strip(" \t\r")
         if not line or line.startswith("#"):
@@ -56,32 +64,41 @@ def _listed(sums: str) -> Iterator[tuple[str, str]]:
         parts = re.fullmatch(r"\\?SHA256 ?\((?P<name>.+)\) ?= ?(?P<digest>[0-9a-fA-F]{64})", line)
         parts = parts or re.fullmatch(r"\\?(?P<digest>[0-9a-fA-F]{64}) [ *]?(?P<name>.+)", line)
         if not parts:
-            raise ModelError(f"line {number} of {SUMS} is not a sum and a name as `sha256sum * > {SUMS}` writes them: {line[:80]!r}")
-        name = re.sub(r"\\(.)", lambda escape: ESCAPED[escape[1]], parts["name"]) if line.startswith("\\") else parts["name"]
+            expected = f"a sum and a name as `sha256sum * > {SUMS}` writes them"
+            raise ModelError(f"line {number} of {SUMS} is not {expected}: {line[:80]!r}")
+        name = parts["name"]
+        if line.startswith("\\"):
+            name = re.sub(r"\\(.)", lambda escape: ESCAPED[escape[1]], name)
         yield parts["digest"].lower(), name
 
 
 def present(file: Path) -> bool:
-    """Whether a file is there. Raises ModelError where its name is a broken link, a pointer of Git LFS, or no file."""
+    """Return whether a file exists.
+
+    Raises ModelError if it is a broken link, a pointer of Git LFS, empty, or not a file.
+    """
     if not file.exists():
         if file.is_symlink():
-            raise ModelError(f"{file} is a link to {file.readlink()}, which does not exist; download the model again, or correct the link")
+            problem = f"{file} is a link to {file.readlink()}, which does not exist"
+            raise ModelError(f"{problem}; download the model again, or correct the link")
         return False
     if not file.is_file():
         raise ModelError(f"{file} is not a file")
     with file.open("rb") as stream:
         start = stream.read(len(LFS))
     if start == LFS:
-        raise ModelError(f"{file} is a pointer of Git LFS, not the file itself; run `git lfs pull` where it was cloned")
+        way_out = "run `git lfs pull` where it was cloned"
+        raise ModelError(f"{file} is a pointer of Git LFS, not the file itself; {way_out}")
     if not start:
         raise ModelError(f"{file} is empty; download it again")
     return True
 
 
 def weights(folder: Path) -> list[Path]:
-    """The files that a model's weights are read from, first the index where there is one; none where the folder has no weights.
+    """Return the files of a model's weights, the index first; none if the folder has no weights.
 
-    Raises ModelError where the index names something that is no file of the folder, or a whole model lies beside it.
+    Raises ModelError where the index names something that is no file of the folder, or a whole
+    model lies beside it.
     """
     single = [folder / WEIGHTS] if present(folder / WEIGHTS) else []
     shards = [folder / name for name in sorted(set(weight_map(folder).values()))]
@@ -90,14 +107,16 @@ def weights(folder: Path) -> list[Path]:
     if missing := [shard for shard in shards if not present(shard)]:
         raise ModelError(f"{missing[0]} is missing, which {INDEX} names; download it again")
     if single and shards != single:
-        raise ModelError(f"{folder} holds two models: {WEIGHTS}, and what {INDEX} names; remove one of them")
+        problem = f"{folder} holds two models: {WEIGHTS}, and what {INDEX} names"
+        raise ModelError(f"{problem}; remove one of them")
     return [folder / INDEX, *shards]
 
 
 def weight_map(folder: Path) -> dict[str, str]:
-    """The file of each tensor, as a sharded model's index has it; empty where there is no index.
+    """Return the file of each tensor in a sharded model's index; empty if there is no index.
 
-    Raises ModelError where a file is not a plain name: what lies outside the folder is covered by no digest.
+    Raises ModelError where a file is not a plain name: what lies outside the folder is covered by
+    no digest.
     """
     file = folder / INDEX
     if not present(file):
@@ -110,15 +129,18 @@ def weight_map(folder: Path) -> dict[str, str]:
     if not names:
         raise ModelError(f"{file} is no index of weights: its weight_map is empty")
     for name in names:
-        if not isinstance(name, str) or Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
-            raise ModelError(f"{file} names {name!r}; only safetensors files of the folder itself, without a path, are allowed")
+        is_plain = isinstance(name, str) and Path(name).name == name and "\\" not in name
+        if not is_plain or not name.endswith(".safetensors"):
+            allowed = "only safetensors files of the folder itself, without a path, are allowed"
+            raise ModelError(f"{file} names {name!r}; {allowed}")
     return shards
 
 
 def write_sums(folder: Path) -> None:
-    """Takes the digests of all files of a folder, as `*` names them: not of hidden ones."""
+    """Write the digests of all files of a folder, except hidden files, as `*` does."""
     files = sorted(file for file in folder.iterdir() if file.name != SUMS and not file.name.startswith("."))
-    (folder / SUMS).write_text("".join(f"{sha256([file])}  {file.name}\n" for file in files), encoding="utf-8")
+    lines = [f"{sha256([file])}  {file.name}\n" for file in files]
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
 def sentence(error: Exception) -> str:
@@ -133,10 +155,13 @@ def sha256(files: list[Path]) -> str:
         return _read(files)
     facts = [[str(f.resolve()), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for f, s in zip(files, status, strict=True)]
     kept = KEPT / hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    if kept.is_file() and len(digest := kept.read_text(encoding="utf-8")) == hashlib.sha256().digest_size * 2:
-        return digest
+    if kept.is_file():
+        digest = kept.read_text(encoding="utf-8")
+        if len(digest) == hashlib.sha256().digest_size * 2:
+            return digest
     digest = _read(files)
-    with suppress(OSError), replacing(kept, shared=True) as partial:  # a project may be there to be read only
+    # the project may be read-only
+    with suppress(OSError), replacing(kept, shared=True) as partial:
         partial.write_text(digest, encoding="utf-8")
     return digest
 

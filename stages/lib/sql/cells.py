@@ -1,4 +1,4 @@
-"""Give every value of a query a form that people and programs can read, in the engine, before it reaches Python.
+"""Convert the values of a query, in the engine, to types that people and programs can read.
 
 Python, Polars and JSON hold fewer values than the engine: dates beyond the year 9999 or before the
 year 1, infinite time stamps, integers of 128 bits. And a single cell may take gigabytes.
@@ -10,7 +10,8 @@ from typing import Any
 SHOWN = 10_000  # characters of a cell that people see at most
 WHOLE = 10_000_000  # characters of a cell that programs get at most
 ON_PAGE = 1_000  # characters of a cell of the explorer
-INTEGERS = {f"{sign}{size}" for sign in ("", "u") for size in ("tinyint", "smallint", "integer", "bigint")}
+SIZES = ("tinyint", "smallint", "integer", "bigint")
+INTEGERS = {*SIZES, *(f"u{size}" for size in SIZES)}
 PLAIN = {"boolean", "float", "double", *INTEGERS}  # types that Polars and JSON hold entirely
 GROWING = {"varchar", "blob", "bit", "bignum", "list", "map", "union", "variant", "geometry"}
 NESTED = {"array", "struct", "tuple"}  # of a fixed size, unless they hold something else
@@ -39,7 +40,7 @@ def texts(relation: Any) -> Any:
 
 
 def shown(relation: Any) -> Any:
-    """Return the rows as the explorer shows them: numbers and lists of numbers stay, all else is text."""
+    """Return the rows for the explorer: numbers and lists of numbers stay, all else is text."""
 
     def form(column: str, kind: Any, name: str) -> str:
         if kind.id in PLAIN:
@@ -83,13 +84,14 @@ def as_parquet(relation: Any) -> Any:
 
 
 def json_type(kind: Any) -> str:
-    """Return the engine's type for what JSON holds: numbers, true and false, text, lists and objects of these."""
+    """Return the type as JSON has it: numbers, booleans, text, and lists and objects of these."""
     if kind.id in PLAIN:
         return str(kind)
     if kind.id in ("list", "array"):
         return json_type(kind.children[0][1]) + "[]"
     if kind.id == "struct":
-        return f"struct({', '.join(f'{quoted(name)} {json_type(child)}' for name, child in kind.children)})"
+        fields = [f"{quoted(name)} {json_type(child)}" for name, child in kind.children]
+        return f"struct({', '.join(fields)})"
     return JSON_NUMBERS.get(kind.id, "varchar")
 
 
@@ -100,15 +102,18 @@ def quoted(name: str) -> str:
 
 def cut(text: str, most: int) -> str:
     """Return SQL for a text of at most `most` characters; a longer one ends in …"""
-    return f"case when strlen({text}) > {most} and length({text}) > {most} then left({text}, {most - 1}) || '…' else {text} end"
+    # strlen, the number of bytes, is fast; length, the number of characters, is not
+    is_long = f"strlen({text}) > {most} and length({text}) > {most}"
+    return f"case when {is_long} then left({text}, {most - 1}) || '…' else {text} end"
 
 
 def _limited(value: str, name: str) -> str:
     """Return SQL for a value whose text has at most WHOLE characters; a longer one is an error."""
-    message = (
-        f"a value of the column {name} has more than {WHOLE:,} characters; cut it in the query, as left(text, 1000) and list[:1000] do"
-    )
-    return f"case when strlen({value}::varchar) > {WHOLE} then error('{message.replace(chr(39), chr(39) * 2)}') else {value} end"
+    problem = f"a value of the column {name} has more than {WHOLE:,} characters"
+    message = f"{problem}; cut it in the query, as left(text, 1000) and list[:1000] do"
+    literal = message.replace("'", "''")
+    is_long = f"strlen({value}::varchar) > {WHOLE}"
+    return f"case when {is_long} then error('{literal}') else {value} end"
 
 
 def _grows(kind: Any) -> bool:
@@ -119,13 +124,16 @@ def _grows(kind: Any) -> bool:
 
 
 def _each(relation: Any, form: Callable[[str, Any, str], str]) -> Any:
-    """Return the rows with each column as `form` writes it, from its place (#1), its type and its name."""
-    columns = enumerate(zip(relation.columns, relation.types, strict=True), start=1)
-    return relation.project(", ".join(f"{form(f'#{number}', kind, name)} as {quoted(name)}" for number, (name, kind) in columns))
+    """Return the rows with each column as `form(reference, type, name)` writes it."""
+    columns = []
+    named_types = zip(relation.columns, relation.types, strict=True)
+    for number, (name, kind) in enumerate(named_types, start=1):
+        columns.append(f"{form(f'#{number}', kind, name)} as {quoted(name)}")
+    return relation.project(", ".join(columns))
 
 
 def _numbered(relation: Any) -> Any:
-    """Return the rows with names that differ: a name that comes again is numbered, as in a subquery."""
+    """Return the rows with distinct names: a repeated name is numbered, as in a subquery."""
     names: list[str] = []
     for name in relation.columns:
         again = 0
@@ -136,4 +144,5 @@ def _numbered(relation: Any) -> Any:
         names.append(free)
     if names == relation.columns:
         return relation
-    return relation.project(", ".join(f"#{number} as {quoted(name)}" for number, name in enumerate(names, start=1)))
+    columns = [f"#{number} as {quoted(name)}" for number, name in enumerate(names, start=1)]
+    return relation.project(", ".join(columns))

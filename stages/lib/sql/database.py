@@ -36,7 +36,8 @@ class QueryError(ValueError):
 
 ERRORS = (QueryError, tables.TableError, layered.StoreError, duckdb.Error)  # what a query may raise
 DEEP = "the query is nested too deeply: remove parentheses, or name parts of it in WITH"
-LARGE = "A query may take a quarter of the memory, and spill 16 GiB at most; ask for fewer rows, or group them."
+LIMIT = "A query may take a quarter of the memory, and spill 16 GiB at most"
+LARGE = f"{LIMIT}; ask for fewer rows, or group them."
 
 
 def sentence(error: BaseException) -> str:
@@ -49,10 +50,12 @@ def sentence(error: BaseException) -> str:
 class Database:
     """A DuckDB connection to tables in files; lazy tables are read from HDF5 as queries ask for them.
 
-    files: table -> the Parquet or HDF5 files it is made of, one per subject or operator. They are opened here, when a query first names
-    the table, not by the engine, which can neither read nor write any file, whatever a query says, and never sees the name of one. What
-    is damaged is refused to the query that names it, and to no other. settings: more settings of the engine, in order; no query can
-    change any. tell: is called with a sentence for each subject or operator that a query names and its tables do not have.
+    files: table -> the Parquet or HDF5 files it is made of, one per subject or operator. They are
+    opened here, when a query first names the table, not by the engine, which can neither read nor
+    write any file, whatever a query says, and never sees the name of one. What is damaged is
+    refused to the query that names it, and to no other. settings: more settings of the engine, in
+    order; no query can change any. tell: is called with a sentence for each subject or operator
+    that a query names and its tables do not have.
     """
 
     def __init__(
@@ -149,37 +152,51 @@ class Database:
         return relation
 
     def _sql_of_all(self, query: str, parameters: dict[str, Any]) -> duckdb.DuckDBPyRelation:
-        """The same with all tables open, and an error that says which stage makes a table that is missing."""
+        """Run a query with all tables open; on a missing table, name the stage that makes it."""
         for name in self.files:
             with suppress(*ERRORS):
                 self._open(name)
         try:
             return self._sql(query, parameters)
         except duckdb.CatalogException as error:
-            raise QueryError(explained(str(error), self.tables(), self._subject(query, parameters))) from None
+            subject = self._subject(query, parameters)
+            raise QueryError(explained(str(error), self.tables(), subject)) from None
 
     def unknown_names(self, query: str, parameters: Mapping[str, Any]) -> list[str]:
-        """Sentences about subjects and operators that a query compares with, and that none of its tables has."""
+        """Return remarks on subjects and operators of a query that none of its tables has."""
         remarks = []
         names, texts = self._names(query, parameters)
         for column, wanted in texts.items():
-            asked = [name for name in sorted(names & self.files.keys()) if wanted and column in self.columns(name)]
-            by_file = {part for name in asked for path in self.files[name] for part in (*path.parts, path.stem)}
-            if asked and (unsure := wanted - by_file - {*OPERATORS}):  # to look into the tables takes time
-                known = {value for name in asked for value in self._values(name, column)}
-                listed = ", ".join(map(str, sorted(known)[:20])) + (", …" if len(known) > 20 else "")
-                remarks += [f"no {column} {text!r} here; {column}s here: {listed or 'none'}" for text in sorted(unsure - known)]
+            if not wanted:
+                continue
+            tables = [name for name in names & self.files.keys() if column in self.columns(name)]
+            paths = [path for name in tables for path in self.files[name]]
+            by_path = {part for path in paths for part in (*path.parts, path.stem)}
+            unsure = wanted - by_path - {*OPERATORS}
+            if not tables or not unsure:  # to look into the tables takes time
+                continue
+            known = {value for name in tables for value in self._values(name, column)}
+            listed = ", ".join(map(str, sorted(known)[:20])) + (", …" if len(known) > 20 else "")
+            for text in sorted(unsure - known):
+                remarks.append(f"no {column} {text!r} here; {column}s here: {listed or 'none'}")
         return remarks
 
     def _values(self, table: str, column: str) -> list[str]:
-        """The different values of a column of texts; those of a lazy table are known without reading it."""
+        """Return the distinct values of a text column; those of a lazy table need no reading."""
         if table in self.lazy:
             return [part.constants[column] for part in self.lazy[table].parts]
-        rows = self.connection.sql(f'select distinct "{column}" from "{table}" where "{column}" is not null').fetchall()
-        return [value for (value,) in rows]
+        query = f'select distinct "{column}" from "{table}" where "{column}" is not null'
+        return [value for (value,) in self.connection.sql(query).fetchall()]
 
-    def _names(self, query: str, parameters: Mapping[str, Any]) -> tuple[set[str], dict[str, set[str]]]:
-        """The tables that a query reads, and the subjects and operators that it names; nothing of a query that sqlglot cannot parse."""
+    def _names(
+        self,
+        query: str,
+        parameters: Mapping[str, Any],
+    ) -> tuple[set[str], dict[str, set[str]]]:
+        """Return the tables, and the subjects and operators, that a query names.
+
+        Both are empty for a query that sqlglot cannot parse.
+        """
         from sqlglot.errors import SqlglotError  # only here: it is slow to import
 
         from stages.lib.sql.literals import COLUMNS, tables_and_names
@@ -192,7 +209,7 @@ class Database:
             return set(), {}
 
     def _subject(self, query: str, parameters: Mapping[str, Any]) -> str:
-        """The subject that a query is about: the one it names, else the first that has tables here."""
+        """Return the subject that a query names, else the first subject that has tables here."""
         named = sorted(self._names(query, parameters)[1].get("subject", set()))
         folders = {path.parent.parent.name for paths in self.files.values() for path in paths}
         return next(iter([*named, *sorted(folders - {*CHAPTERS, "data"})]), "<subject>")
@@ -213,7 +230,13 @@ class Database:
             names = self.connection.sql(query, params=parameters or None).columns
             if rewritten := summed(query, MEASURES, names):
                 return self.connection.sql(rewritten, params=parameters or None)
-            query = narrow(query, lazy, set(self._macros), lambda text: self._ask(text, parameters), self._narrow)
+            query = narrow(
+                query,
+                lazy,
+                set(self._macros),
+                lambda text: self._ask(text, parameters),
+                self._narrow,
+            )
         return self.connection.sql(query, params=parameters or None)
 
     def tables(self) -> list[str]:
@@ -248,7 +271,8 @@ class Database:
         """The rows of a part of a query; None if it cannot stand alone."""
         try:
             names = self.connection.extract_statements(query)[0].named_parameters
-            return self.connection.sql(query, params={n: parameters[n] for n in names} or None).to_arrow_table()
+            values = {name: parameters[name] for name in names}
+            return self.connection.sql(query, params=values or None).to_arrow_table()
         except duckdb.InterruptException:
             raise
         except duckdb.Error:
@@ -261,10 +285,15 @@ class Database:
         return narrowed
 
 
-def connect(data: Path | str = "data", threads: int | None = None, tell: Callable[[str], None] | None = None) -> Database:
-    """Every table below `data`: the project's, a pulled copy of it, or one in object storage, such as s3://bucket/data.
+def connect(
+    data: Path | str = "data",
+    threads: int | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Database:
+    """Open every table below `data`: a folder, or object storage such as s3://bucket/data.
 
-    A query may take a quarter of the memory. tell: see Database; by default Python's warnings, which notebooks show.
+    A query may take a quarter of the memory. tell: see Database; by default Python's warnings,
+    which notebooks show.
     """
     folder = place(data)
     return Database(files_of([folder], folder), threads, limits(), tell or _warn)

@@ -77,7 +77,9 @@ def dataset(paths: list[Path]) -> ds.Dataset:
             schemas.append(pq.read_schema(name, filesystem=storage))
         except (OSError, pa.ArrowException) as error:
             if not isinstance(path, Path) or getattr(error, "errno", None):
-                raise  # object storage has errors of its own; one that the system numbers, such as a refused permission, is no damage
+                # object storage has errors of its own; one that the system numbers, such as a
+                # refused permission, is no damage
+                raise
             raise damaged(path, str(error).strip()) from None
     schema = pa.unify_schemas(schemas, promote_options="permissive")
     return ds.dataset(names, schema=schema, format="parquet", filesystem=storage)

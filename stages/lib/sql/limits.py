@@ -58,7 +58,7 @@ def _lines(file: Path) -> list[str]:
 
 @cache
 def _folder(process: int) -> Path:
-    """Make a private folder for spilled rows, outside the project; the end of this process removes it."""
+    """Make a private folder for spilled rows, outside the project; process exit removes it."""
     folder = Path(tempfile.mkdtemp(prefix="bag-spilled-"))
 
     def remove() -> None:

@@ -1,4 +1,4 @@
-"""Find subjects and operators that a query names and its tables do not have: spelling mistakes, mostly."""
+"""Find the tables, subjects and operators that a query names, to report spelling mistakes."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,8 +9,11 @@ from sqlglot import exp
 COLUMNS = ("subject", "operator")
 
 
-def tables_and_names(query: str, parameters: Mapping[str, object]) -> tuple[set[str], dict[str, set[str]]]:
-    """Return the names of the tables that a query reads, and the texts that it compares with each of COLUMNS.
+def tables_and_names(
+    query: str,
+    parameters: Mapping[str, object],
+) -> tuple[set[str], dict[str, set[str]]]:
+    """Return the tables that a query reads, and the texts that it compares with each of COLUMNS.
 
     A comparison is =, IN or IS NOT DISTINCT FROM; those below a NOT do not count. The query must
     be one that sqlglot parses: SqlglotError or RecursionError otherwise.

@@ -46,8 +46,9 @@ create macro answers_and_ends(wanted) as table
     select subject, operator, intervention, pair, correct, nl, nothing, everything
     from answers join ends using (subject, operator, pair);
 
--- The larger, the smaller of two values; null where either is. DuckDB's own `greatest` and `least` pass over nulls, so that a bound such as
--- greatest(x, 0) makes 0 of an x that is not known: no query uses them.
+-- The larger, the smaller of two values; null where either is. DuckDB's own `greatest` and `least`
+-- pass over nulls, so that a bound such as greatest(x, 0) makes 0 of an x that is not known: no
+-- query uses them.
 create macro larger(a, b) as case when a >= b then a when a < b then b end;
 create macro smaller(a, b) as case when a <= b then a when a > b then b end;
 
@@ -70,8 +71,10 @@ create macro percentile_interval(x, confidence) as quantile_cont(x, [(1 - confid
 create macro lot(a, b := null, c := null, d := null, e := null, f := null, g := null) as
     md5_number_lower(concat_ws(':', a, b, c, d, e, f, g));
 
--- The split of a prompt: discovery (to find components) or evaluation (to measure circuits). It depends on nothing but the prompt.
-create macro split_of(operator, op1, op2) as if(lot('split', operator, op1, op2) % 2 = 0, 'discovery', 'evaluation');
+-- The split of a prompt: discovery (to find components) or evaluation (to measure circuits). It
+-- depends on nothing but the prompt.
+create macro split_of(operator, op1, op2) as
+    if(lot('split', operator, op1, op2) % 2 = 0, 'discovery', 'evaluation');
 
 -- What is there to be patched.
 

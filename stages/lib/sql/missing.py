@@ -11,7 +11,8 @@ from stages.lib.core.words import CHAPTERS
 
 STAGES = Path(__file__).parents[2]
 BEFORE, AFTER = "Table with name ", " does not exist!"  # around the name in the engine's message
-Maker = tuple[str, str, bool]  # file and name of a stage, and whether there is one stage for each subject
+# file and name of a stage, and whether there is one stage for each subject
+Maker = tuple[str, str, bool]
 
 
 def is_known(table: str) -> bool:
@@ -20,7 +21,7 @@ def is_known(table: str) -> bool:
 
 
 def ways_to(table: str, subject: str) -> str:
-    """Return which stage makes a table, and the commands that bring it, for this subject if each has its own."""
+    """Return which stage makes a table, and the commands that bring the subject's table."""
     makers = _makers().get(table, [])
     if not makers:
         return "`bag tables` lists the tables that exist here."
@@ -29,7 +30,8 @@ def ways_to(table: str, subject: str) -> str:
     file, stage, for_each = makers[0]
     target = f"{file}:{stage}{f'@{subject}' if for_each else ''}"
     chapter = PurePath(file).parts[1]
-    return f"The stage {stage} of stages/{chapter} makes it: `dvc repro {target}` here, or `make pull` from where it was made."
+    commands = f"`dvc repro {target}` here, or `make pull` from where it was made"
+    return f"The stage {stage} of stages/{chapter} makes it: {commands}."
 
 
 def explained(message: str, tables: list[str], subject: str) -> str:
@@ -68,4 +70,6 @@ def _table(output: str | dict) -> list[str]:
     """Return the table that an output below data/ is, as a list of at most one."""
     path = PurePath(next(iter(output)) if isinstance(output, dict) else output)
     parts = path.with_suffix("").parts
-    return [table for chapter, table in pairwise(parts) if parts[0] == "data" and chapter in CHAPTERS][:1]
+    if parts[0] != "data":
+        return []
+    return [table for chapter, table in pairwise(parts) if chapter in CHAPTERS][:1]

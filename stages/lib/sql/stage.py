@@ -27,8 +27,8 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of C, where it is
 def main(stage: str, subject: str | None = None) -> None:
     if not Path("stages").is_dir():
         root = next((folder for folder in Path.cwd().parents if (folder / "stages").is_dir()), None)
-        where = f"; `cd {root}`" if root else ""
-        raise QueryError(f"{Path.cwd()} has no folder stages/: run this in the project's root{where}")
+        way_out = "run this in the project's root" + (f"; `cd {root}`" if root else "")
+        raise QueryError(f"{Path.cwd()} has no folder stages/: {way_out}")
     settings, found = read(), _found(stage)
     entry, each = found.get("do", found), found.get("foreach", "").strip("${}")
     subjects = settings[each] if each else {None: {}}
@@ -88,7 +88,8 @@ def _settings(sections: Any, settings: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
-        sys.exit("usage: python -m stages.lib.sql.stage CHAPTER/STAGE [SUBJECT], such as circuit/late_layers abacus")
+        usage = "usage: python -m stages.lib.sql.stage CHAPTER/STAGE [SUBJECT]"
+        sys.exit(f"{usage}, such as circuit/late_layers abacus")
     try:
         main(*sys.argv[1:])
     except QueryError as error:

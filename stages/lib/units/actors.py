@@ -49,7 +49,10 @@ def ready(start: Callable[..., Do], *arguments: Any) -> Iterator[Workers]:
 
 
 def _check_address() -> None:
-    """Raises ParamsError where nothing listens at RAY_ADDRESS, for which Ray would wait minutes. `auto` and the like have no port."""
+    """Raise ParamsError if nothing listens at RAY_ADDRESS, for which Ray would wait minutes.
+
+    Addresses without a port, such as `auto`, are not checked.
+    """
     address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
@@ -57,8 +60,9 @@ def _check_address() -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), PATIENCE_TO_CONNECT).close()
     except (OSError, OverflowError) as error:
-        way_out = "correct it, start a cluster there (`ray start --head`), or unset it for one on this machine"
-        raise ParamsError(f"no Ray cluster answers at RAY_ADDRESS={address!r} ({error}); {way_out}") from None
+        problem = f"no Ray cluster answers at RAY_ADDRESS={address!r} ({error})"
+        way_out = "correct it, start a cluster there (`ray start --head`)"
+        raise ParamsError(f"{problem}; {way_out}, or unset it for one on this machine") from None
 
 
 class _Remote:

@@ -27,7 +27,12 @@ def known(tokenizer: PreTrainedTokenizerBase, answers: list[str], answer_token: 
     return {answer for answer, token in zip(answers, tokens.tolist(), strict=True) if token >= 0}
 
 
-def place(tokenizer: PreTrainedTokenizerBase, texts: list[Text], bos: bool | None, answer_token: int | None = None) -> list[Placed | None]:
+def place(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[Text],
+    bos: bool | None,
+    answer_token: int | None = None,
+) -> list[Placed | None]:
     """Each text in tokens; None where the tokenizer does not know all of its words, or its answer as one token, or its asked token.
 
     Raises PromptError where BOS is asked for and there is none.

@@ -95,6 +95,6 @@ def contents() -> Contents:
     """What contents.yaml says of the whole page, with every chapter's page.yaml as its sections."""
     whole = yaml.safe_load((FOLDER / "contents.yaml").read_text(encoding="utf-8"))
     files = (FOLDER.parents[1] / chapter / "page.yaml" for chapter in CHAPTERS)
-    return Contents.model_validate(
-        whole | {"sections": [part for file in files if file.exists() for part in yaml.safe_load(file.read_text(encoding="utf-8"))]}
-    )
+    texts = [file.read_text(encoding="utf-8") for file in files if file.exists()]
+    sections = [section for text in texts for section in yaml.safe_load(text)]
+    return Contents.model_validate(whole | {"sections": sections})

@@ -22,10 +22,10 @@ SUMS = "__sums"  # suffix of the table of sums (LayerSums)
 
 
 class Scan:
-    """A scan as DuckDB takes it, whose batches are made when DuckDB asks for them, in the thread that asks.
+    """A scan for DuckDB that makes each batch on demand, in the thread that asks for it.
 
-    Not a pyarrow Scanner, which makes batches ahead in a thread of its own: after a LIMIT that thread would still run
-    Python code while the interpreter shuts down.
+    Not a pyarrow Scanner, which makes batches ahead in a thread of its own: after a LIMIT that
+    thread would still run Python code while the interpreter shuts down.
     """
 
     def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]):
@@ -61,8 +61,13 @@ class LayerTable(ds.InMemoryDataset):
         other.keys, other.reads, other.pruner = keys, self.reads, self.pruner
         return other
 
-    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: object) -> "Scan":
-        """What DuckDB calls: a stream of the rows that satisfy `filter`, with these columns."""
+    def scanner(
+        self,
+        columns: list[str] | None = None,
+        filter: pc.Expression | None = None,
+        **_: object,
+    ) -> "Scan":
+        """Return a stream of the rows that satisfy `filter`, with these columns, for DuckDB."""
         wanted = self.columns if columns is None else pa.schema([self.columns.field(name) for name in columns])
         return Scan(wanted, self._batches(wanted, filter))
 
@@ -106,8 +111,13 @@ class LayerSums(ds.InMemoryDataset):
         self.columns = pa.schema(keys + [pa.field(name, kind) for name, kind in sums])
         super().__init__(self.columns.empty_table())
 
-    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: object) -> "Scan":
-        """As LayerTable's; a filter can speak of keys only."""
+    def scanner(
+        self,
+        columns: list[str] | None = None,
+        filter: pc.Expression | None = None,
+        **_: object,
+    ) -> "Scan":
+        """Return a stream as LayerTable's; a filter can name keys only."""
         wanted = self.columns if columns is None else pa.schema([self.columns.field(name) for name in columns])
         return Scan(wanted, self._batches(wanted, filter))
 
