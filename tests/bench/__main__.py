@@ -32,11 +32,13 @@ def benchmark(name: str) -> Callable[..., None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Benchmarks; all of them where none is named.")
-    parser.add_argument("names", nargs="*", choices=[*MODULES, []], metavar="NAME", help=", ".join(MODULES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODULES))
     parser.add_argument("--shape", help="of gpu: toy, llama-3-8b or pythia-6.9b")
     parser.add_argument("--budget", type=float, default=480.0, help="of gpu: seconds in all")
     parser.add_argument("--out", type=Path, help="of gpu: a file for its figures as JSON lines")
     options = parser.parse_args()
+    if unknown := set(options.names) - MODULES.keys():
+        parser.error(f"unknown benchmark {sorted(unknown)[0]!r}; benchmarks: {', '.join(MODULES)}")
     print(f"{os.cpu_count()} cores, torch {torch.__version__}", flush=True)
     for name in options.names or MODULES:
         more = (options.shape, options.budget, options.out) if name == "gpu" else ()

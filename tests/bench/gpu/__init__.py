@@ -20,7 +20,7 @@ from tests.bench.gpu.correctness import large, small
 from tests.bench.gpu.dump import dump
 from tests.bench.gpu.profile import profile
 from tests.bench.gpu.report import Report
-from tests.bench.gpu.runs import runs
+from tests.bench.gpu.runs import Sweeps, runs
 from tests.bench.gpu.shapes import SHAPES, Shape, random_model, wait, with_parts
 
 BUDGET = 480.0  # seconds
@@ -49,18 +49,20 @@ def gpu(shape: str | None = None, budget: float = BUDGET, out: Path | None = Non
 
 def _measure(name: str, device: str, report: Report) -> None:
     """Run all sections; those after the model need it."""
-    shape, made, swept = SHAPES[name], [], []
+    shape = SHAPES[name]
+    made: list[checkpoint.Checkpoint] = []
+    swept: list[Sweeps | None] = []
     _machine(report, device)
     before: dict[str, Callable[[], None]] = {
         "ceilings": lambda: ceilings(report, shape, device),
         "float64": lambda: small(report, device),
-        "model": lambda: made.append(_loaded(report, shape, device)),
+        "model": lambda: _make(report, shape, device, made),
     }
     after: dict[str, Callable[[], None]] = {
-        "bfloat16": lambda: large(report, made[0], shape, device),
-        "dump": lambda: dump(report, made[0], shape, device),
-        "runs": lambda: swept.append(runs(report, made[0], shape, device)),
-        "profile": lambda: profile(report, made[0], *(swept or [None]), shape, device),
+        "bfloat16": lambda: large(report, made[-1], shape, device),
+        "dump": lambda: dump(report, made[-1], shape, device),
+        "runs": lambda: swept.append(runs(report, made[-1], shape, device)),
+        "profile": lambda: profile(report, made[-1], *(swept or [None]), shape, device),
     }
     for section, action in before.items():
         report.section(section, UNTIL[section], action)
@@ -78,13 +80,14 @@ def _machine(report: Report, device: str) -> None:
     report.figure("torch", torch.__version__)
 
 
-def _loaded(report: Report, shape: Shape, device: str) -> checkpoint.Checkpoint:
-    """The model, checked as when it is loaded; unchecked where that fails."""
+def _make(report: Report, shape: Shape, device: str, made: list[checkpoint.Checkpoint]) -> None:
+    """Append the model, and the same once it is checked as when a model is loaded."""
     start = time.perf_counter()
     model = random_model(shape.family, shape.sizes, device, torch.bfloat16)
     wait(device)
     spent, start = time.perf_counter() - start, time.perf_counter()
     report.figure("weights made", spent, "s", billions=model.num_parameters() / 1e9)
-    checked = report.attempt("checks", lambda: checkpoint.prepared(model))
-    report.figure("checks of a loaded model", time.perf_counter() - start, "s")
-    return checked or with_parts(model)
+    made.append(with_parts(model))
+    if checked := report.attempt("checks", lambda: checkpoint.prepared(model)):
+        made.append(checked)
+        report.figure("checks of a loaded model", time.perf_counter() - start, "s")
