@@ -3,29 +3,47 @@
 Each function prints its own figures; every one is the median of several rounds, taken in turn.
 """
 
+import argparse
 import os
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 
 import torch
 
-from tests.bench.explorer import explorer
-from tests.bench.gpu import gpu
-from tests.bench.matching import match, nulls, relabel
-from tests.bench.mediation import mediation
-from tests.bench.patching import bound, components, neurons
-from tests.bench.store import dump, memory, sql
-from tests.bench.units import units
-from tests.bench.workers import workers
-
-BENCHMARKS = {
-    function.__name__: function
-    for function in (dump, memory, sql, neurons, components, mediation, bound, match, nulls, relabel, explorer, units, workers, gpu)
+MODULES = {  # benchmark -> its module; imported when it runs, as packages may be missing that others need
+    **dict.fromkeys(("dump", "memory", "sql"), "store"),
+    **dict.fromkeys(("neurons", "components"), "patching"),
+    "mediation": "mediation",
+    "bound": "patching",
+    **{"match": "matching", "nulls": "matching", "relabel": "matching"},
+    **{"explorer": "explorer", "units": "units", "workers": "workers", "gpu": "gpu"},
 }
 
 
+def benchmark(name: str) -> Callable[..., None]:
+    """The function of a benchmark. Ends the program where a package is missing."""
+    try:
+        return getattr(import_module(f"tests.bench.{MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        sys.exit(f"python -m tests.bench: {name} needs the package {error.name}, which is not installed; install the requirements")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Benchmarks; all of them where none is named.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODULES))
+    parser.add_argument("--shape", help="of gpu: toy, llama-3-8b or pythia-6.9b")
+    parser.add_argument("--budget", type=float, default=480.0, help="of gpu: seconds in all")
+    parser.add_argument("--out", type=Path, help="of gpu: a file for its figures as JSON lines")
+    options = parser.parse_args()
+    if unknown := set(options.names) - MODULES.keys():
+        parser.error(f"unknown benchmark {sorted(unknown)[0]!r}; benchmarks: {', '.join(MODULES)}")
+    print(f"{os.cpu_count()} cores, torch {torch.__version__}", flush=True)
+    for name in options.names or MODULES:
+        more = (options.shape, options.budget, options.out) if name == "gpu" else ()
+        benchmark(name)(*more)
+
+
 if __name__ == "__main__":
-    if unknown := set(sys.argv[1:]) - BENCHMARKS.keys():
-        sys.exit(f"python -m tests.bench: {', '.join(sorted(unknown))} is none of {', '.join(BENCHMARKS)}")
-    print(f"{os.cpu_count()} cores, torch {torch.__version__}")
-    for name in sys.argv[1:] or BENCHMARKS:
-        BENCHMARKS[name]()
+    main()

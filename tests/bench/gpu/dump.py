@@ -1,0 +1,292 @@
+"""Prompts dumped per second, what bounds them, and a loop as everyone writes it beside it."""
+
+import ctypes
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from stages.lib.core import layered
+from stages.lib.core.settings import load
+from stages.lib.executor.memory import MMAP_THRESHOLD, TRIM_THRESHOLD
+from stages.lib.model.architecture import patched
+from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.settings import Passes
+from stages.store import grid, sums
+from stages.store.settings import Dump
+from tests.bench.gpu.ceilings import DISK, MATMUL, SCATTER, TO_HOST
+from tests.bench.gpu.report import Report
+from tests.bench.gpu.shapes import Shape, forget_peak, grid_of_prompts, peak, seconds_of, threads
+
+ROUNDS = 2
+SLOTS = 4  # pieces of pinned memory of the plain loop
+WRITTEN = 6  # layers, at most, that the real writer writes
+SUMMED = 1024  # neurons, at most, that are added up as a dump adds them
+WRITER, SUMS = "HDF5 by the real writer", "sums of each neuron"
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The grid of prompts on one model. tokens: (rows, columns, positions)."""
+
+    loaded: Checkpoint
+    tokens: np.ndarray
+    device: str
+
+    @property
+    def count(self) -> int:
+        return self.tokens.shape[0] * self.tokens.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all activations as float16."""
+        a = self.loaded.architecture
+        return 2 * self.count * a.neurons * len(a.layers)
+
+    @property
+    def operations(self) -> float:
+        """2 x parameters x tokens; the unembedding only reads last positions, embeddings none."""
+        rows, columns, positions = self.tokens.shape
+        prefix = grid.shared_prefix(self.tokens)
+        layers = self.loaded.architecture.layers
+        blocks = sum(p.numel() for layer in layers for p in layer.block.parameters())
+        unembedding = self.loaded.architecture.unembedding.weight.numel()
+        tokens = rows * prefix + rows * columns * (positions - prefix)
+        return 2.0 * (blocks * tokens + unembedding * (rows * columns + rows))
+
+    def first_rows(self, rows: int) -> "Prompts":
+        return Prompts(self.loaded, self.tokens[:rows], self.device)
+
+    def dumped(self, rows_at_once: int, activations: bool = True, means: bool = True) -> dict:
+        """Activations, layer -> (neurons, rows, columns): one block, as of a dump's worker."""
+        a, shape = self.loaded.architecture, self.tokens.shape[:2]
+        layers = range(len(a.layers)) if activations else ()
+        blocks = {layer: np.empty((a.neurons, *shape), np.float16) for layer in layers}
+        totals = grid.Means.zeros(self.loaded, self.tokens.shape[2]) if means else None
+        answers = np.full(shape, -1)
+        for _ in grid.run(self.loaded, self.tokens, answers, rows_at_once, blocks, totals):
+            pass
+        return blocks
+
+
+def dump(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> None:
+    """Dump by sizes of passes, beside the plain loop; then write a part; then name the bound."""
+    _return_freed()
+    tokens = grid_of_prompts(loaded.architecture.vocabulary, shape.rows, shape.columns)
+    prompts = Prompts(loaded, tokens, device)
+    report.figure("prompts", prompts.count)
+    report.figure("arithmetic of them", prompts.operations / 1e12, "TFLOP")
+    report.figure("activations of them", prompts.nbytes / 1e9, "GB")
+    shared = report.attempt("shares", lambda: grid.shares(loaded, tokens))
+    report.figure("prompts of a row share their prefix", str(shared))
+    seconds: dict[int, float] = {}  # rows of a pass -> of a dump
+    with threads(1):  # as a worker has on a GPU
+        for size in reversed(shape.passes):  # the default, the largest, first
+            rows = max(1, load(Passes).prompts_per_pass * size // shape.columns)
+            rows = min(rows, shape.rows)
+            name = f"passes {size}, {rows * shape.columns} prompts"
+            taken = report.attempt(name, lambda n=name, r=rows: _in_turn(report, n, prompts, r), 15)
+            if taken:
+                seconds.setdefault(rows, taken)
+            if taken and report.value(WRITER) is None:
+                report.attempt("written", lambda r=rows: _written(report, prompts, r), 10)
+                _bounds(report, prompts, taken)
+        if seconds:
+            best = min(seconds, key=lambda rows: seconds[rows])
+            report.attempt("variants", lambda: _variants(report, prompts, best), 15)
+
+
+def _in_turn(report: Report, name: str, prompts: Prompts, rows: int) -> float:
+    """Seconds of a dump into memory, the median of rounds in turn with the plain loop."""
+    warm = prompts.first_rows(rows)
+    loop = PlainLoop(prompts, rows)
+    warm.dumped(rows)
+    loop.run(warm.tokens)
+    actions = {
+        "forward": lambda: prompts.dumped(rows, activations=False, means=False),
+        "dump": lambda: prompts.dumped(rows),
+        "loop": lambda: loop.run(prompts.tokens),
+    }
+    taken: dict[str, list[float]] = {action: [] for action in actions}
+    peaks = {}
+    for _ in range(ROUNDS):
+        for action, function in actions.items():
+            forget_peak(prompts.device)
+            taken[action].append(seconds_of(prompts.device, function))
+            peaks[action] = peak(prompts.device)
+        if report.left() < sum(map(min, taken.values())) + 20:
+            break
+    seconds = {action: statistics.median(several) for action, several in taken.items()}
+    kept = seconds_of(prompts.device, lambda: loop.run(prompts.tokens, keep=True))
+    names = {
+        "dump": "dump into memory",
+        "forward": "its forward passes alone",
+        "loop": "plain loop, thrown away",
+    }
+    ceiling = report.value(MATMUL)
+    for action, what in names.items():
+        rate = prompts.count / seconds[action]
+        reached = prompts.operations / seconds[action] / 1e12
+        report.figure(
+            f"{name}: {what}", rate, "prompts/s", TFLOPs=reached,
+            percent_of_ceiling=100 * reached / ceiling if ceiling else "unknown",
+            slowest=prompts.count / max(taken[action]), GiB=peaks[action],
+        )  # fmt: skip
+    report.figure(f"{name}: plain loop, kept", prompts.count / kept, "prompts/s")
+    ratio = seconds["loop"] / seconds["dump"]
+    report.figure(f"{name}: dump / plain loop", ratio, "x", kept=kept / seconds["dump"])
+    return seconds["dump"]
+
+
+def _variants(report: Report, prompts: Prompts, rows: int) -> None:
+    """What a dump of the best size loses by its sums, and by having one thread."""
+    cores = len(os.sched_getaffinity(0))
+    for number in (1, cores):
+        for means in (False, True):
+            with threads(number):
+                action = lambda m=means: prompts.dumped(rows, means=m)  # noqa: E731
+                seconds = seconds_of(prompts.device, action)
+            name = f"best size, {number} threads, {'with' if means else 'no'} sums"
+            report.figure(name, prompts.count / seconds, "prompts/s")
+            if report.left() < 2 * seconds:
+                return
+
+
+class PlainLoop:
+    """Whole batches after a cached prefix, with hooks that copy what the MLPs' last projections
+    read at the last position to pinned memory, where the next layers overwrite it."""
+
+    def __init__(self, prompts: Prompts, rows: int):
+        self.loaded, self.device, self.rows = prompts.loaded, prompts.device, rows
+        a, columns = self.loaded.architecture, prompts.tokens.shape[1]
+        self.prefix = grid.shared_prefix(prompts.tokens)
+        size, pin = (rows * columns, a.neurons), self.device == "cuda"
+        self.pinned = [torch.empty(size, dtype=torch.float16, pin_memory=pin) for _ in range(SLOTS)]
+
+    @torch.no_grad()
+    def run(self, tokens: np.ndarray, keep: bool = False) -> None:
+        """keep: all of it, by copies that are waited for."""
+        model, layers = self.loaded.model, self.loaded.architecture.layers
+        kept: list[torch.Tensor] | None = [] if keep else None
+        cores = len(os.sched_getaffinity(0))
+        with ExitStack() as hooks, usual_attention(model), threads(cores):
+            live = {"count": 0}  # of prompts; while the prefix runs, none is copied
+            for number, layer in enumerate(layers):
+                copier = self._copier(self.pinned[number % SLOTS], live, kept)
+                hooks.enter_context(patched(layer.mlp_out, copier))
+            for first in range(0, len(tokens), self.rows):
+                block = torch.from_numpy(tokens[first : first + self.rows]).to(self.device)
+                rows, columns, _ = block.shape
+                cache = DynamicCache(config=model.config)
+                live["count"] = 0
+                if self.prefix:
+                    model(
+                        input_ids=block[:, 0, : self.prefix],
+                        past_key_values=cache,
+                        logits_to_keep=1,
+                    )
+                    cache.batch_repeat_interleave(columns)
+                live["count"] = rows * columns
+                suffix = block[:, :, self.prefix :].flatten(0, 1)
+                out = model(input_ids=suffix, past_key_values=cache, logits_to_keep=1)
+                out.logits[:, -1].argmax(-1).cpu()  # waits for the copies, too
+
+    @staticmethod
+    def _copier(
+        pinned: torch.Tensor,
+        live: dict[str, int],
+        kept: list[torch.Tensor] | None,
+    ) -> Callable[[torch.Tensor], None]:
+        def copy(x: torch.Tensor) -> None:
+            count = live["count"]
+            if not count:
+                return
+            narrow = x[:, -1].to(torch.float16)
+            if kept is None:
+                pinned[:count].copy_(narrow, non_blocking=True)
+            else:
+                kept.append(narrow.cpu())
+
+        return copy
+
+
+@contextmanager
+def usual_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Within the context the model attends as transformers does unasked, by fused kernels."""
+    before = model.config._attn_implementation
+    model.config._attn_implementation = "sdpa"
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+
+
+def _written(report: Report, prompts: Prompts, rows: int) -> None:
+    """Layers written by the real writer, and neurons added up, as a worker does after a dump."""
+    blocks = prompts.dumped(rows, means=False)
+    settings, results = load(Dump), np.zeros(prompts.tokens.shape[:2], np.int64)
+    block_rows = min(len(prompts.tokens), max(1, settings.cells_per_block // results.shape[1]))
+    axes = dict(zip(("neuron", "op1", "op2"), blocks[0].shape, strict=True))
+    chunk = settings.neurons_per_chunk, block_rows, results.shape[1]
+    spent, size = 0.0, 0
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+
+        def write(layer: int) -> None:
+            with layered.writing(Path(folder) / f"{layer}.h5", shared=True) as file:
+                of_layer = file, [layer], axes, "float16", chunk, {}
+                writer = layered.LayerWriter(*of_layer, columns={"result": results})
+                writer.write(layer, 0, blocks[layer])
+
+        for layer in list(blocks)[:WRITTEN]:
+            spent += seconds_of("cpu", lambda layer=layer: write(layer))
+            size += blocks[layer].nbytes
+            if report.left() < 10:
+                break
+    report.figure(WRITER, size / spent / 1e9, "GB/s")
+    some = blocks[0][:SUMMED]
+    spent = seconds_of("cpu", lambda: sums.of_block("add", {0: some}, results))
+    report.figure(SUMS, some.nbytes / spent / 1e9, "GB/s")
+
+
+def _bounds(report: Report, prompts: Prompts, dump_seconds: float) -> None:
+    """How long each part takes at its own rate; a worker writes and adds up after the dump."""
+    rates = {
+        "arithmetic": (prompts.operations / 1e12, MATMUL),
+        "transfer": (prompts.nbytes / 1e9, TO_HOST),
+        "copies in memory": (prompts.nbytes / 1e9, SCATTER),
+        "bare disk": (prompts.nbytes / 1e9, DISK),
+        "HDF5 writes": (prompts.nbytes / 1e9, WRITER),
+        "sums of neurons": (prompts.nbytes / 1e9, SUMS),
+    }
+    seconds = {}
+    for name, (amount, figure) in rates.items():
+        if rate := report.value(figure):
+            seconds[name] = amount / rate
+    by_name = {name.replace(" ", "_"): needed for name, needed in seconds.items()}
+    report.figure("all prompts, dump into memory", dump_seconds, "s", **by_name)
+    inside = ("arithmetic", "transfer", "copies in memory")
+    if known := [name for name in inside if name in seconds]:
+        bound = max(known, key=lambda name: seconds[name])
+        share = 100 * seconds[bound] / dump_seconds
+        report.figure("bound of the dump into memory", bound, percent_of_its_time=share)
+    after = [seconds[name] for name in ("HDF5 writes", "sums of neurons") if name in seconds]
+    if len(after) == 2:
+        total = dump_seconds + sum(after)
+        bound = max(seconds, key=lambda name: seconds[name])
+        report.figure("all prompts, a worker's whole unit", total, "s", bound=bound,
+                      prompts_per_second=prompts.count / total)  # fmt: skip
+
+
+def _return_freed() -> None:
+    """Undo what an executor told glibc, as a dump's worker has none: freed memory goes back."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(TRIM_THRESHOLD, 128 << 10)
+        library.mallopt(MMAP_THRESHOLD, 128 << 10)
