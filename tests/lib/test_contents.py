@@ -91,6 +91,11 @@ def foreign_shard(folder: Path) -> None:
     save_file({**second, sorted(first)[0]: first[sorted(first)[0]]}, folder / "model-00002-of-00002.safetensors", {"format": "pt"})
 
 
+def long_header(file: Path, length: int) -> None:
+    file.write_bytes(length.to_bytes(8, "little"))
+    os.truncate(file, 8 + length)
+
+
 DOWN = "model.layers.1.mlp.down_proj.weight"
 REFUSED: dict[str, Change] = {
     "merge the adapter first (`merge_and_unload`)": replaced("adapter_config.json", b'{"peft_type": "LORA"}'),
@@ -115,6 +120,19 @@ REFUSED: dict[str, Change] = {
     "asks for 1,000,000,000 layers": changed("config.json", num_hidden_layers=10**9),
     "asks for 1,000,000,001 layers": changed("config.json", text_config={"n_layers": 10**9 + 1}),
     "far more than a model of 3 layers has": stored(lambda tensors: tensors.update({f"x{i}": torch.zeros(1) for i in range(5000)})),
+    "asks for 1,000,000,000 labels": changed("config.json", num_labels=10**9),
+    f"{DOWN} is stored as F8_E4M3 without its scale": lambda folder: (
+        REFUSED[f"{DOWN} is stored as F8_E4M3"](folder), changed("config.json", quantization_config={"quant_method": "fp8"})(folder)),
+    "generation_config.json is not a file but a pipe": lambda folder: (
+        (folder / "generation_config.json").unlink(missing_ok=True), os.mkfifo(folder / "generation_config.json")),
+    "holds more than 10,000 files": lambda folder: [os.link(folder / "config.json", folder / f"{i}") for i in range(10_001)],
+    "tokenizer.json has 1,099,511,627,776 bytes; at most 37,748,736": lambda folder: os.truncate(folder / "tokenizer.json", 1 << 40),
+    f"{INDEX} has 1,099,511,627,776 bytes": lambda folder: (shards(folder), os.truncate(folder / INDEX, 1 << 40)),
+    "its header has 16,777,217 bytes; at most 16,777,216": lambda folder: (
+        replaced(WEIGHTS, ((16 << 20) + 1).to_bytes(8, "little"))(folder), os.truncate(folder / WEIGHTS, 1 << 40)),
+    "headers of its safetensors files have 36,00": lambda folder: (
+        shards(folder, lambda files: files.update({f"x{i}": f"x{i}.safetensors" for i in range(3)})),
+        [long_header(folder / f"x{i}.safetensors", 12_000_000) for i in range(3)]),
     "pytorch_model.bin is a pickle, which may run code": moved("pytorch_model.bin"),
     "consolidated.safetensors beside no": moved("consolidated.safetensors"),
     "model.gguf has another format": moved("model.gguf"),
@@ -134,6 +152,15 @@ REFUSED: dict[str, Change] = {
     "tokenizer.model (SentencePiece) and no tokenizer.json": lambda folder: (folder / "tokenizer.json").rename(folder / "tokenizer.model"),
     "and the model has embeddings of tokens 0 to 139": lambda folder: tokenizer.build(999, ["+ - * / ="]).save_pretrained(folder),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("scale", ["_scale_inv", "_scale"])
+def test_8_bit_floats_with_scales_are_no_reason_to_refuse(mine: Path, scale: str):
+    tensors = load_file(mine / WEIGHTS)
+    tensors |= {DOWN: tensors[DOWN].to(torch.float8_e4m3fn), DOWN + scale: torch.ones(1)}
+    save_file(tensors, mine / WEIGHTS, {"format": "pt"})
+    changed("config.json", quantization_config={"quant_method": "fp8"})(mine)
+    contents.check(mine)
 
 
 @pytest.mark.parametrize("words", REFUSED)
