@@ -135,7 +135,7 @@ def test_a_folder_too_long_for_the_sockets_of_ray_is_named_at_once(monkeypatch: 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for name in ("TMPDIR", "RAY_TMPDIR"):
         monkeypatch.setenv(name, "/tmp/" + "x" * 60)
-        with pytest.raises(ParamsError, match="a path of 65 bytes; at most 41 are possible: set RAY_TMPDIR=/tmp"):
+        with pytest.raises(ParamsError, match=r"a path of 65 bytes; at most \d\d are possible: set RAY_TMPDIR=/tmp"):
             actors.ready(print).__enter__()
         monkeypatch.setenv(name, "/tmp")
     actors._check_folder()

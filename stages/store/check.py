@@ -224,23 +224,29 @@ def _checked(
         if any(layer.attention_out is None for layer in outline.architecture.layers):
             section = "stored"
         settings = costs.proposed() if section == "subjects" else settings
-        if weights(folder) and size <= LOADED:
+        if weights(folder) and size <= LOADED and _read_whole(folder) <= 2 * LOADED:
             checkpoint.of(settings)
             lines.append("loaded        yes: its parts are what they seem, held against plain forward passes")
         else:
-            why = f"more than {_size(LOADED)} of weights" if size > LOADED else "no weights here"
+            large = f"more than {_size(LOADED)} of weights" if size > LOADED else "large files beside its weights"
+            why = large if weights(folder) or size else "no weights here"
             lines.append(f"loaded        no, {why}: held against plain forward passes when the first stage starts")
     except ModelError as error:
         problems.append(str(error))
     try:
         with _limited(options.source):
-            own = own or tokenizer.load(folder)
+            own = own or tokenizer.load(folder, largest=LOADED)
             settings = _asked_by_token(own, settings)
             lines += _numbers(own, settings)
             lines += _around(own, settings)
     except (ModelError, PromptError) as error:
         problems.append(str(error))
     return Checked(settings, section, lines, problems)
+
+
+def _read_whole(folder: Path) -> int:
+    """Bytes of the files that are compared with SHA256SUMS before a model is loaded."""
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
 
 def _around(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> list[str]:

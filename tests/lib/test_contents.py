@@ -128,6 +128,8 @@ REFUSED: dict[str, Change] = {
     "holds more than 10,000 files": lambda folder: [os.link(folder / "config.json", folder / f"{i}") for i in range(10_001)],
     "tokenizer.json has 1,099,511,627,776 bytes; at most 37,748,736": lambda folder: os.truncate(folder / "tokenizer.json", 1 << 40),
     f"{INDEX} has 1,099,511,627,776 bytes": lambda folder: (shards(folder), os.truncate(folder / INDEX, 1 << 40)),
+    "SHA256SUMS has 1,099,511,627,776 bytes": lambda folder: (replaced("SHA256SUMS", b"x")(folder), os.truncate(folder / "SHA256SUMS", 1 << 40)),
+    "names 10,001 files; at most 10,000": lambda folder: shards(folder, lambda files: files.update({f"x{i}": f"x{i}.safetensors" for i in range(9_999)})),
     "its header has 16,777,217 bytes; at most 16,777,216": lambda folder: (
         replaced(WEIGHTS, ((16 << 20) + 1).to_bytes(8, "little"))(folder), os.truncate(folder / WEIGHTS, 1 << 40)),
     "headers of its safetensors files have 36,00": lambda folder: (

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from stages.lib.model.folder import INDEX, ModelError, present, sentence, weight_map, weights
 
 ENTRIES = 10_000  # files of a folder; the largest published models have fewer than 1,000
-CONFIG_BYTES = 1 << 20  # the longest published config.json has 0.2 MB
+CONFIG_BYTES = 1 << 19  # some hundred times those of most models
 # Of a tokenizer's files and the index of weights. The largest tokenizer.json of a published model
 # has 34 MB; the index of the most tensors, 140,000, has 14 MB.
 TEXT_BYTES = 36 << 20
@@ -120,7 +120,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not present(file):
         raise ModelError(f"{folder} is no model folder: it has no config.json")
     if file.stat().st_size > CONFIG_BYTES:
-        raise ModelError(f"{folder} is no model folder: config.json is larger than {CONFIG_BYTES >> 20} MiB")
+        raise ModelError(f"{folder} is no model folder: config.json is larger than {CONFIG_BYTES >> 10} KiB")
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
