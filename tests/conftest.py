@@ -27,8 +27,6 @@ from stages.lib.units import local
 from tests.micro import copy_project
 
 # A background job ignores Ctrl-C, and so would the processes that tests start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 settings.register_profile("untimed", deadline=None)  # the machine may be busy
 settings.load_profile("untimed")
@@ -90,6 +88,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 MAKE = ("make", "--no-print-directory", "-o", ".venv/installed")  # in an environment that is set up already
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> None:
+    """Let Ctrl-C reach the processes that a test starts. They inherit it ignored from a background
+    job, and from a test before in which DVC ran a stage in this process."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def run_in(folder: Path, *command: str, check: bool = True, more: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:

@@ -157,6 +157,29 @@ def test_a_ray_address_where_nothing_listens_is_named_at_once(monkeypatch: pytes
                 actors.ready(print).__enter__()
 
 
+def test_a_folder_too_long_for_the_sockets_of_ray_is_named_at_once(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("ray")
+    from stages.lib.units import actors  # only here: Ray is slow to import
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name in ("TMPDIR", "RAY_TMPDIR"):
+        monkeypatch.setenv(name, "/tmp/" + "x" * 60)
+        with pytest.raises(ParamsError, match=r"a path of 65 bytes; at most \d\d are possible: set RAY_TMPDIR=/tmp"):
+            actors.ready(print).__enter__()
+        monkeypatch.setenv(name, "/tmp")
+    actors._check_folder()
+
+
+@pytest.mark.parametrize("given", [["tables"], ["select 1"], ["check", "models/mine"]])
+def test_a_path_that_the_locale_cannot_name_is_refused_with_what_to_set(tmp_path: Path, given: list[str]):
+    (tmp_path / "größe").mkdir()
+    code = "import sys; from stages.lib.console import bag; sys.argv[0] = 'bag'; bag.main()"
+    done = run_in(tmp_path / "größe", "python", "-c", code, *given, check=False, more=ASCII | {"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "gr" in done.stderr
+    assert done.stderr.endswith("file names are ascii here, not UTF-8; set PYTHONUTF8=1\n")
+
+
 def test_functions_are_compiled_where_no_cache_can_be_written(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
     assert compiled(fastmath={"reassoc"})(lambda number: number + 1)(41) == 42

@@ -9,16 +9,17 @@ Sizes and parts come from config.json alone; only a model whose weights are smal
 import argparse
 import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from stages.corpus.settings import Cells, Tasks
-from stages.lib import hub
 from stages.lib.core import machine
 from stages.lib.core.settings import ParamsError, check, load
 from stages.lib.core.words import OPERATORS, Operator
@@ -33,11 +34,13 @@ from stages.store.pieces import Reader, numbered
 from stages.store.template import PromptError, Template
 
 TEMPLATE = "{op1}{symbol}{op2}="
-LOADED = 1 << 30  # bytes of weights up to which the model is loaded
+LOADED = 32 << 20  # bytes of weights up to which the model is loaded: to verify more takes longer than 5 s
+LONGEST = 3  # seconds of the processor for a model's description, or its tokenizer; published models take 1
+SMALL = 1 << 30  # bytes of weights up to which float64 is proposed
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
 Kind = Literal["folder", "gguf", "hub"]
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-TRIED_OPERANDS = 40
+TRIED_OPERANDS = 20
 GIB, MIB = 1 << 30, 1 << 20
 
 
@@ -63,14 +66,32 @@ def parser(command: str) -> argparse.ArgumentParser:
     )
     result.add_argument("--template", default=TEMPLATE, help=f"how a question is put (default: {TEMPLATE})")
     kinds = ["float64", "float32", "float16", "bfloat16"]
-    result.add_argument("--dtype", choices=kinds, help="what it is computed in (default: the widest in which it fits here)")
-    result.add_argument("--store-only", action="store_true", help="compute the chapter store alone: activations, predictions, accuracies")
     result.add_argument(
-        "--bos", action=argparse.BooleanOptionalAction, help="whether BOS stands before each prompt (default: as the tokenizer itself does)"
+        "--dtype",
+        choices=kinds,
+        help="what it is computed in (default: the widest in which it fits here)",
+    )
+    result.add_argument(
+        "--store-only",
+        action="store_true",
+        help="compute the chapter store alone: activations, predictions, accuracies",
+    )
+    result.add_argument(
+        "--bos",
+        action=argparse.BooleanOptionalAction,
+        help="whether BOS stands before each prompt (default: as the tokenizer itself does)",
     )
     result.add_argument("--chat", action="store_true", help="ask as a user does in the tokenizer's chat template")
-    result.add_argument("--answer-token", type=int, help="which of the answer's tokens is asked for, from 0, where numbers have several")
-    result.add_argument("--largest-operand", type=int, help="the largest number asked about (default: cells.largest_operand)")
+    result.add_argument(
+        "--answer-token",
+        type=int,
+        help="which of the answer's tokens is asked for, from 0, where numbers have several",
+    )
+    result.add_argument(
+        "--largest-operand",
+        type=int,
+        help="the largest number asked about (default: cells.largest_operand)",
+    )
     return result
 
 
@@ -85,13 +106,39 @@ def main(arguments: list[str]) -> None:
     raise SystemExit(1 if found.problems else 0)
 
 
+@contextmanager
+def _limited(source: str) -> Iterator[None]:
+    """End a check that takes too long, whatever the reason. Raises ModelError.
+
+    Only the processor's time counts, so that a busy machine refuses no model.
+    """
+
+    def end(*_: object) -> NoReturn:
+        raise ModelError(
+            f"{source}: describing it takes more than {LONGEST} s of the processor; a number in "
+            "config.json is far too large, or the tokenizer is: correct it, or download it again"
+        )
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 def checked(options: argparse.Namespace) -> Checked:
     """Everything that shows without computing for long, of any source. Raises ModelError where there is none."""
     kind = source_kind(options.source)
     if kind == "folder":
-        return _checked(options, options.source, sum(file.stat().st_size for file in weights(Path(options.source))))
+        contents.check(Path(options.source), whole=False)
+        size = sum(file.stat().st_size for file in weights(Path(options.source)))
+        return _checked(options, options.source, size)
     if kind == "gguf":
         return _of_gguf(options)
+    from stages.lib import hub  # only here: its client is slow to import
+
     with tempfile.TemporaryDirectory() as small:
         size = hub.outline(hub.fixed(options.source), Path(small))
         found = _checked(options, small, size)
@@ -104,9 +151,15 @@ def _of_gguf(options: argparse.Namespace) -> Checked:
     with tempfile.TemporaryDirectory() as temporary:
         small = Path(temporary) / file.stem
         small.mkdir()
-        outline = gguf.outline(file, small)
-        dtype = options.dtype or ("float64" if outline.size <= LOADED else "float32")  # weights are float32, of whatever size
-        found = _checked(argparse.Namespace(**{**vars(options), "dtype": dtype}), str(small), outline.size)
+        with _limited(options.source):
+            outline = gguf.outline(file, small)
+        dtype = options.dtype or ("float64" if outline.size <= SMALL else "float32")  # weights are float32, of whatever size
+        found = _checked(
+            argparse.Namespace(**{**vars(options), "dtype": dtype}),
+            str(small),
+            outline.size,
+            outline.tokenizer,
+        )
     line = f"file          {_size(file.stat().st_size)} of {', '.join(outline.kinds)}; a stage converts it once, to float32"
     short = gguf.too_large(outline.size, Path())
     return replace(
@@ -146,9 +199,14 @@ def _settings(entry: dict[str, Any]) -> SubjectSettings:
         raise ParamsError(re.sub(r"subject\.(\w+)", lambda key: f"--{key[1].replace('_', '-')}", lines).strip()) from None
 
 
-def _checked(options: argparse.Namespace, source: str, size: int) -> Checked:
+def _checked(
+    options: argparse.Namespace,
+    source: str,
+    size: int,
+    own: tokenizer.PreTrainedTokenizerBase | None = None,
+) -> Checked:
+    """own: the tokenizer, where it is loaded already."""
     folder = Path(source)
-    contents.check(folder, whole=False)
     entry = {
         "source": source, "revision": f"from {options.source}",
         "dtype": options.dtype or _widest(size), "template": options.template,
@@ -158,29 +216,37 @@ def _checked(options: argparse.Namespace, source: str, size: int) -> Checked:
     settings = _settings(entry)
     section, lines, problems = "stored" if options.store_only else "subjects", [], []
     try:
-        outline = checkpoint.outline(settings)
+        with _limited(options.source):
+            outline = checkpoint.outline(settings)
         lines += _parts(outline, size)
         costs = Costs(outline.architecture, settings, len(settings.operands(load(Cells).largest_operand)) ** 2)
         lines += list(_needs(outline, settings, costs))
         if any(layer.attention_out is None for layer in outline.architecture.layers):
             section = "stored"
         settings = costs.proposed() if section == "subjects" else settings
-        if weights(folder) and size <= LOADED:
+        if weights(folder) and size <= LOADED and _read_whole(folder) <= 2 * LOADED:
             checkpoint.of(settings)
             lines.append("loaded        yes: its parts are what they seem, held against plain forward passes")
         else:
-            why = f"more than {_size(LOADED)} of weights" if size > LOADED else "no weights here"
+            large = f"more than {_size(LOADED)} of weights" if size > LOADED else "large files beside its weights"
+            why = large if weights(folder) or size else "no weights here"
             lines.append(f"loaded        no, {why}: held against plain forward passes when the first stage starts")
     except ModelError as error:
         problems.append(str(error))
     try:
-        own = tokenizer.load(folder)
-        settings = _asked_by_token(own, settings)
-        lines += _numbers(own, settings)
-        lines += _around(own, settings)
+        with _limited(options.source):
+            own = own or tokenizer.load(folder, largest=LOADED)
+            settings = _asked_by_token(own, settings)
+            lines += _numbers(own, settings)
+            lines += _around(own, settings)
     except (ModelError, PromptError) as error:
         problems.append(str(error))
     return Checked(settings, section, lines, problems)
+
+
+def _read_whole(folder: Path) -> int:
+    """Bytes of the files that are compared with SHA256SUMS before a model is loaded."""
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
 
 def _around(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> list[str]:
@@ -245,19 +311,31 @@ def _template(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings,
 
 def _asked_by_token(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> SubjectSettings:
     """The settings, with the first token of answers asked for where operands have several and the settings do not say which."""
-    template, largest = _template(own, settings, settings.operators[0]), settings.operands(load(Cells).largest_operand)[-1]
+    template, largest = (
+        _template(own, settings, settings.operators[0]),
+        settings.operands(load(Cells).largest_operand)[-1],
+    )
     several = len(template.tokens(template.text(largest, largest))) > len(template.base)
     return settings.model_copy(update={"answer_token": 0}) if several and settings.answer_token is None else settings
 
 
 def _several(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, operands: range) -> list[str]:
     """What there is to say of numbers of several tokens, by prompts from all over the grid."""
-    some, asked, most = [*operands[:: max(1, len(operands) // TRIED_OPERANDS)], operands[-1]], dict[int, int](), 0
+    some, asked, most = (
+        [*operands[:: max(1, len(operands) // TRIED_OPERANDS)], operands[-1]],
+        dict[int, int](),
+        0,
+    )
     tried = np.unique(some)
     for operator in settings.operators:
         reader = Reader(_template(own, settings, operator), settings.answer_token or 0)
         a, b = np.meshgrid(tried, tried, indexing="ij")
-        results = {"add": a + b, "subtract": a - b, "multiply": a * b, "divide": a // np.maximum(b, 1)}[operator]
+        results = {
+            "add": a + b,
+            "subtract": a - b,
+            "multiply": a * b,
+            "divide": a // np.maximum(b, 1),
+        }[operator]
         results[(results > load(Cells).largest_answer) | (results < 0)] = -1
         read = reader.square(tried.tolist(), results, f"check {operator}")
         asked |= read.asked
@@ -293,4 +371,4 @@ def _size(count: float) -> str:
 
 def _widest(size: int) -> str:
     """float64 for small models, whose bytes are then those of every kind of processor; else the type that most are published in."""
-    return "float64" if size <= LOADED else "bfloat16"
+    return "float64" if size <= SMALL else "bfloat16"

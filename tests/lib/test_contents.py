@@ -116,6 +116,58 @@ def many_tensors(tensors: dict[str, torch.Tensor]) -> None:
     tensors.update({f"x{i}": torch.zeros(1) for i in range(5000)})
 
 
+def long_header(file: Path, length: int) -> None:
+    file.write_bytes(length.to_bytes(8, "little"))
+    os.truncate(file, 8 + length)
+
+
+def enlarged(name: str) -> Change:
+    """Make a sparse file of 1 TiB, which takes no room on the disk."""
+
+    def change(folder: Path) -> None:
+        (folder / name).touch()
+        os.truncate(folder / name, 1 << 40)
+
+    return change
+
+
+def large_index(folder: Path) -> None:
+    shards(folder)
+    enlarged(INDEX)(folder)
+
+
+def large_header(folder: Path) -> None:
+    replaced(WEIGHTS, ((16 << 20) + 1).to_bytes(8, "little"))(folder)
+    enlarged(WEIGHTS)(folder)
+
+
+def large_headers(folder: Path) -> None:
+    names = {f"x{i}": f"x{i}.safetensors" for i in range(3)}
+    shards(folder, lambda files: files.update(names))
+    for name in names.values():
+        long_header(folder / name, 12_000_000)
+
+
+def many_shards(folder: Path) -> None:
+    names = {f"x{i}": f"x{i}.safetensors" for i in range(9_999)}
+    shards(folder, lambda files: files.update(names))
+
+
+def many_files(folder: Path) -> None:
+    for i in range(10_001):
+        os.link(folder / "config.json", folder / f"{i}")
+
+
+def generation_pipe(folder: Path) -> None:
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    os.mkfifo(folder / "generation_config.json")
+
+
+def float8_without_scale(folder: Path) -> None:
+    cast(torch.float8_e4m3fn)(folder)
+    changed("config.json", quantization_config={"quant_method": "fp8"})(folder)
+
+
 DOWN = "model.layers.1.mlp.down_proj.weight"
 OUTSIDE, DEEPER = "../outside.safetensors", "deeper/model.safetensors"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
@@ -145,6 +197,16 @@ REFUSED: dict[str, Change] = {
     "asks for 1,000,000,000 layers": changed("config.json", num_hidden_layers=10**9),
     "asks for 1,000,000,001 layers": changed("config.json", text_config={"n_layers": 10**9 + 1}),
     "far more than a model of 3 layers has": stored(many_tensors),
+    "asks for 1,000,000,000 labels": changed("config.json", num_labels=10**9),
+    f"{DOWN} is stored as F8_E4M3 without its scale": float8_without_scale,
+    "generation_config.json is not a file but a pipe": generation_pipe,
+    "holds more than 10,000 files": many_files,
+    "tokenizer.json has 1,099,511,627,776 bytes; at most 37,748,736": enlarged("tokenizer.json"),
+    f"{INDEX} has 1,099,511,627,776 bytes": large_index,
+    "SHA256SUMS has 1,099,511,627,776 bytes": enlarged("SHA256SUMS"),
+    "names 10,001 files; at most 10,000": many_shards,
+    "its header has 16,777,217 bytes; at most 16,777,216": large_header,
+    "headers of its safetensors files have 36,00": large_headers,
     "pytorch_model.bin is a pickle, which may run code": moved("pytorch_model.bin"),
     "consolidated.safetensors beside no": moved("consolidated.safetensors"),
     "model.gguf has another format": moved("model.gguf"),
@@ -164,6 +226,15 @@ REFUSED: dict[str, Change] = {
     "tokenizer.model (SentencePiece) and no tokenizer.json": sentencepiece,
     "and the model has embeddings of tokens 0 to 139": larger_tokenizer,
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("scale", ["_scale_inv", "_scale"])
+def test_8_bit_floats_with_scales_are_no_reason_to_refuse(mine: Path, scale: str):
+    tensors = load_file(mine / WEIGHTS)
+    tensors |= {DOWN: tensors[DOWN].to(torch.float8_e4m3fn), DOWN + scale: torch.ones(1)}
+    save_file(tensors, mine / WEIGHTS, {"format": "pt"})
+    changed("config.json", quantization_config={"quant_method": "fp8"})(mine)
+    contents.check(mine)
 
 
 @pytest.mark.parametrize("words", REFUSED)

@@ -28,6 +28,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # where the terminal's encoding lacks a letter
     given = sys.argv[1:]
+    _check_locale(given)
     for chapters in entry_points(group="bag.commands", name=given[0]) if given else ():
         return chapters.load()(given[1:])
     if not OWN_SIGNALS & {*given} and hasattr(signal, "pthread_sigmask"):
@@ -38,6 +39,24 @@ def main() -> None:
     from stages.lib.console import command  # only here: DuckDB and Polars take half a second to load
 
     command.main(given)
+
+
+def _check_locale(given: list[str]) -> None:
+    """End the program where a path has letters that the engine, which takes all paths for UTF-8, would misread."""
+    encoding = sys.getfilesystemencoding()
+    if encoding == "utf-8":
+        return
+    values = [text.rpartition("=")[2] if text.startswith("--") else text for text in given]
+    unreadable = [text for text in values if not text.isascii() and (not _encodable(text) or os.path.exists(text))]
+    for text in [*unreadable, os.getcwd()]:
+        if not text.isascii():
+            shown = os.fsencode(text).decode("utf-8", "replace")
+            sys.exit(f"bag: {shown} has letters beyond ASCII, and file names are {encoding} here, not UTF-8; set PYTHONUTF8=1")
+
+
+def _encodable(text: str) -> bool:
+    """Whether a text is whole: bytes that a locale lacks are lone surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _end_at_once() -> None:

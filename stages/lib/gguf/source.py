@@ -26,6 +26,7 @@ class Outline:
 
     size: int
     kinds: list[str]
+    tokenizer: PreTrainedTokenizerBase
 
 
 def outline(path: Path, folder: Path) -> Outline:
@@ -33,9 +34,9 @@ def outline(path: Path, folder: Path) -> Outline:
 
     Raises ModelError where the file is not one whole model that is read exactly.
     """
-    opened, model = _described(path, folder)
+    opened, model, made = _described(path, folder)
     kinds = Counter(tensor.kind.name for tensor in opened.tensors.values())
-    return Outline(Weights(opened, model).size, [name for name, _ in kinds.most_common()])
+    return Outline(Weights(opened, model).size, [name for name, _ in kinds.most_common()], made)
 
 
 def convert(path: Path, folder: Path) -> None:
@@ -47,7 +48,8 @@ def convert(path: Path, folder: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        opened, model = _described(path, partial)
+        opened, model, made = _described(path, partial)
+        _same(path, made, tokenizers.load(partial))
         weights = Weights(opened, model)
         if short := too_large(weights.size, partial):
             raise ModelError(f"{path}: {short}")
@@ -67,9 +69,9 @@ def too_large(size: int, folder: Path) -> str | None:
     return f"its weights take {size / GIB:,.1f} GiB as float32, and {free / GIB:,.1f} GiB are free here; free some"
 
 
-def _described(path: Path, folder: Path) -> tuple[Header, PreTrainedModel]:
-    """Writes config.json and the tokenizer; returns the file's header, and the model without
-    weights."""
+def _described(path: Path, folder: Path) -> tuple[Header, PreTrainedModel, PreTrainedTokenizerBase]:
+    """Writes config.json and the tokenizer; returns the file's header, the model without weights,
+    and the tokenizer."""
     opened = header.read(path)
     configuration.refuse(opened)
     try:
@@ -81,8 +83,7 @@ def _described(path: Path, folder: Path) -> tuple[Header, PreTrainedModel]:
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
     made.save_pretrained(folder)
-    _same(path, made, tokenizers.load(folder))
-    return opened, model
+    return opened, model, made
 
 
 def _same(path: Path, made: PreTrainedTokenizerBase, loaded: PreTrainedTokenizerBase) -> None:

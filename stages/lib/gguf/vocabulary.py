@@ -46,13 +46,17 @@ def tokenizer(header: Header) -> PreTrainedTokenizerFast:
         raise ModelError(f"{header.path} puts a BOS token first, but names none; convert it again")
     if _puts_bos(header) and bos is not None:
         made.post_processor = TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokens.index(bos))])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made,
+    own = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE()),  # would be copied, which takes half a second
         chat_template=header.metadata.get("tokenizer.chat_template"),
         clean_up_tokenization_spaces=False,
         model_max_length=int(header.setting("context_length", 1 << 30)),
         **{name: token for name, token in special.items() if token is not None},
     )
+    own._tokenizer = made
+    if made.post_processor is None:
+        own.update_post_processor()
+    return own
 
 
 def _tokens(header: Header) -> list[str]:

@@ -4,20 +4,35 @@ Everything here reads small files and headers only, so a folder of any size is c
 """
 
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers import AutoConfig
-
 from stages.lib.model.folder import INDEX, ModelError, present, sentence, weight_map, weights
 
-CONFIG_BYTES = 1 << 24
-HEADER_BYTES = 100 << 20  # safetensors itself reads no larger header
+ENTRIES = 10_000  # files of a folder; the largest published models have fewer than 1,000
+CONFIG_BYTES = 1 << 19  # some hundred times those of most models
+# Of a tokenizer's files and the index of weights. The largest tokenizer.json of a published model
+# has 34 MB; the index of the most tensors, 140,000, has 14 MB.
+TEXT_BYTES = 36 << 20
+TEXTS = re.compile(
+    r"(tokenizer|vocab|merges|special_tokens|added_tokens|chat_template|generation_config)"
+    r"|\.(model|tiktoken|spm|index\.json)$"
+)
+# Of safetensors headers, which take about 150 bytes a tensor: no published file has 10,000 tensors,
+# and no model 200,000. To parse so much takes a second; safetensors itself would read 100 MB.
+HEADER_BYTES, ALL_HEADER_BYTES = 16 << 20, 32 << 20
 MOST_LAYERS = 256  # the deepest published models have fewer than 200; to outline so many takes 2 s
+MOST_LABELS = 10_000  # of classifiers: transformers names each, though no language model has any
 TENSORS_PER_LAYER = 100  # of each expert; published models have fewer than 40
+UNREADABLE = (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError)
 FLOATS = ("F64", "F32", "F16", "BF16")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 BUFFERS = re.compile(r"(attn|attention)\.(bias|causal_mask|masked_bias|embed_positions)$|(inv_freq|position_ids|cos_cached|sin_cached)$")
@@ -56,11 +71,15 @@ def check(folder: Path, whole: bool = True) -> None:
 
     whole: whether the weights must be there, too. Raises ModelError naming the file and what to do about it.
     """
+    _refuse_unreadable(folder)
     config = read_config(folder)
     _refuse_other_weights(folder, config)
     layers = max([0, *_counts(config, "layer")])
     if layers > MOST_LAYERS:
         raise ModelError(f"{folder}: config.json asks for {layers:,} layers; at most {MOST_LAYERS} are supported")
+    labels = max([0, *_counts(config, "label")])
+    if labels > MOST_LABELS:
+        raise ModelError(f"{folder}: config.json asks for {labels:,} labels; at most {MOST_LABELS:,} are supported")
     files = weights(folder)
     if not files:
         if whole or unusable(folder):
@@ -76,10 +95,15 @@ def check(folder: Path, whole: bool = True) -> None:
         raise ModelError(f"{folder}: the weights are {len(tensors):,} tensors, far more than a model of {layers} layers has")
     if not config.get("quantization_config"):
         _refuse_integers(folder, tensors)
+    _refuse_unscaled(folder, tensors)
 
 
 def limits(folder: str | Path) -> Limits:
     """The limits of a model's text decoder. Raises ModelError where transformers cannot read config.json."""
+    from transformers import (
+        AutoConfig,
+    )  # only here: slow to import, and most folders are refused before
+
     try:
         text = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config(decoder=True)
     except Exception as error:
@@ -96,7 +120,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not present(file):
         raise ModelError(f"{folder} is no model folder: it has no config.json")
     if file.stat().st_size > CONFIG_BYTES:
-        raise ModelError(f"{folder} is no model folder: config.json is larger than {CONFIG_BYTES >> 20} MiB")
+        raise ModelError(f"{folder} is no model folder: config.json is larger than {CONFIG_BYTES >> 10} KiB")
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -110,8 +134,15 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """The tensors of a model's weights by name. Raises ModelError where a file is damaged or disagrees with the index."""
     tensors: dict[str, StoredTensor] = {}
     files = [file for file in weights(folder) if file.name != INDEX]
+    together = sum(map(_header_bytes, files))
+    if together > ALL_HEADER_BYTES:
+        raise ModelError(
+            f"{folder}: the headers of its safetensors files have {together:,} bytes; at most "
+            f"{ALL_HEADER_BYTES:,} are supported, which is 200,000 tensors"
+        )
     for file in files:
-        for name, tensor in _header(file).items():
+        status = file.stat()
+        for name, tensor in _header(file, status.st_size, status.st_mtime_ns).items():
             if name in tensors:
                 raise ModelError(f"{name} is in both {tensors[name].file} and {file}: they are shards of different models")
             tensors[name] = tensor
@@ -170,6 +201,19 @@ def _refuse_integers(folder: Path, tensors: dict[str, StoredTensor]) -> None:
         )
 
 
+def _refuse_unscaled(folder: Path, tensors: dict[str, StoredTensor]) -> None:
+    """Raises ModelError where a tensor of 8-bit floats lacks its scale, such as weight_scale_inv."""
+    before = (name[: name.rindex("scale")] for name in tensors if "scale" in name)
+    scaled = {name.rstrip("._") for name in before}
+    for name, tensor in tensors.items():
+        if tensor.dtype.startswith("F8_") and not {name, name.removesuffix(".weight")} & scaled:
+            raise ModelError(
+                f"{folder}: {name} is stored as {tensor.dtype} without its scale, which fp8 weights "
+                f"need ({name}_scale_inv or {name}_scale); download the model again, or use the "
+                "weights in float32, float16 or bfloat16"
+            )
+
+
 def _counts(config: Any, word: str) -> Iterator[int]:
     """How many layers, or experts, a configuration or one of its parts asks for."""
     parts = config.values() if isinstance(config, dict) else ()
@@ -181,21 +225,57 @@ def _counts(config: Any, word: str) -> Iterator[int]:
             yield value
 
 
-def _header(file: Path) -> dict[str, StoredTensor]:
-    """The tensors of one safetensors file. Raises ModelError where the file is cut off, or is no such file."""
+def _header_bytes(file: Path) -> int:
+    """The length of a safetensors file's header. Raises ModelError where it is too long."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        if size < 8 or length > min(size - 8, HEADER_BYTES):
-            raise ModelError(f"{file} is no safetensors file, or is cut off: it has {size:,} bytes; download it again")
-        try:
-            header = json.loads(stream.read(length))
-            tensors = {
-                name: StoredTensor(entry["dtype"], tuple(entry["shape"]), file) for name, entry in header.items() if name != "__metadata__"
-            }
-            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-        except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ModelError(f"{file} is no safetensors file: its header cannot be read: {sentence(error)}") from None
+    if size < 8 or length > size - 8:
+        raise ModelError(f"{file} is no safetensors file, or is cut off: it has {size:,} bytes; download it again")
+    if length > HEADER_BYTES:
+        raise ModelError(
+            f"{file}: its header has {length:,} bytes; at most {HEADER_BYTES:,} are supported, which "
+            "is 100,000 tensors; save the model again (`save_pretrained`), in shards"
+        )
+    return length
+
+
+@lru_cache(maxsize=1024)
+def _header(file: Path, size: int, changed: int) -> dict[str, StoredTensor]:
+    """The tensors of one safetensors file of this size, changed at this time, in ns.
+
+    Raises ModelError where the file is cut off, or is no such file.
+    """
+    length = _header_bytes(file)
+    with file.open("rb") as stream:
+        stream.seek(8)
+        text = stream.read(length)
+    try:
+        entries = json.loads(text)
+        entries.pop("__metadata__", None)
+        tensors = {name: StoredTensor(entry["dtype"], tuple(entry["shape"]), file) for name, entry in entries.items()}
+        end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    except UNREADABLE as error:
+        raise ModelError(f"{file} is no safetensors file: its header cannot be read: {sentence(error)}") from None
     if size != 8 + length + end:
         raise ModelError(f"{file} has {size:,} bytes, and its header describes {8 + length + end:,}: download it again")
     return tensors
+
+
+def _refuse_unreadable(folder: Path) -> None:
+    """Raises ModelError where reading a folder's files would never end, or would take long."""
+    with os.scandir(folder) as scanned:
+        entries = list(islice(scanned, ENTRIES + 1))
+    if len(entries) > ENTRIES:
+        raise ModelError(f"{folder} holds more than {ENTRIES:,} files; give a folder that holds one model alone")
+    for entry in entries:
+        with suppress(OSError):  # a broken link, of which `present` says more
+            status = entry.stat()
+            kind = status.st_mode
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                raise ModelError(f"{entry.path} is not a file but a pipe or a device; remove it")
+            if TEXTS.search(entry.name) and status.st_size > TEXT_BYTES:
+                raise ModelError(
+                    f"{entry.path} has {status.st_size:,} bytes; at most {TEXT_BYTES:,} are "
+                    "supported; download it again, or remove it if it is no part of the model"
+                )

@@ -11,12 +11,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 from stages.lib.core.files import replacing
 
 SUMS = "SHA256SUMS"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MOST_SHARDS = 10_000
+SUMS_BYTES = 4 << 20
 LFS = b"version https://git-lfs"
 LARGE = 1 << 30  # bytes, which take a second to read; every stage, and every worker of it, would
 # letter after a backslash -> its meaning, in the name on a line that starts with a backslash
@@ -28,21 +31,30 @@ class ModelError(SystemExit):
     """A model folder that cannot be used; uncaught, it ends the program with its message and status 1."""
 
 
-def existing(folder: str | Path) -> Path:
-    """The folder, as it was when its digests were taken. Raises ModelError where it is missing, or a file is missing or another."""
+def existing(folder: str | Path, largest: float = inf) -> Path:
+    """The folder, as it was when its digests were taken. Raises ModelError where it is missing, or a file is missing or another.
+
+    largest: files of more bytes are not compared with their digests, which would take long.
+    """
     path = Path(folder)
     if not path.is_dir():
         way_out = "train one with `cd stages/subjects && dvc repro train`, or correct the subject in params.yaml"
         raise ModelError(f"no model folder at {folder}; {way_out}")
     if (path / SUMS).is_file():
+        if (size := (path / SUMS).stat().st_size) > SUMS_BYTES:
+            raise ModelError(
+                f"{path / SUMS} has {size:,} bytes; at most {SUMS_BYTES:,} are supported; take the sums again: sha256sum * > {SUMS}"
+            )
         listed = set()
         for digest, name in _listed((path / SUMS).read_text(encoding="utf-8", errors="replace")):
             listed.add(str(Path(name)))
             # `sha256sum * > SHA256SUMS`, run again, lists the file that it is just writing
             if Path(name) == Path(SUMS):
                 continue
-            if not (path / name).is_file() or sha256([path / name]) != digest:
-                problem = f"{path / name} is not the file that {path / SUMS} lists"
+            file = path / name
+            read = file.is_file() and file.stat().st_size <= largest
+            if not file.is_file() or (read and sha256([file]) != digest):
+                problem = f"{file} is not the file that {path / SUMS} lists"
                 raise ModelError(f"{problem}: it is damaged, missing or was exchanged")
         loaded = [*weights(path), path / "config.json", path / "tokenizer.json"]
         if unlisted := [file for file in loaded if file.is_file() and file.name not in listed]:
@@ -104,8 +116,8 @@ def weights(folder: Path) -> list[Path]:
     shards = [folder / name for name in sorted(set(weight_map(folder).values()))]
     if not shards:
         return single
-    if missing := [shard for shard in shards if not present(shard)]:
-        raise ModelError(f"{missing[0]} is missing, which {INDEX} names; download it again")
+    if missing := next((shard for shard in shards if not present(shard)), None):
+        raise ModelError(f"{missing} is missing, which {INDEX} names; download it again")
     if single and shards != single:
         problem = f"{folder} holds two models: {WEIGHTS}, and what {INDEX} names"
         raise ModelError(f"{problem}; remove one of them")
@@ -128,6 +140,8 @@ def weight_map(folder: Path) -> dict[str, str]:
         raise ModelError(f"{file} is no index of weights: {sentence(error)}") from None
     if not names:
         raise ModelError(f"{file} is no index of weights: its weight_map is empty")
+    if len(names) > MOST_SHARDS:
+        raise ModelError(f"{file} names {len(names):,} files; at most {MOST_SHARDS:,} are supported")
     for name in names:
         is_plain = isinstance(name, str) and Path(name).name == name and "\\" not in name
         if not is_plain or not name.endswith(".safetensors"):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from math import inf
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
@@ -32,14 +33,15 @@ def build(largest_number: int, texts: Iterable[str], digits: bool = False) -> Pr
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BOS, unk_token=UNKNOWN, pad_token=PAD, **ends)
 
 
-def load(folder: str | Path) -> PreTrainedTokenizerBase:
+def load(folder: str | Path, largest: float = inf) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder, whose tokens are exactly those of tokenizer.json.
 
     transformers rebuilds some tokenizers from the name of their class, which may split a text in other ways than the file does.
+    largest: files of more bytes, such as weights, are not compared with their digests.
     Only what transformers adds around a text is kept. Raises ModelError where there is no tokenizer, where it needs code of its
     own or gives no offsets, or where it has tokens that the model lacks.
     """
-    path = existing(folder)
+    path = existing(folder, largest)
     if (path / "config.json").is_file():
         contents.check(path, whole=False)
     file = path / "tokenizer.json"

@@ -294,6 +294,11 @@ def connect(
 
     A query may take a quarter of the memory. tell: see Database; by default Python's warnings,
     which notebooks show.
+
+    Ctrl-C in a query of a lazy table may raise DuckDB's InvalidInputException instead of
+    KeyboardInterrupt: it may reach Python while a scan makes a batch. A process must not end while
+    a thread still runs a query: wait for the thread, or call `connection.interrupt()` and then
+    wait, or Python may abort.
     """
     folder = place(data)
     return Database(files_of([folder], folder), threads, limits(), tell or _warn)

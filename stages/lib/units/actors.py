@@ -23,6 +23,8 @@ from stages.lib.units.pool import Died, Do, WorkerError, Workers, sent
 
 PATIENCE = 600  # seconds without any worker
 PATIENCE_TO_CONNECT = 10  # seconds
+SOCKET = "/ray/session_2026-11-26_11-44-32_123456_4194304/sockets/plasma_store"  # with the largest number of a process
+LONGEST_FOLDER = 107 - len(SOCKET)  # Linux takes addresses of 107 bytes
 
 
 @contextmanager
@@ -31,6 +33,7 @@ def ready(start: Callable[..., Do], *arguments: Any) -> Iterator[Workers]:
     mine = not ray.is_initialized()
     if mine:
         _check_address()
+        _check_folder()
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     gpus = machine.gpus()
     has = ray.cluster_resources()
@@ -46,6 +49,19 @@ def ready(start: Callable[..., Do], *arguments: Any) -> Iterator[Workers]:
         workers.dismiss()
         if mine:
             ray.shutdown()
+
+
+def _check_folder() -> None:
+    """Raises ParamsError where Ray's own cluster would put sockets at paths longer than an address of a socket can be."""
+    if os.environ.get("RAY_ADDRESS"):
+        return
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    size = len(os.fsencode(folder))
+    if size > LONGEST_FOLDER:
+        raise ParamsError(
+            f"Ray would put its sockets below {folder}, a path of {size} bytes; at most {LONGEST_FOLDER} are possible: set "
+            "RAY_TMPDIR=/tmp in the environment"
+        )
 
 
 def _check_address() -> None:
