@@ -21,9 +21,20 @@ def workers() -> int:
     """
     if number := asked():
         return number
-    if device() == "cuda":
-        return 1
+    return 1 if device() == "cuda" else cores()
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads() -> int:
+    """Return the threads of each worker: 1, as there is one worker for each core; on a GPU all.
+
+    There they put into place what the GPU has computed, which one thread does too slowly.
+    """
+    return 1 if device() == "cpu" else max(1, cores() // workers())
 
 
 def asked() -> int | None:

@@ -58,10 +58,19 @@ class Sweeps:
         return PassSizes(self.loaded, settings.rows_per_pass * size, memory)
 
     def looping(self) -> None:
-        """One forward pass per run: the same pairs, and many pairs in one pass."""
+        """One forward pass per run: the same pairs, and many pairs in one pass.
+
+        Also with what Checkpoint.last_logits mends, to which the ratios are.
+        """
         for pairs in (self.shape.pairs, self.shape.many):
             name = f"forward pass per run, {pairs} pairs"
             self.report.attempt(name, lambda n=name, p=pairs: self._looped(n, p), 3)
+        self.looped = {}  # the ratios are to the quicker one
+        unembedding = self.loaded.architecture.unembedding
+        for pairs in (self.shape.pairs, self.shape.many):
+            with patched(unembedding, torch.Tensor.contiguous):
+                name = f"the same, mended unembedding, {pairs} pairs"
+                self.report.attempt(name, lambda n=name, p=pairs: self._looped(n, p), 3)
 
     def _looped(self, name: str, pairs: int) -> None:
         [group] = by_length(pair_table(self.loaded.architecture.vocabulary, pairs), pairs)
