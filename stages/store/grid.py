@@ -72,8 +72,8 @@ def shares(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
     allowed = max(1e-6, rounding(checkpoint.model.dtype))
     for one, other, again in zip(shared, whole, by_row, strict=True):
         # In few digits and many layers, a model differs as much from itself in smaller passes.
-        noise = 2 * np.abs(again - other).max()
-        if not np.abs(one - other).max() <= max(allowed * np.abs(other).max(), noise):
+        noise = 2 * np.linalg.norm(again - other)
+        if not np.linalg.norm(one - other) <= max(allowed * np.linalg.norm(other), noise):
             return False
     return True
 

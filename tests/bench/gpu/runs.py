@@ -147,7 +147,7 @@ def runs(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> Sweep
         sweeps.shortcuts()
         sweeps.looping()
         rates: dict[int, float] = {}
-        sizes = sorted(shape.run_passes, key=lambda size: abs(size - machine.FILLS))
+        sizes = sorted(shape.run_passes, key=lambda size: abs(size - machine.RUNS))
         for size in sizes:  # the default first
             for place in sweeps.layers():
                 name = f"neurons, {place}, passes {size}"
@@ -164,7 +164,7 @@ def runs(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> Sweep
 
 def _more(report: Report, sweeps: Sweeps, best: int) -> None:
     """Components, and neurons at the first operand, whose runs go through all layers."""
-    for size in dict.fromkeys((best, machine.FILLS)):
+    for size in dict.fromkeys((best, machine.RUNS)):
         for place in sweeps.layers():
             name = f"heads, MLP, {place}, passes {size}"
             report.attempt(name, lambda p=place, s=size: sweeps.components(p, s), 4)
