@@ -15,7 +15,7 @@ class Passes(Section):
     @property
     def prompts(self) -> int:
         """Prompts of one pass on this machine's device."""
-        return self.prompts_per_pass * machine.passes()
+        return self.prompts_per_pass * machine.passes(machine.PROMPTS)
 
 
 class Runs(Section):
@@ -26,12 +26,12 @@ class Runs(Section):
     @property
     def rows(self) -> int:
         """Token positions x prompts x copies of one pass on this machine's device."""
-        return self.rows_per_pass * machine.passes()
+        return self.rows_per_pass * machine.passes(machine.RUNS)
 
     @property
     def memory(self) -> int:
         """Bytes that they, and what is kept between them, may take there."""
-        return (self.memory_mib << 20) * machine.passes()
+        return (self.memory_mib << 20) * machine.passes(machine.RUNS)
 
 
 COMMIT = re.compile("[0-9a-f]{40}")

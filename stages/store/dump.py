@@ -48,7 +48,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib import ask, model
-from stages.lib.core import layered, progress, shards
+from stages.lib.core import layered, machine, progress, shards
 from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
@@ -85,7 +85,7 @@ class DumpWork:
 
     @cached_property
     def loaded(self) -> checkpoint.Checkpoint:
-        loaded = checkpoint.of(self.plan.subject.settings, threads=1)
+        loaded = checkpoint.of(self.plan.subject.settings, threads=machine.threads())
         self.parts.admit(checkpoint.canary(loaded))
         return loaded
 

@@ -15,9 +15,13 @@ Table neuron_sums: every neuron's activations over the whole square, added up
 """
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import polars as pl
+import torch
+
+from stages.lib.core.layered import widen
 
 KEYS = ["operator", "layer", "neuron"]
 AT_ONCE = 64  # neurons
@@ -28,26 +32,41 @@ SCHEMA = {
 
 
 def of_block(operator: str, into: dict[int, np.ndarray], results: np.ndarray) -> pl.DataFrame:
-    """The table's rows of a block of prompts. into: layer -> (neurons, rows, columns), as stored; results: (rows, columns), -1 for none."""
+    """Return the table's rows of a block of prompts, with as many threads as torch has.
+
+    into: layer -> (neurons, rows, columns), as stored; results: (rows, columns), -1 for none.
+    """
     cells = results >= 0
-    frames = []
-    for layer, block in into.items():
-        for first in range(0, len(block), AT_ONCE):
-            values = block[first : first + AT_ONCE].astype(np.float64)
-            kept = values[:, cells]  # (neurons, cells)
-            mean = kept.mean(1) if kept.size else np.full(len(kept), np.nan)
-            kept -= mean[:, None]
-            np.square(kept, out=kept)
-            frames.append(
-                {
-                    "operator": [operator] * len(values), "layer": [layer] * len(values), "neuron": np.arange(first, first + len(values)),
-                    "prompts": [cells.size] * len(values), "total": values.sum((1, 2)),
-                    "smallest": values.min((1, 2)) + 0.0, "largest": values.max((1, 2)) + 0.0,  # 0, never -0: either is least
-                    "cells": [kept.shape[1]] * len(values), "mean": mean,
-                    "variance": kept.mean(1) if kept.size else mean,
-                }
-            )  # fmt: skip
-    return pl.concat([pl.DataFrame(frame, schema=SCHEMA) for frame in frames])
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        frames = [
+            threads.submit(_of_neurons, operator, layer, first, block[first : first + AT_ONCE], cells)
+            for layer, block in into.items()
+            for first in range(0, len(block), AT_ONCE)
+        ]
+    return pl.concat([frame.result() for frame in frames])
+
+
+def _of_neurons(operator: str, layer: int, first: int, block: np.ndarray, cells: np.ndarray) -> pl.DataFrame:
+    """Return the rows of some neurons; block: (neurons, rows, columns), cells: (rows, columns)."""
+    values, neurons = widen(block).astype(np.float64), len(block)
+    total, smallest, largest = values.sum((1, 2)), values.min((1, 2)), values.max((1, 2))
+    kept = values[:, cells]  # (neurons, cells)
+    mean = kept.mean(1) if kept.size else np.full(neurons, np.nan)
+    kept -= mean[:, None]
+    np.square(kept, out=kept)
+    columns = {
+        "operator": [operator] * neurons,
+        "layer": [layer] * neurons,
+        "neuron": np.arange(first, first + neurons),
+        "prompts": [cells.size] * neurons,
+        "total": total,
+        "smallest": smallest + 0.0,  # 0, never -0: either is least
+        "largest": largest + 0.0,
+        "cells": [kept.shape[1]] * neurons,
+        "mean": mean,
+        "variance": kept.mean(1) if kept.size else mean,
+    }
+    return pl.DataFrame(columns, schema=SCHEMA)
 
 
 def together(subject: str, blocks: Iterable[pl.DataFrame]) -> pl.DataFrame:

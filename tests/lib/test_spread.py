@@ -182,14 +182,14 @@ def test_a_wrong_share_of_weights_is_named(given: str, monkeypatch: pytest.Monke
 
 def test_passes_are_larger_on_a_gpu_and_there_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(machine.PASSES, "3")
-    assert machine.passes() == 1
+    assert machine.passes(machine.RUNS) == 1
     monkeypatch.setenv(machine.DEVICE, "cuda")
-    assert machine.passes() == 3
+    assert machine.passes(machine.RUNS) == 3
     monkeypatch.delenv(machine.PASSES)
-    assert machine.passes() == machine.FILLS
+    assert machine.passes(machine.RUNS) == machine.RUNS
     monkeypatch.setenv(machine.PASSES, "0")
     with pytest.raises(ParamsError, match="BAG_PASSES='0'"):
-        machine.passes()
+        machine.passes(machine.RUNS)
 
 
 def test_what_was_begun_with_other_passes_is_not_gone_on_with(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):

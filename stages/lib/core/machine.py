@@ -9,7 +9,9 @@ import re
 from stages.lib.core.settings import ParamsError
 
 WORKERS, DEVICE, GPUS, WEIGHTS, PASSES = "BAG_WORKERS", "BAG_DEVICE", "BAG_GPUS", "BAG_WEIGHTS", "BAG_PASSES"
-FILLS = 16  # passes of the settings' size, which suits a processor's cache, are one that suits a GPU
+# Passes of the settings' size, which suits a processor's cache, in one that suits a GPU: of prompts,
+# and of runs (docs/cluster.md has the measurements).
+PROMPTS, RUNS = 16, 64
 MODELS = (DEVICE, GPUS, WEIGHTS, PASSES)  # say how models run, wherever a worker is
 MOST = 1024
 
@@ -21,9 +23,20 @@ def workers() -> int:
     """
     if number := asked():
         return number
-    if device() == "cuda":
-        return 1
+    return 1 if device() == "cuda" else cores()
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads() -> int:
+    """Return the threads of each worker: 1, as there is one worker for each core; on a GPU all.
+
+    There they put into place what the GPU has computed, which one thread does too slowly.
+    """
+    return 1 if device() == "cpu" else max(1, cores() // workers())
 
 
 def asked() -> int | None:
@@ -48,15 +61,18 @@ def weights() -> int | None:
     return int(float(given) * (1 << 30))
 
 
-def passes() -> int:
-    """How many times what the settings say goes through a model at once: 1 on a processor, on a GPU BAG_PASSES, by default 16.
+def passes(usual: int) -> int:
+    """Return how many times what the settings say goes through a model at once.
 
-    Like the device, it decides in which order numbers are added up, and so their last digits: work begun with one is not gone on with by
-    another. Raises ParamsError where it is no such number.
+    1 on a processor; on a GPU BAG_PASSES, or `usual`, which is PROMPTS or RUNS. Like the device, it
+    decides the order in which numbers are added up, and so their last digits: work begun with one
+    is not gone on with by another. Raises ParamsError where BAG_PASSES is no such number.
     """
     if device() == "cpu":
         return 1
-    return _number(PASSES, "passes of the settings' size that are one on a GPU") if PASSES in os.environ else FILLS
+    if PASSES not in os.environ:
+        return usual
+    return _number(PASSES, "passes of the settings' size that are one on a GPU")
 
 
 def device() -> str:

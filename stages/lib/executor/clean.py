@@ -56,7 +56,7 @@ def clean_run(checkpoint: Checkpoint, tokens: np.ndarray, cached: bool = True) -
             for module, kept in ((layer.block, run.streams), (layer.mlp_out, run.neurons), (layer.mixer_out, run.heads)):
                 watching.enter_context(patched(module, kept.append))
         watching.enter_context(patched(a.final_norm, run.streams.append))
-        run.logits = checkpoint.model(input_ids=run.tokens, past_key_values=cache, use_cache=cached, logits_to_keep=1).logits[:, -1]
+        run.logits = checkpoint.last_logits(run.tokens, past_key_values=cache, use_cache=cached)
     if not torch.isfinite(run.logits).all():
         raise FloatingPointError("the model's logits are not finite; try a wider dtype for this subject in params.yaml")
     layers: list[Any] = cache.layers if cache else []

@@ -100,7 +100,7 @@ class RunsWork:
         ]
         key = digest(
             [*inputs, model, Path(__file__).parent], checkpoint.fingerprint(self.subject.settings.source), self.subject, settings,
-            machine.device(), machine.passes(),
+            machine.device(), machine.passes(machine.RUNS),
         )  # fmt: skip
         self.parts = Parts(self.subject.path(f"{chapter}/runs/{self.experiment}.parquet"), key)
         self.title = f"{self.experiment} {name}"

@@ -30,6 +30,16 @@ class Checkpoint:
     model: PreTrainedModel
     architecture: architecture.Architecture
 
+    def last_logits(self, tokens: torch.Tensor, **cache: Any) -> torch.Tensor:
+        """Return the logits (prompts, vocabulary) at the last position of tokens (prompts, positions).
+
+        transformers multiplies a slice of the last hidden state. As it is not contiguous, CUDA
+        would read the unembedding once for each prompt.
+        """
+        with architecture.patched(self.architecture.unembedding, torch.Tensor.contiguous):
+            out = self.model(input_ids=tokens, logits_to_keep=1, **cache)
+        return out.logits[:, -1]
+
 
 def of(settings: SubjectSettings, threads: int | None = None, whole: bool = False) -> Checkpoint:
     """A subject's model, on this machine, with as many threads, by default as it has for work.

@@ -37,7 +37,7 @@ def profile(
         report.attempt("dump", lambda: _profiled(report, "dump", dump, device), 6)
         if not sweeps:
             return
-        sweeps.executor.sizes = sweeps.sizes(machine.FILLS)
+        sweeps.executor.sizes = sweeps.sizes(machine.RUNS)
         in_pass = max(1, sweeps.executor.sizes.rows() // len(sweeps.table))
         neurons = min(loaded.architecture.neurons, PASSES * in_pass)
         wanted = patches("neuron", sweeps.layers()["middle"], range(neurons), "last")

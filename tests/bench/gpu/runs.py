@@ -58,10 +58,19 @@ class Sweeps:
         return PassSizes(self.loaded, settings.rows_per_pass * size, memory)
 
     def looping(self) -> None:
-        """One forward pass per run: the same pairs, and many pairs in one pass."""
+        """One forward pass per run: the same pairs, and many pairs in one pass.
+
+        Also with what Checkpoint.last_logits mends, to which the ratios are.
+        """
         for pairs in (self.shape.pairs, self.shape.many):
             name = f"forward pass per run, {pairs} pairs"
             self.report.attempt(name, lambda n=name, p=pairs: self._looped(n, p), 3)
+        self.looped = {}  # the ratios are to the quicker one
+        unembedding = self.loaded.architecture.unembedding
+        for pairs in (self.shape.pairs, self.shape.many):
+            with patched(unembedding, torch.Tensor.contiguous):
+                name = f"the same, mended unembedding, {pairs} pairs"
+                self.report.attempt(name, lambda n=name, p=pairs: self._looped(n, p), 3)
 
     def _looped(self, name: str, pairs: int) -> None:
         [group] = by_length(pair_table(self.loaded.architecture.vocabulary, pairs), pairs)
@@ -138,7 +147,7 @@ def runs(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> Sweep
         sweeps.shortcuts()
         sweeps.looping()
         rates: dict[int, float] = {}
-        sizes = sorted(shape.run_passes, key=lambda size: abs(size - machine.FILLS))
+        sizes = sorted(shape.run_passes, key=lambda size: abs(size - machine.RUNS))
         for size in sizes:  # the default first
             for place in sweeps.layers():
                 name = f"neurons, {place}, passes {size}"
@@ -155,7 +164,7 @@ def runs(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> Sweep
 
 def _more(report: Report, sweeps: Sweeps, best: int) -> None:
     """Components, and neurons at the first operand, whose runs go through all layers."""
-    for size in dict.fromkeys((best, machine.FILLS)):
+    for size in dict.fromkeys((best, machine.RUNS)):
         for place in sweeps.layers():
             name = f"heads, MLP, {place}, passes {size}"
             report.attempt(name, lambda p=place, s=size: sweeps.components(p, s), 4)
