@@ -174,7 +174,15 @@ def test_a_folder_too_long_for_the_sockets_of_ray_is_named_at_once(monkeypatch: 
 def test_a_path_that_the_locale_cannot_name_is_refused_with_what_to_set(tmp_path: Path, given: list[str]):
     (tmp_path / "größe").mkdir()
     code = "import sys; from stages.lib.console import bag; sys.argv[0] = 'bag'; bag.main()"
-    done = run_in(tmp_path / "größe", "python", "-c", code, *given, check=False, more=ASCII | {"PYTHONPATH": str(ROOT)})
+    done = run_in(
+        tmp_path / "größe",
+        "python",
+        "-c",
+        code,
+        *given,
+        check=False,
+        more=ASCII | {"PYTHONPATH": str(ROOT)},
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert "gr" in done.stderr
     assert done.stderr.endswith("file names are ascii here, not UTF-8; set PYTHONUTF8=1\n")

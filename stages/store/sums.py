@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import polars as pl
-import torch
 
+from stages.lib.core import machine
 from stages.lib.core.layered import widen
 
 KEYS = ["operator", "layer", "neuron"]
@@ -32,12 +32,12 @@ SCHEMA = {
 
 
 def of_block(operator: str, into: dict[int, np.ndarray], results: np.ndarray) -> pl.DataFrame:
-    """Return the table's rows of a block of prompts, with as many threads as torch has.
+    """Return the table's rows of a block of prompts, with as many threads as a worker has.
 
     into: layer -> (neurons, rows, columns), as stored; results: (rows, columns), -1 for none.
     """
     cells = results >= 0
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+    with ThreadPoolExecutor(machine.threads()) as threads:
         frames = [
             threads.submit(_of_neurons, operator, layer, first, block[first : first + AT_ONCE], cells)
             for layer, block in into.items()

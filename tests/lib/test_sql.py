@@ -255,15 +255,27 @@ def test_every_other_join_gives_the_rows_of_the_materialised_table(database: Dat
 
 
 KINDS = {  # keys as other than what the stores have; those that DuckDB converts to compare are left out, the rest count
-    "operator as an ENUM": ("subject, operator::enum('divide', 'add', 'other') as operator, layer, neuron", 3 * BLOCKS),
-    "all numbers as DOUBLE": ("subject, operator, layer::double as layer, neuron::double as neuron", 3 * BLOCKS),
+    "operator as an ENUM": (
+        "subject, operator::enum('divide', 'add', 'other') as operator, layer, neuron",
+        3 * BLOCKS,
+    ),
+    "all numbers as DOUBLE": (
+        "subject, operator, layer::double as layer, neuron::double as neuron",
+        3 * BLOCKS,
+    ),
     "layer as text": ("subject, operator, layer::varchar as layer, neuron", 4 * BLOCKS),
     "neuron as text": ("subject, operator, layer, neuron::varchar as neuron", 9 * BLOCKS),
-    "neuron as padded text": ("subject, operator, layer, lpad(neuron::varchar, 5, '0') as neuron", ALL),
+    "neuron as padded text": (
+        "subject, operator, layer, lpad(neuron::varchar, 5, '0') as neuron",
+        ALL,
+    ),
     "neuron as HUGEINT": ("subject, operator, layer, neuron::hugeint as neuron", 9 * BLOCKS),
     "layer as DECIMAL": ("subject, operator, layer::decimal(9, 2) as layer, neuron", 4 * BLOCKS),
     "layer as BOOLEAN": ("subject, operator, layer < 1 as layer, neuron", 4 * BLOCKS),
-    "text without regard to case": ("upper(subject) collate nocase as subject, operator, layer, neuron", ALL),
+    "text without regard to case": (
+        "upper(subject) collate nocase as subject, operator, layer, neuron",
+        ALL,
+    ),
 }
 
 
