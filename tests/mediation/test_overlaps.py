@@ -1,6 +1,7 @@
 """Overlap of questions, and of their mediators with the grid's heuristic neurons: each real .sql against brute force and planted truths."""
 
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from math import comb, sqrt
 
@@ -33,6 +34,7 @@ def planted(tops: dict[str, list[int]], width: int) -> pl.DataFrame:
     return frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True))).sample(fraction=1, shuffle=True, seed=6)
 
 
+@cache
 def tail(width: int, size: int, k: int, shared: int) -> float:
     """Probability that k random ones of `width` have at least so many among `size`."""
     ways = sum(comb(size, x) * comb(width - size, k - x) for x in range(shared, min(size, k) + 1))
