@@ -34,8 +34,8 @@ from stages.store.pieces import Reader, numbered
 from stages.store.template import PromptError, Template
 
 TEMPLATE = "{op1}{symbol}{op2}="
-LOADED = 32 << 20  # bytes of weights up to which the model is loaded: to verify more takes longer than 5 s
-LONGEST = 3  # seconds of the processor for a model's description, or its tokenizer; published models take 1
+LOADED = 32 << 20  # bytes of weights up to which the model is loaded; more takes longer than 5 s
+LONGEST = 3  # seconds of the processor for a description or a tokenizer; published models take 1
 SMALL = 1 << 30  # bytes of weights up to which float64 is proposed
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
 Kind = Literal["folder", "gguf", "hub"]
@@ -153,8 +153,9 @@ def _of_gguf(options: argparse.Namespace) -> Checked:
         small.mkdir()
         with _limited(options.source):
             outline = gguf.outline(file, small)
-        dtype = options.dtype or ("float64" if outline.size <= SMALL else "float32")  # weights are float32, of whatever size
-        found = _checked(
+        usual = "float64" if outline.size <= SMALL else "float32"  # weights are float32
+        dtype = options.dtype or usual
+        outcome = _checked(
             argparse.Namespace(**{**vars(options), "dtype": dtype}),
             str(small),
             outline.size,
@@ -163,10 +164,10 @@ def _of_gguf(options: argparse.Namespace) -> Checked:
     line = f"file          {_size(file.stat().st_size)} of {', '.join(outline.kinds)}; a stage converts it once, to float32"
     short = gguf.too_large(outline.size, Path())
     return replace(
-        found,
-        settings=found.settings.model_copy(update={"source": options.source}),
-        lines=[line, *found.lines],
-        problems=[*found.problems, *([short] if short else [])],
+        outcome,
+        settings=outcome.settings.model_copy(update={"source": options.source}),
+        lines=[line, *outcome.lines],
+        problems=[*outcome.problems, *([short] if short else [])],
     )
 
 
@@ -228,8 +229,11 @@ def _checked(
             checkpoint.of(settings)
             lines.append("loaded        yes: its parts are what they seem, held against plain forward passes")
         else:
-            large = f"more than {_size(LOADED)} of weights" if size > LOADED else "large files beside its weights"
-            why = large if weights(folder) or size else "no weights here"
+            why = "large files beside its weights"
+            if size > LOADED:
+                why = f"more than {_size(LOADED)} of weights"
+            elif not size and not weights(folder):
+                why = "no weights here"
             lines.append(f"loaded        no, {why}: held against plain forward passes when the first stage starts")
     except ModelError as error:
         problems.append(str(error))
@@ -321,12 +325,8 @@ def _asked_by_token(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSet
 
 def _several(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, operands: range) -> list[str]:
     """What there is to say of numbers of several tokens, by prompts from all over the grid."""
-    some, asked, most = (
-        [*operands[:: max(1, len(operands) // TRIED_OPERANDS)], operands[-1]],
-        dict[int, int](),
-        0,
-    )
-    tried = np.unique(some)
+    some, asked, most = operands[:: max(1, len(operands) // TRIED_OPERANDS)], dict[int, int](), 0
+    tried = np.unique([*some, operands[-1]])
     for operator in settings.operators:
         reader = Reader(_template(own, settings, operator), settings.answer_token or 0)
         a, b = np.meshgrid(tried, tried, indexing="ij")

@@ -65,26 +65,33 @@ def shares(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
     if not shared_prefix(few):
         return True  # nothing is shared
     try:
-        shared = _computed(checkpoint, few, len(few))
+        fast = _computed(checkpoint, few, len(few))
+        plain, by_row = (_computed(checkpoint, few, rows, share=False) for rows in (len(few), 1))
     except CANNOT:
         return False
-    whole, by_row = (_computed(checkpoint, few, rows, share=False) for rows in (len(few), 1))
-    allowed = max(1e-6, rounding(checkpoint.model.dtype))
-    for one, other, again in zip(shared, whole, by_row, strict=True):
+    share = max(1e-6, rounding(checkpoint.model.dtype))
+    for shared, whole, rows in zip(fast, plain, by_row, strict=True):
         # In few digits and many layers, a model differs as much from itself in smaller passes.
-        noise = 2 * np.linalg.norm(again - other)
-        if not np.linalg.norm(one - other) <= max(allowed * np.linalg.norm(other), noise):
+        allowed = max(share * np.linalg.norm(whole), 2 * np.linalg.norm(rows - whole))
+        if not np.linalg.norm(shared - whole) <= allowed:
             return False
     return True
 
 
-def _computed(checkpoint: Checkpoint, tokens: np.ndarray, rows_at_once: int, share: bool = True) -> list[np.ndarray]:
+def _computed(
+    checkpoint: Checkpoint,
+    tokens: np.ndarray,
+    rows_at_once: int,
+    share: bool = True,
+) -> list[np.ndarray]:
     """Return the largest logit of each prompt, and the last position's activations by layer."""
     a = checkpoint.architecture
-    into = {i: np.empty((a.neurons, *tokens.shape[:2]), np.float32) for i in range(len(a.layers))}
+    shape = (a.neurons, *tokens.shape[:2])
+    activations = {layer: np.empty(shape, np.float32) for layer in range(len(a.layers))}
     answers = np.full(tokens.shape[:2], -1)
-    said = run(checkpoint, tokens, answers, rows_at_once, into, share=share)
-    return [np.concatenate([part.max_logit for part in said]), *into.values()]
+    predictions = run(checkpoint, tokens, answers, rows_at_once, activations, share=share)
+    logits = np.concatenate([part.max_logit for part in predictions])
+    return [logits, *activations.values()]
 
 
 @torch.no_grad()

@@ -39,16 +39,26 @@ def of_block(operator: str, into: dict[int, np.ndarray], results: np.ndarray) ->
     cells = results >= 0
     with ThreadPoolExecutor(machine.threads()) as threads:
         frames = [
-            threads.submit(_of_neurons, operator, layer, first, block[first : first + AT_ONCE], cells)
+            threads.submit(_of_neurons, operator, layer, first, block, cells)
             for layer, block in into.items()
             for first in range(0, len(block), AT_ONCE)
         ]
     return pl.concat([frame.result() for frame in frames])
 
 
-def _of_neurons(operator: str, layer: int, first: int, block: np.ndarray, cells: np.ndarray) -> pl.DataFrame:
-    """Return the rows of some neurons; block: (neurons, rows, columns), cells: (rows, columns)."""
-    values, neurons = widen(block).astype(np.float64), len(block)
+def _of_neurons(
+    operator: str,
+    layer: int,
+    first: int,
+    block: np.ndarray,
+    cells: np.ndarray,
+) -> pl.DataFrame:
+    """Return the rows of AT_ONCE neurons from `first` on.
+
+    block: (neurons, rows, columns); cells: (rows, columns).
+    """
+    values = widen(block[first : first + AT_ONCE]).astype(np.float64)
+    neurons = len(values)
     total, smallest, largest = values.sum((1, 2)), values.min((1, 2)), values.max((1, 2))
     kept = values[:, cells]  # (neurons, cells)
     mean = kept.mean(1) if kept.size else np.full(neurons, np.nan)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 DEPENDENT = 1e-6  # of a term's square; what is left of one that follows from those chosen
-HELPFUL = 1e-10  # of what the best first term explains; less is rounding, which differs between processors
+HELPFUL = 1e-10  # of what the best first term explains; less is rounding, as processors differ in it
 
 
 def pursue(gram: np.ndarray, products: np.ndarray, budgets: Sequence[int]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-MODULES = {  # benchmark -> its module; imported when it runs, as packages may be missing that others need
+MODULES = {  # benchmark -> its module, imported when it runs: what others need may be missing
     **dict.fromkeys(("dump", "memory", "sql"), "store"),
     **dict.fromkeys(("neurons", "components"), "patching"),
     "mediation": "mediation",
@@ -27,11 +27,13 @@ def benchmark(name: str) -> Callable[..., None]:
     try:
         return getattr(import_module(f"tests.bench.{MODULES[name]}"), name)
     except ModuleNotFoundError as error:
-        sys.exit(f"python -m tests.bench: {name} needs the package {error.name}, which is not installed; install the requirements")
+        problem = f"{name} needs the package {error.name}, which is not installed"
+        sys.exit(f"python -m tests.bench: {problem}; install the requirements")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Benchmarks; all of them where none is named.")
+    description = "Benchmarks; all of them where none is named."
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=description)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODULES))
     parser.add_argument("--shape", help="of gpu: toy, llama-3-8b or pythia-6.9b")
     parser.add_argument("--budget", type=float, default=480.0, help="of gpu: seconds in all")

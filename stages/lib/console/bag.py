@@ -42,16 +42,17 @@ def main() -> None:
 
 
 def _check_locale(given: list[str]) -> None:
-    """End the program where a path has letters that the engine, which takes all paths for UTF-8, would misread."""
+    """End the program where a path has letters that the engine, which expects UTF-8, misreads."""
     encoding = sys.getfilesystemencoding()
     if encoding == "utf-8":
         return
     values = [text.rpartition("=")[2] if text.startswith("--") else text for text in given]
-    unreadable = [text for text in values if not text.isascii() and (not _encodable(text) or os.path.exists(text))]
-    for text in [*unreadable, os.getcwd()]:
-        if not text.isascii():
-            shown = os.fsencode(text).decode("utf-8", "replace")
-            sys.exit(f"bag: {shown} has letters beyond ASCII, and file names are {encoding} here, not UTF-8; set PYTHONUTF8=1")
+    paths = [text for text in values if not _encodable(text) or os.path.exists(text)]
+    for path in [*paths, os.getcwd()]:
+        if not path.isascii():
+            shown = os.fsencode(path).decode("utf-8", "replace")
+            problem = f"{shown} has letters beyond ASCII, and file names are {encoding} here"
+            sys.exit(f"bag: {problem}, not UTF-8; set PYTHONUTF8=1")
 
 
 def _encodable(text: str) -> bool:

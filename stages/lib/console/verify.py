@@ -159,7 +159,7 @@ def _sums(paths: Collection[Path], inside: Inside) -> dict[Path, str]:
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
         found = pool.map(
             lambda path: _folder_sum(path, folders[path]) if path in folders else file_sum(path),
-            [of[0] for of in links.values()],
+            [paths[0] for paths in links.values()],
         )
         for same, md5 in progress.bar(zip(links.values(), found, strict=True), total=len(links), desc="verify", unit="file"):
             sums |= dict.fromkeys(same, md5)

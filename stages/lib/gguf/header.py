@@ -176,7 +176,10 @@ class _Reader:
             return self.damaged(f"{raw[:20]!r} is not UTF-8")
 
     def texts(self, count: int) -> list[str]:
-        """So many texts one after another. A vocabulary has 300,000, so this is one loop without calls of its own."""
+        """Return so many texts one after another.
+
+        A vocabulary has 300,000, so this is one loop that calls nothing.
+        """
         content, at, end = self.content, self.at, self.end
         texts = []
         for _ in range(count):
@@ -200,8 +203,8 @@ class _Reader:
     def truncated(self) -> NoReturn:
         if self.end < len(self.content):
             raise ModelError(
-                f"{self.path}: its header is longer than {HEADER_BYTES >> 20} MiB, which no language "
-                "model needs; the file is damaged: download it again"
+                f"{self.path}: its header is longer than {HEADER_BYTES >> 20} MiB, which no "
+                "language model needs; the file is damaged: download it again"
             )
         raise ModelError(f"{self.path} is truncated: it ends within its header; download it again")
 

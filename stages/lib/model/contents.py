@@ -79,7 +79,8 @@ def check(folder: Path, whole: bool = True) -> None:
         raise ModelError(f"{folder}: config.json asks for {layers:,} layers; at most {MOST_LAYERS} are supported")
     labels = max([0, *_counts(config, "label")])
     if labels > MOST_LABELS:
-        raise ModelError(f"{folder}: config.json asks for {labels:,} labels; at most {MOST_LABELS:,} are supported")
+        allowed = f"at most {MOST_LABELS:,} are supported"
+        raise ModelError(f"{folder}: config.json asks for {labels:,} labels; {allowed}")
     files = weights(folder)
     if not files:
         if whole or unusable(folder):
@@ -120,7 +121,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not present(file):
         raise ModelError(f"{folder} is no model folder: it has no config.json")
     if file.stat().st_size > CONFIG_BYTES:
-        raise ModelError(f"{folder} is no model folder: config.json is larger than {CONFIG_BYTES >> 10} KiB")
+        most = f"{CONFIG_BYTES >> 10} KiB"
+        raise ModelError(f"{folder} is no model folder: config.json is larger than {most}")
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -202,15 +204,15 @@ def _refuse_integers(folder: Path, tensors: dict[str, StoredTensor]) -> None:
 
 
 def _refuse_unscaled(folder: Path, tensors: dict[str, StoredTensor]) -> None:
-    """Raises ModelError where a tensor of 8-bit floats lacks its scale, such as weight_scale_inv."""
+    """Raise ModelError where a tensor of 8-bit floats lacks its scale, e.g. weight_scale_inv."""
     before = (name[: name.rindex("scale")] for name in tensors if "scale" in name)
     scaled = {name.rstrip("._") for name in before}
     for name, tensor in tensors.items():
         if tensor.dtype.startswith("F8_") and not {name, name.removesuffix(".weight")} & scaled:
             raise ModelError(
-                f"{folder}: {name} is stored as {tensor.dtype} without its scale, which fp8 weights "
-                f"need ({name}_scale_inv or {name}_scale); download the model again, or use the "
-                "weights in float32, float16 or bfloat16"
+                f"{folder}: {name} is stored as {tensor.dtype} without its scale, which fp8 "
+                f"weights need ({name}_scale_inv or {name}_scale); download the model again, or "
+                "use the weights in float32, float16 or bfloat16"
             )
 
 
@@ -231,11 +233,12 @@ def _header_bytes(file: Path) -> int:
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
     if size < 8 or length > size - 8:
-        raise ModelError(f"{file} is no safetensors file, or is cut off: it has {size:,} bytes; download it again")
+        problem = f"{file} is no safetensors file, or is cut off: it has {size:,} bytes"
+        raise ModelError(f"{problem}; download it again")
     if length > HEADER_BYTES:
         raise ModelError(
-            f"{file}: its header has {length:,} bytes; at most {HEADER_BYTES:,} are supported, which "
-            "is 100,000 tensors; save the model again (`save_pretrained`), in shards"
+            f"{file}: its header has {length:,} bytes; at most {HEADER_BYTES:,} are supported, "
+            "which is 100,000 tensors; save the model again (`save_pretrained`), in shards"
         )
     return length
 
@@ -256,7 +259,8 @@ def _header(file: Path, size: int, changed: int) -> dict[str, StoredTensor]:
         tensors = {name: StoredTensor(entry["dtype"], tuple(entry["shape"]), file) for name, entry in entries.items()}
         end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     except UNREADABLE as error:
-        raise ModelError(f"{file} is no safetensors file: its header cannot be read: {sentence(error)}") from None
+        problem = f"its header cannot be read: {sentence(error)}"
+        raise ModelError(f"{file} is no safetensors file: {problem}") from None
     if size != 8 + length + end:
         raise ModelError(f"{file} has {size:,} bytes, and its header describes {8 + length + end:,}: download it again")
     return tensors
@@ -267,7 +271,8 @@ def _refuse_unreadable(folder: Path) -> None:
     with os.scandir(folder) as scanned:
         entries = list(islice(scanned, ENTRIES + 1))
     if len(entries) > ENTRIES:
-        raise ModelError(f"{folder} holds more than {ENTRIES:,} files; give a folder that holds one model alone")
+        problem = f"{folder} holds more than {ENTRIES:,} files"
+        raise ModelError(f"{problem}; give a folder that holds one model alone")
     for entry in entries:
         with suppress(OSError):  # a broken link, of which `present` says more
             status = entry.stat()

@@ -32,8 +32,9 @@ class ModelError(SystemExit):
 
 
 def existing(folder: str | Path, largest: float = inf) -> Path:
-    """The folder, as it was when its digests were taken. Raises ModelError where it is missing, or a file is missing or another.
+    """Return the folder, as it was when its digests were taken.
 
+    Raises ModelError where it is missing, or one of its files is missing or another.
     largest: files of more bytes are not compared with their digests, which would take long.
     """
     path = Path(folder)
@@ -141,7 +142,8 @@ def weight_map(folder: Path) -> dict[str, str]:
     if not names:
         raise ModelError(f"{file} is no index of weights: its weight_map is empty")
     if len(names) > MOST_SHARDS:
-        raise ModelError(f"{file} names {len(names):,} files; at most {MOST_SHARDS:,} are supported")
+        most = f"at most {MOST_SHARDS:,} are supported"
+        raise ModelError(f"{file} names {len(names):,} files; {most}")
     for name in names:
         is_plain = isinstance(name, str) and Path(name).name == name and "\\" not in name
         if not is_plain or not name.endswith(".safetensors"):

@@ -23,7 +23,8 @@ from stages.lib.units.pool import Died, Do, WorkerError, Workers, sent
 
 PATIENCE = 600  # seconds without any worker
 PATIENCE_TO_CONNECT = 10  # seconds
-SOCKET = "/ray/session_2026-11-26_11-44-32_123456_4194304/sockets/plasma_store"  # with the largest number of a process
+# With the largest number that a process has.
+SOCKET = "/ray/session_2026-11-26_11-44-32_123456_4194304/sockets/plasma_store"
 LONGEST_FOLDER = 107 - len(SOCKET)  # Linux takes addresses of 107 bytes
 
 
@@ -52,15 +53,15 @@ def ready(start: Callable[..., Do], *arguments: Any) -> Iterator[Workers]:
 
 
 def _check_folder() -> None:
-    """Raises ParamsError where Ray's own cluster would put sockets at paths longer than an address of a socket can be."""
+    """Raise ParamsError where Ray's own cluster would put sockets at paths that are too long."""
     if os.environ.get("RAY_ADDRESS"):
         return
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     size = len(os.fsencode(folder))
     if size > LONGEST_FOLDER:
         raise ParamsError(
-            f"Ray would put its sockets below {folder}, a path of {size} bytes; at most {LONGEST_FOLDER} are possible: set "
-            "RAY_TMPDIR=/tmp in the environment"
+            f"Ray would put its sockets below {folder}, a path of {size} bytes; "
+            f"at most {LONGEST_FOLDER} are possible: set RAY_TMPDIR=/tmp in the environment"
         )
 
 
