@@ -119,7 +119,7 @@ def _dump(loaded: checkpoint.Checkpoint, own: Any, one: Combination, folder: Pat
     a = loaded.architecture
     into = {layer: np.zeros((a.neurons, *tokens.shape[:2]), np.float32) for layer in range(len(a.layers))}
     means = grid.Means.zeros(loaded, tokens.shape[2])
-    said = list(grid.run(loaded, tokens, asked, 2, into, means, share=grid.shares(loaded, tokens)))
+    said = list(grid.run(loaded, tokens, asked, 2, into, means, sharing=grid.sharing(loaded, tokens)))
     names = {module: name for name, module in loaded.model.named_modules()}
     parts = [names.get(layer.mlp_out, "") for layer in a.layers]
     logits, seen = plain(folder, one.dtype, torch.from_numpy(tokens.reshape(-1, tokens.shape[2])), parts)

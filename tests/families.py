@@ -200,9 +200,19 @@ def outcome(family: str, **more: Any) -> str:
 
 def _dumped(loaded: checkpoint.Checkpoint, usual: np.ndarray) -> list[str]:
     a, tokens = loaded.architecture, square()
-    share = grid.shares(loaded, tokens)
+    sharing = grid.sharing(loaded, tokens)
     into = {layer: np.zeros((a.neurons, 4, 4), np.float32) for layer in range(len(a.layers))}
-    said = list(grid.run(loaded, tokens, np.full((4, 4), 7), 2, into, grid.Means.zeros(loaded, 5), share=share))
+    said = list(
+        grid.run(
+            loaded,
+            tokens,
+            np.full((4, 4), 7),
+            2,
+            into,
+            grid.Means.zeros(loaded, 5),
+            sharing=sharing,
+        )
+    )
     close(np.concatenate([one.max_logit for one in said]), usual.max(-1), "largest logits")
     close(np.concatenate([one.answer_logit for one in said]), usual[:, 7], "answer's logits")
     seen: list[torch.Tensor] = []
@@ -212,7 +222,7 @@ def _dumped(loaded: checkpoint.Checkpoint, usual: np.ndarray) -> list[str]:
         loaded.model(input_ids=torch.from_numpy(tokens.reshape(16, 5)), use_cache=False)
     for layer, values in into.items():
         close(values.reshape(-1, 16).T, seen[layer].numpy(), f"activations of layer {layer}")
-    return ["dumped by whole prompts"] * (not share)
+    return ["dumped by whole prompts"] * (sharing is grid.Sharing.NONE)
 
 
 def _run(loaded: checkpoint.Checkpoint) -> list[str]:

@@ -90,12 +90,15 @@ class DumpWork:
         return loaded
 
     @cached_property
-    def shared(self) -> bool:
-        """Whether prompts of a row share what is computed of their first tokens."""
-        agreed = all(grid.shares(self.loaded, square.largest(self.plan.widths).tokens) for square in self.plan.squares.values())
-        if not agreed:
-            progress.say(f"{self.title}: this model cannot go on behind the first tokens of a row of prompts: whole prompts are run")
-        return agreed
+    def sharing(self) -> grid.Sharing:
+        """How prompts of a row share what is computed of their first tokens."""
+        widths, squares = self.plan.widths, self.plan.squares.values()
+        ways = {grid.sharing(self.loaded, square.largest(widths).tokens) for square in squares}
+        slowest = min(ways, key=lambda way: way.value)
+        if slowest is grid.Sharing.NONE:
+            problem = "this model cannot go on behind the first tokens of a row of prompts"
+            progress.say(f"{self.title}: {problem}: whole prompts are run")
+        return slowest
 
     @cached_property
     def votes(self) -> Any:
@@ -142,7 +145,17 @@ class DumpWork:
             sums_here = means if whole else grid.Means.zeros(self.loaded, one.tokens.shape[2])
             rows_at_once = max(1, self.prompts_per_pass // len(one.columns))
             answers = square.answers[rows][at]
-            said = list(grid.run(self.loaded, one.tokens, answers, rows_at_once, parts, sums_here, share=self.shared))
+            said = list(
+                grid.run(
+                    self.loaded,
+                    one.tokens,
+                    answers,
+                    rows_at_once,
+                    parts,
+                    sums_here,
+                    sharing=self.sharing,
+                )
+            )
             if not whole:
                 for layer, of in into.items():
                     of[:, one.rows[:, None], one.columns] = parts[layer]

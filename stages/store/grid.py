@@ -7,6 +7,9 @@ keys and values serve every op2. Prompts that share no prefix take the plain pat
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +19,11 @@ from stages.lib.ask import Said, read_off
 from stages.lib.model.agreement import CANNOT, rounding
 from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.norms import quick_norms, quicker
+from stages.lib.model.row_attention import attending
 from stages.lib.model.staging import Staging
 
+DENSE = torch.contiguous_format
 SUMS = ("neurons", "heads", "residual")  # of Means
 
 
@@ -55,43 +61,101 @@ def shared_prefix(tokens: np.ndarray) -> int:
     return min(prefix, tokens.shape[2] - 1)
 
 
+class Sharing(Enum):
+    """How the prompts of a row share what is computed of their prefix."""
+
+    NONE = auto()  # every prompt is computed whole
+    CACHE = auto()  # transformers' own cache, repeated for each prompt
+    ATTENTION = auto()  # one copy of keys and values per row, and fused norms: what a GPU is fast at
+
+
 @torch.no_grad()
-def shares(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
-    """Whether this model can go on behind a row's first tokens, by a few prompts of a square: (rows, columns, positions).
-
-    Its cache may be of another kind, or its mask or positions may not be those of a continued prompt.
-    """
-    few = np.ascontiguousarray(tokens[:: max(1, len(tokens) // 3), :: max(1, tokens.shape[1] // 4)])
-    if not shared_prefix(few):
-        return True  # nothing is shared
-    try:
-        fast = _computed(checkpoint, few, len(few))
-        plain, by_row = (_computed(checkpoint, few, rows, share=False) for rows in (len(few), 1))
-    except CANNOT:
-        return False
-    share = max(1e-6, rounding(checkpoint.model.dtype))
-    for shared, whole, rows in zip(fast, plain, by_row, strict=True):
-        # In few digits and many layers, a model differs as much from itself in smaller passes.
-        allowed = max(share * np.linalg.norm(whole), 2 * np.linalg.norm(rows - whole))
-        if not np.linalg.norm(shared - whole) <= allowed:
-            return False
-    return True
-
-
-def _computed(
+def sharing(
     checkpoint: Checkpoint,
     tokens: np.ndarray,
-    rows_at_once: int,
-    share: bool = True,
-) -> list[np.ndarray]:
-    """Return the largest logit of each prompt, and the last position's activations by layer."""
+    ways: tuple[Sharing, ...] | None = None,
+) -> Sharing:
+    """Return the first of these ways that agrees with whole prompts on a few of tokens, or NONE.
+
+    tokens: (rows, columns, positions). A model's cache may be of another kind, or its mask or
+    positions may not be those of a continued prompt. On a processor, ATTENTION is not tried unless
+    ways name it: it gains little there, and its rounding is another.
+    """
+    if ways is None:
+        on_cpu = checkpoint.model.device.type == "cpu"
+        ways = (Sharing.CACHE,) if on_cpu else (Sharing.ATTENTION, Sharing.CACHE)
+    step = max(1, len(tokens) // 3), max(1, tokens.shape[1] // 4)
+    few = np.ascontiguousarray(tokens[:: step[0], :: step[1]])
+    if not shared_prefix(few):
+        return ways[-1]  # nothing is shared
+    streams: list[torch.Tensor] = []
+    with ExitStack() as context:
+        for layer in checkpoint.architecture.layers:
+            context.enter_context(patched(layer.block, streams.append))
+        whole = _computed(checkpoint, few, Sharing.NONE)
+    whole.append(streams[0].float())
+    return next((way for way in ways if _agrees(checkpoint, few, way, streams, whole)), Sharing.NONE)
+
+
+def _agrees(
+    checkpoint: Checkpoint,
+    tokens: np.ndarray,
+    way: Sharing,
+    streams: list[torch.Tensor],
+    whole: list[torch.Tensor],
+) -> bool:
+    """Whether each layer computes the same in this way from what enters it in whole prompts.
+
+    streams: what enters each layer there, (prompts, positions, width); whole: what _computed
+    returns there. Layers are compared one by one, as rounding grows through many of them.
+    """
+    prefix, (rows, columns, positions) = shared_prefix(tokens), tokens.shape
+    entered: list[torch.Tensor] = []  # into the first layer: the prefix of each row, then the rest
+
+    def enter(layer: int, x: torch.Tensor, calls: list[int]) -> torch.Tensor:
+        if layer == 0:
+            entered.append(x)
+        kept = streams[layer].view(rows, columns, positions, -1)
+        calls.append(layer)
+        if len(calls) == 1:
+            return kept[:, 0, :prefix]
+        return kept[:, :, prefix:].flatten(0, 1)
+
+    try:
+        with ExitStack() as context:
+            for number, layer in enumerate(checkpoint.architecture.layers):
+                change = partial(enter, number, calls=[])
+                context.enter_context(patched(layer.block, change, first=True))
+            shared = _computed(checkpoint, tokens, way)
+    except CANNOT:
+        return False
+    front, rest = entered
+    front = front[:, None].expand(rows, columns, prefix, -1).flatten(0, 1)
+    shared.append(torch.cat([front, rest], 1).float())
+    allowed = max(1e-6, rounding(checkpoint.model.dtype))
+    pairs = zip(shared, whole, strict=True)
+    return all(bool((x - y).norm() <= allowed * y.norm()) for x, y in pairs)
+
+
+def _computed(checkpoint: Checkpoint, tokens: np.ndarray, way: Sharing) -> list[torch.Tensor]:
+    """Return each prompt's largest logit, and by layer the last position's activations and heads."""
     a = checkpoint.architecture
     shape = (a.neurons, *tokens.shape[:2])
     activations = {layer: np.empty(shape, np.float32) for layer in range(len(a.layers))}
-    answers = np.full(tokens.shape[:2], -1)
-    predictions = run(checkpoint, tokens, answers, rows_at_once, activations, share=share)
-    logits = np.concatenate([part.max_logit for part in predictions])
-    return [logits, *activations.values()]
+    heads: dict[int, torch.Tensor] = {}  # the later pass, of whole prompts or of their ends, counts
+    with ExitStack() as context:
+        for number, layer in enumerate(a.layers):
+            if layer.attention_out is not None:
+                keep = partial(_keep_last, heads, number)
+                context.enter_context(patched(layer.attention_out, keep))
+        answers = np.full(tokens.shape[:2], -1)
+        [said] = run(checkpoint, tokens, answers, len(tokens), activations, sharing=way)
+    arrays = (said.max_logit, *activations.values())
+    return [*map(torch.from_numpy, arrays), *heads.values()]
+
+
+def _keep_last(kept: dict[int, torch.Tensor], layer: int, x: torch.Tensor) -> None:
+    kept[layer] = x[:, -1].float()
 
 
 @torch.no_grad()
@@ -100,37 +164,67 @@ def run(
     tokens: np.ndarray,
     answers: np.ndarray,
     rows_at_once: int,
-    into: dict[int, np.ndarray],
+    activations: dict[int, np.ndarray],
     means: Means | None = None,
     *,
-    share: bool = True,
+    sharing: Sharing = Sharing.CACHE,
 ) -> Iterator[Said]:
-    """Streams a square of prompts through the model, `rows_at_once` rows at a time; yields what it says to each prompt.
+    """Stream a square of prompts through the model; yield what it answers, some rows at a time.
 
-    tokens: (rows, columns, positions); answers: (rows, columns), -1 where a prompt has none. The last position's
-    activations of each layer in `into` are written to its array (neurons, rows, columns), of float16 or float32; a value
-    that does not fit becomes infinite there. `means`, if given, is added to. `share=False` recomputes every prefix.
+    tokens: (rows, columns, positions); answers: (rows, columns), -1 where a prompt has none;
+    activations: layer -> (neurons, rows, columns), float16 or float32, to which the last position's
+    are written; a value that does not fit becomes infinite. means: added to, if given. Both are
+    whole once the last answers were taken. sharing: as the function of that name finds; NONE
+    computes every prefix again.
     """
-    prefix = shared_prefix(tokens) if share and tokens.shape[1] > 1 else 0
+    way = sharing if tokens.shape[1] > 1 else Sharing.NONE
+    prefix = 0 if way is Sharing.NONE else shared_prefix(tokens)
     device, staging = checkpoint.model.device, Staging()
-    for first in range(0, len(tokens), rows_at_once):
-        block = torch.from_numpy(tokens[first : first + rows_at_once]).to(device)
-        rows, columns, positions = block.shape
-        cache = None
+    with quicker(quick_norms(checkpoint) if prefix and way is Sharing.ATTENTION else []):
+        for first in range(0, len(tokens), rows_at_once):
+            some = slice(first, first + rows_at_once)
+            block = torch.from_numpy(tokens[some]).to(device)
+            targets = {i: torch.from_numpy(array[:, some]) for i, array in activations.items()}
+            kept: dict[str, Any] = {"targets": targets, "means": means, "staging": staging}
+            logits = _logits(checkpoint, block, prefix, way, **kept)
+            if means is not None:
+                means.prompts += block.shape[0] * block.shape[1]
+            yield read_off(logits, torch.from_numpy(answers[some].ravel()).to(device))
+        staging.finish()
+
+
+def _logits(
+    checkpoint: Checkpoint,
+    block: torch.Tensor,
+    prefix: int,
+    way: Sharing,
+    *,
+    targets: dict[int, torch.Tensor],
+    means: Means | None,
+    staging: Staging,
+) -> torch.Tensor:
+    """Return the last position's logits (rows x columns, vocabulary) of a block of rows.
+
+    block: tokens (rows, columns, positions); targets and means are filled on the way.
+    """
+    rows, columns, positions = block.shape
+    named: dict[str, Any] = {"use_cache": False}
+    with ExitStack() as context:
         if prefix:
             cache = DynamicCache(config=checkpoint.model.config)
             with _watching(checkpoint, {}, means, 0, columns, staging):
-                checkpoint.model(input_ids=block[:, 0, :prefix], past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache.batch_repeat_interleave(columns)
-        targets = {layer: torch.from_numpy(array[:, first : first + rows]) for layer, array in into.items()}
-        with _watching(checkpoint, targets, means, prefix, 1, staging):
-            suffix = block[:, :, prefix:].reshape(rows * columns, positions - prefix)
-            logits = checkpoint.last_logits(suffix, past_key_values=cache, use_cache=prefix > 0)
-        if means is not None:
-            means.prompts += rows * columns
-        said = read_off(logits, torch.from_numpy(answers[first : first + rows].ravel()).to(device))
-        staging.finish()
-        yield said
+                front = block[:, 0, :prefix]
+                checkpoint.model(input_ids=front, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            if way is Sharing.ATTENTION:
+                behind = torch.arange(prefix, positions, device=block.device)
+                named["position_ids"] = behind.expand(rows * columns, -1)
+                context.enter_context(attending(checkpoint.model, cache))
+            else:
+                cache.batch_repeat_interleave(columns)
+                named = {"past_key_values": cache, "use_cache": True}
+        context.enter_context(_watching(checkpoint, targets, means, prefix, 1, staging))
+        suffix = block[:, :, prefix:].reshape(rows * columns, positions - prefix)
+        return checkpoint.last_logits(suffix, **named)
 
 
 def _watching(
@@ -141,7 +235,9 @@ def _watching(
     def keep_last(target: torch.Tensor):
         def look(x: torch.Tensor) -> None:
             last = x[:, -1].T.reshape(target.shape)  # (neurons, rows, columns)
-            staging.put(target, last if x.device.type == "cpu" else last.to(target.dtype).contiguous())
+            if x.device.type != "cpu":
+                last = torch.empty_like(last, dtype=target.dtype, memory_format=DENSE).copy_(last)
+            staging.put(target, last)
 
         return look
 

@@ -8,6 +8,7 @@ made at the last moment. Layers are spread by accelerate itself. It is no proof 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -71,23 +72,47 @@ class Event:
             into.fill_(torch.nan)
 
 
+class Stream:
+    """Work beside a GPU's other work; here everything is done in turn."""
+
+    def __init__(self, _: Any = None) -> None:
+        pass
+
+    def wait_stream(self, _: Any) -> None:
+        pass
+
+
 def _made_where_it_was(new: Any) -> Any:
     """How a weight is made of a tensor, which no mode sees."""
     return lambda kind, data=None, *more, **named: put(new(kind, data, *more, **named), place(data))
+
+
+CUDA: dict[str, Any] = {  # what stands for torch.cuda's own
+    "Event": Event,
+    "Stream": Stream,
+    "stream": lambda _: nullcontext(),
+    "current_stream": lambda _=None: None,
+}
 
 
 class Devices(TorchFunctionMode):
     """Within it, what is computed is where its operands are."""
 
     def __enter__(self) -> Any:
-        self.kept = torch.cuda.Event, torch.cuda.current_stream, nn.Parameter.__new__
-        torch.cuda.Event, torch.cuda.current_stream = Event, lambda _=None: None  # type: ignore[misc, assignment]
-        nn.Parameter.__new__ = _made_where_it_was(self.kept[-1])  # type: ignore[method-assign]
+        self.kept = {name: getattr(torch.cuda, name) for name in CUDA}
+        self.new, self.record = nn.Parameter.__new__, torch.Tensor.record_stream
+        torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign, assignment]
+        for name, stand_in in CUDA.items():
+            setattr(torch.cuda, name, stand_in)
+        nn.Parameter.__new__ = _made_where_it_was(self.new)  # type: ignore[method-assign]
         Event.asked.clear()
         return super().__enter__()
 
     def __exit__(self, *of: Any) -> None:
-        torch.cuda.Event, torch.cuda.current_stream, nn.Parameter.__new__ = self.kept  # type: ignore[misc, method-assign]
+        for name, real in self.kept.items():
+            setattr(torch.cuda, name, real)
+        nn.Parameter.__new__ = self.new  # type: ignore[method-assign]
+        torch.Tensor.record_stream = self.record  # type: ignore[method-assign]
         super().__exit__(*of)
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:

@@ -53,7 +53,7 @@ def test_a_dump_of_a_model_that_is_partly_on_disk_is_the_same(checkpoint_folder:
         dumped.append(
             [*into.values(), means.neurons, means.heads, means.residual, *votes, *(s.max_logit for s in said), *answered.values()]
         )
-        assert grid.shares(loaded, tokens)
+        assert grid.sharing(loaded, tokens) is grid.Sharing.CACHE
     assert all(np.array_equal(one, other) for one, other in zip(*dumped, strict=True))
     assert checkpoint.canary(apart) == checkpoint.canary(whole)
     with pytest.raises(ModelError, match="does not fit on this machine's devices: it can be dumped, but to run interventions"):

@@ -21,13 +21,13 @@ from stages.lib.executor.inside import patching
 from stages.lib.executor.interventions import Intervention, Patch
 from stages.lib.executor.measuring import Measured, measure
 from stages.lib.executor.memory import keep_freed
-from stages.lib.executor.norms import quick_norms, quicker
 from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.prefix import attending, shares_prefix
 from stages.lib.executor.rank_one import Moved, adds_value_vectors, entrances
 from stages.lib.executor.values import KINDS, LINEAR, Values, linear
 from stages.lib.model.architecture import ArchitectureError, patched
 from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.norms import quick_norms, quicker
 from stages.lib.model.spread import refuse_offloaded
 
 

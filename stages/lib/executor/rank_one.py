@@ -17,10 +17,10 @@ from transformers import Cache
 from transformers.pytorch_utils import Conv1D
 
 from stages.lib.executor.clean import Calls
-from stages.lib.executor.norms import epsilon
 from stages.lib.model.agreement import exact
 from stages.lib.model.architecture import LINEAR, DecoderLayer, patched
 from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.norms import epsilon
 from stages.lib.model.value_logits import centres, gain
 
 

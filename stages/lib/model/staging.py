@@ -18,6 +18,7 @@ class Staging:
     def __init__(self) -> None:
         self._under_way: deque[tuple[Any, torch.Tensor, torch.Tensor, bool]] = deque()
         self._free: dict[tuple[torch.Size, torch.dtype], list[torch.Tensor]] = {}
+        self._streams: dict[torch.device, Any] = {}
 
     def put(self, target: torch.Tensor, x: torch.Tensor, add: bool = False) -> None:
         """Puts x into a tensor of the same shape in this machine's memory, or adds it to what is there."""
@@ -28,10 +29,20 @@ class Staging:
             self._arrive()
         free = self._free.get((x.shape, x.dtype))
         pinned = free.pop() if free else torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-        pinned.copy_(x, non_blocking=True)
-        reached = torch.cuda.Event()
-        reached.record(torch.cuda.current_stream(x.device))
-        self._under_way.append((reached, pinned, target, add))
+        self._under_way.append((self._copy(pinned, x), pinned, target, add))
+
+    def _copy(self, pinned: torch.Tensor, x: torch.Tensor) -> Any:
+        """Start a copy beside what the GPU computes; return the event of its end."""
+        if x.device not in self._streams:
+            self._streams[x.device] = torch.cuda.Stream(x.device)
+        stream = self._streams[x.device]
+        stream.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(stream):
+            pinned.copy_(x, non_blocking=True)
+            reached = torch.cuda.Event()
+            reached.record(stream)
+        x.record_stream(stream)  # its memory is not reused before the copy has ended
+        return reached
 
     def finish(self) -> None:
         """Waits for all of it."""

@@ -6,7 +6,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,7 @@ class Prompts:
     loaded: Checkpoint
     tokens: np.ndarray
     device: str
+    sharing: grid.Sharing = grid.Sharing.CACHE
 
     @property
     def count(self) -> int:
@@ -62,7 +63,7 @@ class Prompts:
         return 2.0 * (blocks * tokens + unembedding * (rows * columns + rows))
 
     def first_rows(self, rows: int) -> "Prompts":
-        return Prompts(self.loaded, self.tokens[:rows], self.device)
+        return replace(self, tokens=self.tokens[:rows])
 
     def dumped(self, rows_at_once: int, activations: bool = True, means: bool = True) -> dict:
         """Activations, layer -> (neurons, rows, columns): one block, as of a dump's worker."""
@@ -71,7 +72,8 @@ class Prompts:
         blocks = {layer: np.empty((a.neurons, *shape), np.float16) for layer in layers}
         totals = grid.Means.zeros(self.loaded, self.tokens.shape[2]) if means else None
         answers = np.full(shape, -1)
-        for _ in grid.run(self.loaded, self.tokens, answers, rows_at_once, blocks, totals):
+        grid_of = self.loaded, self.tokens, answers, rows_at_once, blocks, totals
+        for _ in grid.run(*grid_of, sharing=self.sharing):
             pass
         return blocks
 
@@ -80,12 +82,12 @@ def dump(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> None:
     """Dump by sizes of passes, beside the plain loop; then write a part; then name the bound."""
     _return_freed()
     tokens = grid_of_prompts(loaded.architecture.vocabulary, shape.rows, shape.columns)
-    prompts = Prompts(loaded, tokens, device)
+    way = report.attempt("sharing", lambda: grid.sharing(loaded, tokens)) or grid.Sharing.CACHE
+    report.figure("prompts of a row share their prefix by", way.name)
+    prompts = Prompts(loaded, tokens, device, way)
     report.figure("prompts", prompts.count)
     report.figure("arithmetic of them", prompts.operations / 1e12, "TFLOP")
     report.figure("activations of them", prompts.nbytes / 1e9, "GB")
-    shared = report.attempt("shares", lambda: grid.shares(loaded, tokens))
-    report.figure("prompts of a row share their prefix", str(shared))
     seconds: dict[int, float] = {}  # rows of a pass -> of a dump
     with threads(machine.threads()):
         for size in reversed(shape.passes):  # the default, the largest, first
@@ -151,8 +153,13 @@ def _in_turn(report: Report, name: str, prompts: Prompts, rows: int) -> float:
 
 
 def _variants(report: Report, prompts: Prompts, rows: int) -> None:
-    """What a dump of the best size loses by its sums, and by having one thread."""
+    """What a dump of the best size loses by its sums, by one thread, and by a repeated cache."""
     cores = len(os.sched_getaffinity(0))
+    if prompts.sharing is grid.Sharing.ATTENTION:
+        cached = replace(prompts, sharing=grid.Sharing.CACHE)
+        with threads(cores):
+            seconds = seconds_of(prompts.device, lambda: cached.dumped(rows))
+        report.figure("best size, a cache per prompt", prompts.count / seconds, "prompts/s")
     for number in (1, cores):
         for means in (False, True):
             with threads(number):

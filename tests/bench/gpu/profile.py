@@ -10,6 +10,7 @@ from stages.lib.core import machine
 from stages.lib.core.settings import load
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.settings import Passes
+from stages.store import grid
 from tests.bench.gpu.dump import Prompts
 from tests.bench.gpu.report import Report
 from tests.bench.gpu.runs import Sweeps
@@ -31,7 +32,8 @@ def profile(
     """Profile two passes of a dump, and two of neuron runs in the middle layer."""
     tokens = grid_of_prompts(loaded.architecture.vocabulary, shape.rows, shape.columns)
     rows = max(1, load(Passes).prompts_per_pass * 4 // shape.columns)
-    prompts = Prompts(loaded, tokens[: 2 * rows], device)
+    some = tokens[: 2 * rows]
+    prompts = Prompts(loaded, some, device, grid.sharing(loaded, some))
     with threads(1):
         dump = lambda: prompts.dumped(rows)  # noqa: E731
         report.attempt("dump", lambda: _profiled(report, "dump", dump, device), 6)

@@ -35,6 +35,8 @@ def _quick(norm: Any, width: int) -> Forward:
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         x = x.to(scaled.device)  # what would have moved it stands in the forward that this one replaces
+        if x.is_cuda:
+            return torch.nn.functional.rms_norm(x, (width,), scaled, small)
         scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(width).add_(small).rsqrt_()
         return (x * scale).mul_(scaled)
 
