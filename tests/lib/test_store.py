@@ -144,7 +144,7 @@ def written(
     threads=st.integers(1, 3),
 )
 def test_chunks_written_directly_leave_the_bytes_that_hdf5_leaves(
-    tmp_path_factory, chunk, groups, extra, blocks, last, rows, layers, dtype, cache, threads
+    tmp_path_factory, *, chunk, groups, extra, blocks, last, rows, layers, dtype, cache, threads
 ):
     """Whole chunks and parts of chunks, in blocks that are the chunks' rows or one row more."""
     shape = (chunk[0] * groups + extra, chunk[1] * blocks + last, chunk[2])
@@ -158,10 +158,14 @@ def test_chunks_written_directly_leave_the_bytes_that_hdf5_leaves(
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_large_blocks_are_written_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: type):
+def test_large_blocks_are_written_directly(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: type,
+):
     direct = []
     sealed = chunks.sealed
-    monkeypatch.setattr(chunks, "sealed", lambda values: direct.append(len(values)) or sealed(values))
+    monkeypatch.setattr(chunks, "sealed", lambda whole: direct.append(len(whole)) or sealed(whole))
     monkeypatch.setattr(layered, "AT_ONCE", 1 << 18)
     chunk = (8, 20, 128)
     values = np.random.default_rng(0).normal(size=(8 * 600, 40, 128)).astype(dtype)

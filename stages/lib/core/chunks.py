@@ -17,9 +17,9 @@ PIECE = 1 << 16  # words, whose weighted sum fits in 64 bits
 
 
 def sealed(values: np.ndarray) -> np.ndarray:
-    """Return the bytes of chunks (chunks, neurons, …), each followed by its checksum, as 16-bit words.
+    """Return the bytes of chunks, each followed by its checksum, as 16-bit words.
 
-    values: float16 or float32, in C order; returned: (chunks, words of a chunk + 2) uint16.
+    values: (chunks, neurons, …) float16 or float32, in C order; returned: (chunks, words of a chunk + 2) uint16.
     """
     words = values.reshape(len(values), -1).view(np.uint16)
     chunks = np.empty((len(words), words.shape[1] + 2), np.uint16)

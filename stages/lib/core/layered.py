@@ -98,6 +98,7 @@ class LayerWriter:
         self.datasets = {
             layer: file.create_dataset(f"layers/{layer}", shape, self.dtype, chunks=chunks, fletcher32=True) for layer in layers
         }
+        self.partly_written: set[int] = set()  # layers
 
     def write(self, layer: int, first: int, block: np.ndarray) -> None:
         """Write the rows of a layer from `first` on; block: (neurons, some rows, …).
@@ -117,7 +118,8 @@ class LayerWriter:
 
         The cache decides in which order chunks stand in the file. To leave that order as it is, it
         gets as many chunks as it holds at the start, which replace those of an earlier block, and
-        at the end, which it keeps. In between, it would only pass chunks on in their order.
+        at the end, which it keeps. In between, it would only pass chunks on in their order. Chunks
+        that are written in parts stay longer, so that their layer's go through the cache.
         """
         dataset = self.datasets[layer]
         neurons, *rest = dataset.chunks
@@ -125,7 +127,10 @@ class LayerWriter:
         _, size, _ = dataset.id.get_access_plist().get_chunk_cache()
         cached = size // (math.prod(dataset.chunks) * self.dtype.itemsize) + 1
         start, stop = cached * neurons, len(block) - cached * neurons
-        return (start, stop) if whole and start < stop else (len(block), len(block))
+        if not whole:
+            self.partly_written.add(layer)
+        direct = start < stop and layer not in self.partly_written
+        return (start, stop) if direct else (len(block), len(block))
 
     def _write_cached(self, layer: int, first: int, values: np.ndarray, neuron: int) -> None:
         """Write the values of neurons from `neuron` on through HDF5's cache."""
