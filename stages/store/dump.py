@@ -48,7 +48,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib import ask, model
-from stages.lib.core import layered, machine, progress, shards
+from stages.lib.core import chunks, layered, machine, progress, shards
 from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
@@ -74,7 +74,7 @@ class DumpWork:
         subject, self.units, self.title = plan.subject, plan.units, f"dump {name}"
         self.prompts_per_pass = (subject.settings.passes or load(Passes)).prompts
         inputs = [subject.path(f"store/{table}.parquet") for table in ("prompts", "numbers")]
-        code = [model, ask, grid, rectangles, sums, layered, shards, dump_files, dump_plan]
+        code = [model, ask, grid, rectangles, sums, chunks, layered, shards, dump_files, dump_plan]
         key = digest([*inputs, *code, Path(__file__)], plan.weights, subject, plan.settings, self.prompts_per_pass)
         self.parts = Parts(subject.path("store/predictions.parquet"), key)
 

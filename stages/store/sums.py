@@ -21,62 +21,106 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core import machine
+from stages.lib.core.compiled import compiled
 from stages.lib.core.layered import widen
 
 KEYS = ["operator", "layer", "neuron"]
-AT_ONCE = 64  # neurons
+AT_ONCE = 16  # neurons, whose values fit in a processor's cache
+PIECE = 128  # numbers that numpy's pairwise summation adds up without halving them
 SCHEMA = {
     "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "prompts": pl.Int64, "total": pl.Float64, "smallest": pl.Float32,
     "largest": pl.Float32, "cells": pl.Int64, "mean": pl.Float64, "variance": pl.Float64,
 }  # fmt: skip
 
 
-def of_block(operator: str, into: dict[int, np.ndarray], results: np.ndarray) -> pl.DataFrame:
+def of_block(
+    operator: str,
+    activations: dict[int, np.ndarray],
+    results: np.ndarray,
+) -> pl.DataFrame:
     """Return the table's rows of a block of prompts, with as many threads as a worker has.
 
-    into: layer -> (neurons, rows, columns), as stored; results: (rows, columns), -1 for none.
+    activations: layer -> (neurons, rows, columns), as stored; results: (rows, columns), -1 for
+    none.
     """
-    cells = results >= 0
+    cells = np.flatnonzero(results >= 0)
+    maps = [block.reshape(len(block), -1) for block in activations.values()]
+    parts = [block[i : i + AT_ONCE] for block in maps for i in range(0, len(block), AT_ONCE)]
     with ThreadPoolExecutor(machine.threads()) as threads:
-        frames = [
-            threads.submit(_of_neurons, operator, layer, first, block, cells)
-            for layer, block in into.items()
-            for first in range(0, len(block), AT_ONCE)
-        ]
-    return pl.concat([frame.result() for frame in frames])
-
-
-def _of_neurons(
-    operator: str,
-    layer: int,
-    first: int,
-    block: np.ndarray,
-    cells: np.ndarray,
-) -> pl.DataFrame:
-    """Return the rows of AT_ONCE neurons from `first` on.
-
-    block: (neurons, rows, columns); cells: (rows, columns).
-    """
-    values = widen(block[first : first + AT_ONCE]).astype(np.float64)
-    neurons = len(values)
-    total, smallest, largest = values.sum((1, 2)), values.min((1, 2)), values.max((1, 2))
-    kept = values[:, cells]  # (neurons, cells)
-    mean = kept.mean(1) if kept.size else np.full(neurons, np.nan)
-    kept -= mean[:, None]
-    np.square(kept, out=kept)
+        sums = list(threads.map(lambda part: _of_neurons(part, cells), parts))
+    total, smallest, largest, mean, variance = np.concatenate(sums, axis=1)
     columns = {
-        "operator": [operator] * neurons,
-        "layer": [layer] * neurons,
-        "neuron": np.arange(first, first + neurons),
-        "prompts": [cells.size] * neurons,
+        "operator": pl.repeat(operator, len(total), eager=True),
+        "layer": np.repeat(list(activations), [len(block) for block in maps]),
+        "neuron": np.concatenate([np.arange(len(block)) for block in maps]),
+        "prompts": np.full(len(total), results.size),
         "total": total,
-        "smallest": smallest + 0.0,  # 0, never -0: either is least
-        "largest": largest + 0.0,
-        "cells": [kept.shape[1]] * neurons,
+        "smallest": smallest,
+        "largest": largest,
+        "cells": np.full(len(total), len(cells)),
         "mean": mean,
-        "variance": kept.mean(1) if kept.size else mean,
+        "variance": variance,
     }
     return pl.DataFrame(columns, schema=SCHEMA)
+
+
+def _of_neurons(values: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Return total, smallest, largest, mean and variance of some neurons: (5, neurons) float64.
+
+    values: (neurons, prompts); cells: the prompts that are cells.
+    """
+    wide = np.ascontiguousarray(widen(values))
+    sums = np.empty((5, len(wide)))
+    sums[1] = wide.min(1)
+    sums[2] = wide.max(1)
+    sums[1:3] += 0.0  # 0, never -0: either is least
+    _add_up(wide, cells, sums[0], sums[3], sums[4])
+    return sums
+
+
+@compiled()
+def _add_up(values, cells, total, mean, variance):
+    """Write each neuron's total, and its mean and variance over the cells; NaN without cells.
+
+    Numbers are added as numpy adds those of several neurons, to the last digit: all of a neuron's
+    pairwise, those of cells from the first to the last.
+    """
+    for neuron in range(len(values)):
+        row = values[neuron]
+        total[neuron] = 0.0 + _pairwise(row)  # 0, never -0
+        mean[neuron] = variance[neuron] = np.nan
+        if len(cells):
+            added = squares = 0.0
+            for cell in cells:
+                added += row[cell]
+            mean[neuron] = added / len(cells)
+            for cell in cells:
+                squares += (row[cell] - mean[neuron]) ** 2
+            variance[neuron] = squares / len(cells)
+
+
+@compiled()
+def _pairwise(values):
+    """Add up numbers in float64 in the order of numpy's pairwise summation."""
+    n = len(values)
+    if n > PIECE:
+        half = n // 2 - n // 2 % 8
+        return _pairwise(values[:half]) + _pairwise(values[half:])
+    a = b = c = d = e = f = g = h = 0.0
+    even = n - n % 8
+    for i in range(0, even, 8):
+        a += values[i]
+        b += values[i + 1]
+        c += values[i + 2]
+        d += values[i + 3]
+        e += values[i + 4]
+        f += values[i + 5]
+        g += values[i + 6]
+        h += values[i + 7]
+    total = ((a + b) + (c + d)) + ((e + f) + (g + h))
+    for i in range(even, n):
+        total += values[i]
+    return total
 
 
 def together(subject: str, blocks: Iterable[pl.DataFrame]) -> pl.DataFrame:

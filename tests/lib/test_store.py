@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib.core import layered
+from stages.lib.core import chunks, layered, machine
 
 
 def write(path: Path, values: np.ndarray, block: int = 5, dtype: str = "float32", chunk: tuple[int, ...] = (3, 5, 9)) -> None:
@@ -98,3 +98,97 @@ def test_a_store_that_is_not_there_and_one_of_a_stopped_stage_come_back_otherwis
     part.write_bytes(b"cut")
     with pytest.raises(layered.StoreError, match=r"000000\.sums\.h5 is damaged.*; remove it, and the stage makes it again"):
         layered.read_array(part, "neurons")
+
+
+class CachedWriter(layered.LayerWriter):
+    """Writes all chunks through HDF5's cache, which computes their checksums."""
+
+    def write(self, layer: int, first: int, block: np.ndarray) -> None:
+        self.datasets[layer][:, first : first + block.shape[1]] = block
+
+
+def written(
+    writer: type[layered.LayerWriter],
+    path: Path,
+    layers: dict[int, np.ndarray],
+    chunk: tuple[int, ...],
+    rows: int,
+    cache: int | None,
+) -> bytes:
+    """Return the bytes of a file of layers (neurons, rows, columns), written in blocks of rows.
+
+    cache: bytes of HDF5's cache, None for as many as usual.
+    """
+    sample = layers[0]
+    axes = dict(zip(("neuron", "op1", "op2"), sample.shape, strict=True))
+    columns = {"result": np.zeros(sample.shape[1:])}
+    with h5py.File(path, "w", libver=("v110", "v110"), locking=False, rdcc_nbytes=cache) as file:
+        store = writer(file, list(layers), axes, sample.dtype.name, chunk, {}, columns=columns)
+        for first in range(0, sample.shape[1], rows):
+            for layer, values in layers.items():
+                store.write(layer, first, values[:, first : first + rows])
+    return path.read_bytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    chunk=st.tuples(st.integers(1, 8), st.integers(1, 20), st.integers(1, 30)),
+    groups=st.integers(1, 200),
+    extra=st.sampled_from([0, 0, 0, 1]),
+    blocks=st.integers(1, 4),
+    last=st.sampled_from([0, 0, 1, 5]),
+    rows=st.sampled_from([0, 0, 0, 1]),
+    layers=st.integers(1, 3),
+    dtype=st.sampled_from([np.float16, np.float32]),
+    cache=st.integers(0, 1 << 16),
+    threads=st.integers(1, 3),
+)
+def test_chunks_written_directly_leave_the_bytes_that_hdf5_leaves(
+    tmp_path_factory, *, chunk, groups, extra, blocks, last, rows, layers, dtype, cache, threads
+):
+    """Whole chunks and parts of chunks, in blocks that are the chunks' rows or one row more."""
+    shape = (chunk[0] * groups + extra, chunk[1] * blocks + last, chunk[2])
+    rng = np.random.default_rng(groups)
+    values = {layer: rng.normal(size=shape).astype(dtype) for layer in range(layers)}
+    path = tmp_path_factory.mktemp("store") / "add.h5"
+    case = (path, values, chunk, chunk[1] + rows, cache)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "threads", lambda: threads)
+        assert written(layered.LayerWriter, *case) == written(CachedWriter, *case)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_large_blocks_are_written_directly(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: type,
+):
+    direct = []
+    sealed = chunks.sealed
+    monkeypatch.setattr(chunks, "sealed", lambda whole: direct.append(len(whole)) or sealed(whole))
+    monkeypatch.setattr(layered, "AT_ONCE", 1 << 18)
+    chunk = (8, 20, 128)
+    values = np.random.default_rng(0).normal(size=(8 * 600, 40, 128)).astype(dtype)
+    case = (tmp_path / "add.h5", {0: values, 1: -values}, chunk, 20, None)
+    expected = written(CachedWriter, *case)
+    assert not direct
+    assert written(layered.LayerWriter, *case) == expected
+    cached = (8 << 20) // (values.itemsize * 8 * 20 * 128) + 1
+    assert sum(direct) == 2 * 2 * max(0, 600 - 2 * cached)
+    values[4000, 30, 5] = np.inf
+    with pytest.raises(layered.StoreError, match=r"layer 0 holds a value that float"):
+        written(layered.LayerWriter, *case)
+
+
+@pytest.mark.parametrize("length", [1, 2, 4999, 1 << 16, (1 << 16) + 1, 200_000])
+def test_checksums_are_those_of_hdf5(tmp_path: Path, length: int):
+    """Random bits, zeros, ones, and words whose sums are multiples of 65535 but not 0."""
+    chosen = np.random.default_rng(0).integers(0, 1 << 16, (5, length), dtype=np.uint16)
+    chosen[1:] = [[0], [0xFFFF], [1], [0x8000]]
+    chosen[3, length // 2 :] = 0xFFFE
+    values = chosen.view(np.float16)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("a", data=values, chunks=(1, length), fletcher32=True)
+        file.flush()
+        expected = [dataset.id.read_direct_chunk((number, 0))[1] for number in range(5)]
+    assert [chunk.tobytes() for chunk in chunks.sealed(values)] == expected

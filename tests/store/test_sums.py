@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.lib.core import machine
 from stages.lib.core.shards import stores
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.sql.database import connect
@@ -47,6 +48,44 @@ def test_blocks_together_are_the_square(seed: int, rows: list[int], unanswered: 
         kept = values[:, results >= 0]
         np.testing.assert_allclose(table["mean"], kept.mean(1), rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(table["variance"], kept.var(1), rtol=1e-9, atol=1e-12)
+
+
+def activations(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.ndarray:
+    """Return random activations: of any size, with many ties, or next to zero of either sign."""
+    values = rng.normal(size=shape) * 10.0 ** rng.integers(-4, 4, (shape[0], 1, 1))
+    if kind == "ties":
+        return np.round(values)
+    return np.where(rng.random(shape) < 0.5, -0.0, values * 1e-7) if kind == "zeros" else values
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.tuples(st.integers(2, 70), st.integers(1, 40), st.integers(1, 130)),
+    dtype=st.sampled_from([np.float16, np.float32]),
+    kind=st.sampled_from(["sizes", "ties", "zeros"]),
+    answered=st.sampled_from(["none", "first", "some", "all"]),
+    workers=st.integers(1, 3),
+)
+def test_sums_are_numpys_to_the_last_bit(seed, shape, dtype, kind, answered, workers):
+    rng = np.random.default_rng(seed)
+    square = {layer: activations(rng, shape, kind).astype(dtype) for layer in (1, 30)}
+    cells = {"none": 0.0, "some": 0.7, "all": 1.0}.get(answered, 0.0) > rng.random(shape[1:])
+    cells[0, 0] |= answered == "first"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "threads", lambda: workers)
+        table = sums.of_block("add", square, np.where(cells, 3, -1))
+    values = np.concatenate([*square.values()]).astype(np.float64)
+    columns = {"total": values.sum((1, 2))}
+    columns["smallest"], columns["largest"] = values.min((1, 2)) + 0.0, values.max((1, 2)) + 0.0
+    columns["mean"] = columns["variance"] = np.full(len(values), np.nan)
+    if cells.any():
+        kept = values[:, cells]
+        columns["mean"] = kept.mean(1)
+        columns["variance"] = np.square(kept - columns["mean"][:, None]).mean(1)
+    for name, column in columns.items():
+        sums_of_neurons = table[name].to_numpy()
+        assert sums_of_neurons.tobytes() == column.astype(sums_of_neurons.dtype).tobytes(), name
 
 
 @pytest.mark.parametrize("subject", ["abacus", "planted"])

@@ -18,6 +18,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from stages.lib.core import machine
 from stages.lib.core.files import replacing, way_out
 from stages.lib.core.storage import pieces
 
@@ -27,6 +28,7 @@ REFUSED = {
     errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT,
 }  # fmt: skip
 LEAST = 1 << 20  # bytes free, below which no store is begun
+AT_ONCE = 1 << 21  # bytes of chunks that a thread prepares at once
 
 
 class StoreError(RuntimeError):
@@ -96,15 +98,66 @@ class LayerWriter:
         self.datasets = {
             layer: file.create_dataset(f"layers/{layer}", shape, self.dtype, chunks=chunks, fletcher32=True) for layer in layers
         }
+        self.partly_written: set[int] = set()  # layers
 
     def write(self, layer: int, first: int, block: np.ndarray) -> None:
-        """block: (neurons, some rows, …), the rows from `first` on. Raises StoreError where a value does not fit."""
+        """Write the rows of a layer from `first` on; block: (neurons, some rows, …).
+
+        Raises StoreError where a value does not fit.
+        """
         with np.errstate(over="ignore"):
             narrow = block.astype(self.dtype, copy=False)
-        if not _all_finite(narrow):
-            way_out = "set dump.store_dtype: float32 in stages/store/params.yaml"
-            raise StoreError(f"layer {layer} holds a value that {self.dtype} does not; {way_out}")
-        self.datasets[layer][:, first : first + block.shape[1]] = narrow
+        start, stop = self._direct(layer, first, narrow)
+        self._write_cached(layer, first, narrow[:start], 0)
+        if start < stop:
+            self._write_direct(layer, first, narrow[start:stop], start)
+            self._write_cached(layer, first, narrow[stop:], stop)
+
+    def _direct(self, layer: int, first: int, block: np.ndarray) -> tuple[int, int]:
+        """Return from which neuron of a block up to which chunks can be written past HDF5's cache.
+
+        The cache decides in which order chunks stand in the file. To leave that order as it is, it
+        gets as many chunks as it holds at the start, which replace those of an earlier block, and
+        at the end, which it keeps. In between, it would only pass chunks on in their order. Chunks
+        that are written in parts stay longer, so that their layer's go through the cache.
+        """
+        dataset = self.datasets[layer]
+        neurons, *rest = dataset.chunks
+        whole = [*block.shape[1:]] == rest and first % rest[0] == 0 and len(block) % neurons == 0
+        _, size, _ = dataset.id.get_access_plist().get_chunk_cache()
+        cached = size // (math.prod(dataset.chunks) * self.dtype.itemsize) + 1
+        start, stop = cached * neurons, len(block) - cached * neurons
+        if not whole:
+            self.partly_written.add(layer)
+        direct = start < stop and layer not in self.partly_written
+        return (start, stop) if direct else (len(block), len(block))
+
+    def _write_cached(self, layer: int, first: int, values: np.ndarray, neuron: int) -> None:
+        """Write the values of neurons from `neuron` on through HDF5's cache."""
+        _need_finite(layer, values)
+        rows = slice(first, first + values.shape[1])
+        self.datasets[layer][neuron : neuron + len(values), rows] = values
+
+    def _write_direct(self, layer: int, first: int, values: np.ndarray, neuron: int) -> None:
+        """Write whole chunks, those of neurons from `neuron` on; threads compute the checksums."""
+        from stages.lib.core import chunks  # imports numba, which readers need not
+
+        dataset = self.datasets[layer]
+        shape = dataset.chunks
+        every = np.ascontiguousarray(values).reshape(-1, *shape)
+        at_once = max(1, AT_ONCE // every[0].nbytes)
+        batches = (every[i : i + at_once] for i in range(0, len(every), at_once))
+
+        def sealed(batch: np.ndarray) -> np.ndarray:
+            _need_finite(layer, batch)
+            return chunks.sealed(batch)
+
+        dataset.id.flush()
+        others = [0] * (len(shape) - 2)
+        for batch in chunks.in_order(sealed, batches, machine.threads()):
+            for chunk in batch:
+                dataset.id.write_direct_chunk((neuron, first, *others), chunk)
+                neuron += shape[0]
 
 
 class LayerStore:
@@ -129,6 +182,13 @@ class LayerStore:
             return self.file[f"layers/{layer}"][neurons, rows]
         except Exception as error:  # as above
             raise _damaged(self.path, error, f"dataset layers/{layer}: ") from None
+
+
+def _need_finite(layer: int, values: np.ndarray) -> None:
+    """Raise StoreError if a value is infinite or NaN."""
+    if not _all_finite(values):
+        way_out = "set dump.store_dtype: float32 in stages/store/params.yaml"
+        raise StoreError(f"layer {layer} holds a value that {values.dtype} does not; {way_out}")
 
 
 def _all_finite(values: np.ndarray) -> bool:
