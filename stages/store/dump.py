@@ -40,6 +40,7 @@ Table value_logits: which numbers each neuron's value vector votes for (lazy, fr
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ from stages.store.dump_files import DumpFiles
 from stages.store.dump_plan import DumpPlan
 from stages.store.rectangles import PromptSquare
 
+LAYERS_AT_ONCE = 4  # that are being written
 SAID = {"predicted": pl.Int32, "max_logit": pl.Float32, "answer_logit": pl.Float32, "answer_probability": pl.Float32}
 
 
@@ -126,15 +128,30 @@ class DumpWork:
         into = {layer: np.empty(tuple(plan.axes(square, len(chosen)).values()), plan.settings.store_dtype) for layer in plan.layers}
         means = grid.Means.zeros(self.loaded, plan.slots)
         said = pl.concat(self._said(square, rows, into, means)).sort("place").select(*SAID)
-        for layer, block in into.items():
-            with layered.writing(files.shard(number, layer), shared=True) as file:
-                plan.writer(file, [layer], square, square.results[rows]).write(layer, 0, block)
         layered.write_array(files.sums(number), {name: getattr(means, name) for name in grid.SUMS}, {}, shared=True)
-        write_table(sums.of_block(square.operator, into, square.results[rows]), files.neuron_sums(number), shared=True)
+        self._write(number, into, square.results[rows])
         if plan.sharded:
             listed = [shards.listed(files.shard(number, layer), square.operator, layer, chosen) for layer in plan.layers]
             write_table(pl.DataFrame(listed), files.listed(number), shared=True)
         return said
+
+    def _write(self, number: int, activations: dict[int, np.ndarray], results: np.ndarray) -> None:
+        """Write a block's layers and neuron sums; with several threads, beside each other.
+
+        While one layer waits for the disk, another is prepared.
+        """
+        square, _ = self.plan.blocks[number]
+
+        def write(layer: int) -> None:
+            with layered.writing(self.files.shard(number, layer), shared=True) as file:
+                writer = self.plan.writer(file, [layer], square, results)
+                writer.write(layer, 0, activations[layer])
+
+        with ThreadPoolExecutor(min(LAYERS_AT_ONCE, machine.threads())) as threads:
+            written = threads.map(write, activations)
+            rows = sums.of_block(square.operator, activations, results)
+            write_table(rows, self.files.neuron_sums(number), shared=True)
+            list(written)  # raises what a thread has raised
 
     def _said(self, square: PromptSquare, rows: slice, into: dict[int, np.ndarray], means: grid.Means) -> Iterator[pl.DataFrame]:
         """What the subject says to prompts of some rows, and their places among them; fills `into` and adds to `means`."""

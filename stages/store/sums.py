@@ -16,16 +16,17 @@ Table neuron_sums: every neuron's activations over the whole square, added up
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import polars as pl
 
 from stages.lib.core import machine
 from stages.lib.core.compiled import compiled
-from stages.lib.core.layered import widen
 
 KEYS = ["operator", "layer", "neuron"]
 AT_ONCE = 16  # neurons, whose values fit in a processor's cache
+LANES = 16  # numbers compared at once
 PIECE = 128  # numbers that numpy's pairwise summation adds up without halving them
 SCHEMA = {
     "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "prompts": pl.Int64, "total": pl.Float64, "smallest": pl.Float32,
@@ -67,36 +68,61 @@ def of_block(
 def _of_neurons(values: np.ndarray, cells: np.ndarray) -> np.ndarray:
     """Return total, smallest, largest, mean and variance of some neurons: (5, neurons) float64.
 
-    values: (neurons, prompts); cells: the prompts that are cells.
+    values: (neurons, prompts) float16 or float32; cells: the prompts that are cells.
     """
-    wide = np.ascontiguousarray(widen(values))
-    sums = np.empty((5, len(wide)))
-    sums[1] = wide.min(1)
-    sums[2] = wide.max(1)
-    sums[1:3] += 0.0  # 0, never -0: either is least
-    _add_up(wide, cells, sums[0], sums[3], sums[4])
+    sums = np.empty((5, len(values)))
+    if values.dtype == np.float16:
+        _add_up(values.view(np.uint16), _every_float16(), cells, sums)
+    else:
+        _add_up(values, None, cells, sums)
     return sums
 
 
+@cache
+def _every_float16() -> np.ndarray:
+    """Return all numbers of float16 by their bits, as float32."""
+    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
 @compiled()
-def _add_up(values, cells, total, mean, variance):
-    """Write each neuron's total, and its mean and variance over the cells; NaN without cells.
+def _add_up(values, numbers, cells, sums):
+    """Write each neuron's sums, (5, neurons); means over no cells are NaN.
 
     Numbers are added as numpy adds those of several neurons, to the last digit: all of a neuron's
-    pairwise, those of cells from the first to the last.
+    pairwise, those of cells from the first to the last. numbers: those that values stand for, or
+    None. Only one neuron's float32 are kept: threads would wait for the memory of more.
     """
+    row = np.empty(values.shape[1], np.float32)
     for neuron in range(len(values)):
-        row = values[neuron]
-        total[neuron] = 0.0 + _pairwise(row)  # 0, never -0
-        mean[neuron] = variance[neuron] = np.nan
+        for i in range(len(row)):
+            row[i] = values[neuron, i] if numbers is None else numbers[values[neuron, i]]
+        sums[0, neuron] = 0.0 + _pairwise(row)  # 0, never -0: either is least
+        sums[1, neuron] = 0.0 + _least(row)
+        sums[2, neuron] = 0.0 - _least(-row)
+        sums[3, neuron] = sums[4, neuron] = np.nan
         if len(cells):
             added = squares = 0.0
             for cell in cells:
                 added += row[cell]
-            mean[neuron] = added / len(cells)
+            mean = added / len(cells)
             for cell in cells:
-                squares += (row[cell] - mean[neuron]) ** 2
-            variance[neuron] = squares / len(cells)
+                squares += (row[cell] - mean) ** 2
+            sums[3, neuron], sums[4, neuron] = mean, squares / len(cells)
+
+
+@compiled()
+def _least(row):
+    """Return the smallest number. Several are compared at once."""
+    lanes = np.full(LANES, np.inf, np.float32)
+    whole = len(row) - len(row) % LANES
+    for start in range(0, whole, LANES):
+        for lane in range(LANES):
+            number = row[start + lane]
+            lanes[lane] = number if number < lanes[lane] else lanes[lane]
+    least = lanes.min()
+    for i in range(whole, len(row)):
+        least = min(least, row[i])
+    return least
 
 
 @compiled()

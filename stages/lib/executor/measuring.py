@@ -43,15 +43,25 @@ _STEPS |= dict.fromkeys(("answer_probability", "counterfactual_probability"), _p
 
 
 def measure(logits: torch.Tensor, pairs: PromptPairs) -> Measured:
-    """Reads off last-position logits (interventions, pairs, vocabulary). Raises FloatingPointError on a NaN or infinity."""
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    largest, predicted = wide.max(-1)
+    """Read off last-position logits (interventions, pairs, vocabulary), in at least float32.
+
+    Raises FloatingPointError on a NaN or infinity.
+    """
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    largest, predicted = logits.max(-1)
     answers, others = (
-        torch.from_numpy(a).to(logits.device).expand(len(logits), -1)[..., None] for a in (pairs.answers, pairs.counterfactual_answers)
+        torch.from_numpy(tokens).to(logits.device).expand(len(logits), -1)[..., None]
+        for tokens in (pairs.answers, pairs.counterfactual_answers)
     )
-    answer, other, mean = wide.gather(-1, answers)[..., 0], wide.gather(-1, others)[..., 0], wide.mean(-1)
-    total = (wide - largest[..., None]).exp_().sum(-1).log_() + largest
+    answer, other = (logits.gather(-1, tokens)[..., 0].to(wide) for tokens in (answers, others))
+    mean, largest = logits.mean(-1, dtype=wide), largest.to(wide)
+    if logits.dtype == wide:
+        total = (logits - largest[..., None]).exp_().sum(-1).log_() + largest
+    else:  # a GPU widens the logits on the way, in one kernel
+        total = answer - torch.log_softmax(logits, -1, dtype=wide).gather(-1, answers)[..., 0]
     if not torch.isfinite(total).all():
-        raise FloatingPointError("the patched model's logits are not finite; try a wider dtype for this subject in params.yaml")
-    probabilities = [(x.double() - total).exp() for x in (answer, other)]
-    return Measured(*(x.cpu().numpy() for x in (answer, other, largest, mean, *probabilities, predicted)))
+        problem = "the patched model's logits are not finite"
+        raise FloatingPointError(f"{problem}; try a wider dtype for this subject in params.yaml")
+    probabilities = [(logit.double() - total).exp() for logit in (answer, other)]
+    results = (answer, other, largest, mean, *probabilities, predicted)
+    return Measured(*(result.cpu().numpy() for result in results))

@@ -73,7 +73,8 @@ def _dump(loaded: Checkpoint) -> tuple[dict[str, np.ndarray], dict[str, np.ndarr
     blocks = {i: np.empty((a.neurons, 6, 10), np.float16) for i in range(len(a.layers))}
     sums = grid.Means.zeros(loaded, 5)
     answers = np.full((6, 10), 7)
-    predictions = list(grid.run(loaded, tokens, answers, 4, blocks, sums))
+    way = grid.sharing(loaded, tokens)
+    predictions = list(grid.run(loaded, tokens, answers, 4, blocks, sums, sharing=way))
     fields = predictions[0].__dataclass_fields__
     arrays = {f: np.concatenate([getattr(part, f) for part in predictions]) for f in fields}
     arrays |= {f"layer {layer}": block for layer, block in blocks.items()}
