@@ -40,7 +40,6 @@ Table value_logits: which numbers each neuron's value vector votes for (lazy, fr
 
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,6 @@ from stages.store.dump_files import DumpFiles
 from stages.store.dump_plan import DumpPlan
 from stages.store.rectangles import PromptSquare
 
-LAYERS_AT_ONCE = 4  # that are being written
 SAID = {"predicted": pl.Int32, "max_logit": pl.Float32, "answer_logit": pl.Float32, "answer_probability": pl.Float32}
 
 
@@ -135,11 +133,13 @@ class DumpWork:
             write_table(pl.DataFrame(listed), files.listed(number), shared=True)
         return said
 
-    def _write(self, number: int, activations: dict[int, np.ndarray], results: np.ndarray) -> None:
-        """Write a block's layers and neuron sums; with several threads, beside each other.
-
-        While one layer waits for the disk, another is prepared.
-        """
+    def _write(
+        self,
+        number: int,
+        activations: dict[int, np.ndarray],
+        results: np.ndarray,
+    ) -> None:
+        """Write a block's layers, a shard each, and its neurons' sums."""
         square, _ = self.plan.blocks[number]
 
         def write(layer: int) -> None:
@@ -147,11 +147,8 @@ class DumpWork:
                 writer = self.plan.writer(file, [layer], square, results)
                 writer.write(layer, 0, activations[layer])
 
-        with ThreadPoolExecutor(min(LAYERS_AT_ONCE, machine.threads())) as threads:
-            written = threads.map(write, activations)
-            rows = sums.of_block(square.operator, activations, results)
-            write_table(rows, self.files.neuron_sums(number), shared=True)
-            list(written)  # raises what a thread has raised
+        rows = sums.while_writing(write, square.operator, activations, results)
+        write_table(rows, self.files.neuron_sums(number), shared=True)
 
     def _said(self, square: PromptSquare, rows: slice, into: dict[int, np.ndarray], means: grid.Means) -> Iterator[pl.DataFrame]:
         """What the subject says to prompts of some rows, and their places among them; fills `into` and adds to `means`."""

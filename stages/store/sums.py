@@ -14,7 +14,7 @@ Table neuron_sums: every neuron's activations over the whole square, added up
     variance     DOUBLE    variance of the activation over the cells; null where there is none
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -25,6 +25,7 @@ from stages.lib.core import machine
 from stages.lib.core.compiled import compiled
 
 KEYS = ["operator", "layer", "neuron"]
+LAYERS_AT_ONCE = 4  # that are being written
 AT_ONCE = 16  # neurons, whose values fit in a processor's cache
 LANES = 16  # numbers compared at once
 PIECE = 128  # numbers that numpy's pairwise summation adds up without halving them
@@ -32,6 +33,23 @@ SCHEMA = {
     "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "prompts": pl.Int64, "total": pl.Float64, "smallest": pl.Float32,
     "largest": pl.Float32, "cells": pl.Int64, "mean": pl.Float64, "variance": pl.Float64,
 }  # fmt: skip
+
+
+def while_writing(
+    write: Callable[[int], None],
+    operator: str,
+    activations: dict[int, np.ndarray],
+    results: np.ndarray,
+) -> pl.DataFrame:
+    """Write every layer by write(layer), and return the table's rows, as of_block does.
+
+    While a layer waits for the disk, others are prepared and added up.
+    """
+    with ThreadPoolExecutor(min(LAYERS_AT_ONCE, machine.threads())) as threads:
+        written = threads.map(write, activations)
+        rows = of_block(operator, activations, results)
+        list(written)  # raises what a thread has raised
+    return rows
 
 
 def of_block(

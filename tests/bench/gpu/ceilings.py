@@ -13,6 +13,7 @@ from tests.bench.gpu.shapes import Shape, seconds_of, threads, typical
 MATMUL = "matrix product, bfloat16"
 TO_HOST = "device to pinned memory"
 SCATTER = "pinned memory into a block, one thread"
+SCATTER_BY_ALL = "pinned memory into a block, all threads"
 DISK = "disk, plain writes with fsync"
 NEURONS = 4096  # of the block; its prompts follow from its size
 AT_MOST = 8.0  # seconds of writes to the disk
@@ -63,7 +64,7 @@ def _scatter(report: Report, size: int, device: str) -> None:
         report.figure("pinned memory into a fresh block, one thread", rate(block), "GB/s")
         report.figure(SCATTER, rate(block), "GB/s")
     with threads(cores := len(os.sched_getaffinity(0))):
-        report.figure(f"pinned memory into a block, {cores} threads", rate(block), "GB/s")
+        report.figure(SCATTER_BY_ALL, rate(block), "GB/s", threads=cores)
 
 
 def _disk(report: Report, mib: int) -> None:

@@ -21,15 +21,15 @@ from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.settings import Passes
 from stages.store import grid, sums
 from stages.store.settings import Dump
-from tests.bench.gpu.ceilings import DISK, MATMUL, SCATTER, TO_HOST
+from tests.bench.gpu.ceilings import DISK, MATMUL, SCATTER_BY_ALL, TO_HOST
 from tests.bench.gpu.report import Report
 from tests.bench.gpu.shapes import Shape, forget_peak, grid_of_prompts, peak, seconds_of, threads
 
 ROUNDS = 2
 SLOTS = 4  # pieces of pinned memory of the plain loop
-WRITTEN = 6  # layers, at most, that the real writer writes
-SUMMED = 8192  # neurons, at most, that are added up as a dump adds them
-WRITER, SUMS = "HDF5 by the real writer", "sums of each neuron"
+WRITTEN = 8  # layers, at most, that the real writer writes
+WRITER = "layers written and neurons added up, as by a worker"
+SUMS = "neurons added up alone"
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,6 @@ def _written(report: Report, prompts: Prompts, rows: int) -> None:
     block_rows = min(len(prompts.tokens), max(1, settings.cells_per_block // results.shape[1]))
     axes = dict(zip(("neuron", "op1", "op2"), blocks[0].shape, strict=True))
     chunk = settings.neurons_per_chunk, block_rows, results.shape[1]
-    spent, size = 0.0, 0
     with tempfile.TemporaryDirectory(dir=".") as folder:
 
         def write(layer: int) -> None:
@@ -261,17 +260,16 @@ def _written(report: Report, prompts: Prompts, rows: int) -> None:
                 writer = layered.LayerWriter(*of_layer, columns={"result": results})
                 writer.write(layer, 0, blocks[layer])
 
-        write(0)  # compiles what it needs
-        for layer in list(blocks)[:WRITTEN]:
-            spent += seconds_of("cpu", lambda layer=layer: write(layer))
-            size += blocks[layer].nbytes
-            if report.left() < 10:
-                break
-    report.figure(WRITER, size / spent / 1e9, "GB/s")
-    some = blocks[0][:SUMMED]
-    sums.of_block("add", {0: some[:1]}, results)  # as above
-    spent = seconds_of("cpu", lambda: sums.of_block("add", {0: some}, results))
-    report.figure(SUMS, some.nbytes / spent / 1e9, "GB/s")
+        some = {layer: blocks[layer] for layer in list(blocks)[:WRITTEN]}
+        few = {0: blocks[0][:1]}
+        write(0)  # compiles what it needs, as the next does
+        sums.of_block("add", few, results)
+        action = lambda: sums.while_writing(write, "add", some, results)  # noqa: E731
+        spent = seconds_of("cpu", action)
+        size = sum(block.nbytes for block in some.values())
+        report.figure(WRITER, size / spent / 1e9, "GB/s")
+        spent = seconds_of("cpu", lambda: sums.of_block("add", some, results))
+        report.figure(SUMS, size / spent / 1e9, "GB/s")
 
 
 def _bounds(report: Report, prompts: Prompts, dump_seconds: float) -> None:
@@ -279,10 +277,9 @@ def _bounds(report: Report, prompts: Prompts, dump_seconds: float) -> None:
     rates = {
         "arithmetic": (prompts.operations / 1e12, MATMUL),
         "transfer": (prompts.nbytes / 1e9, TO_HOST),
-        "copies in memory": (prompts.nbytes / 1e9, SCATTER),
+        "copies in memory": (prompts.nbytes / 1e9, SCATTER_BY_ALL),
         "bare disk": (prompts.nbytes / 1e9, DISK),
-        "HDF5 writes": (prompts.nbytes / 1e9, WRITER),
-        "sums of neurons": (prompts.nbytes / 1e9, SUMS),
+        "written and added up": (prompts.nbytes / 1e9, WRITER),
     }
     seconds = {}
     for name, (amount, figure) in rates.items():
@@ -295,10 +292,9 @@ def _bounds(report: Report, prompts: Prompts, dump_seconds: float) -> None:
         bound = max(known, key=lambda name: seconds[name])
         share = 100 * seconds[bound] / dump_seconds
         report.figure("bound of the dump into memory", bound, percent_of_its_time=share)
-    after = [seconds[name] for name in ("HDF5 writes", "sums of neurons") if name in seconds]
-    if len(after) == 2:
-        total = dump_seconds + sum(after)
-        bound = max(seconds, key=lambda name: seconds[name])
+    if after := seconds.get("written and added up"):
+        total = dump_seconds + after
+        bound = "writing" if after > dump_seconds else "the dump into memory"
         report.figure("all prompts, a worker's whole unit", total, "s", bound=bound,
                       prompts_per_second=prompts.count / total)  # fmt: skip
 
