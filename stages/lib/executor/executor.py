@@ -62,13 +62,13 @@ class Executor:
         if not self.restarts:
             self.run_whole()
             return
-        clean, calls = clean_run(checkpoint, tokens[:1]), record_calls(checkpoint, tokens[0], 0)
-        layers = range(len(checkpoint.architecture.layers))
-        self.additive = [adds_value_vectors(checkpoint, layer, calls, clean.streams[layer]) for layer in layers]
+        clean, calls = clean_run(checkpoint, tokens), record_calls(checkpoint, tokens[0], 0)
+        entering = enumerate(clean.streams[:-1])
+        self.additive = [adds_value_vectors(checkpoint, layer, calls, x[:1]) for layer, x in entering]
         self.entrances = entrances(checkpoint)
         self.attends = shares_prefix(checkpoint)
         self.norms = quick_norms(checkpoint)
-        self.narrows = narrows(checkpoint, tokens)
+        self.narrows = narrows(checkpoint, clean, calls)
 
     def run_whole(self) -> None:
         """Leaves out every shortcut: whole prompts go through the whole model."""
