@@ -64,10 +64,16 @@ class Entrance:
 
     def outputs(self, moved: Moved) -> torch.Tensor:
         """What the maps put out for moved streams: (copies, prompts, outputs)."""
+        return next(self.pieces(moved, len(moved)))
+
+    def pieces(self, moved: Moved, copies: int) -> Iterator[torch.Tensor]:
+        """The same, so many copies after another."""
         moved = moved.to(self.gain.device)
-        out = torch.addcmul(self.linear(moved.base)[None], moved.steps[:, :, None], self.linear(moved.directions)[:, None])
-        out *= self._inverse_scale(moved)[:, :, None]
-        return out.add_(self.bias) if bool(self.bias.any()) else out
+        base = self.linear(moved.base)[None]
+        for steps, directions in zip(moved.steps.split(copies), moved.directions.split(copies), strict=True):
+            out = torch.addcmul(base, steps[:, :, None], self.linear(directions)[:, None])
+            out *= self._inverse_scale(Moved(moved.base, steps, directions))[:, :, None]
+            yield out.add_(self.bias) if bool(self.bias.any()) else out
 
     def _inverse_scale(self, moved: Moved) -> torch.Tensor:
         x, v, t = (
