@@ -159,7 +159,9 @@ def test_grid_runs_equal_plain_forward_passes(checkpoint_folder: Path):
     np.testing.assert_allclose(means.neurons[0] / 16, seen[0].mean(0).numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_prompts_of_any_length_are_asked_as_if_alone(checkpoint_folder: Path):
+@pytest.mark.parametrize("logits", [ask.LOGITS, 1 << 10])  # bytes; the latter holds those of a prompt or two
+def test_prompts_of_any_length_are_asked_as_if_alone(checkpoint_folder: Path, logits: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ask, "LOGITS", logits)
     subject = loaded(checkpoint_folder)
     rng = np.random.default_rng(0)
     sequences = [rng.integers(3, 100, length).tolist() for length in rng.integers(2, 12, 25)]
