@@ -1,6 +1,6 @@
 """Asks a model prompts of any template and length: what it says next, and how likely the answer was."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.padding import pad
 from stages.lib.model.spread import beside
 from stages.lib.model.tokenizer import front as tokens_before
+
+LOGITS = 1 << 28  # bytes of logits that are held, or read off, at once
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,12 @@ def read_off(logits: torch.Tensor, answers: torch.Tensor) -> Said:
 
     Raises FloatingPointError on a NaN or infinity.
     """
+    rows = max(1, LOGITS // (4 * logits.shape[-1] * logits.itemsize))  # reading makes copies of them
+    parts = zip(logits.split(rows), answers.split(rows), strict=True)
+    return _joined([_read_off(*part) for part in parts])
+
+
+def _read_off(logits: torch.Tensor, answers: torch.Tensor) -> Said:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     answer = logits.gather(1, answers.clamp(min=0)[:, None])[:, 0].masked_fill(answers < 0, torch.nan)
     largest, predicted = logits.max(-1)
@@ -81,13 +89,24 @@ def read_off(logits: torch.Tensor, answers: torch.Tensor) -> Said:
     return Said(predicted.cpu().numpy(), *(t.float().cpu().numpy() for t in (largest, answer, probability)))
 
 
+def _joined(parts: list[Said]) -> Said:
+    names = [field.name for field in fields(Said)]
+    return Said(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def _in_pass(checkpoint: Checkpoint, most: int, positions: int = 1) -> int:
+    """Return how many prompts are one pass: at most so many, whose logits, of so many positions, fit into LOGITS."""
+    per_prompt = positions * checkpoint.architecture.vocabulary * checkpoint.model.dtype.itemsize
+    return max(1, min(most, LOGITS // per_prompt))
+
+
 @torch.no_grad()
 def ask(checkpoint: Checkpoint, asked: Asked, prompts_per_pass: int, desc: str) -> Said:
     """Runs every prompt, prompts of similar length together; the results are in the order of `asked`."""
     order = np.argsort([len(s) for s in asked.sequences], kind="stable")
-    parts = []
-    for start in progress.bar(range(0, len(order), prompts_per_pass), desc=desc, unit="pass"):
-        chosen = order[start : start + prompts_per_pass]
+    parts, at_once = [], _in_pass(checkpoint, prompts_per_pass)
+    for start in progress.bar(range(0, len(order), at_once), desc=desc, unit="pass"):
+        chosen = order[start : start + at_once]
         tokens, lengths = pad([asked.sequences[i] for i in chosen])
         device = checkpoint.model.device
         at = torch.arange(len(chosen)), torch.from_numpy(lengths - 1)
@@ -95,8 +114,8 @@ def ask(checkpoint: Checkpoint, asked: Asked, prompts_per_pass: int, desc: str) 
             logits = checkpoint.model(input_ids=torch.from_numpy(tokens).to(device), use_cache=False).logits[:, 0]
         parts.append(read_off(logits, torch.from_numpy(asked.answers[chosen]).to(device)))
     back = np.argsort(order)
-    fields = ("predicted", "max_logit", "answer_logit", "answer_probability")
-    return Said(*(np.concatenate([getattr(part, name) for part in parts])[back] for name in fields))
+    whole = _joined(parts)
+    return Said(*(getattr(whole, field.name)[back] for field in fields(Said)))
 
 
 @torch.no_grad()
@@ -111,8 +130,9 @@ def says(loaded: Checkpoint, asked: list[tuple[list[int], list[int]]], prompts_p
     said = np.zeros(len(asked), bool)
     with progress.bar(total=len(asked), desc=title, unit="prompt") as bar:
         for (_, length), numbers in sorted(sizes.items()):
-            for first in range(0, len(numbers), prompts_per_pass):
-                some = numbers[first : first + prompts_per_pass]
+            at_once = _in_pass(loaded, prompts_per_pass, length)
+            for first in range(0, len(numbers), at_once):
+                some = numbers[first : first + at_once]
                 tokens = torch.tensor([asked[number][0] + asked[number][1] for number in some], device=loaded.model.device)
                 logits = loaded.model(input_ids=tokens[:, :-1], use_cache=False, logits_to_keep=length).logits[:, -length:]
                 said[some] = (logits.argmax(-1) == tokens[:, -length:]).all(1).cpu().numpy()

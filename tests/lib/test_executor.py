@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from stages.lib.core import layered
 from stages.lib.executor import executor, interventions, measuring, naive, pairs, runs
 from stages.lib.executor import values as replacing
+from stages.lib.executor.blocks import PassSizes
 from stages.lib.model import architecture, checkpoint, float64, search
 from stages.neurons import gradients
 from tests.conftest import CONFIGS, random_model
@@ -200,16 +201,18 @@ def test_a_sweep_is_the_plain_way(kind: str, dtype: torch.dtype, tolerance: floa
         np.testing.assert_allclose(fast[key][:4], values[:4], rtol=0, atol=tolerance * np.abs(values[:4]).max(), err_msg=str(key))
 
 
-def test_neither_the_order_of_rows_nor_the_size_of_a_pass_matters(kind: str):
+def test_neither_the_order_of_rows_nor_the_size_of_a_pass_matters(kind: str, monkeypatch: pytest.MonkeyPatch):
     loaded, table = subject(kind, torch.float64), pair_table(5, [(5, 5)] * 6)
     patches = [
         [{"component": "neuron", "layer": layer, "units": [unit, unit + 1], "position": "all", "key_position": None, "replacement": "mean"},
          {"component": "head", "layer": 1, "units": [unit % 4], "position": "last", "key_position": None, "replacement": "zero"}]
         for layer in (0, 1) for unit in range(5)
     ]  # fmt: skip
+    patches += [[patches[0][0] | {"layer": 1, "units": [unit], "position": "last"}] for unit in range(5)]
     listed = intervention_table(patches, [None] * len(patches))
     means = random_means(loaded, 5)
-    results = []
+    results, usual, prompts = [], executor.measure, []
+    monkeypatch.setattr(executor, "measure", lambda logits, pairs: (prompts.append(logits[..., 0].numel()), usual(logits, pairs))[1])
     for rows, order, turned in (
         (5, listed, table),
         (60, listed.sample(fraction=1, shuffle=True, seed=1), table.reverse()),
@@ -217,6 +220,11 @@ def test_neither_the_order_of_rows_nor_the_size_of_a_pass_matters(kind: str):
     ):
         read = interventions.read(order, loaded.architecture, ROLES)
         results.append(measured(executor.Executor(loaded, means, rows=rows, memory=1 << 28), turned, read))
+    assert max(prompts) > 4
+    prompts.clear()
+    monkeypatch.setattr(PassSizes, "logits", lambda _: 4)  # as in a large vocabulary
+    results.append(measured(executor.Executor(loaded, means, rows=5000, memory=1 << 28), table, read))
+    assert max(prompts) == 4
     for other in results[1:]:
         for key, values in results[0].items():
             np.testing.assert_allclose(other[key], values, rtol=1e-12, atol=1e-12)

@@ -88,6 +88,27 @@ def test_a_hook_that_misses_fails_the_canary(kind: str):
         agreement.check(model, architecture.Architecture([wrong], *list(vars(found).values())[1:]))
 
 
+def test_layers_are_checked_without_forward_passes_of_their_own(kind: str):
+    model = random_model(kind)
+    passes: list[object] = []
+    model.register_forward_pre_hook(lambda *_: passes.append(None))
+    agreement.check(model, search.find(model))
+    assert len(passes) <= 5
+
+
+def test_a_layer_that_cannot_be_run_by_itself_is_checked_with_the_whole_model(kind: str):
+    model = random_model(kind)
+    found = search.find(model)
+    running: list[object] = []
+    model.register_forward_pre_hook(lambda *_: running.append(None))
+    model.register_forward_hook(lambda *_: running.clear())
+    found.layers[1].block.register_forward_pre_hook(lambda *_: running[0])
+    agreement.check(model, found)
+    found.layers[1].mlp_out.weight.zero_()
+    with pytest.raises(architecture.ArchitectureError, match="layer 1: replacing the MLP's activations by zeros changes nothing"):
+        agreement.check(model, found)
+
+
 def test_a_mixture_of_experts_that_is_not_made_one_map_is_refused_by_name():
     config = MixtralConfig(
         vocab_size=50,
@@ -145,7 +166,9 @@ def test_grid_runs_equal_plain_forward_passes(checkpoint_folder: Path):
     np.testing.assert_allclose(means.neurons[0] / 16, seen[0].mean(0).numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_prompts_of_any_length_are_asked_as_if_alone(checkpoint_folder: Path):
+@pytest.mark.parametrize("logits", [ask.LOGITS, 1 << 10])  # bytes; the latter holds those of a prompt or two
+def test_prompts_of_any_length_are_asked_as_if_alone(checkpoint_folder: Path, logits: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ask, "LOGITS", logits)
     subject = loaded(checkpoint_folder)
     rng = np.random.default_rng(0)
     sequences = [rng.integers(3, 100, length).tolist() for length in rng.integers(2, 12, 25)]

@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import GPTNeoXConfig, LlamaConfig
+from transformers import GPTNeoXConfig, LlamaConfig, Qwen2Config
 
 from stages.lib.executor import executor, interventions
 from stages.lib.executor.blocks import PassSizes
+from stages.lib.executor.pairs import by_length
 from stages.lib.model import checkpoint
 from stages.lib.model.folder import ModelError
 from stages.lib.subject import SubjectSettings
@@ -66,6 +67,18 @@ def test_the_plan_is_that_of_the_model_with_its_weights(checkpoint_folder: Path)
     facts = [[(block.pairs.number.tolist(), [one.number for one in block.interventions]) for block in plan] for plan in plans]
     assert len(facts[0]) > 3
     assert facts[0] == facts[1]
+
+
+def test_a_large_vocabulary_leaves_passes_as_large():
+    """Qwen2.5-0.5B: all rows that the settings ask for, of whatever kind of run, and logits of some of them at once."""
+    config = Qwen2Config(
+        hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2, vocab_size=151_936
+    )
+    sizes = PassSizes(checkpoint.outline_of(config, "float32"), 2000, 1024 << 20)
+    [pairs] = by_length(pair_table(1, [(8, 8)] * 2), 2)
+    assert sizes.copies(pairs, 7, shared=True) == 1000
+    assert sizes.copies(pairs, 4) == 250
+    assert sizes.logits() * 151_936 * 12 <= 256 << 20
 
 
 def test_a_folder_without_a_model_is_said(tmp_path: Path):

@@ -35,18 +35,45 @@ class PassSizes:
     most_rows: int
     memory: int
 
-    def rows(self) -> int:
-        """Rows of one pass: those asked for, or fewer where half of the memory holds no more."""
-        a, model = self.checkpoint.architecture, self.checkpoint.model
-        per_row = (8 * a.width + 4 * a.neurons + 4 * a.heads * a.head_width) * model.dtype.itemsize + 4 * a.vocabulary * 4
-        return max(1, min(self.most_rows, self._half() // per_row))
+    def copies(self, pairs: PromptPairs, start: int, shared: bool = False) -> int:
+        """Return how many copies of these pairs, from position `start` on, are one pass.
+
+        That is as many as the settings ask for, or fewer where half of the memory holds no more.
+        shared: all copies read the keys and values before `start` where they are (see attending).
+        """
+        length = pairs.tokens.shape[1]
+        fitting = self._half() // self._per_prompt(length, start, shared)
+        return max(1, min(self.most_rows // (length - start), fitting) // len(pairs))
+
+    def logits(self) -> int:
+        """Return how many prompts' logits are made and measured at once.
+
+        They take a quarter of the memory, the last residual stream being held beside them: the
+        logits, the same in at least float32, and what `measure` makes of those.
+        """
+        size = self.checkpoint.model.dtype.itemsize
+        per_prompt = self.checkpoint.architecture.vocabulary * (size + 2 * max(4, size))
+        return max(1, self._half() // 2 // per_prompt)
 
     def pairs(self, table: pl.DataFrame) -> int:
-        """Pairs of one group: one copy of them fits into a pass, and both their clean runs into the other half of the memory."""
+        """Return how many pairs are one group.
+
+        One copy of them fits into a pass, and both their clean runs into the other half of the memory.
+        """
         a, longest = self.checkpoint.architecture, int(table["tokens"].list.len().max() or 1)  # type: ignore[arg-type]
-        per_layer = a.neurons + 3 * a.heads * a.head_width + a.width
-        per_pair = 2 * longest * len(a.layers) * per_layer * self.checkpoint.model.dtype.itemsize
-        return max(1, min(self.rows() // longest, self._half() // per_pair))
+        per_position = len(a.layers) * (a.neurons + 3 * a.heads * a.head_width + a.width)
+        clean_runs = 2 * (longest * per_position + a.vocabulary) * self.checkpoint.model.dtype.itemsize
+        in_pass = min(self.most_rows // longest, self._half() // self._per_prompt(longest, 0))
+        return max(1, min(in_pass, self.logits(), self._half() // clean_runs))
+
+    def _per_prompt(self, length: int, start: int, shared: bool = False) -> int:
+        """Return the bytes that one copy of a prompt takes in a layer, from position `start` on."""
+        a = self.checkpoint.architecture
+        attended = 4 * a.heads * length  # scores and weights of attention
+        per_position = 8 * a.width + 4 * a.neurons + 4 * a.heads * a.head_width + attended
+        # keys and values, joined to those of the copy itself, then repeated for every head
+        earlier = 0 if shared else 4 * a.heads * a.head_width * start
+        return ((length - start) * per_position + earlier) * self.checkpoint.model.dtype.itemsize
 
     def groups(self, table: pl.DataFrame) -> list[PromptPairs]:
         """A table's pairs, in groups of one length that fit into a pass and into memory."""

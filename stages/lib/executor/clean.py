@@ -180,12 +180,14 @@ def restarts(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
 
 
 @torch.no_grad()
-def narrows(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
-    """Whether the last layer gives the same at the last position where its MLP is given nothing else of these prompts."""
+def narrows(checkpoint: Checkpoint, clean: Clean, calls: Calls) -> bool:
+    """Whether the last layer gives the same at the last position where its MLP is given nothing else.
+
+    clean: a run of some prompts; calls: those of the blocks on one of them, from position 0 on.
+    """
     last = checkpoint.architecture.layers[-1]
     if last.mlp is None:
         return False
-    clean, calls = clean_run(checkpoint, tokens), record_calls(checkpoint, tokens[0], 0)
     try:
         with patched(last.mlp, lambda x: x[:, -1:].contiguous(), first=True):
             out = calls.block(checkpoint, len(checkpoint.architecture.layers) - 1, clean.streams[-2], Resumed(clean, 0), None)

@@ -7,6 +7,7 @@ stream as it is); copies that are patched alike so far are one copy; positions i
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,7 @@ from stages.lib.executor.clean import Calls, Resumed, clean_run, narrows, record
 from stages.lib.executor.given import Given
 from stages.lib.executor.inside import patching
 from stages.lib.executor.interventions import Intervention, Patch
-from stages.lib.executor.measuring import Measured, measure
+from stages.lib.executor.measuring import Measured, joined, measure
 from stages.lib.executor.memory import keep_freed
 from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.prefix import attending, shares_prefix
@@ -62,13 +63,13 @@ class Executor:
         if not self.restarts:
             self.run_whole()
             return
-        clean, calls = clean_run(checkpoint, tokens[:1]), record_calls(checkpoint, tokens[0], 0)
-        layers = range(len(checkpoint.architecture.layers))
-        self.additive = [adds_value_vectors(checkpoint, layer, calls, clean.streams[layer]) for layer in layers]
+        clean, calls = clean_run(checkpoint, tokens), record_calls(checkpoint, tokens[0], 0)
+        entering = enumerate(clean.streams[:-1])
+        self.additive = [adds_value_vectors(checkpoint, layer, calls, x[:1]) for layer, x in entering]
         self.entrances = entrances(checkpoint)
         self.attends = shares_prefix(checkpoint)
         self.norms = quick_norms(checkpoint)
-        self.narrows = narrows(checkpoint, tokens)
+        self.narrows = narrows(checkpoint, clean, calls)
 
     def run_whole(self) -> None:
         """Leaves out every shortcut: whole prompts go through the whole model."""
@@ -88,13 +89,24 @@ class Executor:
         patches = [p for one in block.interventions for p in one.patches]
         values.prepare(patches)
         start = values.first_position(patches) if self.restarts else 0
-        size = max(1, self.sizes.rows() // (len(block.pairs) * (block.pairs.tokens.shape[1] - start)))
+        size = self._copies(block.pairs, patches, start)
         for first in range(0, len(block.interventions), size):
             batch = block.interventions[first : first + size]
             try:
                 yield batch, self._batch(values, batch, start)
             except FloatingPointError as error:
                 raise FloatingPointError(f"interventions {batch[0].number} to {batch[-1].number}: {error}") from None
+
+    def _copies(self, pairs: PromptPairs, patches: Sequence[Patch], start: int) -> int:
+        """Return how many copies of the pairs go through one pass."""
+        if not self.restarts:  # the model itself makes the logits of a pass, all at once
+            return min(self.sizes.copies(pairs, 0), self._measured_at_once(pairs))
+        last = start == pairs.tokens.shape[1] - 1
+        shared = self.attends and last and not any(p.component == "edge" for p in patches)
+        return self.sizes.copies(pairs, start, shared)
+
+    def _measured_at_once(self, pairs: PromptPairs) -> int:
+        return max(1, self.sizes.logits() // len(pairs))
 
     def values(self, pairs: PromptPairs) -> Values:
         """Both clean runs of these pairs, kept until others are asked for."""
@@ -112,30 +124,33 @@ class Executor:
         """Last-position logits (prompts, vocabulary) of a single intervention."""
         start = values.first_position(one.patches) if self.restarts else 0
         values.prepare(one.patches)
-        logits, owner = self._logits(values, [one], start)
-        return logits[int(owner[0])]
+        pieces, owner = self._logits(values, [one], start)
+        return torch.cat(list(pieces))[int(owner[0])]
 
     def _batch(self, values: Values, batch: Sequence[Intervention], start: int) -> Measured:
-        logits, owner = self._logits(values, batch, start)
-        measured = measure(logits, values.pairs)
-        return Measured(*(getattr(measured, name)[owner] for name in Measured.__dataclass_fields__))
+        pieces, owner = self._logits(values, batch, start)
+        measured = joined((measure(logits, values.pairs) for logits in pieces), int(owner.max()) + 1)
+        return measured.part(owner)
 
-    def _logits(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[torch.Tensor, np.ndarray]:
-        """Logits (copies, prompts, vocabulary), and which copy is each intervention's."""
+    def _logits(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[Iterator[torch.Tensor], np.ndarray]:
+        """Logits (copies, prompts, vocabulary), some copies after another, and which copy is each intervention's."""
         if not self.restarts:
-            return whole.logits(values, batch), np.arange(len(batch))
-        a = self.checkpoint.architecture
+            together = whole.logits(values, batch)
+            return iter(together.split(self._measured_at_once(values.pairs))), np.arange(len(batch))
         with quicker(self.norms):
             stream, owner = self._descend(values, batch, start)
-            if stream is None:
-                return values.clean.logits[None], owner + 1
-            if isinstance(stream, Moved) and (entrance := self.entrances[-1]):
-                logits = entrance.outputs(stream)
-            else:
-                stream = stream.stream() if isinstance(stream, Moved) else stream
-                logits = a.unembedding(a.final_norm(stream[:, :, -1]))
-            logits = a.head(logits) if a.head else logits
-        return (logits, owner) if owner.min() >= 0 else (torch.cat([values.clean.logits[None].to(logits), logits]), owner + 1)
+            pieces = iter(()) if stream is None else self._unembedded(stream, self._measured_at_once(values.pairs))
+        return (pieces, owner) if owner.min() >= 0 else (chain([values.clean.logits[None]], pieces), owner + 1)
+
+    def _unembedded(self, stream: torch.Tensor | Moved, copies: int) -> Iterator[torch.Tensor]:
+        """Logits of the last position of what leaves the last layer, so many copies after another."""
+        a = self.checkpoint.architecture
+        if isinstance(stream, Moved) and (entrance := self.entrances[-1]):
+            pieces = entrance.pieces(stream, copies)
+        else:
+            stream = stream.stream() if isinstance(stream, Moved) else stream
+            pieces = map(a.unembedding, a.final_norm(stream[:, :, -1]).split(copies))
+        return map(a.head, pieces) if a.head else pieces
 
     def _descend(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[torch.Tensor | Moved | None, np.ndarray]:
         """The stream behind the last layer (copies, prompts, positions, width), and which copy is each intervention's, -1 for clean."""

@@ -1,5 +1,6 @@
 """What is read off a model's last-position logits."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,10 @@ class Measured:
     answer_probability: np.ndarray
     counterfactual_probability: np.ndarray
     predicted: np.ndarray
+
+    def part(self, interventions: np.ndarray) -> "Measured":
+        """Return what was measured under these interventions, numbered from 0."""
+        return Measured(*(getattr(self, name)[interventions] for name in self.__dataclass_fields__))
 
     def stored(self) -> dict[str, np.ndarray]:
         """Of each name the numbers as tables keep them: logits in steps of 2^-16, probabilities to 16 binary digits.
@@ -40,6 +45,23 @@ def _probabilities(x: np.ndarray) -> np.ndarray:
 
 _STEPS = dict.fromkeys(("answer_logit", "counterfactual_logit", "max_logit", "mean_logit"), _logits)
 _STEPS |= dict.fromkeys(("answer_probability", "counterfactual_probability"), _probabilities)
+
+
+def joined(parts: Iterable[Measured], interventions: int) -> Measured:
+    """Put together what was measured under so many interventions in all, some after another.
+
+    Each part is copied to its place before the next one is computed. Small arrays kept between the
+    logits would lie in the memory that those give back, in which the next ones then have no room.
+    """
+    whole: dict[str, np.ndarray] = {}
+    first = 0
+    for part in parts:
+        for name in part.__dataclass_fields__:
+            values = getattr(part, name)
+            array = whole.setdefault(name, np.empty((interventions, *values.shape[1:]), values.dtype))
+            array[first : first + len(values)] = values
+        first += len(part.predicted)
+    return Measured(**whole)
 
 
 def measure(logits: torch.Tensor, pairs: PromptPairs) -> Measured:

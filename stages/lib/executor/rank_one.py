@@ -7,8 +7,8 @@ the first projections of the next layer and, behind the last layer, the unembedd
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from stages.lib.executor.clean import Calls
 from stages.lib.model.agreement import exact
-from stages.lib.model.architecture import LINEAR, DecoderLayer, patched
+from stages.lib.model.architecture import LINEAR, patched
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.norms import epsilon
 from stages.lib.model.value_logits import centres, gain
@@ -36,7 +36,7 @@ class Moved:
         return len(self.steps)
 
     def to(self, device: torch.device) -> "Moved":
-        return Moved(*(getattr(self, field.name).to(device) for field in fields(self)))
+        return Moved(*(getattr(self, part.name).to(device) for part in fields(self)))
 
     def stream(self) -> torch.Tensor:
         """(copies, prompts, 1, width)."""
@@ -64,10 +64,16 @@ class Entrance:
 
     def outputs(self, moved: Moved) -> torch.Tensor:
         """What the maps put out for moved streams: (copies, prompts, outputs)."""
+        return next(self.pieces(moved, len(moved)))
+
+    def pieces(self, moved: Moved, copies: int) -> Iterator[torch.Tensor]:
+        """The same, so many copies after another."""
         moved = moved.to(self.gain.device)
-        out = torch.addcmul(self.linear(moved.base)[None], moved.steps[:, :, None], self.linear(moved.directions)[:, None])
-        out *= self._inverse_scale(moved)[:, :, None]
-        return out.add_(self.bias) if bool(self.bias.any()) else out
+        base = self.linear(moved.base)[None]
+        for steps, directions in zip(moved.steps.split(copies), moved.directions.split(copies), strict=True):
+            out = torch.addcmul(base, steps[:, :, None], self.linear(directions)[:, None])
+            out *= self._inverse_scale(Moved(moved.base, steps, directions))[:, :, None]
+            yield out.add_(self.bias) if bool(self.bias.any()) else out
 
     def _inverse_scale(self, moved: Moved) -> torch.Tensor:
         x, v, t = (
@@ -100,29 +106,51 @@ def entrances(checkpoint: Checkpoint) -> list[Entrance | None]:
     """The entrance of every layer, and the unembedding's behind them; None where there is none or it does not compute as it should."""
     a = checkpoint.architecture
     last = Entrance(a.final_norm, [a.unembedding]) if getattr(a.final_norm, "weight", None) is not None else None
-    found = [*(_entrance(checkpoint, layer) for layer in a.layers), last]
+    found = [*map(_entrance, _watched(checkpoint)), last]
     return [entrance if entrance and _holds(entrance, a.width) else None for entrance in found]
 
 
-def _entrance(checkpoint: Checkpoint, layer: DecoderLayer) -> Entrance | None:
-    """Watches one layer at work: which norm is given what enters the layer, and which linear maps read that norm's output."""
-    calls: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []  # module, input, output; keeping them keeps addresses apart
-    leaves = [m for m in layer.block.modules() if not list(m.children()) and getattr(m, "weight", None) is not None]
-    entering: list[torch.Tensor] = []
-    handles = [m.register_forward_hook(lambda module, inputs, out: calls.append((module, inputs[0], out))) for m in leaves]
-    handles.append(
-        layer.block.register_forward_pre_hook(lambda _, inputs, named: entering.append((*inputs, *named.values())[0]), with_kwargs=True)
-    )
-    try:
-        checkpoint.model(input_ids=torch.zeros((1, 2), dtype=torch.long, device=checkpoint.model.device), use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
-    norms = [(m, out) for m, x, out in calls if not isinstance(m, LINEAR) and _same(x, entering[0])]
+@dataclass
+class Watched:
+    """One layer at work in a forward pass.
+
+    entering: the residual stream that enters it; calls: of each of its leaves module, input and
+    output, which are kept so that no two outputs have the same address.
+    """
+
+    entering: list[torch.Tensor] = field(default_factory=list)
+    calls: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def enter(self, _: nn.Module, inputs: tuple, named: dict[str, Any]) -> None:
+        self.entering.append((*inputs, *named.values())[0])
+
+    def call(self, module: nn.Module, inputs: tuple, out: torch.Tensor) -> None:
+        self.calls.append((module, inputs[0], out))
+
+
+def _watched(checkpoint: Checkpoint) -> list[Watched]:
+    """Watch all layers in one forward pass."""
+    layers = []
+    with ExitStack() as hooks:
+        for layer in checkpoint.architecture.layers:
+            layers.append(watched := Watched())
+            entered = layer.block.register_forward_pre_hook(watched.enter, with_kwargs=True)
+            hooks.callback(entered.remove)
+            for module in layer.block.modules():
+                if not list(module.children()) and getattr(module, "weight", None) is not None:
+                    hooks.callback(module.register_forward_hook(watched.call).remove)
+        tokens = torch.zeros((1, 2), dtype=torch.long, device=checkpoint.model.device)
+        checkpoint.model(input_ids=tokens, use_cache=False, logits_to_keep=1)
+    return layers
+
+
+def _entrance(layer: Watched) -> Entrance | None:
+    """Find which norm is given what enters a layer, and which linear maps read that norm's output."""
+    norms = [(m, out) for m, x, out in layer.calls if not isinstance(m, LINEAR) and _same(x, layer.entering[0])]
     if not norms:
         return None
     norm, output = norms[0]
-    readers = [m for m, x, _ in calls if x.data_ptr() == output.data_ptr()]
+    readers = [m for m, x, _ in layer.calls if x.data_ptr() == output.data_ptr()]
     if not readers or not all(isinstance(m, LINEAR) for m in readers):
         return None
     return Entrance(norm, readers)

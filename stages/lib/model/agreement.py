@@ -1,8 +1,9 @@
 """Holds what was found of a model against what the model does: nothing else may write into the stream, or make the logits."""
 
 import copy
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,34 +20,97 @@ CANNOT = (TypeError, RuntimeError, AttributeError, KeyError, ValueError, IndexEr
 
 @torch.no_grad()
 def check(model: PreTrainedModel, found: Architecture) -> Architecture:
-    """The architecture, with the model's head. Raises ArchitectureError, naming the part, where the model is not what was found.
+    """Return the architecture with the model's head, once the model is what the architecture says.
 
-    In every layer, activations replaced by themselves change no logit, replaced by zeros change some; a layer whose two output projections
-    write nothing hands the stream on as it is; and the last stream, normed and unembedded, gives the logits.
+    Replacing a layer's activations by themselves changes nothing that the layer puts out; replacing
+    them by zeros changes some of it. A layer whose two output projections write nothing hands the
+    residual stream on as it is. The last residual stream, normed and unembedded, gives the logits.
+
+    Each layer is run by itself on what enters it in one forward pass: as long as what it puts out
+    stays the same, so do the logits. All of this costs about as much as eight forward passes,
+    however many layers there are.
+
+    Raises ArchitectureError, naming the part that differs.
     """
-    clean = _logits(model, found)
-    if not torch.isfinite(clean).all():
+    logits, layers = _layers(model, found)
+    if not torch.isfinite(logits).all():
         raise ArchitectureError("the model's logits are not finite")
-    for i, layer in enumerate(found.layers):
-        parts = [("MLP", layer.mlp_out, found.neurons)]
-        parts += [("attention", layer.attention_out, found.heads * found.head_width)] if layer.attention_out else []
-        for name, module, width in parts:
-            widths: set[int] = set()
-            with patched(module, lambda x, widths=widths: (widths.add(x.shape[-1]), x.clone())[1]):
-                same = _logits(model, found)
-            if widths - {width}:
-                raise ArchitectureError(
-                    f"layer {i}: the {name}'s output projection is given {min(widths)} values of {width}: a model that is cut through its "
-                    "layers (tensor parallelism) cannot be studied; lay whole layers on the devices instead"
-                )
-            with patched(module, torch.zeros_like):
-                zeroed = _logits(model, found)
-            if not torch.equal(same, clean):
-                raise ArchitectureError(f"layer {i}: replacing the {name}'s activations by themselves changes the logits")
-            if torch.equal(zeroed, clean):
-                raise ArchitectureError(f"layer {i}: replacing the {name}'s activations by zeros changes nothing")
+    for i, (layer, again) in enumerate(zip(found.layers, layers, strict=True)):
+        _check_part(again, i, "MLP", layer.mlp_out, found.neurons)
+        if layer.attention_out:
+            inputs = found.heads * found.head_width
+            _check_part(again, i, "attention", layer.attention_out, inputs)
     _adds_nothing_else(model, found)
     return with_head(model, found)
+
+
+@dataclass(frozen=True)
+class Again:
+    """A part of a forward pass that can be run again on the same input. clean: what it puts out."""
+
+    run: Callable[[], torch.Tensor]
+    clean: torch.Tensor
+
+    def repeats(self) -> bool:
+        """Return whether it puts out the same again."""
+        try:
+            return torch.equal(self.run(), self.clean)
+        except CANNOT:
+            return False
+
+
+def _layers(model: PreTrainedModel, found: Architecture) -> tuple[torch.Tensor, list[Again]]:
+    """Return the logits of one forward pass, and each of its layers.
+
+    A layer that does not put out the same by itself, such as one that reads what an earlier layer
+    left for it, is run with the whole model, and the logits stand for what it puts out.
+    """
+    layers: list[Again] = []
+
+    def record(block: Any, inputs: tuple, named: dict[str, Any], out: Any) -> None:
+        layers.append(Again(lambda: _stream(block(*inputs, **named)), _stream(out)))
+
+    with ExitStack() as hooks:
+        for layer in found.layers:
+            handle = layer.block.register_forward_hook(record, with_kwargs=True)
+            hooks.callback(handle.remove)
+        logits = _logits(model, found)
+    whole = Again(lambda: _logits(model, found), logits)
+    return logits, [layer if layer.repeats() else whole for layer in layers]
+
+
+def _stream(out: Any) -> torch.Tensor:
+    """Return the residual stream among what a block returns."""
+    return out[0] if isinstance(out, tuple) else out
+
+
+def _check_part(layer: Again, i: int, name: str, module: Any, width: int) -> None:
+    """Check that an output projection of layer i is given a part's `width` activations.
+
+    Raises ArchitectureError where it is given fewer, or where they are not what the layer uses.
+    """
+    widths: set[int] = set()
+
+    def itself(x: torch.Tensor) -> torch.Tensor:
+        widths.add(x.shape[-1])
+        return x.clone()
+
+    with patched(module, itself):
+        same = layer.run()
+    if widths - {width}:
+        raise ArchitectureError(
+            f"layer {i}: the {name}'s output projection is given {min(widths)} values of {width}: "
+            "a model that is cut through its layers (tensor parallelism) cannot be studied; "
+            "lay whole layers on the devices instead"
+        )
+    with patched(module, torch.zeros_like):
+        zeroed = layer.run()
+    if not torch.equal(same, layer.clean):
+        problem = f"replacing the {name}'s activations by themselves changes the logits"
+        raise ArchitectureError(f"layer {i}: {problem}")
+    if torch.equal(zeroed, layer.clean):
+        problem = f"replacing the {name}'s activations by zeros changes nothing"
+        raise ArchitectureError(f"layer {i}: {problem}")
 
 
 def _adds_nothing_else(model: PreTrainedModel, found: Architecture) -> None:

@@ -21,7 +21,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MOST_SHARDS = 10_000
 SUMS_BYTES = 4 << 20
 LFS = b"version https://git-lfs"
-LARGE = 1 << 30  # bytes, which take a second to read; every stage, and every worker of it, would
+LARGE = 1 << 26  # bytes; a digest takes a second per GiB, in every stage and every worker of it
 # letter after a backslash -> its meaning, in the name on a line that starts with a backslash
 ESCAPED = defaultdict(str, {"n": "\n", "r": "\r", "\\": "\\"})
 KEPT = Path(".cache/sha256")
@@ -165,7 +165,12 @@ def sentence(error: Exception) -> str:
 
 
 def sha256(files: list[Path]) -> str:
-    """One digest of the bytes of files, in this order. Of large ones it is kept, and taken again once a file's status has changed."""
+    """One digest of the bytes of files, in this order.
+
+    The digest of large files is kept, and taken again once the path, size, times of modification
+    and of change, or inode of a file differ. Whoever writes a file sets its time of change to now,
+    and cannot set it back, as they can that of modification.
+    """
     status = [file.stat() for file in files]
     if sum(one.st_size for one in status) < LARGE:
         return _read(files)

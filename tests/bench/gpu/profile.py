@@ -8,13 +8,14 @@ from torch.profiler import ProfilerActivity
 
 from stages.lib.core import machine
 from stages.lib.core.settings import load
+from stages.lib.executor.pairs import by_length
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.settings import Passes
 from stages.store import grid
 from tests.bench.gpu.dump import Prompts
 from tests.bench.gpu.report import Report
 from tests.bench.gpu.runs import Sweeps
-from tests.bench.gpu.shapes import Shape, grid_of_prompts, threads, wait
+from tests.bench.gpu.shapes import ROLES, Shape, grid_of_prompts, threads, wait
 from tests.bench.patching import patches
 
 TOP = 5
@@ -40,7 +41,8 @@ def profile(
         if not sweeps:
             return
         sweeps.executor.sizes = sweeps.sizes(machine.RUNS)
-        in_pass = max(1, sweeps.executor.sizes.rows() // len(sweeps.table))
+        [group] = by_length(sweeps.table, len(sweeps.table))
+        in_pass = sweeps.executor.sizes.copies(group, ROLES["last"], shared=True)
         neurons = min(loaded.architecture.neurons, PASSES * in_pass)
         wanted = patches("neuron", sweeps.layers()["middle"], range(neurons), "last")
         sweep = lambda: sweeps.swept(wanted)  # noqa: E731

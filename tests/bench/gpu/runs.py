@@ -92,9 +92,9 @@ class Sweeps:
         layer = self.layers()[place]
         self.executor.sizes = self.sizes(size)
         most = self.loaded.architecture.neurons
-        rows = self.executor.sizes.rows()
-        positions = len(ROLES) + 1 - ROLES[position]
-        in_pass = min(most, max(1, rows // (len(self.table) * positions)))
+        [group] = by_length(self.table, len(self.table))
+        in_pass = min(most, self.executor.sizes.copies(group, ROLES[position], shared=position == "last"))
+        rows = in_pass * len(group) * (len(ROLES) + 1 - ROLES[position])
         name = f"neurons, {place} layer {layer}, {position}, passes {size}"
         wanted = patches("neuron", layer, range(most), position)
         forget_peak(self.device)
