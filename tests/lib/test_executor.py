@@ -212,7 +212,11 @@ def test_neither_the_order_of_rows_nor_the_size_of_a_pass_matters(kind: str, mon
     listed = intervention_table(patches, [None] * len(patches))
     means = random_means(loaded, 5)
     results, usual, prompts = [], executor.measure, []
-    monkeypatch.setattr(executor, "measure", lambda logits, pairs: (prompts.append(logits[..., 0].numel()), usual(logits, pairs))[1])
+    monkeypatch.setattr(
+        executor,
+        "measure",
+        lambda logits, pairs: (prompts.append(logits[..., 0].numel()), usual(logits, pairs))[1],
+    )
     for rows, order, turned in (
         (5, listed, table),
         (60, listed.sample(fraction=1, shuffle=True, seed=1), table.reverse()),

@@ -105,7 +105,10 @@ def test_a_layer_that_cannot_be_run_by_itself_is_checked_with_the_whole_model(ki
     found.layers[1].block.register_forward_pre_hook(lambda *_: running[0])
     agreement.check(model, found)
     found.layers[1].mlp_out.weight.zero_()
-    with pytest.raises(architecture.ArchitectureError, match="layer 1: replacing the MLP's activations by zeros changes nothing"):
+    with pytest.raises(
+        architecture.ArchitectureError,
+        match="layer 1: replacing the MLP's activations by zeros changes nothing",
+    ):
         agreement.check(model, found)
 
 

@@ -72,7 +72,12 @@ def test_the_plan_is_that_of_the_model_with_its_weights(checkpoint_folder: Path)
 def test_a_large_vocabulary_leaves_passes_as_large():
     """Qwen2.5-0.5B: all rows that the settings ask for, of whatever kind of run, and logits of some of them at once."""
     config = Qwen2Config(
-        hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2, vocab_size=151_936
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        vocab_size=151_936,
     )
     sizes = PassSizes(checkpoint.outline_of(config, "float32"), 2000, 1024 << 20)
     [pairs] = by_length(pair_table(1, [(8, 8)] * 2), 2)
