@@ -35,7 +35,7 @@ def _a_folder(source: str) -> str:
 
 
 class SubjectSettings(Section):
-    """One model's entry. Where None is the default, a section of its own says it for all models that do not."""
+    """One model's entry: what its dump depends on. Where `passes` or `runs` is None, the section of that name holds."""
 
     source: Annotated[str, AfterValidator(_a_folder)]
     revision: str
@@ -47,9 +47,6 @@ class SubjectSettings(Section):
     answer_token: Annotated[int, Field(ge=0, le=3)] | None = None
     largest_operand: Annotated[int, Field(ge=9, le=999)] | None = None
     chat: bool = False
-    pairs_per_split: Few | None = None
-    pairs_per_template: dict[str, Natural] | None = None
-    patched_neurons: Count | None = None
     passes: Passes | None = None
     runs: Runs | None = None
 
@@ -66,6 +63,14 @@ class SubjectSettings(Section):
         if kept[-1] >= layers:
             raise ParamsError(f"layers names layer {kept[-1]}; {self.source} has the layers 0..{layers - 1}")
         return kept
+
+
+class Sizes(Section):
+    """How many prompts and neurons one model's experiments take. Where a value is None, the chapter's own setting holds."""
+
+    pairs_per_split: Few | None = None
+    pairs_per_template: dict[str, Natural] | None = None
+    patched_neurons: Count | None = None
 
 
 def _no_word_of_yaml(name: str) -> str:
@@ -103,6 +108,12 @@ def load_subject(name: str) -> SubjectSettings:
             return check(SubjectSettings, known[name], f"{key}.{name}")
     listed = "; ".join(f"the {key} {', '.join(known)}" for key, known in sections.items() if known)
     raise ParamsError(f"unknown subject {name!r}; params.yaml has {listed}")
+
+
+def load_sizes(name: str) -> Sizes:
+    """Return the checked sizes of this model; all are None where params.yaml has none of its own."""
+    sizes = read().get("sizes") or {}
+    return check(Sizes, sizes.get(name, {}), f"sizes.{name}")
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,8 @@ class RunsWork:
             for first in bundle[:1]
         ]
         key = digest(
-            [*inputs, model, Path(__file__).parent], checkpoint.fingerprint(self.subject.settings.source), self.subject, settings,
-            machine.device(), machine.passes(machine.RUNS),
+            [*inputs, model, Path(__file__).parent], checkpoint.fingerprint(self.subject.settings.source), name,
+            self.subject.settings.dtype, settings, machine.device(), machine.passes(machine.RUNS),
         )  # fmt: skip
         self.parts = Parts(self.subject.path(f"{chapter}/runs/{self.experiment}.parquet"), key)
         self.title = f"{self.experiment} {name}"
