@@ -219,12 +219,16 @@ class Params(Section):
         tasks = self.mediation.pairs_per_template
         for name, sizes in self.sizes.items():
             if name not in self.mediated:
-                raise ValueError(f"sizes names {name!r}; the models with experiments are {', '.join(self.mediated)}")
+                models = ", ".join(self.mediated)
+                raise ValueError(f"sizes names {name!r}; the models with experiments are {models}")
             if unknown := sorted((sizes.pairs_per_template or {}).keys() - tasks.keys()):
-                raise ValueError(f"sizes.{name}.pairs_per_template names {unknown[0]!r}; the tasks are {', '.join(tasks)}")
+                problem = f"sizes.{name}.pairs_per_template names {unknown[0]!r}"
+                raise ValueError(f"{problem}; the tasks are {', '.join(tasks)}")
         entries: dict[str, Section] = {**self.known, **self.sizes}
-        if self.sized != {name: entry.model_dump(exclude_unset=True) for name, entry in entries.items()}:
-            raise ValueError("sized must be `sized: {<<: [*sizes, *subjects, *checkpoints, *finetuned, *stored]}`")
+        raw = {name: entry.model_dump(exclude_unset=True) for name, entry in entries.items()}
+        if self.sized != raw:
+            sections = "*sizes, *subjects, *checkpoints, *finetuned, *stored"
+            raise ValueError(f"sized must be `sized: {{<<: [{sections}]}}`")
         return self
 
 

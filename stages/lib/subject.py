@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import polars as pl
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from stages.lib.core.layered import LayerStore
 from stages.lib.core.settings import Count, Few, Natural, ParamsError, Section, check, read
@@ -34,8 +34,22 @@ def _a_folder(source: str) -> str:
     return source
 
 
+class Sizes(Section):
+    """How many pairs and neurons a model's experiments take; None: as the chapter's settings say.
+
+    They stand apart from the model's entry, so that no dump depends on them.
+    """
+
+    pairs_per_split: Few | None = None
+    pairs_per_template: dict[str, Natural] | None = None
+    patched_neurons: Count | None = None
+
+
 class SubjectSettings(Section):
-    """One model's entry: what its dump depends on. Where `passes` or `runs` is None, the section of that name holds."""
+    """One model's entry, on which its dump depends.
+
+    Where `passes` or `runs` is None, the section of that name holds.
+    """
 
     source: Annotated[str, AfterValidator(_a_folder)]
     revision: str
@@ -50,6 +64,13 @@ class SubjectSettings(Section):
     passes: Passes | None = None
     runs: Runs | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _sizes_stand_apart(cls, entry: Any) -> Any:
+        if isinstance(entry, dict) and (sizes := sorted(Sizes.model_fields.keys() & entry.keys())):
+            raise ValueError(f"{sizes[0]} is not set in a model's entry; set it under `sizes`")
+        return entry
+
     def operands(self, largest: int) -> range:
         """The operands that it is asked; largest: that of the grid. Raises ParamsError on a larger one of its own."""
         if self.largest_operand is not None and self.largest_operand > largest:
@@ -63,14 +84,6 @@ class SubjectSettings(Section):
         if kept[-1] >= layers:
             raise ParamsError(f"layers names layer {kept[-1]}; {self.source} has the layers 0..{layers - 1}")
         return kept
-
-
-class Sizes(Section):
-    """How many prompts and neurons one model's experiments take. Where a value is None, the chapter's own setting holds."""
-
-    pairs_per_split: Few | None = None
-    pairs_per_template: dict[str, Natural] | None = None
-    patched_neurons: Count | None = None
 
 
 def _no_word_of_yaml(name: str) -> str:
@@ -111,7 +124,7 @@ def load_subject(name: str) -> SubjectSettings:
 
 
 def load_sizes(name: str) -> Sizes:
-    """Return the checked sizes of this model; all are None where params.yaml has none of its own."""
+    """Return the checked sizes of this model, all None where params.yaml names none."""
     sizes = read().get("sizes") or {}
     return check(Sizes, sizes.get(name, {}), f"sizes.{name}")
 

@@ -46,8 +46,9 @@ GIB, MIB = 1 << 30, 1 << 20
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found. settings: as an entry of params.yaml wants them; sizes: as its section `sizes` wants them; section: where
-    the entry belongs; problems: sentences, none where it can be added."""
+    """What was found. settings: as an entry of params.yaml wants them; sizes: as its
+    section `sizes` wants them; section: where the entry belongs; problems: sentences, none where
+    the model can be added."""
 
     settings: SubjectSettings
     sizes: Sizes
@@ -216,7 +217,8 @@ def _checked(
         "answer_token": options.answer_token, "largest_operand": options.largest_operand, "chat": options.chat,
     }  # fmt: skip
     settings = _settings(entry)
-    sizes, section, lines, problems = Sizes(), "stored" if options.store_only else "subjects", [], []
+    section, lines, problems = "stored" if options.store_only else "subjects", [], []
+    sizes = Sizes()
     try:
         with _limited(options.source):
             outline = checkpoint.outline(settings)

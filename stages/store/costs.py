@@ -48,7 +48,8 @@ class Costs:
     def pairs(self, sizes: Sizes) -> int:
         """Pairs of prompts on which components, and neurons, are patched."""
         usual = self.params["pairs"]
-        return (sizes.pairs_per_split or usual["pairs_per_split"]) * len(usual["seeds"]) * len(self.settings.operators)
+        each = sizes.pairs_per_split or usual["pairs_per_split"]
+        return each * len(usual["seeds"]) * len(self.settings.operators)
 
     def components(self, sizes: Sizes) -> int:
         """Runs of the chapter circuit with one MLP or head patched."""
@@ -85,7 +86,7 @@ class Costs:
         return self.a.neurons * len(self.settings.kept_layers(len(self.a.layers))) * len(self.settings.operators)
 
     def proposed(self) -> Sizes:
-        """Where a chapter takes more than a day here, fewer pairs and neurons than usual: as many as a day has time for."""
+        """Return fewer pairs and neurons than usual where a chapter takes more than a day here."""
         few = Sizes()
         if self.seconds(self.neurons(few), self.swept()) > DAY:
             few = Sizes(pairs_per_split=PAIRS, patched_neurons=1)

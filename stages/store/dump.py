@@ -75,9 +75,10 @@ class DumpWork:
         self.prompts_per_pass = (subject.settings.passes or load(Passes)).prompts
         inputs = [subject.path(f"store/{table}.parquet") for table in ("prompts", "numbers")]
         code = [model, ask, grid, rectangles, sums, layered, shards, dump_files, dump_plan]
-        # In float64, what is stored is rounded: any number of prompts in a pass gives the same bytes.
-        portions = None if subject.settings.dtype == "float64" else self.prompts_per_pass
-        facts = (plan.attributes, plan.layers, [*plan.squares], subject.settings.dtype, plan.settings, portions)
+        dtype = subject.settings.dtype
+        # float64 is rounded when stored: any number of prompts in a pass gives the same bytes.
+        portions = None if dtype == "float64" else self.prompts_per_pass
+        facts = (plan.attributes, plan.layers, [*plan.squares], dtype, plan.settings, portions)
         key = digest([*inputs, *code, Path(__file__)], *facts)
         self.parts = Parts(subject.path("store/predictions.parquet"), key)
 

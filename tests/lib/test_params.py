@@ -261,7 +261,7 @@ def test_the_shipped_settings_are_allowed():
         ),
         (
             {"subjects": {"abacus": {"patched_neurons": 30}}},
-            ["subjects.abacus.patched_neurons", "no such key"],
+            ["subjects.abacus", "patched_neurons is not set in a model's entry", "under `sizes`"],
         ),
         (
             {"finetune": {TUNED: {"task": "four_operands"}}},

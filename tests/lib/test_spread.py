@@ -193,7 +193,7 @@ def test_passes_are_larger_on_a_gpu_and_there_alone(monkeypatch: pytest.MonkeyPa
 
 
 def test_runs_begun_with_other_passes_are_not_gone_on_with(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
-    """Their parts are cut by what a pass holds. A dump in float64 goes on: its parts are the same for any passes."""
+    """Their parts are cut by what a pass holds. A dump in float64 goes on: its parts are the same."""
     monkeypatch.chdir(micro_copy)
     monkeypatch.setenv(machine.DEVICE, "cuda")
     keys, dump_keys, sizes = set(), set(), set()

@@ -139,7 +139,8 @@ def test_a_configuration_alone_is_enough(project: Path, name: str, capsys: pytes
     assert re.search(r"^proposed +pairs_per_split: 10, pairs_per_template: .*, patched_neurons: \d+:", text, re.MULTILINE)
     add.main(["large", "models/mine", "--dtype", "bfloat16"])
     large, sizes = load_subject("large"), load_sizes("large")
-    assert Costs(checkpoint.outline(large).architecture, large, 90_000).neurons(sizes) == pytest.approx(runs[1], rel=0.5)  # as timed
+    costs_of_large = Costs(checkpoint.outline(large).architecture, large, 90_000)
+    assert costs_of_large.neurons(sizes) == pytest.approx(runs[1], rel=0.5)  # as timed
     settings = check_settings(Params, read())
     assert (settings.subjects["large"], settings.sizes["large"]) == (large, sizes)
 
