@@ -9,7 +9,7 @@ from collections import Counter
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
@@ -24,7 +24,7 @@ from stages.lib.core.settings import ParamsError, Section, check, place, read, r
 from stages.lib.core.words import CHAPTERS
 from stages.lib.heuristics.grid import Heuristics
 from stages.lib.settings import GgufModel, HubModel, Passes, Runs
-from stages.lib.subject import MoreSubjects, Name, Point, Subjects
+from stages.lib.subject import MoreSubjects, Name, Point, Sizes, Subjects
 from stages.mediation.settings import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
 from stages.neurons.settings import AttributionAgreement, Digits, NeuronCircuits, NeuronEffects, NeuronInterventions, OperatorOverlaps
 from stages.report.settings import Report
@@ -53,6 +53,8 @@ class Params(Section):
     pictured: Subjects
     dumped: Subjects
     mediated: Subjects
+    sizes: dict[Name, Sizes]
+    sized: dict[Name, dict[str, Any]]
     trajectory: dict[str, Point]
     digits: dict[Name, Digits]
     passes: Passes
@@ -210,11 +212,23 @@ class Params(Section):
         ):
             if found != reduce(or_, (getattr(self, one) for one in of)):
                 raise ValueError(f"{derived} must be `{derived}: {{<<: [{', '.join(f'*{one}' for one in of)}]}}`")
-        for name, subject in self.known.items():
-            if unknown := sorted((subject.pairs_per_template or {}).keys() - self.mediation.pairs_per_template.keys()):
-                raise ValueError(
-                    f"{name}: pairs_per_template names {unknown[0]!r}; the tasks are {', '.join(self.mediation.pairs_per_template)}"
-                )
+        return self
+
+    @model_validator(mode="after")
+    def _sizes_are_of_models_and_tasks(self) -> Self:
+        tasks = self.mediation.pairs_per_template
+        for name, sizes in self.sizes.items():
+            if name not in self.mediated:
+                models = ", ".join(self.mediated)
+                raise ValueError(f"sizes names {name!r}; the models with experiments are {models}")
+            if unknown := sorted((sizes.pairs_per_template or {}).keys() - tasks.keys()):
+                problem = f"sizes.{name}.pairs_per_template names {unknown[0]!r}"
+                raise ValueError(f"{problem}; the tasks are {', '.join(tasks)}")
+        entries: dict[str, Section] = {**self.known, **self.sizes}
+        raw = {name: entry.model_dump(exclude_unset=True) for name, entry in entries.items()}
+        if self.sized != raw:
+            sections = "*sizes, *subjects, *checkpoints, *finetuned, *stored"
+            raise ValueError(f"sized must be `sized: {{<<: [{sections}]}}`")
         return self
 
 

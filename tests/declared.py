@@ -10,7 +10,7 @@ import yaml
 
 from stages.lib.core.settings import files, key_of
 from stages.lib.core.words import CHAPTERS
-from stages.lib.subject import SubjectSettings
+from stages.lib.subject import Sizes, SubjectSettings
 from stages.neurons.settings import Digits
 from tests.micro import FILES
 from tests.report.report_files import read_by
@@ -138,6 +138,7 @@ def sections(stage: str) -> set[str]:
     return used | {
         f"{section}.${{key}}"
         for section, read in (
+            ("sized", "load_sizes("),
             ("train", "load_training("),
             ("finetune", "load_finetuning("),
             ("hub", "load_hub("),
@@ -160,7 +161,8 @@ def _values(section: str, entry: dict) -> dict:
     if each not in ("", "${key}"):
         return {each: None}
     [values] = [sections[name] for sections in FILES.values() if name in sections]
-    known = SubjectSettings if name in OF_SUBJECTS else Digits if name == "digits" else None  # of which shipped settings may have none
+    kinds = {**dict.fromkeys(OF_SUBJECTS, SubjectSettings), "sized": Sizes, "digits": Digits}
+    known = kinds.get(name)  # of which shipped settings may have none
     return (known.model_fields if known else next(iter(values.values()))) if each else values
 
 

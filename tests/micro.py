@@ -63,6 +63,7 @@ SETTINGS: dict[str, Any] = {
         "abacus-step-00000": None,
         **LATER,
     },
+    "sizes": LATER,
     "digits": {"abacus-digits": None},
     "checkpoints": {
         **NO_POINTS,
@@ -161,7 +162,8 @@ def changed(settings: dict[str, Any]) -> dict[str, Any]:
     whole = merged(SHIPPED, settings)
     both, stored = whole["subjects"] | whole["checkpoints"], whole["stored"]
     all_of = {"known": both | whole["finetuned"] | stored, "kept": both | stored, "pictured": whole["subjects"] | stored}
-    return whole | all_of | {"dumped": both, "mediated": both | whole["finetuned"]}
+    sized = all_of["known"] | whole["sizes"]
+    return whole | all_of | {"dumped": both, "mediated": both | whole["finetuned"], "sized": sized}
 
 
 def write_settings(folder: Path, whole: dict[str, Any]) -> None:

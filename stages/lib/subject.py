@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import polars as pl
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from stages.lib.core.layered import LayerStore
 from stages.lib.core.settings import Count, Few, Natural, ParamsError, Section, check, read
@@ -34,8 +34,22 @@ def _a_folder(source: str) -> str:
     return source
 
 
+class Sizes(Section):
+    """How many pairs and neurons a model's experiments take; None: as the chapter's settings say.
+
+    They stand apart from the model's entry, so that no dump depends on them.
+    """
+
+    pairs_per_split: Few | None = None
+    pairs_per_template: dict[str, Natural] | None = None
+    patched_neurons: Count | None = None
+
+
 class SubjectSettings(Section):
-    """One model's entry. Where None is the default, a section of its own says it for all models that do not."""
+    """One model's entry, on which its dump depends.
+
+    Where `passes` or `runs` is None, the section of that name holds.
+    """
 
     source: Annotated[str, AfterValidator(_a_folder)]
     revision: str
@@ -47,11 +61,15 @@ class SubjectSettings(Section):
     answer_token: Annotated[int, Field(ge=0, le=3)] | None = None
     largest_operand: Annotated[int, Field(ge=9, le=999)] | None = None
     chat: bool = False
-    pairs_per_split: Few | None = None
-    pairs_per_template: dict[str, Natural] | None = None
-    patched_neurons: Count | None = None
     passes: Passes | None = None
     runs: Runs | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sizes_stand_apart(cls, entry: Any) -> Any:
+        if isinstance(entry, dict) and (sizes := sorted(Sizes.model_fields.keys() & entry.keys())):
+            raise ValueError(f"{sizes[0]} is not set in a model's entry; set it under `sizes`")
+        return entry
 
     def operands(self, largest: int) -> range:
         """The operands that it is asked; largest: that of the grid. Raises ParamsError on a larger one of its own."""
@@ -103,6 +121,12 @@ def load_subject(name: str) -> SubjectSettings:
             return check(SubjectSettings, known[name], f"{key}.{name}")
     listed = "; ".join(f"the {key} {', '.join(known)}" for key, known in sections.items() if known)
     raise ParamsError(f"unknown subject {name!r}; params.yaml has {listed}")
+
+
+def load_sizes(name: str) -> Sizes:
+    """Return the checked sizes of this model, all None where params.yaml names none."""
+    sizes = read().get("sizes") or {}
+    return check(Sizes, sizes.get(name, {}), f"sizes.{name}")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.model import contents, tokenizer
-from stages.lib.subject import Subject
+from stages.lib.subject import Subject, load_sizes
 from stages.mediation.pairs import tokens
 from stages.mediation.pairs.groups import Pair, PairGroup
 from stages.mediation.pairs.tasks import Mediating
@@ -64,7 +64,7 @@ def main(name: str) -> None:
     tasks = Mediating(settings, load(Tasks), cells, facts, subject.settings.operators)  # before anything that takes long
     loaded = tokenizer.load(subject.settings.source)
     asked = subject.settings.answer_token
-    each = settings.pairs_per_template | (subject.settings.pairs_per_template or {})
+    each = settings.pairs_per_template | (load_sizes(name).pairs_per_template or {})
     place = partial(tokens.place, loaded, bos=subject.settings.bos, answer_token=asked)
     known = partial(tokens.known, loaded, answer_token=asked)
     rows = []

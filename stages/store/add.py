@@ -29,8 +29,11 @@ def main(arguments: list[str]) -> None:
     settings, files = found.settings, {}
     if source_kind(options.source) != "folder":
         settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
-        files[MODELS] = inserted(MODELS, *_made_from(options))
-    files[PARAMS] = inserted(PARAMS, found.section, entry(options.name, settings, found.section))
+        files[MODELS] = inserted(MODELS, dict([_made_from(options)]))
+    added = {found.section: entry(options.name, settings, found.section)}
+    if proposed := found.sizes.model_dump(exclude_defaults=True):
+        added["sizes"] = [f"  {options.name}: {json.dumps(proposed)}"]
+    files[PARAMS] = inserted(PARAMS, added)
     for file, text in files.items():  # all of them, now that nothing stands against any
         with replacing(file) as partial:
             partial.write_text(text, encoding="utf-8")
@@ -66,14 +69,19 @@ def entry(name: str, settings: SubjectSettings, section: str) -> list[str]:
     return [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())]
 
 
-def inserted(file: Path, section: str, lines: list[str]) -> str:
-    """The file's text with lines behind a section's last one, whatever comments there are. Raises ParamsError where it lacks that."""
-    text = re.sub(
-        rf"^({section}:(?: &\w+)?) \{{\}}",
-        r"\1",
-        file.read_text(encoding="utf-8"),
-        flags=re.MULTILINE,
-    )
+def inserted(file: Path, added: dict[str, list[str]]) -> str:
+    """Return the file's text with lines after each section's last one, whatever comments it has.
+
+    Raises ParamsError where the file lacks a section.
+    """
+    text = file.read_text(encoding="utf-8")
+    for section, lines in added.items():
+        text = _inserted(file, text, section, lines)
+    return text
+
+
+def _inserted(file: Path, text: str, section: str, lines: list[str]) -> str:
+    text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", text, flags=re.MULTILINE)
     found = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
     if found is None or re.match(rf"{section}: *(&\w+ *)?\{{", found[0]):
         raise ParamsError(f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand")

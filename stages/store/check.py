@@ -28,7 +28,7 @@ from stages.lib.gguf import source as gguf
 from stages.lib.model import checkpoint, contents, tokenizer
 from stages.lib.model.experts import Mixture
 from stages.lib.model.folder import ModelError, weights
-from stages.lib.subject import SubjectSettings
+from stages.lib.subject import Sizes, SubjectSettings
 from stages.store.costs import Costs
 from stages.store.pieces import Reader, numbered
 from stages.store.template import PromptError, Template
@@ -46,10 +46,12 @@ GIB, MIB = 1 << 30, 1 << 20
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found. settings: as an entry of params.yaml wants them; section: where it belongs; problems: sentences, none where it
-    can be added."""
+    """What was found. settings: as an entry of params.yaml wants them; sizes: as its
+    section `sizes` wants them; section: where the entry belongs; problems: sentences, none where
+    the model can be added."""
 
     settings: SubjectSettings
+    sizes: Sizes
     section: str
     lines: list[str]
     problems: list[str]
@@ -216,6 +218,7 @@ def _checked(
     }  # fmt: skip
     settings = _settings(entry)
     section, lines, problems = "stored" if options.store_only else "subjects", [], []
+    sizes = Sizes()
     try:
         with _limited(options.source):
             outline = checkpoint.outline(settings)
@@ -224,7 +227,7 @@ def _checked(
         lines += list(_needs(outline, settings, costs))
         if any(layer.attention_out is None for layer in outline.architecture.layers):
             section = "stored"
-        settings = costs.proposed() if section == "subjects" else settings
+        sizes = costs.proposed() if section == "subjects" else sizes
         if weights(folder) and size <= LOADED and _read_whole(folder) <= 2 * LOADED:
             checkpoint.of(settings)
             lines.append("loaded        yes: its parts are what they seem, held against plain forward passes")
@@ -245,7 +248,7 @@ def _checked(
             lines += _around(own, settings)
     except (ModelError, PromptError) as error:
         problems.append(str(error))
-    return Checked(settings, section, lines, problems)
+    return Checked(settings, sizes, section, lines, problems)
 
 
 def _read_whole(folder: Path) -> int:

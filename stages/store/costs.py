@@ -12,7 +12,7 @@ import numpy as np
 from stages.lib.core import machine
 from stages.lib.core.settings import read
 from stages.lib.model.architecture import Architecture
-from stages.lib.subject import SubjectSettings
+from stages.lib.subject import Sizes, SubjectSettings
 
 TRIED = 0.2  # seconds in which this machine shows how fast it multiplies
 DAY = 86_400
@@ -45,20 +45,21 @@ class Costs:
         """Seconds: two positions of every prompt, the others being shared by a row of prompts."""
         return len(self.settings.operators) * self.size * (2 * len(self.a.layers) * self.layer + self.head) / self.speed
 
-    def pairs(self, settings: SubjectSettings) -> int:
+    def pairs(self, sizes: Sizes) -> int:
         """Pairs of prompts on which components, and neurons, are patched."""
-        of = self.params["pairs"]
-        return (settings.pairs_per_split or of["pairs_per_split"]) * len(of["seeds"]) * len(settings.operators)
+        usual = self.params["pairs"]
+        each = sizes.pairs_per_split or usual["pairs_per_split"]
+        return each * len(usual["seeds"]) * len(self.settings.operators)
 
-    def components(self, settings: SubjectSettings) -> int:
+    def components(self, sizes: Sizes) -> int:
         """Runs of the chapter circuit with one MLP or head patched."""
-        return len(self.a.layers) * (self.a.heads + 1) * ROLES * self.pairs(settings)
+        return len(self.a.layers) * (self.a.heads + 1) * ROLES * self.pairs(sizes)
 
-    def neurons(self, settings: SubjectSettings) -> int:
+    def neurons(self, sizes: Sizes) -> int:
         """Runs of the chapter neurons with one neuron patched."""
         sites = self._late() + OPERANDS
-        few = settings.patched_neurons or self.params["neuron_interventions"]["patched_neurons"]
-        return sites * min(few or self.a.neurons, self.a.neurons) * self.pairs(settings)
+        few = sizes.patched_neurons or self.params["neuron_interventions"]["patched_neurons"]
+        return sites * min(few or self.a.neurons, self.a.neurons) * self.pairs(sizes)
 
     def swept(self) -> float:
         """What such a run goes through: of late layers a quarter of the layers at one token, of the first all at two to four."""
@@ -68,13 +69,13 @@ class Costs:
     def _late(self) -> int:
         return len(self.a.layers) - len(self.a.layers) // 2
 
-    def mediation(self, settings: SubjectSettings) -> int:
+    def mediation(self, sizes: Sizes) -> int:
         """Runs of the chapter mediation with one MLP or attention block patched at one token."""
-        each = self._each_template(settings)
+        each = self._each_template(sizes)
         return 2 * len(self.a.layers) * PLACES * sum(KINDS.get(task, 1) * number for task, number in each.items())
 
-    def _each_template(self, settings: SubjectSettings) -> dict[str, int]:
-        return self.params["mediation"]["pairs_per_template"] | (settings.pairs_per_template or {})
+    def _each_template(self, sizes: Sizes) -> dict[str, int]:
+        return self.params["mediation"]["pairs_per_template"] | (sizes.pairs_per_template or {})
 
     def seconds(self, runs: int, share: float) -> float:
         """Of runs that each go through such a share of the layers, times tokens."""
@@ -84,11 +85,11 @@ class Costs:
         """Neurons' maps, each held against the catalogue of heuristics."""
         return self.a.neurons * len(self.settings.kept_layers(len(self.a.layers))) * len(self.settings.operators)
 
-    def proposed(self) -> SubjectSettings:
-        """The settings, or where a chapter takes more than a day here, fewer pairs and neurons: as many as a day has time for."""
-        few = self.settings
+    def proposed(self) -> Sizes:
+        """Return fewer pairs and neurons than usual where a chapter takes more than a day here."""
+        few = Sizes()
         if self.seconds(self.neurons(few), self.swept()) > DAY:
-            few = few.model_copy(update={"pairs_per_split": PAIRS, "patched_neurons": 1})
+            few = Sizes(pairs_per_split=PAIRS, patched_neurons=1)
             each = self.seconds(self.neurons(few), self.swept())
             few = few.model_copy(update={"patched_neurons": min(self.a.neurons, max(NEURONS, int(DAY / each)))})
         if (long := self.seconds(self.mediation(few), MEDIATION)) > DAY:
@@ -100,19 +101,19 @@ class Costs:
         """What `bag check` says of the chapters."""
         fewer = self.proposed()
         yield f"dump          about {spoken(self.dump())} here for {len(self.settings.operators) * self.size:,} prompts"
-        yield from self._runs(self.settings)
+        yield from self._runs(Sizes())
         long = NULLS * self.maps() * self.size / 90_000 / machine.workers()
         yield f"heuristics    {self.maps():,} maps, about {spoken(long)} here; of fewer `layers` it takes less"
-        if fewer != self.settings:
-            chosen = [f"{key}: {value}" for key, value in fewer if value != getattr(self.settings, key)]
-            yield f"proposed      {', '.join(chosen)}: so `bag add` writes it, and then"
+        if fewer != Sizes():
+            values = [f"{key}: {value}" for key, value in fewer if value is not None]
+            yield f"proposed      {', '.join(values)}: so `bag add` writes it, and then"
             yield from self._runs(fewer)
 
-    def _runs(self, settings: SubjectSettings) -> Iterator[str]:
+    def _runs(self, sizes: Sizes) -> Iterator[str]:
         for chapter, runs, share in (
-            ("circuit", self.components(settings), COMPONENTS),
-            ("neurons", self.neurons(settings), self.swept()),
-            ("mediation", self.mediation(settings), MEDIATION),
+            ("circuit", self.components(sizes), COMPONENTS),
+            ("neurons", self.neurons(sizes), self.swept()),
+            ("mediation", self.mediation(sizes), MEDIATION),
         ):
             yield f"{chapter:14}{runs:,} runs, about {spoken(self.seconds(runs, share))} here"
 

@@ -232,20 +232,36 @@ def test_the_shipped_settings_are_allowed():
             ["mediated must be the subjects, the checkpoints and the finetuned"],
         ),
         (
-            {"subjects": {"abacus": {"patched_neurons": 0}}},
-            ["subjects.abacus.patched_neurons", "0", "greater than or equal to 1"],
+            {"sizes": {"abacus": {"patched_neurons": 0}}},
+            ["sizes.abacus.patched_neurons", "0", "greater than or equal to 1"],
         ),
         (
-            {"subjects": {"abacus": {"pairs_per_split": 0}}},
-            ["subjects.abacus.pairs_per_split", "0", "greater than or equal to 1"],
+            {"sizes": {"abacus": {"pairs_per_split": 0}}},
+            ["sizes.abacus.pairs_per_split", "0", "greater than or equal to 1"],
         ),
         (
             {"subjects": {"abacus": {"runs": {"memory_mib": 1}}}},
             ["subjects.abacus.runs.memory_mib", "1", "greater than or equal to 128"],
         ),
         (
-            {"subjects": {"abacus": {"pairs_per_template": {"riddles": 1}}}},
-            ["pairs_per_template names 'riddles'", "arithmetic"],
+            {"sizes": {"abacus": {"pairs_per_template": {"riddles": 1}}}},
+            ["sizes.abacus.pairs_per_template names 'riddles'", "arithmetic"],
+        ),
+        (
+            {"sizes": {"abacus": {"patched": 30}}},
+            ["sizes.abacus.patched", "no such key", "patched_neurons"],
+        ),
+        (
+            {"sizes": {"nobody": {"patched_neurons": 30}}},
+            ["sizes names 'nobody'", "abacus"],
+        ),
+        (
+            {"sizes": {"abacus": {"patched_neurons": 30}}},
+            ["sized must be `sized: {<<: [*sizes, *subjects, *checkpoints, *finetuned, *stored]}`"],
+        ),
+        (
+            {"subjects": {"abacus": {"patched_neurons": 30}}},
+            ["subjects.abacus", "patched_neurons is not set in a model's entry", "under `sizes`"],
         ),
         (
             {"finetune": {TUNED: {"task": "four_operands"}}},
@@ -336,7 +352,7 @@ def test_a_wrong_value_is_named(change: dict, words: list[str]):
 def alike(whole: dict, change: dict) -> dict:
     """A change of an entry that goes on to what is derived of it, as YAML does it, so that it is the entry that is refused."""
     entry = change.get("subjects", {}).get("abacus", {})
-    if not entry.keys() & {"patched_neurons", "pairs_per_split", "pairs_per_template", "runs"}:
+    if not entry.keys() & {"patched_neurons", "runs"}:
         return whole
     return whole | {
         name: whole[name] | {"abacus": whole["subjects"]["abacus"]} for name in ("dumped", "mediated", "known", "kept", "pictured")

@@ -12,7 +12,7 @@ from stages.lib.core.settings import check as check_settings
 from stages.lib.model import checkpoint
 from stages.lib.model import tokenizer as tokenizers
 from stages.lib.model.folder import ModelError
-from stages.lib.subject import load_subject
+from stages.lib.subject import Sizes, load_sizes, load_subject
 from stages.settings import Params
 from stages.store import add, check, costs
 from stages.store.costs import NULLS, Costs
@@ -138,9 +138,11 @@ def test_a_configuration_alone_is_enough(project: Path, name: str, capsys: pytes
     assert runs[1] < runs[0] / 100
     assert re.search(r"^proposed +pairs_per_split: 10, pairs_per_template: .*, patched_neurons: \d+:", text, re.MULTILINE)
     add.main(["large", "models/mine", "--dtype", "bfloat16"])
-    large = load_subject("large")
-    assert Costs(checkpoint.outline(large).architecture, large, 90_000).neurons(large) == pytest.approx(runs[1], rel=0.5)  # as timed
-    assert check_settings(Params, read()).subjects["large"] == large
+    large, sizes = load_subject("large"), load_sizes("large")
+    costs_of_large = Costs(checkpoint.outline(large).architecture, large, 90_000)
+    assert costs_of_large.neurons(sizes) == pytest.approx(runs[1], rel=0.5)  # as timed
+    settings = check_settings(Params, read())
+    assert (settings.subjects["large"], settings.sizes["large"]) == (large, sizes)
 
 
 def test_a_description_that_takes_long_is_ended(
@@ -321,8 +323,9 @@ def test_costs_are_those_of_the_docs(project: Path, monkeypatch: pytest.MonkeyPa
     settings = load_subject("abacus").model_copy(update={"source": "models/mine", "dtype": "bfloat16"})
     monkeypatch.setattr(costs, "_speed", lambda dtype: 0.5)  # a multiplication and an addition: two operations a second
     large = Costs(checkpoint.outline(settings).architecture, settings, 90_000)
-    assert large.neurons(settings) / 1e6 == pytest.approx(late + first, rel=0.01)
-    assert large.seconds(large.neurons(settings), large.swept()) == pytest.approx(flop * 1e18, rel=0.2)
+    runs = large.neurons(Sizes())
+    assert runs / 1e6 == pytest.approx(late + first, rel=0.01)
+    assert large.seconds(runs, large.swept()) == pytest.approx(flop * 1e18, rel=0.2)
 
 
 @pytest.mark.parametrize(

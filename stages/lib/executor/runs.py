@@ -98,10 +98,9 @@ class RunsWork:
             for bundle in self.bundles
             for first in bundle[:1]
         ]
-        key = digest(
-            [*inputs, model, Path(__file__).parent], checkpoint.fingerprint(self.subject.settings.source), self.subject, settings,
-            machine.device(), machine.passes(machine.RUNS),
-        )  # fmt: skip
+        weights, dtype = checkpoint.fingerprint(self.subject.settings.source), self.subject.settings.dtype
+        facts = (name, weights, dtype, settings, machine.device(), machine.passes(machine.RUNS))
+        key = digest([*inputs, model, Path(__file__).parent], *facts)
         self.parts = Parts(self.subject.path(f"{chapter}/runs/{self.experiment}.parquet"), key)
         self.title = f"{self.experiment} {name}"
 

@@ -1,0 +1,66 @@
+"""What DVC compares of params.yaml: a change is seen by the stages that read it, and by no other stage."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.dependency import ParamsDependency
+from dvc.repo import Repo
+
+from stages.lib.core.settings import files
+from stages.lib.subject import Sizes, SubjectSettings
+from stages.store.add import inserted
+from tests.declared import ROOT, STAGES, declared_sections, key, name, pipelines
+
+PARAMS, DUMPS = Path("params.yaml"), "stages/store/tensors/dvc.yaml"
+SUBJECTS = ("abacus", "abacus-deep", "mine")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stages that read sizes, and those beside dumps, as a DVC project without code, data and Git."""
+    texts = {file: (ROOT / file).read_text() for file in pipelines()}
+    some = [file for file, text in texts.items() if "sized." in text or file == DUMPS]
+    for file in [*some, *map(name, files(ROOT))]:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc/config").write_text("[core]\n    no_scm = true\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def compared(project: Path) -> dict[str, list[Any]]:
+    """Return what DVC writes into locks, stage of one of SUBJECTS -> settings.
+
+    Raises MissingParamsError as `dvc repro` does.
+    """
+    values: dict[str, list[Any]] = {}
+    with Repo(str(project)) as repo:
+        for stage in repo.index.stages:
+            if stage.addressing.partition("@")[2] in SUBJECTS:
+                settings = (dep for dep in stage.deps if isinstance(dep, ParamsDependency))
+                values[stage.addressing] = [dep.get_hash().value for dep in settings]
+    return values
+
+
+def test_a_change_of_sizes_and_another_model_rerun_only_what_reads_them(project: Path):
+    """The sizes of abacus change, and a model with sizes of its own is added."""
+    before = compared(project)
+    sizes = ["  abacus: {patched_neurons: 30, pairs_per_split: 10}", "  mine: {patched_neurons: 30}"]
+    entry = "  mine: {<<: *abacus, source: models/mine}"
+    PARAMS.write_text(inserted(PARAMS, {"subjects": [entry], "sizes": sizes}))
+    after = compared(project)
+    changed = {address for address in before if before[address] != after[address]}
+    assert {address.partition("@")[2] for address in changed} == {"abacus"}
+    readers = {stage for stage in STAGES if "sized.${key}" in declared_sections(stage)}
+    assert {key(address) for address in changed} == readers
+    assert f"{DUMPS}:dump@abacus" in before.keys() - changed
+    added = {key(address) for address in after.keys() - before.keys()}
+    assert added == {key(address) for address in before if address.endswith("@abacus-deep")}
+
+
+def test_no_entry_of_a_model_holds_sizes():
+    """So a stage that lists the entry, such as a dump, reads none of them."""
+    assert Sizes.model_fields.keys().isdisjoint(SubjectSettings.model_fields)
