@@ -18,9 +18,8 @@ from tests.declared import STAGES, key, pipelines
 ACCURACY = ("-m", "stages.lib.sql.stage", "store/accuracy", "abacus")
 
 
-def test_nothing_is_left_to_do(micro: Path, micro_copy: Path):
-    """Of the project in which everything was made, and of a copy: make does not wait for other tests that look at the first."""
-    assert "up to date" in run_in(micro, "dvc", "status").stdout
+def test_nothing_is_left_to_do(micro_copy: Path):
+    """Run make in a copy, which does not wait for other tests that look at the project."""
     made = run_in(micro_copy, "bag", "made").stdout.splitlines()
     for target, command in (("all", ()), ("study", ("--all-pipelines",))):
         printed = run_in(micro_copy, *MAKE, target).stdout
