@@ -3,6 +3,7 @@
 # stages.warm: plain `dvc repro` makes the same, and loads the same libraries again for every stage.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our code again
 
 .PHONY: all study setup test bench lint remote push pull lock
 all: setup
@@ -17,10 +18,11 @@ study: setup
 
 setup: .venv/installed
 
+# pip would compile on one core. Tests of packages are left out; some packages hold files of other Pythons.
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --no-deps --no-compile --requirement requirements.lock
-	.venv/bin/python -m compileall -qq -j 0 .venv/lib || true  # by all cores, where pip has one; some packages hold files of other Pythons
+	.venv/bin/python -m compileall -qq -j 0 -x '/tests/' .venv/lib || true
 	.venv/bin/pip install --quiet --constraint requirements.lock torch  # what this machine's build of it needs besides, such as CUDA's libraries
 	.venv/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@

@@ -121,7 +121,7 @@ SETTINGS: dict[str, Any] = {
     "report": {
         "rows": 100,
         "rows_per_page": 10,
-        "figure_width": 1400,
+        "figure_width": 500,
         "figure_quality": 80,
         "neurons_listed": 60,
         "neurons_drawn": 20,
@@ -142,7 +142,7 @@ SETTINGS: dict[str, Any] = {
         "neurons_at_once": 24,
         "fit_replicates": 20,
     },
-    "figures": {"neurons_per_operator": 4},
+    "figures": {"neurons_per_operator": 2},
 }
 
 

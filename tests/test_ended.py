@@ -8,15 +8,16 @@ import pytest
 
 from tests.conftest import run_in
 
-STAGES = {  # each way in which stages write: stores and tables, parts, parts of three tables, one table; changes of files from kill to kill
+STAGES = {  # each way in which stages write: stores and tables, parts (of few units), parts of three tables, one table; changes of files
+    # from kill to kill
     "store": ("5", "stages.store.dump", "planted"),
-    "circuit": ("1", "stages.lib.executor.runs", "circuit/component", "planted"),
+    "circuit": ("1", "stages.lib.executor.runs", "circuit/head_circuit", "planted"),
     "heuristics": ("10", "stages.heuristics.nulls", "planted"),
     "corpus": ("1", "stages.lib.sql.stage", "corpus/cells"),
 }
 OUTPUTS = {
     "store": ("planted/store/activations", "planted/store/means.h5", "planted/store/predictions.parquet", "planted/store/value_logits.h5"),
-    "circuit": ("planted/circuit/runs/component.parquet",),
+    "circuit": ("planted/circuit/runs/head_circuit.parquet",),
     "heuristics": ("planted/heuristics/nulls.parquet", "planted/heuristics/null_shares.parquet", "planted/heuristics/naming.parquet"),
     "corpus": ("corpus/cells.parquet",),
 }

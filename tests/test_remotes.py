@@ -19,6 +19,7 @@ from stages.lib.console.folders import unlike_lock
 from stages.lib.console.verify import verify
 from tests import storage
 from tests.conftest import MAKE, copied, run_in
+from tests.micro import ROOT
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if Path("/usr/sbin/sshd").exists() else None)
 
@@ -105,18 +106,7 @@ def present(folder: Path) -> set[str]:
     return {f for f in files if not f.startswith(("models/", "subjects/training_log/")) and ".gitignore" not in f}
 
 
-def test_push_and_pull_of_everything(micro_copy: Path, tmp_path: Path, s3):
-    everything = present(micro_copy)
-    configure(micro_copy, s3)
-    run_in(micro_copy, *MAKE, "push")
-    clone = fresh_clone(micro_copy, tmp_path / "clone")
-    assert present(clone) == set()
-    run_in(clone, *MAKE, "pull")
-    assert present(clone) == everything
-    assert "up to date" in run_in(clone, "dvc", "status").stdout
-
-
-def test_pull_of_a_file_and_of_a_subject_and_rerun_of_the_last_query(pushed: Path, tmp_path: Path):
+def test_pull_of_a_file_of_a_subject_and_of_everything_and_rerun_of_the_last_query(pushed: Path, tmp_path: Path):
     everything = present(pushed)
     clone = fresh_clone(pushed, tmp_path / "clone")
     assert present(clone) == set()
@@ -144,6 +134,10 @@ def test_pull_of_a_file_and_of_a_subject_and_rerun_of_the_last_query(pushed: Pat
     assert {f for f in present(clone) if f.startswith(shared)} == {f for f in everything if f.startswith(shared)}
     assert "cells" in run_in(clone, "bag", "select count(*) as cells from cells join labels using (operator)").stdout
     assert not any(f.startswith("planted/") for f in present(clone))
+
+    run_in(clone, *MAKE, "pull")
+    assert present(clone) == everything
+    assert "up to date" in run_in(clone, "dvc", "status").stdout
 
 
 def test_a_pulled_file_whose_bytes_are_wrong_is_refused(pushed: Path, tmp_path: Path):
@@ -209,6 +203,19 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_in(project, "git", "add", "-A")
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "made")
     return project
+
+
+def test_push_to_s3_and_pull_from_it(small: Path, tmp_path: Path, s3: Remote):
+    """By what `make push` and `make pull` run."""
+    url, settings = s3
+    project, share = copied(small, tmp_path / "project"), ("python", "-m", "stages.lib.console.remote")
+    lines = [f"{name} = {value}" for name, value in {"url": url, **settings}.items()]
+    (project / ".dvc/config.local").write_text("\n".join(["['remote \"storage\"']", *lines]))
+    run_in(project, *share, "push", more={"PYTHONPATH": str(ROOT)})
+    clone = fresh_clone(project, tmp_path / "clone")
+    assert contents(clone) == {}
+    run_in(clone, *share, "pull", "", "", more={"PYTHONPATH": str(ROOT)})
+    assert contents(clone) == contents(small)
 
 
 @pytest.fixture

@@ -118,7 +118,8 @@ def write(folder: Path, tables: Tables, subject: str = "s") -> None:
 
 def written_by(draw: Callable[[], object], prepare: Callable[[Path], object], folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The files that `draw` writes below reports/, in a project that `prepare` makes, from what reaches worker processes: figures and what
-    they are drawn from, pickled and unpickled. (tests/test_pipeline.py: every time the same.)"""
+    they are drawn from, pickled and unpickled. (The micro project draws them from data: test_every_figure_that_is_declared_is_drawn in
+    tests/report; every time the same: tests/test_pipeline.py.)"""
     write = drawing.write
 
     def handed_on(*asked: Any, **more: Any) -> None:

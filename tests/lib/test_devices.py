@@ -13,11 +13,12 @@ from stages.lib.model.spread import nbytes, on_gpus
 from stages.neurons import gradients
 from stages.store import grid
 from tests import families
-from tests.conftest import random_model
+from tests.conftest import CONFIGS, random_model
 from tests.lib.devices import Devices, ElsewhereError, place, put, spread
 from tests.lib.test_executor import ROLES, intervention_table, measured, pair_table, random_means, subject
 
 SPLITS = [[0, 1, 1], [1, 1, 0]]  # the device of each layer, as far as there are layers
+EITHER = [(kind, SPLITS[number % 2]) for number, kind in enumerate(CONFIGS)]
 
 
 def places(model: torch.nn.Module, layers: list[int]) -> dict[str, int]:
@@ -60,7 +61,7 @@ def patches() -> list[list[dict]]:
     return [*made, made[0] + made[-1], made[2] + made[-4], []]
 
 
-@pytest.mark.parametrize("layers", SPLITS)
+@pytest.mark.parametrize(("kind", "layers"), EITHER)
 def test_every_patch_gives_the_bytes_of_one_device(kind: str, layers: list[int]):
     table = pair_table(3, [(5, 5)] * 3)
     alone = subject(kind)
@@ -79,7 +80,7 @@ def test_every_patch_gives_the_bytes_of_one_device(kind: str, layers: list[int])
     assert all(np.array_equal(numbers, found[1][0][key]) for key, numbers in found[0][0].items())
 
 
-@pytest.mark.parametrize("layers", SPLITS)
+@pytest.mark.parametrize(("kind", "layers"), EITHER)
 def test_what_is_dumped_is_the_same(kind: str, layers: list[int]):
     tokens = np.random.default_rng(0).integers(3, 130, (4, 6, 5))
     tokens[:, :, :3] = tokens[:, :1, :3]

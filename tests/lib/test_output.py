@@ -252,18 +252,19 @@ def test_ctrl_c_ends_a_query_at_once_and_only_that_in_the_shell(data: Path):
         if "shell" in arguments:
             terminal.process.stdin.write(f"{query};\n".encode())
             terminal.process.stdin.flush()
-        busy(terminal.process.pid)
+        busy(terminal.process)
         terminal.process.send_signal(signal.SIGINT)
         status, text = terminal.finish(b"select 40 + 2 as answer;\nexit\n" if "shell" in arguments else b"")
         assert "Traceback" not in text
         assert (status, "42" in text) == ((0, True) if "shell" in arguments else (-signal.SIGINT, False)), text
 
 
-def busy(pid: int) -> None:
-    """Returns once a process has worked for longer than starting takes."""
-    process = psutil.Process(pid)
-    while process.cpu_times().user < 4:
-        assert process.is_running()
+def busy(process: subprocess.Popen) -> None:
+    """Return once a process has worked for longer than starting takes."""
+    worker = psutil.Process(process.pid)
+    while worker.cpu_times().user < 4:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.1)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dvc.schema import COMPILED_LOCKFILE_SCHEMA
 
 from stages.lib.console.locks import LockError, cut
 from stages.lib.console.verify import verify
-from tests.conftest import MAKE, copied, run_in
+from tests.conftest import MAKE, bag_in, copied, run_in
 from tests.micro import ROOT
 
 
@@ -91,7 +91,7 @@ def test_damage_is_named_by_the_console_and_left_until_healing_is_asked_for(proj
         "`bag verify --heal` takes the damaged copies away; then `dvc repro .*stages/store/dvc.yaml:accuracy@abacus.*` makes", said[-1]
     )
     assert "`git checkout -- data/models/abacus` puts back what Git keeps" in said[-1]
-    assert run_in(project, "bag", "verify", check=False).stdout == done.stdout
+    assert bag_in(project, "verify").stdout == done.stdout
 
 
 def test_a_lock_that_was_cut_is_seen(project: Path):
@@ -105,7 +105,7 @@ def test_a_lock_that_was_cut_is_seen(project: Path):
         verify(project)
     for content in ("", text[:-40].rpartition("md5")[0], text[: len(text) // 2] + "\n  - {"):
         lock.write_text(content)
-        done = run_in(project, "bag", "verify", check=False)
+        done = bag_in(project, "verify")
         assert done.returncode == 1
         assert re.match(
             r"bag: stages/store/dvc.lock (cannot be read|lacks \d+ of the).*`git checkout -- stages/store/dvc.lock`", done.stderr

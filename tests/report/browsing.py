@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import yaml
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import Select
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from tests.micro import ROOT, SETTINGS, SHIPPED, merged
 
@@ -82,9 +81,9 @@ class Reader:
         return self
 
     def until(self, holds: Callable[[], bool]) -> None:
-        end = time.monotonic() + WAIT
-        while not holds():
-            assert time.monotonic() < end, "the page did not get there"
+        """Look again and again, with a pause that leaves the processor to the browser."""
+        wait = WebDriverWait(self.driver, WAIT, poll_frequency=0.05)
+        wait.until(lambda _: holds(), "the page did not get there")
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)

@@ -27,9 +27,8 @@ def tables(operators: list[str] = OPERATORS) -> Tables:
     return {name: made(name, of) for name, of in rows.items()} | {"pairs_found": found(operators)}
 
 
-@pytest.mark.parametrize("operators", [OPERATORS, []])
-def test_every_figure_is_written(operators: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = written_by(lambda: figures.main("s"), lambda folder: write(folder, tables(operators)), tmp_path, monkeypatch)
+def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    written = written_by(lambda: figures.main("s"), lambda folder: write(folder, tables([])), tmp_path, monkeypatch)
     assert written == pictures("s/theories/figures", FIGURES, "theories")
 
 
