@@ -87,12 +87,11 @@ class NullsWork:
 
     def __init__(self, name: str):
         self.subject, self.settings, self.level = Subject.named(name), load(Nulls), load(Labels).level
-        scored = load(Scores)
-        self.sets = scored.answer_sets
-        self.squares = Squares(self.subject, self.settings.neurons_per_unit, scored.least_cells)
+        self.sets, least_cells = load(Scores).answer_sets, load(Scores).least_cells
+        self.squares = Squares(self.subject, self.settings.neurons_per_unit, least_cells)
         self.units, self.title = [*self.squares.units], f"nulls {name}"
         self.a_round = len(self.units)
-        key = digest([Path(__file__), null, heuristics, *self.squares.inputs], self.settings, self.level, self.sets, scored.least_cells)
+        key = digest([Path(__file__), null, heuristics, *self.squares.inputs], self.settings, self.level, self.sets, least_cells)
         self.parts = {table: Parts(self.subject.path(f"heuristics/{table}.parquet"), key) for table in SCHEMAS}
         self.candidates = self.parts["nulls"]
         self.labels = lru_cache(16)(permutations)
