@@ -1,8 +1,8 @@
 """Scores heuristics again with the operands relabelled at random: what of a neuron's scores is due to the numbers.
 
-null/relabelled.py says what the null is, null/p_values.py when a neuron gets no more draws, and null/rounds.py how many draws the
-others get: the first round visits every neuron, each further one those that are undecided, until labels need no smaller p-values.
-Workers share what is to be done (stages/lib/units/work.py); stopped half-way, it goes on after what is finished.
+null/relabelled.py defines the null, null/p_values.py when a neuron gets no more draws, and null/rounds.py how
+many draws a round has. The first round tests every neuron. Each further round tests the undecided ones, until
+labels need no smaller p-values. Workers share the units (stages/lib/units/work.py); an interrupted run resumes.
 
 Table nulls: candidates, pairs of neuron and heuristic clearly above chance, against relabelled operands
     subject         VARCHAR   the model
@@ -81,18 +81,33 @@ SCHEMAS = {
 
 
 class NullsWork:
-    """One subject's neurons under relabelled operands, in rounds: unit number u of round r has the number r x units of a round + u."""
+    """One subject's neurons under relabelled operands, in rounds.
+
+    a_round: units of a round; unit u of round r has the number r * a_round + u.
+    """
 
     counts, few = "neuron", 20
 
     def __init__(self, name: str):
-        self.subject, self.settings, self.level = Subject.named(name), load(Nulls), load(Labels).level
+        self.subject, self.settings, self.level = (
+            Subject.named(name),
+            load(Nulls),
+            load(Labels).level,
+        )
         self.sets, least_cells = load(Scores).answer_sets, load(Scores).least_cells
         self.squares = Squares(self.subject, self.settings.neurons_per_unit, least_cells)
         self.units, self.title = [*self.squares.units], f"nulls {name}"
         self.a_round = len(self.units)
-        key = digest([Path(__file__), null, heuristics, *self.squares.inputs], self.settings, self.level, self.sets, least_cells)
-        self.parts = {table: Parts(self.subject.path(f"heuristics/{table}.parquet"), key) for table in SCHEMAS}
+        key = digest(
+            [Path(__file__), null, heuristics, *self.squares.inputs],
+            self.settings,
+            self.level,
+            self.sets,
+            least_cells,
+        )
+        self.parts = {
+            table: Parts(self.subject.path(f"heuristics/{table}.parquet"), key) for table in SCHEMAS
+        }
         self.candidates = self.parts["nulls"]
         self.labels = lru_cache(16)(permutations)
 
@@ -101,14 +116,16 @@ class NullsWork:
         return sorted({*chain(*first), *self.candidates.missing(len(self.units))})
 
     def do(self, number: int) -> None:
-        """Do a unit: in the first round all its neurons, in another one those that are undecided."""
+        """Judge a unit's neurons: all of them in the first round, later the undecided ones."""
         round_number, unit = divmod(number, self.a_round)
         if round_number:
             self._again(number, unit, round_number)
             return
         square, layer, neurons = self.squares.of(unit)
         judge = partial(self._judged, square, 0, self.settings.least_draws)
-        for table, frame in tables({n: judge(a, v) for n, a, v in neurons}, self._keys(square, layer), self.settings).items():
+        for table, frame in tables(
+            {n: judge(a, v) for n, a, v in neurons}, self._keys(square, layer), self.settings
+        ).items():
             self.parts[table].write(unit, frame)
 
     def finish(self) -> bool:
@@ -122,39 +139,60 @@ class NullsWork:
         for table, part in self.parts.items():
             offset = before if table == "nulls" else 0
             groups = [[offset + unit for unit in units] for units in self.squares.layers()]
-            part.finish(groups, pl.DataFrame(schema=SCHEMAS[table]), _added if table == "null_shares" else pl.concat)
+            part.finish(
+                groups,
+                pl.DataFrame(schema=SCHEMAS[table]),
+                _added if table == "null_shares" else pl.concat,
+            )
         return False
 
     def _again(self, number: int, unit: int, round_number: int) -> None:
         """Judge a unit's undecided neurons anew, by relabellings of this round alone."""
         frame = self.candidates.read(number - self.a_round)
-        draws = json.loads(self._plan_file(number - unit).read_text(encoding="utf-8")).get(self.units[unit].group)
+        draws = json.loads(self._plan_file(number - unit).read_text(encoding="utf-8")).get(
+            self.units[unit].group
+        )
         again = undecided(frame, self.settings.exceedances)["neuron"].to_list() if draws else []
         if again:
             square, layer, neurons = self.squares.of(unit)
             judge = partial(self._judged, square, round_number, draws)
             judged_again = {n: judge(a, v) for n, a, v in neurons if n in again}
             anew = _candidates(judged_again, self._keys(square, layer))
-            frame = pl.concat([frame.filter(~pl.col("neuron").is_in(again)), anew]).sort("neuron", "heuristic", "side")
+            frame = pl.concat([frame.filter(~pl.col("neuron").is_in(again)), anew]).sort(
+                "neuron", "heuristic", "side"
+            )
         self.candidates.write(number, frame)
 
-    def _judged(self, square: Square, round_number: int, draws: int, activations: np.ndarray, logits: np.ndarray) -> Judged:
+    def _judged(
+        self,
+        square: Square,
+        round_number: int,
+        draws: int,
+        activations: np.ndarray,
+        logits: np.ndarray,
+    ) -> Judged:
         numbers = steps_to(draws, self.settings.first_draws)
         steps = (self.labels(square, step, self.settings.seed, round_number) for step in numbers)
         return judged(square, activations, logits, steps, self.settings, self.sets)
 
     def _plan(self, before: int) -> dict[str, int]:
-        """How many draws the next round has, by operator; before: the number of the last round's first unit."""
+        """Return the draws of the next round by operator; before: number of the last round's first unit."""
         frames: dict[str, list[pl.DataFrame]] = {}
         tests: dict[str, int] = {}
         for number, unit in enumerate(self.squares.units):
             operator = str(unit.group)
             tests[operator] = tests.get(operator, 0) + unit.size
-            frames.setdefault(operator, []).append(undecided(self.candidates.read(before + number), self.settings.exceedances))
+            frames.setdefault(operator, []).append(
+                undecided(self.candidates.read(before + number), self.settings.exceedances)
+            )
         plan = {}
         for operator, parts in frames.items():
             frame = pl.concat(parts)
-            standing = Standing(tests[operator], int(frame["draws"].to_numpy().max(initial=0)), frame["exceedances"].to_numpy())
+            standing = Standing(
+                tests[operator],
+                int(frame["draws"].to_numpy().max(initial=0)),
+                frame["exceedances"].to_numpy(),
+            )
             if draws := next_draws(standing, self.settings, self.level):
                 plan[operator] = draws
         return plan
@@ -168,9 +206,14 @@ class NullsWork:
 
 
 def undecided(candidates: pl.DataFrame, exceedances: int) -> pl.DataFrame:
-    """Return the neurons whose best score fewer relabellings reach: neuron, draws, exceedances. candidates: rows of the table nulls."""
+    """Return the neurons whose best score fewer relabellings reach: neuron, draws, exceedances.
+
+    candidates: rows of the table nulls, of one layer.
+    """
     reached = (pl.col("p_family") * (pl.col("draws") + 1)).round().cast(pl.Int64) - 1
-    best = candidates.group_by("neuron", maintain_order=True).agg(pl.col("draws").first(), exceedances=reached.min())
+    best = candidates.group_by("neuron", maintain_order=True).agg(
+        pl.col("draws").first(), exceedances=reached.min()
+    )
     return best.filter(pl.col("exceedances") < exceedances)
 
 
@@ -179,11 +222,19 @@ def _added(frames: list[pl.DataFrame]) -> pl.DataFrame:
     return frames[0].with_columns(neurons=pl.sum_horizontal(frame["neurons"] for frame in frames))
 
 
-def tables(of: dict[int, Judged], keys: dict[str, str | int], settings: Nulls) -> dict[str, pl.DataFrame]:
+def tables(
+    of: dict[int, Judged], keys: dict[str, str | int], settings: Nulls
+) -> dict[str, pl.DataFrame]:
     """The rows of some neurons of one layer, by table. of: neuron -> what was found; keys: subject, operator and layer."""
     bests = np.array([found.bests for found in of.values()])  # (neurons, draws, groups, measures)
     counts = [
-        {"draw": draw, "quantities": group, "measure": measure, "threshold": threshold, "neurons": int(reached)}
+        {
+            "draw": draw,
+            "quantities": group,
+            "measure": measure,
+            "threshold": threshold,
+            "neurons": int(reached),
+        }
         for g, group in enumerate(GROUPS)
         for m, measure in enumerate(MEASURES)
         for threshold in settings.thresholds
@@ -193,21 +244,33 @@ def tables(of: dict[int, Judged], keys: dict[str, str | int], settings: Nulls) -
     naming = {"neuron": list(of), "correlation": list(correlations), "p_value": list(p_values)}
     return {
         "nulls": _candidates(of, keys),
-        "null_shares": _frame("null_shares", keys, {name: [row[name] for row in counts] for name in counts[0]}),
+        "null_shares": _frame(
+            "null_shares", keys, {name: [row[name] for row in counts] for name in counts[0]}
+        ),
         "naming": _frame("naming", keys, naming),
     }
 
 
 def _candidates(of: dict[int, Judged], keys: Mapping[str, str | int]) -> pl.DataFrame:
     """The rows of the table nulls of some neurons of one layer."""
-    frames = [_frame("nulls", {**keys, "neuron": neuron}, found.candidates) for neuron, found in of.items()]
-    return pl.concat([pl.DataFrame(schema=SCHEMAS["nulls"]), *frames]).sort("neuron", "heuristic", "side")
+    frames = [
+        _frame("nulls", {**keys, "neuron": neuron}, found.candidates)
+        for neuron, found in of.items()
+    ]
+    return pl.concat([pl.DataFrame(schema=SCHEMAS["nulls"]), *frames]).sort(
+        "neuron", "heuristic", "side"
+    )
 
 
-def _frame(table: str, keys: Mapping[str, str | int], columns: Mapping[str, Sequence | np.ndarray]) -> pl.DataFrame:
+def _frame(
+    table: str, keys: Mapping[str, str | int], columns: Mapping[str, Sequence | np.ndarray]
+) -> pl.DataFrame:
     schema = SCHEMAS[table]
     frame = pl.DataFrame(columns, schema={name: schema[name] for name in columns}, strict=False)
-    return frame.select((pl.lit(keys[name]) if name in keys else pl.col(name)).cast(kind).alias(name) for name, kind in schema.items())
+    return frame.select(
+        (pl.lit(keys[name]) if name in keys else pl.col(name)).cast(kind).alias(name)
+        for name, kind in schema.items()
+    )
 
 
 def main(name: str) -> None:

@@ -5,9 +5,10 @@ its mean under relabelling, in units that the heuristic's size gives (see `units
 sides, draw by draw, is the null of whatever heuristic fits best: a p-value from it (p_family) has paid for the search through
 the catalogue (Westfall & Young 1993, single step).
 
-A neuron gets no more draws once its best z is reached `exceedances` times (Besag & Clifford 1991): looks are after 20, 40, 80 ... draws,
-and its p-value is the one of its last look. Let n be the first look at which exceedances + 1 of n + 1 are at most t. Whatever stopped
-before has a p-value above t, so a final p-value of at most t needs one of at most t after n draws, which has a probability of at most t.
+A neuron gets no more draws once its best z is reached `exceedances` times (Besag & Clifford 1991). Looks
+are after 20, 40, 80, ... draws, and the p-value is that of the last look. It is valid: let n be the draws
+of the first look at which (exceedances + 1) / (n + 1) <= t. What stopped earlier has a p-value above t. So a
+final p-value of at most t requires one of at most t after n draws, whose probability is at most t.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +28,7 @@ from stages.lib.heuristics.square import Square
 GROUPS = ("operands", "result", "any")
 MEASURES = ("raw", "corrected")
 UNIT_OF_ANSWER_SETS = 0.1  # their size differs from draw to draw
-KEPT = 1000  # draws whose scores are in memory at once, and the most that means are of: more would change them by little
+KEPT = 1000  # draws whose scores are in memory at once, and whose means are taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ def judged(
 ) -> Judged:
     """Judge one neuron by relabellings, or by the first of them once its best score is reached too often.
 
-    activations: (op1, op2) of the square; logits: (number,); relabellings: in steps, of which the first has the true labels.
+    activations: (op1, op2) of the square; logits: (number,); relabellings: in steps (see steps_to).
     """
     neuron, steps = RelabelledNeuron(square, activations, logits, sets), iter(relabellings)
     null = neuron.null(next(steps))
@@ -64,15 +65,22 @@ def judged(
             tally = Tally(square, null, settings.smallest_corrected)
     names = [*square.operands.names, *square.answers.names]
     if null.corrected.shape[2] > len(names):
-        of_answers = find(activations.ravel()[square.cells] * logits[square.results], square.results, sets)
+        of_answers = find(
+            activations.ravel()[square.cells] * logits[square.results], square.results, sets
+        )
         names.append(of_answers.name if of_answers else "")
     heuristics = {"heuristic": np.array(names, object)[tally.number]}
     as_large = null.correlations >= null.correlations[0]
-    return Judged(heuristics | tally.columns(), best, (float(null.correlations[0]), float(as_large.mean())))
+    return Judged(
+        heuristics | tally.columns(), best, (float(null.correlations[0]), float(as_large.mean()))
+    )
 
 
 def steps_to(draws: int, first: int) -> Iterator[range]:
-    """Numbers of relabellings, the true labels and the first ones, then as many again as there were, but at most KEPT at once."""
+    """Yield the numbers of relabellings in steps, which double their count; each has at most KEPT.
+
+    The first step has the true labels, number 0, and `first` relabellings.
+    """
     yield range(min(first, draws) + 1)
     known = first
     while known < draws:
@@ -82,9 +90,10 @@ def steps_to(draws: int, first: int) -> Iterator[range]:
 
 
 class Tally:
-    """The heuristics clearly above chance on one neuron, and how many relabellings reach their scores, the true labels among them.
+    """The heuristics clearly above chance on one neuron, and how many labellings reach their scores.
 
-    null: the first relabellings, of which the means are; side, number: (candidates,) which of its scores; z: (candidates,).
+    The true labels count as one. null: the first labellings, whose mean scores z is measured from; side,
+    number: (candidates,) which scores of `null` the candidates are.
     """
 
     def __init__(self, square: Square, null: Null, smallest: float):
@@ -98,11 +107,13 @@ class Tally:
         self.add(null)
 
     def add(self, null: Null) -> None:
-        """Count more relabellings, whose scores take no part in the means."""
+        """Count more labellings, whose scores do not enter the means."""
         scores = null.corrected
         self.labellings += len(scores)
         self.reached = self.reached + (scores[:, self.side, self.number] >= self.corrected).sum(0)
-        self.reached_by_any += (_largest(scores, self.mean, self.unit)[:, None] >= self.z - 1e-9).sum(0)
+        self.reached_by_any += (
+            _largest(scores, self.mean, self.unit)[:, None] >= self.z - 1e-9
+        ).sum(0)
 
     @property
     def exceedances(self) -> float:
@@ -137,7 +148,9 @@ def _largest(scores, mean, unit):
     for draw in range(len(scores)):
         for side in range(2):
             for number in range(scores.shape[2]):
-                largest[draw] = max(largest[draw], (scores[draw, side, number] - mean[side, number]) / unit[number])
+                largest[draw] = max(
+                    largest[draw], (scores[draw, side, number] - mean[side, number]) / unit[number]
+                )
     return largest
 
 
@@ -145,7 +158,9 @@ def _largest(scores, mean, unit):
 def units(square: Square) -> np.ndarray:
     """What z is measured in, of operands' heuristics, answers' and a set of results."""
     groups = square.operands, square.answers
-    return np.concatenate([*(deviations(group.sets, group.share) for group in groups), [UNIT_OF_ANSWER_SETS]])
+    return np.concatenate(
+        [*(deviations(group.sets, group.share) for group in groups), [UNIT_OF_ANSWER_SETS]]
+    )
 
 
 def deviations(of: Sets, share: np.ndarray) -> np.ndarray:
@@ -155,9 +170,16 @@ def deviations(of: Sets, share: np.ndarray) -> np.ndarray:
     weight count as (sum of cells)^2 / (sum of squared cells) equal ones. No relabelled operand varies more, and unlike a
     deviation that is measured on the draws, this one does not depend on them.
     """
-    squares = [np.bincount(values).astype(np.float64) ** 2 for values in of.values] + [np.ones(of.values.shape[1])]
+    squares = [np.bincount(values).astype(np.float64) ** 2 for values in of.values] + [
+        np.ones(of.values.shape[1])
+    ]
     parts = [slice(start, end) for start, end in pairwise(of.starts)]
-    weights = np.array([squares[quantity][of.members[part]].sum() for quantity, part in zip(of.quantity, parts, strict=True)])
+    weights = np.array(
+        [
+            squares[quantity][of.members[part]].sum()
+            for quantity, part in zip(of.quantity, parts, strict=True)
+        ]
+    )
     return np.sqrt(share / (1 - share) * weights) / of.k
 
 
@@ -166,6 +188,11 @@ def bests(square: Square, found: Null) -> np.ndarray:
     split, end = len(square.operands.names), len(square.operands.names) + len(square.answers.names)
     share = np.concatenate([square.operands.share, square.answers.share]).astype(np.float32)
     raw = found.corrected[:, :, :end] * (1 - share) + share
-    parts = [(raw[:, :, :split], found.corrected[:, :, :split]), (raw[:, :, split:], found.corrected[:, :, split:])]
-    best = np.array([[scores.max((1, 2), initial=-1) for scores in part] for part in parts])  # (groups, measures, draws)
+    parts = [
+        (raw[:, :, :split], found.corrected[:, :, :split]),
+        (raw[:, :, split:], found.corrected[:, :, split:]),
+    ]
+    best = np.array(
+        [[scores.max((1, 2), initial=-1) for scores in part] for part in parts]
+    )  # (groups, measures, draws)
     return np.concatenate([best, best.max(0, keepdims=True)]).transpose(2, 0, 1)

@@ -1,10 +1,12 @@
-"""How many relabellings the neurons of an operator get: rounds, until the p-values at the floor are small enough for labels.
+"""Plan how many relabellings the neurons of an operator get, in rounds.
 
-A p-value of n relabellings is at least 1 / (n + 1), the floor. Benjamini and Hochberg label k of m neurons at a level if their p-values
-are at most level * k / m, so that the floor must be below this for the k neurons at the floor. The more neurons are heuristics, the
-fewer relabellings it takes (Sandve et al. 2011): m / level relabellings in all, however many neurons share them.
+A p-value from n relabellings is at least 1 / (n + 1), the floor. Benjamini and Hochberg label k of m
+neurons if their p-values are at most level * k / m. So labels of the k neurons at the floor need
+n + 1 >= m / (level * k): the more neurons are discoveries, the fewer relabellings each of them takes
+(Sandve et al. 2011), and together they take m / level, whatever their number.
 
-Each round has relabellings of its own, so that the choice of their number does not depend on the p-values that come of them.
+Each round has relabellings of its own. Their number follows from the rounds before, and so does not
+depend on the p-values that they give.
 """
 
 import math
@@ -14,14 +16,19 @@ import numpy as np
 
 from stages.heuristics.settings import Nulls
 
-ENOUGH, PLANNED = 1.5, 2.0  # times the relabellings that put the floor exactly at the threshold: what suffices, and what a round is to have
-GROWTH = 8  # times the relabellings of the last round, at most: chance has most of the few neurons that are then at the floor
+# times the relabellings that put the floor exactly at the threshold
+ENOUGH = 1.5  # a round that has so many is the last
+PLANNED = 2.0  # a round is to have so many, since some neurons at the floor are there by chance
+GROWTH = 8  # times the relabellings of the last round, at most: chance has most of few neurons
 
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """What is known of an operator's neurons after a round. tests: neurons; draws: relabellings of the undecided ones;
-    exceedances: (undecided,) how many of these reach the best score of each."""
+    """The neurons of an operator after a round.
+
+    tests: number of neurons; draws: relabellings of the round; exceedances: (undecided neurons,) how
+    many of these relabellings reach the neuron's best score.
+    """
 
     tests: int
     draws: int
