@@ -176,7 +176,8 @@ def _why_no_overlap(tables: Tables, position: str) -> str:
     exact = tables["neuron_effects"].filter(method="exact", position=position)
     if exact["operator"].n_unique() >= 2:
         layers = exact.group_by("operator", "layer").agg(pl.col("neuron").n_unique())
-        return f"{layers['neuron'].max()} neurons a layer were patched: fewer than the smallest k"
+        most = layers["neuron"].to_numpy().max()
+        return f"{most} neurons a layer were patched: fewer than the smallest k"
     return NO_LATE_LAYER if position == "last" else "fewer than two operators have effects"
 
 

@@ -253,10 +253,10 @@ def _checked(
         problems.append(str(error))
     if outline is not None:
         costs = _costs(outline, settings, prompts, speed)
-        sizes = budget.fitted(costs, section, allowed or budget.USUAL)
-        if sizes is None and allowed:
+        fitting = budget.fitted(costs, section, allowed or budget.USUAL)
+        if fitting is None and allowed:
             problems.append(budget.refusal(costs, section, options.budget))
-        sizes = sizes or budget.fewest(costs)
+        sizes = fitting or budget.fewest(costs)
         lines += _needs(costs)
         lines += _table(costs, section, sizes, allowed)
     return Checked(settings, sizes if section == "subjects" else Sizes(), section, lines, problems)
