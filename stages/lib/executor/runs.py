@@ -98,10 +98,7 @@ class RunsWork:
             for bundle in self.bundles
             for first in bundle[:1]
         ]
-        weights, dtype = (
-            checkpoint.fingerprint(self.subject.settings.source),
-            self.subject.settings.dtype,
-        )
+        weights, dtype = checkpoint.fingerprint(self.subject.settings.source), self.subject.settings.dtype
         facts = (name, weights, dtype, settings, machine.device(), machine.passes(machine.RUNS))
         key = digest([*inputs, model, Path(__file__).parent], *facts)
         self.parts = Parts(self.subject.path(f"{chapter}/runs/{self.experiment}.parquet"), key)
