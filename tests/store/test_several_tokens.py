@@ -52,7 +52,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     )
     whole = changed(merged(SETTINGS, {"pairs": {"pairs_per_split": 30, "seeds": [0]}})) | entry
     whole["cells"] |= {"largest_operand": 40 if largest_answer else 13, "largest_answer": largest_answer or 199}
-    whole |= {"dumped": entry["subjects"], "mediated": entry["subjects"]}
+    whole |= dict.fromkeys(("dumped", "mediated", "sized"), entry["subjects"])
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
     (tmp_path / "stages").symlink_to(ROOT / "stages")
     monkeypatch.setattr("stages.lib.core.settings.files", lambda root=Path(): [root / "params.yaml"])
