@@ -15,6 +15,7 @@ from stages.lib.core import machine
 from stages.lib.core.settings import read
 from stages.lib.executor.blocks import FIXED
 from stages.lib.model.architecture import Architecture
+from stages.lib.model.prefixes import FEWEST
 from stages.lib.settings import Passes, Runs
 from stages.lib.subject import Sizes, SubjectSettings
 from stages.store.rates import Rates
@@ -37,6 +38,7 @@ REPEATED = 4e-8  # a coordinate of the prefix's keys and values, repeated for ea
 STARTED = 7.0  # a stage that imports torch and transformers, whose workers are forks
 PASSED = 0.75  # times its forward passes, a run takes: passes of runs are larger
 RUN = 5e-6  # a run: its patch, its measures, its row
+HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
 SINGLE = 4e-4  # a run on a pair of its own, which shares no pass
 MOVING = 0.4  # of mediation's runs, the share that changes anything before the last layer's end
 SCORES = 1.1e-2 / 90_000  # a map and cell
@@ -130,6 +132,12 @@ class Prompts:
     length: int = 5
     own: int = 2
     answer: int = 1
+
+    @property
+    def behind(self) -> int:
+        """Tokens behind those that all prompts begin with, where these are computed only once."""
+        shared = self.length - self.own - 2
+        return self.length - shared if shared >= FEWEST else self.length
 
 
 class Costs:
@@ -313,7 +321,7 @@ class Costs:
         working = self._answered(2 * PLACES)
         yield self._model("store/task_predictions", tasks, "prompts", self.forward(tasks, 2 * PLACES), working)
         whole = self.grid if several else 0
-        tokens = prompts.length + prompts.answer - 1
+        tokens = prompts.behind + prompts.answer - 1
         cpu = self.forward(whole, tokens, prompts.answer)
         working = self._answered(tokens, prompts.answer) + LISTED * whole
         yield self._model("store/answer_accuracy", whole, "prompts", cpu, working)
@@ -321,17 +329,17 @@ class Costs:
 
     def _circuit(self, sizes: Sizes) -> Iterator[Row]:
         probes, length = self.params["probes"], self.prompts.length
+        behind = self.prompts.behind
         prompts = self.operators * min(probes["prompts"], self.cells)
-        turns = -(-self.depth // probes["layers_at_once"])
         fits = prompts * self.depth * ROLES * 12 * self.a.width**2 * self._product()
-        cpu = turns * self.forward(prompts, length, 0) + fits
-        streams = probes["layers_at_once"] * ROLES * prompts / self.operators * self.a.width * 8
+        cpu = self.forward(prompts, behind, 0) + fits
+        streams = 4 * ROLES * prompts / self.operators * self.a.width * 8  # one level's, and copies
         yield self._model(
             "circuit/probes",
             prompts,
             "prompts",
             cpu,
-            streams + self._in_pass(self.passes.prompts, length),
+            streams + min(HELD, self._in_pass(self.passes.prompts, behind)),
         )
         pairs = self.pairs(sizes)
         yield self._model("circuit/attention_patterns", pairs, "prompts", self.forward(pairs, length, 0), 0)
@@ -392,16 +400,16 @@ class Costs:
         helix, pairs, width = self.params["helix"], self.pairs(sizes), self.a.width
         levels = self.operators * (self.depth + 1)
         sample = min(helix["prompts"], self.cells) + pairs / self.operators
-        turns = -(-(self.depth + 1) // helix["levels_at_once"])
-        length = self.prompts.length
-        cpu = turns * self.operators * self.forward(sample, length) + HELIX * levels * width
+        behind = self.prompts.behind
+        cpu = self.operators * self.forward(sample, behind) + HELIX * levels * width
         values = 18 * (3 * self.depth - 1) * pairs * width
-        streams = helix["levels_at_once"] * 3 * sample * width * 8
-        neurons, heads = self.a.neurons, 3 * self.a.heads * self.a.head_width
-        clean = self.passes.prompts * length * self.depth * (neurons + heads + width) * self.bytes
-        fits = self._model("theories/helix_fits", levels, "layers", cpu, streams + clean + 24 * values)
+        streams = 12 * sample * width * 8  # one level's, and copies
+        level = 24 * values / (3 * self.depth - 1) + streams
+        memory = level + min(HELD, self._in_pass(self.passes.prompts, behind))
+        fits = self._model("theories/helix_fits", levels, "layers", cpu, memory)
         yield Row(fits.stages, fits.count, fits.counted, cpu, fits.memory, 4 * values)
         yield self._runs("theories/helix_runs", self.helices(sizes), self._after() / 2)
+        neurons = self.a.neurons
         maps = self.late * neurons * self.operators
         told = 17 * pairs * self.late * neurons * 4
         fits = self.params["theory_fits"]

@@ -104,9 +104,7 @@ def rewritten(module: Any, change) -> Iterator[None]:
 
 
 @contextmanager
-def watched_streams(
-    architecture: Architecture, look: Callable[[int, torch.Tensor], torch.Tensor | None]
-) -> Iterator[None]:
+def watched_streams(architecture: Architecture, look: Callable[[int, torch.Tensor], torch.Tensor | None]) -> Iterator[None]:
     """Within the context, look(level, stream) is called with the residual stream at every level.
 
     Level l is what enters layer l; the last level is what leaves the last layer. What `look`
