@@ -225,7 +225,7 @@ class Costs:
 
     def neuron_knockouts(self, sizes: Sizes) -> int:
         """Return the runs with one neuron ablated, to zero and to its mean."""
-        neurons = SCORED * self.a.neurons * self.kept
+        neurons = min(SCORED * self.a.neurons, self.patched(sizes)) * self.kept
         return int((2 * neurons + 1) * self.pairs(sizes))
 
     def knockouts(self, sizes: Sizes) -> int:
