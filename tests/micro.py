@@ -90,11 +90,8 @@ SETTINGS: dict[str, Any] = {
         "neurons": {"exact": 12, "partial": 6, "soft": 6, "mixture": 6, "noise": 20},
         "noise_functions": 4,
     },
-    "scores": {"neurons_per_unit": 24},
-    "nulls": {
-        "draws": {"add": 100, "subtract": 100, "multiply": 100, "divide": 100},
-        "neurons_per_unit": 24,
-    },
+    "scores": {"neurons_per_unit": 24, "least_cells": 1},
+    "nulls": {"least_draws": 100, "most_draws": 200, "neurons_per_unit": 24},
     "labels": {"level": 1.0},  # 20 operands are too few to tell heuristics from chance
     "knockouts": {
         "fewest_neurons": 1,

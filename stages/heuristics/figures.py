@@ -21,7 +21,7 @@ from stages.lib.core.tables import read_table
 from stages.lib.drawing import drawing, maps
 from stages.lib.drawing.drawing import BLUE, GREEN, VERMILION, Axes, Figure, Tables
 
-TABLES = ["heuristics/labels.parquet", "heuristics/matches.parquet", "heuristics/classified_share.parquet", "heuristics/explained.parquet"]
+TABLES = [f"heuristics/{name}.parquet" for name in ("labels", "label_limits", "matches", "classified_share", "explained")]
 SETTING = Path("data/heuristics/label_setting.parquet")
 NOT_LABELLED = "no heuristic describes a neuron well enough"
 CRITERIA = {  # criterion -> label, colour
@@ -63,8 +63,18 @@ def matched_neurons(study: Study, operator: str) -> Figure:
     if rows:
         return maps.examples(rows, title, study.settings.detail)
     figure, axes = drawing.panels(1, 1, title, (4.0, 1.5))
-    drawing.absent(axes[0, 0], NOT_LABELLED)
+    drawing.absent(axes[0, 0], why_none(study, operator))
     return figure
+
+
+def why_none(study: Study, operator: str) -> str:
+    """Return why no neuron of an operator has a label."""
+    for limits in study.tables["label_limits"].filter(operator=operator, too_few_draws=True).iter_rows(named=True):
+        return (
+            f"no label is possible with {limits['draws']:,} draws: at least {limits['needed']:,} neurons at the floor "
+            f"are needed, {limits['at_floor']:,} are"
+        )
+    return NOT_LABELLED
 
 
 def neurons_by_kind(study: Study) -> Figure:
@@ -82,7 +92,7 @@ def neurons_by_kind(study: Study) -> Figure:
         maps.counts(axis, part, rows, [str(layer) for layer in layers], max(counted["value"], default=1))
         axis.set(title=operator, xlabel="layer")
         if part.is_empty():
-            drawing.absent(axis, NOT_LABELLED)
+            drawing.absent(axis, why_none(study, operator))
     return figure
 
 
@@ -155,7 +165,11 @@ def explained(study: Study) -> Figure:
     colours = dict(zip(layers, drawing.matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(layers))), strict=True))
     for row, which in zip(axes, ("activation", "contribution"), strict=True):
         for axis, operator in zip(row, study.operators, strict=True):
-            _theories(axis, table.filter(operator=operator, map=which), colours)
+            part = table.filter(operator=operator, map=which)
+            if part.is_empty():
+                drawing.absent(axis, why_none(study, operator))
+            else:
+                _theories(axis, part, colours)
         row[0].set_ylabel(f"{which}\nexplained by labels")
     axes[0, 0].set(xlim=(LOWEST - 0.03, 1.03), ylim=(LOWEST - 0.03, 1.45), yticks=[0, 0.25, 0.5, 0.75, 1])  # room for text
     for column, operator in zip(axes.T, study.operators, strict=True):
@@ -166,9 +180,6 @@ def explained(study: Study) -> Figure:
 
 
 def _theories(axis: Axes, part: pl.DataFrame, colours: dict[int, Any]) -> None:
-    if part.is_empty():
-        drawing.absent(axis, NOT_LABELLED)
-        return
     axis.plot([LOWEST, 1], [LOWEST, 1], color=drawing.GUIDE, linewidth=0.8, linestyle="--", label="equal")
     for (layer,), dots in part.sort("layer").group_by("layer", maintain_order=True):
         xs, ys = dots["fourier"].clip(LOWEST), dots["heuristics"].clip(LOWEST)

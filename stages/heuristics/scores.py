@@ -48,7 +48,7 @@ class ScoresWork:
 
     def __init__(self, name: str):
         self.subject, self.settings = Subject.named(name), load(Scores)
-        self.squares = Squares(self.subject, self.settings.neurons_per_unit)
+        self.squares = Squares(self.subject, self.settings.neurons_per_unit, self.settings.least_cells)
         self.units, self.title = self.squares.units, f"scores {name}"
         key = digest([Path(__file__), heuristics, *self.squares.inputs], self.settings)
         self.parts = Parts(self.subject.path("heuristics/scores.parquet"), key)

@@ -5,7 +5,6 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from stages.lib.core.settings import Count, Few, NonNegative, Section, Seed
-from stages.lib.core.words import OPERATORS, Operator
 from stages.lib.heuristics.answer_sets import AnswerSets
 
 
@@ -23,32 +22,28 @@ class Portraits(Section):
 
 class Scores(Section):
     smallest_corrected: Annotated[float, Field(gt=0, le=1)]
+    least_cells: Count
     answer_sets: AnswerSets
     neurons_per_unit: Count
 
 
-class Glance(Section):
-    draws: Annotated[int, Field(ge=10, le=1000)]
-    hopeless: Annotated[float, Field(gt=0, le=1)]
-
-
 class Nulls(Section):
-    draws: dict[Operator, Annotated[int, Field(ge=20, le=1_000_000)]]
-    looks: Annotated[list[Glance], Field(min_length=1)]
+    first_draws: Annotated[int, Field(ge=10, le=1000)]
+    least_draws: Annotated[int, Field(ge=10, le=1_000_000)]
+    most_draws: Annotated[int, Field(ge=10, le=10_000_000)]
+    exceedances: Annotated[int, Field(ge=2, le=100)]
     smallest_corrected: Annotated[float, Field(gt=0, le=1)]
     thresholds: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
     neurons_per_unit: Count
     seed: Seed
 
     @model_validator(mode="after")
-    def looks_are_at_some_of_the_draws(self) -> "Nulls":
-        if missing := sorted(set[str](OPERATORS) - self.draws.keys()):
-            raise ValueError(f"draws lacks {', '.join(missing)}")
-        looks = [look.draws for look in self.looks]
-        if looks != sorted(set(looks)):
-            raise ValueError(f"looks are after {', '.join(map(str, looks))} draws, but each must be after more than the one before")
-        if looks[0] > min(self.draws.values()):
-            raise ValueError(f"the first of looks is after {looks[0]} draws, but there are only {min(self.draws.values())} draws")
+    def draws_rise(self) -> "Nulls":
+        if not self.first_draws <= self.least_draws <= self.most_draws:
+            raise ValueError(
+                f"first_draws, least_draws and most_draws are {self.first_draws}, {self.least_draws} and {self.most_draws}; "
+                "none may be larger than the next"
+            )
         if min(self.thresholds) < self.smallest_corrected:
             raise ValueError(
                 f"threshold {min(self.thresholds)} is below smallest_corrected, {self.smallest_corrected}: nothing is known there"

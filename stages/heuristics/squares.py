@@ -12,9 +12,10 @@ from stages.lib.units.queue import Unit
 class Squares:
     """units: in order of operator, layer and neuron; inputs: the files that all is read from."""
 
-    def __init__(self, subject: Subject, neurons_per_unit: int):
+    def __init__(self, subject: Subject, neurons_per_unit: int, least_cells: int):
         self._stores, self._votes = list(subject.squares()), subject.votes()
         self._square: Square | None = None
+        self._least_cells = least_cells
         self._places: list[tuple[int, int, range]] = []  # of each unit: store, layer, neurons
         self.units: list[Unit] = []
         for place, store in enumerate(self._stores):
@@ -34,7 +35,7 @@ class Squares:
         store = self._stores[place]
         if self._square is None or self._square.activations is not store:
             database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-            self._square = Square(database, self._catalogue, store)
+            self._square = Square(database, self._catalogue, store, self._least_cells)
         return self._square, layer, self._square.neurons(layer, self._votes, chosen)
 
     def layers(self) -> list[list[int]]:

@@ -51,10 +51,10 @@ def relabel() -> None:
     for operator in OPERATORS:
         square = _square(operator)
         layers = square.activations.layers
-        labels = relabelled.permutations(square, 1000, settings.seed)
+        labels = [relabelled.permutations(square, step, settings.seed) for step in p_values.steps_to(1000, settings.first_draws)]
         some = [one for layer in layers for one in square.neurons(layer, votes, range(sample))]
 
-        def judge(one: tuple[int, np.ndarray, np.ndarray], square: Square = square, labels: relabelled.Relabellings = labels) -> None:
+        def judge(one: tuple[int, np.ndarray, np.ndarray], square: Square = square, labels: list[relabelled.Relabellings] = labels) -> None:
             p_values.judged(square, one[1], one[2], labels, settings, sets)
 
         def sampled(some: list = some, judge: Callable = judge) -> None:
@@ -75,7 +75,7 @@ def nulls() -> None:
     sets, draws, votes = load(Scores).answer_sets, 60, Subject.named(SUBJECT).votes()
     for operator in OPERATORS:
         square = _square(operator)
-        labels = relabelled.permutations(square, draws, load(Nulls).seed)
+        labels = relabelled.permutations(square, range(draws + 1), load(Nulls).seed)
         _, activations, logits = square.neurons(square.activations.layers[-1], votes, range(1))[0]
 
         def sorted_anew(square: Square = square, labels: relabelled.Relabellings = labels, of: tuple = (activations, logits)) -> None:
@@ -85,7 +85,7 @@ def nulls() -> None:
                 scores.scores(values * of[1][square.results], square.answers.sets)
 
         def by_tables(square: Square = square, labels: relabelled.Relabellings = labels, of: tuple = (activations, logits)) -> None:
-            relabelled.Neuron(square, *of, sets).null(labels)
+            relabelled.RelabelledNeuron(square, *of, sets).null(labels)
 
         slow, fast = (seconds / (draws + 1) * 1e3 for seconds in median(5, sorted_anew, by_tables))
         print(f"nulls: {operator}: {slow:.2f} ms per draw by sorting, {fast:.2f} ms, {slow / fast:.1f} x")
@@ -94,4 +94,6 @@ def nulls() -> None:
 def _square(operator: str) -> Square:
     catalogue = pl.read_parquet("data/heuristics/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-    return Square(database, catalogue, layered.LayerStore(Path(f"data/{SUBJECT}/store/activations/{operator}.h5")))
+    return Square(
+        database, catalogue, layered.LayerStore(Path(f"data/{SUBJECT}/store/activations/{operator}.h5")), load(Scores).least_cells
+    )

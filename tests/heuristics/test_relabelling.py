@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stages.heuristics.null.p_values import candidates, judged
+from stages.heuristics.null.p_values import Tally, judged, steps_to
 from stages.heuristics.null.relabelled import RelabelledNeuron, permutations
-from stages.heuristics.settings import Glance, Nulls
+from stages.heuristics.settings import Nulls
 from stages.lib.core.layered import LayerStore, LayerWriter, writing
 from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.square import Square
@@ -18,8 +18,10 @@ from tests.lib.test_scores import brute
 SIZE = 30
 SETS = AnswerSets(operators=["divide"], results=3, first_cells=60, covers=0.9)
 SETTINGS = Nulls(
-    draws={"add": 100, "subtract": 100, "multiply": 100, "divide": 100},
-    looks=[Glance(draws=20, hopeless=0.25), Glance(draws=50, hopeless=0.1)],
+    first_draws=20,
+    least_draws=100,
+    most_draws=10000,
+    exceedances=5,
     smallest_corrected=0.3,
     thresholds=[0.4, 0.6],
     neurons_per_unit=5,
@@ -86,7 +88,7 @@ def test_the_null_is_that_of_permuting_and_sorting(square: Square):
     random = np.random.default_rng(3)
     activations = random.normal(size=(SIZE, SIZE)).astype(np.float32)
     logits = random.normal(size=2 * SIZE).astype(np.float32)
-    rows, columns = permutations(square, 6, seed=1)
+    rows, columns = permutations(square, range(7), 1)
     found = RelabelledNeuron(square, activations, logits, SETS).null((rows, columns))
     of = np.array([satisfied(square, name) for name in names(square)])
     share = of.mean(1)
@@ -107,7 +109,7 @@ def test_sets_of_results_are_found_again_under_every_relabelling(square: Square)
     random = np.random.default_rng(4)
     activations = random.random((SIZE, SIZE), np.float32).round(1)  # many ties
     logits = random.random(2 * SIZE, np.float32) + 10 * np.isin(np.arange(2 * SIZE), [0, 2, 5])
-    rows, columns = permutations(square, 20, seed=1)
+    rows, columns = permutations(square, range(21), 2)
     found = RelabelledNeuron(square, activations, logits.astype(np.float32), SETS).null((rows, columns)).corrected[:, 0, -1]
     wanted = []
     for row, column in zip(rows, columns, strict=True):
@@ -118,7 +120,7 @@ def test_sets_of_results_are_found_again_under_every_relabelling(square: Square)
 
 
 def test_relabelling_stays_on_operands_that_cells_have(square: Square):
-    rows, columns = permutations(square, 20, seed=0)
+    rows, columns = permutations(square, range(21), 0)
     for labels, used in ((rows, np.unique(square.op1)), (columns, np.unique(square.op2))):
         for draw in labels:
             assert sorted(draw[used]) == list(used)
@@ -127,7 +129,8 @@ def test_relabelling_stays_on_operands_that_cells_have(square: Square):
 
 def called(square: Square, activations: np.ndarray, logits: np.ndarray | None = None) -> pl.DataFrame:
     votes = np.zeros(2 * SIZE, np.float32) if logits is None else logits
-    found = judged(square, activations.astype(np.float32), votes, permutations(square, 100, 0), SETTINGS, SETS)
+    steps = (permutations(square, step, 0) for step in steps_to(100, SETTINGS.first_draws))
+    found = judged(square, activations.astype(np.float32), votes, steps, SETTINGS, SETS)
     return pl.DataFrame(found.candidates)
 
 
@@ -155,13 +158,58 @@ def test_what_depends_on_operands_but_not_on_their_numbers_is_not_called(square:
 
 def test_p_values_of_neurons_that_know_nothing_are_uniform(square: Square):
     """That of a neuron's best z, over all heuristics and both sides; functions of op1, op2 and both with random values."""
-    random, labels, p_values = np.random.default_rng(6), permutations(square, 39, 0), []
+    random, labels, p_values = np.random.default_rng(6), permutations(square, range(40), 0), []
     for _ in range(150):
         activations = random.normal(size=(SIZE, 1)) + random.normal(size=(1, SIZE)) + random.normal(size=(SIZE, SIZE)) / 2
         neuron = RelabelledNeuron(square, activations.astype(np.float32), random.normal(size=2 * SIZE).astype(np.float32), SETS)
-        p_values.append(candidates(square, neuron.null(labels), -np.inf)["p_family"].min())
+        p_values.append(Tally(square, neuron.null(labels), -np.inf).columns()["p_family"].min())
     reached = [(np.array(p_values) <= u).mean() - u for u in np.arange(1, 41) / 40]
     assert np.abs(reached).max() < 1.63 / np.sqrt(150)  # Kolmogorov and Smirnov: one in a hundred is larger
+
+
+def test_p_values_are_valid_far_into_the_tail(square: Square):
+    """With draws in steps, most of which a neuron that knows nothing does not get; 99.9 % of binomial counts are below the bounds."""
+    if square.operator != "subtract":
+        return
+    random, steps = np.random.default_rng(7), [permutations(square, step, 0) for step in steps_to(2000, 20)]
+    settings, p_values, draws = SETTINGS.model_copy(update={"smallest_corrected": 0.01}), [], []
+    for _ in range(1000):
+        activations = random.normal(size=(SIZE, 1)) + random.normal(size=(1, SIZE)) + random.normal(size=(SIZE, SIZE)) / 2
+        logits = random.normal(size=2 * SIZE).astype(np.float32)
+        found = judged(square, activations.astype(np.float32), logits, steps, settings, SETS).candidates
+        p_values.append(found["p_family"].min(initial=1))
+        draws.append(found["draws"].min(initial=20))
+    for level, most in ((0.1, 130), (0.05, 72), (0.01, 21), (0.002, 8)):
+        assert np.less_equal(p_values, level).sum() <= most, level
+    assert np.mean(draws) < 100
+
+
+def test_relabellings_beyond_those_in_memory_count_alike(square: Square):
+    """Their scores take no part in the means, which matters little; the true labels are never among them."""
+    random = np.random.default_rng(8)
+    activations = (random.random((SIZE, SIZE)) + (np.arange(SIZE) % 2 == 0)).astype(np.float32)
+    neuron = RelabelledNeuron(square, activations, random.normal(size=2 * SIZE).astype(np.float32), SETS)
+    first, rest = neuron.null(permutations(square, range(301), 0)), neuron.null(permutations(square, range(301, 401), 0))
+    added = Tally(square, first, 0.2)
+    added.add(rest)
+    together = Tally(square, first + rest, 0.2)
+    assert (added.columns()["draws"] == 400).all()
+    np.testing.assert_allclose(added.columns()["p_value"], together.columns()["p_value"])
+    np.testing.assert_allclose(added.columns()["p_family"], together.columns()["p_family"], atol=0.05)
+
+
+def test_heuristics_of_few_cells_are_left_out(square: Square):
+    """Of the observed scores and of the null alike, as both are of the same square."""
+    sizes = {name: satisfied(square, name).sum() for name in names(square)}
+    least = sorted(sizes.values())[1]
+    catalogue = pl.DataFrame(
+        [(square.operator, name, *NAMES[name], name.replace("mod", "%")) for name in NAMES],
+        orient="row", schema=["operator", "heuristic", "kind", "quantity", "predicate"],
+    ).with_columns(pl.col("predicate").str.replace(r"in (\d+)\.\.(\d+)", "between $1 and $2"))  # fmt: skip
+    database = Database({"cells": [square.activations.path.with_name("cells.parquet")]}, threads=1)
+    some = Square(database, catalogue, square.activations, int(least))
+    kept = {name for name, size in sizes.items() if least <= size <= len(square.cells) - least}
+    assert {*names(some)} == kept < {*names(square)}
 
 
 def test_ties_say_nothing_about_the_numbers(square: Square):

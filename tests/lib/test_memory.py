@@ -47,7 +47,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # the disk may hold less than 83 GB
     monkeypatch.setattr(layered, "_need_space", lambda path, size: None)
     sections = {name: SHIPPED[name] for name in ("scores", "nulls")}
-    few = {"scores": {"neurons_per_unit": 16}, "nulls": {"neurons_per_unit": 16, "draws": dict.fromkeys(SHIPPED["nulls"]["draws"], 20)}}
+    few = {"scores": {"neurons_per_unit": 16}, "nulls": {"neurons_per_unit": 16, "least_draws": 20}}
     settings = alone("large", operators=["add"]) | {name: sections[name] | few[name] for name in sections}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(settings))
     op1, op2 = np.indices((SIDE, SIDE))

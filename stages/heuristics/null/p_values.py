@@ -4,8 +4,14 @@ Heuristics differ in what they score by chance and in how much that varies, so s
 its mean under relabelling, in units that the heuristic's size gives (see `units`). The largest z over all heuristics and both
 sides, draw by draw, is the null of whatever heuristic fits best: a p-value from it (p_family) has paid for the search through
 the catalogue (Westfall & Young 1993, single step).
+
+A neuron gets no more draws once its best z is reached `exceedances` times (Besag & Clifford 1991). Looks
+are after 20, 40, 80, ... draws, and the p-value is that of the last look. It is valid: let n be the draws
+of the first look at which (exceedances + 1) / (n + 1) <= t. What stopped earlier has a p-value above t. So a
+final p-value of at most t requires one of at most t after n draws, whose probability is at most t.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -22,6 +28,7 @@ from stages.lib.heuristics.square import Square
 GROUPS = ("operands", "result", "any")
 MEASURES = ("raw", "corrected")
 UNIT_OF_ANSWER_SETS = 0.1  # their size differs from draw to draw
+KEPT = 1000  # draws whose scores are in memory at once, and whose means are taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,45 +40,94 @@ class Judged:
     naming: tuple[float, float]
 
 
-def judged(square: Square, activations: np.ndarray, logits: np.ndarray, labels: Relabellings, settings: Nulls, sets: AnswerSets) -> Judged:
-    """Judges one neuron. activations: (op1, op2) of the square; logits: (number,); labels: relabellings, see permutations."""
-    neuron, looks = RelabelledNeuron(square, activations, logits, sets), [look.draws + 1 for look in settings.looks]
-    found = neuron.null(_between(labels, 0, looks[0]))
-    best = bests(square, found)
-    chosen = candidates(square, found, settings.smallest_corrected)
-    for look, stop in zip(settings.looks, [*looks[1:], None], strict=True):
-        if len(chosen["z"]) == 0 or chosen["p_family"].min() > look.hopeless or len(found.correlations) == len(labels[0]):
-            break
-        found += neuron.null(_between(labels, len(found.correlations), stop))
-        chosen = candidates(square, found, settings.smallest_corrected)
+def judged(
+    square: Square,
+    activations: np.ndarray,
+    logits: np.ndarray,
+    relabellings: Iterable[Relabellings],
+    settings: Nulls,
+    sets: AnswerSets,
+) -> Judged:
+    """Judge one neuron by relabellings, or by the first of them once its best score is reached too often.
+
+    activations: (op1, op2) of the square; logits: (number,); relabellings: in steps (see steps_to).
+    """
+    neuron, steps = RelabelledNeuron(square, activations, logits, sets), iter(relabellings)
+    null = neuron.null(next(steps))
+    best = bests(square, null)
+    tally = Tally(square, null, settings.smallest_corrected)
+    while tally.exceedances < settings.exceedances and (step := next(steps, None)):
+        more = neuron.null(step)
+        if tally.labellings + len(more.correlations) > KEPT + 1:
+            tally.add(more)
+        else:
+            null += more
+            tally = Tally(square, null, settings.smallest_corrected)
     names = [*square.operands.names, *square.answers.names]
-    if found.corrected.shape[2] > len(names):
-        of_answers = find(activations.ravel()[square.cells] * logits[square.results], square.results, sets)
+    if null.corrected.shape[2] > len(names):
+        of_answers = find(
+            activations.ravel()[square.cells] * logits[square.results], square.results, sets
+        )
         names.append(of_answers.name if of_answers else "")
-    chosen["heuristic"] = np.array(names, object)[chosen.pop("number")]
-    as_large = found.correlations >= found.correlations[0]
-    return Judged(chosen, best, (float(found.correlations[0]), float(as_large.mean())))
+    heuristics = {"heuristic": np.array(names, object)[tally.number]}
+    as_large = null.correlations >= null.correlations[0]
+    return Judged(
+        heuristics | tally.columns(), best, (float(null.correlations[0]), float(as_large.mean()))
+    )
 
 
-def _between(labels: Relabellings, first: int, stop: int | None) -> Relabellings:
-    return labels[0][first:stop], labels[1][first:stop]
+def steps_to(draws: int, first: int) -> Iterator[range]:
+    """Yield the numbers of relabellings in steps, which double their count; each has at most KEPT.
+
+    The first step has the true labels, number 0, and `first` relabellings.
+    """
+    yield range(min(first, draws) + 1)
+    known = first
+    while known < draws:
+        following = min(2 * known, known + KEPT, draws)
+        yield range(known + 1, following + 1)
+        known = following
 
 
-def candidates(square: Square, found: Null, smallest: float) -> dict[str, np.ndarray]:
-    """The heuristics clearly above chance, by number, side and what relabelling says of them."""
-    scores = found.corrected
-    mean = _mean(scores)
-    unit = units(square)[: scores.shape[2]]
-    largest = _largest(scores, mean, unit)
-    side, number = np.nonzero(scores[0] >= smallest)
-    z = ((scores[0] - mean) / unit)[side, number]
-    return {
-        "number": number, "side": np.array(["top", "bottom"], object)[side], "corrected": scores[0, side, number],
-        "null_corrected": mean[side, number],
-        "null_deviation": scores[:, side, number].std(0, dtype=np.float64), "z": z,
-        "p_value": (scores[:, side, number] >= scores[0, side, number]).mean(0),
-        "p_family": (largest[:, None] >= z - 1e-9).mean(0), "draws": np.full(len(z), len(scores) - 1),
-    }  # fmt: skip
+class Tally:
+    """The heuristics clearly above chance on one neuron, and how many labellings reach their scores.
+
+    The true labels count as one. null: the first labellings, whose mean scores z is measured from; side,
+    number: (candidates,) which scores of `null` the candidates are.
+    """
+
+    def __init__(self, square: Square, null: Null, smallest: float):
+        scores = null.corrected
+        self.mean, self.unit = _mean(scores), units(square)[: scores.shape[2]]
+        self.side, self.number = np.nonzero(scores[0] >= smallest)
+        self.corrected = scores[0, self.side, self.number]
+        self.z = ((scores[0] - self.mean) / self.unit)[self.side, self.number]
+        self.deviation = scores[:, self.side, self.number].std(0, dtype=np.float64)
+        self.labellings, self.reached, self.reached_by_any = 0, 0, np.zeros(len(self.z), np.int64)
+        self.add(null)
+
+    def add(self, null: Null) -> None:
+        """Count more labellings, whose scores do not enter the means."""
+        scores = null.corrected
+        self.labellings += len(scores)
+        self.reached = self.reached + (scores[:, self.side, self.number] >= self.corrected).sum(0)
+        self.reached_by_any += (
+            _largest(scores, self.mean, self.unit)[:, None] >= self.z - 1e-9
+        ).sum(0)
+
+    @property
+    def exceedances(self) -> float:
+        """How many relabellings reach the neuron's best z; infinite without a candidate."""
+        return float(self.reached_by_any.min()) - 1 if len(self.z) else np.inf
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The columns of the table nulls, but for the heuristic's name."""
+        return {
+            "side": np.array(["top", "bottom"], object)[self.side], "corrected": self.corrected,
+            "null_corrected": self.mean[self.side, self.number], "null_deviation": self.deviation, "z": self.z,
+            "p_value": self.reached / self.labellings, "p_family": self.reached_by_any / self.labellings,
+            "draws": np.full(len(self.z), self.labellings - 1),
+        }  # fmt: skip
 
 
 @compiled()
@@ -92,7 +148,9 @@ def _largest(scores, mean, unit):
     for draw in range(len(scores)):
         for side in range(2):
             for number in range(scores.shape[2]):
-                largest[draw] = max(largest[draw], (scores[draw, side, number] - mean[side, number]) / unit[number])
+                largest[draw] = max(
+                    largest[draw], (scores[draw, side, number] - mean[side, number]) / unit[number]
+                )
     return largest
 
 
@@ -100,7 +158,9 @@ def _largest(scores, mean, unit):
 def units(square: Square) -> np.ndarray:
     """What z is measured in, of operands' heuristics, answers' and a set of results."""
     groups = square.operands, square.answers
-    return np.concatenate([*(deviations(group.sets, group.share) for group in groups), [UNIT_OF_ANSWER_SETS]])
+    return np.concatenate(
+        [*(deviations(group.sets, group.share) for group in groups), [UNIT_OF_ANSWER_SETS]]
+    )
 
 
 def deviations(of: Sets, share: np.ndarray) -> np.ndarray:
@@ -110,9 +170,16 @@ def deviations(of: Sets, share: np.ndarray) -> np.ndarray:
     weight count as (sum of cells)^2 / (sum of squared cells) equal ones. No relabelled operand varies more, and unlike a
     deviation that is measured on the draws, this one does not depend on them.
     """
-    squares = [np.bincount(values).astype(np.float64) ** 2 for values in of.values] + [np.ones(of.values.shape[1])]
+    squares = [np.bincount(values).astype(np.float64) ** 2 for values in of.values] + [
+        np.ones(of.values.shape[1])
+    ]
     parts = [slice(start, end) for start, end in pairwise(of.starts)]
-    weights = np.array([squares[quantity][of.members[part]].sum() for quantity, part in zip(of.quantity, parts, strict=True)])
+    weights = np.array(
+        [
+            squares[quantity][of.members[part]].sum()
+            for quantity, part in zip(of.quantity, parts, strict=True)
+        ]
+    )
     return np.sqrt(share / (1 - share) * weights) / of.k
 
 
@@ -121,6 +188,11 @@ def bests(square: Square, found: Null) -> np.ndarray:
     split, end = len(square.operands.names), len(square.operands.names) + len(square.answers.names)
     share = np.concatenate([square.operands.share, square.answers.share]).astype(np.float32)
     raw = found.corrected[:, :, :end] * (1 - share) + share
-    parts = [(raw[:, :, :split], found.corrected[:, :, :split]), (raw[:, :, split:], found.corrected[:, :, split:])]
-    best = np.array([[scores.max((1, 2), initial=-1) for scores in part] for part in parts])  # (groups, measures, draws)
+    parts = [
+        (raw[:, :, :split], found.corrected[:, :, :split]),
+        (raw[:, :, split:], found.corrected[:, :, split:]),
+    ]
+    best = np.array(
+        [[scores.max((1, 2), initial=-1) for scores in part] for part in parts]
+    )  # (groups, measures, draws)
     return np.concatenate([best, best.max(0, keepdims=True)]).transpose(2, 0, 1)

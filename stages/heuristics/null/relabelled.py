@@ -22,16 +22,20 @@ from stages.lib.heuristics.square import Square
 Relabellings = tuple[np.ndarray, np.ndarray]
 
 
-def permutations(square: Square, draws: int, seed: int) -> Relabellings:
-    """Relabellings 0..draws of the operands that cells have: rows (draws + 1, op1), columns (draws + 1, op2) uint32; 0 is none."""
-    random = np.random.default_rng([seed, *square.operator.encode()])
-    drawn = []
-    for length, used in zip(square.shape, (np.unique(square.op1), np.unique(square.op2)), strict=True):
-        labels = np.tile(np.arange(length, dtype=np.uint32), (draws + 1, 1))
-        for draw in range(1, draws + 1):
-            labels[draw, used] = random.permutation(used)
-        drawn.append(labels)
-    return drawn[0], drawn[1]
+def permutations(square: Square, draws: range, *seed: int) -> Relabellings:
+    """Return some relabellings of the operands that cells have, by their numbers; number 0 changes nothing.
+
+    A relabelling depends on its number and the seed alone, so that any of them can be made without the others. Returns rows
+    (draws, op1) and columns (draws, op2), uint32.
+    """
+    used = np.unique(square.op1), np.unique(square.op2)
+    labels = [np.tile(np.arange(length, dtype=np.uint32), (len(draws), 1)) for length in square.shape]
+    for place, draw in enumerate(draws):
+        random = np.random.default_rng([*seed, draw, *square.operator.encode()])
+        for label, operands in zip(labels, used, strict=True):
+            if draw:
+                label[place, operands] = random.permutation(operands)
+    return labels[0], labels[1]
 
 
 @dataclass(frozen=True, eq=False)

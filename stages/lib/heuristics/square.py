@@ -35,10 +35,11 @@ class Square:
     shape: (op1, op2) of the square; cells: (cells,) which of its prompts; op1, op2, results: (cells,) int32; stretches: runs of cells
     that are neighbours in a row, (stretches + 1, 3) uint32 of first cell, op1 and first op2, the last one the end; operands: heuristics
     scored on activations; answers: heuristics of the result, scored on activation · value logit of the cell's answer. Where not the
-    whole answer is asked for, answers has those of the number asked for, too, and value logits are by result all the same.
+    whole answer is asked for, answers has those of the number asked for, too, and value logits are by result all the same. Heuristics
+    that fewer than least_cells of the cells satisfy, or do not satisfy, are left out.
     """
 
-    def __init__(self, database: Database, catalogue: pl.DataFrame, activations: LayerStore):
+    def __init__(self, database: Database, catalogue: pl.DataFrame, activations: LayerStore, least_cells: int = 1):
         self.activations = activations
         self.operator: Operator = activations.attributes["operator"]
         results = activations.columns["result"]
@@ -53,7 +54,8 @@ class Square:
         if numbers is not None:
             heuristics += [parse(name) for name in asked.names(heuristics, self.operator, int(numbers.max()))]
         satisfied = members(database, self.operator, heuristics, numbers)[:, answered(database, self.operator, results)]
-        some = np.asarray(satisfied.any(1) & ~satisfied.all(1))  # a subject that answers fewer cells may leave a heuristic none
+        sizes = satisfied.sum(1)  # a subject that answers fewer cells may leave a heuristic none
+        some = (sizes >= least_cells) & (len(self.cells) - sizes >= least_cells)
         if numbers is not None:
             own = np.flatnonzero([heuristic.quantity == "asked" for heuristic in heuristics])
             some[own] &= _first_of_its_kind(satisfied[own])

@@ -54,8 +54,8 @@ class Work(Protocol):
         """Does a unit, and writes what comes of it: whole, or not at all."""
         ...
 
-    def finish(self) -> None:
-        """Puts together what all units wrote, and removes it."""
+    def finish(self) -> bool | None:
+        """Puts together what all units wrote, and removes it; or returns True if more units have to be done first."""
         ...
 
 
@@ -73,15 +73,16 @@ def _carry_out(make: Callable[..., Work], *arguments: str) -> None:
     engine, share = _engine()
     with engine(partial(_doing, _place(make), make.__name__), *arguments) as workers:
         work = make(*arguments)
-        todo = {number: work.units[number] for number in work.missing() if share is None or number % share[1] == share[0]}
-        left = sum(unit.size for unit in todo.values())
-        total = left if share else sum(unit.size for unit in work.units)
-        with progress.bar(total=total, initial=total - left, desc=work.title, unit=work.counts, unit_scale=True) as bar:
-            for number in workers.do(todo, work.do, 1 if left <= work.few else None):
-                bar.update(work.units[number].size)
-    if share is None:
-        work.finish()
-    else:
+        while True:
+            todo = {number: work.units[number] for number in work.missing() if share is None or number % share[1] == share[0]}
+            left = sum(unit.size for unit in todo.values())
+            total = left if share else sum(unit.size for unit in work.units)
+            with progress.bar(total=total, initial=total - left, desc=work.title, unit=work.counts, unit_scale=True) as bar:
+                for number in workers.do(todo, work.do, 1 if left <= work.few else None):
+                    bar.update(work.units[number].size)
+            if share is not None or not work.finish():
+                break
+    if share is not None:
         print(
             f"{work.title}: part {share[0]} of {share[1]} is done, {len(todo)} units of work; once all parts are, the same command "
             f"without {ENGINE} puts them together",

@@ -1,0 +1,53 @@
+"""Plan how many relabellings the neurons of an operator get, in rounds.
+
+A p-value from n relabellings is at least 1 / (n + 1), the floor. Benjamini and Hochberg label k of m
+neurons if their p-values are at most level * k / m. So labels of the k neurons at the floor need
+n + 1 >= m / (level * k): the more neurons are discoveries, the fewer relabellings each of them takes
+(Sandve et al. 2011), and together they take m / level, whatever their number.
+
+Each round has relabellings of its own. Their number follows from the rounds before, and so does not
+depend on the p-values that they give.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from stages.heuristics.settings import Nulls
+
+# times the relabellings that put the floor exactly at the threshold
+ENOUGH = 1.5  # a round that has so many is the last
+PLANNED = 2.0  # a round is to have so many, since some neurons at the floor are there by chance
+GROWTH = 8  # times the relabellings of the last round, at most: chance has most of few neurons
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """The neurons of an operator after a round.
+
+    tests: number of neurons; draws: relabellings of the round; exceedances: (undecided neurons,) how
+    many of these relabellings reach the neuron's best score.
+    """
+
+    tests: int
+    draws: int
+    exceedances: np.ndarray
+
+
+def next_draws(standing: Standing, settings: Nulls, level: float) -> int | None:
+    """Return how many relabellings the next round has; None if no round can add labels."""
+    tests, draws = standing.tests, standing.draws
+    at_floor = int((standing.exceedances == 0).sum())
+    if not len(standing.exceedances) or _suffices(at_floor, tests, draws, level, ENOUGH):
+        return None
+    if not _suffices(len(standing.exceedances), tests, settings.most_draws, level, 1):
+        return None  # not even most_draws would be enough
+    by_chance = (tests - at_floor) / (draws + 1)
+    wanted = PLANNED * tests / (level * max(1, at_floor - by_chance))
+    planned = min(math.ceil(wanted), GROWTH * draws, settings.most_draws)
+    return planned if planned > draws else None
+
+
+def _suffices(neurons: int, tests: int, draws: int, level: float, times: float) -> bool:
+    return level * neurons * (draws + 1) >= times * tests
