@@ -208,7 +208,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_push_to_s3_and_pull_from_it(small: Path, tmp_path: Path, s3: Remote):
     """By what `make push` and `make pull` run."""
     url, settings = s3
-    project, share = copied(small, tmp_path / "project"), ("python", "-m", "stages.lib.console.remote")
+    project, share = (
+        copied(small, tmp_path / "project"),
+        ("python", "-m", "stages.lib.console.remote"),
+    )
     lines = [f"{name} = {value}" for name, value in {"url": url, **settings}.items()]
     (project / ".dvc/config.local").write_text("\n".join(["['remote \"storage\"']", *lines]))
     run_in(project, *share, "push", more={"PYTHONPATH": str(ROOT)})

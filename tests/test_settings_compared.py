@@ -48,7 +48,10 @@ def compared(project: Path) -> dict[str, list[Any]]:
 def test_a_change_of_sizes_and_another_model_rerun_only_what_reads_them(project: Path):
     """The sizes of abacus change, and a model with sizes of its own is added."""
     before = compared(project)
-    sizes = ["  abacus: {patched_neurons: 30, pairs_per_split: 10}", "  mine: {patched_neurons: 30}"]
+    sizes = [
+        "  abacus: {patched_neurons: 30, pairs_per_split: 10}",
+        "  mine: {patched_neurons: 30}",
+    ]
     entry = "  mine: {<<: *abacus, source: models/mine}"
     PARAMS.write_text(inserted(PARAMS, {"subjects": [entry], "sizes": sizes}))
     after = compared(project)

@@ -56,6 +56,7 @@ from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
 from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
+from stages.lib.units.pool import Report, silent
 from stages.lib.units.work import carry_out
 
 SCHEMAS = {
@@ -91,14 +92,15 @@ class NullsWork:
     def missing(self) -> list[int]:
         return sorted({number for part in self.parts.values() for number in part.missing(len(self.units))})
 
-    def do(self, number: int) -> None:
+    def do(self, number: int, report: Report = silent) -> None:
         square, layer, neurons = self.squares.of(number)
-        of = {
-            neuron: judged(square, activations, logits, self.labels(square), self.settings, self.sets)
-            for neuron, activations, logits in neurons
-        }
+        labels, judgements = self.labels(square), {}
+        for neuron, activations, logits in neurons:
+            maps = square, activations, logits
+            judgements[neuron] = judged(*maps, labels, self.settings, self.sets)
+            report(1)
         keys: dict[str, str | int] = {"subject": self.subject.name, "operator": square.operator, "layer": layer}
-        for table, frame in tables(of, keys, self.settings).items():
+        for table, frame in tables(judgements, keys, self.settings).items():
             self.parts[table].write(number, frame)
 
     def finish(self) -> None:

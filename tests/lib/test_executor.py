@@ -19,7 +19,10 @@ from tests.conftest import CONFIGS, random_model
 
 ROLES = ["op1", "operator", "op2", "last"]
 PLACES = [str(place) for place in range(8)]
-WIDE = ("llama", "neox")  # in which an error of 1e-12 shows; the others are of the precision that large models have
+WIDE = (
+    "llama",
+    "neox",
+)  # in which an error of 1e-12 shows; the others are of the precision that large models have
 EXACT = [(kind, torch.float64, 1e-12) if kind in WIDE else (kind, torch.float32, 1e-5) for kind in CONFIGS]
 LAYOUTS = {5: (1, 2, 3, 4), 8: (2, 3, 6, 7)}  # prompt length -> position of each role
 
