@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 from stages.lib.core import progress
 from stages.lib.core.layered import StoreError
@@ -81,7 +81,7 @@ def _carry_out(make: Callable[..., Work], *arguments: str) -> None:
             todo = {number: work.units[number] for number in missing}
             left = sum(unit.size for unit in todo.values())
             total = left if share else sum(unit.size for unit in work.units)
-            counted = {"desc": work.title, "unit": work.counts, "unit_scale": True}
+            counted: dict[str, Any] = {"desc": work.title, "unit": work.counts, "unit_scale": True}
             with progress.bar(total=total, initial=total - left, **counted) as bar:
                 for _ in workers.do(todo, work.do, 1 if left <= work.few else None, bar.update):
                     pass
