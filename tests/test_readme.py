@@ -19,6 +19,7 @@ from tests.neurons import test_digit_circuits
 README = (ROOT / "README.md").read_text()
 ROOMS = (*CHAPTERS, "explorer")  # the explorer looks at what chapters wrote, and has no stages
 READMES = [ROOT / "README.md", *(ROOT / "stages" / room / "README.md" for room in ROOMS)]
+PAGES = sorted({*READMES, *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
 BLOCK = re.compile(r"```sh\n(.*?)```(?:\n```\n(.*?)```)?", re.DOTALL)  # of commands, and what they print if it follows
 FOUND = [(str(file.relative_to(ROOT)), *blocks) for file in READMES if file.exists() for blocks in BLOCK.findall(file.read_text())]
 COMMANDS = [(place, line.split("  #")[0].strip()) for place, block, _ in FOUND for line in block.splitlines() if line.strip()]
@@ -112,8 +113,8 @@ def test_the_readme_fits_and_its_tree_has_every_chapter_in_order():
     assert [line.split()[0] for line in tree.splitlines()] == [*(f"stages/{room}" for room in ROOMS), "stages/lib"]
 
 
-@pytest.mark.parametrize("file", READMES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_what_a_readme_points_to_exists(file: Path):
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_what_a_page_points_to_exists(file: Path):
     if file.parent != ROOT and file.parent.name in ROOMS:
         assert file.read_text().lower().startswith(f"# {file.parent.name}: ")
     for place in re.findall(r"\]\(([^)#:]+)\)", file.read_text()):

@@ -1,4 +1,6 @@
--- Knock-outs of single neurons: each that stands for some heuristic is silenced alone, at the last position.
+-- Knock-outs of single neurons: each that stands for some heuristic is silenced alone, at the last
+-- position. Of models too large for that, so many neurons of each operator and layer, drawn by lot
+-- (patched_neurons).
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row each
@@ -12,7 +14,13 @@
 -- replacement   VARCHAR    zero or mean (pooled over operators), each once for the same neuron;
 --                          null for the clean run
 with
-    neurons as (select distinct operator, layer, neuron from heuristic_neurons),
+    neurons as (
+        from (select distinct operator, layer, neuron from heuristic_neurons)
+        qualify $patched_neurons = 0
+            or row_number() over (
+                partition by operator, layer order by lot('neuron', layer, neuron), neuron
+            ) <= $patched_neurons
+    ),
     patches as (
         select operator, 'neuron' as component, layer, [neuron] as units, 'last' as position, unnest(['zero', 'mean']) as replacement
         from neurons

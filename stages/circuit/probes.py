@@ -2,8 +2,7 @@
 
 The prompts are those answered correctly, or a sample of them; each keeps its own answer (the published code shuffles the answers at all
 positions but one: our control beside the probe). The probe is a linear discriminant analysis, see stages/circuit/discriminant.py; an
-operator with too few correct answers has none. Streams of `layers_at_once` layers are in memory in float32 (20,000 prompts x 4 positions
-x width 128 x 4 bytes = 41 MB a layer); a deeper model runs its prompts again for the next layers.
+operator with too few correct answers has none. One forward pass of each prompt serves all layers (stages/lib/model/residuals.py).
 
 Table probes: how often a linear probe of the residual stream names the answer
     subject            VARCHAR   the model
@@ -18,19 +17,19 @@ Table probes: how often a linear probe of the residual stream names the answer
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import polars as pl
 
-from stages.circuit import discriminant, streams
+from stages.circuit import discriminant
 from stages.circuit.settings import Probes
 from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.core.words import ROLES
-from stages.lib.model import checkpoint
+from stages.lib.model import checkpoint, residuals
 from stages.lib.settings import Passes
 from stages.lib.subject import Subject
 
@@ -48,12 +47,13 @@ class KnowsNothing(SystemExit):
 class Sample:
     """Prompts of an operator in random order, the first `tests` of which are for testing.
 
-    groups: of the prompts of one form, which they are, their tokens (prompts, token positions) and the positions of ROLES; answers,
-    shuffled: (prompts,), the latter without relation to the prompts.
+    tokens: of each prompt; positions: (prompts, ROLES); answers, shuffled: (prompts,), the latter
+    without relation to the prompts.
     """
 
     operator: str
-    groups: list[tuple[np.ndarray, np.ndarray, list[int]]]
+    tokens: list[list[int]]
+    positions: np.ndarray
     answers: np.ndarray
     shuffled: np.ndarray
     tests: int
@@ -64,11 +64,10 @@ class Sample:
         generator = np.random.default_rng(settings.seed)
         drawn = prompts.sort("op1", "op2")[generator.permutation(len(prompts))[: settings.prompts]]
         answers = np.array(drawn["answer_token"].to_list(), np.int64)
-        groups = []
-        for _, group in drawn.with_row_index("place").group_by(pl.col("^.*_position$"), pl.col("tokens").list.len(), maintain_order=True):
-            positions = [group[f"{role}_position"][0] for role in ROLES]
-            groups.append((group["place"].to_numpy(), np.array(group["tokens"].to_list(), np.int64), positions))
-        return cls(operator, groups, answers, generator.permutation(answers), len(drawn) * settings.test_percent // 100)
+        positions = drawn.select(f"{role}_position" for role in ROLES).to_numpy()
+        tests = len(drawn) * settings.test_percent // 100
+        shuffled = generator.permutation(answers)
+        return cls(operator, drawn["tokens"].to_list(), positions, answers, shuffled, tests)
 
     @property
     def majority(self) -> float:
@@ -88,7 +87,7 @@ def main(name: str) -> None:
     prompts = subject.table("store/prompts.parquet").join(predictions, on=["operator", "op1", "op2"])
     samples = [Sample.draw(o, prompts.filter(pl.col("operator") == o), settings) for o in subject.settings.operators]
     loaded = checkpoint.of(subject.settings)
-    layers = range(len(loaded.architecture.layers))
+    layers, device = range(len(loaded.architecture.layers)), str(loaded.model.device)
     rows: list[tuple] = []
     with progress.bar(total=sum(len(s.answers) for s in samples) * len(layers), desc=f"probes {name}", unit="prompt-layer") as bar:
         for sample in samples:
@@ -96,33 +95,23 @@ def main(name: str) -> None:
             if len(sample.answers) < settings.fewest_prompts:
                 rows += [(*key, layer, role, None, None, None, answers, sample.tests) for layer in layers for role in ROLES]
                 continue
-            for layer, role, real, shuffled in probe(loaded, sample, settings, passes.prompts):
-                rows.append((*key, layer, role, real, shuffled, sample.majority, answers, sample.tests))
-                bar.update(len(sample.answers) if role == "last" else 0)
+            title, folder = f"streams {name} {sample.operator}", subject.path("circuit")
+            with residuals.read(loaded, sample.tokens, sample.positions, passes.prompts, folder, title) as streams:
+                for layer, role in product(layers, ROLES):
+                    features = streams.at(layer + 1, ROLES.index(role)).astype(np.float32)
+                    real, shuffled = probe(features, sample, settings.shrinkage, device)
+                    rows.append((*key, layer, role, real, shuffled, sample.majority, answers, sample.tests))
+                    if role == ROLES[-1]:
+                        bar.update(len(sample.answers))
     frame = pl.DataFrame(rows, schema=COLUMNS, orient="row")
     order = pl.col("position").replace_strict(ROLES, range(len(ROLES)))
     write_table(frame.sort("operator", "layer", order), subject.path("circuit/probes.parquet"))
 
 
-def probe(
-    loaded: checkpoint.Checkpoint, sample: Sample, settings: Probes, prompts_per_pass: int
-) -> Iterator[tuple[int, str, float, float]]:
-    """Yields (layer, role, accuracy, accuracy on shuffled answers) for every layer and role."""
-    found = loaded.architecture
-    for start in range(0, len(found.layers), settings.layers_at_once):
-        group = range(start, min(start + settings.layers_at_once, len(found.layers)))
-        into = {layer: np.empty((len(ROLES), len(sample.answers), found.width), np.float32) for layer in group}
-        for place, tokens, positions in sample.groups:
-            parts = {layer: np.empty((len(ROLES), len(tokens), found.width), np.float32) for layer in group}
-            for _ in streams.streams(loaded, tokens, positions, prompts_per_pass, parts):
-                pass
-            for layer, part in parts.items():
-                into[layer][:, place] = part
-        for layer, stream in into.items():
-            for role, features in zip(ROLES, stream, strict=True):
-                labels = [sample.answers, sample.shuffled]
-                real, shuffled = discriminant.probe(features, labels, sample.tests, settings.shrinkage, loaded.model.device)
-                yield layer, role, real, shuffled
+def probe(features: np.ndarray, sample: Sample, shrinkage: float, device: str) -> list[float]:
+    """Return the accuracy of a probe of these features (prompts, width), and on shuffled answers."""
+    labels = [sample.answers, sample.shuffled]
+    return discriminant.probe(features, labels, sample.tests, shrinkage, device)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,6 @@ class Probes(Section):
     fewest_prompts: Annotated[int, Field(ge=20, le=10**9)]
     test_percent: Annotated[int, Field(ge=10, le=50)]
     shrinkage: Annotated[float, Field(gt=0, le=1)]
-    layers_at_once: Count
     seed: Seed
 
 

@@ -1,8 +1,8 @@
-"""Reads what flows through a model and changes nothing: residual streams, attention weights, neurons behind a prefix.
+"""Reads what flows through a model and changes nothing: attention weights, neurons behind a prefix.
 
-All of it comes from forward hooks on the parts that `architecture` finds, so any decoder it accepts will do: a block's
-first output is the residual stream that leaves it, an attention's second output its weights (models are loaded with
-eager attention, which returns them). Prompts of one call have the same length.
+All of it comes from forward hooks on the parts that `architecture` finds, so any decoder it accepts will do: an
+attention's second output is its weights (models are loaded with eager attention, which returns them). Prompts of one
+call have the same length.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,27 +26,6 @@ def watched(module: nn.Module, look: Callable[[Any], None]) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def streams(
-    checkpoint: Checkpoint, tokens: np.ndarray, positions: list[int], prompts_per_pass: int, into: dict[int, np.ndarray]
-) -> Iterator[int]:
-    """Fills each layer's array of `into` with the residual stream leaving its block, a pass at a time; yields the prompts of a pass.
-
-    tokens: (prompts, token positions); an array of `into`: (positions, prompts, width), float32.
-    """
-    layers = checkpoint.architecture.layers
-    for rows in _passes(len(tokens), prompts_per_pass):
-
-        def look(output: Any, layer: int, rows: slice = rows) -> None:
-            stream = output if isinstance(output, torch.Tensor) else output[0]  # (prompts, token positions, width)
-            into[layer][:, rows] = _narrow(stream[:, positions].transpose(0, 1))
-
-        with ExitStack() as stack:
-            for layer in into:
-                stack.enter_context(watched(layers[layer].block, partial(look, layer=layer)))
-            _run(checkpoint, tokens[rows])
-        yield rows.stop - rows.start
 
 
 def attention(checkpoint: Checkpoint, tokens: np.ndarray, prompts_per_pass: int) -> tuple[np.ndarray, np.ndarray]:

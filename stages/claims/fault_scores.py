@@ -49,7 +49,10 @@ def main(name: str) -> None:
     votes = subject.votes()
     rows: list[dict[str, object]] = []
     for activations in subject.squares():
-        square, layers = Square(database, catalogue, activations, scored.least_cells), activations.layers
+        square, layers = (
+            Square(database, catalogue, activations, scored.least_cells),
+            activations.layers,
+        )
         sizes = operand_sizes(square), result_sizes(square, settings.cap)
         with progress.bar(total=len(layers) * activations.axes["neuron"], desc=f"faults {name} {square.operator}", unit="neuron") as bar:
             for layer in layers:

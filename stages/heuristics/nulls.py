@@ -61,6 +61,7 @@ from stages.lib.core.settings import load
 from stages.lib.heuristics.square import Square
 from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
+from stages.lib.units.pool import Report, silent
 from stages.lib.units.work import carry_out
 
 SCHEMAS = {
@@ -105,9 +106,7 @@ class NullsWork:
             self.sets,
             least_cells,
         )
-        self.parts = {
-            table: Parts(self.subject.path(f"heuristics/{table}.parquet"), key) for table in SCHEMAS
-        }
+        self.parts = {table: Parts(self.subject.path(f"heuristics/{table}.parquet"), key) for table in SCHEMAS}
         self.candidates = self.parts["nulls"]
         self.labels = lru_cache(16)(permutations)
 
@@ -115,17 +114,19 @@ class NullsWork:
         first = [part.missing(self.a_round) for part in self.parts.values()]
         return sorted({*chain(*first), *self.candidates.missing(len(self.units))})
 
-    def do(self, number: int) -> None:
+    def do(self, number: int, report: Report = silent) -> None:
         """Judge a unit's neurons: all of them in the first round, later the undecided ones."""
         round_number, unit = divmod(number, self.a_round)
         if round_number:
             self._again(number, unit, round_number)
             return
         square, layer, neurons = self.squares.of(unit)
-        judge = partial(self._judged, square, 0, self.settings.least_draws)
-        for table, frame in tables(
-            {n: judge(a, v) for n, a, v in neurons}, self._keys(square, layer), self.settings
-        ).items():
+        judgements = {}
+        for neuron, activations, logits in neurons:
+            maps = activations, logits
+            judgements[neuron] = self._judged(square, 0, self.settings.least_draws, *maps)
+            report(1)
+        for table, frame in tables(judgements, self._keys(square, layer), self.settings).items():
             self.parts[table].write(unit, frame)
 
     def finish(self) -> bool:
@@ -149,18 +150,14 @@ class NullsWork:
     def _again(self, number: int, unit: int, round_number: int) -> None:
         """Judge a unit's undecided neurons anew, by relabellings of this round alone."""
         frame = self.candidates.read(number - self.a_round)
-        draws = json.loads(self._plan_file(number - unit).read_text(encoding="utf-8")).get(
-            self.units[unit].group
-        )
+        draws = json.loads(self._plan_file(number - unit).read_text(encoding="utf-8")).get(self.units[unit].group)
         again = undecided(frame, self.settings.exceedances)["neuron"].to_list() if draws else []
         if again:
             square, layer, neurons = self.squares.of(unit)
             judge = partial(self._judged, square, round_number, draws)
             judged_again = {n: judge(a, v) for n, a, v in neurons if n in again}
             anew = _candidates(judged_again, self._keys(square, layer))
-            frame = pl.concat([frame.filter(~pl.col("neuron").is_in(again)), anew]).sort(
-                "neuron", "heuristic", "side"
-            )
+            frame = pl.concat([frame.filter(~pl.col("neuron").is_in(again)), anew]).sort("neuron", "heuristic", "side")
         self.candidates.write(number, frame)
 
     def _judged(
@@ -182,9 +179,7 @@ class NullsWork:
         for number, unit in enumerate(self.squares.units):
             operator = str(unit.group)
             tests[operator] = tests.get(operator, 0) + unit.size
-            frames.setdefault(operator, []).append(
-                undecided(self.candidates.read(before + number), self.settings.exceedances)
-            )
+            frames.setdefault(operator, []).append(undecided(self.candidates.read(before + number), self.settings.exceedances))
         plan = {}
         for operator, parts in frames.items():
             frame = pl.concat(parts)
@@ -211,9 +206,7 @@ def undecided(candidates: pl.DataFrame, exceedances: int) -> pl.DataFrame:
     candidates: rows of the table nulls, of one layer.
     """
     reached = (pl.col("p_family") * (pl.col("draws") + 1)).round().cast(pl.Int64) - 1
-    best = candidates.group_by("neuron", maintain_order=True).agg(
-        pl.col("draws").first(), exceedances=reached.min()
-    )
+    best = candidates.group_by("neuron", maintain_order=True).agg(pl.col("draws").first(), exceedances=reached.min())
     return best.filter(pl.col("exceedances") < exceedances)
 
 
@@ -222,9 +215,7 @@ def _added(frames: list[pl.DataFrame]) -> pl.DataFrame:
     return frames[0].with_columns(neurons=pl.sum_horizontal(frame["neurons"] for frame in frames))
 
 
-def tables(
-    of: dict[int, Judged], keys: dict[str, str | int], settings: Nulls
-) -> dict[str, pl.DataFrame]:
+def tables(of: dict[int, Judged], keys: dict[str, str | int], settings: Nulls) -> dict[str, pl.DataFrame]:
     """The rows of some neurons of one layer, by table. of: neuron -> what was found; keys: subject, operator and layer."""
     bests = np.array([found.bests for found in of.values()])  # (neurons, draws, groups, measures)
     counts = [
@@ -244,33 +235,21 @@ def tables(
     naming = {"neuron": list(of), "correlation": list(correlations), "p_value": list(p_values)}
     return {
         "nulls": _candidates(of, keys),
-        "null_shares": _frame(
-            "null_shares", keys, {name: [row[name] for row in counts] for name in counts[0]}
-        ),
+        "null_shares": _frame("null_shares", keys, {name: [row[name] for row in counts] for name in counts[0]}),
         "naming": _frame("naming", keys, naming),
     }
 
 
 def _candidates(of: dict[int, Judged], keys: Mapping[str, str | int]) -> pl.DataFrame:
     """The rows of the table nulls of some neurons of one layer."""
-    frames = [
-        _frame("nulls", {**keys, "neuron": neuron}, found.candidates)
-        for neuron, found in of.items()
-    ]
-    return pl.concat([pl.DataFrame(schema=SCHEMAS["nulls"]), *frames]).sort(
-        "neuron", "heuristic", "side"
-    )
+    frames = [_frame("nulls", {**keys, "neuron": neuron}, found.candidates) for neuron, found in of.items()]
+    return pl.concat([pl.DataFrame(schema=SCHEMAS["nulls"]), *frames]).sort("neuron", "heuristic", "side")
 
 
-def _frame(
-    table: str, keys: Mapping[str, str | int], columns: Mapping[str, Sequence | np.ndarray]
-) -> pl.DataFrame:
+def _frame(table: str, keys: Mapping[str, str | int], columns: Mapping[str, Sequence | np.ndarray]) -> pl.DataFrame:
     schema = SCHEMAS[table]
     frame = pl.DataFrame(columns, schema={name: schema[name] for name in columns}, strict=False)
-    return frame.select(
-        (pl.lit(keys[name]) if name in keys else pl.col(name)).cast(kind).alias(name)
-        for name, kind in schema.items()
-    )
+    return frame.select((pl.lit(keys[name]) if name in keys else pl.col(name)).cast(kind).alias(name) for name, kind in schema.items())
 
 
 def main(name: str) -> None:

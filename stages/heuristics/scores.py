@@ -33,6 +33,7 @@ from stages.lib.heuristics.scores import scores, strengths
 from stages.lib.heuristics.square import Group, Square
 from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
+from stages.lib.units.pool import Report, silent
 from stages.lib.units.work import carry_out
 
 SCHEMA = {
@@ -56,13 +57,14 @@ class ScoresWork:
     def missing(self) -> list[int]:
         return self.parts.missing(len(self.units))
 
-    def do(self, number: int) -> None:
+    def do(self, number: int, report: Report = silent) -> None:
         square, layer, neurons = self.squares.of(number)
         frames = [pl.DataFrame(schema=SCHEMA)]
         for neuron, activations, logits in neurons:
             found = _neuron(square, activations.ravel()[square.cells], logits[square.results], self.settings)
             keys = {"subject": self.subject.name, "operator": square.operator, "layer": layer, "neuron": neuron}
             frames.append(pl.concat(found).select(*(pl.lit(value, SCHEMA[key]).alias(key) for key, value in keys.items()), pl.all()))
+            report(1)
         self.parts.write(number, pl.concat(frames).sort("neuron", "heuristic", "side"))
 
     def finish(self) -> None:

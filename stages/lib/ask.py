@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from stages.lib.core import progress
+from stages.lib.model import prefixes
 from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.padding import pad
@@ -102,16 +103,20 @@ def _in_pass(checkpoint: Checkpoint, most: int, positions: int = 1) -> int:
 
 @torch.no_grad()
 def ask(checkpoint: Checkpoint, asked: Asked, prompts_per_pass: int, desc: str) -> Said:
-    """Runs every prompt, prompts of similar length together; the results are in the order of `asked`."""
+    """Runs every prompt, prompts of similar length together; the results are in the order of `asked`.
+
+    The tokens that all prompts begin with are computed once.
+    """
+    prefix = prefixes.of(checkpoint, asked.sequences, min(map(len, asked.sequences)) - 1)
     order = np.argsort([len(s) for s in asked.sequences], kind="stable")
     parts, at_once = [], _in_pass(checkpoint, prompts_per_pass)
     for start in progress.bar(range(0, len(order), at_once), desc=desc, unit="pass"):
         chosen = order[start : start + at_once]
         tokens, lengths = pad([asked.sequences[i] for i in chosen])
         device = checkpoint.model.device
-        at = torch.arange(len(chosen)), torch.from_numpy(lengths - 1)
+        at = torch.arange(len(chosen)), torch.from_numpy(lengths - 1 - prefix.length)
         with patched(checkpoint.architecture.unembedding, lambda hidden, at=at: hidden[beside(hidden, *at)][:, None]):
-            logits = checkpoint.model(input_ids=torch.from_numpy(tokens).to(device), use_cache=False).logits[:, 0]
+            logits = prefix.run(checkpoint.model, tokens).logits[:, 0]
         parts.append(read_off(logits, torch.from_numpy(asked.answers[chosen]).to(device)))
     back = np.argsort(order)
     whole = _joined(parts)
@@ -122,8 +127,13 @@ def ask(checkpoint: Checkpoint, asked: Asked, prompts_per_pass: int, desc: str) 
 def says(loaded: Checkpoint, asked: list[tuple[list[int], list[int]]], prompts_per_pass: int, title: str) -> np.ndarray:
     """Whether greedy decoding says the whole answer behind each prompt, bool (prompts,); asked: prompts and answers in tokens.
 
-    As long as it says the answer's tokens, it reads what it has said: one pass over both tells.
+    As long as it says the answer's tokens, it reads what it has said: one pass over both tells. The tokens that all prompts begin with are
+    computed once.
     """
+    if not asked:
+        return np.zeros(0, bool)
+    shortest = min(len(prompt) for prompt, _ in asked)
+    prefix = prefixes.of(loaded, [prompt for prompt, _ in asked], shortest - 1)
     sizes: dict[tuple[int, int], list[int]] = {}
     for number, (prompt, answer) in enumerate(asked):
         sizes.setdefault((len(prompt), len(answer)), []).append(number)
@@ -133,8 +143,9 @@ def says(loaded: Checkpoint, asked: list[tuple[list[int], list[int]]], prompts_p
             at_once = _in_pass(loaded, prompts_per_pass, length)
             for first in range(0, len(numbers), at_once):
                 some = numbers[first : first + at_once]
-                tokens = torch.tensor([asked[number][0] + asked[number][1] for number in some], device=loaded.model.device)
-                logits = loaded.model(input_ids=tokens[:, :-1], use_cache=False, logits_to_keep=length).logits[:, -length:]
-                said[some] = (logits.argmax(-1) == tokens[:, -length:]).all(1).cpu().numpy()
+                tokens = np.array([asked[number][0] + asked[number][1] for number in some])
+                out = prefix.run(loaded.model, tokens[:, :-1], logits_to_keep=length)
+                greedy = out.logits[:, -length:].argmax(-1).cpu().numpy()
+                said[some] = (greedy == tokens[:, -length:]).all(1)
                 bar.update(len(some))
     return said

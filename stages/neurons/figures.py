@@ -164,10 +164,21 @@ def operator_overlaps(tables: Tables, subject: str) -> Figure:
             chance = f" (chance {part['chance'][0]:.2f})" if part.height else ""
             axis.set_title(f"k = {k}{chance}", fontsize=8, pad=3)
             if part.is_empty():
-                drawing.absent(axis, NO_LATE_LAYER if site == "late layers" else "fewer than two operators have effects")
+                position = "last" if site == "late layers" else site.removeprefix("L0 ")
+                drawing.absent(axis, _why_no_overlap(tables, position))
         line[0].set_ylabel(site)
     heat.colour_bar(figure, axes, (0, 1), "IoU")
     return figure
+
+
+def _why_no_overlap(tables: Tables, position: str) -> str:
+    """Return why there is no overlap of top neurons at a position; last: of the late layers."""
+    exact = tables["neuron_effects"].filter(method="exact", position=position)
+    if exact["operator"].n_unique() >= 2:
+        layers = exact.group_by("operator", "layer").agg(pl.col("neuron").n_unique())
+        most = layers["neuron"].to_numpy().max()
+        return f"{most} neurons a layer were patched: fewer than the smallest k"
+    return NO_LATE_LAYER if position == "last" else "fewer than two operators have effects"
 
 
 def token_activations(tables: Tables, subject: str) -> Figure:

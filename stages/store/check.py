@@ -3,7 +3,8 @@
     bag check models/llama-3.1-8b
     bag check org/name@0123456789abcdef0123456789abcdef01234567 --template "Q: {op1}{symbol}{op2}= A:" --dtype float32
 
-Sizes and parts come from config.json alone; only a model whose weights are small is loaded, and held against plain forward passes.
+Sizes and parts come from config.json alone. Only a model whose weights are small is loaded, compared
+with plain forward passes and timed; `--measure` does that with a model of any size.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import re
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,7 +31,8 @@ from stages.lib.model import checkpoint, contents, tokenizer
 from stages.lib.model.experts import Mixture
 from stages.lib.model.folder import ModelError, weights
 from stages.lib.subject import Sizes, SubjectSettings
-from stages.store.costs import Costs
+from stages.store import budget, rates
+from stages.store.costs import BYTES, Costs, Prompts, Row
 from stages.store.pieces import Reader, numbered
 from stages.store.template import PromptError, Template
 
@@ -39,7 +42,6 @@ LONGEST = 3  # seconds of the processor for a description or a tokenizer; publis
 SMALL = 1 << 30  # bytes of weights up to which float64 is proposed
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
 Kind = Literal["folder", "gguf", "hub"]
-BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 TRIED_OPERANDS = 20
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -93,6 +95,15 @@ def parser(command: str) -> argparse.ArgumentParser:
         "--largest-operand",
         type=int,
         help="the largest number asked about (default: cells.largest_operand)",
+    )
+    result.add_argument(
+        "--budget",
+        help="hours and minutes that all stages may take here, such as 5h or 1h30m (default: 24h where sizes allow it)",
+    )
+    result.add_argument(
+        "--measure",
+        action="store_true",
+        help="load the model, whatever its size, and time its forward passes for 3 s",
     )
     return result
 
@@ -217,38 +228,79 @@ def _checked(
         "answer_token": options.answer_token, "largest_operand": options.largest_operand, "chat": options.chat,
     }  # fmt: skip
     settings = _settings(entry)
+    allowed = budget.seconds(options.budget) if options.budget else None
     section, lines, problems = "stored" if options.store_only else "subjects", [], []
-    sizes = Sizes()
+    sizes, outline, speed = Sizes(), None, None
     try:
         with _limited(options.source):
             outline = checkpoint.outline(settings)
         lines += _parts(outline, size)
-        costs = Costs(outline.architecture, settings, len(settings.operands(load(Cells).largest_operand)) ** 2)
-        lines += list(_needs(outline, settings, costs))
         if any(layer.attention_out is None for layer in outline.architecture.layers):
             section = "stored"
-        sizes = costs.proposed() if section == "subjects" else sizes
-        if weights(folder) and size <= LOADED and _read_whole(folder) <= 2 * LOADED:
-            checkpoint.of(settings)
-            lines.append("loaded        yes: its parts are what they seem, held against plain forward passes")
-        else:
-            why = "large files beside its weights"
-            if size > LOADED:
-                why = f"more than {_size(LOADED)} of weights"
-            elif not size and not weights(folder):
-                why = "no weights here"
-            lines.append(f"loaded        no, {why}: held against plain forward passes when the first stage starts")
+        line, speed = _loaded(folder, settings, size, options.measure)
+        lines.append(line)
     except ModelError as error:
         problems.append(str(error))
+    prompts = Prompts()
     try:
         with _limited(options.source):
             own = own or tokenizer.load(folder, largest=LOADED)
             settings = _asked_by_token(own, settings)
             lines += _numbers(own, settings)
             lines += _around(own, settings)
+            prompts = _lengths(own, settings)
     except (ModelError, PromptError) as error:
         problems.append(str(error))
-    return Checked(settings, sizes, section, lines, problems)
+    if outline is not None:
+        costs = _costs(outline, settings, prompts, speed)
+        fitting = budget.fitted(costs, section, allowed or budget.USUAL)
+        if fitting is None and allowed:
+            problems.append(budget.refusal(costs, section, options.budget))
+        sizes = fitting or budget.fewest(costs)
+        lines += _needs(costs)
+        lines += _table(costs, section, sizes, allowed)
+    return Checked(settings, sizes if section == "subjects" else Sizes(), section, lines, problems)
+
+
+def _loaded(folder: Path, settings: SubjectSettings, size: int, measure: bool) -> tuple[str, rates.Rates | None]:
+    """Load a small model, or any where its times are to be measured, and say why not otherwise."""
+    why = ""
+    if not weights(folder):
+        why = "no weights here"
+    elif size > LOADED and not measure:
+        why = f"more than {_size(LOADED)} of weights"
+    elif _read_whole(folder) > 2 * LOADED and not measure:
+        why = "large files beside its weights"
+    if why:
+        return f"loaded        no, {why}: held against plain forward passes when the first stage starts", None
+    begin = time.process_time()
+    loaded = checkpoint.load(settings.source, settings.dtype, machine.device(), threads=1)
+    start = time.process_time() - begin
+    speed = rates.measured(loaded, rates.LONG if measure else rates.BRIEFLY, start)
+    return "loaded        yes: its parts are what they seem, held against plain forward passes", speed
+
+
+def _lengths(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> Prompts:
+    """Tokens of the longest prompt of the grid, which are what passes through the model."""
+    template = _template(own, settings, settings.operators[0])
+    largest = settings.operands(load(Cells).largest_operand)[-1]
+    length, base = len(template.tokens(template.text(largest, largest))), len(template.base)
+    after = base - template.positions["op2_position"] + (length - base) // 2
+    answer = len(template.tokens(f"{template.text(1, 1)}{2 * largest}")) - base
+    given = settings.answer_token or 0
+    return Prompts(length + given, after + given, max(1, answer))
+
+
+def _costs(
+    outline: checkpoint.Checkpoint,
+    settings: SubjectSettings,
+    prompts: Prompts,
+    speed: rates.Rates | None,
+) -> Costs:
+    wide = sum(p.numel() for p in outline.model.parameters()) * BYTES[settings.dtype]
+    speed = speed or rates.assumed(outline.architecture, settings.dtype, wide)
+    side = len(settings.operands(load(Cells).largest_operand))
+    return Costs(outline.architecture, settings, side, wide, speed, prompts)
 
 
 def _read_whole(folder: Path) -> int:
@@ -358,13 +410,43 @@ def _several(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, 
     ]
 
 
-def _needs(outline: checkpoint.Checkpoint, settings: SubjectSettings, costs: Costs) -> Iterator[str]:
-    a = outline.architecture
-    stored = 2 * a.neurons * len(settings.kept_layers(len(a.layers))) * costs.size * len(settings.operators)
-    yield f"disk          {_size(stored)} of activations, of {_size(shutil.disk_usage('.').free)} that are free here"
-    wide = sum(p.numel() for p in outline.model.parameters()) * BYTES[settings.dtype]
-    yield f"memory        {_size(wide)} of weights in {settings.dtype} for each of {machine.workers()} workers"
-    yield from costs.lines()
+def _needs(costs: Costs) -> Iterator[str]:
+    free = _size(shutil.disk_usage(".").free)
+    stored = 2 * costs.maps * costs.cells
+    yield f"disk          {_size(stored)} of activations, of {free} that are free here"
+    wide = costs.weights
+    yield f"memory        {_size(wide)} of weights in {costs.settings.dtype} for each of {machine.workers()} workers"
+
+
+def _table(costs: Costs, section: str, sizes: Sizes, allowed: float | None) -> Iterator[str]:
+    """What each stage costs with these sizes, and what they give up."""
+    whole, rows = costs.rows(Sizes(), section), costs.rows(sizes, section)
+    yield f"times         {costs.rates.source}"
+    if sizes != Sizes() and section == "subjects":
+        values = [f"{key}: {value}" for key, value in sizes if value is not None]
+        limit = allowed or budget.USUAL
+        fit = "to fit" if budget.total(rows) <= limit else "the smallest sizes, though they take more than"
+        yield f"proposed      {', '.join(values)}: so `bag add` writes it, {fit} {budget.spoken(limit)}"
+        yield f"given up      {'; '.join(budget.given_up(costs, sizes))}"
+        yield f"              without that all stages take {budget.spoken(budget.total(whole))}"
+    yield f"\n{'stage':36}{'counted':>28}{'time':>10}{'CPU':>10}{'memory':>10}{'disk':>10}"
+    yield from map(_row, rows)
+    most = max(row.memory for row in rows)
+    disk = sum(row.disk for row in rows)
+    cpu = sum(row.cpu for row in rows)
+    yield _columns("in all", "", budget.total(rows), cpu, most, disk)
+    if any(row.most for row in rows):
+        yield "\n≤ at most: how many neurons stand for heuristics, or seem to, decides it"
+
+
+def _row(row: Row) -> str:
+    counted = f"{'≤ ' * row.most}{row.count:,.0f} {row.counted}"
+    return _columns(row.name, counted, row.wall, row.cpu, row.memory, row.disk)
+
+
+def _columns(name: str, counted: str, wall: float, cpu: float, memory: float, disk: float) -> str:
+    times = f"{budget.spoken(wall):>10}{budget.spoken(cpu):>10}"
+    return f"{name:36}{counted:>28}{times}{_size(memory):>10}{_size(disk):>10}"
 
 
 def _size(count: float) -> str:

@@ -55,11 +55,12 @@ from stages.lib.core.tables import write_table
 from stages.lib.model import checkpoint, value_logits
 from stages.lib.settings import Passes
 from stages.lib.units.parts import Parts
+from stages.lib.units.pool import Report, silent
 from stages.lib.units.work import carry_out
 from stages.store import dump_files, dump_plan, grid, rectangles, sums
 from stages.store.dump_files import DumpFiles
 from stages.store.dump_plan import DumpPlan
-from stages.store.rectangles import PromptSquare
+from stages.store.rectangles import PromptSquare, Rectangle
 
 SAID = {"predicted": pl.Int32, "max_logit": pl.Float32, "answer_logit": pl.Float32, "answer_probability": pl.Float32}
 
@@ -76,9 +77,16 @@ class DumpWork:
         inputs = [subject.path(f"store/{table}.parquet") for table in ("prompts", "numbers")]
         code = [model, ask, grid, rectangles, sums, chunks, layered, shards, dump_files, dump_plan]
         dtype = subject.settings.dtype
+        settings, passes = plan.settings, (self.prompts_per_pass, plan.settings.memory_of_pass)
         # float64 is rounded when stored: any number of prompts in a pass gives the same bytes.
-        portions = None if dtype == "float64" else self.prompts_per_pass
-        facts = (plan.attributes, plan.layers, [*plan.squares], dtype, plan.settings, portions)
+        portions = None if dtype == "float64" else passes
+        layout = (
+            plan.prompts_per_block,
+            settings.neurons_per_chunk,
+            settings.store_dtype,
+            plan.sharded,
+        )
+        facts = (plan.attributes, plan.layers, [*plan.squares], dtype, layout, portions)
         key = digest([*inputs, *code, Path(__file__)], *facts)
         self.parts = Parts(subject.path("store/predictions.parquet"), key)
 
@@ -113,23 +121,28 @@ class DumpWork:
         unsaid = set(self.parts.missing(len(self.units)))
         return [number for number in range(len(self.units)) if number in unsaid or not all(file.exists() for file in self.files.of(number))]
 
-    def do(self, number: int) -> None:
+    def do(self, number: int, report: Report = silent) -> None:
         if number < len(self.plan.blocks):
-            said = self._run(number)
+            said = self._run(number, report)
         else:
             logits = value_logits.of_layer(self.loaded.architecture.layers[number - len(self.plan.blocks)], self.votes)
             layered.write_array(self.files.logits(number), {"logits": logits}, {}, shared=True)
             said = pl.DataFrame(schema=SAID)
         self.parts.write(number, said)
 
-    def _run(self, number: int) -> pl.DataFrame:
+    def _run(self, number: int, report: Report) -> pl.DataFrame:
         """Runs a block of rows: its activations become a shard of each layer, its sums a store; what the subject says is returned."""
         plan, files = self.plan, self.files
         square, chosen = plan.blocks[number]
         rows = slice(chosen.start, chosen.stop)
         into = {layer: np.empty(tuple(plan.axes(square, len(chosen)).values()), plan.settings.store_dtype) for layer in plan.layers}
         means = grid.Means.zeros(self.loaded, plan.slots)
-        said = pl.concat(self._said(square, rows, into, means)).sort("place").select(*SAID)
+        report(0)  # the model is loaded: prompts begin
+        predictions = []
+        for some in self._predictions(square, rows, into, means):
+            predictions.append(some)
+            report(len(some))
+        said = pl.concat(predictions).sort("place").select(*SAID)
         layered.write_array(files.sums(number), {name: getattr(means, name) for name in grid.SUMS}, {}, shared=True)
         self._write(number, into, square.results[rows])
         if plan.sharded:
@@ -154,32 +167,68 @@ class DumpWork:
         rows = sums.while_writing(write, square.operator, activations, results)
         write_table(rows, self.files.neuron_sums(number), shared=True)
 
-    def _said(self, square: PromptSquare, rows: slice, into: dict[int, np.ndarray], means: grid.Means) -> Iterator[pl.DataFrame]:
-        """What the subject says to prompts of some rows, and their places among them; fills `into` and adds to `means`."""
-        for one in square.rectangles(rows, self.plan.widths):
-            at = np.ix_(one.rows, one.columns)
-            whole = one.tokens.shape == (rows.stop - rows.start, square.shape[1], self.plan.slots)
-            parts = into if whole else {layer: np.empty((len(of), *one.tokens.shape[:2]), of.dtype) for layer, of in into.items()}
-            sums_here = means if whole else grid.Means.zeros(self.loaded, one.tokens.shape[2])
-            rows_at_once = max(1, self.prompts_per_pass // len(one.columns))
-            answers = square.answers[rows][at]
-            said = list(
-                grid.run(
-                    self.loaded,
-                    one.tokens,
-                    answers,
-                    rows_at_once,
-                    parts,
-                    sums_here,
-                    sharing=self.sharing,
-                )
-            )
-            if not whole:
-                for layer, of in into.items():
-                    of[:, one.rows[:, None], one.columns] = parts[layer]
-                means.add(sums_here, one.slots)
-            columns = {name: np.concatenate([getattr(part, name) for part in said]) for name in SAID}
-            yield pl.DataFrame(columns, schema=SAID).with_columns(place=(one.rows[:, None] * square.shape[1] + one.columns).ravel())
+    def _predictions(
+        self,
+        square: PromptSquare,
+        rows: slice,
+        activations: dict[int, np.ndarray],
+        means: grid.Means,
+    ) -> Iterator[pl.DataFrame]:
+        """Yield the predictions for prompts of some rows, a pass at a time, and their places.
+
+        Fills `activations` and adds to `means`.
+        """
+        for rectangle in square.rectangles(rows, self.plan.widths):
+            positions = rectangle.tokens.shape[2]
+            whole = rectangle.tokens[:, :, 0].size == (rows.stop - rows.start) * square.shape[1]
+            in_place = whole and positions == self.plan.slots
+            added = means if in_place else grid.Means.zeros(self.loaded, positions)
+            per_prompt = grid.bytes_per_prompt(self.loaded, rectangle.tokens, self.sharing)
+            fitting = max(1, self.plan.settings.memory_of_pass // per_prompt)
+            prompts = min(self.prompts_per_pass, fitting)
+            for piece in rectangle.pieces(prompts):
+                yield from self._piece(square, rows, piece, prompts, activations, added)
+            if not in_place:
+                means.add(added, rectangle.slots)
+
+    def _piece(
+        self,
+        square: PromptSquare,
+        rows: slice,
+        piece: Rectangle,
+        prompts: int,
+        activations: dict[int, np.ndarray],
+        means: grid.Means,
+    ) -> Iterator[pl.DataFrame]:
+        """Run a part of a rectangle, at most so many prompts in a pass."""
+        at = np.ix_(piece.rows, piece.columns)
+        if piece.consecutive:
+            row, column = piece.rows[0], piece.columns[0]
+            window = np.s_[:, row : piece.rows[-1] + 1, column : piece.columns[-1] + 1]
+            parts = {layer: block[window] for layer, block in activations.items()}
+        else:
+            shape = piece.tokens.shape[:2]
+            parts = {i: np.empty((len(b), *shape), b.dtype) for i, b in activations.items()}
+        row_places = (piece.rows[:, None] * square.shape[1] + piece.columns).ravel()
+        passes = grid.run(
+            self.loaded,
+            piece.tokens,
+            square.answers[rows][at],
+            max(1, prompts // len(piece.columns)),
+            parts,
+            means,
+            sharing=self.sharing,
+        )
+        first = 0
+        for predicted in passes:
+            columns = {name: getattr(predicted, name) for name in SAID}
+            frame = pl.DataFrame(columns, schema=SAID)
+            places = row_places[first : first + len(frame)]
+            first += len(frame)
+            yield frame.with_columns(place=places)
+        if not piece.consecutive:
+            for layer, block in activations.items():
+                block[:, piece.rows[:, None], piece.columns] = parts[layer]
 
     def finish(self) -> None:
         self.files.put_together()

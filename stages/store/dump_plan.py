@@ -41,7 +41,8 @@ class DumpPlan:
         self.slots = max(square.slots(self.widths) for square in self.squares.values())
         for square in self.squares.values():
             checkpoint.knows(outline, np.append(square.tokens.ravel(), square.answers.ravel()))
-        self.blocks = [(square, rows) for square in self.squares.values() for rows in square.blocks(self.settings.cells_per_block)]
+        self.prompts_per_block = self.settings.prompts_per_block(len(self.layers) * self.neurons)
+        self.blocks = [(square, rows) for square in self.squares.values() for rows in square.blocks(self.prompts_per_block)]
         self.units = [
             Unit(f"{square.operator}, op1 {rows[0]} to {rows[-1]}", len(rows) * square.shape[1], square.operator)
             for square, rows in self.blocks
@@ -56,6 +57,7 @@ class DumpPlan:
 
     def writer(self, file: Any, layers: list[int], square: PromptSquare, results: np.ndarray) -> LayerWriter:
         """Writes activations of some layers. results: (op1, op2), those of the rows that the file is of."""
-        chunk = (self.settings.neurons_per_chunk, len(square.blocks(self.settings.cells_per_block)[0]), square.shape[1])
+        block = square.blocks(self.prompts_per_block)[0]
+        chunk = (self.settings.neurons_per_chunk, len(block), square.shape[1])
         of = {**self.attributes, "operator": square.operator}
         return LayerWriter(file, layers, self.axes(square, len(results)), self.settings.store_dtype, chunk, of, columns={"result": results})

@@ -61,6 +61,23 @@ def shared_prefix(tokens: np.ndarray) -> int:
     return min(prefix, tokens.shape[2] - 1)
 
 
+def bytes_per_prompt(checkpoint: Checkpoint, tokens: np.ndarray, way: "Sharing") -> int:
+    """Return about how many bytes each prompt of a pass takes besides the weights.
+
+    These are its logits, its keys and values of all layers if it continues a prefix, and what one
+    layer computes on the way. tokens: (rows, columns, positions) of prompts that share a prefix.
+    """
+    a, positions = checkpoint.architecture, tokens.shape[2]
+    prefix = 0 if way is Sharing.NONE else shared_prefix(tokens)
+    config = checkpoint.model.config.get_text_config()
+    key_heads = getattr(config, "num_key_value_heads", None) or a.heads
+    cached = len(a.layers) * positions * 2 * key_heads * a.head_width if prefix else 0
+    keys_and_values = 2 * positions * a.heads * a.head_width  # repeated for every head
+    own = (positions - prefix) * (4 * a.neurons + 8 * a.width + 3 * a.heads * positions)
+    values = a.vocabulary + cached + keys_and_values + own
+    return values * checkpoint.model.dtype.itemsize
+
+
 class Sharing(Enum):
     """How the prompts of a row share what is computed of their prefix."""
 

@@ -8,6 +8,7 @@ each is one rectangle.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 
 import numpy as np
 import polars as pl
@@ -23,6 +24,26 @@ class Rectangle:
     columns: np.ndarray
     tokens: np.ndarray
     slots: np.ndarray
+
+    @property
+    def consecutive(self) -> bool:
+        """Whether no row and no column lies between its own."""
+        return all(np.ptp(places) == len(places) - 1 for places in (self.rows, self.columns))
+
+    def pieces(self, prompts: int) -> Iterator["Rectangle"]:
+        """Yield parts of at most so many columns.
+
+        Parts with gaps between their rows or columns have at most so many prompts as well.
+        """
+        for first in range(0, len(self.columns), prompts):
+            columns = slice(first, first + prompts)
+            rows = len(self.rows)
+            if not self.consecutive:
+                rows = max(1, prompts // len(self.columns[columns]))
+            for start in range(0, len(self.rows), rows):
+                some = slice(start, start + rows)
+                tokens = self.tokens[some, columns]
+                yield Rectangle(self.rows[some], self.columns[columns], tokens, self.slots)
 
 
 class PromptSquare:
@@ -49,9 +70,14 @@ class PromptSquare:
         self.widths = {o: int((self.positions[o] - self.positions[first_of(o)] + 1).max()) for o in OPERANDS} if several else None
 
     def blocks(self, prompts: int) -> list[range]:
-        """Its rows, so many at a time that they hold about so many prompts, all but the last the same number."""
+        """Split the rows into as few blocks as have at most so many prompts, or one row, each.
+
+        All blocks but the last have the same number of rows, and the last has few rows less, since
+        a file's chunks have a block's rows even where the square ends.
+        """
         rows, columns = self.shape
-        at_once = max(1, min(rows, prompts // columns))
+        most = max(1, min(rows, prompts // columns))
+        at_once = ceil(rows / ceil(rows / most))
         return [range(first, min(first + at_once, rows)) for first in range(0, rows, at_once)]
 
     @cached_property

@@ -30,7 +30,9 @@ Table helix_fits: how much of the residual stream is a function of one number, b
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain, product
 
 import numpy as np
 import polars as pl
@@ -39,8 +41,8 @@ from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.executor import given
-from stages.lib.executor.clean import clean_run
-from stages.lib.model import checkpoint
+from stages.lib.model import checkpoint, residuals
+from stages.lib.model.residuals import Residuals
 from stages.lib.settings import Passes
 from stages.lib.subject import Subject
 from stages.theories.number_theories import SITES, Told
@@ -61,11 +63,11 @@ Drawn = dict[str, np.ndarray]  # quantity -> of each prompt
 class Prompts:
     """Prompts of an operator: a sample of its cells, and behind them those whose streams are to be replaced.
 
-    forms: those of one length, which they are and their tokens (those, token positions); positions: (prompts, POSITIONS); numbers:
-    quantity -> (prompts,); training: (sample,); pairs: numbers of the last ones.
+    tokens: of each prompt; positions: (prompts, POSITIONS); numbers: quantity -> (prompts,);
+    training: (sample,); pairs: numbers of the last ones.
     """
 
-    forms: list[tuple[np.ndarray, np.ndarray]]
+    tokens: list[list[int]]
     positions: np.ndarray
     numbers: Drawn
     training: np.ndarray
@@ -79,13 +81,11 @@ class Prompts:
         places = [f"{role}_position" for role in POSITIONS]
         theirs = pairs.with_columns(pl.col("positions").struct.unnest().name.suffix("_position"))
         both = pl.concat([drawn, theirs], how="diagonal_relaxed").select("op1", "op2", "result", "tokens", *places)
-        lengths = both["tokens"].list.len().to_numpy()
-        same = [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
-        forms = [(which, np.array(both["tokens"].gather(which).to_list(), np.int64)) for which in same]
         positions = both.select(pl.col(places).cast(pl.Int64)).to_numpy()
         numbers = {quantity: both[quantity].to_numpy().astype(np.int64) for quantity in ("op1", "op2", "result")}
         training = (drawn["split"] == "train").to_numpy()
-        return cls(forms, positions, numbers, training, pairs["pair"].to_numpy())
+        tokens = both["tokens"].to_list()
+        return cls(tokens, positions, numbers, training, pairs["pair"].to_numpy())
 
 
 def main(name: str) -> None:
@@ -93,50 +93,80 @@ def main(name: str) -> None:
     passes = subject.settings.passes or load(Passes)
     keys = ["operator", "op1", "op2"]
     split = read_table("data/corpus/cells.parquet").select(*keys, "split")
-    cells = subject.table("store/prompts.parquet").filter(pl.col("answer_token").is_not_null()).join(split, on=keys)
+    prompts = subject.table("store/prompts.parquet").filter(pl.col("answer_token").is_not_null())
+    cells = prompts.join(split, on=keys)
     pairs = subject.table("circuit/pairs.parquet").filter(split="evaluation").sort("pair")
     loaded = checkpoint.of(subject.settings)
-    levels = len(loaded.architecture.layers) + 1
-    rows: list[tuple] = []
-    values: dict[str, np.ndarray] = {}
-    with progress.bar(total=len(subject.settings.operators) * levels, desc=f"helix {name}", unit="layer") as bar:
+    with ExitStack() as files:
+        fits = []
         for operator in subject.settings.operators:
-            prompts = Prompts.of(cells.filter(operator=operator), pairs.filter(operator=operator), settings)
-            here = np.isin(pairs["pair"].to_numpy(), prompts.pairs)
-            for level, streams in entering(loaded, prompts, settings.levels_at_once, passes.prompts):
-                for site in SITES:
-                    for below in (None, settings.study_numbers):
-                        numbers = prompts.numbers[site.quantity]
-                        told = Told.of(streams[POSITIONS.index(site.position)], numbers, prompts.training, settings, below)
-                        if not told.varies:
-                            continue
-                        rows += [(name, operator, level, *site, below, *row, *told.sizes()) for row in told.rows()]
-                        if site.replaceable(level, levels - 1):
-                            of = np.flatnonzero(here)[numbers[len(prompts.training) :] < (below or np.inf)]
-                            for theory, fitted in told.replacements():
-                                what = f"{theory} {site.position} {level}{' below' * (below is not None)}"
-                                values.setdefault(what, np.zeros((len(pairs), fitted.shape[1])))[of] = fitted
-                bar.update()
+            own, some = (table.filter(operator=operator) for table in (cells, pairs))
+            sample, title = Prompts.of(own, some, settings), f"streams {name} {operator}"
+            reading = residuals.read(
+                loaded,
+                sample.tokens,
+                sample.positions,
+                passes.prompts,
+                subject.path("theories"),
+                title,
+            )
+            fits.append(Fits((name, operator), sample, files.enter_context(reading), settings))
+        values = replacements(fits, pairs["pair"].to_numpy(), f"helix {name}")
+        path = subject.path("theories/helix_given.h5")
+        given.write_each(path, pairs["pair"].to_numpy(), values)
+    rows = chain.from_iterable(fit.rows for fit in fits)
     shares = pl.col("explained", "explained_new", "^shuffled.*$")
-    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(shares.round(DIGITS).round_sig_figs(DIGITS))
-    write_table(frame, subject.path("theories/helix_fits.parquet"))
-    given.write(subject.path("theories/helix_given.h5"), pairs["pair"].to_numpy(), values)
+    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
+    rounded = frame.with_columns(shares.round(DIGITS).round_sig_figs(DIGITS))
+    write_table(rounded, subject.path("theories/helix_fits.parquet"))
 
 
-def entering(loaded: checkpoint.Checkpoint, prompts: Prompts, at_once: int, prompts_per_pass: int) -> Iterator[tuple[int, np.ndarray]]:
-    """What enters each layer, and what leaves the last: (positions, prompts, width) float64."""
-    levels, width = len(loaded.architecture.layers) + 1, loaded.architecture.width
-    for start in range(0, levels, at_once):
-        group = range(start, min(start + at_once, levels))
-        streams = np.empty((len(group), len(POSITIONS), len(prompts.positions), width))
-        for which, tokens in prompts.forms:
-            for first in range(0, len(tokens), prompts_per_pass):
-                part = slice(first, first + prompts_per_pass)
-                run, here = clean_run(loaded, tokens[part], cached=False), which[part]
-                at = np.arange(len(here))[:, None], prompts.positions[here]
-                for place, level in enumerate(group):
-                    streams[place, :, here] = run.streams[level][at].double().cpu().numpy()
-        yield from zip(group, streams, strict=True)
+@dataclass(frozen=True, eq=False)
+class Fits:
+    """Fits to the streams of an operator's prompts. key: model and operator; rows: of helix_fits."""
+
+    key: tuple[str, str]
+    prompts: Prompts
+    streams: Residuals
+    settings: Helix
+    rows: list[tuple] = field(default_factory=list)
+
+    def at(self, level: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Fit one level and add its rows; yield replacements of the streams of pairs.
+
+        Each is its name, the numbers of the pairs and their vectors (pairs, width).
+        """
+        last, sample = self.streams.shape[0] - 1, len(self.prompts.training)
+        for site, below in product(SITES, (None, self.settings.study_numbers)):
+            vectors = self.streams.at(level, POSITIONS.index(site.position)).astype(np.float64)
+            numbers, training = self.prompts.numbers[site.quantity], self.prompts.training
+            told = Told.of(vectors, numbers, training, self.settings, below)
+            if not told.varies:
+                continue
+            what = (*self.key, level, *site, below)
+            self.rows.extend((*what, *row, *told.sizes()) for row in told.rows())
+            if site.replaceable(level, last):
+                which = self.prompts.pairs[numbers[sample:] < (below or np.inf)]
+                suffix = "" if below is None else " below"
+                for theory, fitted in told.replacements():
+                    yield f"{theory} {site.position} {level}{suffix}", which, fitted
+
+
+def replacements(fits: list[Fits], pairs: np.ndarray, title: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Fit level by level; yield named replacements (pairs, width), 0 where a pair has none.
+
+    One level's are in memory together: those of all levels take gigabytes for a deep model.
+    """
+    levels = fits[0].streams.shape[0]
+    with progress.bar(total=len(fits) * levels, desc=title, unit="layer") as bar:
+        for level in range(levels):
+            values: dict[str, np.ndarray] = {}
+            for fit in fits:
+                for name, which, fitted in fit.at(level):
+                    whole = values.setdefault(name, np.zeros((len(pairs), fitted.shape[1])))
+                    whole[np.searchsorted(pairs, which)] = fitted
+                bar.update()
+            yield from values.items()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ class Helix(Section):
     new_numbers_percent: Percent
     shuffles: Annotated[int, Field(ge=1, le=1000)]
     longest_period: Period
-    levels_at_once: Count
     helix_seed: Seed
 
 

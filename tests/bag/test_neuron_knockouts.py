@@ -35,6 +35,18 @@ def knockouts(members: pl.DataFrame) -> pl.DataFrame:
     return ask("neuron_knockout_interventions", {"heuristic_neurons": members})
 
 
+def test_of_large_models_some_neurons_of_each_layer_are_drawn(members: pl.DataFrame):
+    """The same ones of every operator, as in neuron_interventions: the lot knows no operator."""
+    some = ask("neuron_knockout_interventions", {"heuristic_neurons": members}, patched_neurons=2).filter(
+        component="neuron", replacement="mean"
+    )
+    counts = some.group_by("operator", "layer").agg(pl.col("units").n_unique())
+    assert counts.height == 2 * len(OPERATORS)
+    assert set(counts["units"]) == {2}
+    layers = some.filter(layer=2).group_by("operator").agg(pl.col("units").sort())
+    assert layers["units"].n_unique() == 1
+
+
 def concluded(members: pl.DataFrame, knockouts: pl.DataFrame, pairs: pl.DataFrame, answer: Answer, about: pl.DataFrame) -> pl.DataFrame:
     given = {"heuristic_neurons": members, "neuron_knockout_interventions": knockouts, "prompt_associations": about}
     return ask("knockouts_by_neuron", given | {"runs": knocked.said(knockouts, "neuron_knockout", pairs, answer)})

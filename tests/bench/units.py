@@ -9,14 +9,15 @@ import psutil
 
 from stages.lib.core import machine
 from stages.lib.units import local
+from stages.lib.units.pool import Do
 from stages.lib.units.queue import Unit
 
 NUMBERS = (100, 5_000, 20_000)
 WORKERS = 2
 
 
-def start() -> Callable[[int], None]:
-    return lambda _: None
+def start() -> Do:
+    return lambda *_: None
 
 
 def units() -> None:

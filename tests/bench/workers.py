@@ -18,6 +18,7 @@ from stages.lib.core import machine
 from stages.lib.executor.runs import RunsWork
 from stages.lib.units import local
 from stages.lib.units.parts import Parts
+from stages.lib.units.pool import Do
 from stages.store.dump import DumpWork
 
 SUBJECT = "abacus"
@@ -72,7 +73,7 @@ def make(name: str, folder: str) -> Any:
     return work
 
 
-def start(name: str, folder: str) -> Callable[[int], None]:
+def start(name: str, folder: str) -> Do:
     return make(name, folder).do
 
 

@@ -13,7 +13,13 @@ from stages.lib.sql.database import Database
 from tests.micro import ROOT, SHIPPED, alone
 
 SECTIONS = {
-    "probes": {"prompts": 300, "fewest_prompts": 20, "test_percent": 20, "shrinkage": 0.001, "layers_at_once": 2, "seed": 0},
+    "probes": {
+        "prompts": 300,
+        "fewest_prompts": 20,
+        "test_percent": 20,
+        "shrinkage": 0.001,
+        "seed": 0,
+    },
     "late_layers": {"readable": 0.5},
 }
 ROLES = {"op1": 1, "operator": 2, "op2": 3, "last": 4}

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import yaml
 
 from stages.circuit import probes
 from tests.circuit.prompted import ROLES, made_project, result
@@ -55,14 +54,3 @@ def test_a_subject_that_knows_nothing_is_one_sentence(project: Path):
         probes.main("tiny")
     assert "\n" not in str(error.value)
     assert not (project / "circuit/probes.parquet").exists()
-
-
-@pytest.mark.parametrize("kind", ["llama"])
-def test_layers_at_once_changes_nothing(project: Path):
-    probes.main("tiny")
-    first = (project / "circuit/probes.parquet").read_bytes()
-    params = yaml.safe_load(Path("params.yaml").read_text())
-    params["probes"]["layers_at_once"] = 1
-    Path("params.yaml").write_text(yaml.safe_dump(params))
-    probes.main("tiny")
-    assert (project / "circuit/probes.parquet").read_bytes() == first

@@ -60,7 +60,10 @@ def tables() -> Tables:
     labelled = made("labels", labels()).drop("score").join(matches.select("neuron", "heuristic", "score"), on=["neuron", "heuristic"])
     return {
         "labels": labelled,
-        "label_limits": made("label_limits", [{"operator": o, "draws": 120, "too_few_draws": False} for o in OPERATORS]),
+        "label_limits": made(
+            "label_limits",
+            [{"operator": o, "draws": 120, "too_few_draws": False} for o in OPERATORS],
+        ),
         "matches": matches,
         "classified_share": made("classified_share", classified),
         "explained": made("explained", both),

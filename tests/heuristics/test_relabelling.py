@@ -171,7 +171,10 @@ def test_p_values_are_valid_far_into_the_tail(square: Square):
     """With draws in steps, most of which a neuron that knows nothing does not get; 99.9 % of binomial counts are below the bounds."""
     if square.operator != "subtract":
         return
-    random, steps = np.random.default_rng(7), [permutations(square, step, 0) for step in steps_to(2000, 20)]
+    random, steps = (
+        np.random.default_rng(7),
+        [permutations(square, step, 0) for step in steps_to(2000, 20)],
+    )
     settings, p_values, draws = SETTINGS.model_copy(update={"smallest_corrected": 0.01}), [], []
     for _ in range(1000):
         activations = random.normal(size=(SIZE, 1)) + random.normal(size=(1, SIZE)) + random.normal(size=(SIZE, SIZE)) / 2
@@ -189,7 +192,10 @@ def test_relabellings_beyond_those_in_memory_count_alike(square: Square):
     random = np.random.default_rng(8)
     activations = (random.random((SIZE, SIZE)) + (np.arange(SIZE) % 2 == 0)).astype(np.float32)
     neuron = RelabelledNeuron(square, activations, random.normal(size=2 * SIZE).astype(np.float32), SETS)
-    first, rest = neuron.null(permutations(square, range(301), 0)), neuron.null(permutations(square, range(301, 401), 0))
+    first, rest = (
+        neuron.null(permutations(square, range(301), 0)),
+        neuron.null(permutations(square, range(301, 401), 0)),
+    )
     added = Tally(square, first, 0.2)
     added.add(rest)
     together = Tally(square, first + rest, 0.2)

@@ -1,5 +1,7 @@
 """A model whose layers lie on several devices: every kind of patch gives the bytes of one device, and no tensor is on a wrong one."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from stages.circuit import discriminant, streams
 from stages.lib import ask
 from stages.lib.executor import canary, executor, interventions, pairs
 from stages.lib.executor.values import Values
-from stages.lib.model import checkpoint, search, staging, value_logits
+from stages.lib.model import checkpoint, residuals, search, staging, value_logits
 from stages.lib.model.spread import nbytes, on_gpus
 from stages.neurons import gradients
 from stages.store import grid
@@ -124,7 +126,7 @@ def test_any_family_is_checked_and_patched_alike_where_accelerate_puts_it(family
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("llama", torch.float32), ("gptj", torch.float32), ("llama", torch.bfloat16)])
-def test_what_is_asked_read_and_estimated_is_the_same(kind: str, dtype: torch.dtype):
+def test_what_is_asked_read_and_estimated_is_the_same(kind: str, dtype: torch.dtype, tmp_path: Path):
     """Answers to prompts of several lengths, streams, neurons, attention, probes and attributions: what other stages do with a model."""
     random = np.random.default_rng(1)
     tokens, labels = random.integers(3, 130, (6, 5)), random.integers(0, 2, 6)
@@ -135,15 +137,16 @@ def test_what_is_asked_read_and_estimated_is_the_same(kind: str, dtype: torch.dt
         found = []
         for loaded in (alone, on_devices(kind, SPLITS[0], dtype)):
             layers = range(len(loaded.architecture.layers))
-            into = {layer: np.empty((2, 6, loaded.architecture.width), np.float32) for layer in layers}
-            list(streams.streams(loaded, tokens, [1, 4], 4, into))
+            positions = np.tile([1, 4], (6, 1))
+            with residuals.read(loaded, tokens.tolist(), positions, 4, tmp_path, "") as stored:
+                residual = [stored.at(level, at) for level in range(len(layers) + 1) for at in (0, 1)]
             said = vars(ask.ask(loaded, asked, 4, desc=""))
             sites = [(layer, role) for layer in layers for role in ("op1", "last")]
             slopes = gradients.attributions(Values(loaded, group, None), sites)
             device = loaded.model.device
-            accuracy = discriminant.probe(into[0][0], [labels], 2, 0.1, device)
+            accuracy = discriminant.probe(residual[2], [labels], 2, 0.1, device)
             found.append([
-                *said.values(), *into.values(), *(streams.neurons(loaded, tokens, layer, 4) for layer in layers),
+                *said.values(), *residual, *(streams.neurons(loaded, tokens, layer, 4) for layer in layers),
                 *streams.attention(loaded, tokens, 4), *(slopes[site].float().cpu().numpy() for site in sites), np.array(accuracy),
             ])  # fmt: skip
     assert all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*found, strict=True))

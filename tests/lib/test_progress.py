@@ -92,6 +92,47 @@ def test_what_the_first_unit_takes_to_warm_up_is_not_expected_of_the_others(cloc
     assert lines(capsys)[:2] == ["nulls: 1 of 512 neurons, 28 s", "nulls: 201 of 512 neurons, 38 s, about 16 s left"]
 
 
+def schedule(workers: int, total: int, step: int) -> list[tuple[float, int, int]]:
+    """Return (time, amount, worker) of reports: each worker loads for 5 s, then does its steps.
+
+    Workers differ in speed by up to a tenth, so that they report at nearly the same moments.
+    """
+    reports = []
+    for worker in range(workers):
+        seconds = 16.0 * (1 + 0.1 * worker / workers)
+        reports.append((5.0 + 0.01 * worker, 0, worker))
+        steps = range(1, total // step // workers + 1)
+        reports += [(5.0 + seconds * number, step, worker) for number in steps]
+    return sorted(reports)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("step", [400, 2000])  # a hundredth or a twentieth of the work
+def test_after_a_tenth_of_the_work_the_rest_is_estimated(clock: Clock, workers: int, step: int):
+    total = 40_000
+    reports = schedule(workers, total, step)
+    log: progress.Log = progress.Log(total=total, desc="dump", unit="prompt", clock=clock)
+    begin, end = clock.now, reports[-1][0]
+    for passed, amount, worker in reports:
+        clock.now = begin + passed
+        log.update(amount, worker)
+        for later in (0, 8) if total / 10 <= log.done < total / 2 else ():  # or within a step
+            now = clock.now + later
+            left = progress.seconds_left(total - log.done, log.paces.values(), now)
+            assert left
+            assert 1 / 1.5 < left / (end - passed - later) < 1.5
+
+
+def test_a_worker_that_stops_makes_the_estimate_longer(clock: Clock):
+    log: progress.Log = progress.Log(total=100, desc="dump", unit="prompt", clock=clock)
+    log.update(0, "worker")
+    clock.now += 10
+    log.update(10, "worker")
+    paces = log.paces.values()
+    estimates = [progress.seconds_left(90, paces, clock.now + passed) for passed in (0, 5, 10, 100)]
+    assert estimates == [90, 85, 80, 440]
+
+
 def test_no_unit_is_lost_among_threads(clock: Clock, capsys: pytest.CaptureFixture):
     with progress.Log(total=20000, desc="many", unit="neuron", clock=clock) as log, ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: log.update(), range(20000)))

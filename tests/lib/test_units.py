@@ -14,19 +14,23 @@ from hypothesis import strategies as st
 from stages.lib.core import machine
 from stages.lib.core.settings import ParamsError
 from stages.lib.units import local
-from stages.lib.units.pool import Do, WorkerError
+from stages.lib.units.pool import Do, Report, WorkerError
 from stages.lib.units.queue import DEATHS, Queue, Unit
 from tests.micro import ROOT
 
-UNITS = {number: Unit(f"the unit {number}", group=number // 4) for number in range(20)}
+UNITS = {number: Unit(f"the unit {number}", 3, number // 4) for number in range(20)}
 
 
 def start(folder: str, wrong: int, deadly: int, deaths: int) -> Do:
-    """Notes in the folder who did a unit; one unit goes wrong, one kills its worker so many times."""
+    """Note in the folder who did a unit, after two thirds of it are reported.
 
-    def do(unit: int) -> None:
+    One unit goes wrong, one kills its worker so many times.
+    """
+
+    def do(unit: int, report: Report) -> None:
         if unit == wrong:
             raise ValueError(f"unit {unit} cannot be done")
+        report(2)
         killed = Path(folder) / f"killed {len(list(Path(folder).glob('killed *')))}"
         if unit == deadly and len(list(Path(folder).glob("killed *"))) < deaths:
             killed.touch()
@@ -38,9 +42,15 @@ def start(folder: str, wrong: int, deadly: int, deaths: int) -> Do:
 
 
 def shared(folder: Path, wrong: int = -1, deadly: int = -1, deaths: int = 0, fork: bool = False) -> list[int]:
+    """Return the units done; their sizes must have been reported, work of killed workers once."""
     arguments = str(folder), wrong, deadly, deaths
+    amounts: list[int] = []
     with local.ready(start, *arguments, fork=fork) as workers:
-        return list(workers.do(UNITS, start(*arguments)))
+        numbers = list(workers.do(UNITS, start(*arguments), None, lambda n, _: amounts.append(n)))
+    assert sum(amounts) == 3 * len(UNITS)
+    assert len(amounts) > len(UNITS)  # within units
+    assert (min(amounts) < 0) == bool(deaths)
+    return numbers
 
 
 def done(folder: Path) -> dict[int, int]:
@@ -92,7 +102,7 @@ import os, time
 from stages.lib.units import local
 from stages.lib.units.queue import Unit
 def start():
-    return lambda unit: os.write(1, b"%d\\n" % os.getpid())
+    return lambda unit, _: os.write(1, b"%d\\n" % os.getpid())
 with local.ready(start) as workers:
     list(workers.do({n: Unit("") for n in range(4)}, print))
     print("idle", flush=True)

@@ -87,6 +87,13 @@ def test_overlaps_are_above_the_diagonal_by_effect(tables: Tables):
             assert f"{part['chance'][0]:.2f}" in axis.get_title()
 
 
+def test_too_few_patched_neurons_are_why_nothing_overlaps(tables: Tables):
+    few = tables | {"operator_overlaps": tables["operator_overlaps"].clear()}
+    axes = figures.operator_overlaps(few, "s").axes
+    why = f"{NEURONS} neurons a layer were patched: fewer than the smallest k"
+    assert why in texts(axes[0])
+
+
 def test_token_activations_are_of_the_largest_neurons_once_each(tables: Tables):
     axes = np.reshape(figures.token_activations(tables, "s").axes, (3, figures.SHOWN))
     assert [axis.get_title() for axis in axes[:2].flat] == [f"neuron {n}" for n in range(6)]

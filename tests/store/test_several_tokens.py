@@ -19,7 +19,7 @@ from stages.lib.core.tables import write_table
 from stages.lib.executor import runs
 from stages.lib.heuristics import asked
 from stages.lib.heuristics.names import parse
-from stages.lib.model import checkpoint
+from stages.lib.model import checkpoint, residuals
 from stages.lib.sql import stage as query
 from stages.lib.subject import Subject
 from stages.store import answer_accuracy, dump, prompts
@@ -52,7 +52,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     )
     whole = changed(merged(SETTINGS, {"pairs": {"pairs_per_split": 30, "seeds": [0]}})) | entry
     whole["cells"] |= {"largest_operand": 40 if largest_answer else 13, "largest_answer": largest_answer or 199}
-    whole |= {"dumped": entry["subjects"], "mediated": entry["subjects"]}
+    whole |= dict.fromkeys(("dumped", "mediated", "sized"), entry["subjects"])
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
     (tmp_path / "stages").symlink_to(ROOT / "stages")
     monkeypatch.setattr("stages.lib.core.settings.files", lambda root=Path(): [root / "params.yaml"])
@@ -269,13 +269,14 @@ def _streams(subject: Subject, model) -> None:
     prompts = helix_fits.Prompts.of(cells.filter(operator=operator), pairs, load(Helix))
     assert len(prompts.training) > 20
     assert [len(prompts.positions) - len(pairs), len(pairs)] == [len(prompts.training), len(prompts.pairs)]
-    streams = np.stack([said for _, said in helix_fits.entering(checkpoint.of(subject.settings), prompts, 2, 7)])
-    for which, tokens in prompts.forms:
-        for place, one in list(zip(which, tokens, strict=True))[::9]:
-            with torch.no_grad():
-                said = model(input_ids=torch.from_numpy(one)[None], output_hidden_states=True).hidden_states
-            expected = np.stack([level[0][prompts.positions[place]].numpy() for level in said[:-1]])  # the last one is normed
-            np.testing.assert_allclose(streams[:-1, :, place], expected, rtol=1e-3, atol=1e-4)
+    loaded = checkpoint.of(subject.settings)
+    with residuals.read(loaded, prompts.tokens, prompts.positions, 7, subject.path("theories"), "") as stored:
+        streams = np.array([[stored.at(level, place) for place in range(3)] for level in range(LAYERS)])
+    for number, tokens in list(enumerate(prompts.tokens))[::9]:
+        with torch.no_grad():
+            states = model(input_ids=torch.tensor([tokens]), output_hidden_states=True).hidden_states
+        expected = [level[0][prompts.positions[number]].numpy() for level in states[:-1]]  # the last one is normed
+        np.testing.assert_allclose(streams[:, :, number], expected, rtol=1e-3, atol=1e-4)
 
 
 def _theories(subject: Subject) -> None:

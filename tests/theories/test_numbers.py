@@ -17,7 +17,6 @@ SETTINGS = Helix(
     new_numbers_percent=20,
     shuffles=5,
     longest_period=80,
-    levels_at_once=1,
     helix_seed=0,
 )
 WIDTH, CELLS, SIDE = 12, 1500, 120

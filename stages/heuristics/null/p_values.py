@@ -65,15 +65,11 @@ def judged(
             tally = Tally(square, null, settings.smallest_corrected)
     names = [*square.operands.names, *square.answers.names]
     if null.corrected.shape[2] > len(names):
-        of_answers = find(
-            activations.ravel()[square.cells] * logits[square.results], square.results, sets
-        )
+        of_answers = find(activations.ravel()[square.cells] * logits[square.results], square.results, sets)
         names.append(of_answers.name if of_answers else "")
     heuristics = {"heuristic": np.array(names, object)[tally.number]}
     as_large = null.correlations >= null.correlations[0]
-    return Judged(
-        heuristics | tally.columns(), best, (float(null.correlations[0]), float(as_large.mean()))
-    )
+    return Judged(heuristics | tally.columns(), best, (float(null.correlations[0]), float(as_large.mean())))
 
 
 def steps_to(draws: int, first: int) -> Iterator[range]:
@@ -111,9 +107,7 @@ class Tally:
         scores = null.corrected
         self.labellings += len(scores)
         self.reached = self.reached + (scores[:, self.side, self.number] >= self.corrected).sum(0)
-        self.reached_by_any += (
-            _largest(scores, self.mean, self.unit)[:, None] >= self.z - 1e-9
-        ).sum(0)
+        self.reached_by_any += (_largest(scores, self.mean, self.unit)[:, None] >= self.z - 1e-9).sum(0)
 
     @property
     def exceedances(self) -> float:
@@ -148,9 +142,7 @@ def _largest(scores, mean, unit):
     for draw in range(len(scores)):
         for side in range(2):
             for number in range(scores.shape[2]):
-                largest[draw] = max(
-                    largest[draw], (scores[draw, side, number] - mean[side, number]) / unit[number]
-                )
+                largest[draw] = max(largest[draw], (scores[draw, side, number] - mean[side, number]) / unit[number])
     return largest
 
 
@@ -158,9 +150,7 @@ def _largest(scores, mean, unit):
 def units(square: Square) -> np.ndarray:
     """What z is measured in, of operands' heuristics, answers' and a set of results."""
     groups = square.operands, square.answers
-    return np.concatenate(
-        [*(deviations(group.sets, group.share) for group in groups), [UNIT_OF_ANSWER_SETS]]
-    )
+    return np.concatenate([*(deviations(group.sets, group.share) for group in groups), [UNIT_OF_ANSWER_SETS]])
 
 
 def deviations(of: Sets, share: np.ndarray) -> np.ndarray:
@@ -170,16 +160,9 @@ def deviations(of: Sets, share: np.ndarray) -> np.ndarray:
     weight count as (sum of cells)^2 / (sum of squared cells) equal ones. No relabelled operand varies more, and unlike a
     deviation that is measured on the draws, this one does not depend on them.
     """
-    squares = [np.bincount(values).astype(np.float64) ** 2 for values in of.values] + [
-        np.ones(of.values.shape[1])
-    ]
+    squares = [np.bincount(values).astype(np.float64) ** 2 for values in of.values] + [np.ones(of.values.shape[1])]
     parts = [slice(start, end) for start, end in pairwise(of.starts)]
-    weights = np.array(
-        [
-            squares[quantity][of.members[part]].sum()
-            for quantity, part in zip(of.quantity, parts, strict=True)
-        ]
-    )
+    weights = np.array([squares[quantity][of.members[part]].sum() for quantity, part in zip(of.quantity, parts, strict=True)])
     return np.sqrt(share / (1 - share) * weights) / of.k
 
 
@@ -192,7 +175,5 @@ def bests(square: Square, found: Null) -> np.ndarray:
         (raw[:, :, :split], found.corrected[:, :, :split]),
         (raw[:, :, split:], found.corrected[:, :, split:]),
     ]
-    best = np.array(
-        [[scores.max((1, 2), initial=-1) for scores in part] for part in parts]
-    )  # (groups, measures, draws)
+    best = np.array([[scores.max((1, 2), initial=-1) for scores in part] for part in parts])  # (groups, measures, draws)
     return np.concatenate([best, best.max(0, keepdims=True)]).transpose(2, 0, 1)

@@ -11,7 +11,7 @@ import errno
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -212,9 +212,19 @@ def widen(values: np.ndarray) -> np.ndarray:
 
 def write_array(path: Path, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str], shared: bool = False) -> None:
     """A store of a few whole arrays, each under its name. shared: as of `writing`."""
+    write_arrays(path, arrays.items(), attributes, shared)
+
+
+def write_arrays(
+    path: Path,
+    arrays: Iterable[tuple[str, np.ndarray]],
+    attributes: Mapping[str, str],
+    shared: bool = False,
+) -> None:
+    """Write a store of whole arrays, each under its name, taken one after another."""
     with writing(path, shared) as file:
         file.attrs.update(attributes)
-        for name, array in arrays.items():
+        for name, array in arrays:
             file.create_dataset(name, data=array, chunks=array.shape if array.size else None, fletcher32=bool(array.size))
 
 

@@ -5,14 +5,15 @@
     for group in progress.bar(groups, desc="attributions abacus", unit="group"):
         ...
 
-Where stderr is no terminal (a log file, CI), work that takes longer than ten seconds writes a line every ten seconds at
-most, and one at its end: `nulls abacus: 1,234 of 6,144 neurons, 45 s, about 3 min left`. Shorter work writes nothing.
+Where stderr is not a terminal (a log file, CI), work that takes longer than ten seconds writes a
+line about every ten seconds, and one at its end:
+`nulls abacus: 1,234 of 6,144 neurons, 45 s, about 3 min left`. Shorter work writes nothing.
 """
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
-from threading import Lock
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sized
+from threading import Event, Lock, Thread
 from typing import Any, Generic, TypeVar
 
 from tqdm import tqdm
@@ -21,8 +22,51 @@ SECONDS_BETWEEN_LINES = 10
 Item = TypeVar("Item")
 
 
+class Pace:
+    """One worker's speed since its first report.
+
+    The first report starts the clock, so loading a model or compiling a function does not count.
+    """
+
+    def __init__(self, now: float):
+        self.started = self.reported = now
+        self.done = self.step = 0
+
+    def add(self, amount: int, now: float) -> None:
+        self.done += amount
+        self.step = max(self.step, amount)
+        self.reported = now
+
+    def progress(self, now: float) -> float:
+        """Return what is done by now: the reports, and at most one further report in progress."""
+        if self.done <= 0 or self.reported == self.started:
+            return 0.0
+        usual = self.done * (now - self.reported) / (self.reported - self.started)
+        return self.done + min(self.step, usual)
+
+
+def seconds_left(remaining: float, paces: Iterable[Pace], now: float) -> float | None:
+    """Estimate the time for the remaining work, or return None if no worker has a speed yet.
+
+    Speeds are measured worker by worker: when all of them report at the same moments, the time
+    between two reports says nothing. A worker without a speed gets the mean of the others.
+
+    Args:
+        remaining: work that no worker has reported.
+        paces: those of all workers at work.
+        now: the present, on the clock of the paces.
+    """
+    every = list(paces)
+    progress = {pace: pace.progress(now) for pace in every}
+    speeds = [done / (now - pace.started) for pace, done in progress.items() if done]
+    if not speeds:
+        return None
+    under_way = sum(done - pace.done for pace, done in progress.items() if done)
+    return max(0.0, remaining - under_way) * len(speeds) / (sum(speeds) * len(every))
+
+
 class Log(Generic[Item]):
-    """What a bar is where there is no terminal: plain lines on stderr. `update` may be called from several threads."""
+    """A bar for log files: plain lines on stderr. Several threads may call `update`."""
 
     def __init__(
         self,
@@ -37,14 +81,16 @@ class Log(Generic[Item]):
         self.iterable = () if iterable is None else iterable
         self.total, self.desc, self.unit, self.done, self.clock = total, desc, unit, initial, clock
         self.started = self.printed = clock()
-        self.base: tuple[float, int] | None = None  # a moment, and what was done by then: from there the rate is taken
+        self.paces: dict[Hashable, Pace] = {}
         self.remark = ""
-        self.lock = Lock()
+        self.lock, self.ended = Lock(), Event()
 
     def __enter__(self) -> "Log[Item]":
+        Thread(target=self._repeat, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.ended.set()
         now = self.clock()
         if now - self.started > SECONDS_BETWEEN_LINES:
             self._print(now)
@@ -55,25 +101,38 @@ class Log(Generic[Item]):
                 yield item
                 self.update()
 
-    def update(self, n: int = 1) -> None:
+    def update(self, n: int = 1, worker: Hashable = None) -> None:
+        """Add what was done. A worker's first report starts its clock, an amount of 0 too."""
         with self.lock:
             self.done += n
             now = self.clock()
-            if n and not self.base:  # the first unit warms up, or is all that an earlier run did: neither tells how fast it goes
-                self.base = now, self.done
-            if now - self.printed >= SECONDS_BETWEEN_LINES and self.done != self.total:
-                self.printed = now
-                self._print(now, self._left(now))
+            if worker in self.paces:
+                self.paces[worker].add(n, now)
+            elif n or worker is not None:
+                # What the first report adds took a warm-up, or an earlier run did it.
+                self.paces[worker] = Pace(now)
+            self._show(now)
+
+    def _repeat(self) -> None:
+        """Write lines while one piece of work takes long."""
+        while not self.ended.wait(SECONDS_BETWEEN_LINES):
+            with self.lock:
+                self._show(self.clock())
+
+    def _show(self, now: float) -> None:
+        if now - self.printed >= SECONDS_BETWEEN_LINES and self.done != self.total:
+            self.printed = now
+            self._print(now, self._left(now))
 
     def set_postfix_str(self, s: str, refresh: bool = True) -> None:
         """A remark at the end of the next lines."""
         self.remark = f"; {s}"
 
     def _left(self, now: float) -> str:
-        since, before = self.base or (now, self.done)
-        if self.total is None or self.done == before:
+        if self.total is None:
             return ""
-        return f", about {spoken((self.total - self.done) * (now - since) / (self.done - before))} left"
+        seconds = seconds_left(self.total - self.done, self.paces.values(), now)
+        return "" if seconds is None else f", about {spoken(seconds)} left"
 
     def _print(self, now: float, left: str = "") -> None:
         units = self.unit if (self.total or self.done) == 1 else self.unit + ("es" if self.unit.endswith("s") else "s")
@@ -81,7 +140,14 @@ class Log(Generic[Item]):
         print(f"{self.desc}: {self.done:,}{of} {units}, {spoken(now - self.started)}{left}{self.remark}", file=sys.stderr, flush=True)
 
 
-Bar = tqdm | Log
+class TerminalBar(tqdm):
+    """A bar on a terminal."""
+
+    def update(self, n: float | None = 1, worker: Hashable = None) -> bool | None:
+        return super().update(n)
+
+
+Bar = TerminalBar | Log
 
 
 def bar(
@@ -102,7 +168,7 @@ def bar(
     if total is None and isinstance(iterable, Sized):
         total = len(iterable)
     if disable or sys.stderr.isatty():
-        return tqdm(iterable, total=total, desc=desc, unit=unit, initial=initial, disable=disable, **looks)
+        return TerminalBar(iterable, total=total, desc=desc, unit=unit, initial=initial, disable=disable, **looks)
     return Log(iterable, total=total, desc=desc, unit=unit, initial=initial)
 
 

@@ -75,7 +75,7 @@ def write(figures: dict[str, Callable[..., Figure]], folder: Path, *given: Any, 
 def _drawing(figures: dict[str, Callable[..., Figure]], places: dict[str, Path], given: tuple) -> Do:
     """What draws and saves a figure, by its number."""
     names = list(figures)
-    return lambda number: save(figures[names[number]](*given), places[names[number]])
+    return lambda number, _: save(figures[names[number]](*given), places[names[number]])
 
 
 def save(figure: Figure, path: Path) -> None:

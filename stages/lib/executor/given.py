@@ -4,7 +4,8 @@ They lie beside the table <experiment>_interventions in <experiment>_given.h5: t
 by each name that the table's column `given` has an array (pairs, units), a row for each of these pairs, in their order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -57,12 +58,20 @@ class Given:
                         )
 
 
-def write(path: Path, pairs: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
-    """A store of arrays (pairs, units), for the pairs of these numbers, as float32 in steps of 2^-16 of the array's largest value.
+def write(path: Path, pairs: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a store as `write_each` does."""
+    write_each(path, pairs, arrays.items())
 
-    So rounding in float64, which differs from one kind of processor to another, hardly ever shows.
+
+def write_each(path: Path, pairs: np.ndarray, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Write a store of named arrays (pairs, units), for the pairs of these numbers.
+
+    Values are float32 in steps of 2^-16 of the array's largest value, so that rounding in float64,
+    which differs from one kind of processor to another, hardly ever shows. Each array is written
+    before the next is taken.
     """
-    layered.write_array(path, {PAIRS: pairs.astype(np.int32), **{name: _in_steps(x) for name, x in arrays.items()}}, {})
+    stored = ((name, _in_steps(array)) for name, array in arrays)
+    layered.write_arrays(path, chain([(PAIRS, pairs.astype(np.int32))], stored), {})
 
 
 def _in_steps(x: np.ndarray) -> np.ndarray:

@@ -44,6 +44,7 @@ from stages.lib.model import checkpoint
 from stages.lib.settings import Runs
 from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
+from stages.lib.units.pool import Report, silent
 from stages.lib.units.queue import Unit
 from stages.lib.units.work import carry_out
 
@@ -120,8 +121,11 @@ class RunsWork:
     def missing(self) -> list[int]:
         return self.parts.missing(len(self.units))
 
-    def do(self, number: int) -> None:
-        self.parts.write(number, rows(self.executor, self.bundles[number], self.experiment, self.subject.name))
+    def do(self, number: int, report: Report = silent) -> None:
+        executor = self.executor
+        report(0)
+        names = self.experiment, self.subject.name
+        self.parts.write(number, rows(executor, self.bundles[number], *names, report))
 
     def finish(self) -> None:
         self.parts.finish([[number] for number in range(len(self.units))], pl.DataFrame(schema=SCHEMA))
@@ -173,9 +177,19 @@ def bundled(blocks: Sequence[Block], most: int) -> list[list[Block]]:
     return bundles
 
 
-def rows(executor: Executor, blocks: Sequence[Block], experiment: str, subject: str) -> pl.DataFrame:
-    """The rows of the table `runs` of some blocks, in order."""
-    frames = [_frame(batch, block.pairs, measured) for block in blocks for batch, measured in executor.run(block)]
+def rows(
+    executor: Executor,
+    blocks: Sequence[Block],
+    experiment: str,
+    subject: str,
+    report: Report = silent,
+) -> pl.DataFrame:
+    """Return the rows of the table `runs` of some blocks, in order. report: is told of each batch."""
+    frames = []
+    for block in blocks:
+        for batch, measured in executor.run(block):
+            frames.append(_frame(batch, block.pairs, measured))
+            report(len(batch) * len(block.pairs))
     constants = [pl.lit(subject).alias("subject"), pl.lit(experiment).alias("experiment")]
     whole = pl.concat(frames).with_columns(constants).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
     return whole.sort("intervention", "pair")

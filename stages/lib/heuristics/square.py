@@ -39,7 +39,13 @@ class Square:
     that fewer than least_cells of the cells satisfy, or do not satisfy, are left out.
     """
 
-    def __init__(self, database: Database, catalogue: pl.DataFrame, activations: LayerStore, least_cells: int = 1):
+    def __init__(
+        self,
+        database: Database,
+        catalogue: pl.DataFrame,
+        activations: LayerStore,
+        least_cells: int = 1,
+    ):
         self.activations = activations
         self.operator: Operator = activations.attributes["operator"]
         results = activations.columns["result"]

@@ -4,8 +4,9 @@ search.py finds them in a model, agreement.py holds what was found against what 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -100,3 +101,21 @@ def rewritten(module: Any, change) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+@contextmanager
+def watched_streams(architecture: Architecture, look: Callable[[int, torch.Tensor], torch.Tensor | None]) -> Iterator[None]:
+    """Within the context, look(level, stream) is called with the residual stream at every level.
+
+    Level l is what enters layer l; the last level is what leaves the last layer. What `look`
+    returns, if anything, enters the layer instead. stream: (prompts, positions, width).
+    """
+
+    def leave(output: Any) -> None:
+        look(len(architecture.layers), output[0] if isinstance(output, tuple) else output)
+
+    with ExitStack() as hooks:
+        for level, layer in enumerate(architecture.layers):
+            hooks.enter_context(patched(layer.block, partial(look, level)))
+        hooks.enter_context(rewritten(architecture.layers[-1].block, leave))
+        yield

@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,15 @@ logging.set_verbosity_error()  # `read` judges what transformers would only warn
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded subject, its architecture found and its canary passed."""
+    """A loaded subject, its architecture found and its canary passed.
+
+    continues: whether it goes on after a cached prefix as in whole prompts, by the lengths of both
+    in tokens, as far as that was tried (see prefixes.py).
+    """
 
     model: PreTrainedModel
     architecture: architecture.Architecture
+    continues: dict[tuple[int, int], bool] = field(default_factory=dict, compare=False, repr=False)
 
     def last_logits(self, tokens: torch.Tensor, **cache: Any) -> torch.Tensor:
         """Return the logits (prompts, vocabulary) at the last position of tokens (prompts, positions).

@@ -19,7 +19,7 @@ import ray
 
 from stages.lib.core import machine
 from stages.lib.core.settings import ParamsError
-from stages.lib.units.pool import Died, Do, WorkerError, Workers, sent
+from stages.lib.units.pool import Died, Do, WorkerError, Workers, sent, silent
 
 PATIENCE = 600  # seconds without any worker
 PATIENCE_TO_CONNECT = 10  # seconds
@@ -101,7 +101,7 @@ class _Remote:
                 sys.path.insert(0, self.folder)
                 start, arguments = pickle.loads(self.start)
                 self.work = start(*arguments)
-            self.work(unit)
+            self.work(unit, silent)
         except BaseException as error:
             return sent(error)
         return None

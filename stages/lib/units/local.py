@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from stages.lib.core import machine
-from stages.lib.units.pool import Died, Do, Workers, sent
+from stages.lib.units.pool import Died, Do, SparseReport, Workers, sent
 
 FORKS = sys.platform == "linux"  # elsewhere a fork of a process that has loaded such libraries may hang
 
@@ -57,13 +57,14 @@ class _Process:
         with suppress(BrokenPipeError):  # it died idle; what waits for it will see
             self.pipe.send(unit)
 
-    def result(self) -> None:
+    def result(self) -> int | None:
         try:
-            error = self.pipe.recv()
+            told = self.pipe.recv()
         except (EOFError, ConnectionResetError):
             raise Died from None
-        if error is not None:
-            raise error
+        if isinstance(told, BaseException):
+            raise told
+        return told
 
     def end(self) -> None:
         self.process.kill()
@@ -88,7 +89,7 @@ def _work(pipe: Connection, inherited: Connection | None, start: Callable[..., D
             unit = pipe.recv()
             try:
                 do = do or start(*arguments)
-                do(unit)
+                do(unit, SparseReport(pipe.send))
             except BaseException as error:
                 pipe.send(sent(error))
             else:

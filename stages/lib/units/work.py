@@ -21,13 +21,13 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 from stages.lib.core import progress
 from stages.lib.core.layered import StoreError
 from stages.lib.core.settings import ParamsError
 from stages.lib.units import local
-from stages.lib.units.pool import Do
+from stages.lib.units.pool import Do, Report
 from stages.lib.units.queue import Unit
 
 ENGINE = "BAG_ENGINE"
@@ -50,8 +50,11 @@ class Work(Protocol):
         """Which units are still to be done."""
         ...
 
-    def do(self, number: int) -> None:
-        """Does a unit, and writes what comes of it: whole, or not at all."""
+    def do(self, number: int, report: Report) -> None:
+        """Do a unit, and write its result: whole, or not at all.
+
+        report: is told how much of the unit's size was done since the last report.
+        """
         ...
 
     def finish(self) -> bool | None:
@@ -74,12 +77,14 @@ def _carry_out(make: Callable[..., Work], *arguments: str) -> None:
     with engine(partial(_doing, _place(make), make.__name__), *arguments) as workers:
         work = make(*arguments)
         while True:
-            todo = {number: work.units[number] for number in work.missing() if share is None or number % share[1] == share[0]}
+            missing = [n for n in work.missing() if share is None or n % share[1] == share[0]]
+            todo = {number: work.units[number] for number in missing}
             left = sum(unit.size for unit in todo.values())
             total = left if share else sum(unit.size for unit in work.units)
-            with progress.bar(total=total, initial=total - left, desc=work.title, unit=work.counts, unit_scale=True) as bar:
-                for number in workers.do(todo, work.do, 1 if left <= work.few else None):
-                    bar.update(work.units[number].size)
+            counted: dict[str, Any] = {"desc": work.title, "unit": work.counts, "unit_scale": True}
+            with progress.bar(total=total, initial=total - left, **counted) as bar:
+                for _ in workers.do(todo, work.do, 1 if left <= work.few else None, bar.update):
+                    pass
             if share is not None or not work.finish():
                 break
     if share is not None:

@@ -5,7 +5,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from stages.subjects.settings import ModelShape
 
-ALIKE = 0.12  # deviation of weights that start alike: of those tried the one with which looking things up is learnt fastest (NOTES.md)
+# Standard deviation of weights that start alike. Of the values tried, retrieval is learnt fastest
+# with this one (docs/notes/training.md).
+ALIKE = 0.12
 
 
 def llama(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:

@@ -1,0 +1,77 @@
+"""Blocks of a dump are sized by memory; those of the shipped models are as large as settings allow."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.store.rectangles import PromptSquare, Rectangle
+from stages.store.settings import Dump
+from tests.micro import ROOT, SHIPPED
+
+DUMP = Dump(**SHIPPED["dump"])
+SIDE = SHIPPED["cells"]["largest_operand"] + 1
+LOCK = yaml.safe_load((ROOT / "stages/store/tensors/dvc.lock").read_text())["stages"]
+DUMPS = {name: stage for name, stage in LOCK.items() if name.startswith("dump@")}
+QWEN = 24 * 4_864  # layers x neurons of Qwen2.5-0.5B
+
+
+def blocks(rows: int, columns: int, prompts: int) -> list[range]:
+    square: Any = SimpleNamespace(shape=(rows, columns))
+    return PromptSquare.blocks(square, prompts)
+
+
+@pytest.mark.parametrize("name", DUMPS)
+def test_memory_leaves_the_blocks_of_shipped_models_as_they_are(name: str):
+    """Their activations' size is taken from the lock file."""
+    sizes = {Path(out["path"]).name: out["size"] for out in DUMPS[name]["outs"]}
+    model = SHIPPED["known"][name.removeprefix("dump@")]
+    operators = model.get("operators", ["add", "subtract", "multiply", "divide"])
+    values = sizes["activations"] // (2 * len(operators) * SIDE**2)
+    prompts = DUMP.prompts_per_block(values)
+    assert prompts == DUMP.cells_per_block
+    rows = DUMP.cells_per_block // SIDE
+    assert blocks(SIDE, SIDE, prompts) == [range(first, first + rows) for first in range(0, SIDE, rows)]
+
+
+def test_a_block_of_a_deep_model_fits_into_half_of_the_memory():
+    prompts = DUMP.prompts_per_block(QWEN)
+    assert [len(rows) for rows in blocks(100, 100, prompts)] == [34, 34, 32]
+    assert prompts * QWEN * 2 <= DUMP.memory_mib << 19
+    wide = DUMP.model_copy(update={"store_dtype": "float32"})
+    assert wide.prompts_per_block(QWEN) == prompts // 2
+    assert DUMP.prompts_per_block(10**12) == 1  # a row is run however large it is
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4_000))
+def test_blocks_are_as_few_as_can_be_and_alike(rows: int, columns: int, prompts: int):
+    cut = blocks(rows, columns, prompts)
+    assert [row for block in cut for row in block] == list(range(rows))
+    most = max(1, prompts // columns)
+    assert len(cut) == -(-rows // most)
+    assert {len(block) for block in cut[:-1]} <= {len(cut[0])}
+    assert len(cut[0]) <= most
+
+
+@given(
+    st.sets(st.integers(0, 12), min_size=1),
+    st.sets(st.integers(0, 12), min_size=1),
+    st.integers(1, 40),
+)
+def test_pieces_are_a_rectangle_and_small_where_it_has_gaps(rows: set[int], columns: set[int], prompts: int):
+    places = np.array(sorted(rows)), np.array(sorted(columns))
+    tokens = (places[0][:, None] * 100 + places[1])[..., None]
+    whole = Rectangle(*places, tokens, np.arange(1))
+    seen = []
+    for piece in whole.pieces(prompts):
+        expected = piece.rows[:, None] * 100 + piece.columns
+        assert (piece.tokens[..., 0] == expected).all()
+        assert len(piece.columns) <= prompts
+        assert whole.consecutive or piece.tokens.size <= prompts
+        seen += expected.ravel().tolist()
+    assert sorted(seen) == sorted(tokens.ravel().tolist())
