@@ -131,6 +131,7 @@ HOMES = {
 ROOMS = {  # of chapters, that look into a model themselves: what they do no other chapter needs
     "torch": {
         "stages/subjects/planted/model.py", "stages/subjects/training/loop.py", "stages/subjects/training/fresh.py", "stages/store/grid.py",
+        "stages/store/rates.py",
         "stages/circuit/discriminant.py", "stages/circuit/streams.py", "stages/neurons/gradients.py",
     },
     "transformers": {

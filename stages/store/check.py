@@ -32,7 +32,7 @@ from stages.lib.model.experts import Mixture
 from stages.lib.model.folder import ModelError, weights
 from stages.lib.subject import Sizes, SubjectSettings
 from stages.store import budget, rates
-from stages.store.costs import BYTES, Costs, Prompts, Row
+from stages.store.costs import BYTES, Costs, PromptLengths, Row
 from stages.store.pieces import Reader, numbered
 from stages.store.template import PromptError, Template
 
@@ -241,7 +241,7 @@ def _checked(
         lines.append(line)
     except ModelError as error:
         problems.append(str(error))
-    prompts = Prompts()
+    prompts = PromptLengths()
     try:
         with _limited(options.source):
             own = own or tokenizer.load(folder, largest=LOADED)
@@ -280,7 +280,7 @@ def _loaded(folder: Path, settings: SubjectSettings, size: int, measure: bool) -
     return "loaded        yes: its parts are what they seem, held against plain forward passes", speed
 
 
-def _lengths(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> Prompts:
+def _lengths(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> PromptLengths:
     """Tokens of the longest prompt of the grid, which are what passes through the model."""
     template = _template(own, settings, settings.operators[0])
     largest = settings.operands(load(Cells).largest_operand)[-1]
@@ -288,13 +288,13 @@ def _lengths(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) 
     after = base - template.positions["op2_position"] + (length - base) // 2
     answer = len(template.tokens(f"{template.text(1, 1)}{2 * largest}")) - base
     given = settings.answer_token or 0
-    return Prompts(length + given, after + given, max(1, answer))
+    return PromptLengths(length + given, after + given, max(1, answer))
 
 
 def _costs(
     outline: checkpoint.Checkpoint,
     settings: SubjectSettings,
-    prompts: Prompts,
+    prompts: PromptLengths,
     speed: rates.Rates | None,
 ) -> Costs:
     wide = sum(p.numel() for p in outline.model.parameters()) * BYTES[settings.dtype]

@@ -126,7 +126,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Prompts:
+class PromptLengths:
     """Tokens of a grid's longest prompt, of its part from op2 on, and of the longest answer."""
 
     length: int = 5
@@ -153,10 +153,10 @@ class Costs:
         side: int,
         weights: float,
         rates: Rates,
-        prompts: Prompts | None = None,
+        prompts: PromptLengths | None = None,
     ):
         self.a, self.settings, self.rates = a, settings, rates
-        self.prompts, self.params = prompts or Prompts(), read()
+        self.prompts, self.params = prompts or PromptLengths(), read()
         self.depth, self.operators = len(a.layers), len(settings.operators)
         self.cells = side**2
         self.grid = self.operators * self.cells

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stages.heuristics.null.p_values import Tally, judged, steps_to
+from stages.heuristics.null.p_values import BestTally, judged, steps_to
 from stages.heuristics.null.relabelled import RelabelledNeuron, permutations
 from stages.heuristics.settings import Nulls
 from stages.lib.core.layered import LayerStore, LayerWriter, writing
@@ -162,7 +162,7 @@ def test_p_values_of_neurons_that_know_nothing_are_uniform(square: Square):
     for _ in range(150):
         activations = random.normal(size=(SIZE, 1)) + random.normal(size=(1, SIZE)) + random.normal(size=(SIZE, SIZE)) / 2
         neuron = RelabelledNeuron(square, activations.astype(np.float32), random.normal(size=2 * SIZE).astype(np.float32), SETS)
-        p_values.append(Tally(square, neuron.null(labels), -np.inf).columns()["p_family"].min())
+        p_values.append(BestTally(square, neuron.null(labels), -np.inf).columns()["p_family"].min())
     reached = [(np.array(p_values) <= u).mean() - u for u in np.arange(1, 41) / 40]
     assert np.abs(reached).max() < 1.63 / np.sqrt(150)  # Kolmogorov and Smirnov: one in a hundred is larger
 
@@ -196,9 +196,9 @@ def test_relabellings_beyond_those_in_memory_count_alike(square: Square):
         neuron.null(permutations(square, range(301), 0)),
         neuron.null(permutations(square, range(301, 401), 0)),
     )
-    added = Tally(square, first, 0.2)
+    added = BestTally(square, first, 0.2)
     added.add(rest)
-    together = Tally(square, first + rest, 0.2)
+    together = BestTally(square, first + rest, 0.2)
     assert (added.columns()["draws"] == 400).all()
     np.testing.assert_allclose(added.columns()["p_value"], together.columns()["p_value"])
     np.testing.assert_allclose(added.columns()["p_family"], together.columns()["p_family"], atol=0.05)

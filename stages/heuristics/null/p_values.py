@@ -55,14 +55,14 @@ def judged(
     neuron, steps = RelabelledNeuron(square, activations, logits, sets), iter(relabellings)
     null = neuron.null(next(steps))
     best = bests(square, null)
-    tally = Tally(square, null, settings.smallest_corrected)
+    tally = BestTally(square, null, settings.smallest_corrected)
     while tally.exceedances < settings.exceedances and (step := next(steps, None)):
         more = neuron.null(step)
         if tally.labellings + len(more.correlations) > KEPT + 1:
             tally.add(more)
         else:
             null += more
-            tally = Tally(square, null, settings.smallest_corrected)
+            tally = BestTally(square, null, settings.smallest_corrected)
     names = [*square.operands.names, *square.answers.names]
     if null.corrected.shape[2] > len(names):
         of_answers = find(activations.ravel()[square.cells] * logits[square.results], square.results, sets)
@@ -85,7 +85,7 @@ def steps_to(draws: int, first: int) -> Iterator[range]:
         known = following
 
 
-class Tally:
+class BestTally:
     """The heuristics clearly above chance on one neuron, and how many labellings reach their scores.
 
     The true labels count as one. null: the first labellings, whose mean scores z is measured from; side,
