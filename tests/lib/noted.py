@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from stages.lib.units.pool import Refused
+from stages.lib.units.pool import Refused, Report
 from stages.lib.units.queue import Unit
 from stages.lib.units.work import carry_out
 
@@ -32,7 +32,7 @@ class Noted:
     def missing(self) -> list[int]:
         return [number for number in range(NUMBER) if not (self.folder / f"{number}").exists()]
 
-    def do(self, number: int) -> None:
+    def do(self, number: int, report: Report) -> None:
         told, before = self.told.get(number), self.folder / f"told {number}"
         if told == "error":
             raise ValueError(f"unit {number} cannot be done")

@@ -202,7 +202,13 @@ def test_a_sweep_is_the_plain_way(kind: str, dtype: torch.dtype, tolerance: floa
     fast, plain = measured(runner, table, rows), expected(loaded, table, None, rows)
     assert fast.keys() == plain.keys()
     for key, values in plain.items():
-        np.testing.assert_allclose(fast[key][:4], values[:4], rtol=0, atol=tolerance * np.abs(values[:4]).max(), err_msg=str(key))
+        np.testing.assert_allclose(
+            fast[key][:4],
+            values[:4],
+            rtol=0,
+            atol=tolerance * np.abs(values[:4]).max(),
+            err_msg=str(key),
+        )
 
 
 def test_neither_the_order_of_rows_nor_the_size_of_a_pass_matters(kind: str, monkeypatch: pytest.MonkeyPatch):
