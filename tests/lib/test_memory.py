@@ -49,6 +49,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sections = {name: SHIPPED[name] for name in ("scores", "nulls")}
     few = {"scores": {"neurons_per_unit": 16}, "nulls": {"neurons_per_unit": 16, "least_draws": 20}}
     settings = alone("large", operators=["add"]) | {name: sections[name] | few[name] for name in sections}
+    settings["labels"] = SHIPPED["labels"]
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(settings))
     op1, op2 = np.indices((SIDE, SIDE))
     maps = np.random.default_rng(0).random((len(SAID), SIDE, SIDE)).astype(np.float16) + (op1 % 2 == 0)

@@ -212,7 +212,10 @@ def _heads_agree(model: PreTrainedModel, usual: PreTrainedModel, tokens: torch.T
 
     In few digits, rounding grows through many layers until the logits differ by more than one.
     """
-    layers = search.find(model).layers
+    try:
+        layers = search.find(model).layers
+    except ArchitectureError:  # experts, say, are put side by side later
+        return False
     names = {part: name for name, part in model.named_modules()}
     attending = [layer for layer in layers if layer.attention_out is not None]
     streams: list[torch.Tensor] = []
