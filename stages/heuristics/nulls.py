@@ -1,8 +1,9 @@
 """Scores heuristics again with the operands relabelled at random: what of a neuron's scores is due to the numbers.
 
-null/relabelled.py defines the null, null/p_values.py when a neuron gets no more draws, and null/rounds.py how
-many draws a round has. The first round tests every neuron. Each further round tests the undecided ones, until
-labels need no smaller p-values. Workers share the units (stages/lib/units/work.py); an interrupted run resumes.
+null/relabelled.py defines the null, null/p_values.py when a neuron gets no more draws, and
+null/rounds.py how many draws a round has. The first round tests every neuron. Each further round
+tests the undecided ones, until labels need no smaller p-values. Workers share the units
+(stages/lib/units/work.py); an interrupted run resumes.
 
 Table nulls: candidates, pairs of neuron and heuristic clearly above chance, against relabelled operands
     subject         VARCHAR   the model
@@ -17,7 +18,8 @@ Table nulls: candidates, pairs of neuron and heuristic clearly above chance, aga
     z               FLOAT     by how much the true labels score more, in units of the heuristic's size (stages/heuristics/null/p_values.py)
     p_value         DOUBLE    share of draws, the true labels among them, that score at least as much on this heuristic
     p_family        DOUBLE    share of draws whose largest z over all heuristics and sides of the neuron reaches this z
-    draws           INTEGER   relabellings that the neuron got in its last round; p-values are at least 1 / (draws + 1)
+    draws           INTEGER   relabellings that the neuron got in its last round; p-values are
+                              at least 1 / (draws + 1)
 
 Table null_shares: how many neurons reach a score with any heuristic, under each of the first draws
     subject     VARCHAR   the model
@@ -150,14 +152,16 @@ class NullsWork:
     def _again(self, number: int, unit: int, round_number: int) -> None:
         """Judge a unit's undecided neurons anew, by relabellings of this round alone."""
         frame = self.candidates.read(number - self.a_round)
-        draws = json.loads(self._plan_file(number - unit).read_text(encoding="utf-8")).get(self.units[unit].group)
+        plan = json.loads(self._plan_file(number - unit).read_text(encoding="utf-8"))
+        draws = plan.get(self.units[unit].group)
         again = undecided(frame, self.settings.exceedances)["neuron"].to_list() if draws else []
         if again:
             square, layer, neurons = self.squares.of(unit)
             judge = partial(self._judged, square, round_number, draws)
             judged_again = {n: judge(a, v) for n, a, v in neurons if n in again}
             anew = _candidates(judged_again, self._keys(square, layer))
-            frame = pl.concat([frame.filter(~pl.col("neuron").is_in(again)), anew]).sort("neuron", "heuristic", "side")
+            others = frame.filter(~pl.col("neuron").is_in(again))
+            frame = pl.concat([others, anew]).sort("neuron", "heuristic", "side")
         self.candidates.write(number, frame)
 
     def _judged(
@@ -173,13 +177,17 @@ class NullsWork:
         return judged(square, activations, logits, steps, self.settings, self.sets)
 
     def _plan(self, before: int) -> dict[str, int]:
-        """Return the draws of the next round by operator; before: number of the last round's first unit."""
+        """Return the draws of the next round by operator.
+
+        before: number of the last round's first unit.
+        """
         frames: dict[str, list[pl.DataFrame]] = {}
         tests: dict[str, int] = {}
         for number, unit in enumerate(self.squares.units):
             operator = str(unit.group)
             tests[operator] = tests.get(operator, 0) + unit.size
-            frames.setdefault(operator, []).append(undecided(self.candidates.read(before + number), self.settings.exceedances))
+            last = self.candidates.read(before + number)
+            frames.setdefault(operator, []).append(undecided(last, self.settings.exceedances))
         plan = {}
         for operator, parts in frames.items():
             frame = pl.concat(parts)
@@ -206,7 +214,8 @@ def undecided(candidates: pl.DataFrame, exceedances: int) -> pl.DataFrame:
     candidates: rows of the table nulls, of one layer.
     """
     reached = (pl.col("p_family") * (pl.col("draws") + 1)).round().cast(pl.Int64) - 1
-    best = candidates.group_by("neuron", maintain_order=True).agg(pl.col("draws").first(), exceedances=reached.min())
+    neurons = candidates.group_by("neuron", maintain_order=True)
+    best = neurons.agg(pl.col("draws").first(), exceedances=reached.min())
     return best.filter(pl.col("exceedances") < exceedances)
 
 
@@ -240,10 +249,12 @@ def tables(of: dict[int, Judged], keys: dict[str, str | int], settings: Nulls) -
     }
 
 
-def _candidates(of: dict[int, Judged], keys: Mapping[str, str | int]) -> pl.DataFrame:
+def _candidates(judgements: dict[int, Judged], keys: Mapping[str, str | int]) -> pl.DataFrame:
     """The rows of the table nulls of some neurons of one layer."""
-    frames = [_frame("nulls", {**keys, "neuron": neuron}, found.candidates) for neuron, found in of.items()]
-    return pl.concat([pl.DataFrame(schema=SCHEMAS["nulls"]), *frames]).sort("neuron", "heuristic", "side")
+    frames = [pl.DataFrame(schema=SCHEMAS["nulls"])]
+    for neuron, judgement in judgements.items():
+        frames.append(_frame("nulls", {**keys, "neuron": neuron}, judgement.candidates))
+    return pl.concat(frames).sort("neuron", "heuristic", "side")
 
 
 def _frame(table: str, keys: Mapping[str, str | int], columns: Mapping[str, Sequence | np.ndarray]) -> pl.DataFrame:

@@ -262,7 +262,12 @@ def _checked(
     return Checked(settings, sizes if section == "subjects" else Sizes(), section, lines, problems)
 
 
-def _loaded(folder: Path, settings: SubjectSettings, size: int, measure: bool) -> tuple[str, rates.Rates | None]:
+def _loaded(
+    folder: Path,
+    settings: SubjectSettings,
+    size: int,
+    measure: bool,
+) -> tuple[str, rates.Rates | None]:
     """Load a small model, or any where its times are to be measured, and say why not otherwise."""
     why = ""
     if not weights(folder):
@@ -272,12 +277,18 @@ def _loaded(folder: Path, settings: SubjectSettings, size: int, measure: bool) -
     elif _read_whole(folder) > 2 * LOADED and not measure:
         why = "large files beside its weights"
     if why:
-        return f"loaded        no, {why}: held against plain forward passes when the first stage starts", None
+        return (
+            f"loaded        no, {why}: held against plain forward passes when the first stage starts",
+            None,
+        )
     begin = time.process_time()
     loaded = checkpoint.load(settings.source, settings.dtype, machine.device(), threads=1)
     start = time.process_time() - begin
     speed = rates.measured(loaded, rates.LONG if measure else rates.BRIEFLY, start)
-    return "loaded        yes: its parts are what they seem, held against plain forward passes", speed
+    return (
+        "loaded        yes: its parts are what they seem, held against plain forward passes",
+        speed,
+    )
 
 
 def _lengths(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> PromptLengths:
@@ -415,7 +426,8 @@ def _needs(costs: Costs) -> Iterator[str]:
     stored = 2 * costs.maps * costs.cells
     yield f"disk          {_size(stored)} of activations, of {free} that are free here"
     wide = costs.weights
-    yield f"memory        {_size(wide)} of weights in {costs.settings.dtype} for each of {machine.workers()} workers"
+    weights = f"{_size(wide)} of weights in {costs.settings.dtype}"
+    yield f"memory        {weights} for each of {machine.workers()} workers"
 
 
 def _table(costs: Costs, section: str, sizes: Sizes, allowed: float | None) -> Iterator[str]:
@@ -425,8 +437,10 @@ def _table(costs: Costs, section: str, sizes: Sizes, allowed: float | None) -> I
     if sizes != Sizes() and section == "subjects":
         values = [f"{key}: {value}" for key, value in sizes if value is not None]
         limit = allowed or budget.USUAL
-        fit = "to fit" if budget.total(rows) <= limit else "the smallest sizes, though they take more than"
-        yield f"proposed      {', '.join(values)}: so `bag add` writes it, {fit} {budget.spoken(limit)}"
+        fits = budget.total(rows) <= limit
+        why = "to fit" if fits else "the smallest sizes, though they take more than"
+        proposal = f"{', '.join(values)}: so `bag add` writes it"
+        yield f"proposed      {proposal}, {why} {budget.spoken(limit)}"
         yield f"given up      {'; '.join(budget.given_up(costs, sizes))}"
         yield f"              without that all stages take {budget.spoken(budget.total(whole))}"
     yield f"\n{'stage':36}{'counted':>28}{'time':>10}{'CPU':>10}{'memory':>10}{'disk':>10}"

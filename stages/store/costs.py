@@ -271,10 +271,18 @@ class Costs:
         cpu += STARTED + self.rates.start
         return Row((stage,), count, counted, cpu, self.loaded + working, workers=workers)
 
-    def _runs(self, stage: str, runs: float, share: float, each: float = RUN, most: bool = False) -> Row:
+    def _runs(
+        self,
+        stage: str,
+        runs: float,
+        share: float,
+        each: float = RUN,
+        most: bool = False,
+    ) -> Row:
         """Runs that go through all layers with so many tokens, on average."""
         workers = machine.workers()
-        cpu = STARTED + workers * self.rates.start + PASSED * self.forward(runs, share) + each * runs
+        passes = PASSED * self.forward(runs, share)
+        cpu = STARTED + workers * self.rates.start + passes + each * runs
         disk = RUN_ROW * runs
         return Row((stage,), runs, "runs", cpu, self.loaded + self._in_runs(), disk, workers, most)
 
@@ -306,7 +314,8 @@ class Costs:
         prompts, workers = self.prompts, machine.workers()
         several = self.settings.answer_token is not None
         tokenized = TOKENIZED * self.grid if several else self.grid * TOKENIZED / 10
-        yield Row(("store/prompts",), self.grid, "prompts", 7 + tokenized, LIBRARIES + 300 * self.grid)
+        memory = LIBRARIES + 300 * self.grid
+        yield Row(("store/prompts",), self.grid, "prompts", 7 + tokenized, memory)
         block = min(self.params["dump"]["cells_per_block"], self.cells)
         stored = 2 * self.a.neurons * self.kept
         prefix = (prompts.length - prompts.own) * self.depth * self.a.heads * self.a.head_width
@@ -319,7 +328,8 @@ class Costs:
         yield Row(("store/dump",), self.grid, "prompts", cpu, held, disk, workers)
         tasks = 6 * self.params["tasks"]["evaluation_prompts"]
         working = self._answered(2 * PLACES)
-        yield self._model("store/task_predictions", tasks, "prompts", self.forward(tasks, 2 * PLACES), working)
+        cpu = self.forward(tasks, 2 * PLACES)
+        yield self._model("store/task_predictions", tasks, "prompts", cpu, working)
         whole = self.grid if several else 0
         tokens = prompts.behind + prompts.answer - 1
         cpu = self.forward(whole, tokens, prompts.answer)
@@ -342,7 +352,8 @@ class Costs:
             streams + min(HELD, self._in_pass(self.passes.prompts, behind)),
         )
         pairs = self.pairs(sizes)
-        yield self._model("circuit/attention_patterns", pairs, "prompts", self.forward(pairs, length, 0), 0)
+        cpu = self.forward(pairs, length, 0)
+        yield self._model("circuit/attention_patterns", pairs, "prompts", cpu, 0)
         yield self._runs("circuit/component_runs", self.components(sizes), self._after() / 2)
         yield self._runs("circuit/head_circuit_runs", self.head_circuits(sizes), length - 1)
         yield self._runs("circuit/cut_runs", CUTS * pairs, length)
@@ -367,7 +378,8 @@ class Costs:
         yield self._runs("neurons/neuron_runs", self.neurons(sizes), self.swept())
         estimates = (self.late + OPERANDS) * self.patched(sizes) * pairs
         cpu = self.forward(pairs, 6 * length, 6) + estimates * ESTIMATED
-        yield self._model("neurons/neuron_attributions", pairs, "pairs", cpu, self._in_runs() + 180 * estimates)
+        memory = self._in_runs() + 180 * estimates
+        yield self._model("neurons/neuron_attributions", pairs, "pairs", cpu, memory)
         yield self._runs("neurons/neuron_circuit_runs", self.neuron_circuits(sizes), length - 1)
 
     def _heuristics(self, _: Sizes) -> Iterator[Row]:

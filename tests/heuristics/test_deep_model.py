@@ -119,7 +119,8 @@ def labelled(folder: Path, monkeypatch: pytest.MonkeyPatch, **draws: int) -> Tab
     within(folder, monkeypatch)
     write_params(folder, **draws)
     nulls.main("deep")
-    tables = {name: read_table(f"data/deep/heuristics/{name}.parquet") for name in ("nulls", "naming", "scores", "heuristic_overlaps")}
+    names = ("nulls", "naming", "scores", "heuristic_overlaps")
+    tables = {name: read_table(f"data/deep/heuristics/{name}.parquet") for name in names}
     tables["matches"] = ask("matches", tables, **SHIPPED["matches"])
     tables["label_setting"] = pl.DataFrame({"threshold": 0.4, "level": LEVEL})
     return tables | {
@@ -128,7 +129,10 @@ def labelled(folder: Path, monkeypatch: pytest.MonkeyPatch, **draws: int) -> Tab
     }
 
 
-def test_a_deep_model_gets_draws_enough_for_its_labels(project: tuple[Path, Mapping], monkeypatch: pytest.MonkeyPatch):
+def test_a_deep_model_gets_draws_enough_for_its_labels(
+    project: tuple[Path, Mapping],
+    monkeypatch: pytest.MonkeyPatch,
+):
     folder, truth = project
     tables = labelled(folder, monkeypatch)
     [limits] = tables["label_limits"].rows(named=True)
@@ -145,7 +149,10 @@ def test_a_deep_model_gets_draws_enough_for_its_labels(project: tuple[Path, Mapp
     assert len(many) < len(truth) + 0.02 * limits["neurons"]  # draws are spent where they matter
 
 
-def test_too_few_draws_for_any_label_are_told_as_such(project: tuple[Path, Mapping], monkeypatch: pytest.MonkeyPatch):
+def test_too_few_draws_for_any_label_are_told_as_such(
+    project: tuple[Path, Mapping],
+    monkeypatch: pytest.MonkeyPatch,
+):
     folder, truth = project
     tables = labelled(folder, monkeypatch, most_draws=120)
     assert tables["labels"].is_empty()

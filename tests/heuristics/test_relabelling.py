@@ -149,7 +149,8 @@ def test_what_depends_on_operands_but_not_on_their_numbers_is_not_called(square:
     random = np.random.default_rng(5)
     best = []
     for _ in range(60):
-        activations = random.normal(size=(SIZE, 1)) + random.normal(size=(1, SIZE)) + random.normal(size=(SIZE, SIZE)) / 2
+        rows, columns = random.normal(size=(SIZE, 1)), random.normal(size=(1, SIZE))
+        activations = rows + columns + random.normal(size=(SIZE, SIZE)) / 2
         found = called(square, activations, random.normal(size=2 * SIZE).astype(np.float32))
         best.append(found["p_family"].min() if len(found) else 1)
     assert (np.array(best) <= 0.05).mean() <= 0.15  # 3 expected of 60; 10 or more have a chance below one in a thousand
@@ -160,7 +161,8 @@ def test_p_values_of_neurons_that_know_nothing_are_uniform(square: Square):
     """That of a neuron's best z, over all heuristics and both sides; functions of op1, op2 and both with random values."""
     random, labels, p_values = np.random.default_rng(6), permutations(square, range(40), 0), []
     for _ in range(150):
-        activations = random.normal(size=(SIZE, 1)) + random.normal(size=(1, SIZE)) + random.normal(size=(SIZE, SIZE)) / 2
+        rows, columns = random.normal(size=(SIZE, 1)), random.normal(size=(1, SIZE))
+        activations = rows + columns + random.normal(size=(SIZE, SIZE)) / 2
         neuron = RelabelledNeuron(square, activations.astype(np.float32), random.normal(size=2 * SIZE).astype(np.float32), SETS)
         p_values.append(BestTally(square, neuron.null(labels), -np.inf).columns()["p_family"].min())
     reached = [(np.array(p_values) <= u).mean() - u for u in np.arange(1, 41) / 40]
@@ -168,7 +170,10 @@ def test_p_values_of_neurons_that_know_nothing_are_uniform(square: Square):
 
 
 def test_p_values_are_valid_far_into_the_tail(square: Square):
-    """With draws in steps, most of which a neuron that knows nothing does not get; 99.9 % of binomial counts are below the bounds."""
+    """With draws in steps, most of which a neuron that knows nothing does not get.
+
+    99.9 % of binomial counts are below the bounds.
+    """
     if square.operator != "subtract":
         return
     random, steps = (
@@ -177,21 +182,27 @@ def test_p_values_are_valid_far_into_the_tail(square: Square):
     )
     settings, p_values, draws = SETTINGS.model_copy(update={"smallest_corrected": 0.01}), [], []
     for _ in range(1000):
-        activations = random.normal(size=(SIZE, 1)) + random.normal(size=(1, SIZE)) + random.normal(size=(SIZE, SIZE)) / 2
+        rows, columns = random.normal(size=(SIZE, 1)), random.normal(size=(1, SIZE))
+        activations = rows + columns + random.normal(size=(SIZE, SIZE)) / 2
         logits = random.normal(size=2 * SIZE).astype(np.float32)
-        found = judged(square, activations.astype(np.float32), logits, steps, settings, SETS).candidates
-        p_values.append(found["p_family"].min(initial=1))
-        draws.append(found["draws"].min(initial=20))
+        stored = activations.astype(np.float32)
+        candidates = judged(square, stored, logits, steps, settings, SETS).candidates
+        p_values.append(candidates["p_family"].min(initial=1))
+        draws.append(candidates["draws"].min(initial=20))
     for level, most in ((0.1, 130), (0.05, 72), (0.01, 21), (0.002, 8)):
         assert np.less_equal(p_values, level).sum() <= most, level
     assert np.mean(draws) < 100
 
 
 def test_relabellings_beyond_those_in_memory_count_alike(square: Square):
-    """Their scores take no part in the means, which matters little; the true labels are never among them."""
+    """Their scores take no part in the means, which matters little.
+
+    The true labels are never among them.
+    """
     random = np.random.default_rng(8)
     activations = (random.random((SIZE, SIZE)) + (np.arange(SIZE) % 2 == 0)).astype(np.float32)
-    neuron = RelabelledNeuron(square, activations, random.normal(size=2 * SIZE).astype(np.float32), SETS)
+    logits = random.normal(size=2 * SIZE).astype(np.float32)
+    neuron = RelabelledNeuron(square, activations, logits, SETS)
     first, rest = (
         neuron.null(permutations(square, range(301), 0)),
         neuron.null(permutations(square, range(301, 401), 0)),
@@ -201,7 +212,8 @@ def test_relabellings_beyond_those_in_memory_count_alike(square: Square):
     together = BestTally(square, first + rest, 0.2)
     assert (added.columns()["draws"] == 400).all()
     np.testing.assert_allclose(added.columns()["p_value"], together.columns()["p_value"])
-    np.testing.assert_allclose(added.columns()["p_family"], together.columns()["p_family"], atol=0.05)
+    p_families = [tally.columns()["p_family"] for tally in (added, together)]
+    np.testing.assert_allclose(*p_families, atol=0.05)
 
 
 def test_heuristics_of_few_cells_are_left_out(square: Square):

@@ -211,7 +211,10 @@ def test_runs_are_as_many_as_tables_have(project: Path):
     assert counted["bag/knockout_runs"] == pytest.approx(735_000, rel=0.5)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("5h", 18_000), ("90m", 5_400), ("1h30m", 5_400), (" 24h ", 86_400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("5h", 18_000), ("90m", 5_400), ("1h30m", 5_400), (" 24h ", 86_400)],
+)
 def test_a_duration_is_hours_and_minutes(text: str, seconds: int):
     assert budget.seconds(text) == seconds
     assert budget.seconds(budget.duration(seconds)) == seconds
@@ -369,7 +372,11 @@ def test_a_model_is_added_by_its_one_entry(project: Path, capsys: pytest.Capture
     add.main(["mine", "models/mine", "--template", "{op1} {symbol} {op2} =", "--dtype", "float32"])
     assert "dvc repro stages/store/tensors/dvc.yaml:dump@mine" in capsys.readouterr().out
     settings = load_subject("mine")
-    assert (settings.source, settings.dtype, settings.template) == ("models/mine", "float32", "{op1} {symbol} {op2} =")
+    assert (settings.source, settings.dtype, settings.template) == (
+        "models/mine",
+        "float32",
+        "{op1} {symbol} {op2} =",
+    )
     after = read()
     assert [*after["subjects"]] == [*before["subjects"], "mine"]
     assert {key: value for key, value in after["dumped"].items() if key != "mine"} == before["dumped"]

@@ -5,10 +5,11 @@ its mean under relabelling, in units that the heuristic's size gives (see `units
 sides, draw by draw, is the null of whatever heuristic fits best: a p-value from it (p_family) has paid for the search through
 the catalogue (Westfall & Young 1993, single step).
 
-A neuron gets no more draws once its best z is reached `exceedances` times (Besag & Clifford 1991). Looks
-are after 20, 40, 80, ... draws, and the p-value is that of the last look. It is valid: let n be the draws
-of the first look at which (exceedances + 1) / (n + 1) <= t. What stopped earlier has a p-value above t. So a
-final p-value of at most t requires one of at most t after n draws, whose probability is at most t.
+A neuron gets no more draws once its best z is reached `exceedances` times (Besag & Clifford 1991).
+Looks are after 20, 40, 80, ... draws, and the p-value is that of the last look. It is valid: let n
+be the draws of the first look at which (exceedances + 1) / (n + 1) <= t. A neuron that stopped
+earlier has a p-value above t. So a final p-value of at most t requires one of at most t after n
+draws, whose probability is at most t.
 """
 
 from collections.abc import Iterable, Iterator
@@ -48,7 +49,7 @@ def judged(
     settings: Nulls,
     sets: AnswerSets,
 ) -> Judged:
-    """Judge one neuron by relabellings, or by the first of them once its best score is reached too often.
+    """Judge one neuron by relabellings, until its best score is reached too often.
 
     activations: (op1, op2) of the square; logits: (number,); relabellings: in steps (see steps_to).
     """
@@ -69,7 +70,8 @@ def judged(
         names.append(of_answers.name if of_answers else "")
     heuristics = {"heuristic": np.array(names, object)[tally.number]}
     as_large = null.correlations >= null.correlations[0]
-    return Judged(heuristics | tally.columns(), best, (float(null.correlations[0]), float(as_large.mean())))
+    naming = float(null.correlations[0]), float(as_large.mean())
+    return Judged(heuristics | tally.columns(), best, naming)
 
 
 def steps_to(draws: int, first: int) -> Iterator[range]:
@@ -86,9 +88,9 @@ def steps_to(draws: int, first: int) -> Iterator[range]:
 
 
 class BestTally:
-    """The heuristics clearly above chance on one neuron, and how many labellings reach their scores.
+    """Heuristics clearly above chance on one neuron, and how many labellings reach their scores.
 
-    The true labels count as one. null: the first labellings, whose mean scores z is measured from; side,
+    The true labels count as one. null: the first labellings, from whose mean z is measured; side,
     number: (candidates,) which scores of `null` the candidates are.
     """
 
@@ -107,7 +109,8 @@ class BestTally:
         scores = null.corrected
         self.labellings += len(scores)
         self.reached = self.reached + (scores[:, self.side, self.number] >= self.corrected).sum(0)
-        self.reached_by_any += (_largest(scores, self.mean, self.unit)[:, None] >= self.z - 1e-9).sum(0)
+        largest = _largest(scores, self.mean, self.unit)
+        self.reached_by_any += (largest[:, None] >= self.z - 1e-9).sum(0)
 
     @property
     def exceedances(self) -> float:
@@ -118,8 +121,11 @@ class BestTally:
         """The columns of the table nulls, but for the heuristic's name."""
         return {
             "side": np.array(["top", "bottom"], object)[self.side], "corrected": self.corrected,
-            "null_corrected": self.mean[self.side, self.number], "null_deviation": self.deviation, "z": self.z,
-            "p_value": self.reached / self.labellings, "p_family": self.reached_by_any / self.labellings,
+            "null_corrected": self.mean[self.side, self.number],
+            "null_deviation": self.deviation,
+            "z": self.z,
+            "p_value": self.reached / self.labellings,
+            "p_family": self.reached_by_any / self.labellings,
             "draws": np.full(len(self.z), self.labellings - 1),
         }  # fmt: skip
 

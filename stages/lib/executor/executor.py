@@ -129,21 +129,30 @@ class Executor:
 
     def _batch(self, values: Values, batch: Sequence[Intervention], start: int) -> Measured:
         pieces, owner = self._logits(values, batch, start)
-        measured = joined((measure(logits, values.pairs) for logits in pieces), int(owner.max()) + 1)
+        parts = (measure(logits, values.pairs) for logits in pieces)
+        measured = joined(parts, int(owner.max()) + 1)
         return measured.part(owner)
 
-    def _logits(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[Iterator[torch.Tensor], np.ndarray]:
-        """Logits (copies, prompts, vocabulary), some copies after another, and which copy is each intervention's."""
+    def _logits(
+        self,
+        values: Values,
+        batch: Sequence[Intervention],
+        start: int,
+    ) -> tuple[Iterator[torch.Tensor], np.ndarray]:
+        """Return logits (copies, prompts, vocabulary) in pieces, and each intervention's copy."""
         if not self.restarts:
             together = whole.logits(values, batch)
             return iter(together.split(self._measured_at_once(values.pairs))), np.arange(len(batch))
         with quicker(self.norms):
             stream, owner = self._descend(values, batch, start)
-            pieces = iter(()) if stream is None else self._unembedded(stream, self._measured_at_once(values.pairs))
-        return (pieces, owner) if owner.min() >= 0 else (chain([values.clean.logits[None]], pieces), owner + 1)
+            copies = self._measured_at_once(values.pairs)
+            pieces = iter(()) if stream is None else self._unembedded(stream, copies)
+        if owner.min() >= 0:
+            return pieces, owner
+        return chain([values.clean.logits[None]], pieces), owner + 1
 
     def _unembedded(self, stream: torch.Tensor | Moved, copies: int) -> Iterator[torch.Tensor]:
-        """Logits of the last position of what leaves the last layer, so many copies after another."""
+        """Yield the last position's logits behind the last layer, for so many copies at once."""
         a = self.checkpoint.architecture
         if isinstance(stream, Moved) and (entrance := self.entrances[-1]):
             pieces = entrance.pieces(stream, copies)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import PreTrainedModel
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from stages.lib.executor.clean import Resumed, clean_run, record_calls
 from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.row_attention import exchanged
 
 NAME = "shared-prefix"
 
@@ -47,13 +47,8 @@ def attending(model: PreTrainedModel, keys: list[torch.Tensor], values: list[tor
     def function(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, scaling: float, **__: Any) -> tuple:
         return attend(query, key, value, keys[module.layer_idx], values[module.layer_idx], scaling), None
 
-    before = model.config._attn_implementation
-    ALL_ATTENTION_FUNCTIONS.register(NAME, function)
-    model.config._attn_implementation = NAME
-    try:
+    with exchanged(model, NAME, function):
         yield
-    finally:
-        model.config._attn_implementation = before
 
 
 @torch.no_grad()

@@ -106,8 +106,8 @@ def entrances(checkpoint: Checkpoint) -> list[Entrance | None]:
     """The entrance of every layer, and the unembedding's behind them; None where there is none or it does not compute as it should."""
     a = checkpoint.architecture
     last = Entrance(a.final_norm, [a.unembedding]) if getattr(a.final_norm, "weight", None) is not None else None
-    found = [*map(_entrance, _watched(checkpoint)), last]
-    return [entrance if entrance and _holds(entrance, a.width) else None for entrance in found]
+    candidates = [*map(_entrance, _watched(checkpoint)), last]
+    return [entrance if entrance and _holds(entrance, a.width) else None for entrance in candidates]
 
 
 @dataclass

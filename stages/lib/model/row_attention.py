@@ -4,7 +4,7 @@ A cache would be repeated for every prompt and joined with its new keys in every
 more time on that, and on kernels made for long prompts, than on a layer's attention itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,6 +64,18 @@ def _hide_later(scores: torch.Tensor, shared: int) -> torch.Tensor:
 
 
 @contextmanager
+def exchanged(model: PreTrainedModel, name: str, attention: Callable) -> Iterator[None]:
+    """Within the context, a model attends by this function, which transformers knows by a name."""
+    before = model.config._attn_implementation
+    ALL_ATTENTION_FUNCTIONS.register(name, attention)
+    model.config._attn_implementation = name
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+
+
+@contextmanager
 def attending(model: PreTrainedModel, cache: DynamicCache) -> Iterator[None]:
     """Within the context, prompts passed row by row see the prefix that filled this cache.
 
@@ -87,10 +99,5 @@ def attending(model: PreTrainedModel, cache: DynamicCache) -> Iterator[None]:
             raise TypeError(f"{type(module).__name__} sees {window} positions of {length}")
         return attend(query, key, value, kept.keys, kept.values, scaling), None
 
-    before = model.config._attn_implementation
-    ALL_ATTENTION_FUNCTIONS.register(NAME, function)
-    model.config._attn_implementation = NAME
-    try:
+    with exchanged(model, NAME, function):
         yield
-    finally:
-        model.config._attn_implementation = before
