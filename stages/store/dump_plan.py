@@ -41,7 +41,7 @@ class DumpPlan:
         self.slots = max(square.slots(self.widths) for square in self.squares.values())
         for square in self.squares.values():
             checkpoint.knows(outline, np.append(square.tokens.ravel(), square.answers.ravel()))
-        self.prompts_per_block = self.settings.prompts_per_block(len(self.layers) * self.neurons)
+        self.prompts_per_block = self.settings.prompts_per_block(len(self.layers) * self.neurons, chosen.dtype)
         self.blocks = [(square, rows) for square in self.squares.values() for rows in square.blocks(self.prompts_per_block)]
         self.units = [
             Unit(f"{square.operator}, op1 {rows[0]} to {rows[-1]}", len(rows) * square.shape[1], square.operator)

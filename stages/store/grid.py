@@ -83,7 +83,7 @@ class Sharing(Enum):
 
     NONE = auto()  # every prompt is computed whole
     CACHE = auto()  # transformers' own cache, repeated for each prompt
-    ATTENTION = auto()  # one copy of keys and values per row, and fused norms: what a GPU is fast at
+    ATTENTION = auto()  # one copy of keys and values per row, and quick norms
 
 
 @torch.no_grad()
@@ -95,12 +95,12 @@ def sharing(
     """Return the first of these ways that agrees with whole prompts on a few of tokens, or NONE.
 
     tokens: (rows, columns, positions). A model's cache may be of another kind, or its mask or
-    positions may not be those of a continued prompt. On a processor, ATTENTION is not tried unless
-    ways name it: it gains little there, and its rounding is another.
+    positions may not be those of a continued prompt. A float64 model on a processor does not try
+    ATTENTION unless ways name it: models of ours are small, which gain little, and keep their bytes.
     """
     if ways is None:
-        on_cpu = checkpoint.model.device.type == "cpu"
-        ways = (Sharing.CACHE,) if on_cpu else (Sharing.ATTENTION, Sharing.CACHE)
+        exact = checkpoint.model.device.type == "cpu" and checkpoint.model.dtype == torch.float64
+        ways = (Sharing.CACHE,) if exact else (Sharing.ATTENTION, Sharing.CACHE)
     step = max(1, len(tokens) // 3), max(1, tokens.shape[1] // 4)
     few = np.ascontiguousarray(tokens[:: step[0], :: step[1]])
     if not shared_prefix(few):

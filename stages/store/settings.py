@@ -21,16 +21,21 @@ class Dump(Section):
     largest_file_mib: Natural
 
     @property
-    def memory_of_block(self) -> int:
-        """Bytes of a block's activations: half of the memory, on every machine."""
-        return (self.memory_mib << 20) // 2
+    def memory_of_pass(self) -> int:
+        """Bytes of one forward pass: half of the memory, times the size of a GPU's passes."""
+        return self._half * machine.passes(machine.PROMPTS)
+
+    def prompts_per_block(self, values: int, dtype: str) -> int:
+        """Return the most prompts of a block.
+
+        values: activations that each prompt leaves; dtype: what the model is computed in. A block
+        must hold a GPU's pass, so it grows with it. In float64 it does not: its bytes, which blocks
+        lay out, are the same on every machine.
+        """
+        memory = self._half if dtype == "float64" else self.memory_of_pass
+        fitting = memory // (values * np.dtype(self.store_dtype).itemsize)
+        return max(1, min(self.cells_per_block, fitting))
 
     @property
-    def memory_of_pass(self) -> int:
-        """Bytes of one forward pass: the other half, and as many times that as a GPU's passes are."""
-        return self.memory_of_block * machine.passes(machine.PROMPTS)
-
-    def prompts_per_block(self, values: int) -> int:
-        """Return the most prompts of a block. values: activations that each prompt leaves."""
-        fitting = self.memory_of_block // (values * np.dtype(self.store_dtype).itemsize)
-        return max(1, min(self.cells_per_block, fitting))
+    def _half(self) -> int:
+        return (self.memory_mib << 20) // 2

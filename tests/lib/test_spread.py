@@ -42,18 +42,19 @@ def test_a_dump_of_a_model_that_is_partly_on_disk_is_the_same(checkpoint_folder:
     tokens = np.random.default_rng(0).integers(3, 130, (4, 6, 5))
     tokens[:, :, :3] = tokens[:, :1, :3]
     asked = ask.Asked([[3, 4], [5, 6, 7]], np.array([7, 8]))
-    dumped = []
+    ways, dumped = [], []
     for loaded in (whole, apart):
+        ways.append(grid.sharing(loaded, tokens))
         a = loaded.architecture
         into = {layer: np.empty((a.neurons, 4, 6), np.float16) for layer in range(len(a.layers))}
         means = grid.Means.zeros(loaded, 5)
-        said = list(grid.run(loaded, tokens, np.full((4, 6), 7), 2, into, means))
+        said = list(grid.run(loaded, tokens, np.full((4, 6), 7), 2, into, means, sharing=ways[0]))
         votes = list(value_logits.value_logits(loaded, [5, 6, 7]))
         answered = vars(ask.ask(loaded, asked, 9, desc=""))
         dumped.append(
             [*into.values(), means.neurons, means.heads, means.residual, *votes, *(s.max_logit for s in said), *answered.values()]
         )
-        assert grid.sharing(loaded, tokens) is grid.Sharing.CACHE
+    assert ways[0] is ways[1] is not grid.Sharing.NONE
     assert all(np.array_equal(one, other) for one, other in zip(*dumped, strict=True))
     assert checkpoint.canary(apart) == checkpoint.canary(whole)
     with pytest.raises(ModelError, match="does not fit on this machine's devices: it can be dumped, but to run interventions"):

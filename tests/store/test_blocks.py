@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.lib.core import machine
 from stages.store.rectangles import PromptSquare, Rectangle
 from stages.store.settings import Dump
 from tests.micro import ROOT, SHIPPED
@@ -33,19 +34,29 @@ def test_memory_leaves_the_blocks_of_shipped_models_as_they_are(name: str):
     model = SHIPPED["known"][name.removeprefix("dump@")]
     operators = model.get("operators", ["add", "subtract", "multiply", "divide"])
     values = sizes["activations"] // (2 * len(operators) * SIDE**2)
-    prompts = DUMP.prompts_per_block(values)
+    prompts = DUMP.prompts_per_block(values, "float64")
     assert prompts == DUMP.cells_per_block
     rows = DUMP.cells_per_block // SIDE
     assert blocks(SIDE, SIDE, prompts) == [range(first, first + rows) for first in range(0, SIDE, rows)]
 
 
 def test_a_block_of_a_deep_model_fits_into_half_of_the_memory():
-    prompts = DUMP.prompts_per_block(QWEN)
+    prompts = DUMP.prompts_per_block(QWEN, "float32")
     assert [len(rows) for rows in blocks(100, 100, prompts)] == [34, 34, 32]
     assert prompts * QWEN * 2 <= DUMP.memory_mib << 19
     wide = DUMP.model_copy(update={"store_dtype": "float32"})
-    assert wide.prompts_per_block(QWEN) == prompts // 2
-    assert DUMP.prompts_per_block(10**12) == 1  # a row is run however large it is
+    assert wide.prompts_per_block(QWEN, "float32") == prompts // 2
+    assert DUMP.prompts_per_block(10**12, "float32") == 1  # a row is run however large it is
+
+
+def test_a_block_holds_a_pass_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    """Of a shape such as Llama-3-8B's; a float64 model's block has the same rows on every machine."""
+    values, one_pass = 32 * 14_336, 1_500 * machine.PROMPTS
+    exact = DUMP.prompts_per_block(values, "float64")
+    assert DUMP.prompts_per_block(values, "bfloat16") == exact < one_pass / 16
+    monkeypatch.setenv("BAG_DEVICE", "cuda")
+    assert DUMP.prompts_per_block(values, "float64") == exact
+    assert 0.7 * one_pass < DUMP.prompts_per_block(values, "bfloat16") <= DUMP.cells_per_block
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4_000))

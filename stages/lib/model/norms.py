@@ -8,6 +8,7 @@ import torch
 
 from stages.lib.model.agreement import exact
 from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.spread import at_hand
 from stages.lib.model.value_logits import gain
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -31,7 +32,9 @@ def quick_norms(checkpoint: Checkpoint) -> list[tuple[Any, Forward]]:
 
 def _quick(norm: Any, width: int) -> Forward:
     small = float(epsilon(norm) or 0)
-    scaled = (gain(norm, norm.weight) * (1 + small) ** 0.5).to(norm.weight.dtype)  # the gain was measured on a mean square of 1
+    with at_hand(norm):
+        measured = gain(norm, norm.weight)  # on a mean square of 1
+    scaled = (measured * (1 + small) ** 0.5).to(norm.weight.dtype)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         x = x.to(scaled.device)  # what would have moved it stands in the forward that this one replaces
@@ -46,7 +49,9 @@ def _quick(norm: Any, width: int) -> Forward:
 def _same(norm: Any, width: int) -> bool:
     norm = exact(norm)
     forward = _quick(norm, width)
-    x = torch.randn(5, width, generator=torch.Generator().manual_seed(0)).to(norm.weight) * 3
+    with at_hand(norm):
+        like = norm.weight.new_empty(0)
+    x = torch.randn(5, width, generator=torch.Generator().manual_seed(0)).to(like) * 3
     usual = norm(x)
     return bool((forward(x) - usual).abs().max() <= 16 * torch.finfo(usual.dtype).eps * usual.abs().max())
 

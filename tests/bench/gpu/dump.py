@@ -249,7 +249,7 @@ def _written(report: Report, prompts: Prompts, rows: int) -> None:
     """Layers written by the real writer, and neurons added up, as a worker does after a dump."""
     blocks = prompts.dumped(rows, means=False)
     settings, results = load(Dump), np.zeros(prompts.tokens.shape[:2], np.int64)
-    prompts_per_block = settings.prompts_per_block(len(blocks) * len(blocks[0]))
+    prompts_per_block = settings.prompts_per_block(len(blocks) * len(blocks[0]), "bfloat16")
     block_rows = min(len(prompts.tokens), max(1, prompts_per_block // results.shape[1]))
     axes = dict(zip(("neuron", "op1", "op2"), blocks[0].shape, strict=True))
     chunk = settings.neurons_per_chunk, block_rows, results.shape[1]
