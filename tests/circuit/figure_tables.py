@@ -24,6 +24,7 @@ KINDS = {
 }  # fmt: skip
 OPERATORS, HEADS, NEURONS, KS = ["add", "subtract"], 2, 12, [2, 4]
 SITES = [(0, "op1"), (0, "operator"), (0, "op2"), (1, "last")]
+MAJORITY = "most frequent answer"  # label of its line
 WHY = "the subject answers only 2 prompts correctly"
 DOCUMENTED = dictionary.tables(ROOT / "stages")
 RNG = np.random.default_rng(0)

@@ -161,6 +161,17 @@ def curve(axis: Axes, xs: Any, ys: Any, label: str, colour: Any, *, band: tuple[
         axis.fill_between(xs, *band, color=colour, alpha=0.2, linewidth=0)
 
 
+def majority(axis: Axes, accuracies: pl.Series, *, vertical: bool = False) -> None:
+    """Draw the accuracy of always predicting the most frequent answer, and label it.
+
+    accuracies: a column `majority_accuracy`; the line is at its mean, if it has any value.
+    """
+    line = axis.axvline if vertical else axis.axhline
+    if accuracies.count():
+        style = {"color": GUIDE, "linewidth": 1, "linestyle": (0, (5, 2, 1, 2)), "zorder": 1}
+        line(accuracies.mean(), label="most frequent answer", **style)
+
+
 def legend(figure: Figure, columns: int = 6) -> None:
     """One legend below the panels for all of them, in as many columns as fit into the figure."""
     handles = {label: handle for axis in figure.axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
