@@ -115,10 +115,8 @@ def probes(tables: Tables, subject: str) -> Figure:
     """
     first, layers = tables["late_layers"].select("first_layer", "layers").row(0)
     late = "no late layer" if first is None else f"late layers (shaded) from layer {first} on"
-    title = (
-        f"{subject}: accuracy of a linear probe for the answer; {late}, "
-        "by how far the last position is above the most frequent answer"
-    )
+    rule = "by how far the last position is above the most frequent answer"
+    title = f"{subject}: accuracy of a linear probe for the answer; {late}, {rule}"
     shared = {"sharex": True, "sharey": True}
     figure, axes, panels = drawing.operator_panels(1, tables["pairs_found"], title, **shared)
     for operator, [axis], why in panels:
@@ -174,6 +172,10 @@ def cuts(tables: Tables, subject: str) -> Figure:
             xs = np.array([list(CUTS).index(circuit) for circuit in rows["circuit"]]) + shift
             if rows.height:
                 axis.bar(xs, rows[measure], 0.18, color=drawing.COLOURS[operator], label=operator)
+            if measure == "accuracy":
+                ends = {"xmin": xs - 0.09, "xmax": xs + 0.09}
+                dashes = {"color": "black", "linewidth": 1, "linestyles": (0, (2, 1))}
+                axis.hlines(rows["majority_accuracy"], **ends, **dashes, label=drawing.MAJORITY)
             if measure == "faithfulness":
                 axis.vlines(xs, rows["ci_low"], rows["ci_high"], color="black", linewidth=0.8)
                 for x, value in zip(xs, rows[measure], strict=True):

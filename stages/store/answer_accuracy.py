@@ -31,6 +31,7 @@ from stages.store.template import Template
 
 CELL = ["operator", "op1", "op2"]
 
+
 def main(name: str) -> None:
     subject = Subject.named(name)
     cells = read_table("data/corpus/cells.parquet")

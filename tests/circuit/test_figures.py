@@ -10,7 +10,20 @@ import pytest
 from stages.circuit import figures
 from stages.lib.drawing import drawing
 from tests.circuit import figure_tables
-from tests.circuit.figure_tables import MAJORITY, OPERATORS, WHY, Tables, image, line, lines_over_size, panels, pictures, texts, write, written_by
+from tests.circuit.figure_tables import (
+    OPERATORS,
+    WHY,
+    Tables,
+    image,
+    line,
+    lines_over_size,
+    majority_is_drawn,
+    panels,
+    pictures,
+    texts,
+    write,
+    written_by,
+)
 
 FIGURES = figures.FIGURES
 
@@ -74,7 +87,7 @@ def test_probes_are_lines_beside_the_most_frequent_answer(tables: Tables):
             drawn = line(axis, position)
             assert list(drawn.get_xdata()) == [0, 1]
             assert list(drawn.get_ydata()) == rows.filter(position=position)["accuracy"].to_list()
-        assert set(line(axis, MAJORITY).get_ydata()) == {pytest.approx(rows["majority_accuracy"].mean())}
+        majority_is_drawn(axis, rows["majority_accuracy"])
         [late] = axis.patches
         assert (late.get_x(), late.get_width()) == (0.5, 1)  # layer 1
 
@@ -123,6 +136,10 @@ def test_cuts_are_bars(tables: Tables):
     for axis, measure in zip(figures.cuts(tables, "s").axes, ["faithfulness", "accuracy"], strict=True):
         heights = [bar.get_height() for bar in axis.patches]
         assert heights == tables["cut_faithfulness"][measure].to_list()
+        drawn = [c for c in axis.collections if c.get_label() == drawing.MAJORITY]
+        marks = {float(ends[0, 1]) for marks in drawn for ends in marks.get_segments()}
+        accuracies = tables["cut_faithfulness"]["majority_accuracy"]
+        assert marks == (set(accuracies) if measure == "accuracy" else set())
 
 
 def test_stability_is_a_dot_per_operator(tables: Tables):

@@ -16,7 +16,9 @@ Layers = list[float | None]  # of an operator, the accuracy after each layer
 
 
 def late_layers(
-    accuracies: dict[str, Layers], majority: float | None = 0.1, shuffled: float | None = 0.0
+    accuracies: dict[str, Layers],
+    majority: float | None = 0.1,
+    shuffled: float | None = 0.0,
 ) -> tuple[Any, ...]:
     """Return first_layer, layers and accuracy from accuracies at the last position by operator.
 
@@ -55,7 +57,9 @@ def late_layers(
     ],
 )
 def test_late_layers_begin_half_way_from_chance_to_the_best_layer(
-    accuracies: dict[str, Layers], first: int | None, accuracy: float | None
+    accuracies: dict[str, Layers],
+    first: int | None,
+    accuracy: float | None,
 ):
     expected = None if accuracy is None else pytest.approx(accuracy)
     assert late_layers(accuracies) == (first, len(accuracies["add"]), expected)
