@@ -21,7 +21,10 @@ SETTINGS: dict[str, Any] = {  # where a test says nothing else
     "ranking": "logit_effect", "target": 0.9, "neuron_replicates": 30, "patched_neurons": 0, "ks": KS, "operator_ks": KS,
 }  # fmt: skip
 SHORT = dict.fromkeys(["layer", "head", "layers", "heads", "head_width", "first_layer"], pl.Int16)
-LONG = dict.fromkeys(["pair", "seed", "neuron", "intervention", "width", "neurons", "vocabulary"], pl.Int32)
+LONG = dict.fromkeys(
+    ["pair", "answer_token", "seed", "neuron", "intervention", "width", "neurons", "vocabulary"],
+    pl.Int32,
+)
 NL = (pl.col("answer_logit") - pl.col("mean_logit")) / (pl.col("max_logit") - pl.col("mean_logit"))  # Eq. 2, of `runs`
 Tables = dict[str, pl.DataFrame]
 described = cache(tables)  # no test changes the project's own files
@@ -70,7 +73,9 @@ def pairs(per_seed: int = 4, seeds: int = 2) -> pl.DataFrame:
     """The columns of `pairs` that the measuring queries read."""
     rows = [(o, split, s) for o in OPERATORS for split in ("discovery", "evaluation") for s in range(seeds) for _ in range(per_seed)]
     operators, splits, drawn = zip(*rows, strict=True)
-    return frame(subject="s", pair=range(len(rows)), operator=operators, split=splits, seed=drawn)
+    answers = np.random.default_rng(2).integers(3, 7, len(rows))
+    columns = {"operator": operators, "split": splits, "seed": drawn, "answer_token": answers}
+    return frame(subject="s", pair=range(len(rows)), **columns)
 
 
 def of(given: Tables, *names: str) -> Tables:
@@ -113,6 +118,12 @@ def effects(given: Tables) -> pl.DataFrame:
 def top(effects: pl.DataFrame, rank: str, k: int, **of: Any) -> set[int]:
     """The k neurons that rank highest, of one operator, layer and position."""
     return set(effects.filter(pl.col(rank) <= k, method=of.pop("method", "exact"), **of)["neuron"])
+
+
+def majority(pairs: pl.DataFrame, **of: Any) -> float:
+    """The accuracy of always predicting the most frequent answer of these pairs, by brute force."""
+    tokens = pairs.filter(**of)["answer_token"].to_list()
+    return max(tokens.count(token) for token in tokens) / len(tokens)
 
 
 def by_prompt(given: Tables, number: int, operator: str) -> dict[str, np.ndarray]:

@@ -49,7 +49,10 @@ def absent(axis: Axes, tables: Tables, operator: str, why: str = NO_NEURONS) -> 
 
 
 def knockouts_by_heuristic(tables: Tables, subject: str, membership: str = "called") -> Figure:
-    """Each heuristic on the prompts it is about (up) against others (right): its own suffer more below the diagonal."""
+    """Each heuristic on the prompts it is about (up) against others (right): its own suffer more below the diagonal.
+
+    Dashed: what the most frequent answer reaches on either kind of prompts, mean over heuristics.
+    """
     title = f"{subject}: {membership} neurons of a heuristic set to 0, or others (control); written: means of associated / other prompts"
     figure, axes, columns = drawing.operator_panels(2, tables["pairs_found"], title, (2.2, 2.2))
     for operator, column, _ in columns:
@@ -57,6 +60,9 @@ def knockouts_by_heuristic(tables: Tables, subject: str, membership: str = "call
         rows, tests = (tables[name].filter(**which) for name in ("knockouts_by_heuristic", "knockout_tests"))
         for axis, measure, prefix in zip(column, ("accuracy", "logit"), ("accuracy", "logit_change"), strict=True):
             _dissociation(axis, rows, prefix)
+            if measure == "accuracy":
+                drawing.majority(axis, rows["majority_accuracy_associated"])
+                drawing.majority(axis, rows["majority_accuracy_other"], vertical=True)
             axis.set_title("\n".join([operator, *_tested(tests.filter(measure=measure))]), fontsize=8)
             if rows.is_empty():
                 absent(axis, tables, operator)
@@ -104,6 +110,7 @@ def knockouts_by_prompt(tables: Tables, subject: str, ablation: str = "zero") ->
                 line = rows.filter(arm=arm)
                 band, style = (line["ci_low"], line["ci_high"]), {"linestyle": dashes, "zorder": 3 - 0.1 * place}
                 drawing.curve(axis, line["neurons"], line["accuracy"], label, colour, band=band, **style)
+            drawing.majority(axis, rows["majority_accuracy"])
             if rows.is_empty():
                 absent(axis, tables, operator)
         column[1].set_xlabel("neurons silenced, mean")
@@ -169,6 +176,7 @@ def bag_alone(tables: Tables, subject: str) -> Figure:
                 _bars(axis, xs, part, colour, label)
             part = rows.filter(pl.col("kept").is_in(list(ENDS)))
             _bars(axis, [1 + 2 * ENDS[kept] for kept in part["kept"]], part, "#333333", "_ends")
+            drawing.majority(axis, rows["majority_accuracy"])
             if rows.is_empty():
                 absent(axis, tables, operator)
     axes[0, 0].set(xlim=(-1.5, 3.5), ylim=(0, 1.45), ylabel="accuracy,\nothers at their mean", yticks=[0, 0.25, 0.5, 0.75, 1])

@@ -4,30 +4,41 @@
 -- that several draws of pairs have counts in each. Intervals are of the bootstrap over seeds and
 -- prompts.
 --
--- subject                     VARCHAR  the model
--- operator                    VARCHAR  add, subtract, multiply or divide
--- membership                  VARCHAR  how the heuristic's neurons are counted: label, called or scored, as in heuristic_neurons
--- heuristic                   VARCHAR  whose neurons are silenced
--- ablation                    VARCHAR  zero or mean (pooled over operators): what their activations
---                                      become at the last position
--- arm                         VARCHAR  heuristic, or control: as many random neurons of other heuristics only, mean of all draws
--- neurons                     INTEGER  neurons that are silenced together
--- prompts_associated          INTEGER  evaluation prompts of the operator that satisfy the heuristic
--- prompts_other               INTEGER  evaluation prompts of the operator that do not
--- accuracy_associated         DOUBLE   share of associated prompts still answered correctly, 0 to 1; null where there is none
--- associated_low              DOUBLE   lower end of its interval
--- associated_high             DOUBLE   upper end
--- accuracy_other              DOUBLE   share of the others still answered correctly
--- other_low                   DOUBLE   lower end of its interval
--- other_high                  DOUBLE   upper end
--- accuracy_associated_before  DOUBLE   share of associated prompts answered correctly with nothing silenced
--- accuracy_other_before       DOUBLE   of the others
--- dissociation                DOUBLE   loss of accuracy on associated prompts - loss on the others; 1: the neurons do this job, and no other
--- dissociation_low            DOUBLE   lower end of its interval
--- dissociation_high           DOUBLE   upper end
--- logit_change_associated     DOUBLE   mean change of the answer's logit above the mean logit, after - before, on associated prompts
--- logit_change_other          DOUBLE   on the others
--- logit_dissociation          DOUBLE   logit_change_other - logit_change_associated
+-- subject                       VARCHAR  the model
+-- operator                      VARCHAR  add, subtract, multiply or divide
+-- membership                    VARCHAR  how the heuristic's neurons are counted: label, called or
+--                                        scored, as in heuristic_neurons
+-- heuristic                     VARCHAR  whose neurons are silenced
+-- ablation                      VARCHAR  zero or mean (pooled over operators): what their
+--                                        activations become at the last position
+-- arm                           VARCHAR  heuristic, or control: as many random neurons of other
+--                                        heuristics only, mean of all draws
+-- neurons                       INTEGER  neurons that are silenced together
+-- prompts_associated            INTEGER  evaluation prompts of the operator that satisfy the
+--                                        heuristic
+-- prompts_other                 INTEGER  evaluation prompts of the operator that do not
+-- accuracy_associated           DOUBLE   share of associated prompts still answered correctly, 0 to
+--                                        1; null where there is none
+-- associated_low                DOUBLE   lower end of its interval
+-- associated_high               DOUBLE   upper end
+-- accuracy_other                DOUBLE   share of the others still answered correctly
+-- other_low                     DOUBLE   lower end of its interval
+-- other_high                    DOUBLE   upper end
+-- accuracy_associated_before    DOUBLE   share of associated prompts answered correctly with
+--                                        nothing silenced
+-- accuracy_other_before         DOUBLE   of the others
+-- dissociation                  DOUBLE   loss of accuracy on associated prompts - loss on the
+--                                        others; 1: the neurons do this job, and no other
+-- dissociation_low              DOUBLE   lower end of its interval
+-- dissociation_high             DOUBLE   upper end
+-- logit_change_associated       DOUBLE   mean change of the answer's logit above the mean logit,
+--                                        after - before, on associated prompts
+-- logit_change_other            DOUBLE   on the others
+-- logit_dissociation            DOUBLE   logit_change_other - logit_change_associated
+-- majority_accuracy_associated  DOUBLE   accuracy of always predicting the most frequent answer of
+--                                        the associated prompts, 0 to 1; null where there is none
+-- majority_accuracy_other       DOUBLE   accuracy of always predicting the most frequent answer of
+--                                        the other prompts, 0 to 1; null where there is none
 with
     interventions as (  -- one row per patch there
         select distinct intervention, operator, membership, heuristic, replacement as ablation, arm, neurons from knockout_interventions
@@ -41,10 +52,11 @@ with
         select
             interventions.operator, membership, interventions.heuristic, ablation, arm, neurons, pair,
             (associated.pair is not null)::integer as about,
-            avg(correct) as correct, any_value(correct_before) as before, avg(logit - logit_before) as logit_change
+            answer_token, avg(correct) as correct, any_value(correct_before) as before, avg(logit - logit_before) as logit_change
         from answers
         join interventions using (intervention)
         join clean using (pair)
+        join (select pair, answer_token from pairs) using (pair)
         left join prompt_associations as associated
             on (associated.operator, associated.heuristic, associated.pair)
                 = (interventions.operator, interventions.heuristic, answers.pair)
@@ -58,6 +70,8 @@ with
             avg(correct) filter (about = 1) as accuracy_associated, avg(correct) filter (about = 0) as accuracy_other,
             avg(before) filter (about = 1) as associated_before, avg(before) filter (about = 0) as other_before,
             avg(logit_change) filter (about = 1) as logit_associated, avg(logit_change) filter (about = 0) as logit_other,
+            majority_accuracy(if(about = 1, answer_token, null)) as majority_associated,
+            majority_accuracy(if(about = 0, answer_token, null)) as majority_other,
             list(about::double order by pair) as abouts,
             list(about * correct order by pair) as right_associated,
             list((1 - about) * correct order by pair) as right_other,
@@ -91,7 +105,8 @@ select
     associated_before - accuracy_associated - (other_before - accuracy_other) as dissociation,
     intervals.dissociation[1] as dissociation_low, intervals.dissociation[2] as dissociation_high,
     logit_associated as logit_change_associated, logit_other as logit_change_other,
-    logit_other - logit_associated as logit_dissociation
+    logit_other - logit_associated as logit_dissociation,
+    majority_associated as majority_accuracy_associated, majority_other as majority_accuracy_other
 from measured
 join intervals using (operator, membership, heuristic, ablation, arm)
 order by operator, membership, heuristic, ablation, arm

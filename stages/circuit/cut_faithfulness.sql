@@ -1,15 +1,19 @@
 -- How much of the answer the circuit restores with its earlier attention cut (Eq. 2), and how often it still says it.
 --
--- subject         VARCHAR   the model
--- operator        VARCHAR   add, subtract, multiply or divide
--- circuit         VARCHAR   everything, nothing, circuit, circuit_cut, model_cut or last_cut, as in cut_interventions
--- heads           SMALLINT  heads in the circuit
--- faithfulness    DOUBLE    (mean NL - mean NL of nothing) / (mean NL of everything - mean NL of nothing)
--- mean_of_ratios  DOUBLE    mean of each prompt's own such ratio, as the study's code has it
--- ci_low          DOUBLE    lower end of faithfulness' bootstrap interval, over prompts
--- ci_high         DOUBLE    upper end
--- accuracy        DOUBLE    share of prompts whose most likely next token is the answer, 0 to 1
--- prompts         BIGINT    prompts
+-- subject            VARCHAR   the model
+-- operator           VARCHAR   add, subtract, multiply or divide
+-- circuit            VARCHAR   everything, nothing, circuit, circuit_cut, model_cut or last_cut, as
+--                              in cut_interventions
+-- heads              SMALLINT  heads in the circuit
+-- faithfulness       DOUBLE    (mean NL - mean NL of nothing) / (mean NL of everything - mean NL of
+--                              nothing)
+-- mean_of_ratios     DOUBLE    mean of each prompt's own such ratio, as the study's code has it
+-- ci_low             DOUBLE    lower end of faithfulness' bootstrap interval, over prompts
+-- ci_high            DOUBLE    upper end
+-- accuracy           DOUBLE    share of prompts whose most likely next token is the answer, 0 to 1
+-- prompts            BIGINT    prompts
+-- majority_accuracy  DOUBLE    accuracy of always predicting the most frequent answer of these
+--                              prompts, 0 to 1
 with
     circuits as (select distinct intervention, circuit, heads from cut_interventions),
     measured as (
@@ -18,6 +22,7 @@ with
             avg(nl - nothing) / nullif(avg(everything - nothing), 0) as faithfulness,
             avg(faithfulness(nl, nothing, everything)) as mean_of_ratios,
             avg(correct::integer) as accuracy, count(*) as prompts,
+            majority_accuracy(answer_token) as majority_accuracy,
             list(nl - nothing order by pair) as gained, list(everything - nothing order by pair) as whole
         from answers_and_ends('cut') group by operator, intervention
     ),
@@ -29,7 +34,8 @@ with
         group by intervention
     )
 select
-    $subject as subject, operator, circuit, heads, faithfulness, mean_of_ratios, edges[1] as ci_low, edges[2] as ci_high, accuracy, prompts
+    $subject as subject, operator, circuit, heads, faithfulness, mean_of_ratios,
+    edges[1] as ci_low, edges[2] as ci_high, accuracy, prompts, majority_accuracy
 from measured
 join circuits using (intervention)
 left join intervals using (intervention)

@@ -22,6 +22,9 @@ CUTS = {  # circuit -> label
     "everything": "model", "model_cut": "model,\ncut", "circuit": "circuit", "circuit_cut": "circuit,\ncut",
     "last_cut": "circuit,\nlast cut", "nothing": "nothing",
 }  # fmt: skip
+POSITIONS = {  # at which probes read -> colour
+    "op1": drawing.ORANGE, "operator": drawing.GREEN, "op2": drawing.SKY, "last": drawing.VERMILION,
+}  # fmt: skip
 LOWEST = -1.0  # faithfulness below it is written, not drawn
 
 
@@ -106,19 +109,36 @@ def heads(tables: Tables, subject: str) -> Figure:
 
 
 def probes(tables: Tables, subject: str) -> Figure:
-    """Accuracy of linear probes, controls below each panel; the line is above the first of the late layers."""
-    table = tables["probes"].sort("layer").with_columns(row=pl.format("layer {}", "layer"), column="position", value="accuracy")
-    first, accuracy = tables["late_layers"].select("first_layer", "accuracy").row(0)
-    late = f"from layer {first} (line; mean accuracy {accuracy or 0:.2f})" if first is not None else "from no layer"
-    title = f"{subject}: a linear probe reads the answer from the residual stream; at the last position, it counts as readable {late}"
-    figure, axes = _heats(tables["pairs_found"], table, ROLES, title, (0, 1))
-    heat.colour_bar(figure, axes, (0, 1), "accuracy")
-    for axis, operator in zip(axes[0], drawing.operators(tables["pairs_found"]), strict=True):
-        controls = table.filter(operator=operator).select(pl.max("shuffled_accuracy", "majority_accuracy")).row(0)
-        if None not in controls:
-            axis.set_xlabel("answers shuffled: {:.3f}\nmost frequent: {:.3f}".format(*controls))
+    """Draw the accuracy of linear probes against layers; late layers are shaded.
+
+    A line for each position; dashed is the accuracy of always predicting the most frequent answer.
+    """
+    first, layers = tables["late_layers"].select("first_layer", "layers").row(0)
+    late = "no late layer" if first is None else f"late layers (shaded) from layer {first} on"
+    rule = "by how far the last position is above the most frequent answer"
+    title = f"{subject}: accuracy of a linear probe for the answer; {late}, {rule}"
+    shared = {"sharex": True, "sharey": True}
+    figure, axes, panels = drawing.operator_panels(1, tables["pairs_found"], title, **shared)
+    for operator, [axis], why in panels:
+        rows = tables["probes"].filter(operator=operator).drop_nulls("accuracy").sort("layer")
+        drawing.majority(axis, rows["majority_accuracy"])
+        for position, colour in POSITIONS.items():
+            line = rows.filter(position=position)
+            drawing.curve(axis, line["layer"], line["accuracy"], position, colour)
+        shuffled = rows.filter(position="last")
+        drawing.curve(
+            axis, shuffled["layer"], shuffled["shuffled_accuracy"], "last, answers shuffled",
+            drawing.GREY, linestyle=":",
+        )  # fmt: skip
         if first is not None:
-            axis.axhline(first - 0.5, color="black", linewidth=1.5)
+            shade = {"color": drawing.NO_CELL, "alpha": 0.5, "linewidth": 0, "zorder": 0}
+            axis.axvspan(first - 0.5, layers - 0.5, **shade)
+        if rows.is_empty():
+            drawing.absent(axis, why)
+        axis.set_xlabel("layer")
+    axes[0, 0].set(ylabel="accuracy", ylim=(-0.03, 1.05), xlim=(-0.5, (layers or 1) - 0.5))
+    axes[0, 0].xaxis.get_major_locator().set_params(integer=True)
+    drawing.legend(figure)
     return figure
 
 
@@ -152,6 +172,10 @@ def cuts(tables: Tables, subject: str) -> Figure:
             xs = np.array([list(CUTS).index(circuit) for circuit in rows["circuit"]]) + shift
             if rows.height:
                 axis.bar(xs, rows[measure], 0.18, color=drawing.COLOURS[operator], label=operator)
+            if measure == "accuracy":
+                ends = {"xmin": xs - 0.09, "xmax": xs + 0.09}
+                dashes = {"color": "black", "linewidth": 1, "linestyles": (0, (2, 1))}
+                axis.hlines(rows["majority_accuracy"], **ends, **dashes, label=drawing.MAJORITY)
             if measure == "faithfulness":
                 axis.vlines(xs, rows["ci_low"], rows["ci_high"], color="black", linewidth=0.8)
                 for x, value in zip(xs, rows[measure], strict=True):

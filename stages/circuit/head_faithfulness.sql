@@ -1,26 +1,31 @@
 -- How much of the model's answer each circuit of heads recovers (Eq. 2, Fig. 11).
 -- Eq. 2's normalised logit is taken on logits centred over the vocabulary, since it changes when all logits shift.
 --
--- subject         VARCHAR   the model
--- operator        VARCHAR   add, subtract, multiply or divide
--- circuit         VARCHAR   everything, nothing, effect, logit_effect or random, with means pooled
---                           over operators, each weighted equally; own_means (heads as
---                           logit_effect) or nothing_own_means, with means over the operator's own
---                           prompts
--- heads           SMALLINT  heads in the circuit
--- seed            INTEGER   of a random order; null otherwise
--- faithfulness    DOUBLE    (mean NL of the circuit - of nothing) / (of everything - of nothing);
---                           null where these two are equal. For own_means, nothing is
---                           nothing_own_means
--- mean_of_ratios  DOUBLE    mean of each prompt's ratio, as the study's code has it; prompts whose ratio divides by 0 left out
--- ci_low          DOUBLE    lower end of the faithfulness's bootstrap interval, over seeds and prompts
--- ci_high         DOUBLE    upper end
--- accuracy        DOUBLE    share of prompts answered correctly, 0 to 1
--- prompts         BIGINT    how many prompts that is a share of
+-- subject            VARCHAR   the model
+-- operator           VARCHAR   add, subtract, multiply or divide
+-- circuit            VARCHAR   everything, nothing, effect, logit_effect or random, with means
+--                              pooled over operators, each weighted equally; own_means (heads as
+--                              logit_effect) or nothing_own_means, with means over the operator's
+--                              own prompts
+-- heads              SMALLINT  heads in the circuit
+-- seed               INTEGER   of a random order; null otherwise
+-- faithfulness       DOUBLE    (mean NL of the circuit - of nothing) / (of everything - of nothing);
+--                              null where these two are equal. For own_means, nothing is
+--                              nothing_own_means
+-- mean_of_ratios     DOUBLE    mean of each prompt's ratio, as the study's code has it; prompts whose
+--                              ratio divides by 0 left out
+-- ci_low             DOUBLE    lower end of the faithfulness's bootstrap interval, over seeds and
+--                              prompts
+-- ci_high            DOUBLE    upper end
+-- accuracy           DOUBLE    share of prompts answered correctly, 0 to 1
+-- prompts            BIGINT    how many prompts that is a share of
+-- majority_accuracy  DOUBLE    accuracy of always predicting the most frequent answer of these
+--                              prompts, 0 to 1
 with
     circuits as (select distinct intervention, operator, circuit, heads, seed from head_circuit_interventions),
     normalised as (  -- where all logits are equal nothing speaks for the answer
-        select intervention, pair, correct, coalesce(normal_logit(runs), 0) as logit from runs
+        select intervention, pair, answer_token, correct, coalesce(normal_logit(runs), 0) as logit
+        from runs join pairs using (subject, pair)
     ),
     ends as (  -- both ends of the scale, for each prompt
         select
@@ -33,7 +38,7 @@ with
         group by pair
     ),
     scaled as (
-        select intervention, pair, correct, logit, everything,
+        select intervention, pair, answer_token, correct, logit, everything,
             if(circuit like '%own_means', nothing_own_means, nothing) as nothing
         from normalised join circuits using (intervention) join ends using (pair)
     ),
@@ -43,6 +48,7 @@ with
             faithfulness(avg(logit), avg(nothing), avg(everything)) as faithfulness,
             avg(faithfulness(logit, nothing, everything)) as mean_of_ratios,
             avg(correct::integer) as accuracy, count(*) as prompts,
+            majority_accuracy(answer_token) as majority_accuracy,
             list(logit - nothing order by pair) as recovered, list(everything - nothing order by pair) as whole
         from scaled
         group by intervention
@@ -56,7 +62,8 @@ with
     )
 select
     $subject as subject, operator, circuit, heads, seed, faithfulness, mean_of_ratios,
-    intervals.ends[1] as ci_low, intervals.ends[2] as ci_high, accuracy, prompts
+    intervals.ends[1] as ci_low, intervals.ends[2] as ci_high, accuracy, prompts,
+    majority_accuracy
 from circuits
 join measured using (intervention)
 left join intervals using (intervention)

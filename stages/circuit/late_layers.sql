@@ -1,24 +1,46 @@
--- The layers that promote the answer: from the first one whose output lets a linear probe read it at the last position.
+-- The layers that promote the answer: from the first one on, a linear probe of what they put out
+-- reads the answer at the last position.
+--
+-- Accuracies are corrected for chance: 0 is the better of the two controls, the most frequent
+-- answer and shuffled answers, and 1 is every answer. An operator's plateau is its best layer. An
+-- operator counts if its plateau reaches $readable. A layer is readable if every operator that
+-- counts reaches $readable of its plateau there. All late layers are readable.
 --
 -- subject      VARCHAR   the model
--- first_layer  SMALLINT  first of the late layers, from 0; null where the answer cannot be read behind any layer
+-- first_layer  SMALLINT  first of the late layers, from 0; null where no operator counts, or where
+--                        the last layer is not readable
 -- layers       SMALLINT  layers of the model, so that the late ones are first_layer to layers - 1
--- accuracy     DOUBLE    accuracy of the probe behind first_layer, mean over operators
+-- accuracy     DOUBLE    accuracy of the probe after first_layer, 0 to 1, mean over all operators
+--                        that have a probe
 with
-    by_layer as (  -- an operator that is hardly ever answered correctly has no probe, and no say
+    corrected as (  -- null without a probe, and where the controls are always right
+        select operator, layer, accuracy,
+            larger(shuffled_accuracy, majority_accuracy) as control,
+            (accuracy - control) / nullif(1 - control, 0) as gain
+        from probes
+        where position = 'last'
+    ),
+    compared as (select *, max(gain) over (partition by operator) as plateau from corrected),
+    by_layer as (
         select
             layer,
             avg(accuracy) as accuracy,
-            -- a probe that knows no more than how frequent each answer is has read nothing
-            avg(larger(shuffled_accuracy, majority_accuracy)) as control
-        from probes
-        where position = 'last'
+            bool_and(coalesce(gain >= $readable * plateau, false)) filter (plateau >= $readable)
+                as readable
+        from compared
         group by layer
+    ),
+    suffixes as (
+        select
+            layer,
+            accuracy,
+            bool_and(coalesce(readable, false)) over (order by layer desc) as late
+        from by_layer
     )
 select
     $subject as subject,
-    min(layer) filter (where accuracy >= $readable and accuracy > control) as first_layer,
+    min(layer) filter (where late) as first_layer,
     (max(layer) + 1)::smallint as layers,
-    arg_min(accuracy, layer) filter (where accuracy >= $readable and accuracy > control) as accuracy
-from by_layer
+    arg_min(accuracy, layer) filter (where late) as accuracy
+from suffixes
 order by subject

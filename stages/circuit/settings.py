@@ -55,4 +55,4 @@ class Probes(Section):
 
 
 class LateLayers(Section):
-    readable: Annotated[float, Field(gt=0, le=1)]
+    readable: OpenShare

@@ -3,11 +3,14 @@
 -- subject              VARCHAR   the model
 -- operator             VARCHAR   add, subtract, multiply or divide
 -- target               DOUBLE    faithfulness to be reached, 0 to 1
--- heads                SMALLINT  fewest heads, ranked by $ranking, whose circuit reaches it; null where none does
+-- heads                SMALLINT  fewest heads, ranked by $ranking, whose circuit reaches it; null
+--                                where none does
 -- faithfulness         DOUBLE    of that circuit
 -- accuracy             DOUBLE    of that circuit
 -- random_faithfulness  DOUBLE    of random circuits of as many heads, mean
 -- random_accuracy      DOUBLE    of random circuits of as many heads, mean
+-- majority_accuracy    DOUBLE    accuracy of always predicting the most frequent answer of the
+--                                prompts that circuits are measured on, 0 to 1
 with
     targets as (
         select operator, target from (select distinct operator from head_faithfulness), (select unnest($targets)::double as target)
@@ -24,7 +27,8 @@ with
     )
 select
     $subject as subject, targets.operator, target, reaching.heads,
-    chosen.faithfulness, chosen.accuracy, random_faithfulness, random_accuracy
+    chosen.faithfulness, chosen.accuracy, random_faithfulness, random_accuracy,
+    chosen.majority_accuracy
 from targets
 left join reaching using (operator, target)
 left join head_faithfulness as chosen on (chosen.operator, chosen.heads, chosen.circuit) = (reaching.operator, reaching.heads, $ranking)

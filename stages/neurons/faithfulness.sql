@@ -3,17 +3,22 @@
 --
 -- subject            VARCHAR   the model
 -- operator           VARCHAR   add, subtract, multiply or divide
--- circuit            VARCHAR   what is kept, as in the table of interventions; everything and nothing are the ends of the scale
+-- circuit            VARCHAR   what is kept, as in the table of interventions; everything and
+--                              nothing are the ends of the scale
 -- heads              SMALLINT  heads in the circuit
 -- neurons_per_layer  INTEGER   neurons in each layer where they are chosen; null where none are
 -- seed               INTEGER   of random circuits; null otherwise
 -- experiment         VARCHAR   head_circuit, neuron_circuit or cut
--- faithfulness       DOUBLE    (mean NL - mean NL of nothing) / (mean NL of everything - mean NL of nothing)
+-- faithfulness       DOUBLE    (mean NL - mean NL of nothing) / (mean NL of everything - mean NL of
+--                              nothing)
 -- mean_of_ratios     DOUBLE    mean of each prompt's own such ratio, as the study's code has it
--- ci_low             DOUBLE    lower end of faithfulness' bootstrap interval, over seeds and prompts
+-- ci_low             DOUBLE    lower end of faithfulness' bootstrap interval, over seeds and
+--                              prompts
 -- ci_high            DOUBLE    upper end
 -- accuracy           DOUBLE    share of prompts whose most likely next token is the answer, 0 to 1
 -- prompts            BIGINT    prompts
+-- majority_accuracy  DOUBLE    accuracy of always predicting the most frequent answer of these
+--                              prompts, 0 to 1
 with
     circuits as (select distinct intervention, circuit, heads, neurons_per_layer, seed from neuron_circuit_interventions),
     measured as (
@@ -22,6 +27,7 @@ with
             avg(nl - nothing) / nullif(avg(everything - nothing), 0) as faithfulness,
             avg(faithfulness(nl, nothing, everything)) as mean_of_ratios,
             avg(correct::integer) as accuracy, count(*) as prompts,
+            majority_accuracy(answer_token) as majority_accuracy,
             list(nl - nothing order by pair) as gained, list(everything - nothing order by pair) as whole
         from answers_and_ends('neuron_circuit') group by operator, intervention
     ),
@@ -34,17 +40,17 @@ with
     )
 select
     $subject as subject, operator, circuit, heads, null::integer as neurons_per_layer, seed, 'head_circuit' as experiment,
-    faithfulness, mean_of_ratios, ci_low, ci_high, accuracy, prompts
+    faithfulness, mean_of_ratios, ci_low, ci_high, accuracy, prompts, majority_accuracy
 from head_faithfulness
 union all
 select
     $subject, operator, circuit, heads, null, null, 'cut',
-    faithfulness, mean_of_ratios, ci_low, ci_high, accuracy, prompts
+    faithfulness, mean_of_ratios, ci_low, ci_high, accuracy, prompts, majority_accuracy
 from cut_faithfulness
 union all
 select
     $subject, operator, circuit, heads, neurons_per_layer, seed, 'neuron_circuit',
-    faithfulness, mean_of_ratios, edges[1], edges[2], accuracy, prompts
+    faithfulness, mean_of_ratios, edges[1], edges[2], accuracy, prompts, majority_accuracy
 from measured
 join circuits using (intervention)
 left join intervals using (intervention)

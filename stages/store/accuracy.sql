@@ -1,12 +1,17 @@
 -- How often a subject answers the grid's cells correctly.
 --
--- subject   VARCHAR  the model
--- operator  VARCHAR  add, subtract, multiply or divide
--- split     VARCHAR  train or held-out: whether our own subject was trained on these cells
--- accuracy  DOUBLE   share of cells whose most likely next token is the answer, 0 to 1
--- cells     BIGINT   how many cells that is a share of
-select subject, operator, split, avg(correct::integer) as accuracy, count(*) as cells
+-- subject            VARCHAR  the model
+-- operator           VARCHAR  add, subtract, multiply or divide
+-- split              VARCHAR  train or held-out: whether our own subject was trained on these cells
+-- accuracy           DOUBLE   share of cells whose most likely next token is the answer, 0 to 1
+-- cells              BIGINT   how many cells that is a share of
+-- majority_accuracy  DOUBLE   accuracy of always predicting the most frequent answer token of these
+--                             cells, 0 to 1
+select
+    predictions.subject, operator, split, avg(correct::integer) as accuracy, count(*) as cells,
+    majority_accuracy(answer_token) as majority_accuracy
 from predictions
 join cells using (operator, op1, op2)
+join (select operator, op1, op2, answer_token from prompts) using (operator, op1, op2)
 group by all
 order by subject, operator, split

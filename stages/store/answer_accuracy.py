@@ -4,12 +4,14 @@ The whole answer is said where greedy decoding says it, token by token. As long 
 so one pass over prompt and answer tells: at every place of the answer its token is the most likely one.
 
 Table answer_accuracy: how often a subject says the token that is asked for, and the whole answer
-    subject         VARCHAR  the model
-    operator        VARCHAR  add, subtract, multiply or divide
-    split           VARCHAR  train or held-out: whether our own subject was trained on these cells
-    accuracy        DOUBLE   as in accuracy: share of cells whose most likely next token is the one that is asked for, 0 to 1
-    whole_accuracy  DOUBLE   share of the same cells whose whole answer is decoded; the same where answers are one token
-    cells           BIGINT   how many cells these are shares of
+    subject                  VARCHAR  the model
+    operator                 VARCHAR  add, subtract, multiply or divide
+    split                    VARCHAR  train or held-out: whether our own subject was trained on these cells
+    accuracy                 DOUBLE   as in accuracy: share of cells whose most likely next token is the one that is asked for, 0 to 1
+    whole_accuracy           DOUBLE   share of the same cells whose whole answer is decoded; the same where answers are one token
+    cells                    BIGINT   how many cells these are shares of
+    majority_accuracy        DOUBLE   accuracy of always predicting the most frequent token that is asked for, 0 to 1
+    majority_whole_accuracy  DOUBLE   accuracy of always predicting the most frequent whole answer, 0 to 1
 """
 
 import sys
@@ -27,19 +29,29 @@ from stages.lib.subject import Subject
 from stages.store.pieces import Reader
 from stages.store.template import Template
 
+CELL = ["operator", "op1", "op2"]
+
 
 def main(name: str) -> None:
     subject = Subject.named(name)
     cells = read_table("data/corpus/cells.parquet")
-    asked = subject.table("store/predictions.parquet", ["operator", "op1", "op2", "correct"])
-    known = asked.join(cells, on=["operator", "op1", "op2"], maintain_order="left")
+    asked = subject.table("store/predictions.parquet", [*CELL, "correct"])
+    tokens = subject.table("store/prompts.parquet", [*CELL, "answer_token"])
+    known = asked.join(cells, on=CELL, maintain_order="left")
+    known = known.join(tokens, on=CELL, maintain_order="left")
     whole = known["correct"] if subject.settings.answer_token is None else pl.Series(_whole(subject, known), dtype=pl.Boolean)
     table = known.with_columns(whole.alias("whole")).group_by("operator", "split").agg(
-        accuracy=pl.col("correct").mean(), whole_accuracy=pl.col("whole").mean(), cells=pl.len().cast(pl.Int64)
+        accuracy=pl.col("correct").mean(), whole_accuracy=pl.col("whole").mean(), cells=pl.len().cast(pl.Int64),
+        majority_accuracy=_majority("answer_token"), majority_whole_accuracy=_majority("result"),
     )  # fmt: skip
     write_table(
         table.select(pl.lit(name).alias("subject"), pl.all()).sort("operator", "split"), subject.path("store/answer_accuracy.parquet")
     )
+
+
+def _majority(answers: str) -> pl.Expr:
+    """Return the accuracy of always predicting the most frequent of these answers, a column."""
+    return pl.col(answers).unique_counts().max() / pl.len()
 
 
 def _whole(subject: Subject, cells: pl.DataFrame) -> np.ndarray:

@@ -22,6 +22,7 @@ APPEARING: dict[str, tuple[str, str, dict[str, Any]]] = {  # columns of trajecto
     "shared_by_chance": ("of these, by chance", drawing.GUIDE, {"linestyle": "--", "marker": ""}),
     "accuracy_trained": ("accuracy, trained cells", OTHERS, {}),
     "accuracy_held_out": ("accuracy, held-out cells", SKY, {"linestyle": "--"}),
+    "majority_accuracy_trained": (f"accuracy, {drawing.MAJORITY}", GREY, {"linestyle": "-.", "marker": ""}),
 }
 KEPT = {  # in faithfulness_… -> label, colour
     "all": ("all that stand for a heuristic", OWN), "shared": ("those that do so at the last point, too", ORANGE),
@@ -90,6 +91,10 @@ def knockouts(tables: Tables, last: str) -> Figure:
             rows = table.filter(operator=operator, neurons_per_layer=size)
             for arm, (label, colour) in ARMS.items():
                 _banded(axis, rows.filter(arm=arm), "accuracy", label, colour)
+            baseline = rows.filter(arm="control")
+            heights = steps.floats(baseline, "majority_accuracy")
+            style = {"linestyle": "-.", "marker": ""}
+            drawing.curve(axis, baseline["step"], heights, drawing.MAJORITY, GREY, **style)
             if rows.is_empty():
                 drawing.absent(axis, NO_PROMPTS)
     for axis, size in zip(axes[:, 0], shown, strict=True):

@@ -67,6 +67,7 @@ def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
     columns = dict(zip(["operator", "split", "seed", "op1", "op2", "result"], zip(*rows, strict=True), strict=True))
     made = frame(subject="s", pair=range(len(rows)), **columns)
     made = made.with_columns(pl.col("op1", "op2", "result").cast(pl.Int32))
+    made = made.with_columns(answer_token=pl.col("result") + 3)
     return made.sample(fraction=1, shuffle=True, seed=1)
 
 

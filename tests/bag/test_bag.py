@@ -8,7 +8,7 @@ import pytest
 
 from tests.bag import knocked
 from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, MEMBERSHIPS, Prompt, Units, standing, written
-from tests.made import OPERATORS, ask, late_layers
+from tests.made import OPERATORS, ask, late_layers, majority
 
 SETTINGS = {"control_draws": 3, "knockout_seed": 0}
 NEURONS = 12
@@ -97,7 +97,8 @@ def test_only_stored_layers_are_ablated(members: pl.DataFrame, pairs: pl.DataFra
 
 
 def concluded(bags: pl.DataFrame, pairs: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
-    return ask("bag_alone", {"bag_interventions": bags, "runs": runs, "bootstrap_weights": knocked.weights(pairs)})
+    given = {"bag_interventions": bags, "runs": runs, "pairs": pairs}
+    return ask("bag_alone", given | {"bootstrap_weights": knocked.weights(pairs)})
 
 
 def test_accuracy_and_faithfulness_are_those_of_brute_force(bags: pl.DataFrame, pairs: pl.DataFrame):
@@ -118,6 +119,8 @@ def test_accuracy_and_faithfulness_are_those_of_brute_force(bags: pl.DataFrame, 
         expected = [correct.mean(), *knocked.interval(correct, drawn[operator]), (by[key]["nl"].mean() - nothing) / (everything - nothing)]
         assert [row[name] for name in ("accuracy", "ci_low", "ci_high", "faithfulness")] == pytest.approx(expected)
         assert [row["prompts"]] == [50]
+        evaluated = {"operator": operator, "split": "evaluation"}
+        assert row["majority_accuracy"] == majority(pairs, **evaluated)
         assert [row["neurons"]] == by[key]["neurons"].unique().to_list()
 
 

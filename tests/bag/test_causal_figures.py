@@ -12,7 +12,18 @@ from stages.bag import failure_figures, figures
 from stages.lib.drawing import drawing
 from tests.bag import causal_figure_tables
 from tests.bag.causal_figure_tables import HEURISTICS, LAYERS, MEMBERSHIP, histogram
-from tests.circuit.figure_tables import WHY, Tables, by_operator, line, pictures, texts, unanswered, write, written_by
+from tests.circuit.figure_tables import (
+    WHY,
+    Tables,
+    by_operator,
+    line,
+    majority_is_drawn,
+    pictures,
+    texts,
+    unanswered,
+    write,
+    written_by,
+)
 
 MADE = causal_figure_tables.tables()
 NOTHING = unanswered(MADE)
@@ -72,6 +83,16 @@ def test_each_heuristic_is_a_dot_with_intervals(operator: str, arm: str):
 
 
 @pytest.mark.parametrize("operator", MEMBERSHIP)
+def test_knock_outs_are_drawn_beside_the_most_frequent_answer(operator: str):
+    (accuracy, logit), which = shown("knockouts_by_heuristic", operator)
+    rows = MADE["knockouts_by_heuristic"].filter(**which, ablation="zero")
+    across, up = (line for line in accuracy.lines if line.get_label() == drawing.MAJORITY)
+    means = rows.select(pl.mean("majority_accuracy_associated", "majority_accuracy_other")).row(0)
+    assert (across.get_ydata()[0], up.get_xdata()[0]) == pytest.approx(means)
+    assert not [line for line in logit.lines if line.get_label() == drawing.MAJORITY]
+
+
+@pytest.mark.parametrize("operator", MEMBERSHIP)
 def test_means_and_p_values_are_written_above_their_panel(operator: str):
     column, which = shown("knockouts_by_heuristic", operator)
     for axis, measure in zip(column, ("accuracy", "logit"), strict=True):
@@ -88,7 +109,9 @@ def test_means_and_p_values_are_written_above_their_panel(operator: str):
 def test_arms_are_lines_over_the_neurons_silenced(operator: str, name: str, ablation: str):
     called, scored = panels(name)[operator]
     for axis, membership in ((called, "called"), (scored, "scored"))[operator == "subtract" :]:
-        assert len(axis.lines) == len(axis.collections) == len(figures.ARMS)
+        assert len(axis.lines) - 1 == len(axis.collections) == len(figures.ARMS)
+        chosen = {"operator": operator, "membership": membership, "ablation": ablation}
+        majority_is_drawn(axis, MADE["knockouts_by_prompt"].filter(**chosen)["majority_accuracy"])
         for (arm, (label, *_)), band in zip(figures.ARMS.items(), axis.collections, strict=True):
             rows = MADE["knockouts_by_prompt"].filter(operator=operator, membership=membership, arm=arm, ablation=ablation)
             assert list(line(axis, label).get_xdata()) == rows["neurons"].to_list()
@@ -126,6 +149,7 @@ def test_bags_are_bars_with_their_neurons(operator: str):
             name = names[round(x)]
             drawn.add((*ends.get(name, (name, colours.get(bar.get_facecolor()))), bar.get_height(), neurons[x]))
         rows = MADE["bag_alone"].filter(operator=operator, ablation=ablation)
+        majority_is_drawn(axis, rows["majority_accuracy"])
         assert drawn == set(rows.select("membership", "kept", "accuracy", "neurons").iter_rows())
 
 

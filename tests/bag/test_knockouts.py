@@ -9,7 +9,7 @@ import pytest
 
 from tests.bag import knocked
 from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, MEMBERSHIPS, OWN, SAME, SET, Answer, Prompt, Units, asked, standing, written
-from tests.made import OPERATORS, ask
+from tests.made import OPERATORS, ask, majority
 
 SETTINGS = {"fewest_neurons": 3, "most_heuristics": 3, "control_draws": 4, "knockout_seed": 0}
 KEYS = ["operator", "membership", "heuristic", "ablation", "arm"]
@@ -88,7 +88,8 @@ def test_controls_are_drawn_evenly_and_by_seed():
 
 def concluded(knockouts: pl.DataFrame, about: pl.DataFrame, pairs: pl.DataFrame, answer: Answer, replicates: int = 40) -> pl.DataFrame:
     given = {"knockout_interventions": knockouts, "runs": knocked.said(knockouts, "knockout", pairs, answer), "prompt_associations": about}
-    return ask("knockouts_by_heuristic", given | {"bootstrap_weights": knocked.weights(pairs, 200)}, knockout_replicates=replicates)
+    given |= {"pairs": pairs, "bootstrap_weights": knocked.weights(pairs, 200)}
+    return ask("knockouts_by_heuristic", given, knockout_replicates=replicates)
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +144,14 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
                 row[c] for c in (f"accuracy_{name}", f"{name}_low", f"{name}_high", f"accuracy_{name}_before", f"logit_change_{name}")
             ]
             assert row[f"prompts_{name}"] == part.sum()
+            majority_of = row[f"majority_accuracy_{name}"]
             if part.any():
+                evaluated = pairs.filter(operator=row["operator"], split="evaluation").sort("pair")
+                assert majority_of == majority(evaluated.filter(part))
                 rest = (correct_before[part].mean(), (logit - logit_before)[part].mean())
                 assert measured == pytest.approx([correct[part].mean(), *knocked.interval(correct[part], drawn[:, part]), *rest])
             else:
-                assert (row["heuristic"], measured) == (SAME, [None] * 5)
+                assert (row["heuristic"], majority_of, measured) == (SAME, None, [None] * 5)
         dissociation = [row["dissociation"], row["dissociation_low"], row["dissociation_high"], row["logit_dissociation"]]
         lost = correct_before - correct
         ratios = [lost @ (w * about) / w[about].sum() - lost @ (w * ~about) / w[~about].sum() for w in drawn if w[about].any()]

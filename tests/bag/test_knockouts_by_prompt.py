@@ -8,7 +8,7 @@ import pytest
 from stages.bag.arms import ARMS
 from tests.bag import knocked
 from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, SET, Answer, Prompt, Units, asked, standing, written
-from tests.made import OPERATORS, ask
+from tests.made import OPERATORS, ask, majority
 
 KEYS = ["operator", "membership", "arm", "ablation", "neurons_per_layer"]
 OF = {(layer, n): [EVEN, LOW, ENDS, SET][n % 4] for layer in (1, 2) for n in range(32)}
@@ -52,6 +52,8 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
         ends = knocked.interval(after["correct"].to_numpy().astype(float), drawn[row["operator"]])
         means = [after["neurons"].mean(), after["correct"].mean(), *ends, (after["logit"] - before["logit"]).mean(), 40]
         assert [row[c] for c in ("neurons", "accuracy", "ci_low", "ci_high", "logit_change", "prompts")] == pytest.approx(means, abs=1e-9)
+        evaluated = {"operator": row["operator"], "split": "evaluation"}
+        assert row["majority_accuracy"] == majority(pairs, **evaluated)
 
 
 def test_planted_prompts_fail_without_their_own_neurons_alone(knockouts: pl.DataFrame, pairs: pl.DataFrame):

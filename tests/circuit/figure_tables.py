@@ -158,6 +158,11 @@ def line(axis: Axes, label: str) -> Line2D:
     return found
 
 
+def majority_is_drawn(axis: Axes, accuracies: pl.Series) -> None:
+    """Assert that the accuracy of the most frequent answer is a line, at its mean over rows."""
+    assert list(line(axis, drawing.MAJORITY).get_ydata()) == pytest.approx([accuracies.mean()] * 2)
+
+
 def image(axis: Axes) -> np.ndarray:
     return np.asarray(axis.images[0].get_array().filled(np.nan))  # type: ignore[union-attr]
 
@@ -173,3 +178,9 @@ def lines_over_size(figure: Figure, table: pl.DataFrame, size: str, prefix: str 
                 drawn = line(axis, ranking)
                 np.testing.assert_array_equal(drawn.get_xdata(), mean[size])
                 np.testing.assert_allclose(drawn.get_ydata(), mean[measure])
+        majority_is_drawn(axes[1, column], _of_rankings(table, operator, prefix)["majority_accuracy"])
+
+
+def _of_rankings(table: pl.DataFrame, operator: str, prefix: str) -> pl.DataFrame:
+    names = [prefix + ranking for ranking in drawing.RANKINGS]
+    return table.filter(pl.col("circuit").is_in(names), operator=operator)

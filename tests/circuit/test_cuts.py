@@ -73,6 +73,8 @@ def test_faithfulness_of_cuts_is_equation_2(measured: Tables, cuts: pl.DataFrame
     for row in table.iter_rows(named=True):
         expected = by_brute_force(row, said, cuts, measured["bootstrap_weights"])
         assert [row[measure] for measure in MEASURES] == pytest.approx(expected, rel=1e-6)
+        evaluated = {"operator": row["operator"], "split": "evaluation"}
+        assert row["majority_accuracy"] == made.majority(measured["pairs"], **evaluated)
     ends_are_ends(table)
 
 

@@ -10,7 +10,20 @@ import pytest
 from stages.circuit import figures
 from stages.lib.drawing import drawing
 from tests.circuit import figure_tables
-from tests.circuit.figure_tables import OPERATORS, WHY, Tables, image, line, lines_over_size, panels, pictures, texts, write, written_by
+from tests.circuit.figure_tables import (
+    OPERATORS,
+    WHY,
+    Tables,
+    image,
+    line,
+    lines_over_size,
+    majority_is_drawn,
+    panels,
+    pictures,
+    texts,
+    write,
+    written_by,
+)
 
 FIGURES = figures.FIGURES
 
@@ -57,7 +70,6 @@ def test_component_effects_are_logarithms_with_a_sign(tables: Tables):
     ("draw", "table", "column"),
     [
         (figures.component_effects_logit, "component_effects", "logit_effect"),
-        (figures.probes, "probes", "accuracy"),
         (figures.attention, "attention_patterns", "weight"),
     ],
 )
@@ -66,6 +78,25 @@ def test_heat_maps_show_the_table(draw: Any, table: str, column: str, tables: Ta
         rows = tables[table].filter(operator=operator)
         rows = rows.sort("layer", "head", nulls_last=True, maintain_order=True) if "head" in rows.columns else rows
         np.testing.assert_array_equal(image(axis).ravel(), rows[column].to_numpy())
+
+
+def test_probes_are_lines_beside_the_most_frequent_answer(tables: Tables):
+    for axis, operator in zip(figures.probes(tables, "s").axes, OPERATORS, strict=False):
+        rows = tables["probes"].filter(operator=operator)
+        for position in drawing.ROLES:
+            drawn = line(axis, position)
+            assert list(drawn.get_xdata()) == [0, 1]
+            assert list(drawn.get_ydata()) == rows.filter(position=position)["accuracy"].to_list()
+        majority_is_drawn(axis, rows["majority_accuracy"])
+        [late] = axis.patches
+        assert (late.get_x(), late.get_width()) == (0.5, 1)  # layer 1
+
+
+def test_without_late_layers_nothing_is_shaded(tables: Tables):
+    none = tables["late_layers"].with_columns(first_layer=pl.lit(None, pl.Int16))
+    figure = figures.probes(tables | {"late_layers": none}, "s")
+    assert [axis.patches[:] for axis in figure.axes] == [[]] * 3
+    assert "no late layer" in figure.get_suptitle()
 
 
 def test_an_undefined_effect_stays_grey(tables: Tables):
@@ -105,6 +136,10 @@ def test_cuts_are_bars(tables: Tables):
     for axis, measure in zip(figures.cuts(tables, "s").axes, ["faithfulness", "accuracy"], strict=True):
         heights = [bar.get_height() for bar in axis.patches]
         assert heights == tables["cut_faithfulness"][measure].to_list()
+        drawn = [c for c in axis.collections if c.get_label() == drawing.MAJORITY]
+        marks = {float(ends[0, 1]) for marks in drawn for ends in marks.get_segments()}
+        accuracies = tables["cut_faithfulness"]["majority_accuracy"]
+        assert marks == (set(accuracies) if measure == "accuracy" else set())
 
 
 def test_stability_is_a_dot_per_operator(tables: Tables):

@@ -69,7 +69,12 @@ def head_tables(effects: pl.DataFrame) -> Tables:
     pairs = made.pairs(per_seed=6, seeds=3)
     table = ask("head_circuit_interventions", {"component_effects": effects, "architecture": architecture()})
     weights = ask("bootstrap_weights", {"pairs": pairs})
-    return {"head_circuit_interventions": table, "bootstrap_weights": weights, "runs": made.runs(table, pairs)}
+    return {
+        "head_circuit_interventions": table,
+        "bootstrap_weights": weights,
+        "pairs": pairs,
+        "runs": made.runs(table, pairs),
+    }
 
 
 def test_faithfulness_is_eq_2(head_tables: Tables):
@@ -92,6 +97,8 @@ def test_faithfulness_is_eq_2(head_tables: Tables):
         assert (row["ci_low"], row["ci_high"]) == (pytest.approx(ends[0]), pytest.approx(ends[1]))
         assert row["accuracy"] == pytest.approx(runs.filter(intervention=number)["correct"].mean())
         assert row["prompts"] == 18
+        evaluated = {"operator": row["operator"], "split": "evaluation"}
+        assert row["majority_accuracy"] == made.majority(head_tables["pairs"], **evaluated)
     assert table.filter(circuit="everything")["faithfulness"].to_list() == pytest.approx([1, 1])
     for nothing in ("nothing", "nothing_own_means"):
         assert table.filter(circuit=nothing)["faithfulness"].to_list() == pytest.approx([0, 0])
@@ -115,16 +122,18 @@ def faithfulness() -> pl.DataFrame:
         rows += [("add", "random", heads, seed, 0.1 * seed, 0.2 * seed) for seed in range(3)]
         rows += [("subtract", "logit_effect", heads, None, None if heads == 6 else 0.4, 0.0)]
     schema = {"operator": pl.String, "circuit": pl.String, "heads": pl.Int16, "seed": pl.Int32}
-    return pl.DataFrame(rows, schema={**schema, "faithfulness": pl.Float64, "accuracy": pl.Float64}, orient="row")
+    schema |= {"faithfulness": pl.Float64, "accuracy": pl.Float64}
+    table = pl.DataFrame(rows, schema=schema, orient="row")
+    return table.with_columns(majority_accuracy=pl.lit(0.25))
 
 
 def test_the_smallest_circuit_reaches_its_target(faithfulness: pl.DataFrame):
     rows = ask("smallest_circuits", {"head_faithfulness": faithfulness}).rows()
     assert rows == [
-        ("s", "add", 0.5, 1, 0.6, 0.3, pytest.approx(0.1), pytest.approx(0.2)),
-        ("s", "add", 0.9, 4, 0.95, 0.475, pytest.approx(0.1), pytest.approx(0.2)),
-        ("s", "subtract", 0.5, None, None, None, None, None),
-        ("s", "subtract", 0.9, None, None, None, None, None),
+        ("s", "add", 0.5, 1, 0.6, 0.3, pytest.approx(0.1), pytest.approx(0.2), 0.25),
+        ("s", "add", 0.9, 4, 0.95, 0.475, pytest.approx(0.1), pytest.approx(0.2), 0.25),
+        ("s", "subtract", 0.5, *[None] * 6),
+        ("s", "subtract", 0.9, *[None] * 6),
     ]
 
 

@@ -181,7 +181,7 @@ def test_a_subject_that_answers_nothing_has_no_circuit():
         "component_effects": ["component_interventions", "runs", "pairs", "bootstrap_weights"],
         "component_stability": ["component_interventions", "runs", "pairs"],
         "head_circuit_interventions": ["component_effects", "architecture"],
-        "head_faithfulness": ["head_circuit_interventions", "runs", "bootstrap_weights"],
+        "head_faithfulness": ["head_circuit_interventions", "pairs", "runs", "bootstrap_weights"],
         "smallest_circuits": ["head_faithfulness"],
         "circuit_heads": ["component_effects", "head_faithfulness"],
     }.items():

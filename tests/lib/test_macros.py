@@ -50,6 +50,10 @@ FORMULAS = {
     "percentile_interval(x, $confidence) from (select null::double as x)": None,
     "[larger(3, 2), larger(2, 3), larger(-1, 0), larger(2, 2)]": [3, 3, 0, 2],
     "[smaller(3, 2), smaller(2, 3), smaller(0.5, 1), smaller(2, 2)]": [2, 2, 0.5, 2],
+    "majority_accuracy(x) from unnest([5, 3, null, 5, 4]) as t(x)": 0.5,
+    "majority_accuracy(x) from unnest(['7', '7', '7']) as t(x)": 1.0,
+    "majority_accuracy(x) from unnest([null::integer, null]) as t(x)": None,
+    "majority_accuracy(x) from (select 1 as x) where x > 1": None,
     "coalesce(larger(null, 0), larger(0, null), smaller(null, 1), smaller(1, null))": None,
     "lot(7, 'add', 3)": hashed("7:add:3"),
     "lot(7, null, 'add', null, 3)": hashed("7:add:3"),
@@ -78,8 +82,9 @@ TABLES: dict[str, list[tuple[Any, ...]]] = {
     "from answers_of('knockout')": [("s", 3, 0, 1, 2.0), ("s", 3, 1, 0, -1.5)],
     # above the mean of 1, of 8 that the largest is above it: the circuit's 4 and 3, nothing's 1 and 1, everything's 7 and 3
     "select * exclude subject from answers_and_ends('cut')": [
-        ("add", 0, 0, True, 0.875, 0.125, 0.875), ("add", 1, 0, False, 0.125, 0.125, 0.875), ("add", 2, 0, True, 0.5, 0.125, 0.875),
-        ("add", 0, 1, True, 0.375, 0.125, 0.375), ("add", 1, 1, False, 0.125, 0.125, 0.375), ("add", 2, 1, False, 0.375, 0.125, 0.375),
+        ("add", 0, 0, 8, True, 0.875, 0.125, 0.875), ("add", 0, 1, 9, True, 0.375, 0.125, 0.375),
+        ("add", 1, 0, 8, False, 0.125, 0.125, 0.875), ("add", 1, 1, 9, False, 0.125, 0.125, 0.375),
+        ("add", 2, 0, 8, True, 0.5, 0.125, 0.875), ("add", 2, 1, 9, False, 0.375, 0.125, 0.375),
     ],
     "from bootstrap('evaluation')": [("s", "add", 0, [1.0, 1.0]), ("s", "add", 1, [2.0, 0.0])],
     "from roles()": [("op1", 0), ("operator", 1), ("op2", 2), ("last", 3)],
@@ -130,7 +135,12 @@ def given() -> Tables:
         "clean": clean,
         "patched": patched,
         "runs": runs,
-        "pairs": made.frame(subject=["s", "s", "t"], pair=[0, 1, 0], operator=["add", "add", "subtract"]),
+        "pairs": made.frame(
+            subject=["s", "s", "t"],
+            pair=[0, 1, 0],
+            operator=["add", "add", "subtract"],
+            answer_token=[8, 9, 8],
+        ),
         "cut_interventions": made.frame(subject="s", intervention=[0, 1, 2, 2], circuit=["everything", "nothing", "circuit", "circuit"]),
         "bootstrap_weights": pl.DataFrame(
             [("s", "add", "evaluation", 0, [1.0, 1.0]), ("s", "add", "evaluation", 1, [2.0, 0.0]), ("s", "add", "discovery", 0, [1.0])],
@@ -168,6 +178,18 @@ def test_a_formula_gives_what_is_worked_out_by_hand(asked: Database, query: str)
 @pytest.mark.parametrize("query", TABLES)
 def test_a_table_has_these_rows(asked: Database, query: str):
     assert sorted(asked.sql(query).fetchall(), key=repr) == sorted(TABLES[query], key=repr)
+
+
+def test_the_majority_baseline_is_that_of_brute_force(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    answers = pl.DataFrame({"operator": rng.integers(0, 20, 500), "answer": rng.geometric(0.3, 500)})
+    answers = answers.with_columns(pl.when(pl.col("answer") < 9).then("answer"))
+    query = "select operator, majority_accuracy(answer) from answers group by operator"
+    told = dict(database(tmp_path, {"answers": answers}).sql(query).fetchall())
+    assert len(told) == 20
+    for (operator,), rows in answers.drop_nulls().group_by("operator"):
+        _, counts = np.unique(rows["answer"].to_numpy(), return_counts=True)
+        assert told[operator] == counts.max() / counts.sum()
 
 
 def test_every_macro_has_a_case(asked: Database):

@@ -92,7 +92,7 @@ def test_without_late_layers_there_are_circuits_of_the_first(effects: pl.DataFra
 
 OF_HEADS = frame(
     operator=["add"], circuit=["effect"], heads=[3], seed=pl.Series([None], dtype=pl.Int32), faithfulness=[0.5], mean_of_ratios=[0.4],
-    ci_low=[0.3], ci_high=[0.7], accuracy=[0.9], prompts=[8],
+    ci_low=[0.3], ci_high=[0.7], accuracy=[0.9], prompts=[8], majority_accuracy=[0.25],
 )  # fmt: skip
 OF_CUTS = OF_HEADS.drop("seed").with_columns(circuit=pl.lit("circuit_cut"), faithfulness=0.25)
 
@@ -103,14 +103,16 @@ def test_faithfulness_is_equation_2(measured: Tables, circuits: pl.DataFrame):
     given = {"head_faithfulness": OF_HEADS, "cut_faithfulness": OF_CUTS, "neuron_circuit_interventions": circuits, "runs": answers}
     table = ask("faithfulness", of(measured, "pairs", "bootstrap_weights") | given)
     assert table.filter(pl.col("experiment") != "neuron_circuit").rows() == [
-        ("s", "add", "circuit_cut", 3, None, None, "cut", 0.25, 0.4, 0.3, 0.7, 0.9, 8),
-        ("s", "add", "effect", 3, None, None, "head_circuit", 0.5, 0.4, 0.3, 0.7, 0.9, 8),
+        ("s", "add", "circuit_cut", 3, None, None, "cut", 0.25, 0.4, 0.3, 0.7, 0.9, 8, 0.25),
+        ("s", "add", "effect", 3, None, None, "head_circuit", 0.5, 0.4, 0.3, 0.7, 0.9, 8, 0.25),
     ]
     table = table.filter(experiment="neuron_circuit")
     assert table.height == circuits["intervention"].n_unique()
     for row in table.iter_rows(named=True):
         expected = by_brute_force(row, said, circuits, measured["bootstrap_weights"])
         assert [row[measure] for measure in MEASURES] == pytest.approx(expected, rel=1e-6)
+        evaluated = {"operator": row["operator"], "split": "evaluation"}
+        assert row["majority_accuracy"] == made.majority(measured["pairs"], **evaluated)
     ends_are_ends(table)
 
 

@@ -30,6 +30,7 @@ from tests.micro import ROOT, SETTINGS, alone, changed, merged
 
 CASES = [("digits", 0, None), ("qwen", 1, None), ("llama-2", 1, None), ("llama-3", 0, None), ("llama-3", 1, 1999)]
 LAYERS = 2
+KEYS = ["operator", "op1", "op2"]
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1]}{'-large' if case[2] else ''}")
@@ -172,6 +173,14 @@ def _whole_answers(subject: Subject, own, model) -> None:
     cells = subject.table("store/predictions.parquet")
     assert found["cells"].sum() == len(cells)
     assert (found["accuracy"] * found["cells"]).sum() == pytest.approx(cells["correct"].sum())
+    splits = pl.read_parquet("data/corpus/cells.parquet").select(*KEYS, "split")
+    asked_for = cells.join(table, on=KEYS).join(splits, on=KEYS)
+    for row in found.iter_rows(named=True):
+        group = asked_for.filter(operator=row["operator"], split=row["split"])
+        for name, column in (("majority", "answer_token"), ("majority_whole", "result")):
+            answers = group[column].to_list()
+            most = max(answers.count(answer) for answer in answers)
+            assert row[f"{name}_accuracy"] == most / row["cells"]
 
 
 def _patched(subject: Subject, model) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.bag import knocked
 from tests.bag.knocked import Answer, Prompt, Units, asked, written
-from tests.made import NL, OPERATORS, Tables
+from tests.made import NL, OPERATORS, Tables, majority
 from tests.trajectory import trajectories
 from tests.trajectory.trajectories import COMMON, COUNTS, HERE, LAST, PAIRS, POINT, interventions, own, units
 
@@ -59,6 +59,10 @@ def test_faithfulness_and_its_spread_are_those_of_brute_force(anything: Tables, 
         for kept in (*KEPT, "nothing"):
             assert row[f"correct_{kept}"] == pytest.approx(here.filter(kept=kept)["correct"].mean())
         assert row["prompts"] == 40
+        evaluated = {"operator": operator, "split": "evaluation"}
+        assert row["majority_accuracy"] == majority(PAIRS, **evaluated)
+        for cells in ("trained", "held_out"):
+            assert row[f"majority_accuracy_{cells}"] == row[f"accuracy_{cells}"] / 2
 
 
 def test_answers_of_shared_neurons_alone_need_no_others(both: pl.DataFrame, table: pl.DataFrame):
@@ -100,6 +104,8 @@ def test_knock_outs_and_their_spread_are_those_of_brute_force(anything: Tables, 
         here = answers.filter(*(pl.col(key) == row[key] for key in keys))
         by_seed = [here.filter(seed=seed)["correct"].mean() for seed in range(5)]
         expected = [here["neurons"].mean(), here["correct"].mean(), np.std(by_seed, ddof=1), 40]
+        evaluated = {"operator": row["operator"], "split": "evaluation"}
+        assert row["majority_accuracy"] == majority(PAIRS, **evaluated)
         assert [row[name] for name in ("neurons", "accuracy", "accuracy_std", "prompts")] == pytest.approx(expected)
 
 

@@ -49,6 +49,7 @@ RANKINGS = {
     "effect": VERMILION, "effect_plus_std": ORANGE, "median_effect": GREEN, "logit_effect": BLUE,
     "attribution": GREEN, "own_means": WINE, "random": GREY,
 }  # fmt: skip
+MAJORITY = "most frequent answer"  # label of the accuracy of always predicting it
 ROLES = ["op1", "operator", "op2", "last"]
 IN_A_ROW = 4  # panels, where there is one for each of many kinds
 Tables = dict[str, pl.DataFrame]  # a table's name -> the table
@@ -161,6 +162,17 @@ def curve(axis: Axes, xs: Any, ys: Any, label: str, colour: Any, *, band: tuple[
         axis.fill_between(xs, *band, color=colour, alpha=0.2, linewidth=0)
 
 
+def majority(axis: Axes, accuracies: pl.Series, *, vertical: bool = False) -> None:
+    """Draw the accuracy of always predicting the most frequent answer, and label it.
+
+    accuracies: a column `majority_accuracy`; the line is at its mean, if it has any value.
+    """
+    style: dict[str, Any] = {"color": GUIDE, "linewidth": 1, "linestyle": (0, (5, 2, 1, 2)), "zorder": 1}
+    line = axis.axvline if vertical else axis.axhline
+    if accuracies.count():
+        line(accuracies.drop_nulls().to_numpy().mean(), label=MAJORITY, **style)
+
+
 def legend(figure: Figure, columns: int = 6) -> None:
     """One legend below the panels for all of them, in as many columns as fit into the figure."""
     handles = {label: handle for axis in figure.axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
@@ -174,14 +186,16 @@ def legend(figure: Figure, columns: int = 6) -> None:
 def circuits(table: pl.DataFrame, found: pl.DataFrame, x: str, title: str, why: str = "") -> tuple[Figure, np.ndarray]:
     """Faithfulness and accuracy of circuits (rows) of each operator (columns) against their size, the column `x`, by ranking.
 
-    Bands: bootstrap intervals of faithfulness; of several random circuits of one size, their range. why: what to say where
-    an operator has no rows, if pairs_found does not.
+    Bands: bootstrap intervals of faithfulness; of several random circuits of one size, their range.
+    A dashed line: the accuracy of the most frequent answer. why: what to say where an operator has
+    no rows, if pairs_found does not.
     """
     figure, axes, columns = operator_panels(2, found, title, sharex=True, sharey="row")
     lowest = min([0.0, *table["faithfulness"].drop_nulls()])
     cut = "\n(cut off at -0.5)" if lowest < -0.5 else ""
     for operator, column, reason in columns:
         part = table.filter(operator=operator).drop_nulls("faithfulness")
+        majority(column[1], part["majority_accuracy"])
         for axis, measure in zip(column, ["faithfulness", "accuracy"], strict=True):
             axis.axhline(1, color=GUIDE, linewidth=0.6, linestyle=":")
             for ranking, colour in RANKINGS.items():

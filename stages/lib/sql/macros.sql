@@ -28,13 +28,14 @@ create macro answers_of(wanted) as table
     select subject, intervention, pair, correct::integer as correct, answer_logit::double - mean_logit as logit
     from runs where experiment = wanted;
 
--- Each answer of one experiment with circuits, those of the table <wanted>_interventions: its NL beside that of the circuits `nothing` and
--- `everything` on the same prompt, the two ends of Eq. 2. A prompt without them is left out.
+-- Each answer of one experiment with circuits, those of the table <wanted>_interventions, and the
+-- token that would be right: its NL beside that of the circuits `nothing` and `everything` on the
+-- same prompt, the two ends of Eq. 2. A prompt without them is left out.
 create macro answers_and_ends(wanted) as table
     with
         circuits as (select distinct subject, intervention, circuit from query_table(wanted || '_interventions')),
         answers as (
-            select runs.subject, operator, intervention, circuit, pair, correct, normal_logit(runs) as nl
+            select runs.subject, operator, intervention, circuit, pair, answer_token, correct, normal_logit(runs) as nl
             from runs join circuits using (subject, intervention) join pairs using (subject, pair)
             where experiment = wanted
         ),
@@ -43,7 +44,7 @@ create macro answers_and_ends(wanted) as table
                 max(nl) filter (where circuit = 'everything') as everything
             from answers where circuit in ('nothing', 'everything') group by all
         )
-    select subject, operator, intervention, pair, correct, nl, nothing, everything
+    select subject, operator, intervention, pair, answer_token, correct, nl, nothing, everything
     from answers join ends using (subject, operator, pair);
 
 -- The larger, the smaller of two values; null where either is. DuckDB's own `greatest` and `least`
@@ -51,6 +52,11 @@ create macro answers_and_ends(wanted) as table
 -- query uses them.
 create macro larger(a, b) as case when a >= b then a when a < b then b end;
 create macro smaller(a, b) as case when a <= b then a when a > b then b end;
+
+-- The accuracy of always predicting the most frequent of these answers, 0 to 1: what an accuracy on
+-- the same prompts has to exceed. Nulls are no prompts; null without any.
+create macro majority_accuracy(answer) as
+    list_max(map_values(histogram(answer))) / count(answer);
 
 -- Intervals: percentile bootstrap (Efron and Tibshirani 1993, ch. 13). Replicates differ in the weights of the prompts alone.
 
