@@ -1,11 +1,12 @@
 # make: sets up, makes the default subject's page and all it takes, and says what that is.   make study: all subjects, and what compares them.
+# make model NAME=mine: the same of one model of params.yaml.   make example: a real model (examples/qwen).
 # make test: sets up and passes every test.
 # stages.warm: plain `dvc repro` makes the same, and loads the same libraries again for every stage.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our code again
 
-.PHONY: all study setup test bench lint remote push pull lock
+.PHONY: all study model example setup test bench lint remote push pull lock
 all: setup
 	@python -m stages.lib.console.locks
 	python -m stages.warm dvc repro
@@ -15,6 +16,21 @@ study: setup
 	@python -m stages.lib.console.locks
 	python -m stages.warm dvc repro --all-pipelines
 	@bag made
+
+# make model NAME=mine: takes one model of params.yaml through every chapter, to a page of its own.
+# A run that was stopped goes on where it was.
+model: setup
+	@test -n "$(NAME)" || { echo "make model: say which model of params.yaml, such as NAME=abacus" >&2; exit 1; }
+	@python -m stages.lib.console.locks
+	python -m stages.warm dvc repro stages/report/tensors/dvc.yaml:report_data@$(NAME)
+	python -m stages.report.index $(NAME) reports/$(NAME)/index.html
+	@echo "The page to read: reports/$(NAME)/index.html"
+
+# make example MODEL=…: a real model, from its GGUF file or org/name@commit on the Hub (examples/qwen).
+MODEL ?= models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
+example: setup
+	@grep -q '^  qwen:' params.yaml || bag add qwen "$(MODEL)" --entry examples/qwen/entry.yaml
+	$(MAKE) model NAME=qwen
 
 setup: .venv/installed
 

@@ -3,8 +3,8 @@
 --
 -- Accuracies are corrected for chance: 0 is the better of the two controls, the most frequent
 -- answer and shuffled answers, and 1 is every answer. An operator's plateau is its best layer. An
--- operator counts if its plateau reaches $readable. A layer is readable if every operator that
--- counts reaches $readable of its plateau there. All late layers are readable.
+-- operator counts if its plateau reaches $least_plateau. A layer is readable if operators that count
+-- reach, on average, $readable of their plateaus there. All late layers are readable.
 --
 -- subject      VARCHAR   the model
 -- first_layer  SMALLINT  first of the late layers, from 0; null where no operator counts, or where
@@ -25,8 +25,7 @@ with
         select
             layer,
             avg(accuracy) as accuracy,
-            bool_and(coalesce(gain >= $readable * plateau, false)) filter (plateau >= $readable)
-                as readable
+            avg(gain / plateau) filter (plateau >= $least_plateau) >= $readable as readable
         from compared
         group by layer
     ),

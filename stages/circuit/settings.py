@@ -56,3 +56,4 @@ class Probes(Section):
 
 class LateLayers(Section):
     readable: OpenShare
+    least_plateau: OpenShare

@@ -1,7 +1,7 @@
 """Writes the page that people read: every table and figure, the query behind it, and the neurons to look at.
 
-`python -m stages.report.index SUBJECT` writes reports/index.html, the page of one subject; without SUBJECT it writes
-reports/study.html, the page of all, which also has the tables and figures that compare subjects. Either reads
+`python -m stages.report.index SUBJECT [FILE]` writes the page of one subject to reports/index.html or to FILE. Without SUBJECT it
+writes reports/study.html, the page of all, which also has the tables and figures that compare subjects. Either reads
 data/report/<subject>.json, what page/contents.yaml and every chapter's page.yaml name of the tables and figures that subjects share,
 and the text of every stage whose table is shown; either is one file that needs no other. A page larger than report.largest_mib is an
 error.
@@ -21,7 +21,7 @@ from stages.report.page.rows import database
 from stages.report.settings import Report
 
 
-def main(subject: str | None = None) -> None:
+def main(subject: str | None = None, file: str = "reports/index.html") -> None:
     settings, study = load(Report), subject is None
     declared = contents() if study else contents().only(study=False)
     files = sorted(Path("data/report").glob(f"{subject or '*'}.json"), key=lambda file: file.stem)
@@ -34,7 +34,7 @@ def main(subject: str | None = None) -> None:
         **{f"{about['subject']}/study": _compared(about, settings) for about in (part["about"] for part in parts) if study},
     }
     text = bounded(page(declared, settings, [part["about"] for part in parts], payloads), settings, payloads)
-    with replacing(Path("reports/study.html" if study else "reports/index.html")) as partial:
+    with replacing(Path("reports/study.html" if study else file)) as partial:
         partial.write_text(text, encoding="utf-8")
 
 

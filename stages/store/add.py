@@ -11,7 +11,7 @@ from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, check, place, read
 from stages.lib.core.words import CHAPTERS
 from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
-from stages.store.check import checked, parser, source_kind
+from stages.store.check import checked, parsed, source_kind
 
 PARAMS = Path("params.yaml")
 MODELS = Path("stages/subjects/params.yaml")
@@ -20,7 +20,7 @@ MAKERS = ("train", "finetune", "hub", "gguf")
 
 
 def main(arguments: list[str]) -> None:
-    options = parser("add").parse_args(arguments)
+    options = parsed("add", arguments)
     refuse(options.name)
     found = checked(options)
     print("\n".join(found.lines))

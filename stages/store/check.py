@@ -23,7 +23,7 @@ import numpy as np
 
 from stages.corpus.settings import Cells, Tasks
 from stages.lib.core import machine
-from stages.lib.core.settings import ParamsError, check, load
+from stages.lib.core.settings import ParamsError, check, load, sections_of
 from stages.lib.core.words import OPERATORS, Operator
 from stages.lib.gguf import header
 from stages.lib.gguf import source as gguf
@@ -43,6 +43,7 @@ SMALL = 1 << 30  # bytes of weights up to which float64 is proposed
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
 Kind = Literal["folder", "gguf", "hub"]
 TRIED_OPERANDS = 20
+IN_ENTRY = {"template", "dtype", "bos", "layers", "operators", "answer_token", "largest_operand", "chat"}
 GIB, MIB = 1 << 30, 1 << 20
 
 
@@ -101,15 +102,44 @@ def parser(command: str) -> argparse.ArgumentParser:
         help="hours and minutes that all stages may take here, such as 5h or 1h30m (default: 24h where sizes allow it)",
     )
     result.add_argument(
+        "--entry",
+        type=Path,
+        help="YAML file with keys of the model's entry and its sizes, such as examples/qwen/entry.yaml",
+    )
+    result.add_argument(
         "--measure",
         action="store_true",
         help="load the model, whatever its size, and time its forward passes for 3 s",
     )
+    result.set_defaults(layers="all", operators=[*OPERATORS], sizes=None)
+    return result
+
+
+def parsed(command: str, arguments: list[str]) -> argparse.Namespace:
+    """Return the options; those that arguments leave out are those of --entry's file.
+
+    Raises ParamsError where that file is not an entry.
+    """
+    options = parser(command)
+    file = options.parse_args(arguments).entry
+    if file is None:
+        return options.parse_args(arguments)
+    if not file.is_file():
+        raise ParamsError(f"no file {file} for --entry")
+    entry = dict(sections_of(file, file.read_text(encoding="utf-8")))
+    sizes = check(Sizes, entry.pop("sizes", {}), "sizes")
+    if unknown := sorted(entry.keys() - IN_ENTRY):
+        known = ", ".join(sorted(IN_ENTRY))
+        raise ParamsError(f"{file} names {unknown[0]!r}; an entry's keys are {known} and sizes")
+    options.set_defaults(**entry, sizes=sizes)
+    result = options.parse_args(arguments)
+    if result.budget and sizes != Sizes():
+        raise ParamsError(f"{file} has sizes, which --budget would choose; leave one of them out")
     return result
 
 
 def main(arguments: list[str]) -> None:
-    options = parser("check").parse_args(arguments)
+    options = parsed("check", arguments)
     found = checked(options)
     print("\n".join(found.lines))
     for problem in found.problems:
@@ -224,7 +254,7 @@ def _checked(
     entry = {
         "source": source, "revision": f"from {options.source}",
         "dtype": options.dtype or _widest(size), "template": options.template,
-        "bos": options.bos, "layers": "all", "operators": list(OPERATORS),
+        "bos": options.bos, "layers": options.layers, "operators": options.operators,
         "answer_token": options.answer_token, "largest_operand": options.largest_operand, "chat": options.chat,
     }  # fmt: skip
     settings = _settings(entry)
@@ -253,12 +283,13 @@ def _checked(
         problems.append(str(error))
     if outline is not None:
         costs = _costs(outline, settings, prompts, speed)
-        fitting = budget.fitted(costs, section, allowed or budget.USUAL)
+        fitting = options.sizes or budget.fitted(costs, section, allowed or budget.USUAL)
         if fitting is None and allowed:
             problems.append(budget.refusal(costs, section, options.budget))
         sizes = fitting or budget.fewest(costs)
         lines += _needs(costs)
-        lines += _table(costs, section, sizes, allowed)
+        limit = f"{options.entry} says so" if options.sizes else allowed
+        lines += _table(costs, section, sizes, limit)
     return Checked(settings, sizes if section == "subjects" else Sizes(), section, lines, problems)
 
 
@@ -430,17 +461,17 @@ def _needs(costs: Costs) -> Iterator[str]:
     yield f"memory        {weights} for each of {machine.workers()} workers"
 
 
-def _table(costs: Costs, section: str, sizes: Sizes, allowed: float | None) -> Iterator[str]:
-    """What each stage costs with these sizes, and what they give up."""
+def _table(costs: Costs, section: str, sizes: Sizes, limit: float | str | None) -> Iterator[str]:
+    """What each stage costs with these sizes, and what they give up.
+
+    limit: seconds that all stages may take, or why the sizes are as they are.
+    """
     whole, rows = costs.rows(Sizes(), section), costs.rows(sizes, section)
     yield f"times         {costs.rates.source}"
     if sizes != Sizes() and section == "subjects":
         values = [f"{key}: {value}" for key, value in sizes if value is not None]
-        limit = allowed or budget.USUAL
-        fits = budget.total(rows) <= limit
-        why = "to fit" if fits else "the smallest sizes, though they take more than"
         proposal = f"{', '.join(values)}: so `bag add` writes it"
-        yield f"proposed      {proposal}, {why} {budget.spoken(limit)}"
+        yield f"proposed      {proposal}, {limit if isinstance(limit, str) else _fitting(rows, limit)}"
         yield f"given up      {'; '.join(budget.given_up(costs, sizes))}"
         yield f"              without that all stages take {budget.spoken(budget.total(whole))}"
     yield f"\n{'stage':36}{'counted':>28}{'time':>10}{'CPU':>10}{'memory':>10}{'disk':>10}"
@@ -451,6 +482,13 @@ def _table(costs: Costs, section: str, sizes: Sizes, allowed: float | None) -> I
     yield _columns("in all", "", budget.total(rows), cpu, most, disk)
     if any(row.most for row in rows):
         yield "\n≤ at most: how many neurons stand for heuristics, or seem to, decides it"
+
+
+def _fitting(rows: list[Row], allowed: float | None) -> str:
+    limit = allowed or budget.USUAL
+    fits = budget.total(rows) <= limit
+    why = "to fit" if fits else "the smallest sizes, though they take more than"
+    return f"{why} {budget.spoken(limit)}"
 
 
 def _row(row: Row) -> str:

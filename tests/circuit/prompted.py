@@ -20,7 +20,7 @@ SECTIONS = {
         "shrinkage": 0.001,
         "seed": 0,
     },
-    "late_layers": {"readable": 0.5},
+    "late_layers": {"readable": 0.8, "least_plateau": 0.5},
 }
 ROLES = {"op1": 1, "operator": 2, "op2": 3, "last": 4}
 

@@ -63,7 +63,7 @@ def read() -> dict[str, Any]:
     """Every section of all files, unchecked. Raises ParamsError on one that stands in two, and where a file is not YAML."""
     whole: dict[str, Any] = {}
     for file in files():
-        sections = _parsed(file, file.read_text(encoding="utf-8"))
+        sections = sections_of(file, file.read_text(encoding="utf-8"))
         if both := sorted(whole.keys() & sections.keys()):
             raise ParamsError(f"{file}: the section {both[0]} stands in another params.yaml as well; a setting has one place")
         whole |= sections
@@ -71,8 +71,8 @@ def read() -> dict[str, Any]:
 
 
 @cache
-def _parsed(file: Path, text: str) -> dict[str, Any]:
-    """As DVC reads it, by YAML 1.2: 010 is ten, and no key stands twice."""
+def sections_of(file: Path, text: str) -> dict[str, Any]:
+    """Return a YAML file's keys and values as DVC reads it, by YAML 1.2: 010 is ten, and no key stands twice."""
     try:
         sections = YAML(typ="safe").load(text) or {}
     except MarkedYAMLError as error:
