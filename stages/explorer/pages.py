@@ -22,7 +22,7 @@ VIEWS = {
     view.path: view
     for view in (
         View("prompt", "A prompt", prompt.fields, prompt.content),
-        View("silence", "Silence it", silence.fields, silence.content),
+        View("silence", "Ablate it", silence.fields, silence.content),
         View("neuron", "A neuron", neuron.fields, neuron.content, neuron.LATER),
         View("find", "Find", find.fields, find.content),
         View("compare", "Compare", compare.fields, compare.content, compare.LATER),

@@ -18,9 +18,8 @@ from stages.lib.core.words import OPERATORS
 
 COMPARED = ("accuracy", "predictions", "scores")
 INTRO = (
-    "A neuron stands for a heuristic here if its score above chance (corrected) passes the threshold that labels have; no test against "
-    "relabelled operands is asked for, which points of training do not have. Neurons with equal numbers share nothing but their place "
-    "unless one subject was trained from the other."
+    "A neuron counts for a heuristic here if its chance-corrected score passes the threshold of labels. There is no permutation test, "
+    "because checkpoints of training have none. Neurons with equal numbers correspond only if one model was trained from the other."
 )
 
 
@@ -58,14 +57,14 @@ def content(explorer: Explorer, question: Question) -> Part:
     names = {"left_accuracy": given["left"], "right_accuracy": given["right"]}
     rows = {row["operator"]: row for row in found.iter_rows(named=True)}
     here = rows.get(operator, {})
-    caption = "Share of cells answered right, by operator. " + "; ".join(
+    caption = "Accuracy by operator. " + "; ".join(
         f"{name} {number:.1%} on {operator}" for column, name in names.items() if (number := here.get(column)) is not None
     )
-    drawn = charts.bars(found, "operator", names, "share of cells answered right")
+    drawn = charts.bars(found, "operator", names, "accuracy, 0 to 1")
     query = sql(asked.ACCURACY, {"left": given["left"], "right": given["right"]}, question)
-    right = section("How often they are right", figure("accuracy", drawn, caption, query))
+    right = section("Accuracy", figure("accuracy", drawn, caption, query))
     return html.Div([
-        html.H1(f"{given['left']} beside {given['right']}"), note(INTRO),
+        html.H1(f"{given['left']} and {given['right']}"), note(INTRO),
         html.Div([right, _kinds(project, given, question)], className="side"),
         _maps(project, given, question), *(later("compare", name, question) for name in LATER),
     ])  # fmt: skip
@@ -79,11 +78,11 @@ def _kinds(project: Project, given: dict, question: Question) -> Part:
     try:
         found = asked.heuristics(project, given, "kind", 12)
     except ExplorerError as error:
-        return section("What neurons stand for", alert(str(error)))
+        return section("Heuristics of neurons", alert(str(error)))
     drawn = charts.bars(found, "heuristic", {"left_neurons": given["left"], "right_neurons": given["right"]}, "neurons")
-    caption = f"Neurons that stand for some heuristic of each kind, on {given['operator']}, in the layers that both have."
+    caption = f"Neurons that count for a heuristic of each kind, on {given['operator']}, in the layers that both models have."
     return section(
-        "What neurons stand for", figure("kinds", drawn, caption, sql(asked.HEURISTICS.format(by="kind"), given | {"count": 12}, question))
+        "Heuristics of neurons", figure("kinds", drawn, caption, sql(asked.HEURISTICS.format(by="kind"), given | {"count": 12}, question))
     )
 
 
@@ -122,8 +121,8 @@ def _more(explorer: Explorer, question: Question) -> Part:
     query = sql(asked.HEURISTICS.format(by="heuristic"), given | {"count": 30}, question)
     links = to_prompt(given["left"], project.symbols, given["operator"])
     return html.Div([
-        section("Heuristics that differ most", table(named(by), "Neurons that stand for each"), query),
-        section("Cells that one of them gets right", table(named(differ), "At most 200, those that differ most first", links),
+        section("Heuristics that differ most", table(named(by), "Neurons that count for each heuristic"), query),
+        section("Cells that one model gets right and the other wrong", table(named(differ), "At most 200, by difference", links),
                 sql(asked.CELLS, given, question)),
     ])  # fmt: skip
 

@@ -11,12 +11,12 @@ from stages.lib.core.words import OPERATORS
 
 WHAT = {
     "neurons": "neurons",
-    "heuristics": "heuristics, by number of neurons labelled so",
+    "heuristics": "heuristics, by number of labelled neurons",
     "cells": "cells that fail",
-    "sql": "what my own SQL asks",
+    "sql": "rows of my own SQL",
 }
 EXAMPLE = "select operator, accuracy, cells, split from accuracy where subject = '{}' order by operator, split"
-INTRO = "Every view of this page is a query; here is one to change. It only reads, and knows the tables that `bag tables` lists."
+INTRO = "Every view of this page is a query. Change one here. Queries only read, and they know the tables that `bag tables` lists."
 
 
 def fields(explorer: Explorer, question: Question) -> list[Field]:
@@ -27,13 +27,13 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     if what == "sql":
         return [
             *chosen,
-            Field("sql", "SQL: a SELECT; it runs when you leave the field", question.get("sql", EXAMPLE.format(subject)), "sql"),
+            Field("sql", "SQL: a SELECT, which runs when you leave the field", question.get("sql", EXAMPLE.format(subject)), "sql"),
         ]
     common = [
         Field("subject", "Subject", subject, "choice", project.subjects),
         Field("operator", "Operator", question.operator(), "choice", list(OPERATORS)),
     ]
-    heuristic = Field("heuristic", "Heuristic that holds this text", question.get("heuristic", ""), hint="result mod 2")
+    heuristic = Field("heuristic", "Heuristic that contains this text", question.get("heuristic", ""), hint="result mod 2")
     of_neurons = [
         heuristic,
         Field("layer", "Layer", question.get("layer", ""), "number"),
@@ -86,6 +86,6 @@ def content(explorer: Explorer, question: Question) -> Part:
         [
             html.H1("Find"),
             note(INTRO),
-            section("What was found", *map(note, remarks), tools, rows, sql(text, about=question)),
+            section("Results", *map(note, remarks), tools, rows, sql(text, about=question)),
         ]
     )

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from stages.explorer.live import Live
 
 INTRO = (
-    "A cell is a prompt with an answer of one token. A neuron's vote for an answer is its activation · its value logit for it: what its "
-    "value vector adds to that answer's logit. Late layers are those behind which the answer can be read."
+    "A cell is a prompt with an answer of one token. A neuron's vote for an answer is its activation · its direct logit attribution: what "
+    "the neuron adds to the answer's logit. A linear probe reads the answer after each late layer."
 )
 COUNTED = {
-    "label": "by its label: the match passes the false-discovery test and no better one says the same",
-    "called": "if the match passes the false-discovery test",
-    "scored": "if its score passes the threshold, whatever chance does",
+    "label": "if it is a label: it passes the threshold and the false discovery rate, and is not redundant",
+    "called": "if it passes the threshold and the false discovery rate",
+    "scored": "if its score passes the threshold, without a test against chance",
 }
 
 
@@ -49,7 +49,7 @@ def content(explorer: Explorer, question: Question) -> Part:
     except ExplorerError as error:
         missing = alert(str(error))
     said = _said(of, project.symbols[of.operator])
-    bag, voted = [note("The model is being loaded: rivals and votes follow in a moment.")], None
+    bag, voted = [note("The model is being loaded. Rivals and votes follow in a moment.")], None
     try:
         if live := explorer.models.ready(of.subject):
             bag, voted = _bag(explorer, of, standing, live)
@@ -90,15 +90,17 @@ def _bag(explorer: Explorer, of: asked.Cell, standing: pl.DataFrame | None, live
     caption = (
         f"Logits for {of.asked} (to the right of zero) or for its strongest rival {against} "
         f"(to the left), part by part. They add up to {margin:+.2f}, "
-        f"by which the answer's logit is above the rival's. Each of the {voted.height:,} late neurons counts once, for its best heuristic "
+        f"the lead of the answer's logit over the rival's. Each of the {voted.height:,} late neurons counts once, for its best heuristic "
         "that holds here."
     )
     names = [f"{row['part']}" + (f" ({row['neurons']})" if row["neurons"] else "") for row in parts.iter_rows(named=True)]
     drawn = charts.steps(names, parts["voted"].to_list(), f"{of.asked} against {against}", "logits for the answer against its rival")
-    scale = f"The final norm multiplies each vote by {spoken.scale:.3f} here; the query leaves that out."
+    scale = f"The final norm multiplies each vote by {spoken.scale:.3f} here. The query leaves that out."
     neurons = voted.head(40).select("layer", "neuron", "heuristic", "activation", "vote", "voted")
     left = table(answers, f"What {of.subject} says: the likeliest tokens")
-    right = table(neurons, "The neurons that say most; voted = activation · vote · scale, in logits", to_neuron(of.subject, of.operator))
+    right = table(
+        neurons, "The neurons with the largest votes; voted = activation · vote · scale, in logits", to_neuron(of.subject, of.operator)
+    )
     again = html.P(to_silence(of.subject, question_of(of, project.symbols), voted.head(5)))
     return [
         section("Who voted for it", figure("votes", drawn, caption, query, note(scale))),
@@ -113,10 +115,10 @@ def question_of(of: asked.Cell, symbols: dict[str, str]) -> str:
 def _heuristics(of: asked.Cell, standing: pl.DataFrame, voted: pl.DataFrame | None, membership: str) -> Part:
     said = asked.heuristics(standing, voted)
     caption = f"{said['holds'].sum()} of {said.height} heuristics hold here" + (
-        "; voted: all late neurons of each, in logits." if voted is not None else "."
+        "; voted: sum over all late neurons of each, in logits." if voted is not None else "."
     )
     query = sql(asked.STANDING, {"subject": of.subject, "operator": of.operator, "membership": membership})
-    return section("What every heuristic says of this prompt", table(said, caption, most=60), query)
+    return section("Every heuristic on this prompt", table(said, caption, most=60), query)
 
 
 def _neighbours(project: Project, of: asked.Cell) -> Part:
@@ -128,7 +130,7 @@ def _neighbours(project: Project, of: asked.Cell) -> Part:
     values, facts = np.full(shape, np.nan), np.full((*shape, 2), np.nan)
     values[at] = around["answer_probability"].to_numpy()
     facts[at] = around.select("result", "predicted").to_numpy()
-    hover = "op1 %{y}, op2 %{x}<br>answer %{customdata[0]}<br>says %{customdata[1]}<br>probability of the answer %{z:.3f}"
+    hover = "op1 %{y}, op2 %{x}<br>answer %{customdata[0]}<br>prediction %{customdata[1]}<br>probability of the answer %{z:.3f}"
     drawn = charts.heat(values, facts, hover, corner=corner, size=420)
     lowest = charts.sequential(drawn, values)
     charts.marked(drawn, of.op1, of.op2)
@@ -140,5 +142,5 @@ def _neighbours(project: Project, of: asked.Cell) -> Part:
         f"{wrong.height} of {around.height} fail."
     )
     query = sql(asked.NEIGHBOURS, of.keys() | {"reach": asked.REACH})
-    below = table(wrong, "Those that fail", to_prompt(of.subject, project.symbols, of.operator)) if wrong.height else None
+    below = table(wrong, "Cells that fail", to_prompt(of.subject, project.symbols, of.operator)) if wrong.height else None
     return section("Its neighbours in the grid", figure("neighbours", drawn, caption, query, below))

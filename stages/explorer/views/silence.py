@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from stages.explorer.live import Live
 
 INTRO = (
-    "A silenced neuron's activation at the last position is replaced: by its mean (pooled over "
-    "operators), by zero, or by what it is in another prompt. A heuristic stands for the late "
-    "neurons that count for it. As many random neurons of the same layers are the control."
+    "Ablation replaces a neuron's activation at the last position by its mean (pooled over "
+    "operators), by zero, or by its value in another prompt. A heuristic means all late "
+    "neurons that count for it. The control is equally many random neurons of the same layers."
 )
 TICKED = 12  # neurons offered
 LISTED = 40  # neurons that a page lists as silenced
 KEPT = 3  # grids, besides the one that is asked for
-GRID = "over the whole grid, too (about a minute; untick to stop)"
-COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: as before; grey: no cell"
+GRID = "also over the whole grid (about a minute; untick to stop)"
+COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: no change; grey: no cell"
 
 
 def fields(explorer: Explorer, question: Question) -> list[Field]:
@@ -46,12 +46,12 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
         Field("replacement", "Replaced by", replacement, "choice", labelled(asked.REPLACEMENTS)),
         *([Field("other", "Other prompt", question.get("other", "12-5"), hint="12-5")] if replacement == "counterfactual" else []),
         Field("membership", "A neuron counts for a heuristic", membership, "choice", labelled(COUNTED)),
-        Field("heuristics", "Heuristics to silence", question.get("heuristics", ""), "many", named, "all late neurons that stand for them"),
-        Field("neurons", "Neurons to silence, as layer:neuron", question.get("neurons", ""), hint="2:489, 1:17"),
+        Field("heuristics", "Heuristics to ablate", question.get("heuristics", ""), "many", named, "all late neurons that count for them"),
+        Field("neurons", "Neurons to ablate, as layer:neuron", question.get("neurons", ""), hint="2:489, 1:17"),
         Field("grid", "Every cell", question.get("grid", ""), "tick", [{"label": GRID, "value": "yes"}]),
     ]  # fmt: skip
     if offered:
-        result.insert(-1, Field("ticked", "Neurons that say most here, with their vote", question.get("ticked", ""), "tick", offered))
+        result.insert(-1, Field("ticked", "Neurons with the largest votes here", question.get("ticked", ""), "tick", offered))
     return result
 
 
@@ -93,11 +93,11 @@ def content(explorer: Explorer, question: Question) -> Part:
         _stop(explorer)
     if not chosen:
         return html.Div(
-            [html.H1(f"Silence neurons on {question['prompt']}"), note(INTRO), note("Choose heuristics, or tick or write neurons.")]
+            [html.H1(f"Ablate neurons on {question['prompt']}"), note(INTRO), note("Choose heuristics, or tick or write neurons.")]
         )
     live, which = explorer.models.ready(subject), _which(chosen, question)
     if not live:
-        return html.Div([html.H1(f"Silence {_counted(len(chosen))}"), note(INTRO), which, note("The model is being loaded.")])
+        return html.Div([html.H1(f"Ablate {_counted(len(chosen))}"), note(INTRO), which, note("The model is being loaded.")])
     replacement = question["replacement"]
     other = prompt(question.get("other", ""), project.symbols) if replacement == "counterfactual" else None
     silencing = asked.Silencing(subject, operator, tuple(chosen), replacement, other, project.made_of(subject))
@@ -134,7 +134,9 @@ def _headline(of: explained.Cell, told: pl.DataFrame, count: int, sign: str) -> 
     says = "no number" if after["says"] is None else after["says"]
     neurons = _counted(count)
     verdict = (
-        f"{of.subject} still says {says}" if after["says"] == before["says"] else f"{of.subject} says {says} instead of {before['says']}"
+        f"{of.subject} still predicts {says}"
+        if after["says"] == before["says"]
+        else f"{of.subject} predicts {says} instead of {before['says']}"
     )
     spoken = verdict if after["right"] else html.Span(verdict, className="wrong")
     return [f"{of.op1} {sign} {of.op2} without {neurons}: ", spoken]
@@ -150,13 +152,13 @@ def _answers(project: Project, subject: str, of: asked.Silencing, told: pl.DataF
         answer=pl.coalesce("number", "number_after").cast(pl.String).fill_null("no number")
     )
     top = both.sort(pl.max_horizontal("probability", "probability_after"), descending=True).head(7)
-    drawn = charts.bars(top, "answer", {"probability": "left alone", "probability_after": "silenced"}, "probability")
+    drawn = charts.bars(top, "answer", {"probability": "unchanged model", "probability_after": "ablated"}, "probability")
     control = told.slice(2)
     random, neurons = np.mean(control["probability"].to_numpy()), _counted(len(of.neurons))
     caption = (
-        f"Probability of the likeliest answers, left alone and with {neurons} replaced. The answer's goes from "
-        f"{told['probability'][0]:.3g} to {told['probability'][1]:.3g}; with as many random neurons to {random:.3g} "
-        f"on average, and {control['right'].sum()} of {control.height} draws stay right."
+        f"Probability of the most likely answers, unchanged and with {neurons} ablated. The correct answer goes from "
+        f"{told['probability'][0]:.3g} to {told['probability'][1]:.3g}, with equally many random neurons to {random:.3g} "
+        f"on average. {control['right'].sum()} of {control.height} random draws stay right."
     )
     beside = table(told, "What is said; logit: the answer's, above the mean over the vocabulary")
     return html.Div([
@@ -204,12 +206,12 @@ def _grid(project: Project, job: asked.GridJob, question: Question) -> Part:
     maps = []
     for name, title, square in (
         ("broken", f"{len(of.neurons):,} chosen neurons", job.chosen),
-        ("broken-random", "as many random ones", job.drawn),
+        ("broken-random", "equally many random neurons", job.drawn),
     ):
         broken, mended = (int((square == kind).sum()) for kind in (asked.BROKEN, asked.MENDED))
         drawn = charts.heat(square, None, "op1 %{y}, op2 %{x}<extra></extra>", size=460, limit=1.0)
         drawn["data"][0]["showscale"] = False
-        caption = f"Without {title}: {broken:,} of {cells:,} cells break, {mended:,} are mended; {COLOURS}."
+        caption = f"Without {title}: {broken:,} of {cells:,} cells break, {mended:,} become right; {COLOURS}."
         maps.append(figure(name, drawn, caption, sql(of.rows(), about=vars(of))))
     named = [name for name in question.get("heuristics", "").split("|") if name]
     return section("Every cell", html.Div(maps, className="side"), _where(project, of, job, named) if named else None)
@@ -224,4 +226,4 @@ def _where(project: Project, of: asked.Silencing, job: asked.GridJob, named: lis
         total = int(np.isfinite(job.chosen[cells]).sum())
         rows.append((what, total, *(count / total if total else None for count in counts)))
     frame = pl.DataFrame(rows, ["cells_where", "cells", "broken", "broken_by_random"], orient="row")
-    return table(frame, "Share of cells that break, where the silenced heuristics hold and elsewhere")
+    return table(frame, "Share of cells that break, where the ablated heuristics hold and elsewhere")
