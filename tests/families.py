@@ -267,25 +267,47 @@ def page(rows: Sequence[tuple[str, str]]) -> str:
     )
 
 
-HEAD = """# Families of models
+HEAD = """# Which model families work
 
-What happens to a tiny random model of each family that transformers knows as a causal language model, in float32: made by
-`python -m tests.families > docs/families.md`, and held against what happens by a test. {said}.
+This page lists every family of causal language models in transformers. For each family a tiny
+random model ran in float32. `python -m tests.families > docs/families.md` writes this page, and a
+test compares it with what happens. {said}.
 
-* **exact**: activations and logits of the dump are those of plain forward passes with the library's usual attention, and logits under
-  interventions on every component those of forward passes with hooks, within 1e-5 of the largest.
-* **refused**: with this sentence, before any work. Nothing is computed of a model that does something which is not known here.
-* **not tried**: no tiny model of it could be made.
+* **exact**: the dump stores the activations and logits of plain forward passes with the library's
+  usual attention. Interventions on every component give the logits of forward passes with hooks.
+  Both agree within 3e-5 of the largest value.
+* **refused**: the pipeline stops with this message before any work. It computes nothing for a model
+  that does something it cannot handle.
+* **not tried**: no tiny model of the family could be made.
 
-Neurons of a mixture of experts are those of all experts, numbered through: first those of experts that are always there, then expert
-after expert (with one more for each expert whose output has a bias). Where a token does not go to an expert, the activations of its
-neurons are 0. Layers with fewer neurons than the others are filled up with neurons that always say 0. They are numbered through, and not
-told apart by a column `expert`, because every table and query that speaks of neurons then holds for mixtures, too.
+Some rows have remarks. "By whole prompts" means that prompts do not share the computation of their
+common beginning, which is slower. "Edges" are attention edges.
 
-A GGUF file can be the source of a model of these architectures, as llama.cpp names them: {gguf}.
-A test shows for each that the converted folder has the logits of the model that the file was made from. Every setting of the file is converted, compared or refused,
-and every tensor has a place. Text is cut as `tokenizer.ggml.pre` says; an unknown value is refused. Files of other architectures are
-refused by name, also where transformers reads them: it ignores settings that change what is computed.
+## Mixtures of experts
+
+The neurons of a mixture of experts are the neurons of all its experts. First come the experts that
+are always active, then the routed experts, one after the other. An expert whose output has a bias
+has one more neuron.
+
+If a token is not routed to an expert, the activations of the expert's neurons are 0. Layers with
+fewer neurons than others are padded with neurons whose activation is always 0. There is no column
+`expert`, so every table and query about neurons also holds for mixtures.
+
+## GGUF files
+
+A GGUF file can be the source of a model of these architectures, in the names of llama.cpp:
+
+{gguf}.
+
+For each architecture a test verifies that the converted folder gives the logits of the model that
+the file was made from.
+
+* Every setting of the file is converted, compared or refused, and every tensor has a place.
+* Text is split as `tokenizer.ggml.pre` says. An unknown value is refused.
+* Files of other architectures are refused with a message, even if transformers reads them.
+  transformers ignores settings that change what is computed.
+
+## Families
 """
 
 

@@ -103,12 +103,12 @@ def visitor(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
 
 def test_a_prompt_is_explained(visitor: Visitor):
     visitor.open("prompt", subject="abacus", prompt="14-4")
-    visitor.waits_for("Who voted for it")
+    visitor.waits_for("What heuristics add to the answer")
     query = (
         "select predicted, answer_probability from predictions where subject = 'abacus' and operator = 'subtract' and op1 = 14 and op2 = 4"
     )
     predicted, probability = visitor.project.ask(query).row(0)
-    answers = {row[0]: row for row in visitor.rows("What abacus says")}
+    answers = {row[0]: row for row in visitor.rows("Predictions of abacus")}
     assert next(iter(answers)) == ("–" if predicted is None else str(predicted))
     if "10" in answers:
         assert float(answers["10"][3]) == pytest.approx(probability, rel=1e-3)
@@ -125,7 +125,7 @@ def test_a_prompt_is_explained(visitor: Visitor):
 def test_neurons_are_silenced_on_a_prompt_and_over_the_grid(visitor: Visitor):
     visitor.open("silence", subject="abacus", prompt="3+9", neurons="1:7, 1:8")
     visitor.waits_for("Beside random neurons")
-    told = visitor.rows("What is said")
+    told = visitor.rows("Predictions")
     assert [row[0] for row in told][:2] == ["nothing", "the chosen neurons"]
     assert len(told) == 7
     query = "select answer_probability from predictions where subject = 'abacus' and operator = 'add' and op1 = 3 and op2 = 9"

@@ -36,8 +36,8 @@ def test_a_prompt_is_explained_by_the_number_asked_for(digits: Explorer):
     np.testing.assert_allclose(voted["vote"], known["2"] - known[f"{rival}"], rtol=1e-6)
     assert prompt.parts(voted, margin)["voted"].sum() == pytest.approx(margin)
     said = says(digits, "prompt", subject=SUBJECT, prompt="9+12")
-    assert "9 + 12 = 21, asked for the 2 in it: digits answers right" in said
-    assert "Who voted for it" in said
+    assert "9 + 12 = 21, predicted token: 2: digits is right" in said
+    assert "What heuristics add to the answer" in said
 
 
 def test_maps_and_outlines_are_of_the_number_asked_for(digits: Explorer):

@@ -126,8 +126,8 @@ def test_what_is_silenced_is_shown_wherever_it_was_chosen_and_can_be_taken_back(
         named = field(there, "silence", "heuristics", **asked, heuristics="result mod 7 = 1").options
         assert named[-1] == {"label": "result mod 7 = 1 (chosen before; none here)", "value": "result mod 7 = 1"}
         said = says(there, "silence", **asked, neurons="0:1")
-        assert "Silenced: 0:1, 0:3, 2:489. " in said
-        [none] = re.findall(r'"children": "Silence none of them", "href": "/silence(\?[^"]*)"', said)
+        assert "Ablated: 0:1, 0:3, 2:489. " in said
+        [none] = re.findall(r'"children": "Ablate none of them", "href": "/silence(\?[^"]*)"', said)
         assert "Choose heuristics, or tick or write neurons." in says(there, "silence", **Question.of(none))
 
 

@@ -61,9 +61,9 @@ def content(explorer: Explorer, question: Question) -> Part:
 
 
 def _said(of: asked.Cell, sign: str) -> list[Part]:
-    whole = f"{of.op1} {sign} {of.op2} = {of.result}" + (f", asked for the {of.asked} in it" if of.asked != of.result else "")
+    whole = f"{of.op1} {sign} {of.op2} = {of.result}" + (f", predicted token: {of.asked}" if of.asked != of.result else "")
     if of.correct:
-        return [f"{whole}: {of.subject} answers right, with probability {of.probability:.3f}"]
+        return [f"{whole}: {of.subject} is right, with probability {of.probability:.3f}"]
     instead = "no number" if of.predicted is None else of.predicted
     return [
         f"{whole}: ",
@@ -97,13 +97,13 @@ def _bag(explorer: Explorer, of: asked.Cell, standing: pl.DataFrame | None, live
     drawn = charts.steps(names, parts["voted"].to_list(), f"{of.asked} against {against}", "logits for the answer against its rival")
     scale = f"The final norm multiplies each vote by {spoken.scale:.3f} here. The query leaves that out."
     neurons = voted.head(40).select("layer", "neuron", "heuristic", "activation", "vote", "voted")
-    left = table(answers, f"What {of.subject} says: the likeliest tokens")
+    left = table(answers, f"Predictions of {of.subject}: the most likely tokens")
     right = table(
         neurons, "The neurons with the largest votes; voted = activation · vote · scale, in logits", to_neuron(of.subject, of.operator)
     )
     again = html.P(to_silence(of.subject, question_of(of, project.symbols), voted.head(5)))
     return [
-        section("Who voted for it", figure("votes", drawn, caption, query, note(scale))),
+        section("What heuristics add to the answer", figure("votes", drawn, caption, query, note(scale))),
         html.Div([section("The answer and its rivals", left), section("Neurons", right, again)], className="side"),
     ], voted
 

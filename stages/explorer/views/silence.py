@@ -126,7 +126,7 @@ def _which(chosen: list[tuple[int, int]], question: Question) -> Part:
     """The neurons that are silenced, and the way to silence none."""
     listed = ", ".join(f"{layer}:{neuron}" for layer, neuron in chosen[:LISTED]) + (" …" if len(chosen) > LISTED else "")
     none = "/silence" + question.but(heuristics="", ticked="", neurons="").search()
-    return html.P([f"Silenced: {listed}. ", dcc.Link("Silence none of them", href=none)])
+    return html.P([f"Ablated: {listed}. ", dcc.Link("Ablate none of them", href=none)])
 
 
 def _headline(of: explained.Cell, told: pl.DataFrame, count: int, sign: str) -> list[Part]:
@@ -160,7 +160,7 @@ def _answers(project: Project, subject: str, of: asked.Silencing, told: pl.DataF
         f"{told['probability'][0]:.3g} to {told['probability'][1]:.3g}, with equally many random neurons to {random:.3g} "
         f"on average. {control['right'].sum()} of {control.height} random draws stay right."
     )
-    beside = table(told, "What is said; logit: the answer's, above the mean over the vocabulary")
+    beside = table(told, "Predictions; logit: the answer's, above the mean over the vocabulary")
     return html.Div([
         section("The new answer", figure("silenced", drawn, caption, sql(of.rows(), about=vars(of)))),
         section("Beside random neurons", beside),
