@@ -8,6 +8,7 @@ with plain forward passes and timed; `--measure` does that with a model of any s
 """
 
 import argparse
+import json
 import re
 import shutil
 import signal
@@ -435,7 +436,7 @@ def _table(costs: Costs, section: str, sizes: Sizes, allowed: float | None) -> I
     whole, rows = costs.rows(Sizes(), section), costs.rows(sizes, section)
     yield f"times         {costs.rates.source}"
     if sizes != Sizes() and section == "subjects":
-        values = [f"{key}: {value}" for key, value in sizes if value is not None]
+        values = [f"{key}: {json.dumps(value)}" for key, value in sizes if value is not None]
         limit = allowed or budget.USUAL
         fits = budget.total(rows) <= limit
         why = "to fit" if fits else "the smallest sizes, though they take more than"
