@@ -48,6 +48,7 @@ def main(name: str) -> None:
     loaded = checkpoint.of(subject.settings, whole=True)
     executor = Executor(loaded, None, settings.rows, settings.memory)
     path = subject.path("neurons/neuron_attributions.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
     shape = len(sites), loaded.architecture.neurons, len(numbers)
     with TemporaryFile(dir=path.parent) as file:
         estimates = np.memmap(file, np.float32, "w+", shape=shape) if len(numbers) else np.empty(shape, np.float32)
