@@ -26,7 +26,15 @@ from stages.lib.heuristics.grid import Heuristics
 from stages.lib.settings import GgufModel, HubModel, Passes, Runs
 from stages.lib.subject import MoreSubjects, Name, Point, Sizes, Subjects
 from stages.mediation.settings import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
-from stages.neurons.settings import AttributionAgreement, Digits, NeuronCircuits, NeuronEffects, NeuronInterventions, OperatorOverlaps
+from stages.neurons.settings import (
+    AttributionAgreement,
+    AttributionRecall,
+    Digits,
+    NeuronCircuits,
+    NeuronEffects,
+    NeuronInterventions,
+    OperatorOverlaps,
+)
 from stages.report.settings import Report
 from stages.store.settings import Dump, Figures
 from stages.subjects.settings import Finetuning, Planted, Train
@@ -71,6 +79,7 @@ class Params(Section):
     neuron_interventions: NeuronInterventions
     neuron_effects: NeuronEffects
     attribution_agreement: AttributionAgreement
+    attribution_recall: AttributionRecall
     neuron_circuits: NeuronCircuits
     operator_overlaps: OperatorOverlaps
     heuristics: Heuristics
@@ -175,13 +184,6 @@ class Params(Section):
             raise ValueError(
                 "mediated must be the subjects, the checkpoints and the finetuned: `mediated: {<<: [*subjects, *checkpoints, *finetuned]}`"
             )
-        for key, named, known in (
-            ("mediation_interventions.single_heads", self.mediation_interventions.single_heads, self.mediated),
-            ("unit_mediation.single_units", self.unit_mediation.single_units, self.subjects),
-        ):
-            for name in named:
-                if name not in known:
-                    raise ValueError(f"{key} names {name!r}; there are {', '.join(known)}")
         for name, point in self.trajectory.items():
             if name not in self.dumped or point.last not in self.trajectory or point.last not in self.subjects:
                 raise ValueError(f"trajectory.{name}: it must be a subject or a checkpoint, and its last a subject and in trajectory")

@@ -15,10 +15,12 @@ from tests.micro import ROOT
 OPERATORS, LAYERS, NEURONS, HEADS, FIRST = ["add", "subtract"], 3, 6, 2, 1
 SITES = [(0, role) for role in ("op1", "operator", "op2")] + [(layer, "last") for layer in range(FIRST, LAYERS)]
 KS = [1, 3, 6]
+CHOICE = ("architecture", "late_layers", "pairs", "neuron_attributions")  # what neuron_interventions reads
 SETTINGS: dict[str, Any] = {  # where a test says nothing else
     "subject": "s", "pairs_per_split": 6, "seeds": [0, 7, 9], "counterfactual": "any_operator", "replicates": 300, "confidence": 0.9,
     "resampling_seed": 0, "top_heads": 2, "head_counts": [0, 1, 2, 4, 99], "random_circuits": 3, "targets": [0.5, 0.9],
-    "ranking": "logit_effect", "target": 0.9, "neuron_replicates": 30, "patched_neurons": 0, "ks": KS, "operator_ks": KS,
+    "ranking": "logit_effect", "target": 0.9, "neuron_replicates": 30, "patched_neurons": 0, "sampled_neurons": 2,
+    "ks": KS, "operator_ks": KS, "normal": 1.96,
 }  # fmt: skip
 SHORT = dict.fromkeys(["layer", "head", "layers", "heads", "head_width", "first_layer"], pl.Int16)
 LONG = dict.fromkeys(
@@ -96,18 +98,18 @@ def runs(interventions: pl.DataFrame, of: pl.DataFrame, experiment: str = "neuro
     return made.with_columns(max_logit=pl.col("answer_logit") + 1, correct=pl.col("answer_logit") > 0.5)
 
 
-def measured() -> Tables:
-    """Every neuron patched: random answers, one of them with a probability that underflowed."""
+def measured(**settings: int) -> Tables:
+    """Every neuron patched, or some: random answers, one of them with a probability that underflowed."""
     given = model()
-    interventions = ask("neuron_interventions", of(given, "architecture", "late_layers"))
-    made = runs(interventions, given["pairs"])
-    nothing_left = pl.when(pl.col("pair") == 1, pl.col("intervention") == 2).then(0).otherwise(pl.col("answer_probability"))
-    made = made.with_columns(answer_probability=nothing_left.cast(pl.Float32))
     rows = [(layer, n, role, p, 0.0) for layer, role in SITES for n in range(NEURONS) for p in range(len(given["pairs"]))]
     layers, neurons, positions, numbers, _ = zip(*rows, strict=True)
     values = np.random.default_rng(1).normal(size=len(rows)).astype(np.float32)
-    attributions = frame(layer=layers, neuron=neurons, position=positions, pair=numbers, attribution=values)
-    return given | {"neuron_interventions": interventions, "runs": made, "neuron_attributions": attributions}
+    given["neuron_attributions"] = frame(layer=layers, neuron=neurons, position=positions, pair=numbers, attribution=values)
+    interventions = ask("neuron_interventions", of(given, *CHOICE), **settings)
+    made = runs(interventions, given["pairs"])
+    nothing_left = pl.when(pl.col("pair") == 1, pl.col("intervention") == 2).then(0).otherwise(pl.col("answer_probability"))
+    made = made.with_columns(answer_probability=nothing_left.cast(pl.Float32))
+    return given | {"neuron_interventions": interventions, "runs": made}
 
 
 def effects(given: Tables) -> pl.DataFrame:

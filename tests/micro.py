@@ -63,7 +63,7 @@ SETTINGS: dict[str, Any] = {
         "abacus-step-00000": None,
         **LATER,
     },
-    "sizes": LATER,
+    "sizes": {**LATER, **NO_POINTS, "planted": {"single_heads": False}, HALFWAY: {"single_heads": False}},
     "digits": {"abacus-digits": None},
     "checkpoints": {
         **NO_POINTS,
@@ -111,9 +111,8 @@ SETTINGS: dict[str, Any] = {
             "factual": 2,
         }
     },
-    "mediation_interventions": {"single_heads": ["abacus"]},
     "mediation_effects": {"mediation_replicates": 20},
-    "unit_mediation": {"single_units": ["abacus"], "mediated_pairs": 4},
+    "unit_mediation": {"mediated_pairs": 4},
     "neuron_overlap": {"overlap_ks": [2, 8, 400]},
     "report": {
         "rows": 100,

@@ -53,8 +53,10 @@ def settings() -> dict[str, Any]:
     chosen = {
         "default": next(iter(SUBJECTS)),
         "subjects": subjects,
-        "mediation_interventions": {"single_heads": list(SUBJECTS)},
-        "unit_mediation": {"single_units": list(SUBJECTS)[:1]},
+        "sizes": {
+            "abacus": {"single_heads": False, "single_units": False},
+            **{name: {"single_units": False} for name in list(SUBJECTS)[1:]},
+        },
     }
     found = dict(SETTINGS)
     for section, values in chosen.items():

@@ -6,8 +6,8 @@ data/<subject>/bag/prompt_knockout_interventions.parquet. In every late layer th
     count         those that stand for most of these heuristics, which is how the study's code ranks them
     control       random neurons that stand for heuristics, but for none that the prompt satisfies
     contaminated  random neurons that stand for some heuristic that the prompt does not satisfy, which is the study's control
-    matched       for each of arm heuristic, the neuron of nearest effect (neuron_effects, on logits) that stands for none that the
-                  prompt satisfies
+    matched       for each of arm heuristic, the neuron of nearest effect (neuron_effects, on logits; attribution's estimate where not
+                  every neuron was patched) that stands for none that the prompt satisfies
 
 Table prompt_knockout_interventions: neurons that are silenced at the last position, for one prompt each
     subject            VARCHAR    the model
@@ -54,7 +54,7 @@ def main(name: str) -> None:
     subject, settings = Subject.named(name), load(PromptKnockouts)
     neurons = subject.table("heuristics/heuristic_neurons.parquet").filter("late")
     associations = subject.table("bag/prompt_associations.parquet")
-    effects = subject.table("neurons/neuron_effects.parquet").filter(method="exact", position="last")
+    effects = comparable(subject.table("neurons/neuron_effects.parquet").filter(position="last"))
     evaluated = subject.table("circuit/pairs.parquet", ["operator", "split", "pair"]).filter(split="evaluation")
     frames = [pl.DataFrame(schema=SCHEMA)]
     for operator in neurons["operator"].unique().sort():
@@ -68,6 +68,12 @@ def main(name: str) -> None:
             chosen_here = choices(layers, about, pairs, settings, f"{name} {operator} {membership}")
             frames.append(_frame(chosen_here, operator=operator, membership=membership))
     write_table(numbered(pl.concat(frames, how="diagonal"), name), subject.path("bag/prompt_knockout_interventions.parquet"))
+
+
+def comparable(effects: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of one method: exact where every neuron was patched, else attribution."""
+    exact, estimated = (effects.filter(method=method) for method in ("exact", "attribution"))
+    return estimated if len(exact) < len(estimated) else exact
 
 
 def layer(members: pl.DataFrame, effects: pl.DataFrame, number: int) -> LayerHeuristics:

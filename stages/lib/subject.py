@@ -43,6 +43,9 @@ class Sizes(Section):
     pairs_per_split: Few | None = None
     pairs_per_template: dict[str, Natural] | None = None
     patched_neurons: Count | None = None
+    sampled_neurons: Natural | None = None
+    single_heads: bool | None = None
+    single_units: bool | None = None
 
 
 class SubjectSettings(Section):

@@ -1,11 +1,12 @@
 -- Whether the neurons that mediate the result in word problems are the heuristic neurons of the grid: how many of the k late neurons with
 -- the largest effects on a question of one operator are in a set of neurons that the grid names for an operator, against chance.
+-- Neurons that were not patched on the questions (unit_mediation_interventions) do not count.
 --
 -- subject        VARCHAR   the model
 -- layer          SMALLINT  decoder layer, from 0
 -- ranking        VARCHAR   effect, logit_effect, or size: of logit_effect, whatever its sign
 -- k              INTEGER   neurons of largest effect
--- width          INTEGER   neurons of the layer
+-- width          INTEGER   neurons of the layer that were patched
 -- question       VARCHAR   arithmetic_symbols, arithmetic_words or number_words
 -- operator       VARCHAR   operator of the question
 -- grid_operator  VARCHAR   operator of the grid, whose neurons they are compared with
@@ -14,11 +15,13 @@
 -- size           BIGINT    how many these are
 -- shared         BIGINT    how many of them are among the k
 -- share          DOUBLE    shared / k
--- chance         DOUBLE    expected share of k random neurons of the layer: size / all of them
+-- chance         DOUBLE    expected share of k random neurons of these: size / width
 -- p_value        DOUBLE    probability that k random neurons share at least as many (hypergeometric)
 with
     rankings as (select unnest(['effect', 'logit_effect', 'size']) as ranking),
-    ks as (select distinct k::integer as k, neurons as width from architecture, unnest($overlap_ks) as wanted(k) where k <= neurons),
+    patched as (select distinct layer, unit as neuron from unit_effects where component = 'neuron'),
+    widths as (select layer, count(*)::integer as width from patched group by layer),
+    ks as (select distinct layer, k::integer as k, width from widths, unnest($overlap_ks) as wanted(k) where k <= width),
     ranked as (
         select question, operator, layer, unit as neuron, ranking, rank, known
         from unit_rankings() where component = 'neuron' and half = 'both' and operator <> 'all'
@@ -31,18 +34,19 @@ with
                 row_number() over (partition by operator, layer order by abs(logit_effect) desc, neuron)]) as rank
         from neuron_effects where method = 'exact' and position = 'last'
     ),
+    labelled as (from labels semi join patched using (layer, neuron)),
     named as (
-        select operator, layer, neuron, 'label' as members, ranking, k from labels, rankings, ks
+        select operator, layer, neuron, 'label' as members, ranking, k from labelled cross join rankings join ks using (layer)
         union
-        select operator, layer, neuron, 'direct', ranking, k from labels, rankings, ks where direct
+        select operator, layer, neuron, 'direct', ranking, k from labelled cross join rankings join ks using (layer) where direct
         union all
-        select operator, layer, neuron, 'top', ranking, k from grid join ks on rank <= k
+        select operator, layer, neuron, 'top', ranking, k
+        from grid join ks using (layer) semi join patched using (layer, neuron) where rank <= k
     ),
     operators as (select distinct operator from neuron_effects),
     sets as (
         select o.operator, layer, members, ranking, k, width, count(neuron) as size
         from operators as o
-        cross join (select distinct layer from asked) as layers
         cross join (values ('label'), ('direct'), ('top')) as kinds(members)
         cross join rankings
         cross join ks

@@ -1,4 +1,4 @@
--- Every MLP, every whole attention block and, of subjects in single_heads, every head takes its counterfactual value: one at a time,
+-- Every MLP, every whole attention block and, where single_heads is true, every head takes its counterfactual value: one at a time,
 -- at one token.
 -- Of a head with units null, all heads of the layer together: the attention block's output.
 --
@@ -14,7 +14,7 @@
 -- replacement   VARCHAR    counterfactual; null where nothing is patched
 with
     layers as (
-        select layer, if(list_contains($single_heads, $subject), heads, 0) as heads from each_layer()
+        select layer, if($single_heads, heads, 0) as heads from each_layer()
     ),
     components as (
         select layer, 'mlp' as component, -2 as unit from layers

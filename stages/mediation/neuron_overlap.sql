@@ -6,7 +6,7 @@
 -- layer       SMALLINT  decoder layer, from 0
 -- ranking     VARCHAR   effect, logit_effect, or size: of logit_effect, whatever its sign
 -- k           INTEGER   units of either question
--- width       INTEGER   units of the layer
+-- width       INTEGER   units of the layer that were patched: all of them, or those of unit_mediation_interventions
 -- sample      VARCHAR   whole: all pairs of both questions; half: the first half of question's pairs against the second of other's
 -- question    VARCHAR   as in unit_mediation_pairs
 -- other       VARCHAR   the other question; of halves also the same one
@@ -19,8 +19,8 @@
 -- detectable  DOUBLE    least share with a p_value below 0.05: a test at this level cannot find
 --                       less; null if none has
 with
-    sizes as (select 'neuron' as component, neurons as width from architecture union all select 'coordinate', width from architecture),
-    ks as (select distinct component, width, k::integer as k from sizes, unnest($overlap_ks) as wanted(k) where k <= width),
+    sizes as (select component, layer, count(distinct unit)::integer as width from unit_effects group by all),
+    ks as (select distinct component, layer, width, k::integer as k from sizes, unnest($overlap_ks) as wanted(k) where k <= width),
     ranked as (from unit_rankings() where operator = 'all'),
     tops as (select * from ranked where known and rank <= list_max($overlap_ks)),
     sides as (
@@ -30,7 +30,7 @@ with
         select component, layer, ranking, k, width, a.half, b.half as other_half, a.question, b.question as other
         from sides as a
         join sides as b using (component, layer, ranking)
-        join ks using (component)
+        join ks using (component, layer)
         where (a.half = 'both' and b.half = 'both' and a.question < b.question or a.half = 'first' and b.half = 'second')
             and k <= a.known and k <= b.known
     ),

@@ -66,7 +66,7 @@ class Mediation(Section):
 
 
 class MediationInterventions(Section):
-    single_heads: list[str]
+    single_heads: bool
 
 
 class MediationEffects(Section):
@@ -75,7 +75,7 @@ class MediationEffects(Section):
 
 
 class UnitMediation(Section):
-    single_units: list[str]
+    single_units: bool
     mediated_pairs: Count
     unit_seed: Seed
 

@@ -1,6 +1,7 @@
 -- Whether each digit of an answer has neurons of its own (Baeumel et al. 2025): what one digit's top neurons do to the others.
 -- Neurons are chosen on half of the prompts and measured on the other half, both ways round: a digit's own, too, so that luck in the
 -- choice makes no difference between digits. Late layers that are late for all digits, at the position where the digit is asked for.
+-- Where not every neuron was patched (patched_neurons), k counts among those of the random sample, which is the same for all digits.
 --
 -- subject          VARCHAR  the subject that is asked for the first digit; those for the others are of the same model (`digits` in params.yaml)
 -- operator         VARCHAR  add, subtract, multiply or divide
@@ -19,7 +20,7 @@ with
     patches as (
         select digit, intervention, layer, units[1] as neuron
         from neuron_interventions join digits using (subject) join late_layers using (subject)
-        where position = 'last' and layer >= first_layer
+        where position = 'last' and layer >= first_layer and neuron_interventions.operator is null
     ),
     shared as (select layer from patches group by layer having count(distinct digit) = 3),
     answers as (select digit, runs.* from runs join digits using (subject)),

@@ -16,6 +16,7 @@ from stages.lib.drawing.drawing import Figure, Tables
 
 TABLES = [
     "neurons/neuron_effects.parquet", "neurons/attribution_agreement.parquet", "neurons/ranking_agreement.parquet",
+    "neurons/attribution_recall.parquet",
     "neurons/faithfulness.parquet", "neurons/operator_overlaps.parquet", "neurons/token_activations.parquet",
     "circuit/late_layers.parquet", "circuit/pairs_found.parquet",
 ]  # fmt: skip
@@ -60,6 +61,7 @@ def neuron_effects(tables: Tables, subject: str) -> Figure:
 
 def attribution(tables: Tables, subject: str) -> Figure:
     """How many of the k neurons of largest measured effect attribution finds, and its rank correlation with the effect."""
+    tables = tables | {"attribution_agreement": _estimated(tables)}
     table = tables["attribution_agreement"]
     title = f"{subject}: does attribution find the neurons of largest logit effect (solid) and effect (dotted, rings)?"
     figure, axes, panels = drawing.operator_panels(2, tables["pairs_found"], title, sharex="row", sharey="row")
@@ -81,6 +83,14 @@ def attribution(tables: Tables, subject: str) -> Figure:
     axes[1, 0].set(ylabel="rank correlation", ylim=(min([0.0, *table["rank_correlation"].drop_nulls()]) - 0.08, 1.05))
     drawing.legend(figure)
     return figure
+
+
+def _estimated(tables: Tables) -> pl.DataFrame:
+    """Return attribution_agreement, its recall that of attribution_recall where not every neuron was patched."""
+    keys, values = ["operator", "layer", "position", "k", "against"], ["recall", "chance"]
+    estimates = tables["attribution_recall"].with_columns(against=pl.lit("logit_effect")).select(*keys, *values)
+    joined = tables["attribution_agreement"].join(estimates, on=keys, how="left", suffix="_estimated", maintain_order="left")
+    return joined.with_columns(pl.coalesce(name, f"{name}_estimated") for name in values)
 
 
 def _chance(axis: drawing.Axes, part: pl.DataFrame) -> None:
@@ -175,9 +185,7 @@ def _why_no_overlap(tables: Tables, position: str) -> str:
     """Return why there is no overlap of top neurons at a position; last: of the late layers."""
     exact = tables["neuron_effects"].filter(method="exact", position=position)
     if exact["operator"].n_unique() >= 2:
-        layers = exact.group_by("operator", "layer").agg(pl.col("neuron").n_unique())
-        most = layers["neuron"].to_numpy().max()
-        return f"{most} neurons a layer were patched: fewer than the smallest k"
+        return "fewer neurons a layer were patched, random ones aside, than the smallest k"
     return NO_LATE_LAYER if position == "last" else "fewer than two operators have effects"
 
 

@@ -1,4 +1,7 @@
-"""Estimates the effect of every neuron that neuron_interventions patches one by one, from gradients: attribution patching.
+"""Estimates the effect of every neuron of the late layers and of the first layer from gradients: attribution patching.
+
+Late layers are estimated at the last position, the first layer at op1, operator and op2. Estimates
+wait in a file of single numbers, which takes no memory, until all pairs are through.
 
 Table neuron_attributions: first-order estimates of neuron effects, to be held against the exact ones
     subject      VARCHAR   the model
@@ -10,47 +13,87 @@ Table neuron_attributions: first-order estimates of neuron effects, to be held a
 """
 
 import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryFile
 
 import numpy as np
 import polars as pl
+from polars.io.plugins import register_io_source
 
 from stages.lib.core import progress
+from stages.lib.core.files import replacing
 from stages.lib.core.settings import load
-from stages.lib.core.tables import write_table
-from stages.lib.executor import pairs
+from stages.lib.core.tables import seal
 from stages.lib.executor.executor import Executor
 from stages.lib.model import checkpoint
 from stages.lib.settings import Runs
 from stages.lib.subject import Subject
-from stages.neurons.gradients import attributions
+from stages.neurons.gradients import Site, attributions
 
-SCHEMA = {"subject": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "position": pl.String, "pair": pl.Int32, "attribution": pl.Float32}
+SCHEMA = pl.Schema(
+    {"subject": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "position": pl.String, "pair": pl.Int32, "attribution": pl.Float32}
+)
+ROWS = 122_880  # of a piece, about: what polars makes one row group of
 
 
 def main(name: str) -> None:
     subject = Subject.named(name)
     settings = subject.settings.runs or load(Runs)
-    patched = subject.table("neurons/neuron_interventions.parquet").filter(pl.col("component") == "neuron")
-    sites = patched.select("layer", "position").unique().sort("layer", "position").rows()
-    prompts = subject.table("circuit/pairs.parquet").filter(pl.col("split").is_in(patched["split"].unique().to_list()))
+    [(first, layers)] = subject.table("circuit/late_layers.parquet", ["first_layer", "layers"]).rows()
+    sites = sites_of(first, layers)
+    prompts = subject.table("circuit/pairs.parquet").filter(split="discovery")
+    numbers = prompts["pair"].sort().to_numpy()
     loaded = checkpoint.of(subject.settings, whole=True)
     executor = Executor(loaded, None, settings.rows, settings.memory)
-    frames = [pl.DataFrame(schema=SCHEMA)]
-    for group in progress.bar(executor.sizes.groups(prompts), desc=f"attributions {name}", unit="group"):
-        found = attributions(executor.values(group), sites)
-        frames += [_frame(name, layer, role, group, values.float().cpu().numpy()) for (layer, role), values in found.items()]
-    write_table(pl.concat(frames).sort("layer", "position", "neuron", "pair"), subject.path("neurons/neuron_attributions.parquet"))
+    path = subject.path("neurons/neuron_attributions.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = len(sites), loaded.architecture.neurons, len(numbers)
+    with TemporaryFile(dir=path.parent) as file:
+        estimates = np.memmap(file, np.float32, "w+", shape=shape) if len(numbers) else np.empty(shape, np.float32)
+        for group in progress.bar(executor.sizes.groups(prompts), desc=f"attributions {name}", unit="group"):
+            pairs = np.searchsorted(numbers, group.number)
+            for site, values in attributions(executor.values(group), sites).items():
+                estimates[sites.index(site)][:, pairs] = values.float().cpu().numpy().T
+        write(pieces(name, sites, numbers, estimates), path)
 
 
-def _frame(subject: str, layer: int, role: str, of: pairs.PromptPairs, values: np.ndarray) -> pl.DataFrame:
-    """Rows of one site; values: (pairs, neurons)."""
-    columns = {
-        "neuron": np.tile(np.arange(values.shape[1]), len(of)),
-        "pair": np.repeat(of.number, values.shape[1]),
-        "attribution": values.ravel(),
-    }
-    constants = [pl.lit(subject).alias("subject"), pl.lit(layer).alias("layer"), pl.lit(role).alias("position")]
-    return pl.DataFrame(columns).with_columns(constants).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+def sites_of(first_late: int | None, layers: int) -> list[Site]:
+    """Return the first layer's sites at the operands and the late layers' at the last position, sorted."""
+    late = range(layers if first_late is None else first_late, layers)
+    return sorted([(0, role) for role in ("op1", "operator", "op2")] + [(layer, "last") for layer in late])
+
+
+def pieces(subject: str, sites: Sequence[Site], pairs: np.ndarray, estimates: np.ndarray) -> Iterator[pl.DataFrame]:
+    """Yield the table's rows, sorted by site, neuron and pair, in pieces of equal size.
+
+    pairs: numbers of the pairs, rising; estimates: (sites, neurons, pairs).
+    """
+    neurons, flat = estimates.shape[1], estimates.reshape(-1)
+    layers, roles = zip(*sites, strict=True)
+    count = max(1, (len(flat) + ROWS // 2) // ROWS)
+    size, larger = divmod(len(flat), count)
+    ends = [part * size + min(part, larger) for part in range(count + 1)]
+    for start, end in pairwise(ends):
+        rows = np.arange(start, end)
+        site, within = np.divmod(rows, neurons * len(pairs))
+        columns = {
+            "subject": pl.repeat(subject, len(rows), eager=True),
+            "layer": np.array(layers)[site],
+            "neuron": within // len(pairs),
+            "position": pl.Series(roles).gather(site),
+            "pair": pairs[within % len(pairs)],
+            "attribution": flat[start:end],
+        }
+        yield pl.DataFrame(columns).cast(SCHEMA)
+
+
+def write(frames: Iterator[pl.DataFrame], path: Path) -> None:
+    """Write a table whose rows come in pieces, each of which becomes a row group."""
+    with replacing(path) as partial:
+        register_io_source(lambda *_: frames, schema=SCHEMA).sink_parquet(partial)
+        seal(partial)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 -- What each neuron does to the answer when it takes its counterfactual value, measured and estimated (Sec. 3, Fig. 4a).
 -- exact: the neuron is patched. attribution: gradient times change, which to first order is either effect.
+-- All neurons have an attribution; of a large model, few are patched (neuron_interventions), and
+-- ranks by exact effects are ranks among these.
 --
 -- subject             VARCHAR   the model
 -- operator            VARCHAR   add, subtract, multiply or divide
@@ -9,7 +11,8 @@
 -- position            VARCHAR   token position of the neuron: op1, operator, op2 or last
 -- effect              DOUBLE    mean over prompts of Eq. 1, on probabilities; of attribution, the estimate, in logits
 -- effect_std          DOUBLE    its standard deviation over prompts
--- ci_low              DOUBLE    lower end of the mean effect's bootstrap interval, over seeds and prompts
+-- ci_low              DOUBLE    lower end of the mean effect's bootstrap interval, over seeds and prompts;
+--                               null for the attribution of a neuron that is not patched
 -- ci_high             DOUBLE    upper end
 -- logit_effect        DOUBLE    mean over prompts of the same effect on logits; of attribution, the estimate
 -- logit_effect_std    DOUBLE    its standard deviation over prompts
@@ -24,16 +27,23 @@ with
     patches as (
         select intervention, layer, units[1] as neuron, role from neuron_interventions join roles() using (position)
     ),
+    patched as (  -- a neuron whose operator is null is patched for all of them
+        select layer, units[1] as neuron, role, o
+        from neuron_interventions as i
+        join roles() using (position)
+        join operators on operators.operator = coalesce(i.operator, operators.operator)
+    ),
     clean as (
         select o, pair, answer_logit, counterfactual_logit, answer_probability, counterfactual_probability
         from runs join prompts using (pair) where intervention = 0
     ),
     measured as (  -- 5 million rows of our subject: numbers only, names come last
         select
-            0 as estimated, layer, neuron, role, o, pair, effect(p, c) as effect, logit_effect(p, c) as logit_effect
+            0 as estimated, layer, neuron, role, o, pair, effect(p, c) as effect, logit_effect(p, c) as logit_effect, true as is_patched
         from runs as p join clean as c using (pair) join patches using (intervention)
         union all
-        select 1, layer, neuron, role, o, pair, attribution::double, attribution::double
+        select
+            1, layer, neuron, role, o, pair, attribution::double, attribution::double, (layer, neuron, role, o) in (from patched)
         from neuron_attributions join prompts using (pair) join roles() using (position)
     ),
     effects as (
@@ -42,7 +52,8 @@ with
             avg(effect) as effect, stddev_pop(effect) as effect_std,
             avg(logit_effect) as logit_effect, stddev_pop(logit_effect) as logit_effect_std,
             count(effect) as prompts, count(*) - count(effect) as undefined,
-            list(coalesce(effect, 0) order by pair) as each_effect, list((effect is not null)::double order by pair) as is_defined
+            list(coalesce(effect, 0) order by pair) filter (is_patched) as each_effect,
+            list((effect is not null)::double order by pair) filter (is_patched) as is_defined
         from measured
         group by all
     ),
@@ -54,7 +65,7 @@ with
             estimated, layer, neuron, role, effects.o,
             percentile_interval(weighted_mean(each_effect, is_defined, prompts, weights), $confidence) as ends
         from effects join weights on effects.o - weights.o = 0  -- `using (o)` copies all weights for every row: three times as slow
-        where effects.prompts > 0
+        where effects.prompts > 0 and each_effect is not null
         group by all
     )
 select

@@ -1,5 +1,6 @@
 -- How much it matters how neurons are ranked: by mean effect, by mean + standard deviation as the study's code does,
--- or by mean effect on logits; of patched neurons.
+-- or by mean effect on logits; of patched neurons. Where not every neuron was patched, k is at most
+-- patched_neurons: beyond these, ranks are those of a random sample.
 --
 -- subject    VARCHAR   the model
 -- operator   VARCHAR   add, subtract, multiply or divide
@@ -9,7 +10,7 @@
 -- ranking_b  VARCHAR   the other
 -- k          INTEGER   how many neurons rank highest
 -- shared     DOUBLE    share of the k highest that both rankings have in common
--- chance     DOUBLE    its expectation of two random rankings: k / neurons
+-- chance     DOUBLE    its expectation of two random rankings: k / patched neurons
 with ranked as (from neuron_rankings())
 select
     $subject as subject, operator, layer, position, a.ranking as ranking_a, b.ranking as ranking_b, k,
@@ -20,5 +21,5 @@ join ranked as b using (operator, layer, position, neuron)
 cross join (select unnest($ks)::integer as k)
 where a.ranking < b.ranking
 group by operator, layer, position, a.ranking, b.ranking, k
-having k <= count(*)
+having k <= count(*) and ($patched_neurons = 0 or k <= $patched_neurons)
 order by operator, layer, position, ranking_a, ranking_b, k

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from stages.lib.core.settings import Count, Few, Natural, Section
+from stages.lib.core.settings import Count, Few, Natural, Positive, Section
 
 
 def _rising(numbers: list[int]) -> list[int]:
@@ -18,6 +18,7 @@ Counts = Annotated[list[Count], Field(min_length=1), AfterValidator(_rising)]
 
 class NeuronInterventions(Section):
     patched_neurons: Natural
+    sampled_neurons: Natural
 
 
 class NeuronEffects(Section):
@@ -26,6 +27,10 @@ class NeuronEffects(Section):
 
 class AttributionAgreement(Section):
     ks: Counts
+
+
+class AttributionRecall(Section):
+    normal: Positive
 
 
 class NeuronCircuits(Section):

@@ -12,8 +12,12 @@ USUAL = DAY  # seconds that fit where no budget is given
 FORM = "a duration is hours and minutes, such as 5h, 90m or 1h30m, from 1m to 8760h"
 DURATION = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,6})m)?")
 # The fewest of each that still say something: 25 pairs of an operator, some neurons of a layer.
-FEWEST_PAIRS, FEWEST_NEURONS, FEWEST_TEMPLATE = 5, 10, 2
+FEWEST_PAIRS, FEWEST_NEURONS, FEWEST_SAMPLE, FEWEST_TEMPLATE = 5, 10, 20, 2
 STEPS = 40  # halvings of the range between the fewest and the usual sizes
+Singles = tuple[bool | None, bool | None]
+# What is tried in turn: single heads, then single units, are given up where with them not even
+# halfway to the usual sizes fits.
+OPTIONS: list[tuple[float, Singles]] = [(0.5, (None, None)), (0.5, (False, None)), (0.0, (False, False))]
 
 
 def seconds(text: str) -> float:
@@ -41,20 +45,24 @@ def fitted(costs: Costs, section: str, budget: float) -> Sizes | None:
         return Sizes()
     if section != "subjects" or not fits(fewest(costs)):
         return None
-    low, high = 0.0, 1.0
+    low, singles = next(option for option in OPTIONS if fits(between(costs, *option)))
+    high = 1.0
     for _ in range(STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if fits(between(costs, middle)) else (low, middle)
-    return between(costs, low)
+        low, high = (middle, high) if fits(between(costs, middle, singles)) else (low, middle)
+    return between(costs, low, singles)
 
 
 def fewest(costs: Costs) -> Sizes:
     """Return the smallest sizes that are proposed."""
-    return between(costs, 0)
+    return between(costs, *OPTIONS[-1])
 
 
-def between(costs: Costs, share: float) -> Sizes:
-    """Return sizes between the fewest (share 0) and the usual ones (1), in equal ratios."""
+def between(costs: Costs, share: float, singles: Singles) -> Sizes:
+    """Return sizes between the fewest (share 0) and the usual ones (1), in equal ratios.
+
+    singles: single_heads and single_units; None: as the settings say.
+    """
 
     def part(least: int, usual: int) -> int:
         least = min(least, usual)
@@ -64,7 +72,10 @@ def between(costs: Costs, share: float) -> Sizes:
     return Sizes(
         pairs_per_split=part(FEWEST_PAIRS, usual_pairs),
         patched_neurons=part(FEWEST_NEURONS, costs.patched(Sizes())),
+        sampled_neurons=part(FEWEST_SAMPLE, costs.sampled(Sizes())),
         pairs_per_template={task: part(FEWEST_TEMPLATE, count) for task, count in templates.items()},
+        single_heads=singles[0],
+        single_units=singles[1],
     )
 
 
@@ -73,13 +84,18 @@ def given_up(costs: Costs, sizes: Sizes) -> Iterator[str]:
     usual = costs.params["pairs"]["pairs_per_split"]
     if sizes.patched_neurons is not None:
         every = costs.patched(Sizes())
-        yield f"neurons patched: {sizes.patched_neurons:,} of {every:,} of a layer"
+        random = f"and {costs.sampled(sizes):,} random ones"
+        yield f"neurons patched: the {sizes.patched_neurons:,} of largest attribution {random} of {every:,} of a layer"
     if sizes.pairs_per_split is not None:
         yield f"pairs of prompts: {sizes.pairs_per_split} of {usual} for each operator, split and seed"
     if sizes.pairs_per_template is not None:
         before = costs.per_template(Sizes())
         parts = [f"{task} {n} of {before[task]}" for task, n in sizes.pairs_per_template.items()]
         yield f"pairs of mediation: {', '.join(parts)} for each template"
+    if sizes.single_heads is False:
+        yield "mediation: heads one by one"
+    if sizes.single_units is False:
+        yield "mediation: neurons and coordinates of late layers one by one"
 
 
 def refusal(costs: Costs, section: str, text: str) -> str:

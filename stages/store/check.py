@@ -8,6 +8,7 @@ with plain forward passes and timed; `--measure` does that with a model of any s
 """
 
 import argparse
+import json
 import re
 import shutil
 import signal
@@ -469,7 +470,7 @@ def _table(costs: Costs, section: str, sizes: Sizes, limit: float | str | None) 
     whole, rows = costs.rows(Sizes(), section), costs.rows(sizes, section)
     yield f"times         {costs.rates.source}"
     if sizes != Sizes() and section == "subjects":
-        values = [f"{key}: {value}" for key, value in sizes if value is not None]
+        values = [f"{key}: {json.dumps(value)}" for key, value in sizes if value is not None]
         proposal = f"{', '.join(values)}: so `bag add` writes it"
         yield f"proposed      {proposal}, {limit if isinstance(limit, str) else _fitting(rows, limit)}"
         yield f"given up      {'; '.join(budget.given_up(costs, sizes))}"

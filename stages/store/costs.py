@@ -8,7 +8,7 @@ Late layers, known only once there are probes, are taken for the second half.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stages.lib.ask import LOGITS
 from stages.lib.core import machine
@@ -28,6 +28,13 @@ KINDS = {
     "retrieval": 8,
     "factual": 6,
 }  # of pairs: conditions, templates, operators
+QUESTIONS = {
+    "arithmetic": (4, 32),
+    "number_words": (30,),
+    "three_operands": (29,),
+    "retrieval": (8,),
+    "factual": (6,),
+}  # of these kinds, those on which single units may be patched, by question
 PLACES = 11  # tokens of such a prompt, on average
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -48,7 +55,8 @@ SPECTRA = 3.4e-3 / 90_000  # a map and cell
 EXPLAINED, FAULTS = 2.4e-3 / 90_000, 3.5e-3 / 90_000  # a map and cell
 FITTED = 4.5e-3  # a late neuron's map, by three theories
 HELIX = 7e-3  # a layer and operator, for each coordinate of the residual stream
-ESTIMATED = 3e-6  # an attribution: its row, sorted
+ESTIMATED = 4e-7  # an attribution: its row
+AVERAGED = 3.5e-7  # an attribution: its part of the means of queries
 SUMMED = 2e-8  # a late neuron and prompt in failures
 QUERY, ROW = 4.0, 4e-6  # a query, most of which is DVC's own time; a row of runs in queries
 FIGURE = 12.0  # figures of a chapter, or a page
@@ -58,7 +66,8 @@ LIBRARIES, ARRAYS = (
     194 << 20,
 )  # a process that imported torch, or no torch
 SMALL = 300 << 20  # tables alone, with DuckDB and Polars
-RUN_ROW, PREDICTION_ROW = 20, 6  # a row on disk
+RUN_ROW, PREDICTION_ROW, ESTIMATE_ROW = 20, 6, 4  # a row on disk
+GROUPED = 25  # an attribution that queries average
 PLANNED, LISTED = 500, 4000  # a prompt in a dump's plan, and in lists of tokens
 TERMS = 80_000  # a cell: the terms that three theories choose from
 # What is found decides how much these do; the counts are those of models whose neurons nearly all
@@ -210,22 +219,43 @@ class Costs:
 
     def neurons(self, sizes: Sizes) -> int:
         """Return the runs with one neuron patched."""
-        return ((self.late + OPERANDS) * self.patched(sizes) + 1) * self.pairs(sizes)
+        patched = self.patched(sizes) + self.sampled(sizes)
+        neurons = min(patched, self.a.neurons)
+        return ((self.late + OPERANDS) * neurons + 1) * self.pairs(sizes)
 
     def patched(self, sizes: Sizes) -> int:
-        """Return how many neurons of a layer are patched."""
+        """Return how many neurons of a layer are patched for each operator, random ones aside."""
         few = sizes.patched_neurons or self.params["neuron_interventions"]["patched_neurons"]
         return min(few or self.a.neurons, self.a.neurons)
 
+    def sampled(self, sizes: Sizes) -> int:
+        """Return how many random neurons of a layer are patched besides."""
+        own, usual = sizes.sampled_neurons, self.params["neuron_interventions"]["sampled_neurons"]
+        return usual if own is None else own
+
+    def attributions(self, sizes: Sizes) -> int:
+        """Return the estimates of neurons' effects, one for each neuron, position and pair."""
+        return (self.late + OPERANDS) * self.a.neurons * self.pairs(sizes)
+
     def neuron_circuits(self, sizes: Sizes) -> int:
-        """Return the runs with neurons ablated but for the first k of four rankings or lots."""
+        """Return the runs with neurons ablated but for the first k of four rankings or lots.
+
+        Three rankings end with the neurons that are patched.
+        """
         settings = self.params["neuron_circuits"]
-        ks = sum(k < self.patched(sizes) for k in settings["neurons_per_layer"])
-        return (2 * (4 + settings["random_circuits"]) * ks + 3) * self.pairs(sizes)
+        ks = [k for k in settings["neurons_per_layer"] if k < self.a.neurons]
+        patched = sum(k <= self.patched(sizes) for k in ks)
+        circuits = 3 * patched + (1 + settings["random_circuits"]) * len(ks)
+        return (2 * circuits + 3) * self.pairs(sizes)
 
     def neuron_knockouts(self, sizes: Sizes) -> int:
-        """Return the runs with one neuron ablated, to zero and to its mean."""
-        neurons = min(SCORED * self.a.neurons, self.patched(sizes)) * self.kept
+        """Return the runs with one neuron ablated, to zero and to its mean.
+
+        Layers before the late ones have no attributions, so only random neurons where few are patched.
+        """
+        scored, patched, late = SCORED * self.a.neurons, self.patched(sizes), min(self.late, self.kept)
+        early = scored if patched == self.a.neurons else self.sampled(sizes)
+        neurons = late * min(scored, patched + self.sampled(sizes)) + (self.kept - late) * min(scored, early)
         return int((2 * neurons + 1) * self.pairs(sizes))
 
     def knockouts(self, sizes: Sizes) -> int:
@@ -256,8 +286,24 @@ class Costs:
         return self.params["mediation"]["pairs_per_template"] | (sizes.pairs_per_template or {})
 
     def mediation(self, sizes: Sizes) -> int:
-        """Return the runs with one MLP or attention block patched at one token."""
-        return (2 * self.depth * PLACES + 1) * self.mediation_pairs(sizes)
+        """Return the runs with one MLP, attention block or head patched at one token."""
+        single = self._single(sizes.single_heads, "mediation_interventions", "single_heads")
+        components = 2 + self.a.heads * single
+        return (components * self.depth * PLACES + 1) * self.mediation_pairs(sizes)
+
+    def units(self, sizes: Sizes) -> int:
+        """Return the runs with one late neuron, or coordinate of a late MLP's output, patched."""
+        most, each = self.params["unit_mediation"]["mediated_pairs"], self.per_template(sizes)
+        questions = [(kinds, count) for task, count in each.items() for kinds in QUESTIONS.get(task, (1,))]
+        pairs = sum(min(most, kinds * count) for kinds, count in questions)
+        patched, units = self.patched(sizes), self.a.neurons + self.a.width
+        if patched < self.a.neurons:
+            units = sum(min(patched + self.sampled(sizes), size) for size in (self.a.neurons, self.a.width))
+        single = self._single(sizes.single_units, "unit_mediation", "single_units")
+        return (self.late * units * single + 1) * pairs
+
+    def _single(self, own: bool | None, section: str, key: str) -> bool:
+        return self.params[section][key] if own is None else own
 
     # What they take.
 
@@ -376,10 +422,11 @@ class Costs:
         pairs, length = self.pairs(sizes), self.prompts.length
         yield self._model("neurons/token_activations", self.cells**0.5, "numbers", 0, 0)
         yield self._runs("neurons/neuron_runs", self.neurons(sizes), self.swept())
-        estimates = (self.late + OPERANDS) * self.patched(sizes) * pairs
+        estimates = self.attributions(sizes)
         cpu = self.forward(pairs, 6 * length, 6) + estimates * ESTIMATED
-        memory = self._in_runs() + 180 * estimates
-        yield self._model("neurons/neuron_attributions", pairs, "pairs", cpu, memory)
+        memory = self._in_runs() + 4 * estimates
+        row = self._model("neurons/neuron_attributions", pairs, "pairs", cpu, memory)
+        yield replace(row, disk=ESTIMATE_ROW * estimates)
         yield self._runs("neurons/neuron_circuit_runs", self.neuron_circuits(sizes), length - 1)
 
     def _heuristics(self, _: Sizes) -> Iterator[Row]:
@@ -435,16 +482,19 @@ class Costs:
         yield Row(("mediation/mediation_pairs",), pairs, "pairs", 6, LIBRARIES)
         share = MOVING * (PLACES + 1) / 2 / 2
         yield self._runs("mediation/mediation_runs", self.mediation(sizes), share)
-        unit_pairs = 6 * self.params["unit_mediation"]["mediated_pairs"]
-        yield self._runs("mediation/unit_mediation_runs", unit_pairs, 0)
+        through = self.late / self.depth / 2
+        yield self._runs("mediation/unit_mediation_runs", self.units(sizes), through)
 
     def _queries(self, sizes: Sizes, chapters: Iterable[str]) -> Row:
         """Every SQL stage, in one row: each takes seconds, most of which is DVC's own time."""
         stages = named(QUERIES, chapters)
-        rows = sum((self.neurons(sizes), self.neuron_knockouts(sizes), self.mediation(sizes)))
-        rows = rows if "neurons" in chapters else 0
-        cpu = QUERY * len(stages) + ROW * rows
-        return Row(stages, len(stages), "queries", cpu, LIBRARIES + 200 * rows, 4 * rows)
+        counts = (self.neurons, self.neuron_knockouts, self.mediation, self.units)
+        shown = "neurons" in chapters
+        rows = shown * sum(count(sizes) for count in counts)
+        estimates = shown * self.attributions(sizes)
+        cpu = QUERY * len(stages) + ROW * rows + AVERAGED * estimates
+        memory = LIBRARIES + 200 * rows + GROUPED * estimates
+        return Row(stages, len(stages), "queries", cpu, memory, 4 * rows)
 
     def _figures(self, chapters: Iterable[str]) -> Row:
         stages = named(FIGURES, chapters)

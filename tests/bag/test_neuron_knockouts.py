@@ -8,7 +8,7 @@ import pytest
 
 from tests.bag import knocked
 from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, MEMBERSHIPS, SET, Answer, Prompt, Units, asked, standing, written
-from tests.made import OPERATORS, ask
+from tests.made import OPERATORS, ask, frame
 
 KEYS = ["operator", "layer", "neuron", "heuristic", "ablation"]
 
@@ -32,19 +32,39 @@ def members() -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def knockouts(members: pl.DataFrame) -> pl.DataFrame:
-    return ask("neuron_knockout_interventions", {"heuristic_neurons": members})
+    return planned(members)
 
 
-def test_of_large_models_some_neurons_of_each_layer_are_drawn(members: pl.DataFrame):
-    """The same ones of every operator, as in neuron_interventions: the lot knows no operator."""
-    some = ask("neuron_knockout_interventions", {"heuristic_neurons": members}, patched_neurons=2).filter(
-        component="neuron", replacement="mean"
-    )
-    counts = some.group_by("operator", "layer").agg(pl.col("units").n_unique())
-    assert counts.height == 2 * len(OPERATORS)
-    assert set(counts["units"]) == {2}
-    layers = some.filter(layer=2).group_by("operator").agg(pl.col("units").sort())
-    assert layers["units"].n_unique() == 1
+def planned(members: pl.DataFrame, **settings: int) -> pl.DataFrame:
+    """The table neuron_knockout_interventions. Layer 1 is before the late layers, so it has no attributions."""
+    rows = [
+        (operator, method, layer, neuron, position, (7 * neuron + len(operator)) % 20)
+        for operator in OPERATORS for method in ("exact", "attribution") for layer, positions in ((0, ["op1"]), (2, ["last"]))
+        for position in positions for neuron in range(20)
+    ]  # fmt: skip
+    names = ("operator", "method", "layer", "neuron", "position", "effect")
+    effects = frame(**dict(zip(names, zip(*rows, strict=True), strict=True)))
+    return ask("neuron_knockout_interventions", {"heuristic_neurons": members, "neuron_effects": effects}, **settings)
+
+
+def test_of_large_models_neurons_of_large_attribution_and_random_ones_are_ablated():
+    members = standing([(o, layer, n, EVEN) for o in OPERATORS for layer in (1, 2) for n in range(15)])
+
+    def ablated(k: int, count: int) -> dict[tuple[str, int], set[int]]:
+        table = planned(members, patched_neurons=k, sampled_neurons=count).filter(component="neuron", replacement="mean")
+        assert not table.select("operator", "layer", "units").is_duplicated().any()
+        rows = table.with_columns(neuron=pl.col("units").list.first()).group_by("operator", "layer")
+        return {tuple(key): set(part["neuron"]) for key, part in rows}
+
+    largest, random = ablated(3, 0), ablated(1, 4)
+    for operator in OPERATORS:
+        by_attribution = sorted(range(15), key=lambda neuron: -((7 * neuron + len(operator)) % 20))
+        assert largest[operator, 2] == set(by_attribution[:3])
+        assert len(random[operator, 1]) == 4
+        assert random[operator, 2] >= {by_attribution[0]}
+        assert len(random[operator, 2] - {by_attribution[0]}) in (3, 4)
+    assert largest.keys() == {(operator, 2) for operator in OPERATORS}
+    assert random[OPERATORS[0], 1] == random[OPERATORS[1], 1]  # the lot knows no operator
 
 
 def concluded(members: pl.DataFrame, knockouts: pl.DataFrame, pairs: pl.DataFrame, answer: Answer, about: pl.DataFrame) -> pl.DataFrame:
@@ -111,7 +131,7 @@ def test_a_neuron_that_writes_its_prompts_answers_is_selective(pairs: pl.DataFra
         lost = [of[n] for _, n in units if MEANS[of[n]](prompt)]
         return 10.0 - len(lost), EVEN not in lost
 
-    knockouts = ask("neuron_knockout_interventions", {"heuristic_neurons": members})
+    knockouts = planned(members)
     table = concluded(members, knockouts, pairs, answer, knocked.associations(pairs, MEANS))
     assert table.height == len(OPERATORS) * len(of) * 2
     assert set(table.select("selectivity", "logit_change_associated", "logit_change_other").rows()) == {(1, -1, 0)}
@@ -127,7 +147,7 @@ def test_where_no_neuron_does_anything_none_is_selective(pairs: pl.DataFrame, me
 
 def test_p_values_of_neurons_that_do_nothing_particular_are_uniform(pairs: pl.DataFrame):
     members = standing([(o, layer, n, [EVEN, LOW, ENDS][n % 3]) for o in OPERATORS for layer in range(3) for n in range(48)])
-    knockouts = ask("neuron_knockout_interventions", {"heuristic_neurons": members})
+    knockouts = planned(members)
     table = concluded(members, knockouts, pairs, knocked.at_random(2), knocked.associations(pairs, MEANS))
     values = table["p_value"].to_numpy()
     assert len(values) == 2 * 3 * 48 * 2
@@ -137,7 +157,7 @@ def test_p_values_of_neurons_that_do_nothing_particular_are_uniform(pairs: pl.Da
 
 def test_a_heuristic_of_no_prompt_or_of_all_has_no_selectivity(pairs: pl.DataFrame):
     members = standing([("add", 1, 0, EVEN), ("add", 1, 1, LOW), ("add", 1, 2, ENDS)])
-    knockouts = ask("neuron_knockout_interventions", {"heuristic_neurons": members})
+    knockouts = planned(members)
     about = knocked.associations(pairs, {EVEN: MEANS[EVEN], LOW: lambda _: True})
     table = concluded(members, knockouts, pairs, knocked.at_random(3), about)
     assert set(table["heuristic"]) == {EVEN}
@@ -145,7 +165,7 @@ def test_a_heuristic_of_no_prompt_or_of_all_has_no_selectivity(pairs: pl.DataFra
 
 def test_without_heuristics_all_is_empty(pairs: pl.DataFrame):
     members = standing([])
-    knockouts = ask("neuron_knockout_interventions", {"heuristic_neurons": members})
+    knockouts = planned(members)
     assert knockouts.is_empty()
     assert concluded(members, knockouts, pairs, knocked.at_random(0), knocked.associations(pairs, MEANS)).is_empty()
 

@@ -50,6 +50,7 @@ def neuron_parts() -> dict[str, list[dict[str, Any]]]:
         "attribution_agreement": [
             {"layer": layer, "position": p, "against": a, "k": k} for layer, p in SITES for a in ("effect", "logit_effect") for k in KS
         ],
+        "attribution_recall": [{"layer": layer, "position": p, "k": k} for layer, p in SITES for k in KS],
         "ranking_agreement": [
             {"layer": layer, "position": p, "ranking_a": a, "ranking_b": b, "k": k} for layer, p in SITES for k in KS
             for a, b in [("effect", "effect_plus_std"), ("effect", "logit_effect"), ("effect_plus_std", "logit_effect")]

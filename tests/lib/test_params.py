@@ -330,8 +330,24 @@ def test_the_shipped_settings_are_allowed():
         ),
         ({"digits": {"m": {"first": "abacus"}}}, ["digits.m.second"]),
         (
-            {"unit_mediation": {"single_units": ["llama"]}},
-            ["unit_mediation.single_units", "'llama'", "abacus"],
+            {"unit_mediation": {"single_units": ["abacus"]}},
+            ["unit_mediation.single_units", "['abacus']", "valid boolean"],
+        ),
+        (
+            {"sizes": {"abacus": {"single_heads": "no"}}},
+            ["sizes.abacus.single_heads", "'no'", "valid boolean"],
+        ),
+        (
+            {"sizes": {"abacus": {"sampled_neurons": -1}}},
+            ["sizes.abacus.sampled_neurons", "-1", "greater than or equal to 0"],
+        ),
+        (
+            {"neuron_interventions": {"sampled_neurons": -1}},
+            ["neuron_interventions.sampled_neurons", "-1", "greater than or equal to 0"],
+        ),
+        (
+            {"attribution_recall": {"normal": 0}},
+            ["attribution_recall.normal", "0", "greater than 0"],
         ),
         (
             {"unit_mediation": {"mediated_pairs": 0}},

@@ -38,7 +38,7 @@ def pairs(each: int = 4, tasks: dict[str, Any] = TASKS) -> pl.DataFrame:
 def subject(each: int = 4, tasks: dict[str, Any] = TASKS, replicates: int = 40) -> Tables:
     """Random runs of every intervention on every pair that has its token, and all that the queries read but mediation_by_pair."""
     given = {"architecture": architecture(), "mediation_pairs": pairs(each, tasks).sample(fraction=1, shuffle=True, seed=0)}
-    interventions = ask("mediation_interventions", given, single_heads=["s"])
+    interventions = ask("mediation_interventions", given, single_heads=True)
     weights = ask("mediation_weights", {"mediation_pairs": given["mediation_pairs"]}, mediation_replicates=replicates)
     weights = weights.sample(fraction=1, shuffle=True, seed=0)
     return given | {"mediation_interventions": interventions, "mediation_weights": weights, "runs": runs(given, interventions)}

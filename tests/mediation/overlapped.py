@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from tests.made import Tables, architecture, ask, late_layers
+from tests.made import Tables, architecture, ask, frame, late_layers
 from tests.mediation import mediated
 from tests.mediation.mediated import TASKS
 
@@ -26,10 +26,26 @@ def chosen(each: int, count: int, seed: int = 0) -> pl.DataFrame:
     return ask("unit_mediation_pairs", given, arithmetic=TEMPLATES, mediated_pairs=count, unit_seed=seed)
 
 
+def attributions(shape: pl.DataFrame) -> pl.DataFrame:
+    """The table neuron_effects of the last layer: attribution is largest for neuron 0 by one operator, then for the last by the other."""
+    [neurons], [layers] = shape["neurons"], shape["layers"]
+    parts = []
+    for operator, first in (("add", -10), ("subtract", 10 * neurons)):
+        values = np.arange(neurons) + first * (np.arange(neurons) == 0)
+        for method, effects in (("exact", -values), ("attribution", values)):
+            parts.append(frame(operator=operator, method=method, neuron=np.arange(neurons), effect=effects))
+    return pl.concat(parts).with_columns(layer=pl.lit(layers - 1, pl.Int16), position=pl.lit("last"))
+
+
+def patched(shape: pl.DataFrame, first_layer: int | None, **settings: int) -> pl.DataFrame:
+    """The table unit_mediation_interventions."""
+    given = {"architecture": shape, "late_layers": late_layers(first_layer), "neuron_effects": attributions(shape)}
+    return ask("unit_mediation_interventions", given, **{"single_units": True, **settings})
+
+
 def subject() -> Tables:
     """Random runs of every unit; in them, two undefined effects of neuron 1 on arithmetic in words, where neuron 2 has none that is defined."""
-    made = {"architecture": architecture(), "late_layers": late_layers(2)}
-    table, pairs = ask("unit_mediation_interventions", made, single_units=["s"]), chosen(4, 5)
+    table, pairs = patched(architecture(), 2), chosen(4, 5)
     random = np.random.default_rng(4)
     rows = table.select("intervention").join(pairs.select("pair"), how="cross")
     names = ["answer_logit", "counterfactual_logit", "answer_probability", "counterfactual_probability"]

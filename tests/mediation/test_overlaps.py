@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.made import Tables, architecture, ask, frame
+from tests.made import Tables, ask, frame
 from tests.mediation import overlapped
 from tests.mediation.overlapped import QUESTIONS, RANKS
 
@@ -46,8 +46,8 @@ def tail(width: int, size: int, k: int, shared: int) -> float:
 )
 def test_questions_that_share_so_many_of_their_top(width: int, k: int, shared: int):
     tops = {"q": [*range(k)], "r": [*range(k - shared, 2 * k - shared)]}
-    given = {"unit_effects": planted(tops, width), "architecture": architecture().with_columns(neurons=pl.lit(width, pl.Int32))}
-    table = ask("neuron_overlap", given, overlap_ks=[k, width + 1])
+    patched = planted(tops, width).with_columns(unit=3 * pl.col("unit"))  # as if the units between were not patched
+    table = ask("neuron_overlap", {"unit_effects": patched}, overlap_ks=[k, width + 1])
     assert table.filter(ranking="size").select("sample", "question", "other").rows() == [
         ("whole", "q", "r"), ("half", "q", "q"), ("half", "q", "r"), ("half", "r", "q"), ("half", "r", "r"),
     ]  # fmt: skip
@@ -62,7 +62,7 @@ def test_questions_that_share_so_many_of_their_top(width: int, k: int, shared: i
 
 
 def test_chance_is_what_random_sets_share(effects: pl.DataFrame):
-    table = ask("neuron_overlap", {"unit_effects": effects, "architecture": architecture()}, overlap_ks=[4])
+    table = ask("neuron_overlap", {"unit_effects": effects}, overlap_ks=[4])
     random = np.random.default_rng(0)
     for component, width in WIDTHS.items():
         drawn = np.array([np.isin(random.permutation(width)[:4], random.permutation(width)[:4]).mean() for _ in range(20000)])
@@ -72,7 +72,7 @@ def test_chance_is_what_random_sets_share(effects: pl.DataFrame):
 
 
 def test_overlaps_are_counts_of_common_units(effects: pl.DataFrame):
-    table = ask("neuron_overlap", {"unit_effects": effects, "architecture": architecture()}, overlap_ks=KS)
+    table = ask("neuron_overlap", {"unit_effects": effects}, overlap_ks=KS)
     keys = []
     for (component, width), ranking, k in product(WIDTHS.items(), RANKS, KS):
         top = {
@@ -125,7 +125,7 @@ def grid(late: bool) -> Tables:
 @pytest.mark.parametrize("late", [True, False])
 def test_mediators_are_compared_with_what_the_grid_names(effects: pl.DataFrame, late: bool):
     given = grid(late)
-    table = ask("mediating_heuristics", {"unit_effects": effects, "architecture": architecture(), **given}, overlap_ks=KS)
+    table = ask("mediating_heuristics", {"unit_effects": effects, **given}, overlap_ks=KS)
     last = given["neuron_effects"].filter(method="exact", position="last", layer=2)
     keys = []
     for ranking, k, question, operator, other in product(RANKS, KS[:3], QUESTIONS[:2], ["add", "subtract"], GRID):
@@ -145,3 +145,6 @@ def test_mediators_are_compared_with_what_the_grid_names(effects: pl.DataFrame, 
             expected = (shared / k, len(found) / 6, tail(6, len(found), k, shared))
             assert (row["share"], row["chance"], row["p_value"]) == pytest.approx(expected, rel=1e-9)
     assert table.select("layer", "ranking", "k", "question", "operator", "grid_operator", "members").rows() == keys
+    not_patched = given["labels"].with_columns(neuron=pl.col("neuron") + 6)
+    more = given | {"labels": pl.concat([given["labels"], not_patched])}
+    assert ask("mediating_heuristics", {"unit_effects": effects, **more}, overlap_ks=KS).equals(table)

@@ -8,7 +8,7 @@ import pytest
 
 from stages.lib.executor import interventions
 from tests.lib.test_executor import subject
-from tests.made import Tables, architecture, ask, late_layers
+from tests.made import NEURONS, Tables, architecture, ask
 from tests.mediation import overlapped
 from tests.mediation.overlapped import RANKS, asked, chosen
 
@@ -49,13 +49,27 @@ def test_every_unit_of_the_late_layers_is_patched_once(first_layer: int | None, 
     loaded = subject("llama").architecture
     sizes = {"neuron": loaded.neurons, "coordinate": loaded.width}
     shape = architecture().with_columns(neurons=pl.lit(loaded.neurons, pl.Int32), width=pl.lit(loaded.width, pl.Int32))
-    table = ask("unit_mediation_interventions", {"architecture": shape, "late_layers": late_layers(first_layer)}, single_units=["r", "s"])
+    table = overlapped.patched(shape, first_layer)
     found = interventions.read(table.sample(fraction=1, shuffle=True, seed=0), loaded, ["last"])
     assert [one.number for one in found] == list(range(len(table)))
     assert found[0].patches == ()
     units = [(p.layer, p.component, int(p.chosen()[0])) for one in found[1:] for p in one.patches]
     assert units == [(layer, name, unit) for layer in layers for name in ("neuron", "coordinate") for unit in range(sizes[name])]
     assert {(p.position, p.replacement) for one in found[1:] for p in one.patches} == {("last", "counterfactual")}
+
+
+@pytest.mark.parametrize(("k", "count"), [(1, 0), (2, 2), (3, 1), (99, 99)])
+def test_of_large_models_neurons_of_large_attribution_and_random_units_are_patched(k: int, count: int):
+    table = overlapped.patched(architecture(), 1, patched_neurons=k, sampled_neurons=count).filter(pl.col("component") != "none")
+    assert not table.select("layer", "component", "units").is_duplicated().any()
+    units = table.with_columns(unit=pl.col("units").list.first()).group_by("layer", "component")
+    patched = {tuple(key): set(part["unit"]) for key, part in units}
+    assert len(patched.get((1, "neuron"), set())) == min(count, NEURONS)  # this layer has no attributions
+    largest = {0, *range(NEURONS - 1, NEURONS - k, -1)} & {*range(NEURONS)}
+    assert patched[2, "neuron"] >= largest
+    assert len(patched[2, "neuron"] - largest) <= count
+    for layer in (1, 2):
+        assert len(patched[layer, "coordinate"]) == min(k + count, 12)
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +113,10 @@ def test_units_without_effect_are_ranked_otherwise_in_every_question(given: Tabl
     assert len(orders) == table["question"].n_unique()
 
 
-def test_of_other_subjects_only_the_clean_run_is_left_and_tables_are_empty(given: Tables):
-    made = {"architecture": architecture(), "late_layers": late_layers(1)}
-    table = ask("unit_mediation_interventions", made, single_units=["another"])
+def test_without_single_units_only_the_clean_run_is_left_and_tables_are_empty(given: Tables):
+    table = overlapped.patched(architecture(), 1, single_units=False)
     assert table["component"].to_list() == ["none"]
     clean = given | {"unit_mediation_interventions": table, "runs": given["runs"].filter(intervention=0)}
     effects = ask("unit_effects", clean)
     assert effects.is_empty()
-    assert ask("neuron_overlap", {"unit_effects": effects, "architecture": architecture()}, overlap_ks=[1]).is_empty()
+    assert ask("neuron_overlap", {"unit_effects": effects}, overlap_ks=[1]).is_empty()

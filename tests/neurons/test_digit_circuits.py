@@ -105,6 +105,21 @@ def test_layers_count_that_are_late_for_every_digit():
     assert set(table["layers"]) == {LAYERS - FIRST - 1}
 
 
+def test_of_a_large_model_only_random_neurons_count():
+    """Neurons that attribution chose were patched for one digit and not for the others."""
+    given = of_digits(np.random.default_rng(3).normal(size=(3, LAYERS, NEURONS)))
+    late = given["neuron_interventions"].with_columns(neuron=pl.col("units").list.first())
+    chosen = (pl.col("neuron") < 2) & (pl.col("subject") == DIGITS[0])
+    operator = pl.when(chosen).then(pl.lit("add")).otherwise("operator")
+    sampled = late.filter(~chosen).drop("neuron")
+    for number in range(2):  # neither digit has them in the sample
+        sampled = sampled.filter(pl.col("units").list.first() != number)
+    named = pl.concat([sampled, late.filter(chosen).with_columns(operator=operator).drop("neuron")])
+    tables = [asked(given | {"neuron_interventions": interventions}, [2]) for interventions in (named, sampled)]
+    assert tables[0].equals(tables[1])
+    assert tables[0]["iou_by_chance"].unique().to_list() == pytest.approx([2 / (2 * (NEURONS - 2) - 2)])
+
+
 @pytest.mark.usefixtures("close_figures")
 def test_the_figure_shows_the_shares_and_overlaps_of_the_fewest_neurons():
     table = asked(of_digits(np.random.default_rng(3).uniform(0.1, 1, (3, LAYERS, NEURONS))))

@@ -62,11 +62,13 @@ def test_circuits_of_neurons_of_which_some_were_patched_leave_out_the_others(eff
     places = [pl.col(name).rank("ordinal").over("operator", "method", "layer", "position") for name in RANKS]
     some = effects.filter(patched).with_columns(places)
     given = {"neuron_effects": some, "circuit_heads": heads(KEPT), "architecture": measured["architecture"]}
-    table = ask("neuron_circuit_interventions", given, neurons_per_layer=[2], random_circuits=9).filter(component="neuron", layer=1)
-    kept = {row["circuit"]: set(range(NEURONS)) - set(row["units"]) for row in table.iter_rows(named=True)}
-    assert {len(neurons) for neurons in kept.values()} == {2}
+    table = ask("neuron_circuit_interventions", given, neurons_per_layer=[2, 3], random_circuits=9, patched_neurons=2)
+    table = table.filter(component="neuron", layer=1)
+    kept = {(row["circuit"], row["neurons_per_layer"]): set(range(NEURONS)) - set(row["units"]) for row in table.iter_rows(named=True)}
+    assert all(len(neurons) == k for (_, k), neurons in kept.items())
     for circuit in ("effect", "effect_plus_std", "logit_effect"):
-        assert kept[circuit] < {1, 3, 4}
+        assert kept[circuit, 2] < {1, 3, 4}
+    assert {circuit for circuit, k in kept if k == 3} == {"attribution", "random"}  # which rank all neurons
     random = [set(range(NEURONS)) - set(units) for units in table.filter(circuit="random")["units"].to_list()]
     assert set.union(*random) > {1, 3, 4}
 
@@ -118,11 +120,13 @@ def test_faithfulness_is_equation_2(measured: Tables, circuits: pl.DataFrame):
 
 def test_a_subject_that_knows_nothing_has_empty_tables(measured: Tables, effects: pl.DataFrame, circuits: pl.DataFrame):
     none = {name: measured[name].clear() for name in ("runs", "pairs", "neuron_attributions", "bootstrap_weights")}
-    patched = ask("neuron_interventions", of(measured, "architecture") | {"late_layers": late_layers(None)})
-    assert ask("neuron_effects", none | {"neuron_interventions": patched}).is_empty()
+    unknown = of(none, "pairs", "neuron_attributions") | of(measured, "architecture") | {"late_layers": late_layers(None)}
+    for few in (0, 2):
+        patched = ask("neuron_interventions", unknown, patched_neurons=few)
+        assert ask("neuron_effects", none | {"neuron_interventions": patched}).is_empty()
     empty = {"neuron_effects": effects.clear(), "circuit_heads": heads({}), **of(measured, "architecture")}
-    for stage in ("attribution_agreement", "ranking_agreement", "operator_overlaps"):
-        assert ask(stage, of(empty, "neuron_effects")).is_empty()
+    for stage in ("attribution_agreement", "attribution_recall", "ranking_agreement", "operator_overlaps"):
+        assert ask(stage, of(empty, "neuron_effects") | {"neuron_interventions": patched}).is_empty()
     assert ask("neuron_circuit_interventions", empty, neurons_per_layer=[2], random_circuits=1).is_empty()
     given = {**of(none, "runs", "pairs", "bootstrap_weights"), "head_faithfulness": OF_HEADS.clear(), "cut_faithfulness": OF_CUTS.clear(),
              "neuron_circuit_interventions": circuits.clear()}  # fmt: skip

@@ -8,7 +8,9 @@ import polars as pl
 import pytest
 
 from tests import made
-from tests.made import FIRST, KS, LAYERS, NEURONS, OPERATORS, SITES, Tables, ask, by_prompt, late_layers, of, top
+from tests.made import CHOICE, FIRST, KS, LAYERS, NEURONS, OPERATORS, SITES, Tables, ask, by_prompt, late_layers, of, top
+
+FEW = {"patched_neurons": 2, "sampled_neurons": 2}
 
 
 @pytest.fixture(scope="module")
@@ -17,12 +19,23 @@ def measured() -> Tables:
 
 
 @pytest.fixture(scope="module")
+def few() -> Tables:
+    """The same where only two neurons of each site and operator, and two random ones, are patched."""
+    return made.measured(**FEW)
+
+
+@pytest.fixture(scope="module")
+def effects_of_few(few: Tables) -> pl.DataFrame:
+    return made.effects(few)
+
+
+@pytest.fixture(scope="module")
 def effects(measured: Tables) -> pl.DataFrame:
     return made.effects(measured)
 
 
 def test_each_neuron_is_patched_once_where_it_counts(measured: Tables):
-    table = ask("neuron_interventions", of(measured, "architecture", "late_layers"))
+    table = measured["neuron_interventions"]
     assert table["intervention"].to_list() == list(range(len(SITES) * NEURONS + 1))
     assert table.row(0)[1:] == (0, None, "discovery", "none", None, None, None, None, None)
     patched = table[1:].select("layer", "position", pl.col("units").list.first()).rows()
@@ -30,21 +43,40 @@ def test_each_neuron_is_patched_once_where_it_counts(measured: Tables):
     assert set(table[1:].select("operator", "component", "replacement").rows()) == {(None, "neuron", "counterfactual")}
 
 
-def test_of_a_large_model_some_neurons_are_patched_the_same_at_every_position(measured: Tables):
-    given = of(measured, "architecture", "late_layers")
-    drawn = {}
-    for k in (2, 4):
-        table = ask("neuron_interventions", given, patched_neurons=k)[1:].with_columns(neuron=pl.col("units").list.first())
-        drawn[k] = {site: set(group["neuron"]) for site, group in table.group_by("layer", "position")}
-        assert {len(neurons) for neurons in drawn[k].values()} == {k}
-        assert drawn[k].keys() == set(SITES)
+def patched(table: pl.DataFrame) -> dict[tuple, set[int]]:
+    """(layer, position, operator) of a table of interventions -> neurons."""
+    rows = table.filter(component="neuron").with_columns(neuron=pl.col("units").list.first())
+    assert not rows.select("layer", "position", "operator", "neuron").is_duplicated().any()
+    return {tuple(site): set(group["neuron"]) for site, group in rows.group_by("layer", "position", "operator")}
+
+
+def test_of_a_large_model_random_neurons_are_patched_the_same_for_every_operator(measured: Tables):
+    given, drawn = of(measured, *CHOICE), {}
+    for count in (0, 2, 4):
+        found = patched(ask("neuron_interventions", given, patched_neurons=1, sampled_neurons=count))
+        drawn[count] = {site: found.get((*site, None), set()) for site in SITES}
+        assert {len(neurons) for neurons in drawn[count].values()} == {count}
     assert all(drawn[2][site] < drawn[4][site] for site in SITES)
     assert len({tuple(drawn[4][0, position]) for layer, position in SITES if layer == 0}) == 1
     assert len(set(map(frozenset, drawn[4].values()))) > 1
 
 
+@pytest.mark.parametrize(("k", "count"), [(1, 0), (2, 2), (3, 1), (NEURONS, 2), (99, 99)])
+def test_of_a_large_model_the_neurons_of_largest_attribution_are_patched(measured: Tables, k: int, count: int):
+    found = patched(ask("neuron_interventions", of(measured, *CHOICE), patched_neurons=k, sampled_neurons=count))
+    discovery = measured["pairs"].filter(split="discovery").select("pair", "operator")
+    means = measured["neuron_attributions"].join(discovery, on="pair").group_by("layer", "position", "operator", "neuron").mean()
+    for (layer, position), operator in ((site, operator) for site in SITES for operator in OPERATORS):
+        peers = means.filter(layer=layer, position=position, operator=operator).sort("attribution", descending=True)
+        random = found.get((layer, position, None), set())
+        assert found.get((layer, position, operator), set()) == set(peers["neuron"][:k]) - random
+
+
 def test_without_late_layers_only_the_first_is_patched(measured: Tables):
-    table = ask("neuron_interventions", of(measured, "architecture") | {"late_layers": late_layers(None)})
+    given = of(measured, *CHOICE) | {"late_layers": late_layers(None)}
+    table = ask("neuron_interventions", given)
+    few = ask("neuron_interventions", given | {"neuron_attributions": measured["neuron_attributions"].filter(layer=0)}, **FEW)
+    assert set(few["layer"].drop_nulls()) == {0}
     assert table["layer"].to_list() == [None] + [0] * 3 * NEURONS
 
 
@@ -56,12 +88,37 @@ def each_effect(given: Tables, row: dict[str, Any]) -> dict[str, np.ndarray]:
         estimates = given["neuron_attributions"].filter(pl.col("pair").is_in(prompts), **place).sort("pair")
         return dict.fromkeys(("effect", "logit_effect"), estimates["attribution"].to_numpy().astype(float))
     named = given["neuron_interventions"].with_columns(neuron=pl.col("units").list.first())
-    [number] = named.filter(**place)["intervention"]
+    here = pl.col("operator").is_null() | (pl.col("operator") == row["operator"])
+    [number] = named.filter(here, **place)["intervention"]
     return by_prompt(given, number, row["operator"])
 
 
 def test_effects_are_equation_1(measured: Tables, effects: pl.DataFrame):
     assert effects.height == 2 * len(OPERATORS) * len(SITES) * NEURONS
+    are_equation_1(measured, effects)
+    assert effects["undefined"].sum() == 1
+
+
+def test_effects_of_some_neurons_are_those_of_their_own_prompts(few: Tables, effects_of_few: pl.DataFrame):
+    keys = ["operator", "layer", "position", "neuron"]
+    exact, estimated = (effects_of_few.filter(method=method) for method in ("exact", "attribution"))
+    assert estimated.height == len(OPERATORS) * len(SITES) * NEURONS
+    wanted = patched(few["neuron_interventions"])
+    rows = {
+        (operator, *site, neuron)
+        for operator in OPERATORS for site in SITES for whose in (operator, None) for neuron in wanted.get((*site, whose), set())
+    }  # fmt: skip
+    assert set(exact.select(keys).rows()) == rows
+    assert exact.height == len(rows) < estimated.height
+    alone = estimated.join(exact, on=keys, how="anti")
+    assert alone.select("ci_low", "ci_high").null_count().row(0) == (alone.height, alone.height)
+    both = pl.concat([exact, estimated.join(exact, on=keys, how="semi")])
+    are_equation_1(few, both)
+    for column in ("effect", "effect_std", "prompts", "rank"):
+        assert estimated[column].to_list() == made.effects(made.measured()).filter(method="attribution")[column].to_list()
+
+
+def are_equation_1(measured: Tables, effects: pl.DataFrame) -> None:
     for row in effects.iter_rows(named=True):
         each, logits = each_effect(measured, row).values()
         defined = np.isfinite(each)
@@ -73,7 +130,6 @@ def test_effects_are_equation_1(measured: Tables, effects: pl.DataFrame):
         }  # fmt: skip
         assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-9)
         assert (row["prompts"], row["undefined"]) == (defined.sum(), (~defined).sum())
-    assert effects["undefined"].sum() == 1
 
 
 def test_a_neuron_without_any_defined_effect_ranks_last(measured: Tables):
@@ -92,23 +148,24 @@ def test_neurons_are_ranked_among_their_peers(effects: pl.DataFrame):
             assert peers.sort(-key, "neuron")[name].to_list() == list(range(1, NEURONS + 1))
 
 
-def test_attribution_that_is_right_agrees(effects: pl.DataFrame):
+def test_attribution_that_is_right_agrees(measured: Tables, effects: pl.DataFrame):
     exact = effects.filter(method="exact")
     planted = {
         1: exact.with_columns(method=pl.lit("attribution"), effect=pl.col("logit_effect")),
         -1: exact.with_columns(method=pl.lit("attribution"), effect=-pl.col("logit_effect")),
     }
     for sign, attribution in planted.items():
-        table = ask("attribution_agreement", {"neuron_effects": pl.concat([exact, attribution])}, ks=[*KS, 99])
+        given = of(measured, "neuron_interventions") | {"neuron_effects": pl.concat([exact, attribution])}
+        table = ask("attribution_agreement", given, ks=[*KS, 99])
         table = table.filter(against="logit_effect")
         assert set(table["rank_correlation"].round(12)) == {sign}
         assert table.height == len(OPERATORS) * len(SITES) * len(KS)
         assert table.select("k", "recall", "chance").unique().sort("k").rows() == [(1, sign > 0, 1 / 6), (3, sign > 0, 0.5), (6, 1, 1)]
 
 
-def test_attributions_ranks_are_spearmans(effects: pl.DataFrame):
+def test_attributions_ranks_are_spearmans(measured: Tables, effects: pl.DataFrame):
     tied = effects.with_columns(effect=pl.col("effect").round(1))
-    table = ask("attribution_agreement", {"neuron_effects": tied}, ks=KS)
+    table = ask("attribution_agreement", of(measured, "neuron_interventions") | {"neuron_effects": tied}, ks=KS)
     for row in table.iter_rows(named=True):
         here = tied.filter(operator=row["operator"], layer=row["layer"], position=row["position"]).sort("neuron")
         patched, guessed = here.filter(method="exact")[row["against"]], here.filter(method="attribution")["effect"]
@@ -140,6 +197,26 @@ def test_overlaps_of_operators(effects: pl.DataFrame):
         )
         assert row["iou"] == len(a & b) / len(a | b)
         assert row["chance"] == pytest.approx(row["k"] / (2 * NEURONS - row["k"]))
+
+
+def test_rankings_end_with_the_neurons_that_attribution_chose(effects_of_few: pl.DataFrame):
+    """Below these are random neurons. A neuron that one operator's patches leave out is not among its top."""
+    given = {"neuron_effects": effects_of_few}
+    exact = effects_of_few.filter(method="exact")
+    agreement = ask("ranking_agreement", given, patched_neurons=2, ks=[1, 2, 3])
+    assert set(agreement["k"]) == {1, 2}
+    counts = {site: len(rows) for site, rows in exact.group_by("operator", "layer", "position")}
+    for operator, layer, position, k, chance in agreement.select("operator", "layer", "position", "k", "chance").rows():
+        assert chance == k / counts[operator, layer, position]
+    overlaps = ask("operator_overlaps", given, patched_neurons=2, operator_ks=[1, 2, 3])
+    assert overlaps.height == 2 * (len(SITES) + 1) * 2
+    for row in overlaps.filter(pl.col("layer").is_not_null(), ranking="effect").iter_rows(named=True):
+        site = {"layer": row["layer"], "position": row["position"]}
+        a, b = (top(exact, "rank", row["k"], operator=operator, **site) for operator in OPERATORS)
+        assert (row["iou"], row["chance"]) == (len(a & b) / len(a | b), row["k"] / (2 * NEURONS - row["k"]))
+
+
+def test_the_chance_of_overlaps_is_nearly_that_of_random_sets():
     n, k = 512, 50
     shared = np.array([comb(k, x) * comb(n - k, k - x) / comb(n, k) for x in range(k + 1)])
     expected = shared @ (np.arange(k + 1) / (2 * k - np.arange(k + 1)))

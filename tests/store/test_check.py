@@ -137,11 +137,9 @@ def test_a_configuration_alone_is_enough(project: Path, name: str, capsys: pytes
     assert f"layers        {layers}, each of {neurons:,} neurons and {heads} heads, width {width:,}" in text
     assert "loaded        no, no weights here" in text
     runs = int(re.search(r"^neurons/neuron_runs +([\d,]+) runs", text, re.MULTILINE)[1].replace(",", ""))
-    assert re.search(
-        r"^given up +neurons patched: \d+ of [\d,]+ of a layer; pairs of prompts: \d+ of 50",
-        text,
-        re.MULTILINE,
-    )
+    largest = r"neurons patched: the \d+ of largest attribution and \d+ random ones of [\d,]+ of a layer"
+    assert re.search(rf"^given up +{largest}; pairs of prompts: \d+ of 50", text, re.MULTILINE)
+    assert re.search(r"^proposed +.*sampled_neurons: \d+, .*single_heads: false", text, re.MULTILINE)
     add.main(["large", "models/mine", "--dtype", "bfloat16"])
     large, sizes = load_subject("large"), load_sizes("large")
     assert sizes.patched_neurons < neurons / 100
@@ -209,6 +207,24 @@ def test_runs_are_as_many_as_tables_have(project: Path):
         assert counted[stage] == runs, stage
     assert counted["bag/neuron_knockout_runs"] > 1_017_500  # at most
     assert counted["bag/knockout_runs"] == pytest.approx(735_000, rel=0.5)
+    assert counted["mediation/mediation_runs"] == pytest.approx(1_709_515, rel=0.01)
+    assert counted["mediation/unit_mediation_runs"] == 1_537_200
+    alone = {row.name: row.count for row in abacus.rows(Sizes(single_heads=False, single_units=False))}
+    assert alone["mediation/mediation_runs"] == pytest.approx(576_000, rel=0.01)
+    assert alone["mediation/unit_mediation_runs"] == 1_200  # the clean run
+
+
+def test_runs_of_some_neurons_are_as_many_as_tables_have(project: Path):
+    """The random ones besides, of which a layer has no more than neurons; early layers have random ones alone."""
+    costs = costs_of(mine())  # 48 neurons in each of 3 layers, of which 2 count as late
+    pairs = costs.pairs(Sizes())
+    for patched, sampled, both in ((10, 5, 15), (40, 20, 48), (10, 0, 10)):
+        sizes = Sizes(patched_neurons=patched, sampled_neurons=sampled)
+        assert costs.neurons(sizes) == (5 * both + 1) * pairs
+        knockouts = 2 * (2 * min(both, 43.2) + sampled) + 1
+        assert costs.neuron_knockouts(sizes) == pytest.approx(knockouts * pairs)
+        assert costs.units(sizes) == (2 * (both + min(patched + sampled, 32)) + 1) * 1200
+        assert costs.attributions(sizes) == 5 * 48 * pairs
 
 
 @pytest.mark.parametrize(
@@ -245,8 +261,10 @@ def test_sizes_fill_a_budget_and_what_they_give_up_is_said(project: Path):
     for allowed in (1.1 * least, (least + whole) / 2):
         sizes = budget.fitted(large, "subjects", allowed)
         assert 0.7 * allowed < budget.total(large.rows(sizes)) <= allowed
-        neurons, pairs, templates = budget.given_up(large, sizes)
-        assert neurons == f"neurons patched: {sizes.patched_neurons:,} of 16,384 of a layer"
+        neurons, pairs, templates, *singles = budget.given_up(large, sizes)
+        both = f"the {sizes.patched_neurons:,} of largest attribution and {sizes.sampled_neurons} random ones"
+        assert neurons == f"neurons patched: {both} of 16,384 of a layer"
+        assert len(singles) == (sizes.single_heads is False) + (sizes.single_units is False)
         assert pairs == f"pairs of prompts: {sizes.pairs_per_split} of 50 for each operator, split and seed"
         assert f"arithmetic {sizes.pairs_per_template['arithmetic']} of 50" in templates
     shortest = re.search(r"give --budget (\w+) or more", budget.refusal(large, "subjects", "1h"))[1]
