@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from stages.lib.ask import LOGITS
 from stages.lib.core import machine
 from stages.lib.core.settings import read
+from stages.lib.core.words import ARITHMETIC
 from stages.lib.executor.blocks import FIXED
 from stages.lib.model.architecture import Architecture
 from stages.lib.model.prefixes import FEWEST
@@ -257,7 +258,10 @@ class Costs:
 
     def mediation(self, sizes: Sizes) -> int:
         """Return the runs with one MLP or attention block patched at one token."""
-        return (2 * self.depth * PLACES + 1) * self.mediation_pairs(sizes)
+        pairs, examples = self.mediation_pairs(sizes), self.settings.template.count("\n")
+        each = self.per_template(sizes)
+        sums = sum(KINDS[task] * each[task] for task in ARITHMETIC)  # which follow solved examples
+        return 2 * self.depth * PLACES * (pairs + examples * sums) + pairs
 
     # What they take.
 
@@ -433,8 +437,10 @@ class Costs:
     def _mediation(self, sizes: Sizes) -> Iterator[Row]:
         pairs = self.mediation_pairs(sizes)
         yield Row(("mediation/mediation_pairs",), pairs, "pairs", 6, LIBRARIES)
-        share = MOVING * (PLACES + 1) / 2 / 2
-        yield self._runs("mediation/mediation_runs", self.mediation(sizes), share)
+        # patches of examples, which both prompts of a pair share, are written down and not run
+        asked, runs = 2 * self.depth * PLACES * pairs, self.mediation(sizes)
+        share = MOVING * (PLACES + 1) / 2 / 2 * asked / runs
+        yield self._runs("mediation/mediation_runs", runs, share)
         unit_pairs = 6 * self.params["unit_mediation"]["mediated_pairs"]
         yield self._runs("mediation/unit_mediation_runs", unit_pairs, 0)
 

@@ -13,5 +13,7 @@ def test_answers_of_several_tokens_are_no_wrong_ones():
         pl.lit("s").alias("subject"), "task", "prompt_number",
         correct=pl.Series([True, False, False, False, False]), answer_logit=pl.Series([1.0, 0.5, None, None, None], dtype=pl.Float32),
     )  # fmt: skip
-    table = ask("task_accuracy", {"tasks": tasks, "task_predictions": said})
+    real = tasks.with_columns(pl.col("prompt_number") + 9, split=pl.lit("all"))  # never asked
+    given = {"tasks": tasks, "real_tasks": real, "task_predictions": said}
+    table = ask("task_accuracy", given)
     assert table.rows() == [("s", "factual", "all", "train", 0.5, 2), ("s", "retrieval", "all", "train", None, 0)]
