@@ -16,7 +16,7 @@ from pydantic import model_validator
 from stages.bag.settings import FailureInputs, Failures, FailureTests, Knockouts, PromptKnockouts
 from stages.circuit.settings import Bootstrap, Circuit, ComponentStability, HeadCircuits, LateLayers, Pairs, Probes, SmallestCircuits
 from stages.claims.settings import Faults
-from stages.corpus.settings import Cells, Facts, Tasks
+from stages.corpus.settings import Cells, Facts, RealTasks, Tasks
 from stages.heuristics.settings import LabelCalibration, Labels, Matches, Nulls, Overlaps, Portraits, Scores, Spectra
 from stages.lib.core import machine
 from stages.lib.core.files import replacing
@@ -48,6 +48,7 @@ class Params(Section):
     cells: Cells
     facts: Facts
     tasks: Tasks
+    real_tasks: RealTasks
     train: dict[Name, Train]
     finetune: dict[Name, Finetuning]
     hub: dict[Name, HubModel]

@@ -70,7 +70,8 @@ def code(stage: str) -> set[str]:
     lib/, the files that lie alone there, and the folders or files of a chapter. Types of settings are left out: they check
     values, and never change one."""
     more = set(files(ROOT)) if stage == "settings" else read_by(stage)
-    return {unit(p) for p in {*modules(source(stage), types=stage == "settings"), *_asked(stage), *more}}
+    curated = {file for file in data_files(stage) if file.startswith("stages/")}
+    return curated | {unit(p) for p in {*modules(source(stage), types=stage == "settings"), *_asked(stage), *more}}
 
 
 def _asked(stage: str) -> list[Path]:
@@ -125,7 +126,7 @@ def chapter(path: str) -> str | None:
 
 
 def sections(stage: str) -> set[str]:
-    """The settings that a stage reads, by sections or singly: load(Section), load(Section).setting, Subject.named(name),
+    """The settings that a stage reads, by sections or singly: load(Section), load(Section).setting, read()["section"], Subject.named(name),
     load_training(name) and its like, in its own file or in one of its chapter that it imports; of a query its $names."""
     path, entry = source(stage), stages()[stage]
     if path == RUNNER:
@@ -135,6 +136,7 @@ def sections(stage: str) -> set[str]:
     used = {key_of(name) + key for name, key in re.findall(r"\bload\(([A-Z]\w+)\)(\.\w+)?", text)}
     if re.search(r"\b(Subject\.named|load_subject)\(", text):
         used.add(f"{_subjects(entry)}.${{key}}" if entry["foreach"] else "subjects.${default}")
+    used |= set(re.findall(r"\bread\(\)\[\"(\w+)\"\]", text))
     return used | {
         f"{section}.${{key}}"
         for section, read in (
@@ -173,7 +175,7 @@ def _subjects(entry: dict) -> str:
 
 
 def data_files(stage: str) -> set[str]:
-    """The files below data/ that a Python stage names: <chapter>/<file>, or data/…."""
+    """The files of data that a Python stage names: <chapter>/<file>, data/…, or stages/… for one that people write."""
     tree = ast.parse(source(stage).read_text())
     literals = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     return {name for name in literals if re.fullmatch(r"[\w/-][\w/.-]*\.(parquet|h5|csv|json)", name)}

@@ -3,6 +3,7 @@
 -- subject      VARCHAR  the model
 -- operator     VARCHAR  add, subtract, multiply or divide
 -- feature      VARCHAR  what cells are told apart by: split; split and mirror (that of op2 before op1, where the result is the same);
+--                       neither of a model that was not trained here;
 --                       order of operands; units, digits (how many) and span ($span long) of op1, op2 and result; carries; borrows;
 --                       carried (tens of the product of the units); slack (how far op1 is from giving another quotient)
 -- value        VARCHAR  of the feature
@@ -14,8 +15,11 @@
 -- gain_chance  DOUBLE   (values - 1) / (2 ln 2 cells): bits that a feature tells by chance, on average; rough where few cells fail
 with
     asked as (
-        select operator, op1, op2, cells.result, not correct as failed, cells.split, mirror.split as mirror
+        select
+            operator, op1, op2, cells.result, not correct as failed,
+            if(trained_here, cells.split, null) as split, mirror.split as mirror
         from predictions
+        join origins using (subject)
         join cells using (operator, op1, op2)
         left join cells as mirror on (mirror.operator, mirror.op1, mirror.op2) = (operator, op2, op1) and operator in ('add', 'multiply')
     ),

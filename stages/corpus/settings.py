@@ -70,3 +70,8 @@ class Tasks(Section):
         if abs(sum(self.shots) - 1) > 1e-9:
             raise ValueError(f"shots must sum to 1, they sum to {sum(self.shots)}")
         return self
+
+
+class RealTasks(Section):
+    largest_operand: Annotated[int, Field(ge=9, le=999)]
+    examples: Annotated[int, Field(ge=0, le=8)]

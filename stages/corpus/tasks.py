@@ -16,29 +16,19 @@ Table tasks: prompts of the tasks of the causal-mediation study, with their answ
 
 from pathlib import Path
 
-import numpy as np
-import polars as pl
-
+from stages.corpus import evaluation
 from stages.corpus.prompts import Corpus
 from stages.corpus.settings import Tasks
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.core.words import TASKS
 
 
 def main() -> None:
     settings = load(Tasks)
     cells = read_table("data/corpus/cells.parquet")
-    weights = cells.select(1 / pl.len().over("operator")).to_series().to_numpy()
-    corpus = Corpus(settings, cells, read_table("data/corpus/facts.parquet"), weights, split=None)
-    rows = []
-    for number, task in enumerate(TASKS):
-        rng = np.random.default_rng([settings.seed, number])
-        for i, prompt in enumerate(corpus.draw(task, settings.evaluation_prompts, rng)):
-            rows.append({"prompt_number": i, **vars(prompt)})
-    schema = {"prompt_number": pl.Int32, "template": pl.Int32, "op1": pl.Int32, "op2": pl.Int32, "op3": pl.Int32}
-    columns = ["task", "prompt_number", "template", "operator", "op1", "op2", "op3", "prompt", "answer", "split"]
-    table = pl.DataFrame(rows, schema_overrides=schema, infer_schema_length=None).select(columns)
+    facts = read_table("data/corpus/facts.parquet")
+    corpus = Corpus(settings, cells, facts, evaluation.evenly(cells), split=None)
+    table = evaluation.table(evaluation.drawn(corpus, settings))
     write_table(table, Path("data/corpus/tasks.parquet"))
 
 

@@ -34,7 +34,8 @@ PATIENCE = 20.0  # seconds that a query may take
 EXAMPLE = """
     with
         prompts as (
-            select operator, op1, op2 from predictions join cells using (operator, op1, op2)
+            select operator, op1, op2, correct
+            from predictions join cells using (operator, op1, op2)
             where subject = $subject and correct is not null
         ),
         grid as (
@@ -43,7 +44,7 @@ EXAMPLE = """
         )
     select operator, op1, op2 from prompts, grid
     order by
-        (operator, op1, op2) <> ('subtract', 226, 68), operator <> 'subtract',
+        (operator, op1, op2) <> ('subtract', 226, 68), not correct, operator <> 'subtract',
         abs(op1 - first) + abs(op2 - second), operator, op1, op2
     limit 1
 """
@@ -100,7 +101,10 @@ class Project:
         return {operator: words.get(operator, {}).get("symbol", sign) for operator, sign in zip(OPERATORS, "+-*/", strict=True)}
 
     def example(self, subject: str) -> str:
-        """Return a prompt of the subject: 226-68, else the prompt nearest to it in the grid."""
+        """Return a prompt that the subject is asked: 226-68 where it is.
+
+        Otherwise it is one that the subject answers correctly, if any, in the middle of its grid.
+        """
         if subject not in self._examples:
             self._examples[subject] = self._example(subject)
         return self._examples[subject]

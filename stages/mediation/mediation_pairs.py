@@ -1,7 +1,12 @@
 """Draws the prompt pairs of causal mediation: in the clean prompt's run, values of the counterfactual prompt's will be written in.
 
-Reads data/corpus/cells.parquet, data/corpus/facts.parquet, the subject's tokenizer and the files of a user's own tasks; writes
-data/<subject>/mediation/mediation_pairs.parquet. The two prompts of a pair have as many tokens, of the same classes, and answers of
+Reads data/corpus/cells.parquet, data/corpus/facts.parquet, the model's tokenizer and the files of a
+user's own tasks; writes data/<subject>/mediation/mediation_pairs.parquet. For a model that was not
+trained here, facts are those of data/corpus/real_facts.parquet. Operands are those of the model's
+own grid. Solved examples in the model's own template stand before these questions, too, in the
+words of each template.
+
+The two prompts of a pair have as many tokens, of the same classes, and answers of
 one token each; of subjects with answer_token, one token of the answer is asked for, and differs where answers do. Where draws find too
 few such pairs, there are fewer. Tokens are classed by what they say: operands, operator, entity, the query of retrieval, or text in
 front of (early), between (middle) or behind (late) operands; the last one is `last`.
@@ -13,7 +18,8 @@ Table mediation_pairs: prompts, each beside a counterfactual one that differs fr
     condition                    VARCHAR    what differs: result_varies, result_fixed, operator_varies; query_varies, entity_varies
     template                     INTEGER    within the task, from 0; of three_operands the composition, of factual the relation
     operator                     VARCHAR    of the clean prompt; of three_operands both, as in "add multiply"; null where there is none
-    shots                        INTEGER    solved examples in front of the question, of the prompt's own operator
+    shots                        INTEGER    solved examples before the question: the model's own, or
+                                            drawn ones of the prompt's operator
     prompt                       VARCHAR    the clean prompt
     answer                       VARCHAR    what should follow
     counterfactual_prompt        VARCHAR    the other prompt
@@ -40,13 +46,17 @@ from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.model import contents, tokenizer
+from stages.lib.origins import trained_here
 from stages.lib.subject import Subject, load_sizes
 from stages.mediation.pairs import tokens
+from stages.mediation.pairs.examples import solved
 from stages.mediation.pairs.groups import Pair, PairGroup
 from stages.mediation.pairs.tasks import Mediating
 from stages.mediation.pairs.templates import Text
 from stages.mediation.settings import Mediation
 
+# by whether the model was trained here
+FACTS = {True: "data/corpus/facts.parquet", False: "data/corpus/real_facts.parquet"}
 LAST = pl.Struct({"last": pl.Int16})
 SCHEMA: dict[str, Any] = {
     "task": pl.String, "condition": pl.String, "template": pl.Int32, "operator": pl.String, "shots": pl.Int32,
@@ -60,8 +70,7 @@ Place = Callable[[list[Text]], list[tokens.Placed | None]]
 
 def main(name: str) -> None:
     subject, settings = Subject.named(name), load(Mediation)
-    cells, facts = read_table("data/corpus/cells.parquet"), read_table("data/corpus/facts.parquet")
-    tasks = Mediating(settings, load(Tasks), cells, facts, subject.settings.operators)  # before anything that takes long
+    tasks = mediating(subject, settings)  # before anything that takes long
     loaded = tokenizer.load(subject.settings.source)
     asked = subject.settings.answer_token
     each = settings.pairs_per_template | (load_sizes(name).pairs_per_template or {})
@@ -76,6 +85,16 @@ def main(name: str) -> None:
     contents.limits(subject.settings.source).check_length(longest or 0)
     columns = [pl.lit(name).alias("subject"), pl.col("pair").cast(pl.Int32), *SCHEMA]
     write_table(table.select(columns), subject.path("mediation/mediation_pairs.parquet"))
+
+
+def mediating(subject: Subject, settings: Mediation) -> Mediating:
+    """Return the groups of pairs for a model: of facts that it can know and its own operands."""
+    cells, words = read_table("data/corpus/cells.parquet"), load(Tasks)
+    facts = read_table(FACTS[trained_here(subject.name)])
+    if (largest := subject.settings.largest_operand) is not None:
+        cells = cells.filter(pl.max_horizontal("op1", "op2") <= largest)
+    examples = solved(subject.settings.template, words.operators)
+    return Mediating(settings, words, cells, facts, subject.settings.operators, examples)
 
 
 def suitable(group: PairGroup, wanted: int, settings: Mediation, place: Place) -> list[Found]:

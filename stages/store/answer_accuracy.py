@@ -6,7 +6,8 @@ so one pass over prompt and answer tells: at every place of the answer its token
 Table answer_accuracy: how often a subject says the token that is asked for, and the whole answer
     subject                  VARCHAR  the model
     operator                 VARCHAR  add, subtract, multiply or divide
-    split                    VARCHAR  train or held-out: whether our own subject was trained on these cells
+    split                    VARCHAR  train or held-out: whether the model was trained on these cells;
+                                      all, for a model that was not trained here
     accuracy                 DOUBLE   as in accuracy: share of cells whose most likely next token is the one that is asked for, 0 to 1
     whole_accuracy           DOUBLE   share of the same cells whose whole answer is decoded; the same where answers are one token
     cells                    BIGINT   how many cells these are shares of
@@ -24,6 +25,7 @@ from stages.lib import ask
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.model import checkpoint, tokenizer
+from stages.lib.origins import trained_here
 from stages.lib.settings import Passes
 from stages.lib.subject import Subject
 from stages.store.pieces import Reader
@@ -39,6 +41,8 @@ def main(name: str) -> None:
     tokens = subject.table("store/prompts.parquet", [*CELL, "answer_token"])
     known = asked.join(cells, on=CELL, maintain_order="left")
     known = known.join(tokens, on=CELL, maintain_order="left")
+    if not trained_here(name):
+        known = known.with_columns(split=pl.lit("all"))
     whole = known["correct"] if subject.settings.answer_token is None else pl.Series(_whole(subject, known), dtype=pl.Boolean)
     table = known.with_columns(whole.alias("whole")).group_by("operator", "split").agg(
         accuracy=pl.col("correct").mean(), whole_accuracy=pl.col("whole").mean(), cells=pl.len().cast(pl.Int64),

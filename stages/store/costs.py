@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from stages.lib.ask import LOGITS
 from stages.lib.core import machine
 from stages.lib.core.settings import read
+from stages.lib.core.words import ARITHMETIC
 from stages.lib.executor.blocks import FIXED
 from stages.lib.model.architecture import Architecture
 from stages.lib.model.prefixes import FEWEST
@@ -289,7 +290,10 @@ class Costs:
         """Return the runs with one MLP, attention block or head patched at one token."""
         single = self._single(sizes.single_heads, "mediation_interventions", "single_heads")
         components = 2 + self.a.heads * single
-        return (components * self.depth * PLACES + 1) * self.mediation_pairs(sizes)
+        pairs, examples = self.mediation_pairs(sizes), self.settings.template.count("\n")
+        each = self.per_template(sizes)
+        sums = sum(KINDS[task] * each[task] for task in ARITHMETIC)  # which follow solved examples
+        return components * self.depth * PLACES * (pairs + examples * sums) + pairs
 
     def units(self, sizes: Sizes) -> int:
         """Return the runs with one late neuron, or coordinate of a late MLP's output, patched."""
@@ -480,8 +484,11 @@ class Costs:
     def _mediation(self, sizes: Sizes) -> Iterator[Row]:
         pairs = self.mediation_pairs(sizes)
         yield Row(("mediation/mediation_pairs",), pairs, "pairs", 6, LIBRARIES)
-        share = MOVING * (PLACES + 1) / 2 / 2
-        yield self._runs("mediation/mediation_runs", self.mediation(sizes), share)
+        # patches of examples, which both prompts of a pair share, are written down and not run
+        components = 2 + self.a.heads * self._single(sizes.single_heads, "mediation_interventions", "single_heads")
+        asked, runs = components * self.depth * PLACES * pairs, self.mediation(sizes)
+        share = MOVING * (PLACES + 1) / 2 / 2 * asked / runs
+        yield self._runs("mediation/mediation_runs", runs, share)
         through = self.late / self.depth / 2
         yield self._runs("mediation/unit_mediation_runs", self.units(sizes), through)
 

@@ -4,8 +4,9 @@
 -- subject            VARCHAR  the model
 -- task               VARCHAR  arithmetic, number_words, three_operands, retrieval or factual
 -- operator           VARCHAR  of arithmetic and number_words; all for tasks without one operator
--- split              VARCHAR  train or held-out: whether our own subject may have been trained on
---                             these prompts
+-- split              VARCHAR  train or held-out: whether the model may have been trained on these
+--                             prompts; all, for a model that was not trained here (its prompts are
+--                             in real_tasks)
 -- accuracy           DOUBLE   share of prompts whose most likely next token is the answer, 0 to 1;
 --                             null of none
 -- prompts            BIGINT   how many prompts that is a share of
@@ -21,7 +22,7 @@ with
             -- the answer's text does not say which token is asked for
             bool_or(correct and trim(predicted) <> answer) over (partition by subject) as partial
         from task_predictions
-        join tasks using (task, prompt_number)
+        join (from tasks union all by name from real_tasks) using (task, prompt_number)
     )
 select
     subject, task, operator, split,

@@ -1,9 +1,13 @@
-"""Asks a subject every prompt of the table `tasks`.
+"""Predicts the answer to each prompt of the tasks outside the grid.
+
+A model that was trained here reads the prompts of `tasks`. Any other model reads those of
+`real_tasks`; `largest_operand` in its entry leaves out sums with larger operands. The two tables
+number their prompts apart, so that a row here belongs to a prompt of one of them.
 
 Table task_predictions: a subject's answers to the prompts of the tasks
     subject             VARCHAR  the model
-    task                VARCHAR  as in tasks
-    prompt_number       INTEGER  as in tasks
+    task                VARCHAR  as in tasks and real_tasks
+    prompt_number       INTEGER  as in tasks or, for a model not trained here, in real_tasks
     predicted           VARCHAR  the most likely next token
     correct             BOOLEAN  whether that is the answer, or the one of its tokens that the subject is asked for
     answer_logit        FLOAT    logit of the answer; null where the answer is not one token of the subject
@@ -20,14 +24,16 @@ from stages.lib import ask
 from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
+from stages.lib.core.words import ARITHMETIC
 from stages.lib.model import checkpoint, contents, tokenizer
+from stages.lib.origins import trained_here
 from stages.lib.settings import Passes
 from stages.lib.subject import Subject
 
 
 def main(name: str) -> None:
     subject = Subject.named(name)
-    tasks = read_table("data/corpus/tasks.parquet")
+    tasks = prompts_of(subject)
     own = tokenizer.load(subject.settings.source)
     loaded = checkpoint.of(subject.settings)
     asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos, subject.settings.answer_token)
@@ -51,6 +57,17 @@ def main(name: str) -> None:
         answer_probability=_or_null(said.answer_probability, one_token),
     )
     write_table(answered, subject.path("store/task_predictions.parquet"))
+
+
+def prompts_of(subject: Subject) -> pl.DataFrame:
+    """Return the prompts that a model is asked, with the columns of `tasks`."""
+    if trained_here(subject.name):
+        return read_table("data/corpus/tasks.parquet")
+    tasks = read_table("data/corpus/real_tasks.parquet")
+    if (largest := subject.settings.largest_operand) is None:
+        return tasks
+    calculated = pl.col("task").is_in(ARITHMETIC)
+    return tasks.filter(~calculated | (pl.max_horizontal("op1", "op2", "op3") <= largest))
 
 
 def _or_null(values: np.ndarray, known: np.ndarray) -> pl.Series:

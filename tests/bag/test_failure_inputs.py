@@ -49,13 +49,15 @@ def grid(side: int, largest: int, seed: int = 0) -> list[tuple]:
     return [(*row, str(rng.choice(["train", "held-out"], p=[0.8, 0.2]))) for row in rows if 0 <= row[3] <= largest]
 
 
-def inputs(cells: list[tuple], fails: list[bool]) -> pl.DataFrame:
+def inputs(cells: list[tuple], fails: list[bool], trained_here: bool = True) -> pl.DataFrame:
     small = pl.col("op1", "op2").cast(pl.Int32)
     table = pl.DataFrame(cells, schema=["operator", "op1", "op2", "result", "split"], orient="row").with_columns(
         small, pl.col("result").cast(pl.Int32)
     )
-    said = table.select("operator", "op1", "op2", correct=~pl.Series(fails)).sample(fraction=1, shuffle=True, seed=0)
-    return ask("failure_inputs", {"cells": table, "predictions": said}, span=30)
+    said = table.select(pl.lit("s").alias("subject"), "operator", "op1", "op2", correct=~pl.Series(fails))
+    origins = pl.DataFrame({"subject": ["s"], "trained_here": [trained_here]})
+    given = {"cells": table, "origins": origins, "predictions": said.sample(fraction=1, shuffle=True, seed=0)}
+    return ask("failure_inputs", given, span=30)
 
 
 def entropy(share: float) -> float:
@@ -92,6 +94,15 @@ def test_where_all_or_none_fail_no_feature_tells(failed: bool, lift: float | Non
     cells = grid(5, 300)
     table = inputs(cells, [failed] * len(cells))
     assert set(table.select("share", "lift", "gain").rows()) == {(float(failed), lift, 0.0)}
+
+
+def test_a_model_that_was_not_trained_here_has_no_split():
+    cells = grid(5, 300)
+    fails = [a % 3 == 0 for _, a, *_ in cells]
+    trained, pretrained = (inputs(cells, fails, trained_here) for trained_here in (True, False))
+    of_split = pl.col("feature").str.starts_with("split")
+    assert trained.filter(of_split)["feature"].n_unique() == 2
+    assert pretrained.equals(trained.filter(~of_split))
 
 
 def test_a_feature_that_tells_nothing_gains_what_chance_gives():

@@ -19,6 +19,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from stages.explorer.explore import served
 from stages.explorer.project import Project
 from stages.explorer.question import Question
+from tests.micro import HALFWAY
 from tests.report.browsing import CHROMIUM, CONTRASTS, DRIVER, FLAGS, WAIT, needs_chromium
 
 pytestmark = needs_chromium
@@ -120,6 +121,15 @@ def test_a_prompt_is_explained(visitor: Visitor):
     assert "prompt=3%2B9" in visitor.driver.current_url
     visitor.driver.back()
     visitor.waits_for("14 - 4 = 10", "h1")
+
+
+def test_a_prompt_that_nobody_chose_follows_the_subject(visitor: Visitor):
+    visitor.open("prompt", subject="abacus")
+    visitor.waits_for("abacus", "h1")
+    visitor.run("dash_clientside.set_props({field: 'subject'}, {value: arguments[0]})", HALFWAY)
+    visitor.waits_for(HALFWAY, "h1")
+    assert f"subject={HALFWAY}" in visitor.driver.current_url
+    assert "prompt=" not in visitor.driver.current_url
 
 
 def test_neurons_are_silenced_on_a_prompt_and_over_the_grid(visitor: Visitor):

@@ -12,12 +12,15 @@ import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from stages.corpus import real_tasks
 from stages.corpus.prompts import NUMBER_WORDS, Corpus
 from stages.corpus.settings import Tasks
 from stages.lib.core import settings as sections
 from stages.lib.model import tokenizer as tokenizers
+from stages.lib.origins import ORIGINS
 from stages.lib.sql.database import Database
 from stages.mediation import mediation_pairs
+from tests import vocabularies
 from tests.micro import ROOT, SHIPPED, merged
 
 CELLS = {"largest_operand": 40, "largest_answer": 99, "held_out_percent": 10, "seed": 0}
@@ -43,6 +46,11 @@ def tables() -> dict[str, pl.DataFrame]:
 
 
 @cache
+def real_facts() -> pl.DataFrame:
+    return real_tasks.real_facts(ROOT / real_tasks.FACTS)
+
+
+@cache
 def corpus() -> Corpus:
     cells, facts = tables().values()
     return Corpus(TASKS, cells, facts, np.ones(len(cells)), None)
@@ -50,7 +58,11 @@ def corpus() -> Corpus:
 
 @cache
 def tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """word: our own; pieces: of bytes, in which blanks belong to what follows, and most numbers and words are several tokens."""
+    """word: our own; signs: the same without words; digits: a token for each digit and letter; pieces:
+    of bytes, in which blanks belong to what follows, and most numbers and words are several tokens.
+    """
+    if kind == "digits":
+        return vocabularies.by_digit_with_blanks()
     if kind != "pieces":
         return tokenizers.build(99, {"word": [*corpus().texts()], "signs": ["+ - * / ="]}[kind])
     made = Tokenizer(models.BPE())
@@ -63,12 +75,17 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
 
 def project(folder: Path, kind: str, **changes: Any) -> Path:
     """A folder in which the stage runs: settings, tables, and the tokenizer of the subject `s`."""
+    trained_here = changes.pop("trained_here", True)
     subject = {k: v for k, v in SHIPPED["subjects"]["abacus"].items() if k != "<<"} | {"source": "model"} | changes.pop("subject", {})
     settings = {"subjects": {"s": subject}, "tasks": merged(SHIPPED["tasks"], changes.pop("tasks", {}))}
     (folder / "data/corpus").mkdir(parents=True)
     (folder / "params.yaml").write_text(yaml.safe_dump(settings | {"mediation": MEDIATION | changes}, sort_keys=False))
     for name, table in tables().items():
         table.write_parquet(folder / f"data/corpus/{name}.parquet")
+    real_facts().write_parquet(folder / "data/corpus/real_facts.parquet")
+    (folder / ORIGINS).mkdir(parents=True)
+    origin = {"subject": ["s"], "source": ["model"], "trained_here": [trained_here]}
+    pl.DataFrame(origin).write_parquet(folder / ORIGINS / "s.parquet")
     tokenizer(kind).save_pretrained(folder / "model")
     config = {"model_type": "llama", "vocab_size": 10**6}
     (folder / "model/config.json").write_text(json.dumps(config))

@@ -23,6 +23,7 @@ from stages.lib.model import checkpoint, residuals
 from stages.lib.sql import stage as query
 from stages.lib.subject import Subject
 from stages.store import answer_accuracy, dump, prompts
+from stages.subjects import origins
 from stages.theories import atoms, helix_fits, theory_fits
 from stages.theories.settings import Helix, TheoryFits
 from tests import vocabularies
@@ -53,7 +54,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     )
     whole = changed(merged(SETTINGS, {"pairs": {"pairs_per_split": 30, "seeds": [0]}})) | entry
     whole["cells"] |= {"largest_operand": 40 if largest_answer else 13, "largest_answer": largest_answer or 199}
-    whole |= dict.fromkeys(("dumped", "mediated", "sized"), entry["subjects"])
+    whole |= dict.fromkeys(("dumped", "known", "mediated", "sized"), entry["subjects"])
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
     (tmp_path / "stages").symlink_to(ROOT / "stages")
     monkeypatch.setattr("stages.lib.core.settings.files", lambda root=Path(): [root / "params.yaml"])
@@ -61,6 +62,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     query.main("corpus/cells")
     prompts.main("s")
     dump.main("s")
+    origins.main()
     return Subject.named("s")
 
 

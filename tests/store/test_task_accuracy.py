@@ -18,11 +18,14 @@ def test_accuracy_on_the_grid_is_compared_with_the_most_frequent_answer_token():
     cell = {"operator": "add", "op1": range(len(splits)), "op2": 0}
     given = {
         "cells": frame(**cell, split=splits),
+        "origins": frame(subject=["s"], trained_here=[True]),
         "predictions": frame(subject="s", **cell, correct=correct),
         # prompts without an answer are no cells
         "prompts": frame(subject="s", operator="add", op1=range(10), op2=0, answer_token=[*answers, None, None]),
     }
     table = ask("accuracy", given)
+    elsewhere = ask("accuracy", given | {"origins": frame(subject=["s"], trained_here=[False])})
+    assert elsewhere.rows() == [("s", "add", "all", pytest.approx(5 / 8), 8, 0.5)]
     assert table.rows() == [
         ("s", "add", "held-out", pytest.approx(2 / 3), 3, pytest.approx(2 / 3)),
         ("s", "add", "train", 0.6, 5, 0.6),
@@ -42,7 +45,9 @@ def task_accuracy(tasks: list[tuple[str, str]], said: list[tuple[str, bool, floa
     predictions = pl.DataFrame(said, schema=schema, orient="row").with_columns(
         prompts["task"], prompts["prompt_number"], subject=pl.lit("s")
     )
-    rows = ask("task_accuracy", {"tasks": prompts, "task_predictions": predictions}).rows()
+    never_asked = prompts.with_columns(pl.col("prompt_number") + 99, split=pl.lit("all"))
+    given = {"tasks": prompts, "real_tasks": never_asked, "task_predictions": predictions}
+    rows = ask("task_accuracy", given).rows()
     assert {(subject, *key) for subject, _, *key, _, _, _ in rows} == {("s", "all", "train")}
     return [(row[1], *row[4:]) for row in rows]
 

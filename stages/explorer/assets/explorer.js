@@ -8,7 +8,12 @@ window.dash_clientside.explorer = {
     const fields = new URLSearchParams(search || "");
     const texts = values.map((value) => [value ?? ""].flat().join("|"));
     if (!shown || ids.every((id, place) => texts[place] === (shown.fields[id.field] ?? ""))) return window.dash_clientside.no_update;
-    ids.forEach((id, place) => (texts[place] === "" ? fields.delete(id.field) : fields.set(id.field, texts[place])));
+    ids.forEach((id, place) => {
+      // a prompt that nobody chose stays out of the address: another subject has one of its own
+      const untouched = !fields.has(id.field) && texts[place] === shown.fields[id.field];
+      if (id.field === "prompt" && untouched) return;
+      texts[place] === "" ? fields.delete(id.field) : fields.set(id.field, texts[place]);
+    });
     return "?" + fields;
   },
   // The figure whose button was pressed, with its query, for the server to put that into it.

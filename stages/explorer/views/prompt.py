@@ -32,10 +32,10 @@ COUNTED = {
 def fields(explorer: Explorer, question: Question) -> list[Field]:
     membership = question.one_of("membership", list(MEMBERSHIPS), "called")
     subject = question.subject(explorer.project)
-    prompt = question.get("prompt", explorer.project.example(subject))
+    example = explorer.project.example(subject)
     return [
         Field("subject", "Subject", subject, "choice", explorer.project.subjects),
-        Field("prompt", "Prompt", prompt, hint="226-68"),
+        Field("prompt", "Prompt", question.get("prompt", example), hint=example),
         Field("membership", "A neuron counts for a heuristic", membership, "choice", labelled(COUNTED)),
     ]  # fmt: skip
 

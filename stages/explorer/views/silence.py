@@ -34,7 +34,8 @@ COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: n
 
 def fields(explorer: Explorer, question: Question) -> list[Field]:
     project, subject = explorer.project, question.subject(explorer.project)
-    text = question.get("prompt", project.example(subject))
+    example = project.example(subject)
+    text = question.get("prompt", example)
     membership = question.one_of("membership", list(MEMBERSHIPS), "called")
     replacement = question.one_of("replacement", list(asked.REPLACEMENTS), "mean")
     named, offered = _offered(explorer, subject, text, membership)
@@ -42,7 +43,7 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     offered = _with(offered, question.get("ticked", ""), "ticked before")
     result = [
         Field("subject", "Subject", subject, "choice", project.subjects),
-        Field("prompt", "Prompt", text, hint="226-68"),
+        Field("prompt", "Prompt", text, hint=example),
         Field("replacement", "Replaced by", replacement, "choice", labelled(asked.REPLACEMENTS)),
         *([Field("other", "Other prompt", question.get("other", "12-5"), hint="12-5")] if replacement == "counterfactual" else []),
         Field("membership", "A neuron counts for a heuristic", membership, "choice", labelled(COUNTED)),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stages.mediation.pairs.draws import Counterparts
+from stages.mediation.pairs.examples import Shown
 from stages.mediation.pairs.operators import Operation
 from stages.mediation.pairs.templates import Text, Wording
 
@@ -56,12 +57,17 @@ class PairGroup:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One template of an arithmetic task. write: a number in its words; tries: draws for each solved example."""
+    """One template of an arithmetic task.
+
+    write: a number in its words; shown: solved examples before every question; shots: further ones
+    that are drawn; tries: draws for each of these.
+    """
 
     task: str
     template: int
     wording: Wording
     write: Callable[[int], str]
+    shown: Shown
     shots: int
     tries: int
 
@@ -73,10 +79,18 @@ class Exercise:
             if not (chosen := choose(rng)):
                 return None
             clean, counterfactual, usable = chosen
+            if self._is_shown(clean) or self._is_shown(counterfactual):
+                return None
             examples = self._examples(rng, (clean, counterfactual), usable)
             return None if examples is None else Pair(self._text(clean, examples), self._text(counterfactual, examples))
 
-        return PairGroup(self.task, condition, self.template, operation.name, self.shots, draw)
+        shots = self.shown.count + self.shots
+        return PairGroup(self.task, condition, self.template, operation.name, shots, draw)
+
+    def _is_shown(self, asked: Asked) -> bool:
+        """Whether a shown example gives the answer away."""
+        operation, operands = asked
+        return operation.answer(operands) in self.shown.answers
 
     def _examples(self, rng: np.random.Generator, queries: tuple[Asked, Asked], usable: np.ndarray) -> list[tuple[int, ...]] | None:
         """Operands of solved examples that both prompts share; none are a query's, or have its answer, or come twice."""
@@ -97,7 +111,8 @@ class Exercise:
         operation, operands = asked
         solved = [f"{self._fill(operation, some)[0]} {self.write(operation.answer(some))}\n" for some in examples]
         query, spans = self._fill(operation, operands)
-        return Text("".join(solved), query, self.write(operation.answer(operands)), spans)
+        front = "".join([self.shown.text, *solved])
+        return Text(front, query, self.write(operation.answer(operands)), spans)
 
     def _fill(self, operation: Operation, operands: tuple[int, ...]) -> tuple:
         return self.wording.fill(operation.words | dict(zip("xyz", map(self.write, operands), strict=False)))

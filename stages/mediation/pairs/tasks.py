@@ -1,6 +1,6 @@
 """The tasks of causal mediation, as groups of prompt pairs: those of the section `tasks`, and a user's own."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import product
 
 import numpy as np
@@ -9,6 +9,7 @@ import polars as pl
 from stages.corpus.prompts import NUMBER_WORDS
 from stages.corpus.settings import Tasks
 from stages.lib.core.words import ARITHMETIC_CONDITIONS, Arithmetic
+from stages.mediation.pairs.examples import Shown, SolvedExample, shown
 from stages.mediation.pairs.groups import Exercise, PairGroup, entities, retrieval
 from stages.mediation.pairs.operators import compositions, operations
 from stages.mediation.pairs.own_tasks import Fact, fillings
@@ -19,11 +20,24 @@ from stages.mediation.settings import Mediation
 class Mediating:
     """Every group that a subject can be asked. Raises ParamsError on a template or a file that lacks something.
 
-    cells: columns operator, op1, op2, result; facts: columns relation, entity, object; operators: those the subject knows.
+    cells: columns operator, op1, op2, result, of operands that the model is asked; facts: columns
+    relation, entity, object; operators: those the model knows; examples: solved examples of the
+    model's own template, which stand before each question that asks for a calculation.
     """
 
-    def __init__(self, settings: Mediation, tasks: Tasks, cells: pl.DataFrame, facts: pl.DataFrame, operators: Collection[str]):
+    def __init__(
+        self,
+        settings: Mediation,
+        tasks: Tasks,
+        cells: pl.DataFrame,
+        facts: pl.DataFrame,
+        operators: Collection[str],
+        examples: Sequence[SolvedExample] = (),
+    ):
         self.settings, self.tasks, self.cells, self.operators = settings, tasks, cells, operators
+        self.examples = examples
+        largest = int(cells["op1"].max() or 0)  # type: ignore[arg-type]
+        self.largest = min(settings.operands[1], largest)
         filled = [(relation, template, facts.filter(relation=relation)) for relation, template in tasks.factual.items()]
         self.facts: dict[str, list[tuple[str, list[Fact]]]] = {"factual": [(template, _facts(of)) for _, template, of in filled]}
         for name, tables in settings.tables.items():
@@ -44,7 +58,7 @@ class Mediating:
         ]
 
     def _two_operands(self, task: Arithmetic, texts: list[str], write: Callable[[int], str], results: list[int]) -> Iterator[PairGroup]:
-        smallest, largest = self.settings.operands
+        smallest, largest = self.settings.operands[0], self.largest
         largest = min(largest, self.tasks.largest_word_number) if task == "number_words" else largest
         within = [pl.col(name).is_between(smallest, largest) for name in ("op1", "op2")]
         words = {name: of for name, of in self.tasks.operators.items() if name in self.operators}
@@ -54,8 +68,9 @@ class Mediating:
             yield self._exercise(task, number, text, write).group(condition, operation, others)
 
     def _three_operands(self, results: list[int]) -> Iterator[PairGroup]:
-        smallest, largest = self.settings.operands
-        composed = compositions(self.tasks.operators, range(smallest, min(largest, self.tasks.largest_operand_of_three) + 1), results)
+        largest = min(self.largest, self.tasks.largest_operand_of_three)
+        operands = range(self.settings.operands[0], largest + 1)
+        composed = compositions(self.tasks.operators, operands, results)
         asked = [(number, key) for number, key in enumerate(composed) if {*key[:2]} <= {*self.operators}]
         for condition, (number, (first, second, left)) in product(ARITHMETIC_CONDITIONS, asked):
             text = self.settings.bracketed.left if left else self.settings.bracketed.right
@@ -63,12 +78,24 @@ class Mediating:
             yield self._exercise("three_operands", number, text, str).group(condition, composed[first, second, left], others)
 
     def _exercise(self, task: Arithmetic, template: int, text: str, write: Callable[[int], str]) -> Exercise:
-        return Exercise(task, template, Wording(text), write, self.settings.shots[task], self.settings.draws_per_pair)
+        wording = Wording(text)
+        before = self._shown(task, wording, write)
+        shots = 0 if before.count else self.settings.shots[task]
+        return Exercise(task, template, wording, write, before, shots, self.settings.draws_per_pair)
+
+    def _shown(self, task: Arithmetic, wording: Wording, write: Callable[[int], str]) -> Shown:
+        """The model's own examples in the words of a template; before three operands, in symbols."""
+        examples = self.examples
+        if task == "number_words":
+            most = self.tasks.largest_word_number
+            examples = [e for e in examples if max(e.op1, e.op2, e.answer) <= most]
+        if task == "three_operands":
+            wording = Wording(self.tasks.arithmetic[-1])
+        return shown(examples, wording, self.tasks.operators, write)
 
     def _retrieval(self, known: set[str]) -> Iterator[PairGroup]:
-        smallest, largest = self.settings.operands
-        largest = min(largest, int(self.cells["op1"].max() or 0))  # type: ignore[arg-type]
-        numbers = [number for number in range(max(smallest, 2), largest + 1) if str(number) in known]  # one is not said in the plural
+        smallest = max(self.settings.operands[0], 2)  # one is not said in the plural
+        numbers = [number for number in range(smallest, self.largest + 1) if str(number) in known]
         for template, text in enumerate(self.tasks.retrieval):
             yield retrieval(template, Wording(text), self.tasks.retrieval_things, np.array(numbers))
 
