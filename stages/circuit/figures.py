@@ -117,8 +117,8 @@ def probes(tables: Tables, subject: str) -> Figure:
     late = "no late layer" if first is None else f"late layers (shaded) from layer {first} on"
     rule = "by how far the last position is above the most frequent answer"
     title = f"{subject}: accuracy of a linear probe for the answer; {late}, {rule}"
-    shared = {"sharex": True, "sharey": True}
-    figure, axes, panels = drawing.operator_panels(1, tables["pairs_found"], title, **shared)
+    pairs_found = tables["pairs_found"]
+    figure, axes, panels = drawing.operator_panels(1, pairs_found, title, sharex=True, sharey=True)
     for operator, [axis], why in panels:
         rows = tables["probes"].filter(operator=operator).drop_nulls("accuracy").sort("layer")
         drawing.majority(axis, rows["majority_accuracy"])

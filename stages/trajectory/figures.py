@@ -91,10 +91,11 @@ def knockouts(tables: Tables, last: str) -> Figure:
             rows = table.filter(operator=operator, neurons_per_layer=size)
             for arm, (label, colour) in ARMS.items():
                 _banded(axis, rows.filter(arm=arm), "accuracy", label, colour)
-            baseline = rows.filter(arm="control")
-            heights = steps.floats(baseline, "majority_accuracy")
-            style = {"linestyle": "-.", "marker": ""}
-            drawing.curve(axis, baseline["step"], heights, drawing.MAJORITY, GREY, **style)
+            same = rows.filter(arm="control")  # both arms have the same prompts
+            baseline = steps.floats(same, "majority_accuracy")
+            drawing.curve(
+                axis, same["step"], baseline, drawing.MAJORITY, GREY, linestyle="-.", marker=""
+            )  # fmt: skip
             if rows.is_empty():
                 drawing.absent(axis, NO_PROMPTS)
     for axis, size in zip(axes[:, 0], shown, strict=True):
