@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from stages.circuit.component_figures import component_effects, component_effects_logit
+from stages.circuit.head_figures import attention, heads
 from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import ROLES, Figure, Tables
 
@@ -16,6 +18,7 @@ TABLES = [
     "circuit/component_effects.parquet", "circuit/component_stability.parquet", "circuit/head_faithfulness.parquet",
     "circuit/smallest_circuits.parquet", "circuit/circuit_heads.parquet", "circuit/probes.parquet", "circuit/late_layers.parquet",
     "circuit/attention_patterns.parquet", "circuit/cut_faithfulness.parquet", "circuit/pairs_found.parquet",
+    "circuit/pairs.parquet",
 ]  # fmt: skip
 MEASURES = ["effect", "median_effect", "logit_effect"]
 CUTS = {  # circuit -> label
@@ -28,41 +31,6 @@ LOWEST = -1.0  # faithfulness below it is written, not drawn
 def main(subject: str) -> None:
     tables, folder = drawing.tables(subject, TABLES), Path("reports") / subject / "circuit"
     drawing.write(FIGURES, folder / "figures", tables, subject, front="component_effects")
-
-
-def component_effects(tables: Tables, subject: str) -> Figure:
-    """Mean effect (Eq. 1) of every component and position, from 1e-9 to 1e9, hence its logarithm with the effect's sign."""
-    value = pl.col("effect").sign() * pl.col("effect").abs().log1p()
-    return _components(tables, value, f"{subject}: mean effect of patching a component", "sign(e) log(1 + |e|) of the mean effect e")
-
-
-def component_effects_logit(tables: Tables, subject: str) -> Figure:
-    """Mean logit effect of every component and position."""
-    return _components(tables, pl.col("logit_effect"), f"{subject}: mean logit effect of patching a component", "mean logit effect, logits")
-
-
-def _components(tables: Tables, value: pl.Expr, title: str, label: str) -> Figure:
-    name = pl.concat_str(pl.lit("L"), "layer", pl.coalesce(pl.format(" head {}", "head"), pl.lit(" MLP")))
-    table = tables["component_effects"].sort("layer", pl.col("head").fill_null(1 << 14))
-    table = table.with_columns(row=name, column="position", value=value)
-    limit = max(table["value"].drop_nulls().abs(), default=1.0) or 1.0
-    figure, axes = _heats(tables["pairs_found"], table, ROLES, title, (-limit, limit))
-    heat.colour_bar(figure, axes, (-limit, limit), label)
-    return figure
-
-
-def _heats(
-    found: pl.DataFrame, table: pl.DataFrame, columns: list[str], title: str, limits: tuple[float, float]
-) -> tuple[Figure, np.ndarray]:
-    """A heat map of `value` per operator: its rows by the column `row` in order of appearance, its columns by `column`."""
-    rows = table["row"].unique(maintain_order=True).to_list()
-    figure, axes, panels = drawing.operator_panels(1, found, title, (1.7, min(max(0.17 * len(rows), 1.2), 9)), sharex=True, sharey=True)
-    for operator, [axis], why in panels:
-        part = table.filter(operator=operator).drop_nulls("value")
-        heat.heat_table(axis, part, rows, columns, limits)
-        if part.is_empty():
-            drawing.absent(axis, why)
-    return figure, axes
 
 
 def component_stability(tables: Tables, subject: str) -> Figure:
@@ -88,30 +56,13 @@ def component_stability(tables: Tables, subject: str) -> Figure:
     return figure
 
 
-def heads(tables: Tables, subject: str) -> Figure:
-    """Circuits of heads; rings: the smallest that reach a faithfulness, which is written beside them."""
-    title = f"{subject}: circuits of heads and all MLPs; rings: the smallest that reach the faithfulness written there"
-    figure, axes = drawing.circuits(tables["head_faithfulness"], tables["pairs_found"], "heads", title)
-    for place, operator in enumerate(drawing.operators(tables["pairs_found"])):
-        marks = tables["smallest_circuits"].filter(operator=operator).drop_nulls("heads")
-        marks = marks.group_by("heads", maintain_order=True).agg(pl.max("target"), pl.first("faithfulness", "accuracy"))
-        for axis, measure in zip(axes[:, place], ["faithfulness", "accuracy"], strict=True):
-            axis.plot(marks["heads"], marks[measure], "o", markersize=5, markerfacecolor="none", color="black", zorder=3)
-        for count, target, height, _ in marks.iter_rows():
-            axes[0, place].annotate(f"{target:g}", (count, height), (0, -6), textcoords="offset points", va="top", ha="center",
-                rotation=90, fontsize=7)  # fmt: skip
-        axes[1, place].set_xlabel("heads in the circuit")
-    drawing.legend(figure)
-    return figure
-
-
 def probes(tables: Tables, subject: str) -> Figure:
     """Accuracy of linear probes, controls below each panel; the line is above the first of the late layers."""
     table = tables["probes"].sort("layer").with_columns(row=pl.format("layer {}", "layer"), column="position", value="accuracy")
     first, accuracy = tables["late_layers"].select("first_layer", "accuracy").row(0)
     late = f"from layer {first} (line; mean accuracy {accuracy or 0:.2f})" if first is not None else "from no layer"
     title = f"{subject}: a linear probe reads the answer from the residual stream; at the last position, it counts as readable {late}"
-    figure, axes = _heats(tables["pairs_found"], table, ROLES, title, (0, 1))
+    figure, axes = heat.operator_maps(tables["pairs_found"], table, ROLES, title, (0, 1))
     heat.colour_bar(figure, axes, (0, 1), "accuracy")
     for axis, operator in zip(axes[0], drawing.operators(tables["pairs_found"]), strict=True):
         controls = table.filter(operator=operator).select(pl.max("shuffled_accuracy", "majority_accuracy")).row(0)
@@ -119,24 +70,7 @@ def probes(tables: Tables, subject: str) -> Figure:
             axis.set_xlabel("answers shuffled: {:.3f}\nmost frequent: {:.3f}".format(*controls))
         if first is not None:
             axis.axhline(first - 0.5, color="black", linewidth=1.5)
-    return figure
-
-
-def attention(tables: Tables, subject: str) -> Figure:
-    """Mean attention from the last position; frames: heads of the operator's circuit."""
-    table = tables["attention_patterns"].filter(query_position="last").sort("layer", "head")
-    table = table.with_columns(row=pl.format("L{} head {}", "layer", "head"), column="key_position", value="weight")
-    others = sorted({*table["key_position"]} - {"bos", *ROLES}, key=lambda name: int(name.removeprefix("token ")))
-    columns = ["bos"] * ("bos" in table["key_position"]) + ROLES + others
-    title = f"{subject}: mean attention from the last position; framed: heads of the circuit"
-    figure, axes = _heats(tables["pairs_found"], table, columns, title, (0, 1))
-    heat.colour_bar(figure, axes, (0, 1), "attention weight")
-    names = table["row"].unique(maintain_order=True).to_list()
-    for axis, operator in zip(axes[0], drawing.operators(tables["pairs_found"]), strict=True):
-        for layer, head in tables["circuit_heads"].filter(operator=operator).select("layer", "head").iter_rows():
-            row = names.index(f"L{layer} head {head}")
-            axis.hlines([row - 0.45, row + 0.45], -0.5, len(columns) - 0.5, color=drawing.OWN, linewidth=1.2)
-            axis.vlines([-0.5, len(columns) - 0.5], row - 0.45, row + 0.45, color=drawing.OWN, linewidth=1.2)
+    heat.finish(figure)
     return figure
 
 

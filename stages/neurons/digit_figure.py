@@ -35,6 +35,7 @@ def draw(table: pl.DataFrame, model: str) -> Figure:
         for axis, measure in zip(column, MEASURES, strict=True):
             said = rows.select(row=pl.col("of_digit").replace_strict(DIGITS), column=pl.col("digit").replace_strict(DIGITS), value=measure)
             heat.heat_table(axis, said, names, names, (0, 1))
+    heat.finish(figure)
     return figure
 
 

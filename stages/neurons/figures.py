@@ -13,6 +13,7 @@ import polars as pl
 
 from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import Figure, Tables
+from stages.neurons import site_maps
 
 TABLES = [
     "neurons/neuron_effects.parquet", "neurons/attribution_agreement.parquet", "neurons/ranking_agreement.parquet",
@@ -34,13 +35,15 @@ def _sites(table: pl.DataFrame) -> dict[tuple[int, str], tuple[str, Any]]:
     late = [site for site in sites if site[1] not in OPERANDS]
     cold = dict(zip(late, np.linspace(0.1, 0.75, len(late)), strict=True))
     colours = {site: OPERANDS.get(site[1]) or drawing.matplotlib.colormaps["winter"](cold[site]) for site in sites}
-    return {site: (f"L{site[0]} {site[1]}", colours[site]) for site in sites}
+    return {site: (site_maps.site(*site), colours[site]) for site in sites}
 
 
 def neuron_effects(tables: Tables, subject: str) -> Figure:
     """Measured effects of neurons, the largest first, on logarithmic axes: a curve ends where they are no longer above 0."""
     table = tables["neuron_effects"].filter(method="exact")
     title = f"{subject}: effects of patching one neuron, those above 0, the largest first"
+    if site_maps.are_many(table):
+        return site_maps.neuron_effects(tables, title)
     figure, axes, panels = drawing.operator_panels(2, tables["pairs_found"], title, sharex=True, sharey="row")
     for operator, column, why in panels:
         for axis, measure in zip(column, ["effect", "logit_effect"], strict=True):
@@ -61,6 +64,8 @@ def neuron_effects(tables: Tables, subject: str) -> Figure:
 def attribution(tables: Tables, subject: str) -> Figure:
     """How many of the k neurons of largest measured effect attribution finds, and its rank correlation with the effect."""
     table = tables["attribution_agreement"]
+    if site_maps.are_many(table):
+        return site_maps.attribution(tables, f"{subject}: share of the k neurons of largest effect that attribution finds")
     title = f"{subject}: does attribution find the neurons of largest logit effect (solid) and effect (dotted, rings)?"
     figure, axes, panels = drawing.operator_panels(2, tables["pairs_found"], title, sharex="row", sharey="row")
     sites = _sites(table)
@@ -94,6 +99,8 @@ def rankings(tables: Tables, subject: str) -> Figure:
     table = tables["ranking_agreement"]
     twos = [("effect", "effect_plus_std"), ("effect", "logit_effect"), ("effect_plus_std", "logit_effect")]
     title = f"{subject}: share of the k highest neurons that two rankings have in common"
+    if site_maps.are_many(table):
+        return site_maps.rankings(tables, twos, title)
     figure, axes, panels = drawing.operator_panels(3, tables["pairs_found"], title, (1.9, 1.5), sharex=True, sharey=True)
     for operator, column, why in panels:
         for axis, (a, b) in zip(column, twos, strict=True):
@@ -168,6 +175,7 @@ def operator_overlaps(tables: Tables, subject: str) -> Figure:
                 drawing.absent(axis, _why_no_overlap(tables, position))
         line[0].set_ylabel(site)
     heat.colour_bar(figure, axes, (0, 1), "IoU")
+    heat.finish(figure)
     return figure
 
 

@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage as AxesImage
 from matplotlib.transforms import Bbox
 
 from stages.lib.core import progress
@@ -79,17 +80,23 @@ def _drawing(figures: dict[str, Callable[..., Figure]], places: dict[str, Path],
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes path.png for screens and path.svg for papers, without time stamps."""
-    if layout := figure.get_layout_engine():
-        layout.execute(figure)
-    for axis in figure.axes:  # to whole micrometres or so: from the last bits of a logarithm hang names of parts of an SVG
-        axis.set_position(Bbox(axis.get_position(original=True).get_points().round(6)))
-    figure.set_layout_engine("none")  # it is found, once for both; savefig would look for it twice again
+    """Write path.png for screens and path.svg for papers, without time stamps."""
+    settle(figure)
     with replacing(path.with_suffix(".png")) as partial:
         FigureCanvasAgg(figure).print_png(partial, metadata={"Software": None})
     with replacing(path.with_suffix(".svg")) as partial:
         FigureCanvasSVG(figure).print_svg(partial, metadata={"Date": None})
     plt.close(figure)
+
+
+def settle(figure: Figure) -> None:
+    """Make the layout, once and for all: savefig would make it for each file, twice."""
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)
+    for axis in figure.axes:
+        # to whole micrometres or so: names of parts of an SVG depend on the last bits of a logarithm
+        axis.set_position(Bbox(axis.get_position(original=True).get_points().round(6)))
+    figure.set_layout_engine("none")
 
 
 def operators(found: pl.DataFrame) -> dict[str, str]:
