@@ -122,8 +122,7 @@ def knockouts_by_prompt(tables: Tables, subject: str, ablation: str = "zero") ->
 def knockouts_by_neuron(tables: Tables, subject: str) -> Figure:
     """P-values of single neurons: of as many neurons as chance has it, one in 20 is in each bin."""
     table = tables["knockouts_by_neuron"].filter(pl.col("null_neurons") >= BINS - 1, ablation="zero")  # fewer reach no p of 0.05
-    every = sorted({*table["layer"]}) or [0]
-    shown = [every[i] for i in np.unique(np.linspace(0, len(every) - 1, LAYERS).round().astype(int))]
+    shown = drawing.evenly(sorted({*table["layer"]}) or [0], LAYERS)
     title = (
         f"{subject}: one neuron set to 0: does it hurt the prompts of its heuristic more than neurons of others do? "
         f"Written: neurons with p up to {1 / BINS:g}, of how many, each once for every heuristic"

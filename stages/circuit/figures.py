@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from stages.circuit.attention_figure import attention, no_circuit
 from stages.circuit.component_figures import component_effects, component_effects_logit
-from stages.circuit.head_figures import attention, heads
-from stages.lib.drawing import drawing, heat
+from stages.lib.drawing import drawing, heat, steps
 from stages.lib.drawing.drawing import ROLES, Figure, Tables
 
 TABLES = [
@@ -25,6 +25,7 @@ CUTS = {  # circuit -> label
     "everything": "model", "model_cut": "model,\ncut", "circuit": "circuit", "circuit_cut": "circuit,\ncut",
     "last_cut": "circuit,\nlast cut", "nothing": "nothing",
 }  # fmt: skip
+MANY = 100  # heads, from which on sizes of circuits are spread by their square roots
 LOWEST = -1.0  # faithfulness below it is written, not drawn
 
 
@@ -54,6 +55,34 @@ def component_stability(tables: Tables, subject: str) -> Figure:
     axes[0, 0].set(ylabel="rank correlation", ylim=(min([0.0, *table["rank_correlation_min"]]) - 0.05, 1.03))
     drawing.legend(figure)
     return figure
+
+
+def heads(tables: Tables, subject: str) -> Figure:
+    """Draw circuits of heads; rings: the smallest that reach a faithfulness, which is written beside them."""
+    title = f"{subject}: circuits of heads and all MLPs; rings: the smallest that reach the faithfulness written there"
+    figure, axes = drawing.circuits(tables["head_faithfulness"], tables["pairs_found"], "heads", title)
+    sizes = tables["head_faithfulness"]["heads"].unique().sort().to_list()
+    for place, operator in enumerate(drawing.operators(tables["pairs_found"])):
+        marks = tables["smallest_circuits"].filter(operator=operator).drop_nulls("heads")
+        marks = marks.group_by("heads", maintain_order=True).agg(pl.max("target"), pl.first("faithfulness", "accuracy"))
+        for axis, measure in zip(axes[:, place], ["faithfulness", "accuracy"], strict=True):
+            axis.plot(marks["heads"], marks[measure], "o", markersize=5, markerfacecolor="none", color="black", zorder=3)
+        for count, target, height, _ in marks.iter_rows():
+            axes[0, place].annotate(f"{target:g}", (count, height), (0, -6), textcoords="offset points", va="top", ha="center",
+                rotation=90, fontsize=7)  # fmt: skip
+        axes[1, place].set_xlabel("\n".join(["heads in the circuit", *no_circuit(tables, operator)]))
+        if max(sizes, default=0) > MANY:
+            _spread(axes[:, place], sizes)
+    drawing.legend(figure)
+    return figure
+
+
+def _spread(axes: np.ndarray, sizes: list[int]) -> None:
+    """Spread sizes of circuits by their square roots, with a tick for each that has room for its label."""
+    ticks = {size: label for size, label in zip(sizes, steps.labels(sizes), strict=True) if label}
+    for axis in axes:
+        steps.axis(axis, sizes)
+        axis.set_xticks(list(ticks), list(ticks.values()), rotation=90)
 
 
 def probes(tables: Tables, subject: str) -> Figure:

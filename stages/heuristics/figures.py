@@ -18,7 +18,7 @@ from stages.heuristics.settings import Portraits
 from stages.lib.core.settings import load
 from stages.lib.core.shards import stores
 from stages.lib.core.tables import read_table
-from stages.lib.drawing import drawing, maps
+from stages.lib.drawing import drawing, heat, maps
 from stages.lib.drawing.drawing import BLUE, GREEN, VERMILION, Axes, Figure, Tables
 
 TABLES = [f"heuristics/{name}.parquet" for name in ("labels", "label_limits", "matches", "classified_share", "explained")]
@@ -28,6 +28,7 @@ CRITERIA = {  # criterion -> label, colour
     "raw": ("score", VERMILION), "corrected": ("corrected score", BLUE), "fdr": ("corrected score, FDR controlled", GREEN),
 }  # fmt: skip
 QUANTITIES = {"any": "any heuristic", "operands": "a heuristic of the operands", "result": "a heuristic of the result"}
+FEW_LAYERS = 8  # most layers that a legend names; the colours of more have a scale
 LOWEST = -0.2  # explained share below it is drawn there
 
 
@@ -93,6 +94,8 @@ def neurons_by_kind(study: Study) -> Figure:
         axis.set(title=operator, xlabel="layer")
         if part.is_empty():
             drawing.absent(axis, why_none(study, operator))
+    if len(layers) > maps.NUMBERED:
+        heat.colour_bar(figure, axes, (0, max(counted["value"], default=1)), "neurons")
     return figure
 
 
@@ -123,8 +126,7 @@ def score_against_chance(study: Study) -> Figure:
 def classified_share(study: Study, quantities: str = "any") -> Figure:
     """Share of classified neurons against the threshold, dashed the same with operands relabelled, with 2 deviations around."""
     table = study.tables["classified_share"].filter(quantities=quantities).sort("threshold")
-    every = sorted({*table["layer"]}) or [0]
-    shown = [every[i] for i in np.unique(np.linspace(0, len(every) - 1, study.settings.layers).round().astype(int))]
+    shown = drawing.evenly(sorted({*table["layer"]}) or [0], study.settings.layers)
     title = f"{study.subject}: neurons with {QUANTITIES[quantities]} by threshold; dashed, with 2 deviations: operands relabelled"
     figure, axes = drawing.panels(len(shown), len(study.operators), title, (1.9, 1.4), sharex=True, sharey=True)
     for row, layer in zip(axes, shown, strict=True):
@@ -161,8 +163,10 @@ def explained(study: Study) -> Figure:
     table = labels.rename({"explained": "heuristics"}).join(waves.rename({"explained": "fourier"}), on=keys).sort(keys)
     title = f"{study.subject}: variance on held-out cells explained by a neuron's labels and by Fourier terms (no lower than {LOWEST:g})"
     figure, axes = drawing.panels(2, len(study.operators), title, (2.0, 1.9), sharex=True, sharey=True)
-    layers = sorted({*table["layer"]})
-    colours = dict(zip(layers, drawing.matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(layers))), strict=True))
+    layers = sorted({*table["layer"]}) or [0]
+    # the last layer's yellow would be too pale
+    scale = drawing.plt.Normalize(layers[0], layers[0] + max(layers[-1] - layers[0], 1) / 0.9)
+    colours = {layer: drawing.matplotlib.colormaps["viridis"](scale(layer)) for layer in layers}
     for row, which in zip(axes, ("activation", "contribution"), strict=True):
         for axis, operator in zip(row, study.operators, strict=True):
             part = table.filter(operator=operator, map=which)
@@ -175,6 +179,10 @@ def explained(study: Study) -> Figure:
     for column, operator in zip(axes.T, study.operators, strict=True):
         column[0].set_title(operator)
         column[1].set_xlabel("explained by Fourier terms")
+    if len(layers) > FEW_LAYERS:
+        bar = figure.colorbar(drawing.plt.cm.ScalarMappable(scale, "viridis"), ax=axes, aspect=30, pad=0.01)
+        bar.set_label("layer", fontsize=8)
+        bar.ax.tick_params(labelsize=7)
     drawing.legend(figure)
     return figure
 
@@ -183,7 +191,8 @@ def _theories(axis: Axes, part: pl.DataFrame, colours: dict[int, Any]) -> None:
     axis.plot([LOWEST, 1], [LOWEST, 1], color=drawing.GUIDE, linewidth=0.8, linestyle="--", label="equal")
     for (layer,), dots in part.sort("layer").group_by("layer", maintain_order=True):
         xs, ys = dots["fourier"].clip(LOWEST), dots["heuristics"].clip(LOWEST)
-        axis.plot(xs, ys, "o", markersize=2.5, alpha=0.6, markeredgewidth=0, color=colours[layer], label=f"layer {layer}")  # type: ignore[index]
+        label = f"layer {layer}" if len(colours) <= FEW_LAYERS else f"_layer {layer}"
+        axis.plot(xs, ys, "o", markersize=2.5, alpha=0.6, markeredgewidth=0, color=colours[layer], label=label)  # type: ignore[index]
     more = part.filter(pl.col("heuristics") > pl.col("fourier")).height / part.height
     medians = part.select(pl.median("heuristics", "fourier")).row(0)
     text = f"labels lead in {more:.0%} of {part.height}\nmedians {medians[0]:.2f} against {medians[1]:.2f}"

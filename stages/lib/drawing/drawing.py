@@ -22,7 +22,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage as AxesImage
 from matplotlib.transforms import Bbox
 
 from stages.lib.core import progress
@@ -119,6 +118,12 @@ def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (1.9
         axis.yaxis.label.set_size(8)
         axis.grid(alpha=0.3, linewidth=0.5)
     return figure, axes
+
+
+def evenly(values: list[int], most: int) -> list[int]:
+    """Return these values in order, or if they are too many, some that are evenly spread."""
+    places = np.unique(np.linspace(0, len(values) - 1, most).round().astype(int))
+    return [values[place] for place in places] if values else []
 
 
 def in_rows(panels: list[One]) -> list[list[One]]:

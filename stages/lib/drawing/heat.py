@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib.drawing import drawing
-from stages.lib.drawing.drawing import Axes, AxesImage, Figure
+from stages.lib.drawing.drawing import Axes, Figure
 
 SIZE = 7  # points, of all text in and beside a heat map
 # The width of characters in parts of the text's size; of digits, unless they are here
