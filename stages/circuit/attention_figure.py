@@ -64,7 +64,7 @@ def _prompts(table: pl.DataFrame, pairs: pl.DataFrame) -> Prompts:
         names, before = _names(positions, pairs.filter(operator=operator))
         rows += [(operator, *name) for name in names.items()]  # type: ignore[misc]
         earlier = list(dict.fromkeys(names[position] for position in before))
-    frame = pl.DataFrame(rows, ["operator", "key_position", "column"], orient="row")
+    frame = pl.DataFrame(rows, dict.fromkeys(["operator", "key_position", "column"], pl.String), orient="row")
     longest = frame.group_by("operator", maintain_order=True).agg("column", n=pl.n_unique("column"))
     columns = longest.sort("n", descending=True, maintain_order=True)["column"].explode()
     return Prompts(frame, columns.unique(maintain_order=True).to_list() or ROLES, earlier)
@@ -127,7 +127,8 @@ def _attention(tables: Tables, table: pl.DataFrame, prompts: Prompts, title: str
         rows = part["row"].unique(maintain_order=True).to_list()
         heat.heat_table(axis, question.filter(operator=operator), rows, prompts.columns, limits)
         if part.is_empty():
-            drawing.absent(axis, why)
+            known = operator in tables["pairs"]["operator"]
+            drawing.absent(axis, "this model does not give its attention weights" if known else why)
         elif prompts.earlier:
             _earlier(axis, heat.matrix(part, rows, prompts.columns)[:, : len(prompts.earlier)])
         for row in part.filter("framed")["row"].unique(maintain_order=True):

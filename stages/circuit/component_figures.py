@@ -10,6 +10,7 @@ from stages.lib.drawing.drawing import BLUE, ROLES, VERMILION, Axes, Figure, Tab
 
 ROWS = 45  # most components with a row of their own
 TOP = 20  # components in a list of those of largest effect
+UNDEFINED = "effects are undefined: a probability that Eq. 1 divides by is 0"
 KINDS = {"head": ("heads", BLUE), "mlp": ("MLPs", VERMILION)}
 GAP, STRIP = 0.6, 1.8  # in heads: between the heads of a map and its MLPs, and the width of these
 
@@ -59,7 +60,7 @@ def _components(tables: Tables, subject: str, measure: Measure) -> Figure:
     name = pl.concat_str(pl.lit("L"), "layer", pl.coalesce(pl.format(" head {}", "head"), pl.lit(" MLP")))
     table = table.with_columns(row=name, column="position")
     limits = _limits(table)
-    figure, axes = heat.operator_maps(tables["pairs_found"], table, ROLES, title, limits)
+    figure, axes = heat.operator_maps(tables["pairs_found"], table, ROLES, title, limits, UNDEFINED)
     heat.colour_bar(figure, axes, limits, measure.label)
     heat.finish(figure)
     return figure

@@ -25,6 +25,7 @@ CUTS = {  # circuit -> label
     "everything": "model", "model_cut": "model,\ncut", "circuit": "circuit", "circuit_cut": "circuit,\ncut",
     "last_cut": "circuit,\nlast cut", "nothing": "nothing",
 }  # fmt: skip
+NO_PROBE = "too few prompts are answered correctly for a probe"
 MANY = 100  # heads, from which on sizes of circuits are spread by their square roots
 LOWEST = -1.0  # faithfulness below it is written, not drawn
 
@@ -49,12 +50,19 @@ def component_stability(tables: Tables, subject: str) -> Figure:
             axis.plot(xs, rows["rank_correlation"], "o", markersize=4, color=colour, label=measure)
         for x, (operator, why) in enumerate(asked.items()):
             if table.filter(operator=operator).is_empty():
-                drawing.absent(axis, why, x)
+                drawing.absent(axis, why if why != drawing.NO_ROWS else _not_ranked(tables, operator), x)
         axis.set_xticks(range(len(asked)), list(asked))
         axis.set_xlim(-0.5, len(asked) - 0.5)
     axes[0, 0].set(ylabel="rank correlation", ylim=(min([0.0, *table["rank_correlation_min"]]) - 0.05, 1.03))
     drawing.legend(figure)
     return figure
+
+
+def _not_ranked(tables: Tables, operator: str) -> str:
+    """Return why the rankings of an operator's components were not compared."""
+    if tables["pairs_found"]["seed"].n_unique() < 2:
+        return "there is only one draw of prompts (setting pairs.seeds)"
+    return "all effects are equal" if operator in tables["component_stability"]["operator"] else drawing.NO_ROWS
 
 
 def heads(tables: Tables, subject: str) -> Figure:
@@ -67,8 +75,9 @@ def heads(tables: Tables, subject: str) -> Figure:
         marks = marks.group_by("heads", maintain_order=True).agg(pl.max("target"), pl.first("faithfulness", "accuracy"))
         for axis, measure in zip(axes[:, place], ["faithfulness", "accuracy"], strict=True):
             axis.plot(marks["heads"], marks[measure], "o", markersize=5, markerfacecolor="none", color="black", zorder=3)
-        for count, target, height, _ in marks.iter_rows():
-            axes[0, place].annotate(f"{target:g}", (count, height), (0, -6), textcoords="offset points", va="top", ha="center",
+        for number, (count, target, height, _) in enumerate(marks.iter_rows()):
+            below = (0, -6 - 18 * (number % 2))  # points; every second label stands lower, as rings lie close together
+            axes[0, place].annotate(f"{target:g}", (count, height), below, textcoords="offset points", va="top", ha="center",
                 rotation=90, fontsize=7)  # fmt: skip
         axes[1, place].set_xlabel("\n".join(["heads in the circuit", *no_circuit(tables, operator)]))
         if max(sizes, default=0) > MANY:
@@ -91,7 +100,7 @@ def probes(tables: Tables, subject: str) -> Figure:
     first, accuracy = tables["late_layers"].select("first_layer", "accuracy").row(0)
     late = f"from layer {first} (line; mean accuracy {accuracy or 0:.2f})" if first is not None else "from no layer"
     title = f"{subject}: a linear probe reads the answer from the residual stream; at the last position, it counts as readable {late}"
-    figure, axes = heat.operator_maps(tables["pairs_found"], table, ROLES, title, (0, 1))
+    figure, axes = heat.operator_maps(tables["pairs_found"], table, ROLES, title, (0, 1), NO_PROBE)
     heat.colour_bar(figure, axes, (0, 1), "accuracy")
     for axis, operator in zip(axes[0], drawing.operators(tables["pairs_found"]), strict=True):
         controls = table.filter(operator=operator).select(pl.max("shuffled_accuracy", "majority_accuracy")).row(0)

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from stages.heuristics.examples import Portrayer
@@ -18,12 +17,11 @@ from stages.heuristics.settings import Portraits
 from stages.lib.core.settings import load
 from stages.lib.core.shards import stores
 from stages.lib.core.tables import read_table
-from stages.lib.drawing import drawing, heat, maps
+from stages.lib.drawing import drawing, heat, maps, reasons
 from stages.lib.drawing.drawing import BLUE, GREEN, VERMILION, Axes, Figure, Tables
 
 TABLES = [f"heuristics/{name}.parquet" for name in ("labels", "label_limits", "matches", "classified_share", "explained")]
 SETTING = Path("data/heuristics/label_setting.parquet")
-NOT_LABELLED = "no heuristic describes a neuron well enough"
 CRITERIA = {  # criterion -> label, colour
     "raw": ("score", VERMILION), "corrected": ("corrected score", BLUE), "fdr": ("corrected score, FDR controlled", GREEN),
 }  # fmt: skip
@@ -70,12 +68,7 @@ def matched_neurons(study: Study, operator: str) -> Figure:
 
 def why_none(study: Study, operator: str) -> str:
     """Return why no neuron of an operator has a label."""
-    for limits in study.tables["label_limits"].filter(operator=operator, too_few_draws=True).iter_rows(named=True):
-        return (
-            f"no label is possible with {limits['draws']:,} draws: at least {limits['needed']:,} neurons at the floor "
-            f"are needed, {limits['at_floor']:,} are"
-        )
-    return NOT_LABELLED
+    return reasons.no_labels(study.tables["label_limits"], operator, study.threshold)
 
 
 def neurons_by_kind(study: Study) -> Figure:
@@ -137,7 +130,7 @@ def classified_share(study: Study, quantities: str = "any") -> Figure:
             if study.threshold is not None:
                 axis.axvline(study.threshold, color="black", linewidth=0.8, linestyle=":", label="chosen threshold of the corrected score")
             if part.is_empty():
-                drawing.absent(axis, "no such rows")
+                drawing.absent(axis, "no neuron was scored")
         row[0].set_ylabel(f"layer {layer}\nshare of neurons")
     for axis, operator in zip(axes[0], study.operators, strict=True):
         axis.set(title=operator, ylim=(-0.03, 1.03))
@@ -171,7 +164,10 @@ def explained(study: Study) -> Figure:
         for axis, operator in zip(row, study.operators, strict=True):
             part = table.filter(operator=operator, map=which)
             if part.is_empty():
-                drawing.absent(axis, why_none(study, operator))
+                labels = study.tables["labels"].filter(operator=operator)
+                about = {"activation": "operands", "contribution": "the result"}[which]
+                why = why_none(study, operator) if labels.is_empty() else f"no label is about {about}"
+                drawing.absent(axis, why)
             else:
                 _theories(axis, part, colours)
         row[0].set_ylabel(f"{which}\nexplained by labels")

@@ -3,6 +3,7 @@
 A site is a layer and a position; it is a row of a map.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import polars as pl
 
 from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import Figure, Tables
+from stages.neurons import why
 
 SITES = 11  # most sites that are drawn as lines: eight late layers and three positions of the first
 STEPS = (1, 2, 5)  # ranks of neurons that are drawn, times powers of 10
@@ -53,7 +55,7 @@ def neuron_effects(tables: Tables, title: str) -> Figure:
         values = part[measure].to_list() or [1.0]
         drawn = part.with_columns(column=pl.col(rank).cast(pl.String), value=measure)
         rows.append(Maps(label, drawn, (min(values), max(values)), label, is_logarithmic=True))
-    return _draw(tables["pairs_found"], rows, list(map(str, ranks)), title, "rank of the neuron")
+    return _draw(tables, rows, list(map(str, ranks)), title, "rank of the neuron", why.no_effect)
 
 
 def rankings(tables: Tables, pairs: list[tuple[str, str]], title: str) -> Figure:
@@ -63,7 +65,7 @@ def rankings(tables: Tables, pairs: list[tuple[str, str]], title: str) -> Figure
     for a, b in pairs:
         part = table.filter(ranking_a=a, ranking_b=b)
         rows.append(Maps(f"{a} and\n{b}", _with_chance(part), (0, 1), "shared share"))
-    return _draw(tables["pairs_found"], rows, _ks(table), title, "k")
+    return _draw(tables, rows, _ks(table), title, "k", why.no_k)
 
 
 def attribution(tables: Tables, title: str) -> Figure:
@@ -77,7 +79,7 @@ def attribution(tables: Tables, title: str) -> Figure:
         once = part.unique(["operator", "layer", "position"], keep="first", maintain_order=True)
         correlations = once.with_columns(column=pl.lit(CORRELATION), value="rank_correlation")
         rows.append(Maps(label, pl.concat([_with_chance(part), correlations]), limits, "recall, correlation"))
-    return _draw(tables["pairs_found"], rows, [*_ks(table), CORRELATION], title, "k")
+    return _draw(tables, rows, [*_ks(table), CORRELATION], title, "k", why.no_k)
 
 
 def _ks(table: pl.DataFrame) -> list[str]:
@@ -97,17 +99,20 @@ def _names(rows: list[Maps]) -> list[str]:
     return [CHANCE] * (layers["layer"].null_count() > 0) + [site(*place) for place in sites]
 
 
-def _draw(found: pl.DataFrame, rows: list[Maps], columns: list[str], title: str, label: str) -> Figure:
+def _draw(
+    tables: Tables, rows: list[Maps], columns: list[str], title: str, label: str, nothing: Callable[[Tables, str], str]
+) -> Figure:
+    """Draw rows of maps; label: what the columns are; nothing: says why there is nothing to draw of an operator."""
     names = _names(rows)
     size = (max(1.9, heat.COLUMN * len(columns)), 0.09 * len(names))
-    figure, axes, panels = drawing.operator_panels(len(rows), found, title, size, sharex=True, sharey=True)
+    figure, axes, panels = drawing.operator_panels(len(rows), tables["pairs_found"], title, size, sharex=True, sharey=True)
     name = pl.coalesce(pl.format("L{} {}", "layer", "position"), pl.lit(CHANCE))
-    for operator, column, why in panels:
+    for operator, column, _ in panels:
         for axis, row in zip(column, rows, strict=True):
             part = row.table.filter(operator=operator).with_columns(row=name)
             heat.heat_table(axis, part, names, columns, row.limits, is_logarithmic=row.is_logarithmic)
             if part.is_empty():
-                drawing.absent(axis, why)
+                drawing.absent(axis, nothing(tables, operator))
         column[-1].set_xlabel(label)
     for line, row in zip(axes, rows, strict=True):
         line[0].set_ylabel(row.label)

@@ -66,7 +66,7 @@ def read_maps(cells: pl.DataFrame) -> list[Map]:
     for key, part in cells.sort("rank").group_by(keys, maintain_order=True):
         values = np.full(side, np.nan, np.float32)
         values[part["op1"], part["op2"]] = part["activation"]
-        maps.append(Map(*key, values))  # type: ignore[arg-type]
+        maps.append(Map(*key, values=values))  # type: ignore[arg-type, misc]
     return maps
 
 
@@ -103,7 +103,7 @@ def draw(panels: list[tuple[str, np.ndarray]], title: str, why: str) -> Figure:
         axis.set_xlabel("op2", labelpad=1)
         axis.set_ylabel("op1" if column == 0 else "")
         axis.tick_params(labelleft=column == 0)
-        scale = _axis(figure, corner + [sides[1] + 8, sides[0] // 10], [10, sides[0] * 8 // 10])
+        scale = _axis(figure, corner + np.array([sides[1] + 8, sides[0] // 10]), [10, sides[0] * 8 // 10])
         figure.colorbar(image, cax=scale, extend="both").ax.tick_params(labelsize=7)
         scale.set_label("<colorbar>")
     return figure
@@ -127,8 +127,8 @@ def _map(axis: Axes, values: np.ndarray) -> Any:
     interpolation = "none" if max(values.shape) < 2 * SIDE else "auto"
     image = axis.imshow(values, cmap=colours, vmin=-limit, vmax=limit, interpolation=interpolation, aspect="auto")
     axis.tick_params(labelsize=7, length=2)
-    axis.xaxis.label.set_size(8)
-    axis.yaxis.label.set_size(8)
+    axis.xaxis.label.set_fontsize(8)
+    axis.yaxis.label.set_fontsize(8)
     axis.spines[:].set_visible(False)
     return image
 

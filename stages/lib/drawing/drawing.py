@@ -49,6 +49,8 @@ RANKINGS = {
     "effect": VERMILION, "effect_plus_std": ORANGE, "median_effect": GREEN, "logit_effect": BLUE,
     "attribution": GREEN, "own_means": WINE, "random": GREY,
 }  # fmt: skip
+UNDEFINED = "ablating everything leaves the answer's logit as it is"  # why faithfulness is null
+NO_ROWS = "the table has no rows of this operator"
 ROLES = ["op1", "operator", "op2", "last"]
 IN_A_ROW = 4  # panels, where there is one for each of many kinds
 Tables = dict[str, pl.DataFrame]  # a table's name -> the table
@@ -99,10 +101,14 @@ def settle(figure: Figure) -> None:
 
 
 def operators(found: pl.DataFrame) -> dict[str, str]:
-    """Every operator the subject was asked about -> why it may have no data; `found` is the table pairs_found."""
-    problems = dict(found.drop_nulls("problem").select("operator", "problem").iter_rows())
+    """Return every operator that the model was asked about, and why it may have no data.
+
+    found: the table pairs_found. Only a split without any pair is a reason; NO_ROWS stands for others.
+    """
+    none = found.filter(pl.col("found").fill_null(0) == 0).drop_nulls("problem")
+    problems = dict(none.select("operator", "problem").iter_rows())
     asked = set(found["operator"])
-    return {operator: problems.get(operator, "no such rows") for operator in COLOURS if operator in asked}
+    return {operator: problems.get(operator, NO_ROWS) for operator in COLOURS if operator in asked}
 
 
 def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (1.9, 1.8), **shared: Any) -> tuple[Figure, np.ndarray]:
@@ -193,7 +199,9 @@ def circuits(table: pl.DataFrame, found: pl.DataFrame, x: str, title: str, why: 
     lowest = min([0.0, *table["faithfulness"].drop_nulls()])
     cut = "\n(cut off at -0.5)" if lowest < -0.5 else ""
     for operator, column, reason in columns:
-        part = table.filter(operator=operator).drop_nulls("faithfulness")
+        rows = table.filter(operator=operator)
+        part = rows.drop_nulls("faithfulness")
+        undefined = UNDEFINED if rows.height else ""
         for axis, measure in zip(column, ["faithfulness", "accuracy"], strict=True):
             axis.axhline(1, color=GUIDE, linewidth=0.6, linestyle=":")
             for ranking, colour in RANKINGS.items():
@@ -204,7 +212,7 @@ def circuits(table: pl.DataFrame, found: pl.DataFrame, x: str, title: str, why: 
                 if rows.height:
                     curve(axis, line[x], line[measure], ranking, colour, band=(line["low"], line["high"]))
             if part.is_empty():
-                absent(axis, why or reason)
+                absent(axis, undefined or why or reason)
     axes[0, 0].set(ylabel=f"faithfulness{cut}", ylim=(max(lowest, -0.5) - 0.05, 1.1))
     axes[1, 0].set(ylabel="accuracy", ylim=(-0.03, 1.05))
     return figure, axes

@@ -27,17 +27,20 @@ def matrix(table: pl.DataFrame, rows: list[str], columns: list[str]) -> np.ndarr
 
 
 def operator_maps(
-    found: pl.DataFrame, table: pl.DataFrame, columns: list[str], title: str, limits: tuple[float, float]
+    found: pl.DataFrame, table: pl.DataFrame, columns: list[str], title: str, limits: tuple[float, float], undefined: str
 ) -> tuple[Figure, np.ndarray]:
-    """Draw a heat map for each operator, with the same rows: those of `table`, in order of appearance."""
+    """Draw a heat map for each operator, with the same rows: those of `table`, in order of appearance.
+
+    undefined: what to say of an operator whose values are all null.
+    """
     rows = table["row"].unique(maintain_order=True).to_list()
     size = (max(1.7, COLUMN * len(columns)), min(max(0.17 * len(rows), 1.2), 9))
     figure, axes, panels = drawing.operator_panels(1, found, title, size, sharex=True, sharey=True)
     for operator, [axis], why in panels:
-        part = table.filter(operator=operator).drop_nulls("value")
+        part = table.filter(operator=operator)
         heat_table(axis, part, rows, columns, limits)
-        if part.is_empty():
-            drawing.absent(axis, why)
+        if part["value"].drop_nulls().is_empty():
+            drawing.absent(axis, why if part.is_empty() else undefined)
     return figure, axes
 
 
@@ -106,7 +109,8 @@ def _write_values(axis: Axes) -> None:
     """Write each value into its cell, in as many digits as fit, at least two of the largest one."""
     cells = []
     for image in axis.images:
-        values, limit = image.get_array().filled(np.nan), image.get_clim()[1]
+        values: np.ndarray = np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
+        limit = image.get_clim()[1]
         left, right, bottom, top = image.get_extent()
         width, height = (right - left) / values.shape[1], (bottom - top) / values.shape[0]
         places = axis.transData.transform([(0, 0), (width, height)])
@@ -144,7 +148,7 @@ def colour_bar(
     label: str,
     *,
     is_logarithmic: bool = False,
-    **look: str,
+    **look: Any,
 ) -> None:
     """Draw the scale of all the heat maps of these axes; look: other colours (cmap), or where it stands (location)."""
     scale = colours(limits, is_logarithmic)
