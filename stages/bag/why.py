@@ -23,7 +23,7 @@ def no_late_neuron(tables: Tables, operator: str, membership: str) -> str:
 def no_associated(tables: Tables, operator: str, membership: str) -> str:
     """Return why no late neuron stands for a heuristic of a cell."""
     late = _no_member(tables, operator, membership, "late neuron", pl.col("late"))
-    return _not_late(tables) or late or drawing.NO_ROWS
+    return _not_late(tables) or late or "no cell satisfies a heuristic of a late neuron"
 
 
 def no_heuristic(tables: Tables, operator: str, membership: str) -> str:

@@ -23,7 +23,7 @@ def no_circuit(tables: Tables, operator: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Prompts:
+class KeyColumns:
     """What the columns of the figure are.
 
     names: columns operator, key_position and column; columns: all of them in order; earlier: those
@@ -42,20 +42,20 @@ def attention(tables: Tables, subject: str) -> Figure:
     since it often takes most of the attention, and all others share one, with their sum.
     """
     table = tables["attention_patterns"].filter(query_position="last")
-    prompts = _prompts(table, tables["pairs"])
+    columns = _columns(table, tables["pairs"])
     keys = ["operator", "layer", "head"]
     count = table.select("layer", "head").unique().height
     shown = _shown(tables, table, SHOWN if count > HEADS else count)
-    weights = table.join(prompts.names, on=["operator", "key_position"]).join(shown, on=keys)
+    weights = table.join(columns.names, on=["operator", "key_position"]).join(shown, on=keys)
     weights = weights.group_by(*keys, "framed", "column").agg(value=pl.sum("weight")).sort(keys)
     title = f"{subject}: mean attention from the last position; framed: heads of the circuit"
     if count > HEADS:
         title += f"; drawn: {SHOWN} of {count} heads, the circuit's and those of largest logit effect"
     weights = weights.with_columns(row=pl.format("L{} head {}", "layer", "head"))
-    return _attention(tables, weights, prompts, title)
+    return _attention(tables, weights, columns, title)
 
 
-def _prompts(table: pl.DataFrame, pairs: pl.DataFrame) -> Prompts:
+def _columns(table: pl.DataFrame, pairs: pl.DataFrame) -> KeyColumns:
     """Return the columns of prompts; an operator's positions stand in the table in order."""
     rows: list[tuple[str, str, str]] = []
     earlier: list[str] = []
@@ -67,7 +67,7 @@ def _prompts(table: pl.DataFrame, pairs: pl.DataFrame) -> Prompts:
     frame = pl.DataFrame(rows, dict.fromkeys(["operator", "key_position", "column"], pl.String), orient="row")
     longest = frame.group_by("operator", maintain_order=True).agg("column", n=pl.n_unique("column"))
     columns = longest.sort("n", descending=True, maintain_order=True)["column"].explode()
-    return Prompts(frame, columns.unique(maintain_order=True).to_list() or ROLES, earlier)
+    return KeyColumns(frame, columns.unique(maintain_order=True).to_list() or ROLES, earlier)
 
 
 def _names(positions: list[str], pairs: pl.DataFrame) -> tuple[dict[str, str], list[str]]:
@@ -113,30 +113,30 @@ def _shown(tables: Tables, table: pl.DataFrame, count: int) -> pl.DataFrame:
     return framed.group_by("operator").head(count).select(*keys, "framed")
 
 
-def _attention(tables: Tables, table: pl.DataFrame, prompts: Prompts, title: str) -> Figure:
+def _attention(tables: Tables, table: pl.DataFrame, keys: KeyColumns, title: str) -> Figure:
     """Draw a panel for each operator, with its own heads, and what precedes the question on a scale of its own."""
-    question = table.filter(~pl.col("column").is_in(prompts.earlier))
-    limits = (0, max(question["value"], default=1.0) if prompts.earlier else 1)
+    question = table.filter(~pl.col("column").is_in(keys.earlier))
+    limits = (0, max(question["value"], default=1.0) if keys.earlier else 1)
     heads = table.group_by("operator").agg(pl.col("row").unique().sort())["row"].to_list()
     alike = all(names == heads[0] for names in heads)
-    width = max(1.7, heat.COLUMN * len(prompts.columns)) + (0 if alike else 0.6)
+    width = max(1.7, heat.COLUMN * len(keys.columns)) + (0 if alike else 0.6)
     size = (width, min(max(0.17 * max(map(len, heads), default=0), 1.2), 9))
     figure, axes, panels = drawing.operator_panels(1, tables["pairs_found"], title, size, sharex=True, sharey=alike)
     for operator, [axis], why in panels:
         part = table.filter(operator=operator)
         rows = part["row"].unique(maintain_order=True).to_list()
-        heat.heat_table(axis, question.filter(operator=operator), rows, prompts.columns, limits)
+        heat.heat_table(axis, question.filter(operator=operator), rows, keys.columns, limits)
         if part.is_empty():
             known = operator in tables["pairs"]["operator"]
             drawing.absent(axis, "this model does not give its attention weights" if known else why)
-        elif prompts.earlier:
-            _earlier(axis, heat.matrix(part, rows, prompts.columns)[:, : len(prompts.earlier)])
+        elif keys.earlier:
+            _earlier(axis, heat.matrix(part, rows, keys.columns)[:, : len(keys.earlier)])
         for row in part.filter("framed")["row"].unique(maintain_order=True):
-            _frame(axis, rows.index(row), len(prompts.columns))
+            _frame(axis, rows.index(row), len(keys.columns))
         axis.set_xlabel("\n".join(no_circuit(tables, operator)))
-    if prompts.earlier:
+    if keys.earlier:
         heat.colour_bar(figure, axes, (0, 1), "weight on earlier tokens", cmap="Greys")
-    heat.colour_bar(figure, axes, limits, "attention weight" + " on the question" * bool(prompts.earlier))
+    heat.colour_bar(figure, axes, limits, "attention weight" + " on the question" * bool(keys.earlier))
     heat.finish(figure)
     return figure
 

@@ -47,7 +47,7 @@ def component_stability(tables: Tables, subject: str) -> Figure:
             xs = [list(asked).index(operator) + (shift - 1) * 0.22 for operator in rows["operator"]]
             colour = drawing.RANKINGS[measure]
             axis.vlines(xs, rows["rank_correlation_min"], rows["rank_correlation"], color=colour, linewidth=1.2)
-            axis.plot(xs, rows["rank_correlation"], "o", markersize=4, color=colour, label=measure)
+            axis.plot(xs, rows["rank_correlation"], "o", markersize=4, color=colour, label=drawing.RANKING_NAMES[measure])
         for x, (operator, why) in enumerate(asked.items()):
             if table.filter(operator=operator).is_empty():
                 drawing.absent(axis, why if why != drawing.NO_ROWS else _not_ranked(tables, operator), x)

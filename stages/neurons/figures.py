@@ -112,7 +112,7 @@ def rankings(tables: Tables, subject: str) -> Figure:
                 drawing.absent(axis, why.no_k(tables, operator))
         column[-1].set_xlabel("k")
     for axis, (a, b) in zip(axes[:, 0], twos, strict=True):
-        axis.set(ylabel=f"{a} and\n{b}", ylim=(-0.02, 1.05))
+        axis.set(ylabel=site_maps.both(a, b), ylim=(-0.02, 1.05))
     drawing.legend(figure)
     return figure
 

@@ -42,6 +42,11 @@ def site(layer: int, position: str) -> str:
     return f"L{layer} {position}"
 
 
+def both(a: str, b: str) -> str:
+    """Return the names of two rankings."""
+    return f"{drawing.RANKING_NAMES[a]} and\n{drawing.RANKING_NAMES[b]}"
+
+
 def neuron_effects(tables: Tables, title: str) -> Figure:
     """Draw the effect of the neuron of each rank, where it is above 0."""
     table = tables["neuron_effects"].filter(method="exact")
@@ -64,7 +69,7 @@ def rankings(tables: Tables, pairs: list[tuple[str, str]], title: str) -> Figure
     rows = []
     for a, b in pairs:
         part = table.filter(ranking_a=a, ranking_b=b)
-        rows.append(Maps(f"{a} and\n{b}", _with_chance(part), (0, 1), "shared share"))
+        rows.append(Maps(both(a, b), _with_chance(part), (0, 1), "shared share"))
     return _draw(tables, rows, _ks(table), title, "k", why.no_k)
 
 

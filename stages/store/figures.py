@@ -30,7 +30,7 @@ LEFT, RIGHT, ABOVE, BELOW, TOP = 70, 90, 42, 56, 30
 
 
 @dataclass(frozen=True, eq=False)
-class Map:
+class NeuronMap:
     """A neuron's activations over (op1, op2), NaN where a prompt is not a cell. rank: by variance."""
 
     rank: int
@@ -58,7 +58,7 @@ def main(subject: str) -> None:
     drawing.save(draw(first, title, _why_none(settings.answer_token)), folder / "neurons")
 
 
-def read_maps(cells: pl.DataFrame) -> list[Map]:
+def read_maps(cells: pl.DataFrame) -> list[NeuronMap]:
     """Return the maps of neurons from the rows of MAPS, by rank."""
     side = [int(cells[operand].max() or 0) + 1 for operand in ("op1", "op2")]  # type: ignore[arg-type]
     keys = ["rank", "layer", "neuron", "variance"]
@@ -66,7 +66,7 @@ def read_maps(cells: pl.DataFrame) -> list[Map]:
     for key, part in cells.sort("rank").group_by(keys, maintain_order=True):
         values = np.full(side, np.nan, np.float32)
         values[part["op1"], part["op2"]] = part["activation"]
-        maps.append(Map(*key, values=values))  # type: ignore[arg-type, misc]
+        maps.append(NeuronMap(*key, values=values))  # type: ignore[arg-type, misc]
     return maps
 
 

@@ -203,7 +203,7 @@ def test_few_cells_are_not_compared(right: int, wrong: int, why: str):
 def test_cells_without_associated_neurons_are_not_drawn():
     none = MADE["failures"].with_columns(associated_neurons=pl.lit(0, pl.Int32))
     for axis in panels("failures", MADE | {"failures": none})["add"]:
-        assert f"no data: {drawing.NO_ROWS}" in texts(axis)
+        assert "no data: no cell satisfies a heuristic of a late neuron" in texts(axis)
     late = MADE["heuristic_neurons"].with_columns(late=pl.lit(False))
     for axis in panels("failures", MADE | {"failures": none, "heuristic_neurons": late})["add"]:
         assert "no data: no late neuron stands for a heuristic beyond chance" in texts(axis)

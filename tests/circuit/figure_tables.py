@@ -171,6 +171,6 @@ def lines_over_size(figure: Figure, table: pl.DataFrame, size: str, prefix: str 
             for ranking in ("effect", "logit_effect", "random"):
                 rows = table.filter(operator=operator, circuit=prefix + ranking)
                 mean = rows.group_by(size).agg(pl.mean(measure)).sort(size)
-                drawn = line(axis, ranking)
+                drawn = line(axis, drawing.RANKING_NAMES[ranking])
                 np.testing.assert_array_equal(drawn.get_xdata(), mean[size])
                 np.testing.assert_allclose(drawn.get_ydata(), mean[measure])

@@ -113,7 +113,7 @@ def test_stability_is_a_dot_per_operator(tables: Tables):
     axis = figures.component_stability(tables, "s").axes[2]
     for measure in figures.MEASURES:
         wanted = tables["component_stability"].filter(component="mlp", measure=measure)["rank_correlation"]
-        assert list(line(axis, measure).get_ydata()) == wanted.to_list()
+        assert list(line(axis, drawing.RANKING_NAMES[measure]).get_ydata()) == wanted.to_list()
     assert list(line(axis, "chance").get_ydata()) == [0, 0]
 
 

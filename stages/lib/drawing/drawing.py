@@ -49,9 +49,14 @@ RANKINGS = {
     "effect": VERMILION, "effect_plus_std": ORANGE, "median_effect": GREEN, "logit_effect": BLUE,
     "attribution": GREEN, "own_means": WINE, "random": GREY,
 }  # fmt: skip
+RANKING_NAMES = {
+    "effect": "mean effect", "effect_plus_std": "mean effect + deviation", "median_effect": "median effect", "logit_effect": "logit effect",
+    "attribution": "attribution", "own_means": "logit effect, own means", "random": "random",
+}  # fmt: skip
 UNDEFINED = "ablating everything leaves the answer's logit as it is"  # why faithfulness is null
 NO_ROWS = "the table has no rows of this operator"
 ROLES = ["op1", "operator", "op2", "last"]
+ALONE = 4.2  # inches, at least, of a panel beside which there is no other
 IN_A_ROW = 4  # panels, where there is one for each of many kinds
 Tables = dict[str, pl.DataFrame]  # a table's name -> the table
 Row = tuple[str, list[tuple[str, pl.DataFrame]]]  # of panels: what is written left of it, their titles and what they show
@@ -157,6 +162,8 @@ def operator_panels(
 ) -> tuple[Figure, np.ndarray, list[tuple[str, np.ndarray, str]]]:
     """The figure, its axes, and by column: an operator, its axes from top to bottom, and why it may have no data."""
     asked = operators(found)
+    if len(asked) == 1:
+        size = (max(size[0], ALONE), size[1])
     figure, axes = panels(rows, len(asked), title, size, **shared)
     for axis, operator in zip(axes[0], asked, strict=True):
         axis.set_title(operator)
@@ -210,7 +217,7 @@ def circuits(table: pl.DataFrame, found: pl.DataFrame, x: str, title: str, why: 
                 low, high = ("ci_low", "ci_high") if chosen else (measure, measure)
                 line = rows.group_by(x).agg(pl.mean(measure), low=pl.min(low), high=pl.max(high)).sort(x)
                 if rows.height:
-                    curve(axis, line[x], line[measure], ranking, colour, band=(line["low"], line["high"]))
+                    curve(axis, line[x], line[measure], RANKING_NAMES[ranking], colour, band=(line["low"], line["high"]))
             if part.is_empty():
                 absent(axis, undefined or why or reason)
     axes[0, 0].set(ylabel=f"faithfulness{cut}", ylim=(max(lowest, -0.5) - 0.05, 1.1))

@@ -98,7 +98,7 @@ def _thin_out(axis: Axes) -> None:
     columns, rows = axis.get_xticklabels(), axis.get_yticklabels()
     turned = any(name.get_rotation() for name in columns)
     longest = max((_width(name.get_text()) for name in columns), default=0)
-    across = math.ceil((1.3 * SIZE if turned else longest) / width)
+    across = math.ceil((1.75 * SIZE if turned else longest) / width)
     down = math.ceil(1.1 * SIZE / height)
     for names, every in ((columns, across), (rows, down)):
         for number, name in enumerate(names):
