@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stages.bag import why
 from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import BLUE, VERMILION, Axes, Figure, Tables
 
@@ -25,12 +26,13 @@ def failures(tables: Tables, subject: str, membership: str = "called") -> Figure
     figure, axes, columns = drawing.operator_panels(2, tables["pairs_found"], title, (2.2, 1.8))
     for operator, column, _ in columns:
         cells, tests = (tables[name].filter(operator=operator, membership=membership) for name in ("failures", "failure_tests"))
-        why = too_few(tests) or ("" if cells["associated_neurons"].sum() else "no cell has such neurons")
+        none = "" if cells["associated_neurons"].sum() else why.no_associated(tables, operator, membership)
+        reason = too_few(tests, why.no_pairs(tables, operator)) or none
         column[0].set_title(f"{operator}\n{wrongly(tests)}")
         for axis, (measure, label) in zip(column, MEASURES.items(), strict=True):
             axis.set_xlabel(label)
-            if why:
-                drawing.absent(axis, why)
+            if reason:
+                drawing.absent(axis, reason)
             else:
                 _densities(axis, cells, measure, tests.filter(measure=measure).row(0, named=True))
     for axis in axes[:, 0]:
@@ -45,13 +47,16 @@ def wrongly(tests: pl.DataFrame) -> str:
     return "".join(f"{wrong:,} of {correct + wrong:,} cells wrong" for correct, wrong in counts)
 
 
-def too_few(tests: pl.DataFrame) -> str:
-    """Why an operator's correct and wrong cells are not compared; tests: its rows of failure_tests."""
+def too_few(tests: pl.DataFrame, no_pairs: str) -> str:
+    """Return why an operator's correct and wrong cells are not compared; empty if they are.
+
+    tests: its rows of failure_tests; no_pairs: why it has no prompts.
+    """
     for correct, wrong in tests.select("cells_correct", "cells_incorrect").head(1).iter_rows():
         few, how = min((wrong, "wrongly"), (correct, "correctly"))
         count = f"only {few} cell" if few else "no cell"
         return f"{count}{'s are' if few > 1 else ' is'} answered {how}" if few < FEWEST else ""
-    return "no such cells"
+    return no_pairs or drawing.NO_ROWS
 
 
 def _densities(axis: Axes, cells: pl.DataFrame, measure: str, test: dict[str, Any]) -> None:
@@ -80,11 +85,12 @@ def failure_inputs(tables: Tables, subject: str) -> Figure:
     figure, _, columns = drawing.operator_panels(FEATURES, tables["pairs_found"], title, (2.3, 1.8))
     for operator, column, _ in columns:
         table = tables["failure_inputs"].filter(operator=operator)
-        why = too_few(tables["failure_tests"].filter(operator=operator))
+        tests = tables["failure_tests"].filter(operator=operator)
+        reason = too_few(tests, why.no_pairs(tables, operator))
         ranked = table.sort("gain", "feature", descending=[True, False])["feature"].unique(maintain_order=True).head(FEATURES)
         for axis, feature in zip(column, [*ranked, *[None] * (FEATURES - len(ranked))], strict=True):
-            if why or feature is None:
-                drawing.absent(axis, why or "no such feature")
+            if reason or feature is None:
+                drawing.absent(axis, reason or "no further feature")
             else:
                 _shares(axis, table.filter(feature=feature), drawing.COLOURS[operator])
                 axis.set_title(f"{operator}: " * (axis is column[0]) + feature)

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stages.bag import failure_figures
+from stages.bag import failure_figures, why
 from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import GREEN, ORANGE, OTHERS, OWN, SKY, Axes, Figure, Tables
 
 TABLES = [
-    "circuit/pairs_found.parquet",
+    "circuit/pairs_found.parquet", "circuit/late_layers.parquet", "circuit/probes.parquet",
+    "heuristics/heuristic_neurons.parquet", "heuristics/label_limits.parquet",
     "bag/knockouts_by_heuristic.parquet", "bag/knockout_tests.parquet", "bag/knockouts_by_prompt.parquet",
     "bag/knockouts_by_neuron.parquet", "bag/bag_alone.parquet",
     "bag/failures.parquet", "bag/failure_tests.parquet", "bag/failure_inputs.parquet",
@@ -35,17 +36,10 @@ MEMBERSHIPS = ["label", "called", "scored"]
 BINS = 20  # of p-values: the first holds those up to 0.05
 LAYERS = 8  # in knockouts_by_neuron, evenly spread
 SILENCE = {"zero": "0", "mean": "their mean"}
-NO_NEURONS = "no heuristic has enough such neurons"
 
 
 def main(subject: str) -> None:
     drawing.write(FIGURES, Path("reports") / subject / "bag/figures", drawing.tables(subject, TABLES), subject, front="bag_alone")
-
-
-def absent(axis: Axes, tables: Tables, operator: str, why: str = NO_NEURONS) -> None:
-    """Says why nothing is drawn: too few prompts are answered correctly, or else why."""
-    problems = tables["pairs_found"].filter(operator=operator)["problem"].drop_nulls()
-    drawing.absent(axis, next(iter(problems), why))
 
 
 def knockouts_by_heuristic(tables: Tables, subject: str, membership: str = "called") -> Figure:
@@ -65,7 +59,7 @@ def knockouts_by_heuristic(tables: Tables, subject: str, membership: str = "call
                 drawing.majority(axis, rows["majority_accuracy_other"], vertical=True)
             axis.set_title("\n".join([operator, *_tested(tests.filter(measure=measure))]), fontsize=8)
             if rows.is_empty():
-                absent(axis, tables, operator)
+                drawing.absent(axis, why.no_heuristic(tables, operator, membership))
         column[0].set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="accuracy, other prompts")
         ends = [*column[1].get_xlim(), *column[1].get_ylim()]
         column[1].set(xlim=(min(ends), max(ends)), ylim=(min(ends), max(ends)), xlabel="logit change, other prompts")
@@ -112,7 +106,7 @@ def knockouts_by_prompt(tables: Tables, subject: str, ablation: str = "zero") ->
                 drawing.curve(axis, line["neurons"], line["accuracy"], label, colour, band=band, **style)
             drawing.majority(axis, rows["majority_accuracy"])
             if rows.is_empty():
-                absent(axis, tables, operator)
+                drawing.absent(axis, why.no_late_neuron(tables, operator, membership))
         column[1].set_xlabel("neurons silenced, mean")
     most = max(table["neurons"], default=1) or 1
     smallest = min(table.filter(pl.col("neurons") > 0)["neurons"], default=1)
@@ -129,8 +123,7 @@ def knockouts_by_prompt(tables: Tables, subject: str, ablation: str = "zero") ->
 def knockouts_by_neuron(tables: Tables, subject: str) -> Figure:
     """P-values of single neurons: of as many neurons as chance has it, one in 20 is in each bin."""
     table = tables["knockouts_by_neuron"].filter(pl.col("null_neurons") >= BINS - 1, ablation="zero")  # fewer reach no p of 0.05
-    every = sorted({*table["layer"]}) or [0]
-    shown = [every[i] for i in np.unique(np.linspace(0, len(every) - 1, LAYERS).round().astype(int))]
+    shown = drawing.evenly(sorted({*table["layer"]}) or [0], LAYERS)
     title = (
         f"{subject}: one neuron set to 0: does it hurt the prompts of its heuristic more than neurons of others do? "
         f"Written: neurons with p up to {1 / BINS:g}, of how many, each once for every heuristic"
@@ -145,7 +138,7 @@ def knockouts_by_neuron(tables: Tables, subject: str) -> Figure:
             axis.axhline(1 / BINS, color=drawing.GUIDE, linewidth=0.8, linestyle="--", label=f"chance, {1 / BINS:.0%}")
             axis.text(0.97, 0.97, said, transform=axis.transAxes, ha="right", va="top", fontsize=7)
             if part.is_empty():
-                absent(axis, tables, operator, "no neuron that can be compared")
+                drawing.absent(axis, why.no_neuron(tables, operator, layer, BINS - 1))
         column[-1].set_xlabel("p-value")
     for axis, layer in zip(axes[:, 0], shown, strict=True):
         axis.set_ylabel(f"layer {layer}\nshare of pairs")
@@ -178,7 +171,7 @@ def bag_alone(tables: Tables, subject: str) -> Figure:
             _bars(axis, [1 + 2 * ENDS[kept] for kept in part["kept"]], part, "#333333", "_ends")
             drawing.majority(axis, rows["majority_accuracy"])
             if rows.is_empty():
-                absent(axis, tables, operator)
+                drawing.absent(axis, why.no_late_layer(tables, operator))
     axes[0, 0].set(xlim=(-1.5, 3.5), ylim=(0, 1.45), ylabel="accuracy,\nothers at their mean", yticks=[0, 0.25, 0.5, 0.75, 1])
     axes[0, 0].set_xticks([-1, 0, 1, 2, 3], ["none", *MEMBERSHIPS, "all"])
     axes[1, 0].set_ylabel("accuracy,\nothers at 0")

@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stages.lib.drawing import drawing, heat
-from stages.lib.drawing.drawing import ROLES, Figure, Tables
+from stages.circuit.attention_figure import attention, no_circuit
+from stages.circuit.component_figures import component_effects, component_effects_logit
+from stages.lib.drawing import drawing, steps
+from stages.lib.drawing.drawing import Figure, Tables
 
 TABLES = [
     "circuit/component_effects.parquet", "circuit/component_stability.parquet", "circuit/head_faithfulness.parquet",
     "circuit/smallest_circuits.parquet", "circuit/circuit_heads.parquet", "circuit/probes.parquet", "circuit/late_layers.parquet",
     "circuit/attention_patterns.parquet", "circuit/cut_faithfulness.parquet", "circuit/pairs_found.parquet",
+    "circuit/pairs.parquet",
 ]  # fmt: skip
 MEASURES = ["effect", "median_effect", "logit_effect"]
 CUTS = {  # circuit -> label
@@ -25,47 +28,14 @@ CUTS = {  # circuit -> label
 POSITIONS = {  # at which probes read -> colour
     "op1": drawing.ORANGE, "operator": drawing.GREEN, "op2": drawing.SKY, "last": drawing.VERMILION,
 }  # fmt: skip
+NO_PROBE = "too few prompts are answered correctly for a probe"
+MANY = 100  # heads, from which on sizes of circuits are spread by their square roots
 LOWEST = -1.0  # faithfulness below it is written, not drawn
 
 
 def main(subject: str) -> None:
     tables, folder = drawing.tables(subject, TABLES), Path("reports") / subject / "circuit"
     drawing.write(FIGURES, folder / "figures", tables, subject, front="component_effects")
-
-
-def component_effects(tables: Tables, subject: str) -> Figure:
-    """Mean effect (Eq. 1) of every component and position, from 1e-9 to 1e9, hence its logarithm with the effect's sign."""
-    value = pl.col("effect").sign() * pl.col("effect").abs().log1p()
-    return _components(tables, value, f"{subject}: mean effect of patching a component", "sign(e) log(1 + |e|) of the mean effect e")
-
-
-def component_effects_logit(tables: Tables, subject: str) -> Figure:
-    """Mean logit effect of every component and position."""
-    return _components(tables, pl.col("logit_effect"), f"{subject}: mean logit effect of patching a component", "mean logit effect, logits")
-
-
-def _components(tables: Tables, value: pl.Expr, title: str, label: str) -> Figure:
-    name = pl.concat_str(pl.lit("L"), "layer", pl.coalesce(pl.format(" head {}", "head"), pl.lit(" MLP")))
-    table = tables["component_effects"].sort("layer", pl.col("head").fill_null(1 << 14))
-    table = table.with_columns(row=name, column="position", value=value)
-    limit = max(table["value"].drop_nulls().abs(), default=1.0) or 1.0
-    figure, axes = _heats(tables["pairs_found"], table, ROLES, title, (-limit, limit))
-    heat.colour_bar(figure, axes, (-limit, limit), label)
-    return figure
-
-
-def _heats(
-    found: pl.DataFrame, table: pl.DataFrame, columns: list[str], title: str, limits: tuple[float, float]
-) -> tuple[Figure, np.ndarray]:
-    """A heat map of `value` per operator: its rows by the column `row` in order of appearance, its columns by `column`."""
-    rows = table["row"].unique(maintain_order=True).to_list()
-    figure, axes, panels = drawing.operator_panels(1, found, title, (1.7, min(max(0.17 * len(rows), 1.2), 9)), sharex=True, sharey=True)
-    for operator, [axis], why in panels:
-        part = table.filter(operator=operator).drop_nulls("value")
-        heat.heat_table(axis, part, rows, columns, limits)
-        if part.is_empty():
-            drawing.absent(axis, why)
-    return figure, axes
 
 
 def component_stability(tables: Tables, subject: str) -> Figure:
@@ -80,10 +50,10 @@ def component_stability(tables: Tables, subject: str) -> Figure:
             xs = [list(asked).index(operator) + (shift - 1) * 0.22 for operator in rows["operator"]]
             colour = drawing.RANKINGS[measure]
             axis.vlines(xs, rows["rank_correlation_min"], rows["rank_correlation"], color=colour, linewidth=1.2)
-            axis.plot(xs, rows["rank_correlation"], "o", markersize=4, color=colour, label=measure)
+            axis.plot(xs, rows["rank_correlation"], "o", markersize=4, color=colour, label=drawing.RANKING_NAMES[measure])
         for x, (operator, why) in enumerate(asked.items()):
             if table.filter(operator=operator).is_empty():
-                drawing.absent(axis, why, x)
+                drawing.absent(axis, why if why != drawing.NO_ROWS else _not_ranked(tables, operator), x)
         axis.set_xticks(range(len(asked)), list(asked))
         axis.set_xlim(-0.5, len(asked) - 0.5)
     axes[0, 0].set(ylabel="rank correlation", ylim=(min([0.0, *table["rank_correlation_min"]]) - 0.05, 1.03))
@@ -91,21 +61,40 @@ def component_stability(tables: Tables, subject: str) -> Figure:
     return figure
 
 
+def _not_ranked(tables: Tables, operator: str) -> str:
+    """Return why the rankings of an operator's components were not compared."""
+    if tables["pairs_found"]["seed"].n_unique() < 2:
+        return "there is only one draw of prompts (setting pairs.seeds)"
+    return "all effects are equal" if operator in tables["component_stability"]["operator"] else drawing.NO_ROWS
+
+
 def heads(tables: Tables, subject: str) -> Figure:
-    """Circuits of heads; rings: the smallest that reach a faithfulness, which is written beside them."""
+    """Draw circuits of heads; rings: the smallest that reach a faithfulness, which is written beside them."""
     title = f"{subject}: circuits of heads and all MLPs; rings: the smallest that reach the faithfulness written there"
     figure, axes = drawing.circuits(tables["head_faithfulness"], tables["pairs_found"], "heads", title)
+    sizes = tables["head_faithfulness"]["heads"].unique().sort().to_list()
     for place, operator in enumerate(drawing.operators(tables["pairs_found"])):
         marks = tables["smallest_circuits"].filter(operator=operator).drop_nulls("heads")
         marks = marks.group_by("heads", maintain_order=True).agg(pl.max("target"), pl.first("faithfulness", "accuracy"))
         for axis, measure in zip(axes[:, place], ["faithfulness", "accuracy"], strict=True):
             axis.plot(marks["heads"], marks[measure], "o", markersize=5, markerfacecolor="none", color="black", zorder=3)
-        for count, target, height, _ in marks.iter_rows():
-            axes[0, place].annotate(f"{target:g}", (count, height), (0, -6), textcoords="offset points", va="top", ha="center",
+        for number, (count, target, height, _) in enumerate(marks.iter_rows()):
+            below = (0, -6 - 18 * (number % 2))  # points; every second label stands lower, as rings lie close together
+            axes[0, place].annotate(f"{target:g}", (count, height), below, textcoords="offset points", va="top", ha="center",
                 rotation=90, fontsize=7)  # fmt: skip
-        axes[1, place].set_xlabel("heads in the circuit")
+        axes[1, place].set_xlabel("\n".join(["heads in the circuit", *no_circuit(tables, operator)]))
+        if max(sizes, default=0) > MANY:
+            _spread(axes[:, place], sizes)
     drawing.legend(figure)
     return figure
+
+
+def _spread(axes: np.ndarray, sizes: list[int]) -> None:
+    """Spread sizes of circuits by their square roots, with a tick for each that has room for its label."""
+    ticks = {size: label for size, label in zip(sizes, steps.labels(sizes), strict=True) if label}
+    for axis in axes:
+        steps.axis(axis, sizes)
+        axis.set_xticks(list(ticks), list(ticks.values()), rotation=90)
 
 
 def probes(tables: Tables, subject: str) -> Figure:
@@ -140,23 +129,6 @@ def probes(tables: Tables, subject: str) -> Figure:
     axes[0, 0].xaxis.get_major_locator().set_params(integer=True)
     drawing.legend(figure)
     return figure
-
-
-def attention(tables: Tables, subject: str) -> Figure:
-    """Mean attention from the last position; frames: heads of the operator's circuit."""
-    table = tables["attention_patterns"].filter(query_position="last").sort("layer", "head")
-    table = table.with_columns(row=pl.format("L{} head {}", "layer", "head"), column="key_position", value="weight")
-    others = sorted({*table["key_position"]} - {"bos", *ROLES}, key=lambda name: int(name.removeprefix("token ")))
-    columns = ["bos"] * ("bos" in table["key_position"]) + ROLES + others
-    title = f"{subject}: mean attention from the last position; framed: heads of the circuit"
-    figure, axes = _heats(tables["pairs_found"], table, columns, title, (0, 1))
-    heat.colour_bar(figure, axes, (0, 1), "attention weight")
-    names = table["row"].unique(maintain_order=True).to_list()
-    for axis, operator in zip(axes[0], drawing.operators(tables["pairs_found"]), strict=True):
-        for layer, head in tables["circuit_heads"].filter(operator=operator).select("layer", "head").iter_rows():
-            row = names.index(f"L{layer} head {head}")
-            axis.hlines([row - 0.45, row + 0.45], -0.5, len(columns) - 0.5, color=drawing.OWN, linewidth=1.2)
-            axis.vlines([-0.5, len(columns) - 0.5], row - 0.45, row + 0.45, color=drawing.OWN, linewidth=1.2)
     return figure
 
 

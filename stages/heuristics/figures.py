@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from stages.heuristics.examples import Portrayer
@@ -18,16 +17,16 @@ from stages.heuristics.settings import Portraits
 from stages.lib.core.settings import load
 from stages.lib.core.shards import stores
 from stages.lib.core.tables import read_table
-from stages.lib.drawing import drawing, maps
+from stages.lib.drawing import drawing, heat, maps, reasons
 from stages.lib.drawing.drawing import BLUE, GREEN, VERMILION, Axes, Figure, Tables
 
 TABLES = [f"heuristics/{name}.parquet" for name in ("labels", "label_limits", "matches", "classified_share", "explained")]
 SETTING = Path("data/heuristics/label_setting.parquet")
-NOT_LABELLED = "no heuristic describes a neuron well enough"
 CRITERIA = {  # criterion -> label, colour
     "raw": ("score", VERMILION), "corrected": ("corrected score", BLUE), "fdr": ("corrected score, FDR controlled", GREEN),
 }  # fmt: skip
 QUANTITIES = {"any": "any heuristic", "operands": "a heuristic of the operands", "result": "a heuristic of the result"}
+FEW_LAYERS = 8  # most layers that a legend names; the colours of more have a scale
 LOWEST = -0.2  # explained share below it is drawn there
 
 
@@ -69,12 +68,7 @@ def matched_neurons(study: Study, operator: str) -> Figure:
 
 def why_none(study: Study, operator: str) -> str:
     """Return why no neuron of an operator has a label."""
-    for limits in study.tables["label_limits"].filter(operator=operator, too_few_draws=True).iter_rows(named=True):
-        return (
-            f"no label is possible with {limits['draws']:,} draws: at least {limits['needed']:,} neurons at the floor "
-            f"are needed, {limits['at_floor']:,} are"
-        )
-    return NOT_LABELLED
+    return reasons.no_labels(study.tables["label_limits"], operator, study.threshold)
 
 
 def neurons_by_kind(study: Study) -> Figure:
@@ -93,6 +87,8 @@ def neurons_by_kind(study: Study) -> Figure:
         axis.set(title=operator, xlabel="layer")
         if part.is_empty():
             drawing.absent(axis, why_none(study, operator))
+    if len(layers) > maps.NUMBERED:
+        heat.colour_bar(figure, axes, (0, max(counted["value"], default=1)), "neurons")
     return figure
 
 
@@ -123,8 +119,7 @@ def score_against_chance(study: Study) -> Figure:
 def classified_share(study: Study, quantities: str = "any") -> Figure:
     """Share of classified neurons against the threshold, dashed the same with operands relabelled, with 2 deviations around."""
     table = study.tables["classified_share"].filter(quantities=quantities).sort("threshold")
-    every = sorted({*table["layer"]}) or [0]
-    shown = [every[i] for i in np.unique(np.linspace(0, len(every) - 1, study.settings.layers).round().astype(int))]
+    shown = drawing.evenly(sorted({*table["layer"]}) or [0], study.settings.layers)
     title = f"{study.subject}: neurons with {QUANTITIES[quantities]} by threshold; dashed, with 2 deviations: operands relabelled"
     figure, axes = drawing.panels(len(shown), len(study.operators), title, (1.9, 1.4), sharex=True, sharey=True)
     for row, layer in zip(axes, shown, strict=True):
@@ -135,7 +130,7 @@ def classified_share(study: Study, quantities: str = "any") -> Figure:
             if study.threshold is not None:
                 axis.axvline(study.threshold, color="black", linewidth=0.8, linestyle=":", label="chosen threshold of the corrected score")
             if part.is_empty():
-                drawing.absent(axis, "no such rows")
+                drawing.absent(axis, "no neuron was scored")
         row[0].set_ylabel(f"layer {layer}\nshare of neurons")
     for axis, operator in zip(axes[0], study.operators, strict=True):
         axis.set(title=operator, ylim=(-0.03, 1.03))
@@ -161,13 +156,18 @@ def explained(study: Study) -> Figure:
     table = labels.rename({"explained": "heuristics"}).join(waves.rename({"explained": "fourier"}), on=keys).sort(keys)
     title = f"{study.subject}: variance on held-out cells explained by a neuron's labels and by Fourier terms (no lower than {LOWEST:g})"
     figure, axes = drawing.panels(2, len(study.operators), title, (2.0, 1.9), sharex=True, sharey=True)
-    layers = sorted({*table["layer"]})
-    colours = dict(zip(layers, drawing.matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(layers))), strict=True))
+    layers = sorted({*table["layer"]}) or [0]
+    # the last layer's yellow would be too pale
+    scale = drawing.plt.Normalize(layers[0], layers[0] + max(layers[-1] - layers[0], 1) / 0.9)
+    colours = {layer: drawing.matplotlib.colormaps["viridis"](scale(layer)) for layer in layers}
     for row, which in zip(axes, ("activation", "contribution"), strict=True):
         for axis, operator in zip(row, study.operators, strict=True):
             part = table.filter(operator=operator, map=which)
             if part.is_empty():
-                drawing.absent(axis, why_none(study, operator))
+                labels = study.tables["labels"].filter(operator=operator)
+                about = {"activation": "operands", "contribution": "the result"}[which]
+                why = why_none(study, operator) if labels.is_empty() else f"no label is about {about}"
+                drawing.absent(axis, why)
             else:
                 _theories(axis, part, colours)
         row[0].set_ylabel(f"{which}\nexplained by labels")
@@ -175,6 +175,10 @@ def explained(study: Study) -> Figure:
     for column, operator in zip(axes.T, study.operators, strict=True):
         column[0].set_title(operator)
         column[1].set_xlabel("explained by Fourier terms")
+    if len(layers) > FEW_LAYERS:
+        bar = figure.colorbar(drawing.plt.cm.ScalarMappable(scale, "viridis"), ax=axes, aspect=30, pad=0.01)
+        bar.set_label("layer", fontsize=8)
+        bar.ax.tick_params(labelsize=7)
     drawing.legend(figure)
     return figure
 
@@ -183,7 +187,8 @@ def _theories(axis: Axes, part: pl.DataFrame, colours: dict[int, Any]) -> None:
     axis.plot([LOWEST, 1], [LOWEST, 1], color=drawing.GUIDE, linewidth=0.8, linestyle="--", label="equal")
     for (layer,), dots in part.sort("layer").group_by("layer", maintain_order=True):
         xs, ys = dots["fourier"].clip(LOWEST), dots["heuristics"].clip(LOWEST)
-        axis.plot(xs, ys, "o", markersize=2.5, alpha=0.6, markeredgewidth=0, color=colours[layer], label=f"layer {layer}")  # type: ignore[index]
+        label = f"layer {layer}" if len(colours) <= FEW_LAYERS else f"_layer {layer}"
+        axis.plot(xs, ys, "o", markersize=2.5, alpha=0.6, markeredgewidth=0, color=colours[layer], label=label)  # type: ignore[index]
     more = part.filter(pl.col("heuristics") > pl.col("fourier")).height / part.height
     medians = part.select(pl.median("heuristics", "fourier")).row(0)
     text = f"labels lead in {more:.0%} of {part.height}\nmedians {medians[0]:.2f} against {medians[1]:.2f}"

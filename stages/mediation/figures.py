@@ -23,8 +23,10 @@ BLOCKS = {"mlp": ("MLPs", VERMILION), "attention": ("attention", BLUE)}
 CHANGES = {"desired": "-", "undesired": (0, (2, 2))}
 WHICH = {"all": ("all pairs", BLUE), "answered": ("those answered correctly", SKY)}
 LOWEST, HIGHEST = -0.5, 1.5  # importance drawn
+WITH_NUMBERS = 16  # most layers of a map with room for numbers
 NO_INTERVAL, NO_ANSWER = "log effects may add up to 0", "no prompt is answered correctly"
 NO_PAIRS, NO_EFFECT, NO_SUM = "no pairs of such prompts", "no pair has an effect", "log effects do not add up to more than 0"
+NO_HEADS = "heads of this model are not patched one by one (setting single_heads)"
 
 
 def main(subject: str) -> None:
@@ -61,11 +63,12 @@ def by_operator(tables: Tables, subject: str, task: str) -> Figure:
 
 def heads(tables: Tables, subject: str) -> Figure:
     """Mean effect of single heads at the last position."""
-    table = tables["mediation_effects"].filter(which="all", operator="all", component="head", position_class="last")
-    table = _by_layer(table, pl.format("head {}", "head"))
+    every = tables["mediation_effects"].filter(which="all", operator="all", position_class="last")
+    table = _by_layer(every.filter(component="head"), pl.col("head").cast(pl.String))
     rows = [("", [(name(kind), of(table, kind)) for kind in some]) for some in in_rows(kinds(table))]
-    columns = [f"head {head}" for head in sorted({*table["head"]})]
-    return _maps(rows, columns, f"{subject}: mean effect of patching one head at the last position")
+    columns = [str(head) for head in sorted({*table["head"]})]
+    title = f"{subject}: mean effect of patching one head (across) at the last position"
+    return _maps(rows, columns, title, NO_PAIRS if every.is_empty() else NO_HEADS)
 
 
 def _blocks(tables: Tables) -> pl.DataFrame:
@@ -78,18 +81,20 @@ def _by_layer(table: pl.DataFrame, across: pl.Expr) -> pl.DataFrame:
     return table.sort("layer").with_columns(row=pl.format("layer {}", "layer"), column=across, value="log_effect")
 
 
-def _maps(rows: list[Row], known: list[str], title: str) -> Figure:
-    """Heat maps with one scale: layers down, columns across in the order of `known`."""
+def _maps(rows: list[Row], known: list[str], title: str, why: str = NO_PAIRS) -> Figure:
+    """Heat maps with one scale: layers down, columns across in the order of `known`; why: what to say of one without layers."""
     tables = [table for _, row in rows for _, table in row]
     limit = max((abs(value) for table in tables for value in table["value"].drop_nulls()), default=1.0) or 1.0
     most = max((table["row"].n_unique() for table in tables), default=0)
-    figure, panels = drawing.rows_of_panels(rows, title, (2.6, min(max(0.17 * most, 0.6), 4) + 0.7))
+    height = max(0.17 * most, 0.6) if most <= WITH_NUMBERS else 0.075 * most
+    figure, panels = drawing.rows_of_panels(rows, title, (2.6, height + 0.7))
     for axis, table in panels:
         layers = table["row"].unique(maintain_order=True).to_list()
         heat.heat_table(axis, table, layers, ordered(table["column"], known), (-limit, limit))
         if table["value"].drop_nulls().is_empty():
-            drawing.absent(axis, NO_EFFECT if layers else NO_PAIRS)
+            drawing.absent(axis, NO_EFFECT if layers else why)
     heat.colour_bar(figure, np.array(figure.axes), (-limit, limit), "ln(1 + e) of the mean effect e")
+    heat.finish(figure)
     return figure
 
 

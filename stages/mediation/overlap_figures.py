@@ -16,13 +16,18 @@ from stages.lib.drawing.drawing import BLUE, GREEN, GREY, ORANGE, PINK, SKY, VER
 from stages.mediation.conditions import TASKS, name, ordered
 from stages.mediation.settings import OverlapFigures
 
-TABLES = ["mediation/neuron_overlap.parquet", "mediation/mediating_heuristics.parquet"]
+TABLES = [
+    "mediation/neuron_overlap.parquet", "mediation/mediating_heuristics.parquet", "mediation/mediation_effects.parquet",
+]  # fmt: skip
 REFERENCE = "arithmetic_words"  # whose overlap with the others is drawn for every k
 QUESTIONS = [REFERENCE, "arithmetic_symbols", *TASKS[1:]]  # then a user's own
+GRID_TASKS = ["arithmetic", "number_words"]  # whose questions are those of the grid
 COMPONENTS = {"neuron": "neurons", "coordinate": "coordinates"}
 MEMBERS = {"label": "labelled", "top": "top of the grid"}
 LINES = [BLUE, SKY, GREEN, ORANGE, PINK, VERMILION, WINE, GREY]
-NOTHING = "no effects to rank"
+LAYERS = 4  # most layers that are drawn
+NO_UNITS = "no unit of this model is patched by itself (setting single_units)"
+NO_PAIRS = "no pairs of such prompts"
 
 
 def draw(subject: str) -> None:
@@ -36,10 +41,10 @@ def overlap(tables: Tables, subject: str, settings: OverlapFigures, ranking: str
     rows: list[Row] = []
     for component, plural in COMPONENTS.items():
         part = _closest(table.filter(component=component), settings.drawn_share)
-        panels = [(f"layer {layer}: {_numbers(of)}", of) for layer, of in _by(part, "layer")]
+        panels = [(f"layer {layer}: {_numbers(of)}", of) for layer, of in _by_layer(part)]
         rows += [(plural, some) for some in in_rows(panels)]
     above = f"{subject}: share of the units of largest {name([ranking])} that halves of two questions' pairs have in common"
-    return _maps(rows, above, QUESTIONS, (0, 1), settings.level)
+    return _maps(rows, above + _layers(table), QUESTIONS, settings.level, _why(tables))
 
 
 def by_k(tables: Tables, subject: str, _: OverlapFigures, ranking: str) -> Figure:
@@ -47,23 +52,23 @@ def by_k(tables: Tables, subject: str, _: OverlapFigures, ranking: str) -> Figur
     first, second = pl.col("question") == REFERENCE, pl.col("other") == REFERENCE
     table = tables["neuron_overlap"].filter(first | second, ranking=ranking, sample="half")
     table = table.with_columns(against=pl.when(first).then("other").otherwise("question")).sort("k", "question", "other")
-    layers = sorted({*table["layer"]}) or [0]
+    layers = drawing.evenly(sorted({*table["layer"]}) or [0], LAYERS)
     above = f"{subject}: share of the units of largest {name([ranking])} that word problems have in common with other questions"
-    figure, axes = drawing.panels(len(COMPONENTS), len(layers), above, (2.6, 1.9), sharey=True)
+    figure, axes = drawing.panels(len(COMPONENTS), len(layers), above + _layers(table), (2.6, 1.9), sharey=True)
     colours = dict(zip(ordered(table["against"], QUESTIONS), LINES, strict=False))
     for line, (component, plural) in zip(axes, COMPONENTS.items(), strict=True):
         for axis, layer in zip(line, layers, strict=True):
             axis.set_title(f"layer {layer}", fontsize=8)
             axis.set_xlabel(f"number of {plural}")
-            _curves(axis, table.filter(component=component, layer=layer), colours)
+            _curves(axis, table.filter(component=component, layer=layer), colours, _why(tables))
         line[0].set(ylim=(-0.03, 1.03), ylabel="share of units")
     drawing.legend(figure, 4)
     return figure
 
 
-def _curves(axis: Axes, table: pl.DataFrame, colours: dict[str, str]) -> None:
+def _curves(axis: Axes, table: pl.DataFrame, colours: dict[str, str], why: str) -> None:
     if table.is_empty():
-        drawing.absent(axis, NOTHING)
+        drawing.absent(axis, why)
         return
     axis.set_xscale("log")
     chance = table.unique("k", keep="first", maintain_order=True)
@@ -81,12 +86,12 @@ def heuristics(tables: Tables, subject: str, settings: OverlapFigures, ranking: 
     for question in ordered(table["question"], QUESTIONS):
         panels = [
             (f"layer {layer}: {title}", of.filter(members=members))
-            for layer, of in _by(table.filter(question=question), "layer")
+            for layer, of in _by_layer(table.filter(question=question))
             for members, title in MEMBERS.items()
         ]
         rows += [(name([question]), some) for some in in_rows(panels)]
     above = f"{subject}: neurons of largest {name([ranking])} on an operator's questions that the grid names for one (across), above chance"
-    return _maps(rows, above, list(drawing.COLOURS), (-1, 1), settings.level)
+    return _maps(rows, above + _layers(table), list(drawing.COLOURS), settings.level, _why(tables, "mediating_heuristics"), (-1, 1))
 
 
 def _closest(table: pl.DataFrame, share: float) -> pl.DataFrame:
@@ -95,8 +100,26 @@ def _closest(table: pl.DataFrame, share: float) -> pl.DataFrame:
     return table.filter(pl.col("k") == pl.col("k").sort_by(off, "k").first())
 
 
-def _by(table: pl.DataFrame, column: str) -> list[tuple[int, pl.DataFrame]]:
-    return [(value, table.filter(pl.col(column) == value)) for value in sorted({*table[column]})]
+def _by_layer(table: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
+    """Return the rows of each layer that is drawn."""
+    layers = drawing.evenly(sorted({*table["layer"]}), LAYERS)
+    return [(layer, table.filter(layer=layer)) for layer in layers]
+
+
+def _layers(table: pl.DataFrame) -> str:
+    """Return what a title says of layers that are not drawn."""
+    count = table["layer"].n_unique()
+    return f"; {LAYERS} of {count} layers" if count > LAYERS else ""
+
+
+def _why(tables: Tables, table: str = "neuron_overlap") -> str:
+    """Return why a table of compared units has no rows."""
+    tasks = set(tables["mediation_effects"]["task"])
+    if not tasks:
+        return NO_PAIRS
+    if table == "mediating_heuristics" and not tasks & set(GRID_TASKS):
+        return "no pairs of arithmetic questions"
+    return NO_UNITS if tables["neuron_overlap"].is_empty() else "too few units have an effect to rank them"
 
 
 def _numbers(table: pl.DataFrame) -> str:
@@ -104,8 +127,8 @@ def _numbers(table: pl.DataFrame) -> str:
     return f"{k} of {width}, chance {chance:.2f}"
 
 
-def _maps(rows: list[Row], title: str, known: list[str], limits: tuple[float, float], level: float) -> Figure:
-    """Heat maps with one scale, rows and columns in the order of `known`; what chance explains is crossed out."""
+def _maps(rows: list[Row], title: str, known: list[str], level: float, why: str, limits: tuple[float, float] = (0, 1)) -> Figure:
+    """Draw heat maps with one scale, rows and columns in the order of `known`; what chance explains is crossed out."""
     figure, panels = drawing.rows_of_panels(rows, f"{title}; crossed out: p > {level:g}", (2.7, 2.2))
     for axis, table in panels:
         downs, acrosses = ([name([one]) for one in ordered(table[side], known)] for side in ("row", "column"))
@@ -115,7 +138,8 @@ def _maps(rows: list[Row], title: str, known: list[str], limits: tuple[float, fl
         for y, x in np.argwhere(p_values > level):
             axis.plot([x - 0.45, x + 0.45], [y + 0.45, y - 0.45], color=drawing.GUIDE, linewidth=0.6)
         if table.is_empty():
-            drawing.absent(axis, NOTHING)
+            drawing.absent(axis, why)
+    heat.finish(figure)
     return figure
 
 

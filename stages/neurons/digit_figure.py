@@ -28,13 +28,14 @@ def draw(table: pl.DataFrame, model: str) -> Figure:
     for axis, label in zip(axes[:, 0], MEASURES.values(), strict=True):
         axis.set_ylabel(label)
         if not operators:
-            drawing.absent(axis, "no layer is late for all digits")
+            drawing.absent(axis, "no layer that is late for all digits has enough patched neurons for the smallest k")
     for column, operator in zip(axes.T, operators, strict=False):
         column[0].set_title(operator)
         rows = table.filter(operator=operator, k=k)
         for axis, measure in zip(column, MEASURES, strict=True):
             said = rows.select(row=pl.col("of_digit").replace_strict(DIGITS), column=pl.col("digit").replace_strict(DIGITS), value=measure)
             heat.heat_table(axis, said, names, names, (0, 1))
+    heat.finish(figure)
     return figure
 
 

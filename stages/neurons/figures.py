@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stages.lib.drawing import drawing, heat
+from stages.lib.drawing import drawing, heat, reasons
 from stages.lib.drawing.drawing import Figure, Tables
+from stages.neurons import site_maps, why
 
 TABLES = [
     "neurons/neuron_effects.parquet", "neurons/attribution_agreement.parquet", "neurons/ranking_agreement.parquet",
     "neurons/attribution_recall.parquet",
     "neurons/faithfulness.parquet", "neurons/operator_overlaps.parquet", "neurons/token_activations.parquet",
-    "circuit/late_layers.parquet", "circuit/pairs_found.parquet",
+    "circuit/late_layers.parquet", "circuit/pairs_found.parquet", "circuit/probes.parquet",
 ]  # fmt: skip
-NO_LATE_LAYER = "the answer cannot be read behind any layer"
 SHOWN = 3  # neurons of each operator in token_activations
 OPERANDS = {"op1": drawing.ORANGE, "operator": drawing.VERMILION, "op2": drawing.WINE}  # positions of the first layer's neurons
 
@@ -35,15 +35,17 @@ def _sites(table: pl.DataFrame) -> dict[tuple[int, str], tuple[str, Any]]:
     late = [site for site in sites if site[1] not in OPERANDS]
     cold = dict(zip(late, np.linspace(0.1, 0.75, len(late)), strict=True))
     colours = {site: OPERANDS.get(site[1]) or drawing.matplotlib.colormaps["winter"](cold[site]) for site in sites}
-    return {site: (f"L{site[0]} {site[1]}", colours[site]) for site in sites}
+    return {site: (site_maps.site(*site), colours[site]) for site in sites}
 
 
 def neuron_effects(tables: Tables, subject: str) -> Figure:
     """Measured effects of neurons, the largest first, on logarithmic axes: a curve ends where they are no longer above 0."""
     table = tables["neuron_effects"].filter(method="exact")
     title = f"{subject}: effects of patching one neuron, those above 0, the largest first"
+    if site_maps.are_many(table):
+        return site_maps.neuron_effects(tables, title)
     figure, axes, panels = drawing.operator_panels(2, tables["pairs_found"], title, sharex=True, sharey="row")
-    for operator, column, why in panels:
+    for operator, column, _ in panels:
         for axis, measure in zip(column, ["effect", "logit_effect"], strict=True):
             part = table.filter(pl.col(measure) > 0, operator=operator).sort(measure, descending=True)
             for (layer, position), (label, colour) in _sites(table).items():
@@ -51,7 +53,7 @@ def neuron_effects(tables: Tables, subject: str) -> Figure:
                 drawing.curve(axis, np.arange(1, len(values) + 1), values, label, colour, marker="")
             axis.set(xscale="log", yscale="log")
             if part.is_empty():
-                drawing.absent(axis, why)
+                drawing.absent(axis, why.no_effect(tables, operator))
         column[1].set_xlabel("rank of the neuron")
     axes[0, 0].set_ylabel("mean effect (Eq. 1)")
     axes[1, 0].set_ylabel("mean logit effect, logits")
@@ -63,10 +65,12 @@ def attribution(tables: Tables, subject: str) -> Figure:
     """How many of the k neurons of largest measured effect attribution finds, and its rank correlation with the effect."""
     tables = tables | {"attribution_agreement": _estimated(tables)}
     table = tables["attribution_agreement"]
+    if site_maps.are_many(table):
+        return site_maps.attribution(tables, f"{subject}: share of the k neurons of largest effect that attribution finds")
     title = f"{subject}: does attribution find the neurons of largest logit effect (solid) and effect (dotted, rings)?"
     figure, axes, panels = drawing.operator_panels(2, tables["pairs_found"], title, sharex="row", sharey="row")
     sites = _sites(table)
-    for operator, (upper, lower), why in panels:
+    for operator, (upper, lower), _ in panels:
         part = table.filter(operator=operator).sort("k")
         for x, ((layer, position), (label, colour)) in enumerate(sites.items()):
             for against, dashes, face in [("logit_effect", "-", colour), ("effect", ":", "white")]:
@@ -78,7 +82,7 @@ def attribution(tables: Tables, subject: str) -> Figure:
         lower.set_xticks(range(len(sites)), [label for label, _ in sites.values()], rotation=35, ha="right", rotation_mode="anchor")
         upper.set_xlabel("k")
         for axis in (upper, lower) if part.is_empty() else ():
-            drawing.absent(axis, why)
+            drawing.absent(axis, why.no_k(tables, operator))
     axes[0, 0].set(ylabel="recall of the top k", ylim=(-0.02, 1.02))
     axes[1, 0].set(ylabel="rank correlation", ylim=(min([0.0, *table["rank_correlation"].drop_nulls()]) - 0.08, 1.05))
     drawing.legend(figure)
@@ -104,8 +108,10 @@ def rankings(tables: Tables, subject: str) -> Figure:
     table = tables["ranking_agreement"]
     twos = [("effect", "effect_plus_std"), ("effect", "logit_effect"), ("effect_plus_std", "logit_effect")]
     title = f"{subject}: share of the k highest neurons that two rankings have in common"
+    if site_maps.are_many(table):
+        return site_maps.rankings(tables, twos, title)
     figure, axes, panels = drawing.operator_panels(3, tables["pairs_found"], title, (1.9, 1.5), sharex=True, sharey=True)
-    for operator, column, why in panels:
+    for operator, column, _ in panels:
         for axis, (a, b) in zip(column, twos, strict=True):
             part = table.filter(operator=operator, ranking_a=a, ranking_b=b).sort("k")
             for (layer, position), (label, colour) in _sites(table).items():
@@ -113,10 +119,10 @@ def rankings(tables: Tables, subject: str) -> Figure:
                 drawing.curve(axis, line["k"], line["shared"], label, colour)
             _chance(axis, part)
             if part.is_empty():
-                drawing.absent(axis, why)
+                drawing.absent(axis, why.no_k(tables, operator))
         column[-1].set_xlabel("k")
     for axis, (a, b) in zip(axes[:, 0], twos, strict=True):
-        axis.set(ylabel=f"{a} and\n{b}", ylim=(-0.02, 1.05))
+        axis.set(ylabel=site_maps.both(a, b), ylim=(-0.02, 1.05))
     drawing.legend(figure)
     return figure
 
@@ -126,7 +132,7 @@ def top_k(tables: Tables, subject: str) -> Figure:
     [first] = tables["late_layers"]["first_layer"]
     where = "none is late" if first is None else f"from layer {first} on"
     title = f"{subject}: circuits of heads and the top neurons of each late layer ({where}); all other neurons of these take their mean"
-    return _top_neurons(tables, "", title, NO_LATE_LAYER if first is None else "")
+    return _top_neurons(tables, "", title, reasons.no_late_layer(tables["probes"]) if first is None else "")
 
 
 def first_mlp_top_k(tables: Tables, subject: str) -> Figure:
@@ -135,11 +141,11 @@ def first_mlp_top_k(tables: Tables, subject: str) -> Figure:
     return _top_neurons(tables, "first_mlp_", title, "")
 
 
-def _top_neurons(tables: Tables, prefix: str, title: str, why: str) -> Figure:
+def _top_neurons(tables: Tables, prefix: str, title: str, problem: str) -> Figure:
     names = {prefix + ranking: ranking for ranking in drawing.RANKINGS}
     table = tables["faithfulness"].filter(pl.col("circuit").is_in(list(names)), experiment="neuron_circuit")
     table = table.with_columns(pl.col("circuit").replace(names))
-    figure, axes = drawing.circuits(table, tables["pairs_found"], "neurons_per_layer", title, why)
+    figure, axes = drawing.circuits(table, tables["pairs_found"], "neurons_per_layer", title, problem)
     counts = table["neurons_per_layer"].unique().sort().to_list()
     smallest = next((count for count in counts if count), 1)
     for place, operator in enumerate(drawing.operators(tables["pairs_found"])):
@@ -175,18 +181,11 @@ def operator_overlaps(tables: Tables, subject: str) -> Figure:
             axis.set_title(f"k = {k}{chance}", fontsize=8, pad=3)
             if part.is_empty():
                 position = "last" if site == "late layers" else site.removeprefix("L0 ")
-                drawing.absent(axis, _why_no_overlap(tables, position))
+                drawing.absent(axis, why.no_overlap(tables, position))
         line[0].set_ylabel(site)
     heat.colour_bar(figure, axes, (0, 1), "IoU")
+    heat.finish(figure)
     return figure
-
-
-def _why_no_overlap(tables: Tables, position: str) -> str:
-    """Return why there is no overlap of top neurons at a position; last: of the late layers."""
-    exact = tables["neuron_effects"].filter(method="exact", position=position)
-    if exact["operator"].n_unique() >= 2:
-        return "fewer neurons a layer were patched, random ones aside, than the smallest k"
-    return NO_LATE_LAYER if position == "last" else "fewer than two operators have effects"
 
 
 def token_activations(tables: Tables, subject: str) -> Figure:
@@ -197,13 +196,14 @@ def token_activations(tables: Tables, subject: str) -> Figure:
         len(asked), SHOWN, f"{subject}: first-layer neurons of largest effect at op1, on every number", (2.6, 1.3), sharex=True
     )
     shown: list[int] = []
-    for row, (operator, why) in zip(axes, asked.items(), strict=True):
+    for row, (operator, problem) in zip(axes, asked.items(), strict=True):
         row[0].set_ylabel(f"{operator}\nactivation")
         ranked = effects.filter(~pl.col("neuron").is_in(shown), operator=operator)["neuron"].head(SHOWN).to_list()
         shown += ranked
         for axis, neuron in zip(row, ranked + [None] * (SHOWN - len(ranked)), strict=True):
             if neuron is None:
-                drawing.absent(axis, why)
+                patched = effects.filter(operator=operator).height
+                drawing.absent(axis, "its other neurons are drawn above" if patched else problem)
                 continue
             points = tables["token_activations"].filter(layer=0, neuron=neuron).sort("number")
             axis.set_title(f"neuron {neuron}", fontsize=8, pad=2)

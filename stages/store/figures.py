@@ -1,71 +1,136 @@
-"""Draws a subject's neurons: activation maps of those that vary most, several of each operator, and the first of all operators together."""
+"""Draws a model's neurons: activation maps of those that vary most, several for each operator, and the first of each operator together."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from stages.lib.core.settings import load
 from stages.lib.drawing import drawing
-from stages.lib.drawing.drawing import Figure
+from stages.lib.drawing.drawing import Axes, Figure
 from stages.lib.sql.database import Database
 from stages.lib.sql.files import subject_files
 from stages.lib.subject import load_subject
 from stages.store.settings import Figures
 
 MAPS = """
-    select rank, layer, neuron, op1, op2, activation
+    select rank, layer, neuron, variance, op1, op2, activation
     from activations join neuron_variances using (subject, operator, layer, neuron)
     where operator = $operator and rank <= $count and result is not null
 """
+COLUMNS = 3  # most maps in a row
+SIDE = 300  # pixels, about, of a map: every cell has a whole number of them, if there are no more cells
+EXTREME = 0.995  # share of cells within the colours, so that a few extreme ones do not pale the rest
+# Pixels: left of a row of maps, right of a map for its scale, above and below a map, and of a line of the title.
+LEFT, RIGHT, ABOVE, BELOW, TOP = 70, 90, 42, 56, 30
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronMap:
+    """A neuron's activations over (op1, op2), NaN where a prompt is not a cell. rank: by variance."""
+
+    rank: int
+    layer: int
+    neuron: int
+    variance: float
+    values: np.ndarray
+
+    @property
+    def name(self) -> str:
+        return f"layer {self.layer}, neuron {self.neuron}\nrank {self.rank}, variance {self.variance:.3g}"
 
 
 def main(subject: str) -> None:
     database = Database(subject_files(subject, ["neuron_variances", "activations"]))
-    folder = Path("reports") / subject / "store"
-    first = []
-    for operator in load_subject(subject).operators:
-        maps = _maps(database.sql(MAPS, operator=operator, count=load(Figures).neurons_per_operator).pl())
-        panels = [(f"layer {layer}, neuron {neuron}", values) for layer, neuron, values in maps]
-        title = f"{subject}, {operator}: activations of the {len(panels)} neurons that vary most"
-        drawing.save(draw(panels, title), folder / "figures" / f"neurons_{operator}")
-        first.append((f"{operator}: {panels[0][0]}", panels[0][1]))
-    drawing.save(draw(first, f"{subject}: activations of each operator's neuron that varies most"), folder / "neurons")
+    folder, count = Path("reports") / subject / "store", load(Figures).neurons_per_operator
+    settings, first = load_subject(subject), []
+    for operator in settings.operators:
+        maps = read_maps(database.sql(MAPS, operator=operator, count=count).pl())
+        title = f"{subject}, {operator}: activations of the {len(maps)} neurons that vary most"
+        figure = draw([(map.name, map.values) for map in maps], title, _why_none(settings.answer_token))
+        drawing.save(figure, folder / "figures" / f"neurons_{operator}")
+        first += [(f"{operator}: {map.name}", map.values) for map in maps[:1]]
+    title = f"{subject}: activations of each operator's neuron that varies most"
+    drawing.save(draw(first, title, _why_none(settings.answer_token)), folder / "neurons")
 
 
-def _maps(cells: pl.DataFrame) -> list[tuple[int, int, np.ndarray]]:
-    """(layer, neuron, activations (op1, op2)) by rank; NaN where a prompt is no cell."""
-    side = (int(cells["op1"].max()) + 1, int(cells["op2"].max()) + 1)  # type: ignore[arg-type]
+def read_maps(cells: pl.DataFrame) -> list[NeuronMap]:
+    """Return the maps of neurons from the rows of MAPS, by rank."""
+    side = [int(cells[operand].max() or 0) + 1 for operand in ("op1", "op2")]  # type: ignore[arg-type]
+    keys = ["rank", "layer", "neuron", "variance"]
     maps = []
-    for (_, layer, neuron), part in cells.sort("rank").group_by("rank", "layer", "neuron", maintain_order=True):
+    for key, part in cells.sort("rank").group_by(keys, maintain_order=True):
         values = np.full(side, np.nan, np.float32)
         values[part["op1"], part["op2"]] = part["activation"]
-        maps.append((int(layer), int(neuron), values))  # type: ignore[call-overload]
+        maps.append(NeuronMap(*key, values=values))  # type: ignore[arg-type, misc]
     return maps
 
 
-def draw(panels: list[tuple[str, np.ndarray]], title: str) -> Figure:
-    """Heat maps over op1 (down) and op2 (across), each with its own diverging scale centred at 0; NaN cells stay grey."""
-    columns = drawing.IN_A_ROW
-    rows = -(-len(panels) // columns)
-    size = (2.3 * columns, 2.05 * rows + 0.4)
-    figure, axes = drawing.plt.subplots(rows, columns, figsize=size, squeeze=False, sharex=True, sharey=True)
-    colours = drawing.matplotlib.colormaps["RdBu_r"].with_extremes(bad=drawing.NO_CELL)
-    for axis, (name, values) in zip(axes.flat, panels, strict=False):
-        limit = np.nanmax(np.abs(values)) or 1.0
-        image = axis.imshow(values, cmap=colours, vmin=-limit, vmax=limit, origin="upper", interpolation="nearest", aspect="equal")
-        axis.set_title(name, pad=3)
-        axis.spines[:].set_visible(False)
-        figure.colorbar(image, ax=axis, shrink=0.8, aspect=15).ax.tick_params(labelsize=6)
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    for axis in axes[:, 0]:
-        axis.set_ylabel("op1")
-    for axis in axes[-1, :]:
-        axis.set_xlabel("op2")
-    figure.suptitle(title, fontsize=10)
+def _why_none(answer_token: int | None) -> str:
+    """Return why an operator has no map."""
+    if answer_token is None:
+        return "no prompt has a one-token answer"
+    return f"no answer has a token {answer_token}, counted from 0"
+
+
+def draw(panels: list[tuple[str, np.ndarray]], title: str, why: str) -> Figure:
+    """Draw maps over op1 (down) and op2 (across), each with its own scale centred at 0; NaN cells stay grey.
+
+    panels: what is written above a map, and its values; why: what to say where there are none.
+    """
+    if not panels:
+        figure, [[axis]] = drawing.panels(1, 1, title, (4.0, 1.5))
+        drawing.absent(axis, why)
+        return figure
+    columns = 2 if len(panels) == 4 else min(COLUMNS, len(panels))
+    rows, sides = -(-len(panels) // columns), [_pixels(length) for length in panels[0][1].shape]
+    across, down = sides[1] + RIGHT, sides[0] + ABOVE + BELOW
+    lines = fill(title, (LEFT + columns * across) // 10).splitlines()
+    size = np.array([LEFT + columns * across, TOP * len(lines) + rows * down])
+    figure = drawing.plt.figure(figsize=size / drawing.plt.rcParams["figure.dpi"])
+    figure.set_layout_engine("none")  # places are given in pixels
+    figure.suptitle("\n".join(lines), fontsize=9, y=1 - 6 / size[1], va="top")
+    for number, (name, values) in enumerate(panels):
+        row, column = divmod(number, columns)
+        corner = np.array([LEFT + column * across, (rows - row) * down - ABOVE - sides[0]])
+        axis = _axis(figure, corner, sides[::-1])
+        image = _map(axis, values)
+        axis.set_title(name, fontsize=8, pad=3)
+        axis.set_xlabel("op2", labelpad=1)
+        axis.set_ylabel("op1" if column == 0 else "")
+        axis.tick_params(labelleft=column == 0)
+        scale = _axis(figure, corner + np.array([sides[1] + 8, sides[0] // 10]), [10, sides[0] * 8 // 10])
+        figure.colorbar(image, cax=scale, extend="both").ax.tick_params(labelsize=7)
+        scale.set_label("<colorbar>")
     return figure
+
+
+def _pixels(cells: int) -> int:
+    """Return the pixels of as many cells in a row: a whole number of each, or about SIDE if there are more cells."""
+    return cells * max(round(SIDE / cells), 1) if cells < 2 * SIDE else SIDE
+
+
+def _axis(figure: Figure, corner: np.ndarray, size: list[int]) -> Axes:
+    """Return new axes; corner: pixels from the figure's lower left corner."""
+    whole = figure.get_size_inches() * figure.dpi
+    return figure.add_axes((*(corner / whole), *(np.array(size) / whole)))
+
+
+def _map(axis: Axes, values: np.ndarray) -> Any:
+    sizes = np.abs(values[~np.isnan(values)])
+    limit = float(np.quantile(sizes, EXTREME) or sizes.max() or 1.0)
+    colours = drawing.matplotlib.colormaps["RdBu_r"].with_extremes(bad=drawing.NO_CELL)
+    interpolation = "none" if max(values.shape) < 2 * SIDE else "auto"
+    image = axis.imshow(values, cmap=colours, vmin=-limit, vmax=limit, interpolation=interpolation, aspect="auto")
+    axis.tick_params(labelsize=7, length=2)
+    axis.xaxis.label.set_fontsize(8)
+    axis.yaxis.label.set_fontsize(8)
+    axis.spines[:].set_visible(False)
+    return image
 
 
 if __name__ == "__main__":

@@ -27,6 +27,9 @@ MEASURES = {
     "activation": "activations\n(held-out variance)", "written": "answer's logit,\nas written", "restored": "answer's logit,\nrestored",
     "accuracy": "accuracy",
 }  # fmt: skip
+SAME = "the residual stream is the same in all prompts"
+NOT_LOST = "the stream of another number does not surely lower the answer's logit"
+CONSTANT = "what is to be explained does not vary"
 LOWEST, HIGHEST = -0.3, 1.2  # of what is drawn
 
 
@@ -53,7 +56,7 @@ def helix_fits(tables: Tables, subject: str) -> Figure:
     table = tables["helix_fits"]
     shuffled = table.filter(theory="helix").with_columns(theory=pl.lit("shuffled"), explained="shuffled")
     title = f"{subject}: share of the residual stream's held-out variance that a number explains, by the layer it enters"
-    return _by_layer(pl.concat([table, shuffled]), tables["pairs_found"], "explained", title)
+    return _by_layer(pl.concat([table, shuffled]), tables["pairs_found"], "explained", title, SAME)
 
 
 def helix_effects(tables: Tables, subject: str) -> Figure:
@@ -61,10 +64,13 @@ def helix_effects(tables: Tables, subject: str) -> Figure:
     quantity = pl.when(position="last").then(pl.lit("result")).otherwise("position")
     title = f"{subject}: share of the answer's logit that comes back when a theory of the number replaces the stream of another number"
     table = tables["helix_effects"].with_columns(quantity=quantity)
-    return _by_layer(table, tables["pairs_found"], "restored", title, ("ci_low", "ci_high"))
+    return _by_layer(table, tables["pairs_found"], "restored", title, NOT_LOST, ("ci_low", "ci_high"))
 
 
-def _by_layer(table: pl.DataFrame, found: pl.DataFrame, value: str, title: str, edges: tuple[str, str] | None = None) -> Figure:
+def _by_layer(
+    table: pl.DataFrame, found: pl.DataFrame, value: str, title: str, undefined: str, edges: tuple[str, str] | None = None
+) -> Figure:
+    """Draw a panel for each site and operator; undefined: what to say of one without values."""
     figure, axes, panels = drawing.operator_panels(len(SITES), found, title, (1.9, 1.4), sharex=True, sharey=True)
     for operator, column, why in panels:
         for axis, (quantity, small) in zip(column, SITES, strict=True):
@@ -76,7 +82,7 @@ def _by_layer(table: pl.DataFrame, found: pl.DataFrame, value: str, title: str, 
                     _number_curve(axis, part, theory, value, edges)
             axis.axhline(0, color=GUIDE, linewidth=0.6)
             if part[value].drop_nulls().is_empty():
-                drawing.absent(axis, why)
+                drawing.absent(axis, why if operator not in table["operator"] else undefined)
         column[-1].set_xlabel("layer")
     layers = sorted({*table["layer"]}) or [0]
     axes[0, 0].set_xticks(layers[:: -(-len(layers) // 12)])
@@ -94,7 +100,8 @@ def theories(tables: Tables, subject: str) -> Figure:
     figure, axes, panels = drawing.operator_panels(len(MEASURES), tables["pairs_found"], title, (1.9, 1.4), sharex=True, sharey=True)
     for operator, column, why in panels:
         for axis, measure in zip(column, MEASURES, strict=True):
-            part = table.filter(operator=operator, what=measure).drop_nulls("value")
+            rows = table.filter(operator=operator, what=measure)
+            part = rows.drop_nulls("value")
             for theory, colour in OF_NEURONS.items():
                 line = part.filter(theory=theory).sort("parameters")
                 band = _drawn(line["ci_low"]), _drawn(line["ci_high"])
@@ -105,7 +112,7 @@ def theories(tables: Tables, subject: str) -> Figure:
                 axis.axhline(value, color=GUIDE, linewidth=0.8, linestyle="--", label="means alone")
             axis.axhline(0, color=GUIDE, linewidth=0.4)
             if part.is_empty():
-                drawing.absent(axis, why)
+                drawing.absent(axis, why if rows.is_empty() else CONSTANT)
         column[-1].set_xlabel("parameters of a neuron")
     budgets = table["parameters"].filter(table["parameters"] > 0).unique().sort().to_list() or [1]
     axes[0, 0].set_xscale("log", base=2)

@@ -32,7 +32,7 @@ ARMS = {"heuristic": ("best of its heuristics", OWN), "control": ("other heurist
 FEWEST = 20  # pairs at the last point that a type needs to be drawn
 QUANTITIES = ["op1", "op2", "both", "result"]
 KINDS = [BLUE, PINK, GREEN, VERMILION, ORANGE, SKY]  # in order of their names
-NO_NEURONS, NO_PROMPTS = "no heuristic has neurons at the last point", "no prompt answered correctly, or no late layer"
+NO_NEURONS = "no late neuron stands for a heuristic at the last point"
 SEEDS = "bands: standard deviation over seeds of prompts; hollow: fewer prompts than elsewhere, for want of correct ones"
 
 
@@ -73,7 +73,7 @@ def faithfulness(tables: Tables, last: str) -> Figure:
         for kept, (label, colour) in KEPT.items():
             _banded(axis, rows, f"faithfulness_{kept}", label, colour)
         if rows["faithfulness_all"].drop_nulls().is_empty():
-            drawing.absent(axis, NO_PROMPTS)
+            drawing.absent(axis, _no_prompts(tables, operator))
     axes[0, 0].set(ylabel="faithfulness" + cut, ylim=limits)
     drawing.legend(figure, 2)
     return figure
@@ -97,11 +97,18 @@ def knockouts(tables: Tables, last: str) -> Figure:
                 axis, same["step"], baseline, drawing.MAJORITY, GREY, linestyle="-.", marker=""
             )  # fmt: skip
             if rows.is_empty():
-                drawing.absent(axis, NO_PROMPTS)
+                drawing.absent(axis, _no_prompts(tables, operator))
     for axis, size in zip(axes[:, 0], shown, strict=True):
         axis.set(ylabel=f"accuracy,\n{size or 'no'} neurons per layer", ylim=(-0.03, 1.05))
     drawing.legend(figure, len(columns))
     return figure
+
+
+def _no_prompts(tables: Tables, operator: str) -> str:
+    """Return why nothing was measured on an operator's prompts."""
+    accuracies = tables["trajectory"].filter(operator=operator).select(pl.max("accuracy_trained", "accuracy_held_out"))
+    correct = any(accuracy for row in accuracies.rows() for accuracy in row)
+    return "no layer is late at the last point" if correct else "no prompt is answered correctly at any point"
 
 
 def kinds(tables: Tables, last: str) -> Figure:

@@ -80,7 +80,18 @@ def tables() -> Tables:
         "knockouts_by_prompt": made("knockouts_by_prompt", by_prompt()), "knockouts_by_neuron": made("knockouts_by_neuron", by_neuron()),
         "bag_alone": made("bag_alone", bags()), "failures": failures, "failure_tests": made("failure_tests", compared),
         "failure_inputs": made("failure_inputs", inputs), "pairs_found": found([*MEMBERSHIP]),
+        "late_layers": made("late_layers", [{"first_layer": 1, "layers": 3}]),
+        "probes": made("probes", [{"operator": o, "layer": 2, "position": "last"} for o in MEMBERSHIP]),
+        "heuristic_neurons": made("heuristic_neurons", members()),
+        "label_limits": made("label_limits", [{"operator": o, "too_few_draws": False} for o in MEMBERSHIP]),
     }  # fmt: skip
+
+
+def members() -> list[dict[str, Any]]:
+    return [
+        {"operator": o, "membership": m, "layer": layer, "neuron": n, "heuristic": "op1 in 0..9", "late": True}
+        for o, memberships in MEMBERSHIPS.items() for m in memberships for layer in LAYERS for n in range(2)
+    ]  # fmt: skip
 
 
 def histogram(values: np.ndarray, edges: np.ndarray) -> list[float]:

@@ -17,6 +17,7 @@ from tests.circuit.figure_tables import (
     Tables,
     by_operator,
     line,
+    made,
     majority_is_drawn,
     pictures,
     texts,
@@ -50,17 +51,52 @@ def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
 def test_a_panel_without_data_says_why(name: str):
-    why = "no such cells" if name.startswith("failure") else WHY
     nothing = figures.FIGURES[name](NOTHING, "s").axes
     assert nothing
-    assert all(f"no data: {why}" in texts(axis) for axis in nothing)
+    assert all(f"no data: {WHY}" in texts(axis) for axis in nothing)
     for operator, column in panels(name).items():
         silent = operator == "divide" or (operator == "subtract" and name.startswith("failure"))
         uncalled = [
             operator == "subtract" and (name == "knockouts_by_heuristic" or ("prompt" in name and row == 0)) for row in range(len(column))
         ]
-        assert [f"no data: {figures.NO_NEURONS}" in texts(axis) for axis in column] == uncalled
+        assert ["neuron stands for a heuristic beyond chance" in texts(axis) for axis in column] == uncalled
         assert ["no data: " in texts(axis) for axis in column] == [silent or alone for alone in uncalled]
+
+
+ABLATED = ["knockouts_by_heuristic", "knockouts_by_prompt", "bag_alone", "knockouts_by_neuron"]
+
+
+def reasons(name: str, **changed: pl.DataFrame) -> str:
+    """What the figure of addition says where there are no rows, with some tables changed."""
+    [column] = [panels(name, MADE | {name: MADE[name].clear()} | changed)["add"]]
+    return texts(column[0])
+
+
+@pytest.mark.parametrize("name", ABLATED[1:3])
+def test_without_a_late_layer_the_best_probe_is_the_reason(name: str):
+    late = MADE["late_layers"].with_columns(first_layer=pl.lit(None, pl.Int16))
+    best = MADE["probes"]["accuracy"].max()
+    assert f"no layer is late: the best probe has accuracy {best:.2f}" in reasons(name, late_layers=late)
+
+
+def test_too_few_draws_are_why_no_neuron_is_called():
+    limits = {"operator": "add", "draws": 120, "needed": 2298, "at_floor": 664, "too_few_draws": True}
+    neurons = MADE["heuristic_neurons"].filter(membership="scored")
+    changed = {"heuristic_neurons": neurons, "label_limits": made("label_limits", [limits])}
+    why = "no label is possible with 120 draws: at least 2,298 neurons at the floor are needed, 664 are"
+    assert why in reasons("knockouts_by_heuristic", **changed)
+    assert why in reasons("knockouts_by_prompt", **changed)
+    [scored] = [panels("knockouts_by_prompt", MADE | changed | {"knockouts_by_prompt": MADE["knockouts_by_prompt"].clear()})["add"][1]]
+    assert "no label is possible" not in texts(scored)
+
+
+def test_small_heuristics_and_few_others_are_reasons_with_numbers():
+    assert "no heuristic has enough neurons to be ablated: at most 4" in reasons("knockouts_by_heuristic")
+    few = MADE["knockouts_by_neuron"].with_columns(null_neurons=pl.lit(3, pl.Int64))
+    [axis, _] = panels(
+        "knockouts_by_neuron", MADE | {"knockouts_by_neuron": few.vstack(MADE["knockouts_by_neuron"].filter(operator="subtract"))}
+    )["add"]
+    assert f"fewer than 19 neurons of other heuristics to compare with in layer {LAYERS[0]}: at most 3" in texts(axis)
 
 
 @pytest.mark.parametrize("operator", MEMBERSHIP)
@@ -194,7 +230,10 @@ def test_few_cells_are_not_compared(right: int, wrong: int, why: str):
 def test_cells_without_associated_neurons_are_not_drawn():
     none = MADE["failures"].with_columns(associated_neurons=pl.lit(0, pl.Int32))
     for axis in panels("failures", MADE | {"failures": none})["add"]:
-        assert "no data: no cell has such neurons" in texts(axis)
+        assert "no data: no cell satisfies a heuristic of a late neuron" in texts(axis)
+    late = MADE["heuristic_neurons"].with_columns(late=pl.lit(False))
+    for axis in panels("failures", MADE | {"failures": none, "heuristic_neurons": late})["add"]:
+        assert "no data: no late neuron stands for a heuristic beyond chance" in texts(axis)
 
 
 def test_features_that_tell_most_are_bars_in_order_of_value():

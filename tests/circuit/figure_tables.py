@@ -95,6 +95,7 @@ def tables() -> Tables:
         "token_activations": made("token_activations", [{"layer": 0, "neuron": n, "number": i} for n in range(NEURONS) for i in range(5)]),
         "late_layers": made("late_layers", [{"first_layer": 1, "layers": 2}]),
         "pairs_found": found(OPERATORS),
+        "pairs": pl.DataFrame({"operator": OPERATORS, "positions": [{role: n for n, role in enumerate(drawing.ROLES, 1)}] * 2}),
     }
 
 
@@ -176,7 +177,7 @@ def lines_over_size(figure: Figure, table: pl.DataFrame, size: str, prefix: str 
             for ranking in ("effect", "logit_effect", "random"):
                 rows = table.filter(operator=operator, circuit=prefix + ranking)
                 mean = rows.group_by(size).agg(pl.mean(measure)).sort(size)
-                drawn = line(axis, ranking)
+                drawn = line(axis, drawing.RANKING_NAMES[ranking])
                 np.testing.assert_array_equal(drawn.get_xdata(), mean[size])
                 np.testing.assert_allclose(drawn.get_ydata(), mean[measure])
         majority_is_drawn(axes[1, column], _of_rankings(table, operator, prefix)["majority_accuracy"])

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from stages.mediation import figures
 from stages.mediation.conditions import CONDITIONS, TASKS
+from tests import deep_tables
 from tests.circuit import figure_tables
 from tests.circuit.figure_tables import Tables, cleared, image, line, made, pictures, texts, write, written_by
 
@@ -107,7 +108,24 @@ def test_heads_are_maps_of_layers_and_heads_at_the_last_position():
     assert [axis.get_title() for axis in axes] == NAMES
     for axis, (task, condition) in zip(axes, KINDS, strict=True):
         expected = wanted("head", task=task, condition=condition, operator="all", component="head", position_class="last")
-        assert shown(axis) == pytest.approx({(layer, f"head {head}"): value for (layer, head), value in expected.items()}, nan_ok=True)
+        assert shown(axis) == pytest.approx({(layer, str(head)): value for (layer, head), value in expected.items()}, nan_ok=True)
+
+
+def test_heads_that_are_not_patched_are_why_there_is_no_map_of_them():
+    blocks = MADE["mediation_effects"].filter(pl.col("component") != "head")
+    [axis] = panels("heads", MADE | {"mediation_effects": blocks})
+    assert f"no data: {figures.NO_HEADS}" in texts(axis)
+
+
+def test_names_beside_maps_of_a_deep_model_stay_apart():
+    effects = deep_tables.mediation()["mediation_effects"].filter(task="retrieval")
+    figure = figures.heads({"mediation_effects": effects}, "s")
+    assert deep_tables.crowded(figure) == []
+    [axis] = figure_tables.panels(figure)
+    assert image(axis).shape == (deep_tables.LAYERS, deep_tables.HEADS)
+    rows = effects.filter(operator="all", component="head").sort("layer", "head")
+    np.testing.assert_allclose(image(axis).ravel(), rows["log_effect"])
+    assert not axis.texts  # there is no room for numbers
 
 
 def test_changes_of_the_prediction_are_lines_over_layers():

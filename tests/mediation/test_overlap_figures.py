@@ -34,7 +34,11 @@ def tables() -> Tables:
         for layer, ranking, k in product(LAYERS, ("effect", "size"), KS) for q in QUESTIONS[:2]
         for o, g, m in product(OPERATORS, OPERATORS, ("direct", "label", "top"))
     ]  # fmt: skip
-    both = {"neuron_overlap": made("neuron_overlap", overlaps), "mediating_heuristics": made("mediating_heuristics", compared)}
+    both = {
+        "neuron_overlap": made("neuron_overlap", overlaps),
+        "mediating_heuristics": made("mediating_heuristics", compared),
+        "mediation_effects": made("mediation_effects", [{"task": "arithmetic"}]),
+    }
     return {name: table.sample(fraction=1, shuffle=True, seed=0) for name, table in both.items()}
 
 
@@ -75,8 +79,28 @@ def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", overlap_figures.FIGURES)
-def test_a_figure_without_data_says_why(name: str):
-    assert all(f"no data: {overlap_figures.NOTHING}" in texts(axis) for axis in panels(name, NOTHING))
+@pytest.mark.parametrize(("tasks", "why"), [([], overlap_figures.NO_PAIRS), (["arithmetic"], overlap_figures.NO_UNITS)])
+def test_a_figure_without_data_says_why(name: str, tasks: list[str], why: str):
+    effects = made("mediation_effects", [{"task": task} for task in tasks])
+    assert all(f"no data: {why}" in texts(axis) for axis in panels(name, NOTHING | {"mediation_effects": effects}))
+
+
+def test_questions_that_are_not_arithmetic_are_not_compared_with_the_grid():
+    effects = made("mediation_effects", [{"task": "factual"}])
+    given = MADE | {"mediation_effects": effects, "mediating_heuristics": NOTHING["mediating_heuristics"]}
+    assert all("no pairs of arithmetic questions" in texts(axis) for axis in panels("heuristics", given))
+
+
+@pytest.mark.parametrize("name", overlap_figures.FIGURES)
+def test_some_of_many_layers_are_drawn_and_the_title_says_so(name: str):
+    many = {
+        table: pl.concat(MADE[table].filter(layer=1).with_columns(layer=pl.lit(n, pl.Int16)) for n in range(20))
+        for table in ("neuron_overlap", "mediating_heuristics")
+    }
+    figure = overlap_figures.FIGURES[name](MADE | many, "s", SETTINGS)
+    assert "4 of 20 layers" in figure.get_suptitle().replace("\n", " ")
+    titles = {axis.get_title().split(":")[0] for axis in figure_tables.panels(figure)}
+    assert titles == {"layer 0", "layer 6", "layer 13", "layer 19"}
 
 
 @pytest.mark.parametrize(("name", "ranking"), [("overlap", "effect"), ("overlap_logit", "logit_effect")])

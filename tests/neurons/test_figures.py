@@ -10,9 +10,11 @@ import pytest
 from stages.lib.drawing import drawing
 from stages.neurons import figures
 from stages.neurons.figures import FIGURES
+from tests import deep_tables
 from tests.circuit import figure_tables
 from tests.circuit.figure_tables import KS, NEURONS, OPERATORS, WHY, Tables, image, line, lines_over_size, panels, pictures, texts, write
 
+DEEP = deep_tables.circuits(np.random.default_rng(0)) | deep_tables.neurons(np.random.default_rng(1))
 pytestmark = pytest.mark.usefixtures("close_figures")
 
 
@@ -36,7 +38,7 @@ def test_a_panel_without_data_says_why(name: str, tables: Tables, empty: Tables)
     nothing = panels(FIGURES[name](empty, "s"))
     assert nothing
     assert all("no data: " in texts(axis) for axis in nothing)
-    if name not in ("operator_overlaps", "top_k"):
+    if name not in ("operator_overlaps", "top_k"):  # of which no late layer is the first reason
         assert all(WHY in texts(axis) for axis in nothing)
     without_divide = FIGURES[name](tables, "s")
     said = [axis for axis in without_divide.axes if WHY in texts(axis)]
@@ -90,7 +92,7 @@ def test_overlaps_are_above_the_diagonal_by_effect(tables: Tables):
 def test_too_few_patched_neurons_are_why_nothing_overlaps(tables: Tables):
     few = tables | {"operator_overlaps": tables["operator_overlaps"].clear()}
     axes = figures.operator_overlaps(few, "s").axes
-    why = "fewer neurons a layer were patched, random ones aside, than the smallest k"
+    why = f"{NEURONS} neurons a layer were patched: too few for the smallest k"
     assert why in texts(axes[0])
 
 
@@ -99,3 +101,77 @@ def test_token_activations_are_of_the_largest_neurons_once_each(tables: Tables):
     assert [axis.get_title() for axis in axes[:2].flat] == [f"neuron {n}" for n in range(6)]
     for neuron, axis in enumerate(axes[:2].flat):
         assert list(axis.lines[0].get_ydata()) == tables["token_activations"].filter(neuron=neuron)["activation"].to_list()
+
+
+@pytest.mark.parametrize("name", ["attribution", "rankings"])
+def test_too_few_patched_neurons_are_why_nothing_is_ranked(name: str, tables: Tables):
+    few = tables | {table: tables[table].clear() for table in ("attribution_agreement", "ranking_agreement")}
+    add, *_, divide = panels(FIGURES[name](few, "s"))
+    assert f"{NEURONS} neurons a layer were patched: too few for the smallest k" in texts(add)
+    assert WHY in texts(divide)
+
+
+def test_effects_below_0_are_why_there_is_no_curve(tables: Tables):
+    below = tables["neuron_effects"].with_columns(pl.col("effect", "logit_effect") - 1)
+    add, *_ = figures.neuron_effects(tables | {"neuron_effects": below}, "s").axes
+    assert "no neuron has an effect above 0" in texts(add)
+
+
+def test_without_a_late_layer_the_best_probe_says_why(tables: Tables):
+    late = tables["late_layers"].with_columns(first_layer=pl.lit(None, pl.Int16))
+    none = tables | {"late_layers": late, "faithfulness": tables["faithfulness"].clear()}
+    best = tables["probes"].filter(position="last")["accuracy"].max()
+    assert f"no layer is late: the best probe has accuracy {best:.2f}" in texts(figures.top_k(none, "s").axes[0])
+    unread = none | {"probes": tables["probes"].with_columns(accuracy=pl.lit(None, pl.Float64))}
+    assert "too few prompts are answered correctly for a probe" in texts(figures.top_k(unread, "s").axes[0])
+
+
+def maps(name: str) -> tuple[list[Any], list[str]]:
+    """The panels of a figure of the deep model by row and operator, and the names of their rows."""
+    figure = FIGURES[name](DEEP, "s")
+    assert deep_tables.crowded(figure) == []
+    axes = panels(figure)
+    assert deep_tables.WHY in texts(axes[3])
+    return axes, [label.get_text() for label in axes[0].get_yticklabels()]
+
+
+def values(rows: pl.DataFrame, value: str, columns: str) -> np.ndarray:
+    """A table as (sites, columns), NaN where it has no row."""
+    wide = rows.pivot(on=columns, index=["layer", "position"], values=value, sort_columns=False)
+    order = {site: number for number, site in enumerate(deep_tables.SITES)}
+    wide = wide.sort(pl.struct("layer", "position").map_elements(lambda s: order[s["layer"], s["position"]], pl.Int64))
+    names = sorted(wide.columns[2:], key=int)
+    return wide.select(names).to_numpy()
+
+
+def test_effects_of_many_layers_are_maps_of_sites_and_ranks():
+    axes, names = maps("neuron_effects")
+    assert names == [f"L{layer} {position}" for layer, position in deep_tables.SITES][::2]
+    ranks = [1, 2, 5, 10, 20, 50, 100, 200]
+    for place, (measure, rank) in enumerate([("effect", "rank"), ("logit_effect", "rank_logit")]):
+        for axis, operator in zip(axes[4 * place :], deep_tables.OPERATORS, strict=False):
+            rows = DEEP["neuron_effects"].filter(pl.col(rank).is_in(ranks), operator=operator)
+            expected = values(rows.with_columns(pl.when(pl.col(measure) > 0).then(measure)), measure, rank)
+            assert np.isnan(expected).any()
+            np.testing.assert_allclose(image(axis), expected)
+
+
+def test_rankings_of_many_layers_are_maps_of_sites_and_k():
+    axes, names = maps("rankings")
+    assert names == ["chance", *(f"L{layer} {position}" for layer, position in deep_tables.SITES)][::2]
+    for place, (a, b) in enumerate(deep_tables.RANKED):
+        for axis, operator in zip(axes[4 * place :], deep_tables.OPERATORS, strict=False):
+            rows = DEEP["ranking_agreement"].filter(operator=operator, ranking_a=a, ranking_b=b)
+            np.testing.assert_allclose(image(axis)[1:], values(rows, "shared", "k"))
+            np.testing.assert_allclose(image(axis)[0], [k / deep_tables.NEURONS for k in deep_tables.KS])
+
+
+def test_attribution_in_many_layers_is_a_map_with_its_correlation():
+    axes, names = maps("attribution")
+    assert names[0] == "chance"
+    for place, against in enumerate(["logit_effect", "effect"]):
+        for axis, operator in zip(axes[4 * place :], deep_tables.OPERATORS, strict=False):
+            rows = DEEP["attribution_agreement"].filter(operator=operator, against=against)
+            np.testing.assert_allclose(image(axis)[1:, :-1], values(rows, "recall", "k"))
+            once = rows.filter(k=deep_tables.KS[0])
+            np.testing.assert_allclose(image(axis)[1:, [-1]], values(once, "rank_correlation", "k"))

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from stages.lib.drawing import drawing
 from stages.lib.drawing.steps import labels as step_labels
 from stages.trajectory import figures
-from stages.trajectory.figures import APPEARING, ARMS, FIGURES, KEPT, NO_NEURONS, NO_PROMPTS
+from stages.trajectory.figures import APPEARING, ARMS, FIGURES, KEPT, NO_NEURONS
 from tests.circuit.figure_tables import Tables, by_operator, line, made, pictures, texts, written_by
 
 STEPS, OPERATORS, COUNTS = [0, 250, 500, 1000, 6500], ["add", "subtract", "divide"], [5, 10, 25, 50]
@@ -35,7 +35,8 @@ def tables() -> Tables:
         prompts = {"prompts": 0 if not answered(step, operator) else 40 if step < 1000 else 500}
         silent = {f"faithfulness_{kept}{std}": None for kept in KEPT for std in ("", "_std")} if not prompts["prompts"] else {}
         none = {"shared_with_last": None, "shared_by_chance": None} if operator == "divide" else {}
-        bags.append(key | prompts | silent | none)
+        wrong = {"accuracy_trained": 0.0, "accuracy_held_out": 0.0} if operator == "divide" else {}
+        bags.append(key | prompts | silent | none | wrong)
         for quantity, kind, pairs in TYPES:
             kinds.append(key | none | {"quantity": quantity, "kind": kind, "last_pairs": 0 if none else pairs})
         for arm in ARMS:
@@ -45,6 +46,7 @@ def tables() -> Tables:
 
 
 MADE = tables()
+WRONG = "no data: no prompt is answered correctly at any point"
 
 
 pytestmark = pytest.mark.usefixtures("close_figures")
@@ -116,7 +118,17 @@ def test_faithfulness_has_a_line_for_all_that_is_kept_with_a_band():
             assert drawn(axis, label) == told(rows, f"faithfulness_{kept}")
             assert edges(rows, f"faithfulness_{kept}") <= corners(axis, label)
             assert drawn(axis, f"_few, {label}") == told(rows.filter(pl.col("prompts") < 500), f"faithfulness_{kept}")
-        assert (f"no data: {NO_PROMPTS}" in texts(axis)) == (operator == "divide")
+        assert (WRONG in texts(axis)) == (operator == "divide")
+
+
+def test_without_late_layers_a_model_that_is_right_says_so():
+    silent = [f"faithfulness_{kept}" for kept in KEPT]
+    none = MADE["trajectory"].with_columns(pl.lit(None, pl.Float64).alias(name) for name in silent)
+    knockouts = MADE["trajectory_knockouts"].clear()
+    for name in ("faithfulness", "knockouts"):
+        columns = panels(name, MADE | {"trajectory": none, "trajectory_knockouts": knockouts})
+        assert "no data: no layer is late at the last point" in texts(columns["add"][0])
+        assert WRONG in texts(columns["divide"][0])
 
 
 def test_knock_outs_of_few_some_and_many_neurons_have_a_row_each():
@@ -129,7 +141,7 @@ def test_knock_outs_of_few_some_and_many_neurons_have_a_row_each():
                 assert drawn(axis, f"_few, {label}") == told(rows.filter(pl.col("prompts") < 500), "accuracy")
             control = MADE["trajectory_knockouts"].filter(operator=operator, arm="control", neurons_per_layer=count)
             assert drawn(axis, drawing.MAJORITY) == told(control, "majority_accuracy")
-            assert (f"no data: {NO_PROMPTS}" in texts(axis)) == (operator == "divide")
+            assert (WRONG in texts(axis)) == (operator == "divide")
     one = MADE | {"trajectory_knockouts": MADE["trajectory_knockouts"].filter(neurons_per_layer=10)}
     assert panels("knockouts", one)["add"][0].get_ylabel() == "accuracy,\n10 neurons per layer"
 

@@ -50,7 +50,14 @@ RANKINGS = {
     "attribution": GREEN, "own_means": WINE, "random": GREY,
 }  # fmt: skip
 MAJORITY = "most frequent answer"  # label of the accuracy of always predicting it
+RANKING_NAMES = {
+    "effect": "mean effect", "effect_plus_std": "mean effect + deviation", "median_effect": "median effect", "logit_effect": "logit effect",
+    "attribution": "attribution", "own_means": "logit effect, own means", "random": "random",
+}  # fmt: skip
+UNDEFINED = "ablating everything leaves the answer's logit as it is"  # why faithfulness is null
+NO_ROWS = "the table has no rows of this operator"
 ROLES = ["op1", "operator", "op2", "last"]
+ALONE = 4.2  # inches, at least, of a panel beside which there is no other
 IN_A_ROW = 4  # panels, where there is one for each of many kinds
 Tables = dict[str, pl.DataFrame]  # a table's name -> the table
 Row = tuple[str, list[tuple[str, pl.DataFrame]]]  # of panels: what is written left of it, their titles and what they show
@@ -80,12 +87,8 @@ def _drawing(figures: dict[str, Callable[..., Figure]], places: dict[str, Path],
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes path.png for screens and path.svg for papers, without time stamps."""
-    if layout := figure.get_layout_engine():
-        layout.execute(figure)
-    for axis in figure.axes:  # to whole micrometres or so: from the last bits of a logarithm hang names of parts of an SVG
-        axis.set_position(Bbox(axis.get_position(original=True).get_points().round(6)))
-    figure.set_layout_engine("none")  # it is found, once for both; savefig would look for it twice again
+    """Write path.png for screens and path.svg for papers, without time stamps."""
+    settle(figure)
     with replacing(path.with_suffix(".png")) as partial:
         FigureCanvasAgg(figure).print_png(partial, metadata={"Software": None})
     with replacing(path.with_suffix(".svg")) as partial:
@@ -93,11 +96,25 @@ def save(figure: Figure, path: Path) -> None:
     plt.close(figure)
 
 
+def settle(figure: Figure) -> None:
+    """Make the layout, once and for all: savefig would make it for each file, twice."""
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)
+    for axis in figure.axes:
+        # to whole micrometres or so: names of parts of an SVG depend on the last bits of a logarithm
+        axis.set_position(Bbox(axis.get_position(original=True).get_points().round(6)))
+    figure.set_layout_engine("none")
+
+
 def operators(found: pl.DataFrame) -> dict[str, str]:
-    """Every operator the subject was asked about -> why it may have no data; `found` is the table pairs_found."""
-    problems = dict(found.drop_nulls("problem").select("operator", "problem").iter_rows())
+    """Return every operator that the model was asked about, and why it may have no data.
+
+    found: the table pairs_found. Only a split without any pair is a reason; NO_ROWS stands for others.
+    """
+    none = found.filter(pl.col("found").fill_null(0) == 0).drop_nulls("problem")
+    problems = dict(none.select("operator", "problem").iter_rows())
     asked = set(found["operator"])
-    return {operator: problems.get(operator, "no such rows") for operator in COLOURS if operator in asked}
+    return {operator: problems.get(operator, NO_ROWS) for operator in COLOURS if operator in asked}
 
 
 def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (1.9, 1.8), **shared: Any) -> tuple[Figure, np.ndarray]:
@@ -113,6 +130,12 @@ def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (1.9
         axis.yaxis.label.set_size(8)
         axis.grid(alpha=0.3, linewidth=0.5)
     return figure, axes
+
+
+def evenly(values: list[int], most: int) -> list[int]:
+    """Return these values in order, or if they are too many, some that are evenly spread."""
+    places = np.unique(np.linspace(0, len(values) - 1, most).round().astype(int))
+    return [values[place] for place in places] if values else []
 
 
 def in_rows(panels: list[One]) -> list[list[One]]:
@@ -140,6 +163,8 @@ def operator_panels(
 ) -> tuple[Figure, np.ndarray, list[tuple[str, np.ndarray, str]]]:
     """The figure, its axes, and by column: an operator, its axes from top to bottom, and why it may have no data."""
     asked = operators(found)
+    if len(asked) == 1:
+        size = (max(size[0], ALONE), size[1])
     figure, axes = panels(rows, len(asked), title, size, **shared)
     for axis, operator in zip(axes[0], asked, strict=True):
         axis.set_title(operator)
@@ -194,7 +219,9 @@ def circuits(table: pl.DataFrame, found: pl.DataFrame, x: str, title: str, why: 
     lowest = min([0.0, *table["faithfulness"].drop_nulls()])
     cut = "\n(cut off at -0.5)" if lowest < -0.5 else ""
     for operator, column, reason in columns:
-        part = table.filter(operator=operator).drop_nulls("faithfulness")
+        rows = table.filter(operator=operator)
+        part = rows.drop_nulls("faithfulness")
+        undefined = UNDEFINED if rows.height else ""
         majority(column[1], part["majority_accuracy"])
         for axis, measure in zip(column, ["faithfulness", "accuracy"], strict=True):
             axis.axhline(1, color=GUIDE, linewidth=0.6, linestyle=":")
@@ -204,9 +231,9 @@ def circuits(table: pl.DataFrame, found: pl.DataFrame, x: str, title: str, why: 
                 low, high = ("ci_low", "ci_high") if chosen else (measure, measure)
                 line = rows.group_by(x).agg(pl.mean(measure), low=pl.min(low), high=pl.max(high)).sort(x)
                 if rows.height:
-                    curve(axis, line[x], line[measure], ranking, colour, band=(line["low"], line["high"]))
+                    curve(axis, line[x], line[measure], RANKING_NAMES[ranking], colour, band=(line["low"], line["high"]))
             if part.is_empty():
-                absent(axis, why or reason)
+                absent(axis, undefined or why or reason)
     axes[0, 0].set(ylabel=f"faithfulness{cut}", ylim=(max(lowest, -0.5) - 0.05, 1.1))
     axes[1, 0].set(ylabel="accuracy", ylim=(-0.03, 1.05))
     return figure, axes

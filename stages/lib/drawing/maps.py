@@ -11,6 +11,7 @@ from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import Axes, Figure
 
 OUTLINE = "#111111"
+NUMBERED = 12  # most columns of counts that have numbers and a name each
 FINE = 0.05  # crossings of the outline per pair of neighbouring cells: beyond it, outlines hide what they surround
 # Inches: of an example, of what is above all of them, of a map, and from an example's edges to its whole, its detail, its scale.
 WIDTH, HEIGHT, TOP, MAP, WHOLE, DETAIL, SCALE, BOTTOM = 4.35, 2.2, 0.3, 1.4, 0.45, 2.25, 3.72, 0.36
@@ -136,7 +137,7 @@ def counts(axis: Axes, table: pl.DataFrame, rows: list[str], columns: list[str],
     """A heat map of a long table of whole numbers, as in `heat.matrix`, 0 where it has none; with them where there is room."""
     values, columns = np.nan_to_num(heat.matrix(table, rows, columns)), columns or [""]
     axis.imshow(values, cmap="Blues", vmin=0, vmax=largest, interpolation="nearest", aspect="auto")
-    every = -(-len(columns) // 12)
+    every = -(-len(columns) // NUMBERED)
     axis.set_xticks(range(0, len(columns), every), columns[::every])
     axis.set_yticks(range(len(rows)), rows)
     axis.tick_params(length=0)

@@ -1,0 +1,65 @@
+"""Why a figure of the causal tests has nothing to draw of an operator: the first reason that applies."""
+
+import polars as pl
+
+from stages.lib.drawing import drawing, reasons
+from stages.lib.drawing.drawing import Tables
+
+WORDS = {  # membership -> what its neurons are
+    "label": "has a label", "called": "stands for a heuristic beyond chance", "scored": "has a score that reaches the threshold",
+}  # fmt: skip
+
+
+def no_late_layer(tables: Tables, operator: str) -> str:
+    """Return why there are no late neurons to keep or ablate on an operator's prompts."""
+    return no_pairs(tables, operator) or _not_late(tables) or drawing.NO_ROWS
+
+
+def no_late_neuron(tables: Tables, operator: str, membership: str) -> str:
+    """Return why no late neuron of a prompt's heuristics was ablated."""
+    return no_pairs(tables, operator) or no_associated(tables, operator, membership)
+
+
+def no_associated(tables: Tables, operator: str, membership: str) -> str:
+    """Return why no late neuron stands for a heuristic of a cell."""
+    late = _no_member(tables, operator, membership, "late neuron", pl.col("late"))
+    return _not_late(tables) or late or "no cell satisfies a heuristic of a late neuron"
+
+
+def no_heuristic(tables: Tables, operator: str, membership: str) -> str:
+    """Return why no heuristic was ablated."""
+    if why := no_pairs(tables, operator) or _no_member(tables, operator, membership, "neuron", pl.lit(True)):
+        return why
+    neurons = tables["heuristic_neurons"].filter(operator=operator, membership=membership)
+    most = neurons.group_by("heuristic").len()["len"].to_numpy().max()
+    return f"no heuristic has enough neurons to be ablated: at most {most}"
+
+
+def no_neuron(tables: Tables, operator: str, layer: int, fewest: int) -> str:
+    """Return why no neuron of a layer was compared with at least `fewest` others."""
+    in_layer = pl.col("layer") == layer
+    what = f"neuron of layer {layer}"
+    if why := no_pairs(tables, operator) or _no_member(tables, operator, "scored", what, in_layer):
+        return why
+    rows = tables["knockouts_by_neuron"].filter(in_layer, operator=operator, ablation="zero")
+    most = max(rows["null_neurons"], default=0)
+    return f"fewer than {fewest} neurons of other heuristics to compare with in layer {layer}: at most {most}"
+
+
+def no_pairs(tables: Tables, operator: str) -> str:
+    """Return why an operator has no prompts; empty if it has some."""
+    problem = drawing.operators(tables["pairs_found"])[operator]
+    return "" if problem == drawing.NO_ROWS else problem
+
+
+def _not_late(tables: Tables) -> str:
+    """Return why no layer is late; empty if one is."""
+    return reasons.no_late_layer(tables["probes"]) if tables["late_layers"]["first_layer"].null_count() else ""
+
+
+def _no_member(tables: Tables, operator: str, membership: str, what: str, which: pl.Expr) -> str:
+    """Return why no neuron of these stands for a heuristic by this way of counting; empty if one does."""
+    if tables["heuristic_neurons"].filter(which, operator=operator, membership=membership).height:
+        return ""
+    chance = "" if membership == "scored" else reasons.too_few_draws(tables["label_limits"], operator)
+    return chance or f"no {what} {WORDS[membership]}"

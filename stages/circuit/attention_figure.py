@@ -1,0 +1,156 @@
+"""The figure of what heads look at from the last position."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stages.lib.core.slots import first_of
+from stages.lib.drawing import drawing, heat
+from stages.lib.drawing.drawing import ROLES, Axes, Figure, Tables
+
+HEADS = 45  # most heads of a model that are all drawn
+SHOWN = 30  # heads of an operator that are drawn of a model with more
+
+
+def no_circuit(tables: Tables, operator: str) -> list[str]:
+    """Return lines that say that the circuit of an operator is all heads, and why; none if it is smaller."""
+    sizes = tables["head_faithfulness"].filter(operator=operator)["heads"].unique().sort().to_list()
+    circuit = tables["circuit_heads"].filter(operator=operator)
+    if len(sizes) < 2 or circuit.height < sizes[-1]:
+        return []
+    return [f"no circuit of up to {sizes[-2]} heads is", f"faithful enough: all {sizes[-1]} are kept"]
+
+
+@dataclass(frozen=True)
+class KeyColumns:
+    """What the columns of the figure are.
+
+    names: columns operator, key_position and column; columns: all of them in order; earlier: those
+    of what precedes the question.
+    """
+
+    names: pl.DataFrame
+    columns: list[str]
+    earlier: list[str]
+
+
+def attention(tables: Tables, subject: str) -> Figure:
+    """Draw the mean attention from the last position to the question; frames: heads of the circuit.
+
+    Of what precedes the question, such as solved examples, the first token has a column of its own,
+    since it often takes most of the attention, and all others share one, with their sum.
+    """
+    table = tables["attention_patterns"].filter(query_position="last")
+    columns = _columns(table, tables["pairs"])
+    keys = ["operator", "layer", "head"]
+    count = table.select("layer", "head").unique().height
+    shown = _shown(tables, table, SHOWN if count > HEADS else count)
+    weights = table.join(columns.names, on=["operator", "key_position"]).join(shown, on=keys)
+    weights = weights.group_by(*keys, "framed", "column").agg(value=pl.sum("weight")).sort(keys)
+    title = f"{subject}: mean attention from the last position; framed: heads of the circuit"
+    if count > HEADS:
+        title += f"; drawn: {SHOWN} of {count} heads, the circuit's and those of largest logit effect"
+    weights = weights.with_columns(row=pl.format("L{} head {}", "layer", "head"))
+    return _attention(tables, weights, columns, title)
+
+
+def _columns(table: pl.DataFrame, pairs: pl.DataFrame) -> KeyColumns:
+    """Return the columns of prompts; an operator's positions stand in the table in order."""
+    rows: list[tuple[str, str, str]] = []
+    earlier: list[str] = []
+    for (operator,), part in table.group_by("operator", maintain_order=True):
+        positions = part["key_position"].unique(maintain_order=True).to_list()
+        names, before = _names(positions, pairs.filter(operator=operator))
+        rows += [(operator, *name) for name in names.items()]  # type: ignore[misc]
+        earlier = list(dict.fromkeys(names[position] for position in before))
+    frame = pl.DataFrame(rows, dict.fromkeys(["operator", "key_position", "column"], pl.String), orient="row")
+    longest = frame.group_by("operator", maintain_order=True).agg("column", n=pl.n_unique("column"))
+    columns = longest.sort("n", descending=True, maintain_order=True)["column"].explode()
+    return KeyColumns(frame, columns.unique(maintain_order=True).to_list() or ROLES, earlier)
+
+
+def _names(positions: list[str], pairs: pl.DataFrame) -> tuple[dict[str, str], list[str]]:
+    """Return the column of each position of a prompt, and the positions before the question."""
+    names = {position: position for position in positions}
+    first = len(positions)
+    for role in ROLES[:3]:
+        # the last role of a position gives it its name: without a token after it, op2 is `last`
+        last = positions.index(role if role in positions else ROLES[-1])
+        width = _width(pairs, role)
+        for distance in range(1, width):
+            names[positions[last - distance]] = f"{role}, last but {distance}"
+        first = min(first, last - width + 1)
+    before = positions[:first]
+    if len(before) > 1:
+        names |= dict.fromkeys(before[1:], f"{first - 1} earlier tokens")
+        names[before[0]] = before[0] if before[0] == "bos" else "first token"
+        return names, before
+    return names, []
+
+
+def _width(pairs: pl.DataFrame, role: str) -> int:
+    """Return the most tokens of an operand; 1 of what is not an operand."""
+    places = pairs["positions"].struct.unnest()
+    if first_of(role) not in places.columns:
+        return 1
+    return 1 + int((places[role] - places[first_of(role)]).to_numpy().max())
+
+
+def _shown(tables: Tables, table: pl.DataFrame, count: int) -> pl.DataFrame:
+    """Return the heads that are drawn, the first of each operator: those of its circuit by rank, then by logit effect.
+
+    Column framed: whether a head is of a circuit of less than all heads.
+    """
+    keys = ["operator", "layer", "head"]
+    effects = tables["component_effects"].filter(component="head").group_by(keys).agg(pl.max("logit_effect"))
+    heads = table.select(keys).unique().join(effects, on=keys, how="left")
+    heads = heads.join(tables["circuit_heads"].select(*keys, "rank"), on=keys, how="left")
+    order = ["rank", "logit_effect", "layer", "head"]
+    heads = heads.sort(order, descending=[False, True, False, False], nulls_last=True)
+    is_smaller = pl.col("rank").null_count().over("operator") > 0
+    framed = heads.with_columns(framed=is_smaller & pl.col("rank").is_not_null())
+    return framed.group_by("operator").head(count).select(*keys, "framed")
+
+
+def _attention(tables: Tables, table: pl.DataFrame, keys: KeyColumns, title: str) -> Figure:
+    """Draw a panel for each operator, with its own heads, and what precedes the question on a scale of its own."""
+    question = table.filter(~pl.col("column").is_in(keys.earlier))
+    limits = (0, max(question["value"], default=1.0) if keys.earlier else 1)
+    heads = table.group_by("operator").agg(pl.col("row").unique().sort())["row"].to_list()
+    alike = all(names == heads[0] for names in heads)
+    width = max(1.7, heat.COLUMN * len(keys.columns)) + (0 if alike else 0.6)
+    size = (width, min(max(0.17 * max(map(len, heads), default=0), 1.2), 9))
+    figure, axes, panels = drawing.operator_panels(1, tables["pairs_found"], title, size, sharex=True, sharey=alike)
+    for operator, [axis], why in panels:
+        part = table.filter(operator=operator)
+        rows = part["row"].unique(maintain_order=True).to_list()
+        heat.heat_table(axis, question.filter(operator=operator), rows, keys.columns, limits)
+        if part.is_empty():
+            known = operator in tables["pairs"]["operator"]
+            drawing.absent(axis, "this model does not give its attention weights" if known else why)
+        elif keys.earlier:
+            _earlier(axis, heat.matrix(part, rows, keys.columns)[:, : len(keys.earlier)])
+        for row in part.filter("framed")["row"].unique(maintain_order=True):
+            _frame(axis, rows.index(row), len(keys.columns))
+        axis.set_xlabel("\n".join(no_circuit(tables, operator)))
+    if keys.earlier:
+        heat.colour_bar(figure, axes, (0, 1), "weight on earlier tokens", cmap="Greys")
+    heat.colour_bar(figure, axes, limits, "attention weight" + " on the question" * bool(keys.earlier))
+    heat.finish(figure)
+    return figure
+
+
+def _earlier(axis: Axes, values: np.ndarray) -> None:
+    """Draw the first columns of a heat map in grey."""
+    rows, columns = values.shape
+    edges = (-0.5, columns - 0.5, rows - 0.5, -0.5)
+    limits = axis.get_xlim(), axis.get_ylim()
+    axis.imshow(values, cmap="Greys", vmin=0, vmax=1, interpolation="nearest", aspect="auto", extent=edges)
+    axis.set(xlim=limits[0], ylim=limits[1])
+    axis.axvline(columns - 0.5, color="white", linewidth=2)
+
+
+def _frame(axis: Axes, row: int, columns: int) -> None:
+    axis.hlines([row - 0.45, row + 0.45], -0.5, columns - 0.5, color=drawing.OWN, linewidth=1.2)
+    axis.vlines([-0.5, columns - 0.5], row - 0.45, row + 0.45, color=drawing.OWN, linewidth=1.2)

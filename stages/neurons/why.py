@@ -1,0 +1,38 @@
+"""Why a figure of neurons has nothing to draw: the first reason that applies."""
+
+import polars as pl
+
+from stages.lib.drawing import drawing, reasons
+from stages.lib.drawing.drawing import Tables
+
+
+def no_effect(tables: Tables, operator: str) -> str:
+    """Return why no neuron has an effect above 0 on an operator's prompts."""
+    if _patched(tables, operator=operator).is_empty():
+        return drawing.operators(tables["pairs_found"])[operator]
+    return "no neuron has an effect above 0"
+
+
+def no_k(tables: Tables, operator: str) -> str:
+    """Return why an operator's neurons of largest effect were not compared with others."""
+    patched = _patched(tables, operator=operator)
+    return drawing.operators(tables["pairs_found"])[operator] if patched.is_empty() else _too_few(patched)
+
+
+def no_overlap(tables: Tables, position: str) -> str:
+    """Return why there is no overlap of top neurons at a position; last: of the late layers."""
+    patched = _patched(tables, position=position)
+    if patched["operator"].n_unique() >= 2:
+        return _too_few(patched)
+    if position == "last" and tables["late_layers"]["first_layer"].null_count():
+        return reasons.no_late_layer(tables["probes"])
+    return "fewer than two operators have effects"
+
+
+def _patched(tables: Tables, **which: str) -> pl.DataFrame:
+    return tables["neuron_effects"].filter(method="exact", **which)
+
+
+def _too_few(patched: pl.DataFrame) -> str:
+    counts = patched.group_by("operator", "layer", "position").agg(pl.n_unique("neuron"))["neuron"]
+    return f"{counts.to_numpy().max()} neurons a layer were patched: too few for the smallest k"

@@ -1,0 +1,249 @@
+"""Made tables of a model of 30 layers with 14 heads, whose prompts begin with solved examples.
+
+They are what figures of circuits, neurons, knock-outs, mediation and theories are drawn from.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from stages.bag import figures as bag
+from stages.circuit import figures as circuit
+from stages.lib.drawing import drawing
+from stages.lib.drawing.drawing import Tables
+from stages.mediation.conditions import CONDITIONS, TASKS
+from stages.theories import figures as theories
+from tests.circuit.figure_tables import DOCUMENTED, KINDS, made
+
+LAYERS, HEADS, LATE, NEURONS = 30, 14, 14, 256
+OPERATORS = ["add", "subtract", "multiply"]
+WHY = "the model answers only 12 prompts of this split correctly"  # why there is no division
+KS = [10, 25, 50, 100, 200]
+EXAMPLES = [f"token {n}" for n in range(36)]
+QUESTION = ["token 36", "op1", "operator", "token 39", "op2", "last"]  # operands of two tokens
+POSITIONS = {"op1_first": 36, "op1": 37, "operator": 38, "op2_first": 39, "op2": 40, "last": 41}
+# heads of each circuit; of multiplication, no smaller one is faithful enough
+CIRCUITS = {"add": 32, "subtract": 9, "multiply": LAYERS * HEADS}
+SITES = [(0, "op1"), (0, "operator"), (0, "op2")] + [(n, "last") for n in range(LATE, LAYERS)]
+RANKED = [
+    ("effect", "effect_plus_std"),
+    ("effect", "logit_effect"),
+    ("effect_plus_std", "logit_effect"),
+]
+Keys = dict[str, Iterable[Any]]
+
+
+def filled(name: str, keys: Keys, **columns: Any) -> pl.DataFrame:
+    """A table with a row for each combination of the keys; of tuples, each a column of its own.
+
+    columns: values, as many as rows; what is in neither is null.
+    """
+    kinds = {column: KINDS[kind] for column, (kind, _) in DOCUMENTED[name].columns.items()}
+    rows = [sum((value if isinstance(value, tuple) else (value,) for value in row), ()) for row in product(*keys.values())]
+    names = [part for key in keys for part in key.split()]
+    table = pl.DataFrame(rows, names, orient="row", infer_schema_length=None).with_columns(subject=pl.lit("deep"), **columns)
+    missing = [pl.lit(None).alias(column) for column in kinds if column not in table.columns]
+    return table.with_columns(missing).select(pl.col(c).cast(kind) for c, kind in kinds.items())
+
+
+def component_effects(random: np.random.Generator) -> pl.DataFrame:
+    """Most components do nothing; some heads and the late MLPs move the answer."""
+    units = [("mlp", layer, None) for layer in range(LAYERS)]
+    units += [("head", layer, head) for layer, head in product(range(LAYERS), range(HEADS))]
+    keys = {"operator": OPERATORS, "component layer head": units, "position": drawing.ROLES}
+    table = filled("component_effects", keys)
+    late = pl.col("component").eq("mlp") & pl.col("position").eq("last") & (pl.col("layer") >= LATE)
+    strong = table.select(late).to_series().to_numpy() | (random.random(table.height) < 0.03)
+    logits = random.normal(0, 0.02, table.height) + strong * random.uniform(0.2, 4, table.height)
+    ends = logits - np.abs(logits) / 5, logits + np.abs(logits) / 5
+    return table.with_columns(
+        effect=np.sinh(3 * logits), ci_low=np.sinh(3 * ends[0]), ci_high=np.sinh(3 * ends[1]),
+        logit_effect=logits, logit_ci_low=ends[0], logit_ci_high=ends[1],
+    )  # fmt: skip
+
+
+def attention_patterns(random: np.random.Generator) -> pl.DataFrame:
+    """The first token takes most of the attention, and the examples some of the rest."""
+    tokens = [*EXAMPLES, *QUESTION]
+    weights = random.dirichlet(np.full(len(tokens), 0.2), len(OPERATORS) * LAYERS * HEADS) * 0.4
+    weights[:, 0] += 0.6
+    keys = {
+        "operator": OPERATORS, "layer": range(LAYERS), "head": range(HEADS), "query_position": ["last"],
+        "key_position": tokens,
+    }  # fmt: skip
+    return filled("attention_patterns", keys, weight=weights.ravel())
+
+
+def circuits(random: np.random.Generator) -> Tables:
+    counts = [*range(13), 16, 20, 24, 32, 48, 64, LAYERS * HEADS]
+    kinds = [
+        ("effect", None),
+        ("logit_effect", None),
+        ("own_means", None),
+        ("random", 0),
+        ("random", 1),
+    ]
+    sized = [
+        {"operator": o, "circuit": c, "heads": n, "seed": s, "faithfulness": np.tanh(n / 20)}
+        for o in OPERATORS for c, s in kinds for n in counts
+    ]  # fmt: skip
+    targets = {0.5: 11, 0.8: 24, 0.9: 32, 0.99: None}
+    smallest = [{"operator": o, "target": t, "heads": n, "faithfulness": t} for o in OPERATORS for t, n in targets.items()]
+    heads = [
+        {"operator": o, "layer": n // HEADS, "head": n % HEADS, "rank": rank + 1, "reached": True}
+        for o, size in CIRCUITS.items()
+        for rank, n in enumerate(random.permutation(LAYERS * HEADS)[:size].tolist())
+    ]
+    probes = {"operator": OPERATORS, "layer": range(LAYERS), "position": drawing.ROLES}
+    stability = {
+        "operator": OPERATORS,
+        "measure": circuit.MEASURES,
+        "component": ["both", "head", "mlp"],
+    }
+    found = [{"operator": o, "found": 50} for o in OPERATORS]
+    found += [{"operator": "divide", "found": 0, "problem": WHY}]
+    return {
+        "component_effects": component_effects(random),
+        "component_stability": _crossed("component_stability", stability),
+        "head_faithfulness": made("head_faithfulness", sized),
+        "smallest_circuits": made("smallest_circuits", smallest),
+        "circuit_heads": made("circuit_heads", heads),
+        "probes": _crossed("probes", probes),
+        "attention_patterns": attention_patterns(random),
+        "cut_faithfulness": _crossed("cut_faithfulness", {"operator": OPERATORS, "circuit": circuit.CUTS}),
+        "late_layers": made("late_layers", [{"first_layer": LATE, "layers": LAYERS}]),
+        "pairs_found": made("pairs_found", found),
+        "pairs": pl.DataFrame({"operator": OPERATORS, "positions": [POSITIONS] * len(OPERATORS)}),
+    }
+
+
+def neuron_effects(random: np.random.Generator) -> pl.DataFrame:
+    """Some tenths of a layer's neurons have an effect below 0; later layers have larger ones."""
+    scale = np.linspace(0.3, 3, len(SITES))[:, None] / 20
+    logits = (random.normal(size=(len(OPERATORS), len(SITES), NEURONS)) + 0.3) * scale
+    ranks = (-logits).argsort(-1).argsort(-1).ravel() + 1
+    keys = {
+        "operator": OPERATORS,
+        "method": ["exact"],
+        "layer position": SITES,
+        "neuron": range(NEURONS),
+    }
+    values = {"logit_effect": logits.ravel(), "effect": np.sinh(20 * logits).ravel()}
+    return filled("neuron_effects", keys, **values, rank=ranks, rank_logit=ranks)
+
+
+def neurons(random: np.random.Generator) -> Tables:
+    sites: Keys = {"operator": OPERATORS, "layer position": SITES}
+    circuit_names = [prefix + ranking for prefix in ("", "first_mlp_") for ranking in drawing.RANKINGS]
+    top: Keys = {
+        "operator": OPERATORS, "experiment": ["neuron_circuit"], "circuit": circuit_names, "neurons_per_layer": [0, *KS],
+    }  # fmt: skip
+    pairs = [("add", "multiply"), ("add", "subtract"), ("multiply", "subtract")]
+    overlaps: Keys = {
+        "ranking": ["effect", "logit_effect"], "operator_a operator_b": pairs,
+        "layer position": [*SITES, (None, "last")], "k": [50, 100, 200],
+    }  # fmt: skip
+    numbers: Keys = {"layer": [0], "neuron": range(NEURONS), "number": range(100)}
+    chance = pl.col("k") / NEURONS
+    return {
+        "neuron_effects": neuron_effects(random),
+        "attribution_agreement": _crossed("attribution_agreement", sites | {"against": ["effect", "logit_effect"], "k": KS}).with_columns(
+            chance=chance
+        ),
+        "ranking_agreement": _crossed("ranking_agreement", sites | {"ranking_a ranking_b": RANKED, "k": KS}).with_columns(chance=chance),
+        "faithfulness": _crossed("faithfulness", top),
+        "operator_overlaps": _crossed("operator_overlaps", overlaps),
+        "token_activations": filled("token_activations", numbers, activation=random.normal(size=NEURONS * 100)),
+    }
+
+
+def mediation() -> Tables:
+    kinds = [
+        *product(TASKS[:3], CONDITIONS[:3]),
+        ("retrieval", "query_varies"),
+        ("factual", "entity_varies"),
+    ]
+    classes = ["early", "op1", "operator", "middle", "op2", "late", "last"]
+    places = [(unit, None, name) for unit in ("mlp", "attention") for name in classes]
+    places += [("head", head, "last") for head in range(HEADS)]
+    effects = {
+        "task condition": kinds, "operator": ["all", *OPERATORS], "which": ["all"], "layer": range(LAYERS),
+        "component head position_class": places,
+    }  # fmt: skip
+    sums = {
+        "task condition": kinds,
+        "operator": ["all"],
+        "which": ["all", "answered"],
+        "pairs": [9],
+    }
+    return {
+        "mediation_effects": _crossed("mediation_effects", effects),
+        "relative_importance": _crossed("relative_importance", sums),
+    }
+
+
+def others() -> Tables:
+    places = [("op1", "op1"), ("op2", "op2"), ("last", "result")]
+    known = [theory for theory in theories.OF_NUMBERS if theory != "shuffled"]
+    helices: Keys = {
+        "operator": OPERATORS, "position quantity": places, "layer": range(LAYERS + 1), "theory": known,
+        "numbers_below": [None, 100],
+    }  # fmt: skip
+    knockouts: Keys = {
+        "operator": OPERATORS, "layer": range(LATE, LAYERS), "neuron": range(20), "membership": bag.MEMBERSHIPS,
+        "ablation": ["zero"], "null_neurons": [99],
+    }  # fmt: skip
+    fits = _crossed("helix_fits", helices)
+    effects = fits.select("subject", "operator", "layer", "position", "theory", "numbers_below", restored="explained")
+    return {
+        "helix_fits": fits,
+        "helix_effects": effects.with_columns(ci_low="restored", ci_high="restored"),
+        "knockouts_by_neuron": _crossed("knockouts_by_neuron", knockouts),
+    }
+
+
+def _crossed(name: str, keys: Keys) -> pl.DataFrame:
+    """A table with a row for each combination of the keys; other numbers are random."""
+    names = [part for key in keys for part in key.split()]
+    return made(name, filled(name, keys).select(names).to_dicts())
+
+
+def tables() -> Tables:
+    """All tables, the same every time."""
+    random = np.random.default_rng(0)
+    return circuits(random) | neurons(random) | mediation() | others()
+
+
+def crowded(figure: Figure) -> list[tuple[str, str]]:
+    """Labels of ticks and texts in panels that lie on one another, as the renderer places them."""
+    figure.draw_without_rendering()
+    return [pair for axis in figure.axes for labels in _labels(axis) for pair in _overlaps(labels)]
+
+
+def _labels(axis: Axes) -> list[list[Text]]:
+    return [
+        [label for label in labels if label.get_visible() and label.get_text()]
+        for labels in (axis.get_xticklabels(), axis.get_yticklabels(), axis.texts)
+    ]
+
+
+def _overlaps(labels: list[Text]) -> list[tuple[str, str]]:
+    """Pairs of neighbours on one another; turned ones are compared across their lines."""
+    found = []
+    for first, second in pairwise(labels):
+        angle = np.radians(first.get_rotation())
+        if np.isclose(np.sin(2 * angle), 0):
+            boxes = first.get_window_extent(), second.get_window_extent()
+            meet = boxes[0].shrunk(0.9, 0.9).overlaps(boxes[1].shrunk(0.9, 0.9))
+        else:
+            away = second.get_transform().transform(second.get_position()) - first.get_transform().transform(first.get_position())
+            meet = abs(away[0] * np.sin(angle)) < first.get_fontsize() / 72 * first.figure.dpi
+        if meet:
+            found.append((first.get_text(), second.get_text()))
+    return found
