@@ -50,8 +50,9 @@ def attention(tables: Tables, subject: str) -> Figure:
     count = table.select("layer", "head").unique().height
     shown = _shown(tables, table, SHOWN if count > HEADS else count)
     weights = table.join(columns.names, on=["operator", "key_position"]).join(shown, on=keys)
-    # rounded, because a sum's last bits depend on the number of threads
-    value = pl.col("weight").cast(pl.Float64).sum().round(6)
+    # sums are rounded, because their last bits depend on the number of threads
+    total = pl.col("weight").cast(pl.Float64).sum()
+    value = pl.when(pl.len() > 1).then(total.round(6)).otherwise(total)
     weights = weights.group_by(*keys, "framed", "column").agg(value=value).sort(keys)
     title = f"{subject}: mean attention from the last position; framed: heads of the circuit"
     if count > HEADS:

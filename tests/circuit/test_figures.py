@@ -219,7 +219,7 @@ def test_attention_to_solved_examples_is_one_column_beside_the_first_token_and_t
         for row, (layer, head) in enumerate(heads):
             rows = weights.filter(operator=operator, layer=layer, head=head)["weight"].to_list()
             assert list(question[row, 2:]) == pytest.approx(rows[36:])
-            assert list(earlier[row]) == pytest.approx([rows[0], sum(rows[1:36])])
+            assert list(earlier[row]) == pytest.approx([rows[0], sum(rows[1:36])], abs=1e-6)
         assert set(heads) >= set(
             DEEP["circuit_heads"]
             .filter(pl.col("rank") <= 30, operator=operator)

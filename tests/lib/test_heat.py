@@ -58,7 +58,7 @@ def test_nothing_lies_on_another_name_or_number(
 
 
 def test_numbers_have_fewer_digits_where_there_is_less_room():
-    texts = [drawn(2, 4, (width, 1), (0, 1))[1].texts for width in (3, 1.1, 0.85, 0.6)]
+    texts = [drawn(2, 4, (width, 1), (0, 1))[1].texts for width in (3, 1.1, 0.7, 0.4)]
     assert [len(text[0].get_text()) if text else 0 for text in texts] == [4, 4, 3, 0]
 
 
