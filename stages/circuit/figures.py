@@ -130,7 +130,8 @@ def probes(tables: Tables, subject: str) -> Figure:
     pairs_found = tables["pairs_found"]
     figure, axes, panels = drawing.operator_panels(1, pairs_found, title, sharex=True, sharey=True)
     for operator, [axis], why in panels:
-        rows = tables["probes"].filter(operator=operator).drop_nulls("accuracy").sort("layer")
+        tried = tables["probes"].filter(operator=operator)
+        rows = tried.drop_nulls("accuracy").sort("layer")
         drawing.majority(axis, rows["majority_accuracy"])
         for position, colour in POSITIONS.items():
             line = rows.filter(position=position)
@@ -144,7 +145,7 @@ def probes(tables: Tables, subject: str) -> Figure:
             shade = {"color": drawing.NO_CELL, "alpha": 0.5, "linewidth": 0, "zorder": 0}
             axis.axvspan(first - 0.5, layers - 0.5, **shade)
         if rows.is_empty():
-            drawing.absent(axis, why)
+            drawing.absent(axis, NO_PROBE if tried.height else why)
         axis.set_xlabel("layer")
     axes[0, 0].set(ylabel="accuracy", ylim=(-0.03, 1.05), xlim=(-0.5, (layers or 1) - 0.5))
     axes[0, 0].xaxis.get_major_locator().set_params(integer=True)
