@@ -17,7 +17,7 @@ from tests.conftest import MAKE, run_in
 from tests.micro import ROOT, SETTINGS, SHIPPED, copy_project
 
 LAYERS, VOCABULARY = 12, 50_000
-NEURONS, DIGITS = 48, 10
+NEURONS, DIGITS = 24, 10
 
 
 def saved(folder: Path) -> None:
