@@ -18,19 +18,24 @@ study: setup
 	@bag made
 
 # make model NAME=mine: takes one model of params.yaml through every chapter, to a page of its own.
-# A run that was stopped goes on where it was.
+# A run that was stopped resumes where it stopped.
+define through_every_chapter
+@python -m stages.lib.console.locks
+python -m stages.warm dvc repro stages/report/tensors/dvc.yaml:report_data@$(NAME)
+python -m stages.report.index $(NAME) reports/$(NAME)/index.html
+@echo "The page to read: reports/$(NAME)/index.html"
+endef
+
 model: setup
 	@test -n "$(NAME)" || { echo "make model: say which model of params.yaml, such as NAME=abacus" >&2; exit 1; }
-	@python -m stages.lib.console.locks
-	python -m stages.warm dvc repro stages/report/tensors/dvc.yaml:report_data@$(NAME)
-	python -m stages.report.index $(NAME) reports/$(NAME)/index.html
-	@echo "The page to read: reports/$(NAME)/index.html"
+	$(through_every_chapter)
 
 # make example MODEL=…: a real model, from its GGUF file or org/name@commit on the Hub (examples/qwen).
 MODEL ?= models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
+example: NAME = qwen
 example: setup
 	@grep -q '^  qwen:' params.yaml || bag add qwen "$(MODEL)" --entry examples/qwen/entry.yaml
-	$(MAKE) model NAME=qwen
+	$(through_every_chapter)
 
 setup: .venv/installed
 

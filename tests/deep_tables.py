@@ -45,9 +45,18 @@ def filled(name: str, keys: Keys, **columns: Any) -> pl.DataFrame:
     columns: values, as many as rows; what is in neither is null.
     """
     kinds = {column: KINDS[kind] for column, (kind, _) in DOCUMENTED[name].columns.items()}
-    rows = [sum((value if isinstance(value, tuple) else (value,) for value in row), ()) for row in product(*keys.values())]
+    rows = [
+        sum(
+            (value if isinstance(value, tuple) else (value,) for value in row),
+            (),
+        )
+        for row in product(*keys.values())
+    ]
     names = [part for key in keys for part in key.split()]
-    table = pl.DataFrame(rows, names, orient="row", infer_schema_length=None).with_columns(subject=pl.lit("deep"), **columns)
+    table = pl.DataFrame(rows, names, orient="row", infer_schema_length=None).with_columns(
+        subject=pl.lit("deep"),
+        **columns,
+    )
     missing = [pl.lit(None).alias(column) for column in kinds if column not in table.columns]
     return table.with_columns(missing).select(pl.col(c).cast(kind) for c, kind in kinds.items())
 
@@ -74,9 +83,12 @@ def attention_patterns(random: np.random.Generator) -> pl.DataFrame:
     weights = random.dirichlet(np.full(len(tokens), 0.2), len(OPERATORS) * LAYERS * HEADS) * 0.4
     weights[:, 0] += 0.6
     keys = {
-        "operator": OPERATORS, "layer": range(LAYERS), "head": range(HEADS), "query_position": ["last"],
+        "operator": OPERATORS,
+        "layer": range(LAYERS),
+        "head": range(HEADS),
+        "query_position": ["last"],
         "key_position": tokens,
-    }  # fmt: skip
+    }
     return filled("attention_patterns", keys, weight=weights.ravel())
 
 
@@ -94,7 +106,16 @@ def circuits(random: np.random.Generator) -> Tables:
         for o in OPERATORS for c, s in kinds for n in counts
     ]  # fmt: skip
     targets = {0.5: 11, 0.8: 24, 0.9: 32, 0.99: None}
-    smallest = [{"operator": o, "target": t, "heads": n, "faithfulness": t} for o in OPERATORS for t, n in targets.items()]
+    smallest = [
+        {
+            "operator": o,
+            "target": t,
+            "heads": n,
+            "faithfulness": t,
+        }
+        for o in OPERATORS
+        for t, n in targets.items()
+    ]
     heads = [
         {"operator": o, "layer": n // HEADS, "head": n % HEADS, "rank": rank + 1, "reached": True}
         for o, size in CIRCUITS.items()
@@ -116,7 +137,10 @@ def circuits(random: np.random.Generator) -> Tables:
         "circuit_heads": made("circuit_heads", heads),
         "probes": _crossed("probes", probes),
         "attention_patterns": attention_patterns(random),
-        "cut_faithfulness": _crossed("cut_faithfulness", {"operator": OPERATORS, "circuit": circuit.CUTS}),
+        "cut_faithfulness": _crossed(
+            "cut_faithfulness",
+            {"operator": OPERATORS, "circuit": circuit.CUTS},
+        ),
         "late_layers": made("late_layers", [{"first_layer": LATE, "layers": LAYERS}]),
         "pairs_found": made("pairs_found", found),
         "pairs": pl.DataFrame({"operator": OPERATORS, "positions": [POSITIONS] * len(OPERATORS)}),
@@ -140,10 +164,13 @@ def neuron_effects(random: np.random.Generator) -> pl.DataFrame:
 
 def neurons(random: np.random.Generator) -> Tables:
     sites: Keys = {"operator": OPERATORS, "layer position": SITES}
-    circuit_names = [prefix + ranking for prefix in ("", "first_mlp_") for ranking in drawing.RANKINGS]
+    circuit_names = [*drawing.RANKINGS, *(f"first_mlp_{name}" for name in drawing.RANKINGS)]
     top: Keys = {
-        "operator": OPERATORS, "experiment": ["neuron_circuit"], "circuit": circuit_names, "neurons_per_layer": [0, *KS],
-    }  # fmt: skip
+        "operator": OPERATORS,
+        "experiment": ["neuron_circuit"],
+        "circuit": circuit_names,
+        "neurons_per_layer": [0, *KS],
+    }
     pairs = [("add", "multiply"), ("add", "subtract"), ("multiply", "subtract")]
     overlaps: Keys = {
         "ranking": ["effect", "logit_effect"], "operator_a operator_b": pairs,
@@ -153,13 +180,22 @@ def neurons(random: np.random.Generator) -> Tables:
     chance = pl.col("k") / NEURONS
     return {
         "neuron_effects": neuron_effects(random),
-        "attribution_agreement": _crossed("attribution_agreement", sites | {"against": ["effect", "logit_effect"], "k": KS}).with_columns(
-            chance=chance
-        ),
-        "ranking_agreement": _crossed("ranking_agreement", sites | {"ranking_a ranking_b": RANKED, "k": KS}).with_columns(chance=chance),
+        "attribution_agreement": _crossed(
+            "attribution_agreement",
+            sites | {"against": ["effect", "logit_effect"], "k": KS},
+        ).with_columns(chance=chance),
+        "attribution_recall": made("attribution_recall", []),
+        "ranking_agreement": _crossed(
+            "ranking_agreement",
+            sites | {"ranking_a ranking_b": RANKED, "k": KS},
+        ).with_columns(chance=chance),
         "faithfulness": _crossed("faithfulness", top),
         "operator_overlaps": _crossed("operator_overlaps", overlaps),
-        "token_activations": filled("token_activations", numbers, activation=random.normal(size=NEURONS * 100)),
+        "token_activations": filled(
+            "token_activations",
+            numbers,
+            activation=random.normal(size=NEURONS * 100),
+        ),
     }
 
 
@@ -173,9 +209,12 @@ def mediation() -> Tables:
     places = [(unit, None, name) for unit in ("mlp", "attention") for name in classes]
     places += [("head", head, "last") for head in range(HEADS)]
     effects = {
-        "task condition": kinds, "operator": ["all", *OPERATORS], "which": ["all"], "layer": range(LAYERS),
+        "task condition": kinds,
+        "operator": ["all", *OPERATORS],
+        "which": ["all"],
+        "layer": range(LAYERS),
         "component head position_class": places,
-    }  # fmt: skip
+    }
     sums = {
         "task condition": kinds,
         "operator": ["all"],
@@ -192,15 +231,30 @@ def others() -> Tables:
     places = [("op1", "op1"), ("op2", "op2"), ("last", "result")]
     known = [theory for theory in theories.OF_NUMBERS if theory != "shuffled"]
     helices: Keys = {
-        "operator": OPERATORS, "position quantity": places, "layer": range(LAYERS + 1), "theory": known,
+        "operator": OPERATORS,
+        "position quantity": places,
+        "layer": range(LAYERS + 1),
+        "theory": known,
         "numbers_below": [None, 100],
-    }  # fmt: skip
+    }
     knockouts: Keys = {
-        "operator": OPERATORS, "layer": range(LATE, LAYERS), "neuron": range(20), "membership": bag.MEMBERSHIPS,
-        "ablation": ["zero"], "null_neurons": [99],
-    }  # fmt: skip
+        "operator": OPERATORS,
+        "layer": range(LATE, LAYERS),
+        "neuron": range(20),
+        "membership": bag.MEMBERSHIPS,
+        "ablation": ["zero"],
+        "null_neurons": [99],
+    }
     fits = _crossed("helix_fits", helices)
-    effects = fits.select("subject", "operator", "layer", "position", "theory", "numbers_below", restored="explained")
+    effects = fits.select(
+        "subject",
+        "operator",
+        "layer",
+        "position",
+        "theory",
+        "numbers_below",
+        restored="explained",
+    )
     return {
         "helix_fits": fits,
         "helix_effects": effects.with_columns(ci_low="restored", ci_high="restored"),
@@ -242,7 +296,9 @@ def _overlaps(labels: list[Text]) -> list[tuple[str, str]]:
             boxes = first.get_window_extent(), second.get_window_extent()
             meet = boxes[0].shrunk(0.9, 0.9).overlaps(boxes[1].shrunk(0.9, 0.9))
         else:
-            away = second.get_transform().transform(second.get_position()) - first.get_transform().transform(first.get_position())
+            away = second.get_transform().transform(
+                second.get_position(),
+            ) - first.get_transform().transform(first.get_position())
             meet = abs(away[0] * np.sin(angle)) < first.get_fontsize() / 72 * first.figure.dpi
         if meet:
             found.append((first.get_text(), second.get_text()))

@@ -26,7 +26,15 @@ def failures(tables: Tables, subject: str, membership: str = "called") -> Figure
     figure, axes, columns = drawing.operator_panels(2, tables["pairs_found"], title, (2.2, 1.8))
     for operator, column, _ in columns:
         cells, tests = (tables[name].filter(operator=operator, membership=membership) for name in ("failures", "failure_tests"))
-        none = "" if cells["associated_neurons"].sum() else why.no_associated(tables, operator, membership)
+        none = (
+            ""
+            if cells["associated_neurons"].sum()
+            else why.no_associated(
+                tables,
+                operator,
+                membership,
+            )
+        )
         reason = too_few(tests, why.no_pairs(tables, operator)) or none
         column[0].set_title(f"{operator}\n{wrongly(tests)}")
         for axis, (measure, label) in zip(column, MEASURES.items(), strict=True):

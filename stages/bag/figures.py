@@ -58,8 +58,18 @@ def knockouts_by_heuristic(tables: Tables, subject: str, membership: str = "call
                 drawing.majority(axis, rows["majority_accuracy_associated"])
                 drawing.majority(axis, rows["majority_accuracy_other"], vertical=True)
             axis.set_title("\n".join([operator, *_tested(tests.filter(measure=measure))]), fontsize=8)
-            if rows.is_empty():
-                drawing.absent(axis, why.no_heuristic(tables, operator, membership))
+            if rows.drop_nulls([f"{prefix}_associated", f"{prefix}_other"]).is_empty():
+                no_prompts = "no prompt, or every one, is about such a heuristic"
+                drawing.absent(
+                    axis,
+                    why.no_heuristic(
+                        tables,
+                        operator,
+                        membership,
+                    )
+                    if rows.is_empty()
+                    else no_prompts,
+                )
         column[0].set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="accuracy, other prompts")
         ends = [*column[1].get_xlim(), *column[1].get_ylim()]
         column[1].set(xlim=(min(ends), max(ends)), ylim=(min(ends), max(ends)), xlabel="logit change, other prompts")

@@ -1,4 +1,4 @@
-"""Why a figure of the causal tests has nothing to draw of an operator: the first reason that applies."""
+"""Why a figure of the causal tests has nothing to draw: the first reason that applies."""
 
 import polars as pl
 
@@ -6,8 +6,10 @@ from stages.lib.drawing import drawing, reasons
 from stages.lib.drawing.drawing import Tables
 
 WORDS = {  # membership -> what its neurons are
-    "label": "has a label", "called": "stands for a heuristic beyond chance", "scored": "has a score that reaches the threshold",
-}  # fmt: skip
+    "label": "has a label",
+    "called": "stands for a heuristic beyond chance",
+    "scored": "has a score that reaches the threshold",
+}
 
 
 def no_late_layer(tables: Tables, operator: str) -> str:
@@ -28,7 +30,13 @@ def no_associated(tables: Tables, operator: str, membership: str) -> str:
 
 def no_heuristic(tables: Tables, operator: str, membership: str) -> str:
     """Return why no heuristic was ablated."""
-    if why := no_pairs(tables, operator) or _no_member(tables, operator, membership, "neuron", pl.lit(True)):
+    if why := no_pairs(tables, operator) or _no_member(
+        tables,
+        operator,
+        membership,
+        "neuron",
+        pl.lit(True),
+    ):
         return why
     neurons = tables["heuristic_neurons"].filter(operator=operator, membership=membership)
     most = neurons.group_by("heuristic").len()["len"].to_numpy().max()
@@ -43,7 +51,8 @@ def no_neuron(tables: Tables, operator: str, layer: int, fewest: int) -> str:
         return why
     rows = tables["knockouts_by_neuron"].filter(in_layer, operator=operator, ablation="zero")
     most = max(rows["null_neurons"], default=0)
-    return f"fewer than {fewest} neurons of other heuristics to compare with in layer {layer}: at most {most}"
+    what = f"fewer than {fewest} neurons of other heuristics to compare with in layer {layer}"
+    return f"{what}: at most {most}"
 
 
 def no_pairs(tables: Tables, operator: str) -> str:
@@ -54,12 +63,21 @@ def no_pairs(tables: Tables, operator: str) -> str:
 
 def _not_late(tables: Tables) -> str:
     """Return why no layer is late; empty if one is."""
-    return reasons.no_late_layer(tables["probes"]) if tables["late_layers"]["first_layer"].null_count() else ""
+    if tables["late_layers"]["first_layer"].null_count():
+        return reasons.no_late_layer(tables["probes"])
+    return ""
 
 
 def _no_member(tables: Tables, operator: str, membership: str, what: str, which: pl.Expr) -> str:
-    """Return why no neuron of these stands for a heuristic by this way of counting; empty if one does."""
+    """Return why none of these neurons stands for a heuristic; empty if one does."""
     if tables["heuristic_neurons"].filter(which, operator=operator, membership=membership).height:
         return ""
-    chance = "" if membership == "scored" else reasons.too_few_draws(tables["label_limits"], operator)
+    chance = (
+        ""
+        if membership == "scored"
+        else reasons.too_few_draws(
+            tables["label_limits"],
+            operator,
+        )
+    )
     return chance or f"no {what} {WORDS[membership]}"

@@ -14,12 +14,15 @@ SHOWN = 30  # heads of an operator that are drawn of a model with more
 
 
 def no_circuit(tables: Tables, operator: str) -> list[str]:
-    """Return lines that say that the circuit of an operator is all heads, and why; none if it is smaller."""
+    """Return lines that say why the circuit of an operator is all heads; none if it is not."""
     sizes = tables["head_faithfulness"].filter(operator=operator)["heads"].unique().sort().to_list()
     circuit = tables["circuit_heads"].filter(operator=operator)
     if len(sizes) < 2 or circuit.height < sizes[-1]:
         return []
-    return [f"no circuit of up to {sizes[-2]} heads is", f"faithful enough: all {sizes[-1]} are kept"]
+    return [
+        f"no circuit of up to {sizes[-2]} heads is",
+        f"faithful enough: all {sizes[-1]} are kept",
+    ]
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,14 @@ def attention(tables: Tables, subject: str) -> Figure:
     count = table.select("layer", "head").unique().height
     shown = _shown(tables, table, SHOWN if count > HEADS else count)
     weights = table.join(columns.names, on=["operator", "key_position"]).join(shown, on=keys)
-    weights = weights.group_by(*keys, "framed", "column").agg(value=pl.sum("weight")).sort(keys)
+    # sums are rounded, because their last bits depend on the number of threads
+    total = pl.col("weight").cast(pl.Float64).sum()
+    value = pl.when(pl.len() > 1).then(total.round(6)).otherwise(total)
+    weights = weights.group_by(*keys, "framed", "column").agg(value=value).sort(keys)
     title = f"{subject}: mean attention from the last position; framed: heads of the circuit"
     if count > HEADS:
-        title += f"; drawn: {SHOWN} of {count} heads, the circuit's and those of largest logit effect"
+        which = "the circuit's and those of largest logit effect"
+        title += f"; drawn: {SHOWN} of {count} heads, {which}"
     weights = weights.with_columns(row=pl.format("L{} head {}", "layer", "head"))
     return _attention(tables, weights, columns, title)
 
@@ -64,7 +71,11 @@ def _columns(table: pl.DataFrame, pairs: pl.DataFrame) -> KeyColumns:
         names, before = _names(positions, pairs.filter(operator=operator))
         rows += [(operator, *name) for name in names.items()]  # type: ignore[misc]
         earlier = list(dict.fromkeys(names[position] for position in before))
-    frame = pl.DataFrame(rows, dict.fromkeys(["operator", "key_position", "column"], pl.String), orient="row")
+    frame = pl.DataFrame(
+        rows,
+        dict.fromkeys(["operator", "key_position", "column"], pl.String),
+        orient="row",
+    )
     longest = frame.group_by("operator", maintain_order=True).agg("column", n=pl.n_unique("column"))
     columns = longest.sort("n", descending=True, maintain_order=True)["column"].explode()
     return KeyColumns(frame, columns.unique(maintain_order=True).to_list() or ROLES, earlier)
@@ -98,12 +109,14 @@ def _width(pairs: pl.DataFrame, role: str) -> int:
 
 
 def _shown(tables: Tables, table: pl.DataFrame, count: int) -> pl.DataFrame:
-    """Return the heads that are drawn, the first of each operator: those of its circuit by rank, then by logit effect.
+    """Return the heads that are drawn: those of a circuit by rank, then others by logit effect.
 
-    Column framed: whether a head is of a circuit of less than all heads.
+    count: heads of each operator. Column framed: whether a head is of a circuit that is smaller
+    than all heads.
     """
     keys = ["operator", "layer", "head"]
-    effects = tables["component_effects"].filter(component="head").group_by(keys).agg(pl.max("logit_effect"))
+    effects = tables["component_effects"].filter(component="head")
+    effects = effects.group_by(keys).agg(pl.max("logit_effect"))
     heads = table.select(keys).unique().join(effects, on=keys, how="left")
     heads = heads.join(tables["circuit_heads"].select(*keys, "rank"), on=keys, how="left")
     order = ["rank", "logit_effect", "layer", "head"]
@@ -114,17 +127,31 @@ def _shown(tables: Tables, table: pl.DataFrame, count: int) -> pl.DataFrame:
 
 
 def _attention(tables: Tables, table: pl.DataFrame, keys: KeyColumns, title: str) -> Figure:
-    """Draw a panel for each operator, with its own heads, and what precedes the question on a scale of its own."""
+    """Draw a panel for each operator, with its own heads.
+
+    What precedes the question has a scale of its own.
+    """
     question = table.filter(~pl.col("column").is_in(keys.earlier))
-    limits = (0, max(question["value"], default=1.0) if keys.earlier else 1)
-    heads = table.group_by("operator").agg(pl.col("row").unique().sort())["row"].to_list()
-    alike = all(names == heads[0] for names in heads)
+    limits = (0, (max(question["value"], default=1.0) or 1.0) if keys.earlier else 1.0)
+    heads = {
+        operator: table.filter(operator=operator)["row"].unique(maintain_order=True).to_list()
+        for operator in table["operator"].unique(maintain_order=True)
+    }
+    most = max(heads.values(), key=len, default=[])
+    alike = all(names == most for names in heads.values())
     width = max(1.7, heat.COLUMN * len(keys.columns)) + (0 if alike else 0.6)
-    size = (width, min(max(0.17 * max(map(len, heads), default=0), 1.2), 9))
-    figure, axes, panels = drawing.operator_panels(1, tables["pairs_found"], title, size, sharex=True, sharey=alike)
+    size = (width, min(max(0.17 * len(most), 1.2), 9))
+    figure, axes, panels = drawing.operator_panels(
+        1,
+        tables["pairs_found"],
+        title,
+        size,
+        sharex=True,
+        sharey=alike,
+    )
     for operator, [axis], why in panels:
         part = table.filter(operator=operator)
-        rows = part["row"].unique(maintain_order=True).to_list()
+        rows = heads.get(operator, most)  # shared panels without data have the rows of the others
         heat.heat_table(axis, question.filter(operator=operator), rows, keys.columns, limits)
         if part.is_empty():
             known = operator in tables["pairs"]["operator"]
@@ -136,7 +163,12 @@ def _attention(tables: Tables, table: pl.DataFrame, keys: KeyColumns, title: str
         axis.set_xlabel("\n".join(no_circuit(tables, operator)))
     if keys.earlier:
         heat.colour_bar(figure, axes, (0, 1), "weight on earlier tokens", cmap="Greys")
-    heat.colour_bar(figure, axes, limits, "attention weight" + " on the question" * bool(keys.earlier))
+    heat.colour_bar(
+        figure,
+        axes,
+        limits,
+        "attention weight" + " on the question" * bool(keys.earlier),
+    )
     heat.finish(figure)
     return figure
 
@@ -146,7 +178,15 @@ def _earlier(axis: Axes, values: np.ndarray) -> None:
     rows, columns = values.shape
     edges = (-0.5, columns - 0.5, rows - 0.5, -0.5)
     limits = axis.get_xlim(), axis.get_ylim()
-    axis.imshow(values, cmap="Greys", vmin=0, vmax=1, interpolation="nearest", aspect="auto", extent=edges)
+    axis.imshow(
+        values,
+        cmap="Greys",
+        vmin=0,
+        vmax=1,
+        interpolation="nearest",
+        aspect="auto",
+        extent=edges,
+    )
     axis.set(xlim=limits[0], ylim=limits[1])
     axis.axvline(columns - 0.5, color="white", linewidth=2)
 

@@ -1,4 +1,7 @@
-"""Figures of what components do to the answer: a row for each, or maps of layers and heads if the model has many."""
+"""Figures of what components do to the answer.
+
+Each component is a row; if there are many, each operator has maps of layers and heads.
+"""
 
 from dataclasses import dataclass
 
@@ -32,14 +35,29 @@ class Measure:
         return value.sign() * value.abs().log1p() if self.is_logarithmic else value
 
 
-EFFECT = Measure("effect", "ci_low", "ci_high", True, "mean effect of patching a component", "sign(e) log(1 + |e|) of the mean effect e")
+EFFECT = Measure(
+    "effect",
+    "ci_low",
+    "ci_high",
+    True,
+    "mean effect of patching a component",
+    "sign(e) log(1 + |e|) of the mean effect e",
+)
 LOGIT_EFFECT = Measure(
-    "logit_effect", "logit_ci_low", "logit_ci_high", False, "mean logit effect of patching a component", "mean logit effect, logits"
+    "logit_effect",
+    "logit_ci_low",
+    "logit_ci_high",
+    False,
+    "mean logit effect of patching a component",
+    "mean logit effect, logits",
 )
 
 
 def component_effects(tables: Tables, subject: str) -> Figure:
-    """Draw the mean effect (Eq. 1) of every component and position; they range from 1e-9 to 1e9, hence the logarithm."""
+    """Draw the mean effect (Eq. 1) of every component and position.
+
+    Effects range from 1e-9 to 1e9, hence the logarithm.
+    """
     return _components(tables, subject, EFFECT)
 
 
@@ -55,7 +73,11 @@ def _components(tables: Tables, subject: str, measure: Measure) -> Figure:
     title = f"{subject}: {measure.title}"
     if table.select("layer", "head").n_unique() > ROWS:
         return _maps(table, tables["pairs_found"], title, measure.label)
-    name = pl.concat_str(pl.lit("L"), "layer", pl.coalesce(pl.format(" head {}", "head"), pl.lit(" MLP")))
+    name = pl.concat_str(
+        pl.lit("L"),
+        "layer",
+        pl.coalesce(pl.format(" head {}", "head"), pl.lit(" MLP")),
+    )
     table = table.with_columns(row=name, column="position")
     limits = _limits(table)
     figure, axes = heat.operator_maps(tables["pairs_found"], table, ROLES, title, limits, UNDEFINED)
@@ -71,15 +93,22 @@ def _limits(table: pl.DataFrame) -> tuple[float, float]:
 
 
 def _maps(table: pl.DataFrame, found: pl.DataFrame, title: str, label: str) -> Figure:
-    """Draw a row of maps for each operator, one for each position, and a list of the largest effects.
+    """Draw for each operator a map for each position, and a list of the largest effects.
 
     Heads and MLPs have scales of their own: a whole MLP often does more than any head.
     """
     reasons = drawing.operators(found)
     limits = {component: _limits(table.filter(component=component)) for component in KINDS}
     heights = [1 if operator in table["operator"] else 0.2 for operator in reasons]
-    title += f"; right: the {TOP} largest of {table.select('layer', 'head', 'position').n_unique():,}, with intervals"
-    figure, axes = drawing.panels(len(reasons), len(ROLES) + 1, title, (1.75, 2.9 * sum(heights) / len(heights)), height_ratios=heights)
+    count = table.select("layer", "head", "position").n_unique()
+    title += f"; right: the {TOP} largest of {count:,}, with intervals"
+    figure, axes = drawing.panels(
+        len(reasons),
+        len(ROLES) + 1,
+        title,
+        (1.75, 2.9 * sum(heights) / len(heights)),
+        height_ratios=heights,
+    )
     for row, (operator, why) in zip(axes, reasons.items(), strict=True):
         part = table.filter(operator=operator)
         row[0].set_ylabel(operator if part.is_empty() else f"{operator}\nlayer")
@@ -107,15 +136,22 @@ def _nothing(row: np.ndarray, why: str) -> None:
 
 def _map(axis: Axes, part: pl.DataFrame, limits: dict[str, tuple[float, float]]) -> None:
     """Draw the heads of every layer, and right of them its MLP."""
-    layers, heads = int(part["layer"].max()) + 1, int(part["head"].max()) + 1  # type: ignore[arg-type]
+    layers, heads = (part[name].drop_nulls().n_unique() for name in ("layer", "head"))
     values = {"head": np.full((layers, heads), np.nan), "mlp": np.full((layers, 1), np.nan)}
-    for component, layer, head, value in part.select("component", "layer", "head", "value").drop_nulls("value").iter_rows():
+    rows = part.select("component", "layer", "head", "value").drop_nulls("value")
+    for component, layer, head, value in rows.iter_rows():
         values[component][layer, head or 0] = value
     strip = heads - 0.5 + GAP
     edges = {"head": (-0.5, heads - 0.5), "mlp": (strip, strip + STRIP)}
     for component, (left, right) in edges.items():
         extent = (left, right, layers - 0.5, -0.5)
-        axis.imshow(values[component], **heat.colours(limits[component]), interpolation="nearest", aspect="auto", extent=extent)
+        axis.imshow(
+            values[component],
+            **heat.colours(limits[component]),
+            interpolation="nearest",
+            aspect="auto",
+            extent=extent,
+        )
     every, shown = -(-layers // 8), range(0, heads, -(-heads // 5))
     axis.set_yticks(range(0, layers, every))
     axis.set_xticks([*shown, strip + STRIP / 2], [*map(str, shown), "MLP"])
@@ -125,12 +161,16 @@ def _map(axis: Axes, part: pl.DataFrame, limits: dict[str, tuple[float, float]])
 
 def _largest(axis: Axes, part: pl.DataFrame) -> None:
     """Draw the largest effects as bars, from the top down, with their intervals."""
-    largest = part.drop_nulls("value").sort(pl.col("value").abs(), "layer", "head", descending=[True, False, False])[:TOP]
+    order = [-pl.col("value").abs(), "layer", "head", "position"]
+    largest = part.drop_nulls("value").sort(order)[:TOP]
     ys = np.arange(largest.height)
     colours = [KINDS[component][1] for component in largest["component"]]
     axis.barh(ys, largest["value"], 0.75, color=colours)
     axis.hlines(ys, largest["low"], largest["high"], color="black", linewidth=0.7)
-    site = pl.coalesce(pl.format("L{}.H{} at {}", "layer", "head", "position"), pl.format("L{} MLP at {}", "layer", "position"))
+    site = pl.coalesce(
+        pl.format("L{}.H{} at {}", "layer", "head", "position"),
+        pl.format("L{} MLP at {}", "layer", "position"),
+    )
     axis.set_yticks(ys, largest.select(site).to_series().to_list())
     axis.set(ylim=(TOP - 0.5, -0.5), title="largest")
     axis.title.set_fontsize(8)

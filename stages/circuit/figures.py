@@ -50,10 +50,21 @@ def component_stability(tables: Tables, subject: str) -> Figure:
             xs = [list(asked).index(operator) + (shift - 1) * 0.22 for operator in rows["operator"]]
             colour = drawing.RANKINGS[measure]
             axis.vlines(xs, rows["rank_correlation_min"], rows["rank_correlation"], color=colour, linewidth=1.2)
-            axis.plot(xs, rows["rank_correlation"], "o", markersize=4, color=colour, label=drawing.RANKING_NAMES[measure])
+            axis.plot(
+                xs,
+                rows["rank_correlation"],
+                "o",
+                markersize=4,
+                color=colour,
+                label=drawing.RANKING_NAMES[measure],
+            )
         for x, (operator, why) in enumerate(asked.items()):
             if table.filter(operator=operator).is_empty():
-                drawing.absent(axis, why if why != drawing.NO_ROWS else _not_ranked(tables, operator), x)
+                drawing.absent(
+                    axis,
+                    why if why != drawing.NO_ROWS else _not_ranked(tables, operator),
+                    x,
+                )
         axis.set_xticks(range(len(asked)), list(asked))
         axis.set_xlim(-0.5, len(asked) - 0.5)
     axes[0, 0].set(ylabel="rank correlation", ylim=(min([0.0, *table["rank_correlation_min"]]) - 0.05, 1.03))
@@ -65,11 +76,12 @@ def _not_ranked(tables: Tables, operator: str) -> str:
     """Return why the rankings of an operator's components were not compared."""
     if tables["pairs_found"]["seed"].n_unique() < 2:
         return "there is only one draw of prompts (setting pairs.seeds)"
-    return "all effects are equal" if operator in tables["component_stability"]["operator"] else drawing.NO_ROWS
+    ranked = operator in tables["component_stability"]["operator"]
+    return "all effects are equal" if ranked else drawing.NO_ROWS
 
 
 def heads(tables: Tables, subject: str) -> Figure:
-    """Draw circuits of heads; rings: the smallest that reach a faithfulness, which is written beside them."""
+    """Draw circuits of heads; rings: the smallest that reach the faithfulness written there."""
     title = f"{subject}: circuits of heads and all MLPs; rings: the smallest that reach the faithfulness written there"
     figure, axes = drawing.circuits(tables["head_faithfulness"], tables["pairs_found"], "heads", title)
     sizes = tables["head_faithfulness"]["heads"].unique().sort().to_list()
@@ -79,10 +91,19 @@ def heads(tables: Tables, subject: str) -> Figure:
         for axis, measure in zip(axes[:, place], ["faithfulness", "accuracy"], strict=True):
             axis.plot(marks["heads"], marks[measure], "o", markersize=5, markerfacecolor="none", color="black", zorder=3)
         for number, (count, target, height, _) in enumerate(marks.iter_rows()):
-            below = (0, -6 - 18 * (number % 2))  # points; every second label stands lower, as rings lie close together
-            axes[0, place].annotate(f"{target:g}", (count, height), below, textcoords="offset points", va="top", ha="center",
-                rotation=90, fontsize=7)  # fmt: skip
-        axes[1, place].set_xlabel("\n".join(["heads in the circuit", *no_circuit(tables, operator)]))
+            # points; every second label stands lower, as rings lie close together
+            below = (0, -6 - 18 * (number % 2))
+            style = {"va": "top", "ha": "center", "rotation": 90, "fontsize": 7}
+            axes[0, place].annotate(
+                f"{target:g}",
+                (count, height),
+                below,
+                textcoords="offset points",
+                **style,
+            )
+        axes[1, place].set_xlabel(
+            "\n".join(["heads in the circuit", *no_circuit(tables, operator)]),
+        )
         if max(sizes, default=0) > MANY:
             _spread(axes[:, place], sizes)
     drawing.legend(figure)
@@ -90,7 +111,7 @@ def heads(tables: Tables, subject: str) -> Figure:
 
 
 def _spread(axes: np.ndarray, sizes: list[int]) -> None:
-    """Spread sizes of circuits by their square roots, with a tick for each that has room for its label."""
+    """Spread sizes of circuits by their square roots, with a tick where there is room."""
     ticks = {size: label for size, label in zip(sizes, steps.labels(sizes), strict=True) if label}
     for axis in axes:
         steps.axis(axis, sizes)
@@ -109,7 +130,8 @@ def probes(tables: Tables, subject: str) -> Figure:
     pairs_found = tables["pairs_found"]
     figure, axes, panels = drawing.operator_panels(1, pairs_found, title, sharex=True, sharey=True)
     for operator, [axis], why in panels:
-        rows = tables["probes"].filter(operator=operator).drop_nulls("accuracy").sort("layer")
+        tried = tables["probes"].filter(operator=operator)
+        rows = tried.drop_nulls("accuracy").sort("layer")
         drawing.majority(axis, rows["majority_accuracy"])
         for position, colour in POSITIONS.items():
             line = rows.filter(position=position)
@@ -123,7 +145,7 @@ def probes(tables: Tables, subject: str) -> Figure:
             shade = {"color": drawing.NO_CELL, "alpha": 0.5, "linewidth": 0, "zorder": 0}
             axis.axvspan(first - 0.5, layers - 0.5, **shade)
         if rows.is_empty():
-            drawing.absent(axis, why)
+            drawing.absent(axis, NO_PROBE if tried.height else why)
         axis.set_xlabel("layer")
     axes[0, 0].set(ylabel="accuracy", ylim=(-0.03, 1.05), xlim=(-0.5, (layers or 1) - 0.5))
     axes[0, 0].xaxis.get_major_locator().set_params(integer=True)

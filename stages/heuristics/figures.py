@@ -166,7 +166,14 @@ def explained(study: Study) -> Figure:
             if part.is_empty():
                 labels = study.tables["labels"].filter(operator=operator)
                 about = {"activation": "operands", "contribution": "the result"}[which]
-                why = why_none(study, operator) if labels.is_empty() else f"no label is about {about}"
+                why = (
+                    why_none(
+                        study,
+                        operator,
+                    )
+                    if labels.is_empty()
+                    else f"no label is about {about}"
+                )
                 drawing.absent(axis, why)
             else:
                 _theories(axis, part, colours)
@@ -176,7 +183,12 @@ def explained(study: Study) -> Figure:
         column[0].set_title(operator)
         column[1].set_xlabel("explained by Fourier terms")
     if len(layers) > FEW_LAYERS:
-        bar = figure.colorbar(drawing.plt.cm.ScalarMappable(scale, "viridis"), ax=axes, aspect=30, pad=0.01)
+        bar = figure.colorbar(
+            drawing.plt.cm.ScalarMappable(scale, "viridis"),
+            ax=axes,
+            aspect=30,
+            pad=0.01,
+        )
         bar.set_label("layer", fontsize=8)
         bar.ax.tick_params(labelsize=7)
     drawing.legend(figure)
@@ -188,7 +200,16 @@ def _theories(axis: Axes, part: pl.DataFrame, colours: dict[int, Any]) -> None:
     for (layer,), dots in part.sort("layer").group_by("layer", maintain_order=True):
         xs, ys = dots["fourier"].clip(LOWEST), dots["heuristics"].clip(LOWEST)
         label = f"layer {layer}" if len(colours) <= FEW_LAYERS else f"_layer {layer}"
-        axis.plot(xs, ys, "o", markersize=2.5, alpha=0.6, markeredgewidth=0, color=colours[layer], label=label)  # type: ignore[index]
+        axis.plot(
+            xs,
+            ys,
+            "o",
+            markersize=2.5,
+            alpha=0.6,
+            markeredgewidth=0,
+            color=colours[layer],
+            label=label,
+        )  # type: ignore[index]
     more = part.filter(pl.col("heuristics") > pl.col("fourier")).height / part.height
     medians = part.select(pl.median("heuristics", "fourier")).row(0)
     text = f"labels lead in {more:.0%} of {part.height}\nmedians {medians[0]:.2f} against {medians[1]:.2f}"

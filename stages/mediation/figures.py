@@ -82,7 +82,10 @@ def _by_layer(table: pl.DataFrame, across: pl.Expr) -> pl.DataFrame:
 
 
 def _maps(rows: list[Row], known: list[str], title: str, why: str = NO_PAIRS) -> Figure:
-    """Heat maps with one scale: layers down, columns across in the order of `known`; why: what to say of one without layers."""
+    """Draw heat maps with one scale: layers down, columns across in the order of `known`.
+
+    why: what to say of one without layers.
+    """
     tables = [table for _, row in rows for _, table in row]
     limit = max((abs(value) for table in tables for value in table["value"].drop_nulls()), default=1.0) or 1.0
     most = max((table["row"].n_unique() for table in tables), default=0)

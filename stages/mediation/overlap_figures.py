@@ -17,8 +17,10 @@ from stages.mediation.conditions import TASKS, name, ordered
 from stages.mediation.settings import OverlapFigures
 
 TABLES = [
-    "mediation/neuron_overlap.parquet", "mediation/mediating_heuristics.parquet", "mediation/mediation_effects.parquet",
-]  # fmt: skip
+    "mediation/neuron_overlap.parquet",
+    "mediation/mediating_heuristics.parquet",
+    "mediation/mediation_effects.parquet",
+]
 REFERENCE = "arithmetic_words"  # whose overlap with the others is drawn for every k
 QUESTIONS = [REFERENCE, "arithmetic_symbols", *TASKS[1:]]  # then a user's own
 GRID_TASKS = ["arithmetic", "number_words"]  # whose questions are those of the grid
@@ -28,6 +30,7 @@ LINES = [BLUE, SKY, GREEN, ORANGE, PINK, VERMILION, WINE, GREY]
 LAYERS = 4  # most layers that are drawn
 NO_UNITS = "no unit of this model is patched by itself (setting single_units)"
 NO_PAIRS = "no pairs of such prompts"
+TOO_FEW = "too few units have an effect to rank them"
 
 
 def draw(subject: str) -> None:
@@ -54,7 +57,13 @@ def by_k(tables: Tables, subject: str, _: OverlapFigures, ranking: str) -> Figur
     table = table.with_columns(against=pl.when(first).then("other").otherwise("question")).sort("k", "question", "other")
     layers = drawing.evenly(sorted({*table["layer"]}) or [0], LAYERS)
     above = f"{subject}: share of the units of largest {name([ranking])} that word problems have in common with other questions"
-    figure, axes = drawing.panels(len(COMPONENTS), len(layers), above + _layers(table), (2.6, 1.9), sharey=True)
+    figure, axes = drawing.panels(
+        len(COMPONENTS),
+        len(layers),
+        above + _layers(table),
+        (2.6, 1.9),
+        sharey=True,
+    )
     colours = dict(zip(ordered(table["against"], QUESTIONS), LINES, strict=False))
     for line, (component, plural) in zip(axes, COMPONENTS.items(), strict=True):
         for axis, layer in zip(line, layers, strict=True):
@@ -91,7 +100,14 @@ def heuristics(tables: Tables, subject: str, settings: OverlapFigures, ranking: 
         ]
         rows += [(name([question]), some) for some in in_rows(panels)]
     above = f"{subject}: neurons of largest {name([ranking])} on an operator's questions that the grid names for one (across), above chance"
-    return _maps(rows, above + _layers(table), list(drawing.COLOURS), settings.level, _why(tables, "mediating_heuristics"), (-1, 1))
+    return _maps(
+        rows,
+        above + _layers(table),
+        list(drawing.COLOURS),
+        settings.level,
+        _why(tables, "mediating_heuristics"),
+        (-1, 1),
+    )
 
 
 def _closest(table: pl.DataFrame, share: float) -> pl.DataFrame:
@@ -119,7 +135,7 @@ def _why(tables: Tables, table: str = "neuron_overlap") -> str:
         return NO_PAIRS
     if table == "mediating_heuristics" and not tasks & set(GRID_TASKS):
         return "no pairs of arithmetic questions"
-    return NO_UNITS if tables["neuron_overlap"].is_empty() else "too few units have an effect to rank them"
+    return NO_UNITS if tables["neuron_overlap"].is_empty() else TOO_FEW
 
 
 def _numbers(table: pl.DataFrame) -> str:
@@ -127,8 +143,18 @@ def _numbers(table: pl.DataFrame) -> str:
     return f"{k} of {width}, chance {chance:.2f}"
 
 
-def _maps(rows: list[Row], title: str, known: list[str], level: float, why: str, limits: tuple[float, float] = (0, 1)) -> Figure:
-    """Draw heat maps with one scale, rows and columns in the order of `known`; what chance explains is crossed out."""
+def _maps(
+    rows: list[Row],
+    title: str,
+    known: list[str],
+    level: float,
+    why: str,
+    limits: tuple[float, float] = (0, 1),
+) -> Figure:
+    """Draw heat maps with one scale, rows and columns in the order of `known`.
+
+    What chance explains is crossed out. why: what to say of one without rows.
+    """
     figure, panels = drawing.rows_of_panels(rows, f"{title}; crossed out: p > {level:g}", (2.7, 2.2))
     for axis, table in panels:
         downs, acrosses = ([name([one]) for one in ordered(table[side], known)] for side in ("row", "column"))

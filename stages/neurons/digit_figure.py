@@ -10,6 +10,7 @@ from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import Figure
 
 DIGITS = {1: "first", 2: "second", 3: "third"}
+NOTHING = "no layer that is late for all digits has enough patched neurons for the smallest k"
 MEASURES = {"share": "effect / that of\nits own top neurons", "iou": "neurons in both /\nin either"}
 
 
@@ -28,7 +29,7 @@ def draw(table: pl.DataFrame, model: str) -> Figure:
     for axis, label in zip(axes[:, 0], MEASURES.values(), strict=True):
         axis.set_ylabel(label)
         if not operators:
-            drawing.absent(axis, "no layer that is late for all digits has enough patched neurons for the smallest k")
+            drawing.absent(axis, NOTHING)
     for column, operator in zip(axes.T, operators, strict=False):
         column[0].set_title(operator)
         rows = table.filter(operator=operator, k=k)

@@ -66,7 +66,10 @@ def attribution(tables: Tables, subject: str) -> Figure:
     tables = tables | {"attribution_agreement": _estimated(tables)}
     table = tables["attribution_agreement"]
     if site_maps.are_many(table):
-        return site_maps.attribution(tables, f"{subject}: share of the k neurons of largest effect that attribution finds")
+        return site_maps.attribution(
+            tables,
+            f"{subject}: share of the k neurons of largest effect that attribution finds",
+        )
     title = f"{subject}: does attribution find the neurons of largest logit effect (solid) and effect (dotted, rings)?"
     figure, axes, panels = drawing.operator_panels(2, tables["pairs_found"], title, sharex="row", sharey="row")
     sites = _sites(table)
@@ -132,7 +135,12 @@ def top_k(tables: Tables, subject: str) -> Figure:
     [first] = tables["late_layers"]["first_layer"]
     where = "none is late" if first is None else f"from layer {first} on"
     title = f"{subject}: circuits of heads and the top neurons of each late layer ({where}); all other neurons of these take their mean"
-    return _top_neurons(tables, "", title, reasons.no_late_layer(tables["probes"]) if first is None else "")
+    return _top_neurons(
+        tables,
+        "",
+        title,
+        reasons.no_late_layer(tables["probes"]) if first is None else "",
+    )
 
 
 def first_mlp_top_k(tables: Tables, subject: str) -> Figure:
@@ -145,7 +153,13 @@ def _top_neurons(tables: Tables, prefix: str, title: str, problem: str) -> Figur
     names = {prefix + ranking: ranking for ranking in drawing.RANKINGS}
     table = tables["faithfulness"].filter(pl.col("circuit").is_in(list(names)), experiment="neuron_circuit")
     table = table.with_columns(pl.col("circuit").replace(names))
-    figure, axes = drawing.circuits(table, tables["pairs_found"], "neurons_per_layer", title, problem)
+    figure, axes = drawing.circuits(
+        table,
+        tables["pairs_found"],
+        "neurons_per_layer",
+        title,
+        problem,
+    )
     counts = table["neurons_per_layer"].unique().sort().to_list()
     smallest = next((count for count in counts if count), 1)
     for place, operator in enumerate(drawing.operators(tables["pairs_found"])):

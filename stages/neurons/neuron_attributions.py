@@ -1,9 +1,9 @@
-"""Estimates the effect of every neuron of the late layers and of the first layer from gradients: attribution patching.
+"""Estimate effects of all neurons of late layers and of the first: attribution patching.
 
 Late layers are estimated at the last position, the first layer at op1, operator and op2. Estimates
 wait in a file of single numbers, which takes no memory, until all pairs are through.
 
-Table neuron_attributions: first-order estimates of neuron effects, to be held against the exact ones
+Table neuron_attributions: first-order estimates of neuron effects
     subject      VARCHAR   the model
     layer        SMALLINT  decoder layer, from 0
     neuron       INTEGER   neuron of the layer's MLP, from 0
@@ -33,7 +33,14 @@ from stages.lib.subject import Subject
 from stages.neurons.gradients import Site, attributions
 
 SCHEMA = pl.Schema(
-    {"subject": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "position": pl.String, "pair": pl.Int32, "attribution": pl.Float32}
+    {
+        "subject": pl.String,
+        "layer": pl.Int16,
+        "neuron": pl.Int32,
+        "position": pl.String,
+        "pair": pl.Int32,
+        "attribution": pl.Float32,
+    }
 )
 ROWS = 122_880  # of a piece, about: what polars makes one row group of
 
@@ -60,7 +67,7 @@ def main(name: str) -> None:
 
 
 def sites_of(first_late: int | None, layers: int) -> list[Site]:
-    """Return the first layer's sites at the operands and the late layers' at the last position, sorted."""
+    """Return the sites, sorted: late layers at the last position, the first at the operands."""
     late = range(layers if first_late is None else first_late, layers)
     return sorted([(0, role) for role in ("op1", "operator", "op2")] + [(layer, "last") for layer in late])
 

@@ -3,8 +3,9 @@
 -- first layer, which reads the operands, at theirs. Of models too large for that
 -- (patched_neurons > 0), two kinds of neurons of each layer and position: the patched_neurons of
 -- largest mean attribution, operator by operator, and sampled_neurons drawn by lot, the same for
--- every operator, from which table attribution_recall estimates what attribution misses. The sign of
--- an attribution counts: a circuit takes the neurons of largest effect, which promote the answer.
+-- every operator. From the latter, attribution_recall estimates what attribution misses. The sign of
+-- an attribution counts, because circuits are made of neurons of large effect, not of those that
+-- oppose the answer.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0, which patches nothing

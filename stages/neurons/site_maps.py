@@ -54,7 +54,10 @@ def neuron_effects(tables: Tables, title: str) -> Figure:
     ranks = [step * 10**power for power in range(len(str(most))) for step in STEPS]
     ranks = [rank for rank in ranks if rank <= most]
     rows = []
-    labels = {"effect": ("rank", "mean effect (Eq. 1)"), "logit_effect": ("rank_logit", "mean logit effect, logits")}
+    labels = {
+        "effect": ("rank", "mean effect (Eq. 1)"),
+        "logit_effect": ("rank_logit", "mean logit effect, logits"),
+    }
     for measure, (rank, label) in labels.items():
         part = table.filter(pl.col(measure) > 0, pl.col(rank).is_in(ranks))
         values = part[measure].to_list() or [1.0]
@@ -65,7 +68,10 @@ def neuron_effects(tables: Tables, title: str) -> Figure:
 
 def rankings(tables: Tables, pairs: list[tuple[str, str]], title: str) -> Figure:
     """Draw the share of the k highest neurons that two rankings have in common."""
-    table = tables["ranking_agreement"].with_columns(column=pl.col("k").cast(pl.String), value="shared")
+    table = tables["ranking_agreement"].with_columns(
+        column=pl.col("k").cast(pl.String),
+        value="shared",
+    )
     rows = []
     for a, b in pairs:
         part = table.filter(ranking_a=a, ranking_b=b)
@@ -75,15 +81,28 @@ def rankings(tables: Tables, pairs: list[tuple[str, str]], title: str) -> Figure
 
 def attribution(tables: Tables, title: str) -> Figure:
     """Draw the recall of attribution for each k, and right of it its rank correlation."""
-    table = tables["attribution_agreement"].with_columns(column=pl.col("k").cast(pl.String), value="recall")
+    table = tables["attribution_agreement"].with_columns(
+        column=pl.col("k").cast(pl.String),
+        value="recall",
+    )
     lowest = min([0.0, *table["rank_correlation"].drop_nulls()])
     limits = (-1.0 if lowest < 0 else 0.0, 1.0)
     rows = []
-    for against, label in {"logit_effect": "largest logit effect", "effect": "largest effect"}.items():
+    for against, label in {
+        "logit_effect": "largest logit effect",
+        "effect": "largest effect",
+    }.items():
         part = table.filter(against=against)
         once = part.unique(["operator", "layer", "position"], keep="first", maintain_order=True)
         correlations = once.with_columns(column=pl.lit(CORRELATION), value="rank_correlation")
-        rows.append(Maps(label, pl.concat([_with_chance(part), correlations]), limits, "recall, correlation"))
+        rows.append(
+            Maps(
+                label,
+                pl.concat([_with_chance(part), correlations]),
+                limits,
+                "recall, correlation",
+            )
+        )
     return _draw(tables, rows, [*_ks(table), CORRELATION], title, "k", why.no_k)
 
 
@@ -93,32 +112,72 @@ def _ks(table: pl.DataFrame) -> list[str]:
 
 def _with_chance(table: pl.DataFrame) -> pl.DataFrame:
     """Return the table with rows of no site that hold the mean of chance."""
-    means = table.group_by("operator", "k", "column").agg(value=pl.mean("chance")).sort("operator", "k")
+    means = (
+        table.group_by("operator", "k", "column")
+        .agg(value=pl.mean("chance"))
+        .sort(
+            "operator",
+            "k",
+        )
+    )
     return pl.concat([table, means], how="diagonal")
 
 
 def _names(rows: list[Maps]) -> list[str]:
     """Return the names of sites by position and layer, after chance if it is in the tables."""
     layers = pl.concat([row.table.select("layer", "position") for row in rows]).unique()
-    sites = sorted(layers.drop_nulls().rows(), key=lambda place: (drawing.ROLES.index(place[1]), place[0]))
+    sites = sorted(
+        layers.drop_nulls().rows(),
+        key=lambda place: (drawing.ROLES.index(place[1]), place[0]),
+    )
     return [CHANCE] * (layers["layer"].null_count() > 0) + [site(*place) for place in sites]
 
 
-def _draw(tables: Tables, rows: list[Maps], columns: list[str], title: str, label: str, nothing: Callable[[Tables, str], str]) -> Figure:
-    """Draw rows of maps; label: what the columns are; nothing: says why there is nothing to draw of an operator."""
+def _draw(
+    tables: Tables,
+    rows: list[Maps],
+    columns: list[str],
+    title: str,
+    label: str,
+    nothing: Callable[[Tables, str], str],
+) -> Figure:
+    """Draw rows of maps.
+
+    label: what the columns are; nothing: says why there is nothing to draw of an operator.
+    """
     names = _names(rows)
     size = (max(1.9, heat.COLUMN * len(columns)), 0.09 * len(names))
-    figure, axes, panels = drawing.operator_panels(len(rows), tables["pairs_found"], title, size, sharex=True, sharey=True)
+    figure, axes, panels = drawing.operator_panels(
+        len(rows),
+        tables["pairs_found"],
+        title,
+        size,
+        sharex=True,
+        sharey=True,
+    )
     name = pl.coalesce(pl.format("L{} {}", "layer", "position"), pl.lit(CHANCE))
     for operator, column, _ in panels:
         for axis, row in zip(column, rows, strict=True):
             part = row.table.filter(operator=operator).with_columns(row=name)
-            heat.heat_table(axis, part, names, columns, row.limits, is_logarithmic=row.is_logarithmic)
+            heat.heat_table(
+                axis,
+                part,
+                names,
+                columns,
+                row.limits,
+                is_logarithmic=row.is_logarithmic,
+            )
             if part.is_empty():
                 drawing.absent(axis, nothing(tables, operator))
         column[-1].set_xlabel(label)
     for line, row in zip(axes, rows, strict=True):
         line[0].set_ylabel(row.label)
-        heat.colour_bar(figure, np.array(line), row.limits, row.scale, is_logarithmic=row.is_logarithmic)
+        heat.colour_bar(
+            figure,
+            np.array(line),
+            row.limits,
+            row.scale,
+            is_logarithmic=row.is_logarithmic,
+        )
     heat.finish(figure)
     return figure

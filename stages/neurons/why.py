@@ -16,7 +16,9 @@ def no_effect(tables: Tables, operator: str) -> str:
 def no_k(tables: Tables, operator: str) -> str:
     """Return why an operator's neurons of largest effect were not compared with others."""
     patched = _patched(tables, operator=operator)
-    return drawing.operators(tables["pairs_found"])[operator] if patched.is_empty() else _too_few(patched)
+    if patched.is_empty():
+        return drawing.operators(tables["pairs_found"])[operator]
+    return _too_few(patched)
 
 
 def no_overlap(tables: Tables, position: str) -> str:

@@ -1,4 +1,7 @@
-"""Draws a model's neurons: activation maps of those that vary most, several for each operator, and the first of each operator together."""
+"""Draws activation maps of the neurons that vary most.
+
+Each operator has a figure; the first neuron of each operator is in another one.
+"""
 
 import sys
 from dataclasses import dataclass
@@ -23,15 +26,16 @@ MAPS = """
     where operator = $operator and rank <= $count and result is not null
 """
 COLUMNS = 3  # most maps in a row
-SIDE = 300  # pixels, about, of a map: every cell has a whole number of them, if there are no more cells
-EXTREME = 0.995  # share of cells within the colours, so that a few extreme ones do not pale the rest
-# Pixels: left of a row of maps, right of a map for its scale, above and below a map, and of a line of the title.
+SIDE = 300  # pixels, about, of a map; every cell has a whole number of them if there are enough
+EXTREME = 0.995  # share of cells within the colours, so that a few do not pale the others
+# Pixels: left of a row of maps, right of a map for its scale, above and below a map, and of a
+# line of the title.
 LEFT, RIGHT, ABOVE, BELOW, TOP = 70, 90, 42, 56, 30
 
 
 @dataclass(frozen=True, eq=False)
 class NeuronMap:
-    """A neuron's activations over (op1, op2), NaN where a prompt is not a cell. rank: by variance."""
+    """A neuron's activations over (op1, op2), NaN where there is no cell. rank: by variance."""
 
     rank: int
     layer: int
@@ -41,7 +45,8 @@ class NeuronMap:
 
     @property
     def name(self) -> str:
-        return f"layer {self.layer}, neuron {self.neuron}\nrank {self.rank}, variance {self.variance:.3g}"
+        place = f"layer {self.layer}, neuron {self.neuron}"
+        return f"{place}\nrank {self.rank}, variance {self.variance:.3g}"
 
 
 def main(subject: str) -> None:
@@ -51,7 +56,11 @@ def main(subject: str) -> None:
     for operator in settings.operators:
         maps = read_maps(database.sql(MAPS, operator=operator, count=count).pl())
         title = f"{subject}, {operator}: activations of the {len(maps)} neurons that vary most"
-        figure = draw([(map.name, map.values) for map in maps], title, _why_none(settings.answer_token))
+        figure = draw(
+            [(map.name, map.values) for map in maps],
+            title,
+            _why_none(settings.answer_token),
+        )
         drawing.save(figure, folder / "figures" / f"neurons_{operator}")
         first += [(f"{operator}: {map.name}", map.values) for map in maps[:1]]
     title = f"{subject}: activations of each operator's neuron that varies most"
@@ -60,7 +69,8 @@ def main(subject: str) -> None:
 
 def read_maps(cells: pl.DataFrame) -> list[NeuronMap]:
     """Return the maps of neurons from the rows of MAPS, by rank."""
-    side = [int(cells[operand].max() or 0) + 1 for operand in ("op1", "op2")]  # type: ignore[arg-type]
+    ends = cells.select(pl.col("op1", "op2").max().fill_null(0) + 1)
+    side = ends.row(0)
     keys = ["rank", "layer", "neuron", "variance"]
     maps = []
     for key, part in cells.sort("rank").group_by(keys, maintain_order=True):
@@ -78,9 +88,10 @@ def _why_none(answer_token: int | None) -> str:
 
 
 def draw(panels: list[tuple[str, np.ndarray]], title: str, why: str) -> Figure:
-    """Draw maps over op1 (down) and op2 (across), each with its own scale centred at 0; NaN cells stay grey.
+    """Draw maps over op1 (down) and op2 (across), each with its own scale centred at 0.
 
-    panels: what is written above a map, and its values; why: what to say where there are none.
+    panels: what is written above a map, and its values, NaN for grey; why: what to say where there
+    are none.
     """
     if not panels:
         figure, [[axis]] = drawing.panels(1, 1, title, (4.0, 1.5))
@@ -103,14 +114,18 @@ def draw(panels: list[tuple[str, np.ndarray]], title: str, why: str) -> Figure:
         axis.set_xlabel("op2", labelpad=1)
         axis.set_ylabel("op1" if column == 0 else "")
         axis.tick_params(labelleft=column == 0)
-        scale = _axis(figure, corner + np.array([sides[1] + 8, sides[0] // 10]), [10, sides[0] * 8 // 10])
+        scale = _axis(
+            figure,
+            corner + np.array([sides[1] + 8, sides[0] // 10]),
+            [10, sides[0] * 8 // 10],
+        )
         figure.colorbar(image, cax=scale, extend="both").ax.tick_params(labelsize=7)
         scale.set_label("<colorbar>")
     return figure
 
 
 def _pixels(cells: int) -> int:
-    """Return the pixels of as many cells in a row: a whole number of each, or about SIDE if there are more cells."""
+    """Return the pixels of as many cells in a row: a whole number of each, or SIDE."""
     return cells * max(round(SIDE / cells), 1) if cells < 2 * SIDE else SIDE
 
 
@@ -125,7 +140,14 @@ def _map(axis: Axes, values: np.ndarray) -> Any:
     limit = float(np.quantile(sizes, EXTREME) or sizes.max() or 1.0)
     colours = drawing.matplotlib.colormaps["RdBu_r"].with_extremes(bad=drawing.NO_CELL)
     interpolation = "none" if max(values.shape) < 2 * SIDE else "auto"
-    image = axis.imshow(values, cmap=colours, vmin=-limit, vmax=limit, interpolation=interpolation, aspect="auto")
+    image = axis.imshow(
+        values,
+        cmap=colours,
+        vmin=-limit,
+        vmax=limit,
+        interpolation=interpolation,
+        aspect="auto",
+    )
     axis.tick_params(labelsize=7, length=2)
     axis.xaxis.label.set_fontsize(8)
     axis.yaxis.label.set_fontsize(8)

@@ -64,11 +64,23 @@ def helix_effects(tables: Tables, subject: str) -> Figure:
     quantity = pl.when(position="last").then(pl.lit("result")).otherwise("position")
     title = f"{subject}: share of the answer's logit that comes back when a theory of the number replaces the stream of another number"
     table = tables["helix_effects"].with_columns(quantity=quantity)
-    return _by_layer(table, tables["pairs_found"], "restored", title, NOT_LOST, ("ci_low", "ci_high"))
+    return _by_layer(
+        table,
+        tables["pairs_found"],
+        "restored",
+        title,
+        NOT_LOST,
+        ("ci_low", "ci_high"),
+    )
 
 
 def _by_layer(
-    table: pl.DataFrame, found: pl.DataFrame, value: str, title: str, undefined: str, edges: tuple[str, str] | None = None
+    table: pl.DataFrame,
+    found: pl.DataFrame,
+    value: str,
+    title: str,
+    undefined: str,
+    edges: tuple[str, str] | None = None,
 ) -> Figure:
     """Draw a panel for each site and operator; undefined: what to say of one without values."""
     figure, axes, panels = drawing.operator_panels(len(SITES), found, title, (1.9, 1.4), sharex=True, sharey=True)

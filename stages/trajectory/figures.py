@@ -32,6 +32,7 @@ ARMS = {"heuristic": ("best of its heuristics", OWN), "control": ("other heurist
 FEWEST = 20  # pairs at the last point that a type needs to be drawn
 QUANTITIES = ["op1", "op2", "both", "result"]
 KINDS = [BLUE, PINK, GREEN, VERMILION, ORANGE, SKY]  # in order of their names
+NOT_LATE = "no layer is late at the last point"
 NO_NEURONS = "no late neuron stands for a heuristic at the last point"
 SEEDS = "bands: standard deviation over seeds of prompts; hollow: fewer prompts than elsewhere, for want of correct ones"
 
@@ -106,9 +107,10 @@ def knockouts(tables: Tables, last: str) -> Figure:
 
 def _no_prompts(tables: Tables, operator: str) -> str:
     """Return why nothing was measured on an operator's prompts."""
-    accuracies = tables["trajectory"].filter(operator=operator).select(pl.max("accuracy_trained", "accuracy_held_out"))
+    rows = tables["trajectory"].filter(operator=operator)
+    accuracies = rows.select(pl.max("accuracy_trained", "accuracy_held_out"))
     correct = any(accuracy for row in accuracies.rows() for accuracy in row)
-    return "no layer is late at the last point" if correct else "no prompt is answered correctly at any point"
+    return NOT_LATE if correct else "no prompt is answered correctly at any point"
 
 
 def kinds(tables: Tables, last: str) -> Figure:

@@ -81,17 +81,25 @@ def tables() -> Tables:
         "bag_alone": made("bag_alone", bags()), "failures": failures, "failure_tests": made("failure_tests", compared),
         "failure_inputs": made("failure_inputs", inputs), "pairs_found": found([*MEMBERSHIP]),
         "late_layers": made("late_layers", [{"first_layer": 1, "layers": 3}]),
-        "probes": made("probes", [{"operator": o, "layer": 2, "position": "last"} for o in MEMBERSHIP]),
+        "probes": made("probes", [{"operator": o, "position": "last"} for o in MEMBERSHIP]),
         "heuristic_neurons": made("heuristic_neurons", members()),
-        "label_limits": made("label_limits", [{"operator": o, "too_few_draws": False} for o in MEMBERSHIP]),
+        "label_limits": made("label_limits", [{"operator": o} for o in MEMBERSHIP]),
     }  # fmt: skip
 
 
 def members() -> list[dict[str, Any]]:
-    return [
-        {"operator": o, "membership": m, "layer": layer, "neuron": n, "heuristic": "op1 in 0..9", "late": True}
-        for o, memberships in MEMBERSHIPS.items() for m in memberships for layer in LAYERS for n in range(2)
-    ]  # fmt: skip
+    """Two neurons in each layer stand for one heuristic."""
+    heuristic = {"heuristic": "op1 in 0..9", "late": True}
+    neurons = [{"layer": layer, "neuron": neuron} for layer in LAYERS for neuron in range(2)]
+    operators = [
+        {
+            "operator": o,
+            "membership": m,
+        }
+        for o, several in MEMBERSHIPS.items()
+        for m in several
+    ]
+    return [operator | neuron | heuristic for operator in operators for neuron in neurons]
 
 
 def histogram(values: np.ndarray, edges: np.ndarray) -> list[float]:

@@ -59,7 +59,8 @@ def test_a_panel_without_data_says_why(name: str):
         uncalled = [
             operator == "subtract" and (name == "knockouts_by_heuristic" or ("prompt" in name and row == 0)) for row in range(len(column))
         ]
-        assert ["neuron stands for a heuristic beyond chance" in texts(axis) for axis in column] == uncalled
+        absent = "neuron stands for a heuristic beyond chance"
+        assert [absent in texts(axis) for axis in column] == uncalled
         assert ["no data: " in texts(axis) for axis in column] == [silent or alone for alone in uncalled]
 
 
@@ -76,27 +77,59 @@ def reasons(name: str, **changed: pl.DataFrame) -> str:
 def test_without_a_late_layer_the_best_probe_is_the_reason(name: str):
     late = MADE["late_layers"].with_columns(first_layer=pl.lit(None, pl.Int16))
     best = MADE["probes"]["accuracy"].max()
-    assert f"no layer is late: the best probe has accuracy {best:.2f}" in reasons(name, late_layers=late)
+    assert f"no layer is late: the best probe has accuracy {best:.2f}" in reasons(
+        name,
+        late_layers=late,
+    )
 
 
 def test_too_few_draws_are_why_no_neuron_is_called():
-    limits = {"operator": "add", "draws": 120, "needed": 2298, "at_floor": 664, "too_few_draws": True}
+    limits = {
+        "operator": "add",
+        "draws": 120,
+        "needed": 2298,
+        "at_floor": 664,
+        "too_few_draws": True,
+    }
     neurons = MADE["heuristic_neurons"].filter(membership="scored")
     changed = {"heuristic_neurons": neurons, "label_limits": made("label_limits", [limits])}
-    why = "no label is possible with 120 draws: at least 2,298 neurons at the floor are needed, 664 are"
+    why = "with 120 draws: at least 2,298 neurons at the floor are needed, 664 are"
     assert why in reasons("knockouts_by_heuristic", **changed)
     assert why in reasons("knockouts_by_prompt", **changed)
-    [scored] = [panels("knockouts_by_prompt", MADE | changed | {"knockouts_by_prompt": MADE["knockouts_by_prompt"].clear()})["add"][1]]
+    [scored] = [
+        panels(
+            "knockouts_by_prompt",
+            MADE | changed | {"knockouts_by_prompt": MADE["knockouts_by_prompt"].clear()},
+        )["add"][1]
+    ]
     assert "no label is possible" not in texts(scored)
 
 
 def test_small_heuristics_and_few_others_are_reasons_with_numbers():
-    assert "no heuristic has enough neurons to be ablated: at most 4" in reasons("knockouts_by_heuristic")
+    assert "no heuristic has enough neurons to be ablated: at most 4" in reasons(
+        "knockouts_by_heuristic",
+    )
+    empty = MADE["knockouts_by_heuristic"].with_columns(
+        accuracy_associated=pl.lit(None, pl.Float64),
+    )
+    [accuracy, logit] = panels(
+        "knockouts_by_heuristic",
+        MADE | {"knockouts_by_heuristic": empty},
+    )["add"]
+    assert "no prompt, or every one, is about such a heuristic" in texts(accuracy)
+    assert "no data" not in texts(logit)
     few = MADE["knockouts_by_neuron"].with_columns(null_neurons=pl.lit(3, pl.Int64))
     [axis, _] = panels(
-        "knockouts_by_neuron", MADE | {"knockouts_by_neuron": few.vstack(MADE["knockouts_by_neuron"].filter(operator="subtract"))}
+        "knockouts_by_neuron",
+        MADE
+        | {
+            "knockouts_by_neuron": few.vstack(
+                MADE["knockouts_by_neuron"].filter(operator="subtract"),
+            )
+        },
     )["add"]
-    assert f"fewer than 19 neurons of other heuristics to compare with in layer {LAYERS[0]}: at most 3" in texts(axis)
+    fewer = "fewer than 19 neurons of other heuristics to compare with"
+    assert f"{fewer} in layer {LAYERS[0]}: at most 3" in texts(axis)
 
 
 @pytest.mark.parametrize("operator", MEMBERSHIP)

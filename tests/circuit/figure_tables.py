@@ -95,7 +95,12 @@ def tables() -> Tables:
         "token_activations": made("token_activations", [{"layer": 0, "neuron": n, "number": i} for n in range(NEURONS) for i in range(5)]),
         "late_layers": made("late_layers", [{"first_layer": 1, "layers": 2}]),
         "pairs_found": found(OPERATORS),
-        "pairs": pl.DataFrame({"operator": OPERATORS, "positions": [{role: n for n, role in enumerate(drawing.ROLES, 1)}] * 2}),
+        "pairs": pl.DataFrame(
+            {
+                "operator": OPERATORS,
+                "positions": [{role: n for n, role in enumerate(drawing.ROLES, 1)}] * 2,
+            }
+        ),
     }
 
 

@@ -62,7 +62,16 @@ def tables() -> Tables:
         "labels": labelled,
         "label_limits": made(
             "label_limits",
-            [{"operator": o, "neurons": 500, "draws": 120, "controlled": 0, "too_few_draws": False} for o in OPERATORS],
+            [
+                {
+                    "operator": o,
+                    "neurons": 500,
+                    "draws": 120,
+                    "controlled": 0,
+                    "too_few_draws": False,
+                }
+                for o in OPERATORS
+            ],
         ),
         "matches": matches,
         "classified_share": made("classified_share", classified),

@@ -63,16 +63,30 @@ def test_an_operator_without_labels_says_so(study: Study):
 def test_without_labels_the_first_reason_is_given_with_numbers(study: Study):
     limits = {"operator": "add", "neurons": 500, "controlled": 7, "too_few_draws": False}
     given = replace(study, tables=MADE | {"label_limits": made("label_limits", [limits])})
-    assert figures.why_none(given, "add") == "none of 7 neurons beyond chance has a strong match with a score of 0.5"
+    assert (
+        figures.why_none(
+            given,
+            "add",
+        )
+        == "none of 7 neurons beyond chance has a strong match with a score of 0.5"
+    )
     assert figures.why_none(given, "divide") == "no neuron was tested"
-    assert figures.why_none(replace(given, threshold=None), "add") == "the calibration found no threshold for labels"
+    assert (
+        figures.why_none(
+            replace(given, threshold=None),
+            "add",
+        )
+        == "the calibration found no threshold for labels"
+    )
 
 
 def test_labels_about_operands_alone_are_why_no_contribution_is_explained(study: Study):
     operands = MADE["labels"].filter(pl.col("quantity") != "result")
     explained = MADE["explained"].filter(map="activation")
     given = replace(study, tables=MADE | {"labels": operands, "explained": explained})
-    assert "no label is about the result" in texts(np.reshape(figures.explained(given).axes, (2, 2))[1, 0])
+    assert "no label is about the result" in texts(
+        np.reshape(figures.explained(given).axes, (2, 2))[1, 0],
+    )
 
 
 def test_colours_of_many_layers_have_a_scale_instead_of_names(study: Study):
@@ -80,14 +94,21 @@ def test_colours_of_many_layers_have_a_scale_instead_of_names(study: Study):
     many = pl.concat(table.with_columns(layer=pl.lit(n, pl.Int16)) for n in range(30))
     figure = figures.explained(replace(study, tables=MADE | {"explained": many}))
     assert figure.axes[-1].get_ylabel() == "layer"
-    assert [text.get_text() for legend in figure.legends for text in legend.get_texts()] == ["equal"]
+    assert [text.get_text() for legend in figure.legends for text in legend.get_texts()] == [
+        "equal",
+    ]
     few = figures.explained(study)
-    assert {text.get_text() for legend in few.legends for text in legend.get_texts()} >= {"layer 0", "layer 1"}
+    assert {text.get_text() for legend in few.legends for text in legend.get_texts()} >= {
+        "layer 0",
+        "layer 1",
+    }
 
 
 def test_counts_of_many_layers_have_a_scale_instead_of_numbers(study: Study):
     more = MADE["classified_share"].with_columns(layer=pl.col("layer") * 10)
-    figure = figures.neurons_by_kind(replace(study, tables=MADE | {"classified_share": more, "labels": labels_in(range(20))}))
+    figure = figures.neurons_by_kind(
+        replace(study, tables=MADE | {"classified_share": more, "labels": labels_in(range(20))}),
+    )
     assert figure.axes[-1].get_ylabel() == "neurons"
     assert not figure.axes[0].texts
 

@@ -108,7 +108,10 @@ def test_heads_are_maps_of_layers_and_heads_at_the_last_position():
     assert [axis.get_title() for axis in axes] == NAMES
     for axis, (task, condition) in zip(axes, KINDS, strict=True):
         expected = wanted("head", task=task, condition=condition, operator="all", component="head", position_class="last")
-        assert shown(axis) == pytest.approx({(layer, str(head)): value for (layer, head), value in expected.items()}, nan_ok=True)
+        assert shown(axis) == pytest.approx(
+            {(layer, str(head)): value for (layer, head), value in expected.items()},
+            nan_ok=True,
+        )
 
 
 def test_heads_that_are_not_patched_are_why_there_is_no_map_of_them():

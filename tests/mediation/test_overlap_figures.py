@@ -79,24 +79,42 @@ def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", overlap_figures.FIGURES)
-@pytest.mark.parametrize(("tasks", "why"), [([], overlap_figures.NO_PAIRS), (["arithmetic"], overlap_figures.NO_UNITS)])
+@pytest.mark.parametrize(
+    ("tasks", "why"),
+    [([], overlap_figures.NO_PAIRS), (["arithmetic"], overlap_figures.NO_UNITS)],
+)
 def test_a_figure_without_data_says_why(name: str, tasks: list[str], why: str):
     effects = made("mediation_effects", [{"task": task} for task in tasks])
-    assert all(f"no data: {why}" in texts(axis) for axis in panels(name, NOTHING | {"mediation_effects": effects}))
+    assert all(
+        f"no data: {why}" in texts(axis)
+        for axis in panels(
+            name,
+            NOTHING | {"mediation_effects": effects},
+        )
+    )
 
 
 def test_questions_that_are_not_arithmetic_are_not_compared_with_the_grid():
     effects = made("mediation_effects", [{"task": "factual"}])
-    given = MADE | {"mediation_effects": effects, "mediating_heuristics": NOTHING["mediating_heuristics"]}
-    assert all("no pairs of arithmetic questions" in texts(axis) for axis in panels("heuristics", given))
+    given = MADE | {
+        "mediation_effects": effects,
+        "mediating_heuristics": NOTHING["mediating_heuristics"],
+    }
+    assert all(
+        "no pairs of arithmetic questions" in texts(axis)
+        for axis in panels(
+            "heuristics",
+            given,
+        )
+    )
 
 
 @pytest.mark.parametrize("name", overlap_figures.FIGURES)
 def test_some_of_many_layers_are_drawn_and_the_title_says_so(name: str):
-    many = {
-        table: pl.concat(MADE[table].filter(layer=1).with_columns(layer=pl.lit(n, pl.Int16)) for n in range(20))
-        for table in ("neuron_overlap", "mediating_heuristics")
-    }
+    names = ("neuron_overlap", "mediating_heuristics")
+    layer = {name: MADE[name].filter(layer=1) for name in names}
+    numbers = [pl.lit(n, pl.Int16).alias("layer") for n in range(20)]
+    many = {name: pl.concat(map(table.with_columns, numbers)) for name, table in layer.items()}
     figure = overlap_figures.FIGURES[name](MADE | many, "s", SETTINGS)
     assert "4 of 20 layers" in figure.get_suptitle().replace("\n", " ")
     titles = {axis.get_title().split(":")[0] for axis in figure_tables.panels(figure)}

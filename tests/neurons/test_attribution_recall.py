@@ -1,4 +1,4 @@
-"""The recall of attribution, exact where all neurons are patched and estimated from a random sample where not, on planted truths."""
+"""The recall of attribution on planted truths: exact, or estimated from a random sample."""
 
 import numpy as np
 import polars as pl
@@ -32,7 +32,7 @@ def test_where_all_neurons_are_patched_recall_is_exact(given: Tables):
 
 
 def drawn(noise: float, seed: int = 0) -> tuple[Tables, list[float]]:
-    """Tables in which each layer is one draw of neurons and of a sample, and the true recall of each.
+    """Return tables in which each layer is a draw of neurons and of a sample, and the true recalls.
 
     noise: standard deviation of what attribution adds to an effect.
     """
@@ -46,16 +46,29 @@ def drawn(noise: float, seed: int = 0) -> tuple[Tables, list[float]]:
         threshold = np.sort(effect[patched])[-K]
         truths.append((effect[top] >= threshold).sum() / (effect >= threshold).sum())
         samples += [(layer, [neuron]) for neuron in sample.tolist()]
-        for method, neurons, values in (("attribution", np.arange(NEURONS), attribution), ("exact", patched, effect)):
+        for method, neurons, values in (
+            ("attribution", np.arange(NEURONS), attribution),
+            ("exact", patched, effect),
+        ):
             ranks = 1 + np.argsort(np.argsort(-values[neurons]))
             effects.append(
-                frame(method=method, layer=layer, neuron=neurons, effect=values[neurons], logit_effect=values[neurons], rank=ranks)
+                frame(
+                    method=method,
+                    layer=layer,
+                    neuron=neurons,
+                    effect=values[neurons],
+                    logit_effect=values[neurons],
+                    rank=ranks,
+                )
             )
     site = {"operator": pl.lit("add"), "position": pl.lit("op1"), "rank_logit": "rank"}
     interventions = pl.DataFrame(samples, schema={"layer": pl.Int16, "units": pl.List(pl.Int32)}, orient="row").with_columns(
         operator=pl.lit(None, pl.String), component=pl.lit("neuron"), position=pl.lit("op1")
     )
-    return {"neuron_effects": pl.concat(effects).with_columns(**site), "neuron_interventions": interventions}, truths
+    return {
+        "neuron_effects": pl.concat(effects).with_columns(**site),
+        "neuron_interventions": interventions,
+    }, truths
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3, 1.0, 3.0])

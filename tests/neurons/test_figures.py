@@ -14,7 +14,9 @@ from tests import deep_tables
 from tests.circuit import figure_tables
 from tests.circuit.figure_tables import KS, NEURONS, OPERATORS, WHY, Tables, image, line, lines_over_size, panels, pictures, texts, write
 
-DEEP = deep_tables.circuits(np.random.default_rng(0)) | deep_tables.neurons(np.random.default_rng(1))
+DEEP = deep_tables.circuits(
+    np.random.default_rng(0),
+) | deep_tables.neurons(np.random.default_rng(1))
 pytestmark = pytest.mark.usefixtures("close_figures")
 
 
@@ -105,7 +107,8 @@ def test_token_activations_are_of_the_largest_neurons_once_each(tables: Tables):
 
 @pytest.mark.parametrize("name", ["attribution", "rankings"])
 def test_too_few_patched_neurons_are_why_nothing_is_ranked(name: str, tables: Tables):
-    few = tables | {table: tables[table].clear() for table in ("attribution_agreement", "ranking_agreement")}
+    names = ("attribution_agreement", "ranking_agreement")
+    few = tables | {table: tables[table].clear() for table in names}
     add, *_, divide = panels(FIGURES[name](few, "s"))
     assert f"{NEURONS} neurons a layer were patched: too few for the smallest k" in texts(add)
     assert WHY in texts(divide)
@@ -121,9 +124,13 @@ def test_without_a_late_layer_the_best_probe_says_why(tables: Tables):
     late = tables["late_layers"].with_columns(first_layer=pl.lit(None, pl.Int16))
     none = tables | {"late_layers": late, "faithfulness": tables["faithfulness"].clear()}
     best = tables["probes"].filter(position="last")["accuracy"].max()
-    assert f"no layer is late: the best probe has accuracy {best:.2f}" in texts(figures.top_k(none, "s").axes[0])
+    assert f"no layer is late: the best probe has accuracy {best:.2f}" in texts(
+        figures.top_k(none, "s").axes[0],
+    )
     unread = none | {"probes": tables["probes"].with_columns(accuracy=pl.lit(None, pl.Float64))}
-    assert "too few prompts are answered correctly for a probe" in texts(figures.top_k(unread, "s").axes[0])
+    assert "too few prompts are answered correctly for a probe" in texts(
+        figures.top_k(unread, "s").axes[0],
+    )
 
 
 def maps(name: str) -> tuple[list[Any], list[str]]:
@@ -139,7 +146,12 @@ def values(rows: pl.DataFrame, value: str, columns: str) -> np.ndarray:
     """A table as (sites, columns), NaN where it has no row."""
     wide = rows.pivot(on=columns, index=["layer", "position"], values=value, sort_columns=False)
     order = {site: number for number, site in enumerate(deep_tables.SITES)}
-    wide = wide.sort(pl.struct("layer", "position").map_elements(lambda s: order[s["layer"], s["position"]], pl.Int64))
+    wide = wide.sort(
+        pl.struct("layer", "position").map_elements(
+            lambda s: order[s["layer"], s["position"]],
+            pl.Int64,
+        )
+    )
     names = sorted(wide.columns[2:], key=int)
     return wide.select(names).to_numpy()
 
@@ -151,19 +163,32 @@ def test_effects_of_many_layers_are_maps_of_sites_and_ranks():
     for place, (measure, rank) in enumerate([("effect", "rank"), ("logit_effect", "rank_logit")]):
         for axis, operator in zip(axes[4 * place :], deep_tables.OPERATORS, strict=False):
             rows = DEEP["neuron_effects"].filter(pl.col(rank).is_in(ranks), operator=operator)
-            expected = values(rows.with_columns(pl.when(pl.col(measure) > 0).then(measure)), measure, rank)
+            expected = values(
+                rows.with_columns(pl.when(pl.col(measure) > 0).then(measure)),
+                measure,
+                rank,
+            )
             assert np.isnan(expected).any()
             np.testing.assert_allclose(image(axis), expected)
 
 
 def test_rankings_of_many_layers_are_maps_of_sites_and_k():
     axes, names = maps("rankings")
-    assert names == ["chance", *(f"L{layer} {position}" for layer, position in deep_tables.SITES)][::2]
+    assert (
+        names
+        == [
+            "chance",
+            *(f"L{layer} {position}" for layer, position in deep_tables.SITES),
+        ][::2]
+    )
     for place, (a, b) in enumerate(deep_tables.RANKED):
         for axis, operator in zip(axes[4 * place :], deep_tables.OPERATORS, strict=False):
             rows = DEEP["ranking_agreement"].filter(operator=operator, ranking_a=a, ranking_b=b)
             np.testing.assert_allclose(image(axis)[1:], values(rows, "shared", "k"))
-            np.testing.assert_allclose(image(axis)[0], [k / deep_tables.NEURONS for k in deep_tables.KS])
+            np.testing.assert_allclose(
+                image(axis)[0],
+                [k / deep_tables.NEURONS for k in deep_tables.KS],
+            )
 
 
 def test_attribution_in_many_layers_is_a_map_with_its_correlation():

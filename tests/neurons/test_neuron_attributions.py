@@ -1,4 +1,4 @@
-"""Attributions of all neurons, end to end on made pairs of prompts, and how the table is written piece by piece."""
+"""Attributions of all neurons, end to end on made pairs of prompts, and the table's pieces."""
 
 from pathlib import Path
 

@@ -13,12 +13,14 @@ RANDOM = np.random.default_rng(0)
 
 
 def maps(count: int, side: int) -> list[tuple[str, np.ndarray]]:
-    return [(f"map {number}", RANDOM.normal(size=(side, side)).astype(np.float32)) for number in range(count)]
+    values = RANDOM.normal(size=(count, side, side)).astype(np.float32)
+    return [(f"map {number}", map) for number, map in enumerate(values)]
 
 
 def test_maps_are_read_by_rank_and_cells_without_an_answer_stay_empty():
     rows = [
-        {"rank": rank, "layer": 20 + rank, "neuron": 7 * rank, "variance": 10.0 / rank, "op1": a, "op2": b, "activation": rank * (a - b)}
+        {"rank": rank, "layer": 20 + rank, "neuron": 7 * rank, "variance": 10.0 / rank,
+         "op1": a, "op2": b, "activation": rank * (a - b)}
         for rank in (2, 1) for a in range(3) for b in range(a + 1)
     ]  # fmt: skip
     first, second = figures.read_maps(pl.DataFrame(rows))
@@ -43,7 +45,8 @@ def test_every_cell_has_as_many_whole_pixels_as_any_other(side: int):
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 12])
 def test_there_is_a_panel_for_each_map_and_none_on_another(count: int):
     figure = figures.draw(maps(count, 10), "a title that is longer than one map is wide", "")
-    assert [axis.get_title() for axis in panels(figure)] == [f"map {number}" for number in range(count)]
+    titles = [axis.get_title() for axis in panels(figure)]
+    assert titles == [f"map {number}" for number in range(count)]
     figure.draw_without_rendering()
     boxes = [axis.get_tightbbox().shrunk(0.99, 0.99) for axis in figure.axes]
     assert not any(a.overlaps(b) for number, a in enumerate(boxes) for b in boxes[:number])
@@ -58,12 +61,24 @@ def test_a_few_extreme_cells_do_not_pale_the_others():
     assert axis.images[0].get_clim() == pytest.approx((-1, 1))
 
 
-@pytest.mark.parametrize(("token", "why"), [(None, "no prompt has a one-token answer"), (2, "no answer has a token 2")])
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [(None, "no prompt has a one-token answer"), (2, "no answer has a token 2")],
+)
 def test_an_operator_without_cells_says_why(token: int | None, why: str):
     nothing = figures.read_maps(
-        pl.DataFrame(schema=dict.fromkeys(["rank", "layer", "neuron", "variance", "op1", "op2", "activation"], pl.Int64))
+        pl.DataFrame(
+            schema=dict.fromkeys(
+                ["rank", "layer", "neuron", "variance", "op1", "op2", "activation"],
+                pl.Int64,
+            )
+        )
     )
-    [axis] = figures.draw([(one.name, one.values) for one in nothing], "title", figures._why_none(token)).axes
+    [axis] = figures.draw(
+        [(one.name, one.values) for one in nothing],
+        "title",
+        figures._why_none(token),
+    ).axes
     assert f"no data: {why}" in texts(axis)
 
 

@@ -57,6 +57,12 @@ def test_numbers_as_small_as_the_studys_have_rows_of_their_own():
 def test_values_that_are_undefined_are_not_taken_for_missing_prompts():
     given = tables()
     given["helix_effects"] = given["helix_effects"].with_columns(restored=pl.lit(None, pl.Float64))
-    assert figures.NOT_LOST in figures.helix_effects(given, "s").axes[0].texts[0].get_text().replace("\n", " ")
+    assert figures.NOT_LOST in figures.helix_effects(
+        given,
+        "s",
+    ).axes[0].texts[0].get_text().replace("\n", " ")
     given["theories"] = given["theories"].with_columns(value=pl.lit(None, pl.Float64))
-    assert figures.CONSTANT in figures.theories(given, "s").axes[0].texts[0].get_text().replace("\n", " ")
+    assert figures.CONSTANT in figures.theories(given, "s").axes[0].texts[0].get_text().replace(
+        "\n",
+        " ",
+    )

@@ -51,8 +51,9 @@ RANKINGS = {
 }  # fmt: skip
 MAJORITY = "most frequent answer"  # label of the accuracy of always predicting it
 RANKING_NAMES = {
-    "effect": "mean effect", "effect_plus_std": "mean effect + deviation", "median_effect": "median effect", "logit_effect": "logit effect",
-    "attribution": "attribution", "own_means": "logit effect, own means", "random": "random",
+    "effect": "effect", "effect_plus_std": "effect + deviation", "median_effect": "median effect",
+    "logit_effect": "logit effect", "attribution": "attribution",
+    "own_means": "logit effect, own means", "random": "random",
 }  # fmt: skip
 UNDEFINED = "ablating everything leaves the answer's logit as it is"  # why faithfulness is null
 NO_ROWS = "the table has no rows of this operator"
@@ -101,7 +102,7 @@ def settle(figure: Figure) -> None:
     if layout := figure.get_layout_engine():
         layout.execute(figure)
     for axis in figure.axes:
-        # to whole micrometres or so: names of parts of an SVG depend on the last bits of a logarithm
+        # to whole micrometres: names of parts of an SVG depend on the last bits of a logarithm
         axis.set_position(Bbox(axis.get_position(original=True).get_points().round(6)))
     figure.set_layout_engine("none")
 
@@ -109,7 +110,7 @@ def settle(figure: Figure) -> None:
 def operators(found: pl.DataFrame) -> dict[str, str]:
     """Return every operator that the model was asked about, and why it may have no data.
 
-    found: the table pairs_found. Only a split without any pair is a reason; NO_ROWS stands for others.
+    found: the table pairs_found. Only a split without any pair is a reason; NO_ROWS is any other.
     """
     none = found.filter(pl.col("found").fill_null(0) == 0).drop_nulls("problem")
     problems = dict(none.select("operator", "problem").iter_rows())
@@ -231,7 +232,14 @@ def circuits(table: pl.DataFrame, found: pl.DataFrame, x: str, title: str, why: 
                 low, high = ("ci_low", "ci_high") if chosen else (measure, measure)
                 line = rows.group_by(x).agg(pl.mean(measure), low=pl.min(low), high=pl.max(high)).sort(x)
                 if rows.height:
-                    curve(axis, line[x], line[measure], RANKING_NAMES[ranking], colour, band=(line["low"], line["high"]))
+                    curve(
+                        axis,
+                        line[x],
+                        line[measure],
+                        RANKING_NAMES[ranking],
+                        colour,
+                        band=(line["low"], line["high"]),
+                    )
             if part.is_empty():
                 absent(axis, undefined or why or reason)
     axes[0, 0].set(ylabel=f"faithfulness{cut}", ylim=(max(lowest, -0.5) - 0.05, 1.1))

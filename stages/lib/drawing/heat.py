@@ -18,7 +18,10 @@ POINTS = 72 / drawing.plt.rcParams["figure.dpi"]  # of a pixel
 
 
 def matrix(table: pl.DataFrame, rows: list[str], columns: list[str]) -> np.ndarray:
-    """Return a long table's column `value` as (rows, columns), at least one each; NaN where it has none."""
+    """Return a long table's column `value` as (rows, columns); NaN where it has none.
+
+    Without rows or columns, there is one.
+    """
     values = np.full((max(len(rows), 1), max(len(columns), 1)), np.nan)
     down, across = ({name: place for place, name in enumerate(names)} for names in (rows, columns))
     for row, column, value in table.select("row", "column", "value").drop_nulls().iter_rows():
@@ -27,9 +30,14 @@ def matrix(table: pl.DataFrame, rows: list[str], columns: list[str]) -> np.ndarr
 
 
 def operator_maps(
-    found: pl.DataFrame, table: pl.DataFrame, columns: list[str], title: str, limits: tuple[float, float], undefined: str
+    found: pl.DataFrame,
+    table: pl.DataFrame,
+    columns: list[str],
+    title: str,
+    limits: tuple[float, float],
+    undefined: str,
 ) -> tuple[Figure, np.ndarray]:
-    """Draw a heat map for each operator, with the same rows: those of `table`, in order of appearance.
+    """Draw a heat map for each operator, all with the rows of `table`, in order of appearance.
 
     undefined: what to say of an operator whose values are all null.
     """
@@ -80,7 +88,7 @@ def clear(axis: Axes) -> None:
 
 
 def finish(figure: Figure) -> None:
-    """Write the values into the cells of all heat maps where there is room, and as many names as there is room for.
+    """Write values into the cells of all heat maps, and names beside them, where there is room.
 
     Nothing that takes room may be added to the figure after that.
     """
@@ -92,7 +100,7 @@ def finish(figure: Figure) -> None:
 
 
 def _thin_out(axis: Axes) -> None:
-    """Keep every second name beside a heat map, every third and so on, so that none is on another."""
+    """Keep every second name beside a heat map, or every third, so that none is on another."""
     places = axis.transData.transform([(0, 0), (1, 1)])
     width, height = np.abs(places[1] - places[0]) * POINTS
     columns, rows = axis.get_xticklabels(), axis.get_yticklabels()
@@ -122,11 +130,22 @@ def _write_values(axis: Axes) -> None:
                 place = left + (column + 0.5) * width, top + (row + 0.5) * height
                 cells.append((*place, f"{value:z.{digits}f}", abs(value) > 0.6 * limit))
     for x, y, text, is_dark in cells:
-        axis.text(x, y, text, ha="center", va="center", fontsize=SIZE, color="white" if is_dark else "black")
+        axis.text(
+            x,
+            y,
+            text,
+            ha="center",
+            va="center",
+            fontsize=SIZE,
+            color="white" if is_dark else "black",
+        )
 
 
 def _digits(values: np.ndarray, limit: float, room: np.ndarray) -> int | None:
-    """Return the decimals of numbers that fit into cells of this width and height in points; None if none do."""
+    """Return the decimals of numbers that fit into cells; None if none do.
+
+    room: points across and down.
+    """
     first = -math.floor(math.log10(limit))
     most = min(max(2 + first, 1), 3)
     for digits in range(most, min(max(1 + first, 0), most) - 1, -1):
@@ -150,9 +169,19 @@ def colour_bar(
     is_logarithmic: bool = False,
     **look: Any,
 ) -> None:
-    """Draw the scale of all the heat maps of these axes; look: other colours (cmap), or where it stands (location)."""
+    """Draw the scale of all the heat maps of these axes.
+
+    look: other colours (cmap), or where it stands (location).
+    """
     scale = colours(limits, is_logarithmic)
     scale["cmap"] = look.pop("cmap", scale["cmap"])
-    bar = figure.colorbar(drawing.plt.cm.ScalarMappable(**scale), ax=axes, shrink=0.8, aspect=30, pad=0.01, **look)
+    bar = figure.colorbar(
+        drawing.plt.cm.ScalarMappable(**scale),
+        ax=axes,
+        shrink=0.8,
+        aspect=30,
+        pad=0.01,
+        **look,
+    )
     bar.set_label(label, fontsize=8)
     bar.ax.tick_params(labelsize=SIZE)
