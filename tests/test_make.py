@@ -31,6 +31,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (("remote",), "say where, such as URL=s3://bucket/folder"),
         (("pull", "SUBJECT=abacsu"), "unknown subject 'abacsu'; available subjects: abacus"),
+        (("model",), "say which model of params.yaml, such as NAME=abacus"),
+        (("example", "MODEL=models/nothing.gguf"), "no GGUF file at models/nothing.gguf"),
         (
             ("pull", "FILE=data/abacus/store/activation"),
             "no stage writes 'data/abacus/store/activation'",

@@ -405,6 +405,40 @@ def test_a_model_is_added_by_its_one_entry(project: Path, capsys: pytest.Capture
     ]  # fmt: skip
 
 
+def test_an_entry_and_its_sizes_come_from_a_file(project: Path, capsys: pytest.CaptureFixture):
+    """Options given beside the file count; the sizes are neither fitted nor changed."""
+    entry = ROOT / "examples/qwen/entry.yaml"
+    add.main(["mine", "models/mine", "--entry", str(entry), "--largest-operand", "19", "--no-bos"])
+    assert f"{entry} says so" in capsys.readouterr().out
+    written, settings = yaml.safe_load(entry.read_text()), load_subject("mine")
+    assert settings.template == written["template"]
+    assert (settings.dtype, settings.largest_operand, settings.bos) == ("float32", 19, False)
+    assert load_sizes("mine").model_dump(exclude_none=True) == written["sizes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        ("layer: [1]", (), "names 'layer'; an entry's keys are answer_token, .* and sizes"),
+        ("sizes: {pairs: 3}", (), "sizes.pairs"),
+        ("sizes: {pairs_per_split: 3}", ("--budget", "5h"), "has sizes, which --budget would choose"),
+        (None, (), "no file entry.yaml for --entry"),
+    ],
+)
+def test_a_file_that_is_not_an_entry_is_refused(
+    project: Path,
+    text: str | None,
+    more: tuple[str, ...],
+    message: str,
+):
+    if text:
+        Path("entry.yaml").write_text(text)
+    before = Path("params.yaml").read_text()
+    with pytest.raises(ParamsError, match=message):
+        add.main(["mine", "models/mine", "--entry", "entry.yaml", *more])
+    assert Path("params.yaml").read_text() == before
+
+
 @pytest.mark.parametrize("family", ["llama", "bamba"])
 def test_a_model_for_the_store_alone_stands_under_stored(project: Path, family: str, capsys: pytest.CaptureFixture):
     """By wish, or where layers without heads leave nothing to intervene on."""
