@@ -17,6 +17,7 @@ from stages.lib.core.layered import LayerStore, widen
 from stages.lib.core.words import OPERATORS
 from stages.lib.drawing import drawing
 from stages.report.page.contents import contents
+from stages.report.page.pictures import picture
 from tests.conftest import run_in
 from tests.report.browsing import Reader, compare, needs_chromium, project, table, tells
 
@@ -71,6 +72,7 @@ def test_numbers_are_those_of_the_tables(reader: Reader, page: Path, subject: st
 def test_selectors_change_what_is_shown(reader: Reader, page: Path):
     reader.open()
     params = yaml.safe_load((page.parents[1] / "params.yaml").read_text())
+    params_of_page = yaml.safe_load((page.parents[1] / "stages/report/params.yaml").read_text())["report"]
     assert [option.text for option in reader.find("#subject").find_elements("tag name", "option")] == sorted(params["subjects"])
     for subject, operator in [("abacus", "divide"), ("planted", "add"), ("abacus", "")]:
         reader.choose(subject, operator)
@@ -80,8 +82,10 @@ def test_selectors_change_what_is_shown(reader: Reader, page: Path):
         assert Path(urllib.parse.urlparse(reader.find("#probes .file a").get_attribute("href")).path).exists()
         shown = {row["operator"] for row in reader.rows("#spectra")}
         assert shown == ({operator} if operator else set(table(page, subject, "spectra")["operator"]))
-        source = urllib.parse.unquote(reader.find("#probes img").get_attribute("src"))
-        assert source == "data:image/svg+xml," + (page.parent / subject / "circuit/figures/probes.svg").read_text()
+        shown_picture = urllib.parse.unquote(reader.find("#probes img").get_attribute("src"))
+        file = page.parent / subject / "circuit/figures/probes"
+        drawn = picture(file, params_of_page["figure_width"], params_of_page["figure_quality"])
+        assert shown_picture.partition(",")[2] == drawn
         asked = [operator] if operator else params["subjects"][subject].get("operators", OPERATORS)
         links = [link.get_attribute("href") for link in reader.driver.find_elements("css selector", "#neuron-maps figcaption a")]
         assert [Path(link).name for link in links] == [f"neurons_{o}.{kind}" for o in asked for kind in ("svg", "png")]
