@@ -165,10 +165,12 @@ def test_accuracy_is_the_share_of_cells_predicted_right(micro: Path):
         )
         assert (right["hit"].fill_null(False) == right["correct"]).all()
         assert len(right) == len(cells.filter(pl.col("operator").is_in(predictions["operator"].unique().to_list())))
-        for operator, split, accuracy, count in pl.read_parquet(micro / f"data/{subject}/store/accuracy.parquet").drop("subject").rows():
-            part = right.filter(pl.col("operator") == operator, pl.col("split") == split)
-            assert count == len(part)
-            assert accuracy == pytest.approx(part["hit"].fill_null(False).mean(), abs=1e-12)
+        for row in pl.read_parquet(micro / f"data/{subject}/store/accuracy.parquet").rows(named=True):
+            part = right.filter(operator=row["operator"], split=row["split"])
+            assert row["cells"] == len(part)
+            assert row["accuracy"] == pytest.approx(part["hit"].fill_null(False).mean(), abs=1e-12)
+            majority = part["result"].value_counts()["count"].max() / len(part)
+            assert row["majority_accuracy"] == pytest.approx(majority, abs=1e-12)
     stored = database.sql(
         "select count(*) from activations where subject = 'abacus' and layer = 0 and neuron = 0 and result is not null"
     ).fetchall()
