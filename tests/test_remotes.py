@@ -119,15 +119,16 @@ def test_pull_of_a_file_of_a_subject_and_of_everything_and_rerun_of_the_last_que
     query.write_text("-- a remark\n" + query.read_text())
     printed = run_in(clone, "dvc", "repro", "--allow-missing", "--pull", "stages/store/dvc.yaml:accuracy@abacus").stdout
     assert re.findall(r"Running stage '([^']+)'", printed) == ["stages/store/dvc.yaml:accuracy@abacus"]
-    own = {f"abacus/store/{file}" for file in ("activations/add.h5", "accuracy.parquet", "predictions.parquet")}
-    assert present(clone) == {*own, "corpus/cells.parquet"}
+    own = {f"abacus/store/{file}" for file in ("activations/add.h5", "accuracy.parquet", "predictions.parquet", "prompts.parquet")}
+    read = {"corpus/cells.parquet", "subjects/origins/abacus.parquet"}
+    assert present(clone) == own | read
     run_in(clone, "git", "checkout", "-q", ".")
 
     unknown = run_in(clone, *MAKE, "pull", "SUBJECT=abacu", check=False)
     assert unknown.returncode != 0
     subjects = "abacus abacus-step-00100 abacus-three-operands planted"
     assert f"unknown subject 'abacu'; available subjects: {subjects}\n" in unknown.stderr
-    assert present(clone) == {*own, "corpus/cells.parquet"}
+    assert present(clone) == own | read
 
     run_in(clone, *MAKE, "pull", "SUBJECT=abacus")
     shared = ("abacus/", "corpus/", "heuristics/")
