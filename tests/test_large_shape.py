@@ -42,6 +42,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project in which `make model` took this model through every chapter, on a small grid."""
     entry = yaml.safe_load((ROOT / "examples/qwen/entry.yaml").read_text()) | {"largest_operand": 19}
     entry |= {"source": "models/deep", "revision": "random", "runs": SHIPPED["runs"], "passes": SHIPPED["passes"]}
+    entry["operators"] = ["add", "subtract"]
     templates = {"arithmetic": 1, "number_words": 0, "three_operands": 0, "retrieval": 0, "factual": 1}
     sizes = entry.pop("sizes") | {
         "patched_neurons": 6, "sampled_neurons": 4, "pairs_per_split": 4,
