@@ -15,7 +15,12 @@ from tests.micro import ROOT
 OPERATORS, LAYERS, NEURONS, HEADS, FIRST = ["add", "subtract"], 3, 6, 2, 1
 SITES = [(0, role) for role in ("op1", "operator", "op2")] + [(layer, "last") for layer in range(FIRST, LAYERS)]
 KS = [1, 3, 6]
-CHOICE = ("architecture", "late_layers", "pairs", "neuron_attributions")  # what neuron_interventions reads
+CHOICE = (
+    "architecture",
+    "late_layers",
+    "pairs",
+    "neuron_attributions",
+)  # what neuron_interventions reads
 SETTINGS: dict[str, Any] = {  # where a test says nothing else
     "subject": "s", "pairs_per_split": 6, "seeds": [0, 7, 9], "counterfactual": "any_operator", "replicates": 300, "confidence": 0.9,
     "resampling_seed": 0, "top_heads": 2, "head_counts": [0, 1, 2, 4, 99], "random_circuits": 3, "targets": [0.5, 0.9],
@@ -89,7 +94,7 @@ def runs(interventions: pl.DataFrame, of: pl.DataFrame, experiment: str = "neuro
     rng = np.random.default_rng(len(experiment))
     once = interventions.select("intervention", "operator", "split").unique(maintain_order=True)
     rows = once.join(of.select("pair", "split", on="operator"), on="split").filter(
-        pl.col("operator").is_null() | (pl.col("operator") == pl.col("on"))
+        pl.col("operator").is_null() | (pl.col("operator") == pl.col("on")),
     )
     names = ["answer_logit", "counterfactual_logit", "mean_logit", "answer_probability", "counterfactual_probability"]
     made = rows.select(pl.lit("s").alias("subject"), pl.lit(experiment).alias("experiment"), "intervention", "pair").with_columns(
@@ -104,7 +109,13 @@ def measured(**settings: int) -> Tables:
     rows = [(layer, n, role, p, 0.0) for layer, role in SITES for n in range(NEURONS) for p in range(len(given["pairs"]))]
     layers, neurons, positions, numbers, _ = zip(*rows, strict=True)
     values = np.random.default_rng(1).normal(size=len(rows)).astype(np.float32)
-    given["neuron_attributions"] = frame(layer=layers, neuron=neurons, position=positions, pair=numbers, attribution=values)
+    given["neuron_attributions"] = frame(
+        layer=layers,
+        neuron=neurons,
+        position=positions,
+        pair=numbers,
+        attribution=values,
+    )
     interventions = ask("neuron_interventions", of(given, *CHOICE), **settings)
     made = runs(interventions, given["pairs"])
     nothing_left = pl.when(pl.col("pair") == 1, pl.col("intervention") == 2).then(0).otherwise(pl.col("answer_probability"))

@@ -63,7 +63,12 @@ SETTINGS: dict[str, Any] = {
         "abacus-step-00000": None,
         **LATER,
     },
-    "sizes": {**LATER, **NO_POINTS, "planted": {"single_heads": False}, HALFWAY: {"single_heads": False}},
+    "sizes": {
+        **LATER,
+        **NO_POINTS,
+        "planted": {"single_heads": False},
+        HALFWAY: {"single_heads": False},
+    },
     "digits": {"abacus-digits": None},
     "checkpoints": {
         **NO_POINTS,

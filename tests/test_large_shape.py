@@ -41,9 +41,20 @@ def saved(folder: Path) -> None:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project in which `make model` took this model through every chapter, on a small grid."""
     entry = yaml.safe_load((ROOT / "examples/qwen/entry.yaml").read_text()) | {"largest_operand": 19}
-    entry |= {"source": "models/deep", "revision": "random", "runs": SHIPPED["runs"], "passes": SHIPPED["passes"]}
+    entry |= {
+        "source": "models/deep",
+        "revision": "random",
+        "runs": SHIPPED["runs"],
+        "passes": SHIPPED["passes"],
+    }
     entry["operators"] = ["add", "subtract"]
-    templates = {"arithmetic": 1, "number_words": 0, "three_operands": 0, "retrieval": 0, "factual": 1}
+    templates = {
+        "arithmetic": 1,
+        "number_words": 0,
+        "three_operands": 0,
+        "retrieval": 0,
+        "factual": 1,
+    }
     sizes = entry.pop("sizes") | {
         "patched_neurons": 6, "sampled_neurons": 4, "pairs_per_split": 4,
         "pairs_per_template": templates, "single_heads": False,

@@ -119,7 +119,12 @@ def again(name: str, command: str, mainly: str) -> bool:
 
 @pytest.mark.parametrize(("processor", "workers", "mainly", "left"), AGAIN)
 def test_forced_again_on_another_processor_every_byte_is_the_same(
-    micro_copy: Path, everything: list[str], processor: str, workers: str, mainly: str, left: str
+    micro_copy: Path,
+    everything: list[str],
+    processor: str,
+    workers: str,
+    mainly: str,
+    left: str,
 ):
     """Every stage of one subject, and those of no or all subjects but trainings: others run the same code. By more processes, with
     the plainest instructions, in a folder with an odd name, by someone without a home or a language who shows others nothing; and what
@@ -161,18 +166,20 @@ def test_accuracy_is_the_share_of_cells_predicted_right(micro: Path):
     for subject in ("abacus", "planted"):
         predictions = pl.read_parquet(micro / f"data/{subject}/store/predictions.parquet")
         right = predictions.join(cells, on=["operator", "op1", "op2"], validate="1:1").with_columns(
-            hit=pl.col("predicted") == pl.col("result")
+            hit=pl.col("predicted") == pl.col("result"),
         )
         assert (right["hit"].fill_null(False) == right["correct"]).all()
         assert len(right) == len(cells.filter(pl.col("operator").is_in(predictions["operator"].unique().to_list())))
-        for row in pl.read_parquet(micro / f"data/{subject}/store/accuracy.parquet").rows(named=True):
+        for row in pl.read_parquet(micro / f"data/{subject}/store/accuracy.parquet").rows(
+            named=True,
+        ):
             part = right.filter(operator=row["operator"], split=row["split"])
             assert row["cells"] == len(part)
             assert row["accuracy"] == pytest.approx(part["hit"].fill_null(False).mean(), abs=1e-12)
             majority = part["result"].value_counts()["count"].max() / len(part)
             assert row["majority_accuracy"] == pytest.approx(majority, abs=1e-12)
     stored = database.sql(
-        "select count(*) from activations where subject = 'abacus' and layer = 0 and neuron = 0 and result is not null"
+        "select count(*) from activations where subject = 'abacus' and layer = 0 and neuron = 0 and result is not null",
     ).fetchall()
     assert stored == [(len(cells),)]
 
@@ -192,7 +199,8 @@ def test_variances_are_those_of_the_stored_activations(micro: Path):
 
 def test_training_teaches_what_the_untrained_subject_does_not_know(micro: Path):
     log = pl.read_parquet(micro / "data/subjects/training_log/abacus.parquet").select(
-        "step", accuracy=pl.mean_horizontal(pl.col("^.*_train$"))
+        "step",
+        accuracy=pl.mean_horizontal(pl.col("^.*_train$")),
     )
     assert log.row(0) == (0, pytest.approx(0, abs=0.1))
     measured = json.loads(run_in(micro, "bag", "--json", "select avg(accuracy) as a from accuracy where subject = 'abacus'").stdout)

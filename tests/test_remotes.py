@@ -119,7 +119,15 @@ def test_pull_of_a_file_of_a_subject_and_of_everything_and_rerun_of_the_last_que
     query.write_text("-- a remark\n" + query.read_text())
     printed = run_in(clone, "dvc", "repro", "--allow-missing", "--pull", "stages/store/dvc.yaml:accuracy@abacus").stdout
     assert re.findall(r"Running stage '([^']+)'", printed) == ["stages/store/dvc.yaml:accuracy@abacus"]
-    own = {f"abacus/store/{file}" for file in ("activations/add.h5", "accuracy.parquet", "predictions.parquet", "prompts.parquet")}
+    own = {
+        f"abacus/store/{file}"
+        for file in (
+            "activations/add.h5",
+            "accuracy.parquet",
+            "predictions.parquet",
+            "prompts.parquet",
+        )
+    }
     read = {"corpus/cells.parquet", "subjects/origins/abacus.parquet"}
     assert present(clone) == own | read
     run_in(clone, "git", "checkout", "-q", ".")
@@ -289,7 +297,11 @@ def another_file(store: Path) -> None:
 @pytest.mark.parametrize("tamper", [without_a_file, with_a_module, no_list, another_file])
 @pytest.mark.parametrize("before", [False, True])
 def test_what_was_tampered_with_is_refused_and_the_rest_is_pulled(
-    small: Path, shared: tuple[Path, Path], capfd: pytest.CaptureFixture, tamper, before: bool
+    small: Path,
+    shared: tuple[Path, Path],
+    capfd: pytest.CaptureFixture,
+    tamper,
+    before: bool,
 ):
     """Pull into an empty clone, and into one whose cache `dvc fetch` has filled; then repair it."""
     store, clone = shared

@@ -17,7 +17,11 @@ STEPS = 40  # halvings of the range between the fewest and the usual sizes
 Singles = tuple[bool | None, bool | None]
 # What is tried in turn: single heads, then single units, are given up where with them not even
 # halfway to the usual sizes fits.
-OPTIONS: list[tuple[float, Singles]] = [(0.5, (None, None)), (0.5, (False, None)), (0.0, (False, False))]
+OPTIONS: list[tuple[float, Singles]] = [
+    (0.5, (None, None)),
+    (0.5, (False, None)),
+    (0.0, (False, False)),
+]
 
 
 def seconds(text: str) -> float:

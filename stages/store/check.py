@@ -44,7 +44,16 @@ SMALL = 1 << 30  # bytes of weights up to which float64 is proposed
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(@.*)?")
 Kind = Literal["folder", "gguf", "hub"]
 TRIED_OPERANDS = 20
-IN_ENTRY = {"template", "dtype", "bos", "layers", "operators", "answer_token", "largest_operand", "chat"}
+IN_ENTRY = {
+    "template",
+    "dtype",
+    "bos",
+    "layers",
+    "operators",
+    "answer_token",
+    "largest_operand",
+    "chat",
+}
 GIB, MIB = 1 << 30, 1 << 20
 
 

@@ -254,9 +254,16 @@ class Costs:
 
         Layers before the late ones have no attributions, so only random neurons where few are patched.
         """
-        scored, patched, late = SCORED * self.a.neurons, self.patched(sizes), min(self.late, self.kept)
+        scored, patched, late = (
+            SCORED * self.a.neurons,
+            self.patched(sizes),
+            min(self.late, self.kept),
+        )
         early = scored if patched == self.a.neurons else self.sampled(sizes)
-        neurons = late * min(scored, patched + self.sampled(sizes)) + (self.kept - late) * min(scored, early)
+        neurons = late * min(scored, patched + self.sampled(sizes)) + (self.kept - late) * min(
+            scored,
+            early,
+        )
         return int((2 * neurons + 1) * self.pairs(sizes))
 
     def knockouts(self, sizes: Sizes) -> int:
@@ -298,11 +305,13 @@ class Costs:
     def units(self, sizes: Sizes) -> int:
         """Return the runs with one late neuron, or coordinate of a late MLP's output, patched."""
         most, each = self.params["unit_mediation"]["mediated_pairs"], self.per_template(sizes)
-        questions = [(kinds, count) for task, count in each.items() for kinds in QUESTIONS.get(task, (1,))]
-        pairs = sum(min(most, kinds * count) for kinds, count in questions)
+        pairs = 0
+        for task, count in each.items():
+            pairs += sum(min(most, kinds * count) for kinds in QUESTIONS.get(task, (1,)))
         patched, units = self.patched(sizes), self.a.neurons + self.a.width
         if patched < self.a.neurons:
-            units = sum(min(patched + self.sampled(sizes), size) for size in (self.a.neurons, self.a.width))
+            few = patched + self.sampled(sizes)
+            units = min(few, self.a.neurons) + min(few, self.a.width)
         single = self._single(sizes.single_units, "unit_mediation", "single_units")
         return (self.late * units * single + 1) * pairs
 
@@ -485,9 +494,13 @@ class Costs:
         pairs = self.mediation_pairs(sizes)
         yield Row(("mediation/mediation_pairs",), pairs, "pairs", 6, LIBRARIES)
         # patches of examples, which both prompts of a pair share, are written down and not run
-        components = 2 + self.a.heads * self._single(sizes.single_heads, "mediation_interventions", "single_heads")
-        asked, runs = components * self.depth * PLACES * pairs, self.mediation(sizes)
-        share = MOVING * (PLACES + 1) / 2 / 2 * asked / runs
+        components = 2 + self.a.heads * self._single(
+            sizes.single_heads,
+            "mediation_interventions",
+            "single_heads",
+        )
+        patches, runs = components * self.depth * PLACES * pairs, self.mediation(sizes)
+        share = MOVING * (PLACES + 1) / 2 / 2 * patches / runs
         yield self._runs("mediation/mediation_runs", runs, share)
         through = self.late / self.depth / 2
         yield self._runs("mediation/unit_mediation_runs", self.units(sizes), through)

@@ -52,11 +52,22 @@ def grid(side: int, largest: int, seed: int = 0) -> list[tuple]:
 def inputs(cells: list[tuple], fails: list[bool], trained_here: bool = True) -> pl.DataFrame:
     small = pl.col("op1", "op2").cast(pl.Int32)
     table = pl.DataFrame(cells, schema=["operator", "op1", "op2", "result", "split"], orient="row").with_columns(
-        small, pl.col("result").cast(pl.Int32)
+        small,
+        pl.col("result").cast(pl.Int32),
     )
-    said = table.select(pl.lit("s").alias("subject"), "operator", "op1", "op2", correct=~pl.Series(fails))
+    said = table.select(
+        pl.lit("s").alias("subject"),
+        "operator",
+        "op1",
+        "op2",
+        correct=~pl.Series(fails),
+    )
     origins = pl.DataFrame({"subject": ["s"], "trained_here": [trained_here]})
-    given = {"cells": table, "origins": origins, "predictions": said.sample(fraction=1, shuffle=True, seed=0)}
+    given = {
+        "cells": table,
+        "origins": origins,
+        "predictions": said.sample(fraction=1, shuffle=True, seed=0),
+    }
     return ask("failure_inputs", given, span=30)
 
 

@@ -44,14 +44,21 @@ def planned(members: pl.DataFrame, **settings: int) -> pl.DataFrame:
     ]  # fmt: skip
     names = ("operator", "method", "layer", "neuron", "position", "effect")
     effects = frame(**dict(zip(names, zip(*rows, strict=True), strict=True)))
-    return ask("neuron_knockout_interventions", {"heuristic_neurons": members, "neuron_effects": effects}, **settings)
+    return ask(
+        "neuron_knockout_interventions",
+        {"heuristic_neurons": members, "neuron_effects": effects},
+        **settings,
+    )
 
 
 def test_of_large_models_neurons_of_large_attribution_and_random_ones_are_ablated():
     members = standing([(o, layer, n, EVEN) for o in OPERATORS for layer in (1, 2) for n in range(15)])
 
     def ablated(k: int, count: int) -> dict[tuple[str, int], set[int]]:
-        table = planned(members, patched_neurons=k, sampled_neurons=count).filter(component="neuron", replacement="mean")
+        table = planned(members, patched_neurons=k, sampled_neurons=count).filter(
+            component="neuron",
+            replacement="mean",
+        )
         assert not table.select("operator", "layer", "units").is_duplicated().any()
         rows = table.with_columns(neuron=pl.col("units").list.first()).group_by("operator", "layer")
         return {tuple(key): set(part["neuron"]) for key, part in rows}
@@ -85,7 +92,8 @@ def test_selectivity_and_its_null_are_those_of_brute_force(members: pl.DataFrame
     table = concluded(members, knockouts, pairs, knocked.at_random(1), knocked.associations(pairs, MEANS))
     runs = knocked.said(knockouts, "neuron_knockout", pairs, knocked.at_random(1)).filter(experiment="neuron_knockout").sort("pair")
     numbers = runs.with_columns(logit=pl.col("answer_logit").cast(float) - pl.col("mean_logit")).group_by(
-        "intervention", maintain_order=True
+        "intervention",
+        maintain_order=True,
     )
     says = {number: (rows["correct"].to_numpy(), rows["logit"].to_numpy()) for (number,), rows in numbers}
     clean = {row["operator"]: says[row["intervention"]] for row in knockouts.filter(component="none").iter_rows(named=True)}

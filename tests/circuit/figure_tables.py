@@ -185,7 +185,10 @@ def lines_over_size(figure: Figure, table: pl.DataFrame, size: str, prefix: str 
                 drawn = line(axis, drawing.RANKING_NAMES[ranking])
                 np.testing.assert_array_equal(drawn.get_xdata(), mean[size])
                 np.testing.assert_allclose(drawn.get_ydata(), mean[measure])
-        majority_is_drawn(axes[1, column], _of_rankings(table, operator, prefix)["majority_accuracy"])
+        majority_is_drawn(
+            axes[1, column],
+            _of_rankings(table, operator, prefix)["majority_accuracy"],
+        )
 
 
 def _of_rankings(table: pl.DataFrame, operator: str, prefix: str) -> pl.DataFrame:

@@ -106,7 +106,9 @@ def test_faithfulness_is_eq_2(head_tables: Tables):
 
 def test_faithfulness_without_a_scale_is_null(head_tables: Tables):
     flat = head_tables["runs"].with_columns(
-        answer_logit=pl.lit(1, pl.Float32), max_logit=pl.lit(2, pl.Float32), mean_logit=pl.lit(0, pl.Float32)
+        answer_logit=pl.lit(1, pl.Float32),
+        max_logit=pl.lit(2, pl.Float32),
+        mean_logit=pl.lit(0, pl.Float32),
     )
     table = ask("head_faithfulness", head_tables | {"runs": flat})
     assert set(table["faithfulness"]) == set(table["mean_of_ratios"]) == set(table["ci_low"]) == {None}
@@ -137,8 +139,16 @@ def test_the_smallest_circuit_reaches_its_target(faithfulness: pl.DataFrame):
     ]
 
 
-@pytest.mark.parametrize(("ranking", "heads"), [("logit_effect", 4), ("logit_effect", 6), ("effect", 4), ("effect", 1)])
-def test_the_circuits_heads_are_the_first_of_the_ranking(effects: pl.DataFrame, faithfulness: pl.DataFrame, ranking: str, heads: int):
+@pytest.mark.parametrize(
+    ("ranking", "heads"),
+    [("logit_effect", 4), ("logit_effect", 6), ("effect", 4), ("effect", 1)],
+)
+def test_the_circuits_heads_are_the_first_of_the_ranking(
+    effects: pl.DataFrame,
+    faithfulness: pl.DataFrame,
+    ranking: str,
+    heads: int,
+):
     target = {1: 0.3, 4: 0.9, 6: 0.97}[heads]
     table = ask("circuit_heads", {"component_effects": effects, "head_faithfulness": faithfulness}, ranking=ranking, target=target)
     mine = table.filter(operator="add")

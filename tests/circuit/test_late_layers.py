@@ -32,7 +32,12 @@ def late_layers(
             rows.append(("s", operator, layer, "op1", 1.0, *controls))
             rows.append(("s", operator, layer, "last", value, *controls))
     probes = pl.DataFrame(rows, schema=PROBES, orient="row")
-    [(subject, *answer)] = ask("late_layers", {"probes": probes}, readable=READABLE, least_plateau=0.5).rows()
+    [(subject, *answer)] = ask(
+        "late_layers",
+        {"probes": probes},
+        readable=READABLE,
+        least_plateau=0.5,
+    ).rows()
     assert subject == "s"
     return tuple(answer)
 
@@ -85,13 +90,33 @@ def test_without_a_baseline_below_1_an_operator_does_not_count(controls: dict[st
 
 def test_a_first_digit_that_is_read_from_what_stands_before_makes_no_layer_late():
     """Qwen2.5-Coder-0.5B as measured with the probes of this pipeline, its first answer digit."""
-    early = [0.62, 0.77, 0.78, 0.83, 0.85, 0.85, 0.84, 0.83, 0.82, 0.83, 0.86, 0.88, 0.89, 0.89, 0.87, 0.88]
+    early = [
+        0.62,
+        0.77,
+        0.78,
+        0.83,
+        0.85,
+        0.85,
+        0.84,
+        0.83,
+        0.82,
+        0.83,
+        0.86,
+        0.88,
+        0.89,
+        0.89,
+        0.87,
+        0.88,
+    ]
     rising = [0.91, 0.94, 0.98, 0.99, 0.99, 1.0, 1.0, 1.0]
     assert late_layers({"add": early + rising}, majority=0.54) == (16, 24, 0.91)
 
 
 def test_late_layers_begin_after_an_operator_that_is_read_early():
-    digits: dict[str, Layers] = {"add": [0.85, 0.89, 0.99, 1.0], "subtract": [0.57, 0.66, 0.98, 1.0]}
+    digits: dict[str, Layers] = {
+        "add": [0.85, 0.89, 0.99, 1.0],
+        "subtract": [0.57, 0.66, 0.98, 1.0],
+    }
     assert late_layers(digits, majority=0.34)[0] == 2
 
 

@@ -76,7 +76,11 @@ def test_sums_are_small_and_follow_solved_examples(prompts: dict[str, list[Promp
             assert eval(calculation.replace("/", "//")) == int(answer)
 
 
-def test_every_prompt_has_a_number_of_its_own_and_no_split(cells: pl.DataFrame, facts: pl.DataFrame, prompts: dict[str, list[Prompt]]):
+def test_every_prompt_has_a_number_of_its_own_and_no_split(
+    cells: pl.DataFrame,
+    facts: pl.DataFrame,
+    prompts: dict[str, list[Prompt]],
+):
     ours = Corpus(TASKS, cells, facts, np.ones(len(cells)), split=None)
     both = [
         evaluation.table(evaluation.drawn(ours, TASKS)),

@@ -21,14 +21,23 @@ def in_root() -> None:
 def opened(folder: Path, right: pl.Expr, **largest: int) -> Project:
     """A project of models that are asked operands up to their largest; right: what each answers."""
     operands = product(range(300), range(0, 300, 2))
-    cells = pl.DataFrame([*operands], ["op1", "op2"], orient="row").join(pl.DataFrame({"operator": ["add", "subtract"]}), how="cross")
+    cells = pl.DataFrame([*operands], ["op1", "op2"], orient="row").join(
+        pl.DataFrame({"operator": ["add", "subtract"]}),
+        how="cross",
+    )
     total = pl.when(operator="add").then(pl.col("op1") + pl.col("op2")).otherwise(pl.col("op1") - pl.col("op2"))
     cells = cells.select(*KEYS, result=total).cast(KEYS | {"result": pl.Int32}).filter(pl.col("result") >= 0)
     (folder / "corpus").mkdir()
     write_table(cells, folder / "corpus/cells.parquet")
     for name, operand in largest.items():
         asked = cells.filter(pl.max_horizontal("op1", "op2") <= operand)
-        answers = asked.select(pl.lit(name).alias("subject"), *KEYS, predicted="result", correct=right, answer_probability=0.5)
+        answers = asked.select(
+            pl.lit(name).alias("subject"),
+            *KEYS,
+            predicted="result",
+            correct=right,
+            answer_probability=0.5,
+        )
         write_table(answers, folder / name / "store/predictions.parquet")
     return Project(folder)
 
@@ -41,7 +50,12 @@ def test_every_model_opens_on_a_question_of_its_own(tmp_path: Path):
     for view, subject in product(("prompt", "silence"), ("large", "small")):
         assert field(explorer, view, "prompt", subject=subject).value == project.example(subject)
         assert "is no cell that" not in says(explorer, view, subject=subject)
-    assert "226-68 is no cell that small was asked" in says(explorer, "prompt", subject="small", prompt="226-68")
+    assert "226-68 is no cell that small was asked" in says(
+        explorer,
+        "prompt",
+        subject="small",
+        prompt="226-68",
+    )
 
 
 def test_a_question_that_the_model_answers_right_is_preferred(tmp_path: Path):

@@ -110,7 +110,7 @@ def given() -> Tables:
     probabilities = {"answer_probability": [0.6], "counterfactual_probability": [0.1]}
     clean = pl.DataFrame(probabilities | {"answer_logit": [5.0], "counterfactual_logit": [2.0], "mean_logit": [1.0], "max_logit": [9.0]})
     patched = clean.with_columns(
-        answer_probability=0.2, counterfactual_probability=0.2, answer_logit=4.0, counterfactual_logit=5.0, mean_logit=0.0, max_logit=4.0
+        answer_probability=0.2, counterfactual_probability=0.2, answer_logit=4.0, counterfactual_logit=5.0, mean_logit=0.0, max_logit=4.0,
     )  # fmt: skip
     answers = [
         ("s", "knockout", 3, 0, True, 3.0, 1.0), ("s", "knockout", 3, 1, False, 0.5, 2.0), ("s", "bag", 2, 1, False, 0.5, 2.0),
@@ -151,7 +151,11 @@ def given() -> Tables:
         "component_effects": effects,
         "neuron_effects": pl.DataFrame([place | ranks | neuron for neuron in neurons]),
         "mediation_pairs": made.frame(
-            subject="s", pair=[0, 1], task=["arithmetic", "retrieval"], condition=["result_varies", "entity_varies"], operator=["add", None]
+            subject="s",
+            pair=[0, 1],
+            task=["arithmetic", "retrieval"],
+            condition=["result_varies", "entity_varies"],
+            operator=["add", None],
         ),
         "unit_effects": pl.DataFrame([units | {"rank": 5, "rank_logit": 1, "rank_size": 2, "effect": None, "logit_effect": -0.5}]),
     }
@@ -182,7 +186,9 @@ def test_a_table_has_these_rows(asked: Database, query: str):
 
 def test_the_majority_baseline_is_that_of_brute_force(tmp_path: Path):
     rng = np.random.default_rng(0)
-    answers = pl.DataFrame({"operator": rng.integers(0, 20, 500), "answer": rng.geometric(0.3, 500)})
+    answers = pl.DataFrame(
+        {"operator": rng.integers(0, 20, 500), "answer": rng.geometric(0.3, 500)},
+    )
     answers = answers.with_columns(pl.when(pl.col("answer") < 9).then("answer"))
     query = "select operator, majority_accuracy(answer) from answers group by operator"
     told = dict(database(tmp_path, {"answers": answers}).sql(query).fetchall())

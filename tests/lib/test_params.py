@@ -504,6 +504,11 @@ def test_every_key_is_commented(file: Path):
             and not key.endswith(":")
             and line.startswith("  ")
             and not line.startswith("    ")
-            and key.partition(":")[0] not in {"<<", *SHIPPED["mediated"], *SHIPPED["digits"]}  # names of models, which are the user's
+            and key.partition(":")[0]
+            not in {
+                "<<",
+                *SHIPPED["mediated"],
+                *SHIPPED["digits"],
+            }  # names of models, which are the user's
         ):
             assert "#" in line, f"{key} has no comment"

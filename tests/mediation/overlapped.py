@@ -33,13 +33,22 @@ def attributions(shape: pl.DataFrame) -> pl.DataFrame:
     for operator, first in (("add", -10), ("subtract", 10 * neurons)):
         values = np.arange(neurons) + first * (np.arange(neurons) == 0)
         for method, effects in (("exact", -values), ("attribution", values)):
-            parts.append(frame(operator=operator, method=method, neuron=np.arange(neurons), effect=effects))
-    return pl.concat(parts).with_columns(layer=pl.lit(layers - 1, pl.Int16), position=pl.lit("last"))
+            parts.append(
+                frame(operator=operator, method=method, neuron=np.arange(neurons), effect=effects),
+            )
+    return pl.concat(parts).with_columns(
+        layer=pl.lit(layers - 1, pl.Int16),
+        position=pl.lit("last"),
+    )
 
 
 def patched(shape: pl.DataFrame, first_layer: int | None, **settings: int) -> pl.DataFrame:
     """The table unit_mediation_interventions."""
-    given = {"architecture": shape, "late_layers": late_layers(first_layer), "neuron_effects": attributions(shape)}
+    given = {
+        "architecture": shape,
+        "late_layers": late_layers(first_layer),
+        "neuron_effects": attributions(shape),
+    }
     return ask("unit_mediation_interventions", given, **{"single_units": True, **settings})
 
 

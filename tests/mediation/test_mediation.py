@@ -46,7 +46,11 @@ def test_every_component_is_patched_once_at_every_place(given: Tables):
 
 def test_without_pairs_only_the_clean_run_is_left_and_tables_are_empty(given: Tables):
     none = given["mediation_pairs"].clear()
-    table = ask("mediation_interventions", {"architecture": architecture(), "mediation_pairs": none}, single_heads=True)
+    table = ask(
+        "mediation_interventions",
+        {"architecture": architecture(), "mediation_pairs": none},
+        single_heads=True,
+    )
     assert table["component"].to_list() == ["none"]
     empty = {"architecture": architecture(), "mediation_pairs": none, "mediation_interventions": table, "runs": given["runs"].clear()}
     empty["mediation_weights"] = ask("mediation_weights", of(empty, "mediation_pairs"), mediation_replicates=3)

@@ -42,11 +42,14 @@ def tail(width: int, size: int, k: int, shared: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("width", "k", "shared"), [(12, 5, 0), (12, 5, 3), (12, 5, 5), (8, 5, 2), (4096, 400, 39), (4096, 400, 90), (5, 5, 5)]
+    ("width", "k", "shared"),
+    [(12, 5, 0), (12, 5, 3), (12, 5, 5), (8, 5, 2), (4096, 400, 39), (4096, 400, 90), (5, 5, 5)],
 )
 def test_questions_that_share_so_many_of_their_top(width: int, k: int, shared: int):
     tops = {"q": [*range(k)], "r": [*range(k - shared, 2 * k - shared)]}
-    patched = planted(tops, width).with_columns(unit=3 * pl.col("unit"))  # as if the units between were not patched
+    patched = planted(tops, width).with_columns(
+        unit=3 * pl.col("unit"),
+    )  # as if the units between were not patched
     table = ask("neuron_overlap", {"unit_effects": patched}, overlap_ks=[k, width + 1])
     assert table.filter(ranking="size").select("sample", "question", "other").rows() == [
         ("whole", "q", "r"), ("half", "q", "q"), ("half", "q", "r"), ("half", "r", "q"), ("half", "r", "r"),
@@ -147,4 +150,6 @@ def test_mediators_are_compared_with_what_the_grid_names(effects: pl.DataFrame, 
     assert table.select("layer", "ranking", "k", "question", "operator", "grid_operator", "members").rows() == keys
     not_patched = given["labels"].with_columns(neuron=pl.col("neuron") + 6)
     more = given | {"labels": pl.concat([given["labels"], not_patched])}
-    assert ask("mediating_heuristics", {"unit_effects": effects, **more}, overlap_ks=KS).equals(table)
+    assert ask("mediating_heuristics", {"unit_effects": effects, **more}, overlap_ks=KS).equals(
+        table,
+    )

@@ -36,7 +36,10 @@ def test_solved_examples_are_texts_like_the_question(template: str, expected: li
     assert solved(template, TASKS.operators) == expected
 
 
-def test_pairs_are_of_the_model_s_facts_operands_and_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_pairs_are_of_the_model_s_facts_operands_and_examples(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     few = {"pairs_per_template": dict.fromkeys(TASKS_OF_PAIRS, 2), "draws_per_pair": 5, **SHOTS}
     folder = project(tmp_path, "digits", trained_here=False, subject=MODEL, **few)
     table = drawn(folder, monkeypatch)
@@ -45,7 +48,10 @@ def test_pairs_are_of_the_model_s_facts_operands_and_examples(tmp_path: Path, mo
     examples = {  # as each template words them
         ("arithmetic", 0): "Q: How much is 5 plus 3? A: 8\nQ: How much is 9 minus 4? A: 5\n",
         ("arithmetic", 5): "5 + 3 = 8\n9 - 4 = 5\n",
-        ("number_words", 4): "The sum of five and three is eight\nThe difference of nine and four is five\n",
+        (
+            "number_words",
+            4,
+        ): "The sum of five and three is eight\nThe difference of nine and four is five\n",
         ("three_operands", 0): "5 + 3 = 8\n9 - 4 = 5\n",
     }
     assert set(table["task"]) == set(TASKS_OF_PAIRS)
@@ -76,4 +82,6 @@ def test_pairs_are_of_the_model_s_facts_operands_and_examples(tmp_path: Path, mo
             assert (row["shots"], front) == (0, "")
         before = len(row["tokens"]) - len(row["prompt"].removeprefix(front)) - 1
         assert set(row["classes"][: max(before, 0)]) <= {"early"}
-    assert {("arithmetic", 0), ("three_operands", 0)} <= set(table.select("task", "template").rows())
+    assert {("arithmetic", 0), ("three_operands", 0)} <= set(
+        table.select("task", "template").rows(),
+    )

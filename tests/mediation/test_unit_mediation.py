@@ -59,12 +59,20 @@ def test_every_unit_of_the_late_layers_is_patched_once(first_layer: int | None, 
 
 
 @pytest.mark.parametrize(("k", "count"), [(1, 0), (2, 2), (3, 1), (99, 99)])
-def test_of_large_models_neurons_of_large_attribution_and_random_units_are_patched(k: int, count: int):
-    table = overlapped.patched(architecture(), 1, patched_neurons=k, sampled_neurons=count).filter(pl.col("component") != "none")
+def test_of_large_models_neurons_of_large_attribution_and_random_units_are_patched(
+    k: int,
+    count: int,
+):
+    table = overlapped.patched(architecture(), 1, patched_neurons=k, sampled_neurons=count).filter(
+        pl.col("component") != "none",
+    )
     assert not table.select("layer", "component", "units").is_duplicated().any()
     units = table.with_columns(unit=pl.col("units").list.first()).group_by("layer", "component")
     patched = {tuple(key): set(part["unit"]) for key, part in units}
-    assert len(patched.get((1, "neuron"), set())) == min(count, NEURONS)  # this layer has no attributions
+    assert len(patched.get((1, "neuron"), set())) == min(
+        count,
+        NEURONS,
+    )  # this layer has no attributions
     largest = {0, *range(NEURONS - 1, NEURONS - k, -1)} & {*range(NEURONS)}
     assert patched[2, "neuron"] >= largest
     assert len(patched[2, "neuron"] - largest) <= count

@@ -62,8 +62,14 @@ def drawn(noise: float, seed: int = 0) -> tuple[Tables, list[float]]:
                 )
             )
     site = {"operator": pl.lit("add"), "position": pl.lit("op1"), "rank_logit": "rank"}
-    interventions = pl.DataFrame(samples, schema={"layer": pl.Int16, "units": pl.List(pl.Int32)}, orient="row").with_columns(
-        operator=pl.lit(None, pl.String), component=pl.lit("neuron"), position=pl.lit("op1")
+    interventions = pl.DataFrame(
+        samples,
+        schema={"layer": pl.Int16, "units": pl.List(pl.Int32)},
+        orient="row",
+    ).with_columns(
+        operator=pl.lit(None, pl.String),
+        component=pl.lit("neuron"),
+        position=pl.lit("op1"),
     )
     return {
         "neuron_effects": pl.concat(effects).with_columns(**site),
@@ -87,7 +93,12 @@ def test_estimates_are_those_of_the_formula():
     given, _ = drawn(1.0)
     table = ask("attribution_recall", given, ks=[K], patched_neurons=TOP, normal=2.0)
     for inside, sampled, above, recall, low, high in table.select(
-        "inside", "sampled", "sampled_above", "recall", "ci_low", "ci_high"
+        "inside",
+        "sampled",
+        "sampled_above",
+        "recall",
+        "ci_low",
+        "ci_high",
     ).rows():
         share, outside = above / sampled, NEURONS - TOP
         assert recall == pytest.approx(inside / (inside + outside * share))
@@ -95,7 +106,9 @@ def test_estimates_are_those_of_the_formula():
         roots = [(4 + sign * 2 - 1 / sampled + 4 * above * (1 - share) - sign * 4 * share) ** 0.5 for sign in (-1, 1)]
         least, most = (edge + sign * root / (sampled + 4) for sign, edge, root in zip((-1, 1), edges, roots, strict=True))
         least, most = max(0, least) if above else 0, min(1, most)
-        assert (low, high) == pytest.approx((inside / (inside + outside * most), inside / (inside + outside * least)))
+        assert (low, high) == pytest.approx(
+            (inside / (inside + outside * most), inside / (inside + outside * least)),
+        )
 
 
 def test_without_a_sample_recall_is_unknown():
@@ -109,7 +122,9 @@ def test_without_a_sample_recall_is_unknown():
 def test_rank_correlation_is_that_of_the_random_sample_alone():
     """Neurons that attribution chose would raise it."""
     given, _ = drawn(1.0)
-    table = ask("attribution_agreement", given, ks=[K], patched_neurons=TOP).filter(against="logit_effect")
+    table = ask("attribution_agreement", given, ks=[K], patched_neurons=TOP).filter(
+        against="logit_effect",
+    )
     assert set(table.select("neurons", "recall", "chance").rows()) == {(SAMPLE, None, None)}
     exact, estimated = (given["neuron_effects"].filter(method=method).sort("neuron") for method in ("exact", "attribution"))
     for layer, correlation in table.filter(pl.col("layer") < 5).select("layer", "rank_correlation").rows():

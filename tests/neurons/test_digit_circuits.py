@@ -117,7 +117,9 @@ def test_of_a_large_model_only_random_neurons_count():
     named = pl.concat([sampled, late.filter(chosen).with_columns(operator=operator).drop("neuron")])
     tables = [asked(given | {"neuron_interventions": interventions}, [2]) for interventions in (named, sampled)]
     assert tables[0].equals(tables[1])
-    assert tables[0]["iou_by_chance"].unique().to_list() == pytest.approx([2 / (2 * (NEURONS - 2) - 2)])
+    assert tables[0]["iou_by_chance"].unique().to_list() == pytest.approx(
+        [2 / (2 * (NEURONS - 2) - 2)],
+    )
 
 
 @pytest.mark.usefixtures("close_figures")

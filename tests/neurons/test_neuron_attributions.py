@@ -20,7 +20,9 @@ SITES = [(0, "op1"), (0, "op2"), (0, "operator"), (2, "last")]
 
 @pytest.mark.parametrize("kind", ["llama"])
 def test_every_neuron_of_the_sites_is_estimated_on_every_discovery_pair(
-    checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     project = made_project(tmp_path, checkpoint_folder, monkeypatch)
     made = pl.read_parquet(project / "circuit/pairs.parquet").sample(40, seed=1)

@@ -30,7 +30,13 @@ def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circu
     rankings = {"effect": "rank", "effect_plus_std": "rank_mean_plus_std", "logit_effect": "rank_logit", "attribution": "rank"}
     seen = []
     for (_, operator, circuit, kept, k, seed), patches in circuits.group_by(
-        "intervention", "operator", "circuit", "heads", "neurons_per_layer", "seed", maintain_order=True
+        "intervention",
+        "operator",
+        "circuit",
+        "heads",
+        "neurons_per_layer",
+        "seed",
+        maintain_order=True,
     ):
         seen.append((operator, circuit, k, seed))
         if circuit in ("everything", "nothing"):
@@ -62,13 +68,22 @@ def test_circuits_of_neurons_of_which_some_were_patched_leave_out_the_others(eff
     places = [pl.col(name).rank("ordinal").over("operator", "method", "layer", "position") for name in RANKS]
     some = effects.filter(patched).with_columns(places)
     given = {"neuron_effects": some, "circuit_heads": heads(KEPT), "architecture": measured["architecture"]}
-    table = ask("neuron_circuit_interventions", given, neurons_per_layer=[2, 3], random_circuits=9, patched_neurons=2)
+    table = ask(
+        "neuron_circuit_interventions",
+        given,
+        neurons_per_layer=[2, 3],
+        random_circuits=9,
+        patched_neurons=2,
+    )
     table = table.filter(component="neuron", layer=1)
     kept = {(row["circuit"], row["neurons_per_layer"]): set(range(NEURONS)) - set(row["units"]) for row in table.iter_rows(named=True)}
     assert all(len(neurons) == k for (_, k), neurons in kept.items())
     for circuit in ("effect", "effect_plus_std", "logit_effect"):
         assert kept[circuit, 2] < {1, 3, 4}
-    assert {circuit for circuit, k in kept if k == 3} == {"attribution", "random"}  # which rank all neurons
+    assert {circuit for circuit, k in kept if k == 3} == {
+        "attribution",
+        "random",
+    }  # which rank all neurons
     random = [set(range(NEURONS)) - set(units) for units in table.filter(circuit="random")["units"].to_list()]
     assert set.union(*random) > {1, 3, 4}
 
@@ -125,8 +140,16 @@ def test_a_subject_that_knows_nothing_has_empty_tables(measured: Tables, effects
         patched = ask("neuron_interventions", unknown, patched_neurons=few)
         assert ask("neuron_effects", none | {"neuron_interventions": patched}).is_empty()
     empty = {"neuron_effects": effects.clear(), "circuit_heads": heads({}), **of(measured, "architecture")}
-    for stage in ("attribution_agreement", "attribution_recall", "ranking_agreement", "operator_overlaps"):
-        assert ask(stage, of(empty, "neuron_effects") | {"neuron_interventions": patched}).is_empty()
+    for stage in (
+        "attribution_agreement",
+        "attribution_recall",
+        "ranking_agreement",
+        "operator_overlaps",
+    ):
+        assert ask(
+            stage,
+            of(empty, "neuron_effects") | {"neuron_interventions": patched},
+        ).is_empty()
     assert ask("neuron_circuit_interventions", empty, neurons_per_layer=[2], random_circuits=1).is_empty()
     given = {**of(none, "runs", "pairs", "bootstrap_weights"), "head_faithfulness": OF_HEADS.clear(), "cut_faithfulness": OF_CUTS.clear(),
              "neuron_circuit_interventions": circuits.clear()}  # fmt: skip

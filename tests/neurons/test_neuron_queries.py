@@ -8,7 +8,21 @@ import polars as pl
 import pytest
 
 from tests import made
-from tests.made import CHOICE, FIRST, KS, LAYERS, NEURONS, OPERATORS, SITES, Tables, ask, by_prompt, late_layers, of, top
+from tests.made import (
+    CHOICE,
+    FIRST,
+    KS,
+    LAYERS,
+    NEURONS,
+    OPERATORS,
+    SITES,
+    Tables,
+    ask,
+    by_prompt,
+    late_layers,
+    of,
+    top,
+)
 
 FEW = {"patched_neurons": 2, "sampled_neurons": 2}
 
@@ -47,13 +61,16 @@ def patched(table: pl.DataFrame) -> dict[tuple, set[int]]:
     """(layer, position, operator) of a table of interventions -> neurons."""
     rows = table.filter(component="neuron").with_columns(neuron=pl.col("units").list.first())
     assert not rows.select("layer", "position", "operator", "neuron").is_duplicated().any()
-    return {tuple(site): set(group["neuron"]) for site, group in rows.group_by("layer", "position", "operator")}
+    groups = rows.group_by("layer", "position", "operator")
+    return {tuple(site): set(group["neuron"]) for site, group in groups}
 
 
 def test_of_a_large_model_random_neurons_are_patched_the_same_for_every_operator(measured: Tables):
     given, drawn = of(measured, *CHOICE), {}
     for count in (0, 2, 4):
-        found = patched(ask("neuron_interventions", given, patched_neurons=1, sampled_neurons=count))
+        found = patched(
+            ask("neuron_interventions", given, patched_neurons=1, sampled_neurons=count),
+        )
         drawn[count] = {site: found.get((*site, None), set()) for site in SITES}
         assert {len(neurons) for neurons in drawn[count].values()} == {count}
     assert all(drawn[2][site] < drawn[4][site] for site in SITES)
@@ -62,12 +79,22 @@ def test_of_a_large_model_random_neurons_are_patched_the_same_for_every_operator
 
 
 @pytest.mark.parametrize(("k", "count"), [(1, 0), (2, 2), (3, 1), (NEURONS, 2), (99, 99)])
-def test_of_a_large_model_the_neurons_of_largest_attribution_are_patched(measured: Tables, k: int, count: int):
-    found = patched(ask("neuron_interventions", of(measured, *CHOICE), patched_neurons=k, sampled_neurons=count))
+def test_of_a_large_model_the_neurons_of_largest_attribution_are_patched(
+    measured: Tables,
+    k: int,
+    count: int,
+):
+    found = patched(
+        ask("neuron_interventions", of(measured, *CHOICE), patched_neurons=k, sampled_neurons=count),
+    )
     discovery = measured["pairs"].filter(split="discovery").select("pair", "operator")
-    means = measured["neuron_attributions"].join(discovery, on="pair").group_by("layer", "position", "operator", "neuron").mean()
+    keys = ["layer", "position", "operator", "neuron"]
+    means = measured["neuron_attributions"].join(discovery, on="pair").group_by(keys).mean()
     for (layer, position), operator in ((site, operator) for site in SITES for operator in OPERATORS):
-        peers = means.filter(layer=layer, position=position, operator=operator).sort("attribution", descending=True)
+        peers = means.filter(layer=layer, position=position, operator=operator).sort(
+            "attribution",
+            descending=True,
+        )
         random = found.get((layer, position, None), set())
         assert found.get((layer, position, operator), set()) == set(peers["neuron"][:k]) - random
 
@@ -75,7 +102,11 @@ def test_of_a_large_model_the_neurons_of_largest_attribution_are_patched(measure
 def test_without_late_layers_only_the_first_is_patched(measured: Tables):
     given = of(measured, *CHOICE) | {"late_layers": late_layers(None)}
     table = ask("neuron_interventions", given)
-    few = ask("neuron_interventions", given | {"neuron_attributions": measured["neuron_attributions"].filter(layer=0)}, **FEW)
+    few = ask(
+        "neuron_interventions",
+        given | {"neuron_attributions": measured["neuron_attributions"].filter(layer=0)},
+        **FEW,
+    )
     assert set(few["layer"].drop_nulls()) == {0}
     assert table["layer"].to_list() == [None] + [0] * 3 * NEURONS
 
@@ -99,7 +130,10 @@ def test_effects_are_equation_1(measured: Tables, effects: pl.DataFrame):
     assert effects["undefined"].sum() == 1
 
 
-def test_effects_of_some_neurons_are_those_of_their_own_prompts(few: Tables, effects_of_few: pl.DataFrame):
+def test_effects_of_some_neurons_are_those_of_their_own_prompts(
+    few: Tables,
+    effects_of_few: pl.DataFrame,
+):
     keys = ["operator", "layer", "position", "neuron"]
     exact, estimated = (effects_of_few.filter(method=method) for method in ("exact", "attribution"))
     assert estimated.height == len(OPERATORS) * len(SITES) * NEURONS
@@ -134,7 +168,7 @@ def are_equation_1(measured: Tables, effects: pl.DataFrame) -> None:
 
 def test_a_neuron_without_any_defined_effect_ranks_last(measured: Tables):
     dead = measured["runs"].with_columns(
-        answer_probability=pl.when(intervention=1).then(0).otherwise("answer_probability").cast(pl.Float32)
+        answer_probability=pl.when(intervention=1).then(0).otherwise("answer_probability").cast(pl.Float32),
     )
     table = made.effects(measured | {"runs": dead}).filter(method="exact", layer=0, neuron=0, position="op1")
     assert set(table.select("effect", "ci_low", "prompts", "undefined", "rank").rows()) == {(None, None, 0, 8, NEURONS)}
@@ -165,7 +199,11 @@ def test_attribution_that_is_right_agrees(measured: Tables, effects: pl.DataFram
 
 def test_attributions_ranks_are_spearmans(measured: Tables, effects: pl.DataFrame):
     tied = effects.with_columns(effect=pl.col("effect").round(1))
-    table = ask("attribution_agreement", of(measured, "neuron_interventions") | {"neuron_effects": tied}, ks=KS)
+    table = ask(
+        "attribution_agreement",
+        of(measured, "neuron_interventions") | {"neuron_effects": tied},
+        ks=KS,
+    )
     for row in table.iter_rows(named=True):
         here = tied.filter(operator=row["operator"], layer=row["layer"], position=row["position"]).sort("neuron")
         patched, guessed = here.filter(method="exact")[row["against"]], here.filter(method="attribution")["effect"]
@@ -206,14 +244,25 @@ def test_rankings_end_with_the_neurons_that_attribution_chose(effects_of_few: pl
     agreement = ask("ranking_agreement", given, patched_neurons=2, ks=[1, 2, 3])
     assert set(agreement["k"]) == {1, 2}
     counts = {site: len(rows) for site, rows in exact.group_by("operator", "layer", "position")}
-    for operator, layer, position, k, chance in agreement.select("operator", "layer", "position", "k", "chance").rows():
+    for operator, layer, position, k, chance in agreement.select(
+        "operator",
+        "layer",
+        "position",
+        "k",
+        "chance",
+    ).rows():
         assert chance == k / counts[operator, layer, position]
     overlaps = ask("operator_overlaps", given, patched_neurons=2, operator_ks=[1, 2, 3])
     assert overlaps.height == 2 * (len(SITES) + 1) * 2
-    for row in overlaps.filter(pl.col("layer").is_not_null(), ranking="effect").iter_rows(named=True):
+    for row in overlaps.filter(pl.col("layer").is_not_null(), ranking="effect").iter_rows(
+        named=True,
+    ):
         site = {"layer": row["layer"], "position": row["position"]}
         a, b = (top(exact, "rank", row["k"], operator=operator, **site) for operator in OPERATORS)
-        assert (row["iou"], row["chance"]) == (len(a & b) / len(a | b), row["k"] / (2 * NEURONS - row["k"]))
+        assert (row["iou"], row["chance"]) == (
+            len(a & b) / len(a | b),
+            row["k"] / (2 * NEURONS - row["k"]),
+        )
 
 
 def test_the_chance_of_overlaps_is_nearly_that_of_random_sets():

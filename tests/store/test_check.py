@@ -139,7 +139,11 @@ def test_a_configuration_alone_is_enough(project: Path, name: str, capsys: pytes
     runs = int(re.search(r"^neurons/neuron_runs +([\d,]+) runs", text, re.MULTILINE)[1].replace(",", ""))
     largest = r"neurons patched: the \d+ of largest attribution and \d+ random ones of [\d,]+ of a layer"
     assert re.search(rf"^given up +{largest}; pairs of prompts: \d+ of 50", text, re.MULTILINE)
-    assert re.search(r"^proposed +.*sampled_neurons: \d+, .*single_heads: false", text, re.MULTILINE)
+    assert re.search(
+        r"^proposed +.*sampled_neurons: \d+, .*single_heads: false",
+        text,
+        re.MULTILINE,
+    )
     add.main(["large", "models/mine", "--dtype", "bfloat16"])
     large, sizes = load_subject("large"), load_sizes("large")
     assert sizes.patched_neurons < neurons / 100
@@ -421,7 +425,11 @@ def test_an_entry_and_its_sizes_come_from_a_file(project: Path, capsys: pytest.C
     [
         ("layer: [1]", (), "names 'layer'; an entry's keys are answer_token, .* and sizes"),
         ("sizes: {pairs: 3}", (), "sizes.pairs"),
-        ("sizes: {pairs_per_split: 3}", ("--budget", "5h"), "has sizes, which --budget would choose"),
+        (
+            "sizes: {pairs_per_split: 3}",
+            ("--budget", "5h"),
+            "has sizes, which --budget would choose",
+        ),
         (None, (), "no file entry.yaml for --entry"),
     ],
 )

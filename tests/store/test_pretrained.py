@@ -36,7 +36,10 @@ def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
     whole |= dict.fromkeys(("known", "kept"), entry["subjects"])
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
     (tmp_path / "stages").symlink_to(ROOT / "stages")
-    monkeypatch.setattr("stages.lib.core.settings.files", lambda root=Path(): [root / "params.yaml"])
+    monkeypatch.setattr(
+        "stages.lib.core.settings.files",
+        lambda root=Path(): [root / "params.yaml"],
+    )
     monkeypatch.chdir(tmp_path)
     for table in ("cells", "facts"):
         query.main(f"corpus/{table}")

@@ -21,7 +21,13 @@ def test_accuracy_on_the_grid_is_compared_with_the_most_frequent_answer_token():
         "origins": frame(subject=["s"], trained_here=[True]),
         "predictions": frame(subject="s", **cell, correct=correct),
         # prompts without an answer are no cells
-        "prompts": frame(subject="s", operator="add", op1=range(10), op2=0, answer_token=[*answers, None, None]),
+        "prompts": frame(
+            subject="s",
+            operator="add",
+            op1=range(10),
+            op2=0,
+            answer_token=[*answers, None, None],
+        ),
     }
     table = ask("accuracy", given)
     elsewhere = ask("accuracy", given | {"origins": frame(subject=["s"], trained_here=[False])})
@@ -32,18 +38,23 @@ def test_accuracy_on_the_grid_is_compared_with_the_most_frequent_answer_token():
     ]
 
 
-def task_accuracy(tasks: list[tuple[str, str]], said: list[tuple[str, bool, float | None]]) -> list[tuple[Any, ...]]:
+def task_accuracy(
+    tasks: list[tuple[str, str]],
+    predicted: list[tuple[str, bool, float | None]],
+) -> list[tuple[Any, ...]]:
     """What task_accuracy says: task, accuracy, prompts and majority_accuracy.
 
-    tasks: task and answer of each prompt; said: prediction, whether it is correct, logit.
+    tasks: task and answer of each prompt; predicted: text, whether it is correct, logit.
     """
     prompts = pl.DataFrame(tasks, schema=["task", "answer"], orient="row").with_columns(
         prompt_number=pl.int_range(pl.len(), dtype=pl.Int32).over("task"),
         operator=pl.lit(None, pl.String), split=pl.lit("train"),
     )  # fmt: skip
     schema = {"predicted": pl.String, "correct": pl.Boolean, "answer_logit": pl.Float32}
-    predictions = pl.DataFrame(said, schema=schema, orient="row").with_columns(
-        prompts["task"], prompts["prompt_number"], subject=pl.lit("s")
+    predictions = pl.DataFrame(predicted, schema=schema, orient="row").with_columns(
+        prompts["task"],
+        prompts["prompt_number"],
+        subject=pl.lit("s"),
     )
     never_asked = prompts.with_columns(pl.col("prompt_number") + 99, split=pl.lit("all"))
     given = {"tasks": prompts, "real_tasks": never_asked, "task_predictions": predictions}
@@ -54,10 +65,10 @@ def task_accuracy(tasks: list[tuple[str, str]], said: list[tuple[str, bool, floa
 
 def test_answers_of_several_tokens_are_no_wrong_ones():
     tasks = [("factual", "Rome"), ("factual", "Oslo"), ("factual", "Rome"), ("factual", "Oslo")]
-    said = [("Rome", True, 1.0), ("Rome", False, 0.5), (" Rome", True, 1.0), ("x", False, None)]
+    predicted = [("Rome", True, 1.0), ("Rome", False, 0.5), (" Rome", True, 1.0), ("x", False, None)]
     tasks += [("retrieval", "a b"), ("retrieval", "a b")]
-    said += [("a", False, None), ("a", False, None)]
-    assert task_accuracy(tasks, said) == [
+    predicted += [("a", False, None), ("a", False, None)]
+    assert task_accuracy(tasks, predicted) == [
         ("factual", pytest.approx(2 / 3), 3, pytest.approx(2 / 3)),
         ("retrieval", None, 0, None),
     ]
@@ -66,8 +77,8 @@ def test_answers_of_several_tokens_are_no_wrong_ones():
 def test_one_token_of_several_has_no_most_frequent_answer():
     """The table tasks has whole answers, of which no text is the token that is asked for."""
     tasks = [("three_operands", "144"), ("three_operands", "7"), ("factual", "Rome")]
-    said = [("1", True, 1.0), ("7", True, 1.0), ("Rome", True, 1.0)]
-    assert task_accuracy(tasks, said) == [
+    predicted = [("1", True, 1.0), ("7", True, 1.0), ("Rome", True, 1.0)]
+    assert task_accuracy(tasks, predicted) == [
         ("factual", 1, 1, None),
         ("three_operands", 1, 2, None),
     ]

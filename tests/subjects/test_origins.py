@@ -41,7 +41,10 @@ def test_weights_begin_where_they_were_first_trained(source: str, expected: bool
         assert origins.began_here(str(Path(source).absolute()), TRAINED, FINETUNED) == expected
 
 
-def test_our_models_are_trained_here_and_a_users_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_our_models_are_trained_here_and_a_users_is_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     entry = changed({})["subjects"]["abacus"]
     whole = changed({"stored": {"mine": entry | {"source": "models/mine"}}})
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))

@@ -139,7 +139,11 @@ def test_knock_outs_of_few_some_and_many_neurons_have_a_row_each():
                 assert drawn(axis, label) == told(rows, "accuracy")
                 assert edges(rows, "accuracy") <= corners(axis, label)
                 assert drawn(axis, f"_few, {label}") == told(rows.filter(pl.col("prompts") < 500), "accuracy")
-            control = MADE["trajectory_knockouts"].filter(operator=operator, arm="control", neurons_per_layer=count)
+            control = MADE["trajectory_knockouts"].filter(
+                operator=operator,
+                arm="control",
+                neurons_per_layer=count,
+            )
             assert drawn(axis, drawing.MAJORITY) == told(control, "majority_accuracy")
             assert (WRONG in texts(axis)) == (operator == "divide")
     one = MADE | {"trajectory_knockouts": MADE["trajectory_knockouts"].filter(neurons_per_layer=10)}

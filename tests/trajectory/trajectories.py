@@ -39,7 +39,7 @@ def passing(scores: pl.DataFrame, subject: str) -> Standing:
     """What a point's late neurons stand for, the plain way."""
     found: Standing = {}
     for operator, layer, neuron, heuristic, corrected in scores.filter(subject=subject).select(
-        "operator", "layer", "neuron", "heuristic", "corrected"
+        "operator", "layer", "neuron", "heuristic", "corrected",
     ).iter_rows():  # fmt: skip
         if layer in LAYERS and corrected >= THRESHOLD:
             key = (operator, layer, neuron, heuristic)
@@ -75,7 +75,9 @@ def interventions(standing: pl.DataFrame, pairs: pl.DataFrame, first: int | None
 
 def accuracy() -> pl.DataFrame:
     rows = [(operator, split, 0.1 * n + 0.05 * len(split)) for n, operator in enumerate(OPERATORS) for split in ("train", "held-out")]
-    table = frame(**dict(zip(["operator", "split", "accuracy"], zip(*rows, strict=True), strict=True)))
+    table = frame(
+        **dict(zip(["operator", "split", "accuracy"], zip(*rows, strict=True), strict=True)),
+    )
     return table.with_columns(majority_accuracy=pl.col("accuracy") / 2)
 
 

@@ -18,8 +18,10 @@ from stages.lib.core.words import OPERATORS
 
 COMPARED = ("accuracy", "predictions", "scores")
 INTRO = (
-    "A neuron counts for a heuristic here if its chance-corrected score passes the threshold of labels. There is no permutation test, "
-    "because checkpoints of training have none. Neurons with equal numbers correspond only if one model was trained from the other."
+    "A neuron counts for a heuristic here if its chance-corrected score passes the threshold of "
+    "labels. There is no permutation test, "
+    "because checkpoints of training have none. Neurons with equal numbers correspond only if one "
+    "model was trained from the other."
 )
 
 
@@ -82,7 +84,13 @@ def _kinds(project: Project, given: dict, question: Question) -> Part:
     drawn = charts.bars(found, "heuristic", {"left_neurons": given["left"], "right_neurons": given["right"]}, "neurons")
     caption = f"Neurons that count for a heuristic of each kind, on {given['operator']}, in the layers that both models have."
     return section(
-        "Heuristics of neurons", figure("kinds", drawn, caption, sql(asked.HEURISTICS.format(by="kind"), given | {"count": 12}, question))
+        "Heuristics of neurons",
+        figure(
+            "kinds",
+            drawn,
+            caption,
+            sql(asked.HEURISTICS.format(by="kind"), given | {"count": 12}, question),
+        ),
     )
 
 

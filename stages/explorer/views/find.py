@@ -27,13 +27,23 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     if what == "sql":
         return [
             *chosen,
-            Field("sql", "SQL: a SELECT, which runs when you leave the field", question.get("sql", EXAMPLE.format(subject)), "sql"),
+            Field(
+                "sql",
+                "SQL: a SELECT, which runs when you leave the field",
+                question.get("sql", EXAMPLE.format(subject)),
+                "sql",
+            ),
         ]
     common = [
         Field("subject", "Subject", subject, "choice", project.subjects),
         Field("operator", "Operator", question.operator(), "choice", list(OPERATORS)),
     ]
-    heuristic = Field("heuristic", "Heuristic that contains this text", question.get("heuristic", ""), hint="result mod 2")
+    heuristic = Field(
+        "heuristic",
+        "Heuristic that contains this text",
+        question.get("heuristic", ""),
+        hint="result mod 2",
+    )
     of_neurons = [
         heuristic,
         Field("layer", "Layer", question.get("layer", ""), "number"),

@@ -34,4 +34,7 @@ def to_silence(subject: str, prompt: str, neurons: pl.DataFrame) -> Part:
     """To the silencing of these neurons on a prompt."""
     listed = ", ".join(f"{layer}:{neuron}" for layer, neuron in neurons.select("layer", "neuron").iter_rows())
     href = "/silence" + Question({"subject": subject, "prompt": prompt, "neurons": listed}).search()
-    return dcc.Link(f"Ablate the first {neurons.height} of them and see the new prediction", href=href)
+    return dcc.Link(
+        f"Ablate the first {neurons.height} of them and see the new prediction",
+        href=href,
+    )

@@ -16,14 +16,15 @@ from stages.lib.core.words import OPERATORS
 
 FIRST = "select layer, neuron from neuron_variances where subject = $subject and operator = $operator order by rank, layer, neuron limit 1"
 INTRO = (
-    "A neuron's activation is its value after the non-linearity, at the last position, for each prompt op1 · operator · op2. The direct "
+    "A neuron's activation is its value after the non-linearity, at the last position, for each "
+    "prompt op1 · operator · op2. The direct "
     "logit attribution of its output weights tells which numbers it promotes when it is active."
 )
 HOVER = "op1 %{y}, op2 %{x}<br>result %{customdata}<br>activation %{z:.4g}"
 SHORT = "op1 %{y}, op2 %{x}<br>activation %{z:.4g}"
 MAPS = {  # what a map shows: why
     "activation": "heuristics of the operands are scored on this map",
-    "vote for the answer": "activation · direct logit attribution of each cell's answer; heuristics of the result are scored on this map",
+    "vote for the answer": ("activation · direct logit attribution of each cell's answer; heuristics of the result are scored on this map"),
 }
 SCORED = "as the outlined heuristic is scored"
 SMALL = 250  # pixels of the small maps
@@ -49,7 +50,9 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
         at = question.get("point", str(len(points) - 1))
         place = int(at) if at.isdecimal() and int(at) < len(points) else len(points) - 1
         marks = [{"label": f"{step:,}", "value": number} for number, (step, *_) in enumerate(points)]
-        result.append(Field("point", "During training, after this many steps", place, "slider", marks))
+        result.append(
+            Field("point", "During training, after this many steps", place, "slider", marks),
+        )
     return result
 
 
@@ -144,7 +147,8 @@ def _heuristics(project: Project, keys: dict) -> Part:
         return section("Heuristics", alert(str(error)))
     tested = "q_value" in found.columns
     caption = (
-        "score: share of the map's largest (or smallest) cells that satisfy it; chance: share of all cells; "
+        "score: share of the map's largest (or smallest) cells that satisfy it; chance: share of "
+        "all cells; "
         "corrected: 0 is chance, 1 perfect"
     )
     caption += (
@@ -154,7 +158,10 @@ def _heuristics(project: Project, keys: dict) -> Part:
     )
     query = sql(asked.MATCHES if tested else asked.SCORES, keys)
     inside = [table(found.rename({"null_corrected": "null"}, strict=False), caption, most=60), query]
-    return section("Heuristics", *(inside if found.height else [note("No heuristic describes this neuron."), query]))
+    return section(
+        "Heuristics",
+        *(inside if found.height else [note("No heuristic describes this neuron."), query]),
+    )
 
 
 def _along(keys: dict, values: np.ndarray) -> Part:
@@ -173,8 +180,16 @@ def _votes(project: Project, keys: dict) -> Part:
         return section("Numbers that it promotes", alert(str(error)))
     most = logits.sort("logit", descending=True)["number"].head(8).to_list()
     caption = f"Direct logit attribution for each of {store.axes['number']:,} numbers. Largest for {', '.join(map(str, most))}."
-    drawn = charts.line(logits["number"].to_numpy(), logits["logit"].to_numpy(), "number", "direct logit attribution")
-    return section("Numbers that it promotes", figure("value-logits", drawn, caption, sql(asked.VOTES, keys)))
+    drawn = charts.line(
+        logits["number"].to_numpy(),
+        logits["logit"].to_numpy(),
+        "number",
+        "direct logit attribution",
+    )
+    return section(
+        "Numbers that it promotes",
+        figure("value-logits", drawn, caption, sql(asked.VOTES, keys)),
+    )
 
 
 def _facts(project: Project, keys: dict, title: str, query: str, caption: str, links: Any = None) -> Part:
@@ -186,7 +201,9 @@ def _facts(project: Project, keys: dict, title: str, query: str, caption: str, l
     except ExplorerError as error:
         return section(title, alert(str(error)))
     return section(
-        title, table(found, caption, links) if found.height else note(f"{table_of} has no row about this neuron."), sql(query, keys)
+        title,
+        table(found, caption, links) if found.height else note(f"{table_of} has no row about this neuron."),
+        sql(query, keys),
     )
 
 
@@ -196,7 +213,13 @@ def _effects(project: Project, keys: dict) -> Part:
 
 
 def _waves(project: Project, keys: dict) -> Part:
-    return _facts(project, keys, "Fourier components", asked.WAVES, "The map's strongest Fourier components; share of its variance, 0 to 1")
+    return _facts(
+        project,
+        keys,
+        "Fourier components",
+        asked.WAVES,
+        "The map's strongest Fourier components; share of its variance, 0 to 1",
+    )
 
 
 def _similar(project: Project, keys: dict) -> Part:
@@ -219,13 +242,21 @@ def _operators(project: Project, keys: dict, values: np.ndarray) -> Part:
         drawn = charts.heat(there, None, SHORT, size=SMALL, limit=limit)
         caption = f"{operator}: {there.min():.3g} to {there.max():.3g}"
         inside.append(figure(f"map-{operator}", drawn, caption, sql(asked.MAP, other)))
-    return section("On other operators, with the same colours", html.Div(inside, className="side three"))
+    return section(
+        "On other operators, with the same colours",
+        html.Div(inside, className="side three"),
+    )
 
 
 def _trained(project: Project, keys: dict, question: Question) -> Part:
     points = _training(project, keys["subject"])
     if not points:
-        return section("During training", note(f"{keys['subject']} is not a checkpoint of a training run (trajectory in params.yaml)."))
+        return section(
+            "During training",
+            note(
+                f"{keys['subject']} is not a checkpoint of a training run (trajectory in params.yaml).",
+            ),
+        )
     at = question.whole("point", len(points) - 1)
     step, name, _ = points[min(at, len(points) - 1)]
     other = keys | {"subject": name}

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from stages.explorer.live import Live
 
 INTRO = (
-    "A cell is a prompt with an answer of one token. A neuron's vote for an answer is its activation · its direct logit attribution: what "
+    "A cell is a prompt with an answer of one token. A neuron's vote for an answer is its "
+    "activation · its direct logit attribution: what "
     "the neuron adds to the answer's logit. A linear probe reads the answer after each late layer."
 )
 COUNTED = {
-    "label": "if it is a label: it passes the threshold and the false discovery rate, and is not redundant",
+    "label": ("if it is a label: it passes the threshold and the false discovery rate, and is not redundant"),
     "called": "if it passes the threshold and the false discovery rate",
     "scored": "if its score passes the threshold, without a test against chance",
 }
@@ -79,7 +80,7 @@ def _bag(explorer: Explorer, of: asked.Cell, standing: pl.DataFrame | None, live
     rivals = asked.spoken(project, of.subject, spoken.logits)
     against, margin = asked.rival(project, of.subject, spoken.logits, of.asked)
     empty = pl.DataFrame(
-        schema={"layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "corrected": pl.Float32, "holds": pl.Boolean}
+        schema={"layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "corrected": pl.Float32, "holds": pl.Boolean},
     )
     known = empty if standing is None else standing
     voted = asked.votes(project, of, against, spoken.neurons, spoken.scale, known)
@@ -90,7 +91,8 @@ def _bag(explorer: Explorer, of: asked.Cell, standing: pl.DataFrame | None, live
     caption = (
         f"Logits for {of.asked} (to the right of zero) or for its strongest rival {against} "
         f"(to the left), part by part. They add up to {margin:+.2f}, "
-        f"the lead of the answer's logit over the rival's. Each of the {voted.height:,} late neurons counts once, for its best heuristic "
+        f"the lead of the answer's logit over the rival's. Each of the {voted.height:,} late "
+        "neurons counts once, for its best heuristic "
         "that holds here."
     )
     names = [f"{row['part']}" + (f" ({row['neurons']})" if row["neurons"] else "") for row in parts.iter_rows(named=True)]
@@ -99,12 +101,20 @@ def _bag(explorer: Explorer, of: asked.Cell, standing: pl.DataFrame | None, live
     neurons = voted.head(40).select("layer", "neuron", "heuristic", "activation", "vote", "voted")
     left = table(answers, f"Predictions of {of.subject}: the most likely tokens")
     right = table(
-        neurons, "The neurons with the largest votes; voted = activation · vote · scale, in logits", to_neuron(of.subject, of.operator)
+        neurons,
+        "The neurons with the largest votes; voted = activation · vote · scale, in logits",
+        to_neuron(of.subject, of.operator),
     )
     again = html.P(to_silence(of.subject, question_of(of, project.symbols), voted.head(5)))
     return [
-        section("What heuristics add to the answer", figure("votes", drawn, caption, query, note(scale))),
-        html.Div([section("The answer and its rivals", left), section("Neurons", right, again)], className="side"),
+        section(
+            "What heuristics add to the answer",
+            figure("votes", drawn, caption, query, note(scale)),
+        ),
+        html.Div(
+            [section("The answer and its rivals", left), section("Neurons", right, again)],
+            className="side",
+        ),
     ], voted
 
 

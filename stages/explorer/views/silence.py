@@ -52,7 +52,16 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
         Field("grid", "Every cell", question.get("grid", ""), "tick", [{"label": GRID, "value": "yes"}]),
     ]  # fmt: skip
     if offered:
-        result.insert(-1, Field("ticked", "Neurons with the largest votes here", question.get("ticked", ""), "tick", offered))
+        result.insert(
+            -1,
+            Field(
+                "ticked",
+                "Neurons with the largest votes here",
+                question.get("ticked", ""),
+                "tick",
+                offered,
+            ),
+        )
     return result
 
 
@@ -94,11 +103,22 @@ def content(explorer: Explorer, question: Question) -> Part:
         _stop(explorer)
     if not chosen:
         return html.Div(
-            [html.H1(f"Ablate neurons on {question['prompt']}"), note(INTRO), note("Choose heuristics, or tick or write neurons.")]
+            [
+                html.H1(f"Ablate neurons on {question['prompt']}"),
+                note(INTRO),
+                note("Choose heuristics, or tick or write neurons."),
+            ],
         )
     live, which = explorer.models.ready(subject), _which(chosen, question)
     if not live:
-        return html.Div([html.H1(f"Ablate {_counted(len(chosen))}"), note(INTRO), which, note("The model is being loaded.")])
+        return html.Div(
+            [
+                html.H1(f"Ablate {_counted(len(chosen))}"),
+                note(INTRO),
+                which,
+                note("The model is being loaded."),
+            ]
+        )
     replacement = question["replacement"]
     other = prompt(question.get("other", ""), project.symbols) if replacement == "counterfactual" else None
     silencing = asked.Silencing(subject, operator, tuple(chosen), replacement, other, project.made_of(subject))
@@ -150,15 +170,22 @@ def _counted(count: int) -> str:
 def _answers(project: Project, subject: str, of: asked.Silencing, told: pl.DataFrame, logits: list[np.ndarray]) -> Part:
     before, after = (explained.spoken(project, subject, one, 1000) for one in logits[:2])
     both = before.join(after, on="token", suffix="_after", how="full", coalesce=True).with_columns(
-        answer=pl.coalesce("number", "number_after").cast(pl.String).fill_null("no number")
+        answer=pl.coalesce("number", "number_after").cast(pl.String).fill_null("no number"),
     )
     top = both.sort(pl.max_horizontal("probability", "probability_after"), descending=True).head(7)
-    drawn = charts.bars(top, "answer", {"probability": "unchanged model", "probability_after": "ablated"}, "probability")
+    drawn = charts.bars(
+        top,
+        "answer",
+        {"probability": "unchanged model", "probability_after": "ablated"},
+        "probability",
+    )
     control = told.slice(2)
     random, neurons = np.mean(control["probability"].to_numpy()), _counted(len(of.neurons))
     caption = (
-        f"Probability of the most likely answers, unchanged and with {neurons} ablated. The correct answer goes from "
-        f"{told['probability'][0]:.3g} to {told['probability'][1]:.3g}, with equally many random neurons to {random:.3g} "
+        f"Probability of the most likely answers, unchanged and with {neurons} ablated. The "
+        "correct answer goes from "
+        f"{told['probability'][0]:.3g} to {told['probability'][1]:.3g}, with equally many random "
+        f"neurons to {random:.3g} "
         f"on average. {control['right'].sum()} of {control.height} random draws stay right."
     )
     beside = table(told, "Predictions; logit: the answer's, above the mean over the vocabulary")
@@ -178,7 +205,8 @@ def _start(explorer: Explorer, live: "Live", of: asked.Silencing) -> asked.GridJ
         for known in [known for known, job in explorer.jobs.items() if job.done][:-KEPT]:
             del explorer.jobs[known]
         side = explorer.project.ask(
-            "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator", operator=of.operator
+            "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator",
+            operator=of.operator,
         ).item()
         job = explorer.jobs[of] = asked.GridJob(of, tabs={explorer.tab})
         job.start(live, explorer.models.lock, side)
@@ -227,4 +255,7 @@ def _where(project: Project, of: asked.Silencing, job: asked.GridJob, named: lis
         total = int(np.isfinite(job.chosen[cells]).sum())
         rows.append((what, total, *(count / total if total else None for count in counts)))
     frame = pl.DataFrame(rows, ["cells_where", "cells", "broken", "broken_by_random"], orient="row")
-    return table(frame, "Share of cells that break, where the ablated heuristics hold and elsewhere")
+    return table(
+        frame,
+        "Share of cells that break, where the ablated heuristics hold and elsewhere",
+    )
