@@ -52,7 +52,8 @@ with
         select
             interventions.operator, membership, interventions.heuristic, ablation, arm, neurons, pair,
             (associated.pair is not null)::integer as about,
-            answer_token, avg(correct) as correct, any_value(correct_before) as before, avg(logit - logit_before) as logit_change
+            answer_token, avg(correct) as correct, any_value(correct_before) as before,
+                avg(logit - logit_before) as logit_change
         from answers
         join interventions using (intervention)
         join clean using (pair)

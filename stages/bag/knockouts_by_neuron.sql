@@ -1,6 +1,7 @@
 -- Does silencing one neuron hurt the prompts that its heuristic is about more than the rest? Neuron by neuron, what a reviewer asked for.
 -- The null is every neuron of the same layer that stands for some heuristic but not for this one, silenced alone just as well.
--- Where not every neuron was silenced (neuron_knockout_interventions), both are those that were: many of large attribution.
+-- Where not every neuron was silenced (neuron_knockout_interventions), both are those that were:
+-- many of large attribution.
 --
 -- subject                  VARCHAR   the model
 -- operator                 VARCHAR   add, subtract, multiply or divide

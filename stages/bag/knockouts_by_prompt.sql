@@ -48,7 +48,8 @@ with
         select
             operator, membership, arm, ablation, neurons_per_layer, avg(neurons) as neurons, avg(correct) as accuracy,
             avg(logit_change) as logit_change, count(*) as prompts,
-            majority_accuracy(answer_token) as majority_accuracy, list(correct::double order by pair) as corrects
+            majority_accuracy(answer_token) as majority_accuracy,
+                list(correct::double order by pair) as corrects
         from compared group by all
     ),
     intervals as (

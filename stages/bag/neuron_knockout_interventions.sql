@@ -1,7 +1,7 @@
 -- Knock-outs of single neurons: each that stands for some heuristic is silenced alone, at the last
 -- position. Of models too large for that (patched_neurons > 0), of each operator and layer the
--- patched_neurons of largest attribution among them, and sampled_neurons drawn by lot. Layers before
--- the late ones have no attributions, so only those drawn by lot.
+-- patched_neurons of largest attribution among them, and sampled_neurons drawn by lot. Layers
+-- before the late ones have no attributions, so only those drawn by lot.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row each
@@ -16,14 +16,18 @@
 --                          null for the clean run
 with
     attributions as (
-        select operator, layer, neuron, effect as attribution from neuron_effects where method = 'attribution' and position = 'last'
+        select operator, layer, neuron, effect as attribution from neuron_effects
+            where method = 'attribution' and position = 'last'
     ),
     neurons as (
-        from (select distinct operator, layer, neuron from heuristic_neurons) left join attributions using (operator, layer, neuron)
+        from (select distinct operator, layer, neuron from heuristic_neurons)
+            left join attributions using (operator, layer, neuron)
         qualify $patched_neurons = 0
-            or row_number() over (partition by operator, layer order by lot('neuron', layer, neuron), neuron) <= $sampled_neurons
+            or row_number() over (partition by operator, layer
+                order by lot('neuron', layer, neuron), neuron) <= $sampled_neurons
             or attribution is not null
-                and row_number() over (partition by operator, layer order by attribution desc nulls last, neuron) <= $patched_neurons
+                and row_number() over (partition by operator, layer
+                    order by attribution desc nulls last, neuron) <= $patched_neurons
     ),
     patches as (
         select operator, 'neuron' as component, layer, [neuron] as units, 'last' as position, unnest(['zero', 'mean']) as replacement

@@ -92,12 +92,12 @@ def _limits(table: pl.DataFrame) -> tuple[float, float]:
     return -largest, largest
 
 
-def _maps(table: pl.DataFrame, found: pl.DataFrame, title: str, label: str) -> Figure:
+def _maps(table: pl.DataFrame, pairs_found: pl.DataFrame, title: str, label: str) -> Figure:
     """Draw for each operator a map for each position, and a list of the largest effects.
 
     Heads and MLPs have scales of their own: a whole MLP often does more than any head.
     """
-    reasons = drawing.operators(found)
+    reasons = drawing.operators(pairs_found)
     limits = {component: _limits(table.filter(component=component)) for component in KINDS}
     heights = [1 if operator in table["operator"] else 0.2 for operator in reasons]
     count = table.select("layer", "head", "position").n_unique()

@@ -9,11 +9,11 @@
 --                              own prompts
 -- heads              SMALLINT  heads in the circuit
 -- seed               INTEGER   of a random order; null otherwise
--- faithfulness       DOUBLE    (mean NL of the circuit - of nothing) / (of everything - of nothing);
---                              null where these two are equal. For own_means, nothing is
+-- faithfulness       DOUBLE    (mean NL of the circuit - of nothing) / (of everything - of
+--                              nothing); null where these two are equal. For own_means, nothing is
 --                              nothing_own_means
--- mean_of_ratios     DOUBLE    mean of each prompt's ratio, as the study's code has it; prompts whose
---                              ratio divides by 0 left out
+-- mean_of_ratios     DOUBLE    mean of each prompt's ratio, as the study's code has it; prompts
+--                              whose ratio divides by 0 left out
 -- ci_low             DOUBLE    lower end of the faithfulness's bootstrap interval, over seeds and
 --                              prompts
 -- ci_high            DOUBLE    upper end

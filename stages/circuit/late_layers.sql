@@ -3,8 +3,8 @@
 --
 -- Accuracies are corrected for chance: 0 is the better of the two controls, the most frequent
 -- answer and shuffled answers, and 1 is every answer. An operator's plateau is its best layer. An
--- operator counts if its plateau reaches $least_plateau. A layer is readable if operators that count
--- reach, on average, $readable of their plateaus there. All late layers are readable.
+-- operator counts if its plateau reaches $least_plateau. A layer is readable if operators that
+-- count reach, on average, $readable of their plateaus there. All late layers are readable.
 --
 -- subject      VARCHAR   the model
 -- first_layer  SMALLINT  first of the late layers, from 0; null where no operator counts, or where

@@ -21,7 +21,8 @@ with
     rankings as (select unnest(['effect', 'logit_effect', 'size']) as ranking),
     patched as (select distinct layer, unit as neuron from unit_effects where component = 'neuron'),
     widths as (select layer, count(*)::integer as width from patched group by layer),
-    ks as (select distinct layer, k::integer as k, width from widths, unnest($overlap_ks) as wanted(k) where k <= width),
+    ks as (select distinct layer, k::integer as k, width from widths,
+        unnest($overlap_ks) as wanted(k) where k <= width),
     ranked as (
         select question, operator, layer, unit as neuron, ranking, rank, known
         from unit_rankings() where component = 'neuron' and half = 'both' and operator <> 'all'
@@ -36,9 +37,11 @@ with
     ),
     labelled as (from labels semi join patched using (layer, neuron)),
     named as (
-        select operator, layer, neuron, 'label' as members, ranking, k from labelled cross join rankings join ks using (layer)
+        select operator, layer, neuron, 'label' as members, ranking, k from labelled
+            cross join rankings join ks using (layer)
         union
-        select operator, layer, neuron, 'direct', ranking, k from labelled cross join rankings join ks using (layer) where direct
+        select operator, layer, neuron, 'direct', ranking, k from labelled
+            cross join rankings join ks using (layer) where direct
         union all
         select operator, layer, neuron, 'top', ranking, k
         from grid join ks using (layer) semi join patched using (layer, neuron) where rank <= k

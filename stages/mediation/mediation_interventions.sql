@@ -1,6 +1,6 @@
--- Every MLP, every whole attention block and, where single_heads is true, every head takes its counterfactual value: one at a time,
--- at one token.
--- Of a head with units null, all heads of the layer together: the attention block's output.
+-- Every MLP, every whole attention block and, where single_heads is true, every head takes its
+-- counterfactual value: one at a time, at one token. Of a head with units null, all heads of the
+-- layer together: the attention block's output.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0, the clean run

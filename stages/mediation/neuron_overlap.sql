@@ -6,7 +6,8 @@
 -- layer       SMALLINT  decoder layer, from 0
 -- ranking     VARCHAR   effect, logit_effect, or size: of logit_effect, whatever its sign
 -- k           INTEGER   units of either question
--- width       INTEGER   units of the layer that were patched: all of them, or those of unit_mediation_interventions
+-- width       INTEGER   units of the layer that were patched: all of them, or those of
+--                       unit_mediation_interventions
 -- sample      VARCHAR   whole: all pairs of both questions; half: the first half of question's pairs against the second of other's
 -- question    VARCHAR   as in unit_mediation_pairs
 -- other       VARCHAR   the other question; of halves also the same one
@@ -19,8 +20,10 @@
 -- detectable  DOUBLE    least share with a p_value below 0.05: a test at this level cannot find
 --                       less; null if none has
 with
-    sizes as (select component, layer, count(distinct unit)::integer as width from unit_effects group by all),
-    ks as (select distinct component, layer, width, k::integer as k from sizes, unnest($overlap_ks) as wanted(k) where k <= width),
+    sizes as (select component, layer, count(distinct unit)::integer as width from unit_effects
+        group by all),
+    ks as (select distinct component, layer, width, k::integer as k from sizes,
+        unnest($overlap_ks) as wanted(k) where k <= width),
     ranked as (from unit_rankings() where operator = 'all'),
     tops as (select * from ranked where known and rank <= list_max($overlap_ks)),
     sides as (

@@ -44,7 +44,7 @@ def overlap(tables: Tables, subject: str, settings: OverlapFigures, ranking: str
     rows: list[Row] = []
     for component, plural in COMPONENTS.items():
         part = _closest(table.filter(component=component), settings.drawn_share)
-        panels = [(f"layer {layer}: {_numbers(of)}", of) for layer, of in _by_layer(part)]
+        panels = [(f"layer {layer}: {_numbers(rows)}", rows) for layer, rows in _by_layer(part)]
         rows += [(plural, some) for some in in_rows(panels)]
     above = f"{subject}: share of the units of largest {name([ranking])} that halves of two questions' pairs have in common"
     return _maps(rows, above + _layers(table), QUESTIONS, settings.level, _why(tables))
@@ -94,8 +94,8 @@ def heuristics(tables: Tables, subject: str, settings: OverlapFigures, ranking: 
     rows: list[Row] = []
     for question in ordered(table["question"], QUESTIONS):
         panels = [
-            (f"layer {layer}: {title}", of.filter(members=members))
-            for layer, of in _by_layer(table.filter(question=question))
+            (f"layer {layer}: {title}", rows.filter(members=members))
+            for layer, rows in _by_layer(table.filter(question=question))
             for members, title in MEMBERS.items()
         ]
         rows += [(name([question]), some) for some in in_rows(panels)]

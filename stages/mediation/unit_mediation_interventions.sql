@@ -1,7 +1,8 @@
 -- Every neuron of the late layers, and every coordinate of what their MLPs put out, takes its counterfactual value at the last
--- position: one at a time. Without a late layer, those of the second half of the layers. None where single_units is false.
--- Of models too large for all neurons (patched_neurons > 0), of each layer the patched_neurons of largest attribution on the grid
--- (mean over prompts, of the operator for which it is largest), sampled_neurons drawn by lot, and as many coordinates, all by lot.
+-- position: one at a time. Without a late layer, those of the second half of the layers. None where
+-- single_units is false. Of models too large for all neurons (patched_neurons > 0), of each layer
+-- the patched_neurons of largest attribution on the grid (mean over prompts, of the operator for
+-- which it is largest), sampled_neurons drawn by lot, and as many coordinates, all by lot.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0, the clean run
@@ -25,15 +26,18 @@ with
     ),
     attributions as (  -- of neurons; there are none of coordinates, nor of layers that are not late
         select layer, 'neuron' as component, neuron as unit, max(effect) as attribution
-        from neuron_effects where method = 'attribution' and position = 'last' group by layer, neuron
+        from neuron_effects where method = 'attribution' and position = 'last'
+            group by layer, neuron
     ),
     chosen as (
         from units left join attributions using (layer, component, unit)
         qualify $patched_neurons = 0
-            or row_number() over (partition by layer, component order by lot(component, layer, unit), unit)
+            or row_number() over (partition by layer, component
+                order by lot(component, layer, unit), unit)
                 <= $sampled_neurons + if(component = 'coordinate', $patched_neurons, 0)
             or attribution is not null
-                and row_number() over (partition by layer, component order by attribution desc nulls last, unit) <= $patched_neurons
+                and row_number() over (partition by layer, component
+                    order by attribution desc nulls last, unit) <= $patched_neurons
     ),
     patches as (
         select layer, component, unit from chosen

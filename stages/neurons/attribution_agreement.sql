@@ -7,15 +7,18 @@
 -- layer             SMALLINT  decoder layer, from 0
 -- position          VARCHAR   token position of the neurons: op1, operator, op2 or last
 -- against           VARCHAR   what attribution is held against: effect or logit_effect of patching
--- neurons           BIGINT    neurons compared, all with both; most often all of the layer's, else the random sample
+-- neurons           BIGINT    neurons compared, all with both; most often all of the layer's, else
+--                             the random sample
 -- rank_correlation  DOUBLE    Spearman's over these neurons; the same for every k
 -- k                 INTEGER   how many neurons of largest effect
--- recall            DOUBLE    share of the k of largest patched effect that are among attribution's k, 0 to 1;
---                             null where not every neuron was patched
--- chance            DOUBLE    its expectation if attribution ranked at random: k / neurons; null with recall
+-- recall            DOUBLE    share of the k of largest patched effect that are among attribution's
+--                             k, 0 to 1; null where not every neuron was patched
+-- chance            DOUBLE    its expectation if attribution ranked at random: k / neurons; null
+--                             with recall
 with
     sample as (  -- all neurons where all are patched
-        select layer, position, units[1] as neuron from neuron_interventions where component = 'neuron' and operator is null
+        select layer, position, units[1] as neuron from neuron_interventions
+            where component = 'neuron' and operator is null
     ),
     exact as (
         select operator, layer, position, neuron, unnest(['effect', 'logit_effect']) as against, unnest([effect, logit_effect]) as patched
@@ -42,7 +45,8 @@ with
     )
 select
     $subject as subject, operator, layer, position, against, neurons, rank_correlation, k,
-    if($patched_neurons = 0, count(*) filter (where patched_place <= k and estimated_place <= k) / k, null) as recall,
+    if($patched_neurons = 0,
+        count(*) filter (where patched_place <= k and estimated_place <= k) / k, null) as recall,
     if($patched_neurons = 0, k / neurons, null) as chance
 from ranked
 join correlations using (operator, layer, position, against)

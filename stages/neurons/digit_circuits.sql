@@ -1,7 +1,8 @@
 -- Whether each digit of an answer has neurons of its own (Baeumel et al. 2025): what one digit's top neurons do to the others.
 -- Neurons are chosen on half of the prompts and measured on the other half, both ways round: a digit's own, too, so that luck in the
 -- choice makes no difference between digits. Late layers that are late for all digits, at the position where the digit is asked for.
--- Where not every neuron was patched (patched_neurons), k counts among those of the random sample, which is the same for all digits.
+-- Where not every neuron was patched (patched_neurons), k counts among those of the random sample,
+-- which is the same for all digits.
 --
 -- subject          VARCHAR  the subject that is asked for the first digit; those for the others are of the same model (`digits` in params.yaml)
 -- operator         VARCHAR  add, subtract, multiply or divide

@@ -93,9 +93,10 @@ def attribution(tables: Tables, subject: str) -> Figure:
 
 
 def _estimated(tables: Tables) -> pl.DataFrame:
-    """Return attribution_agreement, its recall that of attribution_recall where not every neuron was patched."""
+    """Return attribution_agreement with the estimated recall where not every neuron was patched."""
     keys, values = ["operator", "layer", "position", "k", "against"], ["recall", "chance"]
-    estimates = tables["attribution_recall"].with_columns(against=pl.lit("logit_effect")).select(*keys, *values)
+    estimates = tables["attribution_recall"].with_columns(against=pl.lit("logit_effect"))
+    estimates = estimates.select(*keys, *values)
     joined = tables["attribution_agreement"].join(estimates, on=keys, how="left", suffix="_estimated", maintain_order="left")
     return joined.with_columns(pl.coalesce(name, f"{name}_estimated") for name in values)
 

@@ -58,7 +58,10 @@ def main(name: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = len(sites), loaded.architecture.neurons, len(numbers)
     with TemporaryFile(dir=path.parent) as file:
-        estimates = np.memmap(file, np.float32, "w+", shape=shape) if len(numbers) else np.empty(shape, np.float32)
+        if len(numbers):
+            estimates: np.ndarray = np.memmap(file, np.float32, "w+", shape=shape)
+        else:
+            estimates = np.empty(shape, np.float32)
         for group in progress.bar(executor.sizes.groups(prompts), desc=f"attributions {name}", unit="group"):
             pairs = np.searchsorted(numbers, group.number)
             for site, values in attributions(executor.values(group), sites).items():
@@ -69,7 +72,8 @@ def main(name: str) -> None:
 def sites_of(first_late: int | None, layers: int) -> list[Site]:
     """Return the sites, sorted: late layers at the last position, the first at the operands."""
     late = range(layers if first_late is None else first_late, layers)
-    return sorted([(0, role) for role in ("op1", "operator", "op2")] + [(layer, "last") for layer in late])
+    early = [(0, role) for role in ("op1", "operator", "op2")]
+    return sorted([*early, *((layer, "last") for layer in late)])
 
 
 def pieces(subject: str, sites: Sequence[Site], pairs: np.ndarray, estimates: np.ndarray) -> Iterator[pl.DataFrame]:

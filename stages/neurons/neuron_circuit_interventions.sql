@@ -1,8 +1,9 @@
 -- Circuits down to the neuron (Fig. 4b, 12b): the circuit's heads, all other MLPs, and the k neurons of largest effect in
 -- each late layer, or in the first layer at each operand; everything else takes its mean at all positions. Neurons are ranked by
 -- effect, effect_plus_std, logit_effect, attribution or at random; a circuit is named after that, first_mlp_ before it in the first
--- layer. Where not every neuron was patched, rankings by effect are those of the patched neurons, with k at most patched_neurons;
--- attribution ranks all neurons. Beside them: everything, nothing, and heads (the circuit's heads, all neurons).
+-- layer. Where not every neuron was patched, rankings by effect are those of the patched neurons,
+-- with k at most patched_neurons; attribution ranks all neurons. Beside them: everything, nothing,
+-- and heads (the circuit's heads, all neurons).
 --
 -- subject            VARCHAR    the model
 -- intervention       INTEGER    number of the intervention, from 0; one row per patch
@@ -38,12 +39,14 @@ with
     orders as (
         select
             operator, if(position = 'last', ranking, 'first_mlp_' || ranking) as circuit, seed, layer,
-            if(position = 'last', 'all', position) as position, list(neuron order by place, neuron) as neurons,
+            if(position = 'last', 'all', position) as position,
+                list(neuron order by place, neuron) as neurons,
             $patched_neurons > 0 and ranking not in ('attribution', 'random') as partly_ranked
         from ranked group by all
     ),
     chosen as (
-        select * exclude (partly_ranked), k from orders, (select distinct unnest($neurons_per_layer) as k)
+        select * exclude (partly_ranked), k from orders,
+            (select distinct unnest($neurons_per_layer) as k)
         where k < len(neurons) and (k <= $patched_neurons or not partly_ranked)
     ),
     circuits as (

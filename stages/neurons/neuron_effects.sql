@@ -11,8 +11,8 @@
 -- position            VARCHAR   token position of the neuron: op1, operator, op2 or last
 -- effect              DOUBLE    mean over prompts of Eq. 1, on probabilities; of attribution, the estimate, in logits
 -- effect_std          DOUBLE    its standard deviation over prompts
--- ci_low              DOUBLE    lower end of the mean effect's bootstrap interval, over seeds and prompts;
---                               null for the attribution of a neuron that is not patched
+-- ci_low              DOUBLE    lower end of the mean effect's bootstrap interval, over seeds and
+--                               prompts; null for the attribution of a neuron that is not patched
 -- ci_high             DOUBLE    upper end
 -- logit_effect        DOUBLE    mean over prompts of the same effect on logits; of attribution, the estimate
 -- logit_effect_std    DOUBLE    its standard deviation over prompts
@@ -39,11 +39,13 @@ with
     ),
     measured as (  -- 5 million rows of our subject: numbers only, names come last
         select
-            0 as estimated, layer, neuron, role, o, pair, effect(p, c) as effect, logit_effect(p, c) as logit_effect, true as is_patched
+            0 as estimated, layer, neuron, role, o, pair, effect(p, c) as effect,
+                logit_effect(p, c) as logit_effect, true as is_patched
         from runs as p join clean as c using (pair) join patches using (intervention)
         union all
         select
-            1, layer, neuron, role, o, pair, attribution::double, attribution::double, (layer, neuron, role, o) in (from patched)
+            1, layer, neuron, role, o, pair, attribution::double, attribution::double,
+                (layer, neuron, role, o) in (from patched)
         from neuron_attributions join prompts using (pair) join roles() using (position)
     ),
     effects as (

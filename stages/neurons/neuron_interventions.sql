@@ -3,8 +3,8 @@
 -- first layer, which reads the operands, at theirs. Of models too large for that
 -- (patched_neurons > 0), two kinds of neurons of each layer and position: the patched_neurons of
 -- largest mean attribution, operator by operator, and sampled_neurons drawn by lot, the same for
--- every operator. From the latter, attribution_recall estimates what attribution misses. The sign of
--- an attribution counts, because circuits are made of neurons of large effect, not of those that
+-- every operator. From the latter, attribution_recall estimates what attribution misses. The sign
+-- of an attribution counts, because circuits are made of neurons of large effect, not of those that
 -- oppose the answer.
 --
 -- subject       VARCHAR    the model
@@ -26,7 +26,8 @@ with
         select layer, role, position, neuron
         from (select layer, role, position, unnest(range(neurons)) as neuron from architecture, places)
         qualify $patched_neurons = 0
-            or row_number() over (partition by role, layer order by lot('neuron', layer, neuron), neuron) <= $sampled_neurons
+            or row_number() over (partition by role, layer
+                order by lot('neuron', layer, neuron), neuron) <= $sampled_neurons
     ),
     estimated as (
         select operator, layer, position, neuron, avg(attribution::double) as attribution
@@ -36,7 +37,8 @@ with
     ),
     largest as (
         from estimated
-        qualify row_number() over (partition by operator, layer, position order by attribution desc, neuron) <= $patched_neurons
+        qualify row_number() over (partition by operator, layer, position
+            order by attribution desc, neuron) <= $patched_neurons
     ),
     patches as (
         select null as operator, layer, role, position, neuron from sample
@@ -51,7 +53,8 @@ select
 from architecture
 union all
 select
-    $subject, row_number() over (order by role, layer, neuron, operator nulls first)::integer, operator, 'discovery', 'neuron',
+    $subject, row_number() over (order by role, layer, neuron, operator nulls first)::integer,
+        operator, 'discovery', 'neuron',
     layer::smallint, [neuron::integer], position, null, 'counterfactual'
 from patches
 order by intervention

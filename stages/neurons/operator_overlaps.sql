@@ -1,6 +1,6 @@
 -- Whether two operators use the same neurons (App. D, Fig. 15): overlap of their neurons of largest
--- patched effect. Where not every neuron was patched, k is at most patched_neurons, and a neuron that
--- was patched for one operator alone is not among the other's top neurons.
+-- patched effect. Where not every neuron was patched, k is at most patched_neurons, and a neuron
+-- that was patched for one operator alone is not among the other's top neurons.
 --
 -- subject     VARCHAR   the model
 -- ranking     VARCHAR   effect (Eq. 1) or logit_effect
@@ -13,7 +13,8 @@
 -- chance      DOUBLE    IoU of two sets of k in n that share as many as random ones do on average, k²/n: k / (2n - k)
 with
     ranked as (from neuron_rankings() where ranking <> 'effect_plus_std'),
-    widths as (select layer, position, count(distinct neuron) as neurons from neuron_effects group by all),
+    widths as (select layer, position, count(distinct neuron) as neurons from neuron_effects
+        group by all),
     tops as (
         select ranking, operator, layer, position, k, list(neuron) filter (place <= k) as neurons
         from ranked cross join (select unnest($operator_ks)::integer as k)
@@ -23,9 +24,11 @@ with
     ),
     layers as (  -- IoU is convex in what is shared, so the expected IoU lies above chance, by 1 % of it at 50 of 512
         select
-            ranking, a.operator as operator_a, b.operator as operator_b, layer, position, k, widths.neurons,
+            ranking, a.operator as operator_a, b.operator as operator_b, layer, position, k,
+                widths.neurons,
             len(list_intersect(a.neurons, b.neurons)) as shared
-        from tops as a join tops as b using (ranking, layer, position, k) join widths using (layer, position)
+        from tops as a join tops as b using (ranking, layer, position, k)
+            join widths using (layer, position)
         where a.operator < b.operator
     )
 select

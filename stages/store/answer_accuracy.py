@@ -1,18 +1,22 @@
-"""How often a subject says the token that is asked for, and beside it the whole answer.
+"""Measures how often a model predicts the token that is asked for, and the whole answer.
 
-The whole answer is said where greedy decoding says it, token by token. As long as that says the answer's tokens, it reads what it has said,
-so one pass over prompt and answer tells: at every place of the answer its token is the most likely one.
+Greedy decoding must give the whole answer, token by token. One pass over prompt and answer tells:
+at each place of the answer, its token is the most likely one.
 
-Table answer_accuracy: how often a subject says the token that is asked for, and the whole answer
+Table answer_accuracy: how often a model predicts the token that is asked for, and the whole answer
     subject                  VARCHAR  the model
     operator                 VARCHAR  add, subtract, multiply or divide
-    split                    VARCHAR  train or held-out: whether the model was trained on these cells;
-                                      all, for a model that was not trained here
-    accuracy                 DOUBLE   as in accuracy: share of cells whose most likely next token is the one that is asked for, 0 to 1
-    whole_accuracy           DOUBLE   share of the same cells whose whole answer is decoded; the same where answers are one token
+    split                    VARCHAR  train or held-out: whether the model was trained on these
+                                      cells; all, for a model that was not trained here
+    accuracy                 DOUBLE   share of cells whose most likely next token is the one that is
+                                      asked for, 0 to 1; as in accuracy
+    whole_accuracy           DOUBLE   share of the same cells whose whole answer is decoded, 0 to 1;
+                                      equal to accuracy where answers are one token
     cells                    BIGINT   how many cells these are shares of
-    majority_accuracy        DOUBLE   accuracy of always predicting the most frequent token that is asked for, 0 to 1
-    majority_whole_accuracy  DOUBLE   accuracy of always predicting the most frequent whole answer, 0 to 1
+    majority_accuracy        DOUBLE   accuracy of always predicting the most frequent token that is
+                                      asked for, 0 to 1
+    majority_whole_accuracy  DOUBLE   accuracy of always predicting the most frequent whole answer,
+                                      0 to 1
 """
 
 import sys
@@ -45,7 +49,8 @@ def main(name: str) -> None:
         known = known.with_columns(split=pl.lit("all"))
     whole = known["correct"] if subject.settings.answer_token is None else pl.Series(_whole(subject, known), dtype=pl.Boolean)
     table = known.with_columns(whole.alias("whole")).group_by("operator", "split").agg(
-        accuracy=pl.col("correct").mean(), whole_accuracy=pl.col("whole").mean(), cells=pl.len().cast(pl.Int64),
+        accuracy=pl.col("correct").mean(), whole_accuracy=pl.col("whole").mean(),
+        cells=pl.len().cast(pl.Int64),
         majority_accuracy=_majority("answer_token"), majority_whole_accuracy=_majority("result"),
     )  # fmt: skip
     write_table(

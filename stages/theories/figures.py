@@ -76,14 +76,14 @@ def helix_effects(tables: Tables, subject: str) -> Figure:
 
 def _by_layer(
     table: pl.DataFrame,
-    found: pl.DataFrame,
+    pairs_found: pl.DataFrame,
     value: str,
     title: str,
     undefined: str,
     edges: tuple[str, str] | None = None,
 ) -> Figure:
     """Draw a panel for each site and operator; undefined: what to say of one without values."""
-    figure, axes, panels = drawing.operator_panels(len(SITES), found, title, (1.9, 1.4), sharex=True, sharey=True)
+    figure, axes, panels = drawing.operator_panels(len(SITES), pairs_found, title, (1.9, 1.4), sharex=True, sharey=True)
     for operator, column, why in panels:
         for axis, (quantity, small) in zip(column, SITES, strict=True):
             of_study = pl.col("numbers_below").is_not_null() == small

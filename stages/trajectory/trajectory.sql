@@ -66,7 +66,8 @@ with
         from accuracy group by operator
     ),
     answers as (
-        select operator, kept, seed, pair, answer_token, avg(correct::integer) as correct, avg(normal_logit(runs)) as nl
+        select operator, kept, seed, pair, answer_token, avg(correct::integer) as correct,
+            avg(normal_logit(runs)) as nl
         from runs
         join (select distinct intervention, kept from trajectory_interventions where kept is not null) using (intervention)
         join (select pair, operator, seed, answer_token from pairs) using (pair)
@@ -109,7 +110,8 @@ select
     drawn.faithfulness as faithfulness_drawn, drawn.std as faithfulness_drawn_std,
     random.faithfulness as faithfulness_random, random.std as faithfulness_random_std,
     "all".correct as correct_all, carried.shared.correct as correct_shared, drawn.correct as correct_drawn,
-    random.correct as correct_random, nothing.correct as correct_nothing, coalesce(prompts, 0) as prompts,
+    random.correct as correct_random, nothing.correct as correct_nothing,
+        coalesce(prompts, 0) as prompts,
     majority as majority_accuracy, majority_trained as majority_accuracy_trained,
     majority_held_out as majority_accuracy_held_out
 from solved

@@ -19,7 +19,8 @@ with
         select distinct intervention, operator, arm, neurons_per_layer, neurons from trajectory_interventions where arm is not null
     ),
     measured as (  -- of each seed, and of all of them where seed is null
-        select operator, arm, neurons_per_layer, seed, avg(neurons) as neurons, avg(correct::integer) as accuracy, count(*) as prompts,
+        select operator, arm, neurons_per_layer, seed, avg(neurons) as neurons,
+            avg(correct::integer) as accuracy, count(*) as prompts,
             majority_accuracy(answer_token) as majority_accuracy
         from runs
         join interventions using (intervention)
@@ -30,7 +31,8 @@ with
 select
     $subject as subject, $last as last, $step::integer as step, operator, arm, neurons_per_layer,
     any_value(neurons) filter (seed is null) as neurons, any_value(accuracy) filter (seed is null) as accuracy,
-    stddev_samp(accuracy) filter (seed is not null) as accuracy_std, any_value(prompts) filter (seed is null) as prompts,
+    stddev_samp(accuracy) filter (seed is not null) as accuracy_std, any_value(prompts)
+        filter (seed is null) as prompts,
     any_value(majority_accuracy) filter (seed is null) as majority_accuracy
 from measured
 group by operator, arm, neurons_per_layer

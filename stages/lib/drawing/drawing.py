@@ -107,15 +107,15 @@ def settle(figure: Figure) -> None:
     figure.set_layout_engine("none")
 
 
-def operators(found: pl.DataFrame) -> dict[str, str]:
+def operators(pairs_found: pl.DataFrame) -> dict[str, str]:
     """Return every operator that the model was asked about, and why it may have no data.
 
-    found: the table pairs_found. Only a split without any pair is a reason; NO_ROWS is any other.
+    pairs_found: the table pairs_found. Only a split without any pair is a reason; NO_ROWS is any other.
     """
-    none = found.filter(pl.col("found").fill_null(0) == 0).drop_nulls("problem")
+    none = pairs_found.filter(pl.col("found").fill_null(0) == 0).drop_nulls("problem")
     problems = dict(none.select("operator", "problem").iter_rows())
-    asked = set(found["operator"])
-    return {operator: problems.get(operator, NO_ROWS) for operator in COLOURS if operator in asked}
+    known = set(pairs_found["operator"])
+    return {operator: problems.get(operator, NO_ROWS) for operator in COLOURS if operator in known}
 
 
 def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (1.9, 1.8), **shared: Any) -> tuple[Figure, np.ndarray]:
@@ -163,13 +163,13 @@ def operator_panels(
     rows: int, found: pl.DataFrame, title: str, size: tuple[float, float] = (1.9, 1.8), **shared: Any
 ) -> tuple[Figure, np.ndarray, list[tuple[str, np.ndarray, str]]]:
     """The figure, its axes, and by column: an operator, its axes from top to bottom, and why it may have no data."""
-    asked = operators(found)
-    if len(asked) == 1:
+    reasons = operators(found)
+    if len(reasons) == 1:
         size = (max(size[0], ALONE), size[1])
-    figure, axes = panels(rows, len(asked), title, size, **shared)
-    for axis, operator in zip(axes[0], asked, strict=True):
+    figure, axes = panels(rows, len(reasons), title, size, **shared)
+    for axis, operator in zip(axes[0], reasons, strict=True):
         axis.set_title(operator)
-    return figure, axes, list(zip(asked, axes.T, asked.values(), strict=True))
+    return figure, axes, list(zip(reasons, axes.T, reasons.values(), strict=True))
 
 
 def absent(axis: Axes, why: str, x: float | None = None) -> None:

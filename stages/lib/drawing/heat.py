@@ -30,7 +30,7 @@ def matrix(table: pl.DataFrame, rows: list[str], columns: list[str]) -> np.ndarr
 
 
 def operator_maps(
-    found: pl.DataFrame,
+    pairs_found: pl.DataFrame,
     table: pl.DataFrame,
     columns: list[str],
     title: str,
@@ -43,7 +43,7 @@ def operator_maps(
     """
     rows = table["row"].unique(maintain_order=True).to_list()
     size = (max(1.7, COLUMN * len(columns)), min(max(0.17 * len(rows), 1.2), 9))
-    figure, axes, panels = drawing.operator_panels(1, found, title, size, sharex=True, sharey=True)
+    figure, axes, panels = drawing.operator_panels(1, pairs_found, title, size, sharex=True, sharey=True)
     for operator, [axis], why in panels:
         part = table.filter(operator=operator)
         heat_table(axis, part, rows, columns, limits)

@@ -87,9 +87,9 @@ class Exercise:
         shots = self.shown.count + self.shots
         return PairGroup(self.task, condition, self.template, operation.name, shots, draw)
 
-    def _is_shown(self, asked: Asked) -> bool:
+    def _is_shown(self, exercise: Asked) -> bool:
         """Whether a shown example gives the answer away."""
-        operation, operands = asked
+        operation, operands = exercise
         return operation.answer(operands) in self.shown.answers
 
     def _examples(self, rng: np.random.Generator, queries: tuple[Asked, Asked], usable: np.ndarray) -> list[tuple[int, ...]] | None:
