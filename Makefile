@@ -21,7 +21,7 @@ study: setup
 # A run that was stopped resumes where it stopped.
 define through_every_chapter
 @python -m stages.lib.console.locks
-python -m stages.warm dvc repro stages/report/tensors/dvc.yaml:report_data@$(NAME)
+python -m stages.warm dvc repro stages/report/dvc.yaml:report_data@$(NAME)
 python -m stages.report.index $(NAME) reports/$(NAME)/index.html
 @echo "The page to read: reports/$(NAME)/index.html"
 endef

@@ -39,14 +39,14 @@ def stages() -> dict[str, dict]:
 
 
 def pipelines() -> list[str]:
-    """Every dvc.yaml: the root's, then each chapter's, followed by that of its stages that read tensors."""
-    files = [f"stages/{chapter}/{place}dvc.yaml" for chapter in CHAPTERS for place in ("", "tensors/")]
+    """Every dvc.yaml: the root's, then each chapter's."""
+    files = [f"stages/{chapter}/dvc.yaml" for chapter in CHAPTERS]
     return ["dvc.yaml", *(file for file in files if (ROOT / file).exists())]
 
 
 def key(address: str) -> str:
     """The key in `stages` of a stage that DVC calls so, without a subject's name."""
-    return re.sub(r"stages/(\w+)/(tensors/)?dvc\.yaml:", r"\1/", address).partition("@")[0]
+    return re.sub(r"stages/(\w+)/dvc\.yaml:", r"\1/", address).partition("@")[0]
 
 
 def source(stage: str) -> Path:

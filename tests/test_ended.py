@@ -44,7 +44,7 @@ def test_ended_early_it_goes_on_to_the_same_bytes(micro_copy: Path, chapter: str
 
 
 def test_two_runs_at_once_end_well_or_in_a_sentence(micro_copy: Path):
-    stage = "stages/store/tensors/dvc.yaml:dump@planted"
+    stage = "stages/store/dvc.yaml:dump@planted"
     expected = contents(micro_copy / "data", "store")
     environment = {
         "PYTHONPATH": str(micro_copy),

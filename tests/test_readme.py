@@ -41,7 +41,6 @@ RUN_BY = {  # what sets up, shares or takes long, and the test or script that ru
         '"bag", "add", "mine", "models/mine"',
     ),
     "bag explore": ("tests/explorer/test_app.py", "from stages.explorer.explore import main"),
-    "dvc repro -R stages/store": ("tests/test_readme.py", '"repro", "-R", "stages/store"'),
     "make study": ("tests/test_pipeline.py", "*MAKE, target"),
 }
 
@@ -82,7 +81,6 @@ def test_every_stage_is_one_that_repro_knows(micro: Path):
     targets = sorted({target(command) for _, command in REPRO})
     assert len(targets) >= len(CHAPTERS) - 1
     assert "up to date" in run_in(micro, "dvc", "repro", *targets).stdout
-    assert "up to date" in run_in(micro, "dvc", "repro", "-R", "stages/store").stdout
 
 
 def test_a_stage_is_run_where_it_says(micro: Path):

@@ -13,7 +13,7 @@ from stages.lib.subject import Sizes, SubjectSettings
 from stages.store.add import inserted
 from tests.declared import ROOT, STAGES, declared_sections, key, name, pipelines
 
-PARAMS, DUMPS = Path("params.yaml"), "stages/store/tensors/dvc.yaml"
+PARAMS, DUMPS = Path("params.yaml"), "stages/store/dvc.yaml"
 SUBJECTS = ("abacus", "abacus-deep", "mine")
 
 

@@ -162,7 +162,7 @@ class Subject:
             if largest is not None and (made := store.axes["op1"] - 1) != largest:
                 raise ParamsError(
                     f"{store.path} holds the operands 0..{made}, and {self.name}.largest_operand is {largest}; correct that, or make the "
-                    f"store anew: dvc repro stages/store/tensors/dvc.yaml:dump@{self.name}"
+                    f"store anew: dvc repro stages/store/dvc.yaml:dump@{self.name}"
                 )
         return found
 

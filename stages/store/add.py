@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
     for file, text in files.items():  # all of them, now that nothing stands against any
         with replacing(file) as partial:
             partial.write_text(text, encoding="utf-8")
-    dump = f"dvc repro stages/store/tensors/dvc.yaml:dump@{options.name}"
+    dump = f"dvc repro stages/store/dvc.yaml:dump@{options.name}"
     print(f"\n{PARAMS} has it now, under {found.section}. Its activations: {dump}; all chapters: make study")
 
 

@@ -251,8 +251,8 @@ def test_what_is_missing_is_a_sentence_that_names_the_stage(tmp_path: Path, micr
     cell = prompt.cell(few, SUBJECT, "add", 3, 9)
     for ask, stage in (
         (lambda: prompt.holding(few, cell, "label"), "stages/heuristics/dvc.yaml:labels@abacus"),
-        (lambda: few.map(SUBJECT, "add", 0, 0), "stages/store/tensors/dvc.yaml:dump@abacus"),
-        (lambda: neuron.matches(few, KEYS), "stages/heuristics/tensors/dvc.yaml:scores@abacus"),
+        (lambda: few.map(SUBJECT, "add", 0, 0), "stages/store/dvc.yaml:dump@abacus"),
+        (lambda: neuron.matches(few, KEYS), "stages/heuristics/dvc.yaml:scores@abacus"),
         (lambda: few.ask("select * from labels"), "stages/heuristics/dvc.yaml:labels@"),
     ):
         with pytest.raises(ExplorerError, match=stage):

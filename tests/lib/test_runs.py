@@ -119,17 +119,15 @@ def test_an_experiment_of_ones_own_is_two_queries_and_three_entries(project: Pat
     (chapter / "mine.sql").write_text("""
         select $subject as subject, intervention, avg(correct::int) as accuracy, avg(answer_probability) as probability
         from runs group by intervention order by intervention""")
-    files = {file: yaml.safe_load(file.read_text()) for file in (chapter / "dvc.yaml", chapter / "tensors/dvc.yaml")}
+    entries = yaml.safe_load((chapter / "dvc.yaml").read_text())
     for old, new in (("component_interventions", "mine_interventions"), ("component_runs", "mine_runs"), ("component_effects", "mine")):
-        [entries] = [entries for entries in files.values() if old in entries["stages"]]
         copied = yaml.safe_dump(entries["stages"][old]).replace(old, new).replace("circuit/component", "circuit/mine")
         entry = yaml.safe_load(copied.replace("component_interventions", "mine_interventions").replace("runs/component", "runs/mine"))
         one = entry["do"]
         one["deps"] = [path for path in one["deps"] if not path.endswith(".sql") or path.endswith(f"/{new}.sql")]
         one["outs"] = [path for path in one["outs"] if new.endswith("_runs") or path.endswith(f"/{new}.parquet")]
         entries["stages"][new] = entry
-    for file, entries in files.items():
-        file.write_text(yaml.safe_dump(entries))
+    (chapter / "dvc.yaml").write_text(yaml.safe_dump(entries))
     run_in(project, "dvc", "repro", "--quiet", "stages/circuit/dvc.yaml:mine@abacus")
     clean, silenced = pl.read_parquet("data/abacus/circuit/mine.parquet").sort("intervention").rows(named=True)
     assert clean["accuracy"] == 1

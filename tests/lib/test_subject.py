@@ -47,6 +47,6 @@ def test_a_store_of_another_largest_operand_is_refused(subject: Subject):
     wide = replace(subject, settings=subject.settings.model_copy(update={"largest_operand": AXES["op1"] - 1}))
     assert len(wide.squares()) == 2
     other = replace(subject, settings=subject.settings.model_copy(update={"largest_operand": 9}))
-    message = r"add\.h5 holds the operands 0\.\.2, and s\.largest_operand is 9; .*dvc repro stages/store/tensors/dvc\.yaml:dump@s"
+    message = r"add\.h5 holds the operands 0\.\.2, and s\.largest_operand is 9; .*dvc repro stages/store/dvc\.yaml:dump@s"
     with pytest.raises(ParamsError, match=message):
         other.squares()

@@ -118,7 +118,7 @@ def test_a_lock_that_was_cut_is_seen(project: Path):
 def test_wherever_a_lock_is_cut_it_is_seen_or_says_nothing_wrong(tmp_path: Path, committed: bool):
     """Of four stages, one of several outputs: DVC accepts what is not seen, and it has every sum that it had, or in a lock that Git does
     not know, that of every stage it still lists."""
-    name = "stages/store/tensors/dvc.lock"
+    name = "stages/store/dvc.lock"
     lock, shipped = tmp_path / name, yaml.load((ROOT / name).read_text(), yaml.CSafeLoader)["stages"]
     four = {name: shipped[name] for name in ("task_predictions@abacus", "prompts@abacus", "architecture@abacus", "dump@abacus")}
     whole = yaml.safe_dump({"schema": "2.0", "stages": four}, sort_keys=False)

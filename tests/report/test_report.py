@@ -215,7 +215,7 @@ def test_what_is_read_of_a_subject_is_declared_whoever_else_is_there(micro: Path
     """In the files themselves: of tables that are folders with a file per subject, no stage of one subject sees another's."""
     monkeypatch.chdir(micro)
     names = [*CONTENTS.only(False).tables(shared=False), *NEEDED]
-    lock = yaml.safe_load(Path("stages/report/tensors/dvc.lock").read_text())["stages"]
+    lock = yaml.safe_load(Path("stages/report/dvc.lock").read_text())["stages"]
     for subject in ("abacus", "planted"):
         deps = [dep["path"] for dep in lock[f"report_data@{subject}"]["deps"]]
         read = {str(path) for paths in subject_files(subject, names).values() for path in paths}

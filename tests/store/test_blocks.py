@@ -17,7 +17,7 @@ from tests.micro import ROOT, SHIPPED
 
 DUMP = Dump(**SHIPPED["dump"])
 SIDE = SHIPPED["cells"]["largest_operand"] + 1
-LOCK = yaml.safe_load((ROOT / "stages/store/tensors/dvc.lock").read_text())["stages"]
+LOCK = yaml.safe_load((ROOT / "stages/store/dvc.lock").read_text())["stages"]
 DUMPS = {name: stage for name, stage in LOCK.items() if name.startswith("dump@")}
 QWEN = 24 * 4_864  # layers x neurons of Qwen2.5-0.5B
 

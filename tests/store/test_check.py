@@ -392,7 +392,7 @@ def test_a_model_is_added_by_its_one_entry(project: Path, capsys: pytest.Capture
     before, file = read(), Path("params.yaml")
     text = file.read_text()
     add.main(["mine", "models/mine", "--template", "{op1} {symbol} {op2} =", "--dtype", "float32"])
-    assert "dvc repro stages/store/tensors/dvc.yaml:dump@mine" in capsys.readouterr().out
+    assert "dvc repro stages/store/dvc.yaml:dump@mine" in capsys.readouterr().out
     settings = load_subject("mine")
     assert (settings.source, settings.dtype, settings.template) == (
         "models/mine",
@@ -491,7 +491,7 @@ def test_the_console_has_both_commands(tmp_path: Path):
     )
     assert checked.stdout.splitlines()[-1] == "It can be added: bag add NAME models/mine"
     assert "params.yaml has it now" in added.stdout
-    assert "probes@mine" in run_in(tmp_path / "project", "dvc", "stage", "list", "stages/circuit/tensors/dvc.yaml").stdout
+    assert "probes@mine" in run_in(tmp_path / "project", "dvc", "stage", "list", "stages/circuit/dvc.yaml").stdout
 
 
 def test_costs_are_those_of_the_docs(project: Path):
