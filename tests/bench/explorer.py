@@ -35,14 +35,24 @@ def explorer() -> None:
     live = of.models.wait(of.project.subjects[0])
     for path, fields in QUESTIONS.items():
         question = Question(fields)
-        first, whole = median(ROUNDS, lambda p=path, q=question: _view(of, p, q), lambda p=path, q=question: _view(of, p, q, True))
-        print(f"explorer: the view {path}: {1000 * first:.0f} ms, whole {1000 * whole:.0f} ms (bar 500)")
+        first, whole = median(
+            ROUNDS,
+            lambda p=path, q=question: _view(of, p, q),
+            lambda p=path, q=question: _view(of, p, q, True),
+        )
+        print(
+            f"explorer: the view {path}: {1000 * first:.0f} ms, whole {1000 * whole:.0f} ms (bar 500)"
+        )
     subject, numbers = of.project.subjects[0], iter(range(1000))
     [seconds] = median(20, lambda: of.project.map(subject, "add", 2, next(numbers) % 512))
     print(f"explorer: a neuron's map: {1000 * seconds:.1f} ms (bar 100)")
     [seconds] = median(ROUNDS, lambda: _silenced(live, subject))
-    print(f"explorer: a silenced prompt, and {silence.DRAWS} random sets: {1000 * seconds:.0f} ms (bar 300)")
-    print(f"explorer: opened, from the command to the first view in Chromium: {_opened():.1f} s (bar 3)")
+    print(
+        f"explorer: a silenced prompt, and {silence.DRAWS} random sets: {1000 * seconds:.0f} ms (bar 300)"
+    )
+    print(
+        f"explorer: opened, from the command to the first view in Chromium: {_opened():.1f} s (bar 3)"
+    )
 
 
 def _view(of: Explorer, path: str, question: Question, later: bool = False) -> str:
@@ -51,14 +61,23 @@ def _view(of: Explorer, path: str, question: Question, later: bool = False) -> s
 
     view = VIEWS[path]
     fields, content = answered(of, view, question)
-    parts = [content(), *(tried(make, of, Question({one.name: one.value for one in fields})) for make in view.later.values() if later)]
+    parts = [
+        content(),
+        *(
+            tried(make, of, Question({one.name: one.value for one in fields}))
+            for make in view.later.values()
+            if later
+        ),
+    ]
     return "".join(map(to_json_plotly, parts))
 
 
 def _silenced(live: Live, subject: str) -> None:
     live._kept = None  # another prompt each time
     row = live.cell("subtract", 226, 68)
-    silence.silenced(live, row, silence.Silencing(subject, "subtract", ((2, 312), (2, 347), (1, 265)), "mean"))
+    silence.silenced(
+        live, row, silence.Silencing(subject, "subtract", ((2, 312), (2, 347), (1, 265)), "mean")
+    )
 
 
 def _opened() -> float:
@@ -68,9 +87,16 @@ def _opened() -> float:
         for flag in [*FLAGS, f"--user-data-dir={profile}"]:
             options.add_argument(flag)
         driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
-        command = [sys.executable, "-P", "-c", "from stages.explorer.explore import main; main(['--no-browser', '--port', '0'])"]
+        command = [
+            sys.executable,
+            "-P",
+            "-c",
+            "from stages.explorer.explore import main; main(['--no-browser', '--port', '0'])",
+        ]
         start = time.perf_counter()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as running:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=os.environ
+        ) as running:
             [address] = re.findall(r"http://\S+", running.stdout.readline())  # type: ignore[union-attr]
             driver.get(address)
             while not driver.execute_script("return document.querySelector('h1')?.innerText"):

@@ -40,7 +40,9 @@ def match() -> None:
 
     [seconds] = median(1, all_neurons)
     heuristics = len(square.operands.names) + len(square.answers.names)
-    print(f"match: 3,200 neurons x {heuristics} heuristics x {len(square.cells)} cells, top and bottom: {seconds:.1f} s (bar 40)")
+    print(
+        f"match: 3,200 neurons x {heuristics} heuristics x {len(square.cells)} cells, top and bottom: {seconds:.1f} s (bar 40)"
+    )
 
 
 def relabel() -> None:
@@ -51,10 +53,17 @@ def relabel() -> None:
     for operator in OPERATORS:
         square = _square(operator)
         layers = square.activations.layers
-        labels = [relabelled.permutations(square, step, settings.seed) for step in p_values.steps_to(1000, settings.first_draws)]
+        labels = [
+            relabelled.permutations(square, step, settings.seed)
+            for step in p_values.steps_to(1000, settings.first_draws)
+        ]
         some = [one for layer in layers for one in square.neurons(layer, votes, range(sample))]
 
-        def judge(one: tuple[int, np.ndarray, np.ndarray], square: Square = square, labels: list[relabelled.Relabellings] = labels) -> None:
+        def judge(
+            one: tuple[int, np.ndarray, np.ndarray],
+            square: Square = square,
+            labels: list[relabelled.Relabellings] = labels,
+        ) -> None:
             p_values.judged(square, one[1], one[2], labels, settings, sets)
 
         def sampled(some: list = some, judge: Callable = judge) -> None:
@@ -66,7 +75,9 @@ def relabel() -> None:
         seconds = time.perf_counter() - start
         neurons = len(layers) * square.activations.axes["neuron"]
         whole += seconds / len(some) * neurons
-        print(f"relabel: {operator}: {seconds / len(some):.2f} s per neuron for 1,000 draws, {seconds:.0f} s for {len(some)}")
+        print(
+            f"relabel: {operator}: {seconds / len(some):.2f} s per neuron for 1,000 draws, {seconds:.0f} s for {len(some)}"
+        )
     print(f"relabel: all neurons of {SUBJECT}: {whole / 60:.0f} min")
 
 
@@ -78,22 +89,35 @@ def nulls() -> None:
         labels = relabelled.permutations(square, range(draws + 1), load(Nulls).seed)
         _, activations, logits = square.neurons(square.activations.layers[-1], votes, range(1))[0]
 
-        def sorted_anew(square: Square = square, labels: relabelled.Relabellings = labels, of: tuple = (activations, logits)) -> None:
+        def sorted_anew(
+            square: Square = square,
+            labels: relabelled.Relabellings = labels,
+            of: tuple = (activations, logits),
+        ) -> None:
             for row, column in zip(*labels, strict=True):
                 values = of[0][row[square.op1], column[square.op2]]
                 scores.scores(values, square.operands.sets)
                 scores.scores(values * of[1][square.results], square.answers.sets)
 
-        def by_tables(square: Square = square, labels: relabelled.Relabellings = labels, of: tuple = (activations, logits)) -> None:
+        def by_tables(
+            square: Square = square,
+            labels: relabelled.Relabellings = labels,
+            of: tuple = (activations, logits),
+        ) -> None:
             relabelled.RelabelledNeuron(square, *of, sets).null(labels)
 
         slow, fast = (seconds / (draws + 1) * 1e3 for seconds in median(5, sorted_anew, by_tables))
-        print(f"nulls: {operator}: {slow:.2f} ms per draw by sorting, {fast:.2f} ms, {slow / fast:.1f} x")
+        print(
+            f"nulls: {operator}: {slow:.2f} ms per draw by sorting, {fast:.2f} ms, {slow / fast:.1f} x"
+        )
 
 
 def _square(operator: str) -> Square:
     catalogue = pl.read_parquet("data/heuristics/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
     return Square(
-        database, catalogue, layered.LayerStore(Path(f"data/{SUBJECT}/store/activations/{operator}.h5")), load(Scores).least_cells
+        database,
+        catalogue,
+        layered.LayerStore(Path(f"data/{SUBJECT}/store/activations/{operator}.h5")),
+        load(Scores).least_cells,
     )

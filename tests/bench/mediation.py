@@ -32,26 +32,48 @@ def mediation() -> None:
     """The full arithmetic condition against one full forward pass per intervention and pair. Bar: 10 x, mean effects within 1e-5."""
     table, random = arithmetic(), np.random.default_rng(0)
     runner, exact = (_runner(dtype) for dtype in (None, "float64"))
-    wanted = everything(len(runner.checkpoint.architecture.layers), int(table["tokens"].list.len().max()))  # type: ignore[arg-type]
+    wanted = everything(
+        len(runner.checkpoint.architecture.layers), int(table["tokens"].list.len().max())
+    )  # type: ignore[arg-type]
     batched = sample(runner, table, wanted)
     prompts = [int(random.integers(len(values.pairs))) for values, _, _ in batched]
-    single = [(*run[:2], slice(i, i + 1)) for run, i in zip(batched, prompts, strict=True)][:: len(batched) // SINGLE + 1]
+    single = [(*run[:2], slice(i, i + 1)) for run, i in zip(batched, prompts, strict=True)][
+        :: len(batched) // SINGLE + 1
+    ]
     fast, many, few = median(
-        ROUNDS, lambda: shared(runner, table, wanted), lambda: [looped(*run) for run in batched], lambda: [looped(*run) for run in single]
+        ROUNDS,
+        lambda: shared(runner, table, wanted),
+        lambda: [looped(*run) for run in batched],
+        lambda: [looped(*run) for run in single],
     )
     said = shared(runner, table, wanted)
-    runs, sizes = int(np.isfinite(said[1:, 0]).sum()), [len(values.pairs) for values, _, _ in batched]
+    runs, sizes = (
+        int(np.isfinite(said[1:, 0]).sum()),
+        [len(values.pairs) for values, _, _ in batched],
+    )
     many, few = many / sum(sizes) * runs, few / len(single) * runs
-    print(f"mediation: {len(table)} pairs, {len(wanted) - 1} interventions, {runs} runs: {fast:.1f} s")
-    print(f"mediation: a full forward pass each, one prompt at a time: {few:.0f} s, {few / fast:.0f} x (bar 10)")
-    print(f"mediation: a full forward pass each, up to {max(sizes)} prompts at a time: {many:.0f} s, {many / fast:.1f} x")
+    print(
+        f"mediation: {len(table)} pairs, {len(wanted) - 1} interventions, {runs} runs: {fast:.1f} s"
+    )
+    print(
+        f"mediation: a full forward pass each, one prompt at a time: {few:.0f} s, {few / fast:.0f} x (bar 10)"
+    )
+    print(
+        f"mediation: a full forward pass each, up to {max(sizes)} prompts at a time: {many:.0f} s, {many / fast:.1f} x"
+    )
     mean, largest = differences(said, plain(wanted, table, batched))
     itself = differences(plain(wanted, table, single), plain(wanted, table, batched))[1]
-    print(f"mediation: mean effects differ by {mean:.0e} of 1 + |effect| (bar 1e-05), a pair's by {largest:.0e}")
+    print(
+        f"mediation: mean effects differ by {mean:.0e} of 1 + |effect| (bar 1e-05), a pair's by {largest:.0e}"
+    )
     print(f"mediation: a pair's by {itself:.0e} between forward passes of one and of many prompts")
     tenth = table.filter(pl.col("pair") % 10 == 0).with_columns(pair=pl.int_range(pl.len()))
-    mean, largest = differences(shared(exact, tenth, wanted), plain(wanted, tenth, sample(exact, tenth, wanted)))
-    print(f"mediation: in float64, on {len(tenth)} pairs, mean effects differ by {mean:.0e}, a pair's by {largest:.0e}")
+    mean, largest = differences(
+        shared(exact, tenth, wanted), plain(wanted, tenth, sample(exact, tenth, wanted))
+    )
+    print(
+        f"mediation: in float64, on {len(tenth)} pairs, mean effects differ by {mean:.0e}, a pair's by {largest:.0e}"
+    )
 
 
 def _runner(dtype: str | None) -> Executor:
@@ -64,11 +86,19 @@ def arithmetic() -> pl.DataFrame:
     """The pairs of the condition "result varies", numbered from 0; before there is a table of them, pairs of random cells."""
     path = Path(f"data/{SUBJECT}/mediation/mediation_pairs.parquet")
     if path.exists():
-        chosen = pl.read_parquet(path).filter(pl.col("task") == "arithmetic", pl.col("condition") == "result_varies")
+        chosen = pl.read_parquet(path).filter(
+            pl.col("task") == "arithmetic", pl.col("condition") == "result_varies"
+        )
         return chosen.sort("pair").with_columns(pair=pl.int_range(pl.len()))
-    cells, subject, templates = pl.read_parquet("data/corpus/cells.parquet"), Subject.named(SUBJECT).settings, load(Tasks)
+    cells, subject, templates = (
+        pl.read_parquet("data/corpus/cells.parquet"),
+        Subject.named(SUBJECT).settings,
+        load(Tasks),
+    )
     prompts, answers = [], []
-    for (operator,), part in cells.sort("operator", "op1", "op2").group_by("operator", maintain_order=True):
+    for (operator,), part in cells.sort("operator", "op1", "op2").group_by(
+        "operator", maintain_order=True
+    ):
         for number, template in enumerate(templates.arithmetic):
             drawn = part.select("op1", "op2", "result").sample(2 * EACH, seed=number)
             words = templates.operators[operator].model_dump()
@@ -79,15 +109,27 @@ def arithmetic() -> pl.DataFrame:
     for first, front in enumerate(("", "counterfactual_")):
         columns[f"{front}tokens"] = asked.sequences[first::2]
         columns[f"{front}answer_token"] = asked.answers[first::2]
-        columns[f"{front}positions"] = [{"last": len(tokens) - 1} for tokens in asked.sequences[first::2]]
+        columns[f"{front}positions"] = [
+            {"last": len(tokens) - 1} for tokens in asked.sequences[first::2]
+        ]
     return pl.DataFrame(columns)
 
 
 def everything(layers: int, places: int) -> list[Intervention]:
     """The clean run, and the counterfactual output of each MLP and each attention block at each place."""
-    sites = [(part, layer, place) for part in ("mlp", "head") for layer in range(layers) for place in range(places)]
-    patches = [(Patch(part, layer, None, str(place), None, "counterfactual"),) for part, layer, place in sites]
-    return [Intervention(number, None, None, several) for number, several in enumerate([(), *patches])]
+    sites = [
+        (part, layer, place)
+        for part in ("mlp", "head")
+        for layer in range(layers)
+        for place in range(places)
+    ]
+    patches = [
+        (Patch(part, layer, None, str(place), None, "counterfactual"),)
+        for part, layer, place in sites
+    ]
+    return [
+        Intervention(number, None, None, several) for number, several in enumerate([(), *patches])
+    ]
 
 
 def sample(runner: Executor, table: pl.DataFrame, wanted: Sequence[Intervention]) -> list[Run]:
@@ -96,21 +138,36 @@ def sample(runner: Executor, table: pl.DataFrame, wanted: Sequence[Intervention]
     for values in groups:
         _ = values.counterfactual
     some = [(one, one.patches[0].position) for one in wanted[1::EVERY]]
-    return [(values, one, slice(None)) for values in groups for one, place in some if place in values.positions]
+    return [
+        (values, one, slice(None))
+        for values in groups
+        for one, place in some
+        if place in values.positions
+    ]
 
 
 def looped(values: Values, one: Intervention, prompts: slice) -> np.ndarray:
     """One full forward pass with a hook: probabilities of both answers (2, prompts)."""
     [patch] = one.patches
-    layer, other, at = values.architecture.layers[patch.layer], values.counterfactual, int(patch.position)
-    module, source = (layer.mlp_out, other.neurons) if patch.component == "mlp" else (layer.attention_out, other.heads)
+    layer, other, at = (
+        values.architecture.layers[patch.layer],
+        values.counterfactual,
+        int(patch.position),
+    )
+    module, source = (
+        (layer.mlp_out, other.neurons)
+        if patch.component == "mlp"
+        else (layer.attention_out, other.heads)
+    )
 
     def change(x: torch.Tensor) -> torch.Tensor:
         x[:, at] = source[patch.layer][prompts, at]
         return x
 
     with torch.no_grad(), patched(module, change):
-        logits = values.checkpoint.model(input_ids=values.clean.tokens[prompts], use_cache=False, logits_to_keep=1).logits[:, -1]
+        logits = values.checkpoint.model(
+            input_ids=values.clean.tokens[prompts], use_cache=False, logits_to_keep=1
+        ).logits[:, -1]
     return _probabilities(logits, values, prompts)
 
 

@@ -25,9 +25,19 @@ def random_llama(
     torch.manual_seed(0)
     torch.set_num_threads(machine.workers())
     config = LlamaConfig(
-        vocab_size=1100, hidden_size=width, intermediate_size=neurons, num_hidden_layers=8, num_attention_heads=8, tie_word_embeddings=False
+        vocab_size=1100,
+        hidden_size=width,
+        intermediate_size=neurons,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        tie_word_embeddings=False,
     )
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False).to(device, dtype)
+    model = (
+        AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        .eval()
+        .requires_grad_(False)
+        .to(device, dtype)
+    )
     random, roles = np.random.default_rng(0), {"op1": 1, "operator": 2, "op2": 3, "last": 4}
     rows = [
         {
@@ -40,7 +50,9 @@ def random_llama(
     return checkpoint.Checkpoint(model, search.find(model)), pl.DataFrame(rows)
 
 
-def patches(component: str, layer: int, units: Sequence[int | None], position: str) -> list[interventions.Intervention]:
+def patches(
+    component: str, layer: int, units: Sequence[int | None], position: str
+) -> list[interventions.Intervention]:
     """One intervention per unit: its counterfactual value at one position."""
     return [
         interventions.Intervention(
@@ -58,8 +70,12 @@ def looped(values: replacing.Values, one: interventions.Intervention) -> torch.T
     module = layer.attention_out if patch.component == "head" else layer.mlp_out
     width = a.head_width if patch.component == "head" else 1
     units = patch.chosen()
-    part = slice(None) if units is None else slice(int(units[0]) * width, (int(units[0]) + 1) * width)
-    source = values.counterfactual.heads if patch.component == "head" else values.counterfactual.neurons
+    part = (
+        slice(None) if units is None else slice(int(units[0]) * width, (int(units[0]) + 1) * width)
+    )
+    source = (
+        values.counterfactual.heads if patch.component == "head" else values.counterfactual.neurons
+    )
     at = int(values.positions[patch.position][0])
 
     def change(x: torch.Tensor) -> torch.Tensor:
@@ -67,7 +83,11 @@ def looped(values: replacing.Values, one: interventions.Intervention) -> torch.T
         return x
 
     with torch.no_grad(), architecture.patched(module, change):
-        return values.checkpoint.model(input_ids=values.clean.tokens, use_cache=False).logits[:, -1].softmax(-1)
+        return (
+            values.checkpoint.model(input_ids=values.clean.tokens, use_cache=False)
+            .logits[:, -1]
+            .softmax(-1)
+        )
 
 
 def matmul_rate(inputs: int = 512, outputs: int = 1408, rows: int = 2000) -> float:
@@ -77,9 +97,15 @@ def matmul_rate(inputs: int = 512, outputs: int = 1408, rows: int = 2000) -> flo
     return 2 * rows * inputs * outputs / seconds / 1e9
 
 
-def sweep(runner: executor.Executor, table: pl.DataFrame, wanted: list[interventions.Intervention]) -> dict[int, np.ndarray]:
+def sweep(
+    runner: executor.Executor, table: pl.DataFrame, wanted: list[interventions.Intervention]
+) -> dict[int, np.ndarray]:
     """The answers' probabilities (prompts,) under each intervention, by its number."""
-    done = [(batch, measured.answer_probability) for block in runner.plan(table, wanted) for batch, measured in runner.run(block)]
+    done = [
+        (batch, measured.answer_probability)
+        for block in runner.plan(table, wanted)
+        for batch, measured in runner.run(block)
+    ]
     return {one.number: row for batch, rows in done for one, row in zip(batch, rows, strict=True)}
 
 
@@ -93,12 +119,23 @@ def neurons() -> None:
     for layer in range(4, 8):
         wanted = patches("neuron", layer, range(a.neurons), "last")
         few = wanted[:: a.neurons // 8][:8]
-        slow, fast = median(3, lambda few=few: [looped(values, one) for one in few], lambda wanted=wanted: sweep(runner, table, wanted))
+        slow, fast = median(
+            3,
+            lambda few=few: [looped(values, one) for one in few],
+            lambda wanted=wanted: sweep(runner, table, wanted),
+        )
         slow, fast = slow / len(few), fast / a.neurons
         total = [total[0] + slow, total[1] + fast]
         found = sweep(runner, table, few)
-        difference = max(np.abs(found[one.number] - looped(values, one)[rows, values.pairs.answers].numpy()).max() for one in few)
-        work = 2 * 50 * ((7 - layer) * (4 * 512 * 512 + 3 * 512 * 1408) + 512 * 1100)  # of a restart that avoids nothing
+        difference = max(
+            np.abs(
+                found[one.number] - looped(values, one)[rows, values.pairs.answers].numpy()
+            ).max()
+            for one in few
+        )
+        work = (
+            2 * 50 * ((7 - layer) * (4 * 512 * 512 + 3 * 512 * 1408) + 512 * 1100)
+        )  # of a restart that avoids nothing
         print(
             f"neurons: layer {layer}: {slow * 1e3:.0f} ms by a forward pass each, {fast * 1e3:.2f} ms swept, {slow / fast:.0f} x; "
             f"a plain restart at this speed: {work / fast / 1e9 / matmul_rate():.0%} of the matmul rate; largest difference {difference:.0e}"
@@ -117,9 +154,13 @@ def components() -> None:
         for one in (*patches("head", layer, range(a.heads), position), *patches("mlp", layer, [None], position))
     ]  # fmt: skip
     few = wanted[::16]
-    slow, fast = median(3, lambda: [looped(values, one) for one in few], lambda: sweep(runner, table, wanted))
+    slow, fast = median(
+        3, lambda: [looped(values, one) for one in few], lambda: sweep(runner, table, wanted)
+    )
     slow, fast = slow / len(few), fast / len(wanted)
-    print(f"components: {slow * 1e3:.0f} ms by a forward pass each, {fast * 1e3:.1f} ms restarted, {slow / fast:.1f} x (bar 4)")
+    print(
+        f"components: {slow * 1e3:.0f} ms by a forward pass each, {fast * 1e3:.1f} ms restarted, {slow / fast:.1f} x (bar 4)"
+    )
 
 
 def bound() -> None:
@@ -138,5 +179,12 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
     for mib in (128, 256):
         for layers in (2, 4):
-            done = subprocess.run([sys.executable, "-c", code, str(mib), str(layers)], capture_output=True, text=True, check=True)
-            print(f"bound: {layers * 1408} neurons, {float(done.stdout.split()[-1]):.0f} MiB more than the model (bound {mib})")
+            done = subprocess.run(
+                [sys.executable, "-c", code, str(mib), str(layers)],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            print(
+                f"bound: {layers * 1408} neurons, {float(done.stdout.split()[-1]):.0f} MiB more than the model (bound {mib})"
+            )

@@ -50,7 +50,9 @@ def dump() -> None:
         seconds = median(3, plain, forward_only, whole)
     print(f"dump: plain forward passes {seconds[0]:.2f} s for {len(prompts)} prompts")
     print(f"dump: shared-prefix forward passes {seconds[1]:.2f} s, {seconds[1] / seconds[0]:.2f} x")
-    print(f"dump: whole dump, files written {seconds[2]:.2f} s, {seconds[2] / seconds[0]:.2f} x (bar 0.65)")
+    print(
+        f"dump: whole dump, files written {seconds[2]:.2f} s, {seconds[2] / seconds[0]:.2f} x (bar 0.65)"
+    )
 
 
 def memory() -> None:
@@ -68,7 +70,9 @@ with tempfile.TemporaryDirectory(dir=".") as folder:
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
     for blocks in (1, 4):
-        done = subprocess.run([sys.executable, "-c", code, str(blocks)], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(blocks)], capture_output=True, text=True, check=True
+        )
         print(f"memory: {blocks} blocks of rows, peak {float(done.stdout):.0f} MiB")
 
 
@@ -80,9 +84,7 @@ def sql() -> None:
         "select layer, neuron, avg(activation) from activations "
         f"where subject = '{SUBJECT}' and operator = 'add' and layer = 2 and neuron in (5, 100, 400) group by all"
     )
-    whole = (
-        f"select layer, neuron, avg(activation) from activations where subject = '{SUBJECT}' and operator = 'add' group by layer, neuron"
-    )
+    whole = f"select layer, neuron, avg(activation) from activations where subject = '{SUBJECT}' and operator = 'add' group by layer, neuron"
     joined = (
         "select layer, neuron, avg(activation) from activations join neuron_variances using (subject, operator, layer, neuron) "
         f"where rank <= 3 and operator = 'add' and subject = '{SUBJECT}' group by all"
@@ -97,11 +99,16 @@ def sql() -> None:
                         part.store.read(layer, slice(first, first + step), slice(None))
 
     fast = median(
-        9, lambda: database.sql(one).to_arrow_table(), lambda: database.sql(three).fetchall(), lambda: database.sql(joined).fetchall()
+        9,
+        lambda: database.sql(one).to_arrow_table(),
+        lambda: database.sql(three).fetchall(),
+        lambda: database.sql(joined).fetchall(),
     )
     slow = median(3, lambda: database.sql(whole).fetchall(), by_hand)
     size = int(np.prod(list(database.lazy["activations"].parts[0].store.axes.values()))) * 3 / 1e6
     print(f"sql: one neuron's map {fast[0] * 1e3:.1f} ms (bar 15)")
     print(f"sql: the means of three neurons {fast[1] * 1e3:.1f} ms (bar 25)")
     print(f"sql: the means of three neurons by a join {fast[2] * 1e3:.1f} ms (bar 25)")
-    print(f"sql: group by layer, neuron {size / slow[0]:.0f} million activations/s (bar 150); h5py alone {size / slow[1]:.0f}")
+    print(
+        f"sql: group by layer, neuron {size / slow[0]:.0f} million activations/s (bar 150); h5py alone {size / slow[1]:.0f}"
+    )

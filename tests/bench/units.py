@@ -32,8 +32,14 @@ def units() -> None:
         before: tuple[int, float] | None = None
         for number in NUMBERS:
             seconds, passed = _cost(ready, number)
-            each = f", {(seconds - before[1]) / (number - before[0]) * 1e3:.2f} ms of it each more unit" if before else ""
-            print(f"units: {name}, {WORKERS} workers, {number} units: {seconds:.1f} s of processor{each} ({passed:.0f} s passed)")
+            each = (
+                f", {(seconds - before[1]) / (number - before[0]) * 1e3:.2f} ms of it each more unit"
+                if before
+                else ""
+            )
+            print(
+                f"units: {name}, {WORKERS} workers, {number} units: {seconds:.1f} s of processor{each} ({passed:.0f} s passed)"
+            )
             before = before or (number, seconds)
 
 
@@ -41,7 +47,11 @@ def _cost(ready: Callable, number: int) -> tuple[float, float]:
     """Seconds of all processors from nothing to all units done, and seconds that passed."""
     began, spent = time.perf_counter(), _spent()
     with ready(start) as workers:
-        done = list(workers.do({unit: Unit(f"unit {unit}", group=unit // 50) for unit in range(number)}, start()))
+        done = list(
+            workers.do(
+                {unit: Unit(f"unit {unit}", group=unit // 50) for unit in range(number)}, start()
+            )
+        )
         spent = _spent() - spent
     assert sorted(done) == list(range(number))
     return spent, time.perf_counter() - began
@@ -50,4 +60,7 @@ def _cost(ready: Callable, number: int) -> tuple[float, float]:
 def _spent() -> float:
     """Seconds of processor that this process, and all that it started and that live, have had."""
     me = psutil.Process()
-    return sum(times.user + times.system for times in (process.cpu_times() for process in (me, *me.children(recursive=True))))
+    return sum(
+        times.user + times.system
+        for times in (process.cpu_times() for process in (me, *me.children(recursive=True)))
+    )

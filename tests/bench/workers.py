@@ -23,10 +23,16 @@ from stages.store.dump import DumpWork
 
 SUBJECT = "abacus"
 ROUNDS = 3
-STAGES: dict[str, tuple[Callable[..., Any], tuple[str, ...], float]] = {  # what makes the work, of what, and which share of it is done
+STAGES: dict[
+    str, tuple[Callable[..., Any], tuple[str, ...], float]
+] = {  # what makes the work, of what, and which share of it is done
     "dump": (DumpWork, (SUBJECT,), 0.4),
     "neuron runs": (RunsWork, ("neurons/neuron", SUBJECT), 0.1),
-    "mediation runs": (RunsWork, ("mediation/mediation", SUBJECT, "mediation/mediation_pairs"), 0.2),
+    "mediation runs": (
+        RunsWork,
+        ("mediation/mediation", SUBJECT, "mediation/mediation_pairs"),
+        0.2,
+    ),
     "nulls": (NullsWork, (SUBJECT,), 0.1),
 }
 
@@ -36,7 +42,12 @@ def workers() -> None:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for name, (_, _, share) in STAGES.items():
             run = partial(_run, name, folder)
-            ways = partial(run, 1), partial(run, 2), partial(run, 1, threads=2), partial(_beside, run)
+            ways = (
+                partial(run, 1),
+                partial(run, 2),
+                partial(run, 1, threads=2),
+                partial(_beside, run),
+            )
             rounds = [[way() for way in ways] for _ in range(ROUNDS)]
             one, two, threads, beside = map(statistics.median, zip(*rounds, strict=True))
             print(
@@ -50,7 +61,9 @@ def _run(name: str, folder: str, processes: int, threads: int = 1) -> float:
     """Seconds of a process that has its libraries loaded, as stages under stages.warm have."""
     environment = os.environ | {machine.WORKERS: str(processes)}
     command = [sys.executable, "-m", "tests.bench.workers", name, folder, str(threads)]
-    return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    return float(
+        subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    )
 
 
 def _beside(run: Callable[[int], float]) -> float:
@@ -86,7 +99,13 @@ def do(name: str, folder: str, threads: int) -> None:
             if left > 0:
                 todo[number], left = unit, left - unit.size
         if threads > 1:
-            _ = work.executor if isinstance(work, RunsWork) else work.loaded if isinstance(work, DumpWork) else None
+            _ = (
+                work.executor
+                if isinstance(work, RunsWork)
+                else work.loaded
+                if isinstance(work, DumpWork)
+                else None
+            )
             torch.set_num_threads(threads)
         for _ in processes.do(todo, work.do):
             pass

@@ -7,12 +7,29 @@ from itertools import combinations
 
 import polars as pl
 
-from stages.lib.executor.interventions import ALL, EARLIER, Intervention, InterventionError, Patch, check_apart, is_place
+from stages.lib.executor.interventions import (
+    ALL,
+    EARLIER,
+    Intervention,
+    InterventionError,
+    Patch,
+    check_apart,
+    is_place,
+)
 from stages.lib.executor.pairs import PromptPairs, by_length
 from stages.lib.model.checkpoint import Checkpoint
 
-TURNS = {"residual": 0, "edge": 1, "head": 2, "mlp": 3, "neuron": 3, "coordinate": 4}  # in which a layer computes its components' values
-FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects take, whatever is run
+TURNS = {
+    "residual": 0,
+    "edge": 1,
+    "head": 2,
+    "mlp": 3,
+    "neuron": 3,
+    "coordinate": 4,
+}  # in which a layer computes its components' values
+FIXED = (
+    64 << 20
+)  # bytes that torch's buffers, its threads and Python's objects take, whatever is run
 
 
 @dataclass(frozen=True)
@@ -62,7 +79,9 @@ class PassSizes:
         """
         a, longest = self.checkpoint.architecture, int(table["tokens"].list.len().max() or 1)  # type: ignore[arg-type]
         per_position = len(a.layers) * (a.neurons + 3 * a.heads * a.head_width + a.width)
-        clean_runs = 2 * (longest * per_position + a.vocabulary) * self.checkpoint.model.dtype.itemsize
+        clean_runs = (
+            2 * (longest * per_position + a.vocabulary) * self.checkpoint.model.dtype.itemsize
+        )
         in_pass = min(self.most_rows // longest, self._half() // self._per_prompt(longest, 0))
         return max(1, min(in_pass, self.logits(), self._half() // clean_runs))
 
@@ -79,9 +98,17 @@ class PassSizes:
         """A table's pairs, in groups of one length that fit into a pass and into memory."""
         return by_length(table, self.pairs(table))
 
-    def plan(self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30) -> list[Block]:
+    def plan(
+        self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30
+    ) -> list[Block]:
         """The blocks of work, of at most about so many runs, or as many as fit into memory (see `plan`)."""
-        return plan(table, interventions, self.groups, min(most, self.results()), len(self.checkpoint.architecture.layers) - 1)
+        return plan(
+            table,
+            interventions,
+            self.groups,
+            min(most, self.results()),
+            len(self.checkpoint.architecture.layers) - 1,
+        )
 
     def _half(self) -> int:
         return max(0, self.memory - FIXED) // 2
@@ -113,7 +140,9 @@ def plan(
     prompts = _prompts(table, groups)
     for named, members in chosen.items():
         for pairs in prompts(*named):
-            first = {None: 0, ALL: 0, EARLIER: 0} | {position: int(at.min()) for position, at in pairs.positions.items()}
+            first = {None: 0, ALL: 0, EARLIER: 0} | {
+                position: int(at.min()) for position, at in pairs.positions.items()
+            }
             apart, together = _apart(pairs), _together(pairs)
             entries: dict[tuple[int, int], list[Intervention]] = {}
             for one in members:
@@ -127,18 +156,24 @@ def plan(
             size = max(1, most_results // len(pairs))
             for _, group in sorted(entries.items()):
                 ordered = sorted(group, key=_sharing)
-                blocks += [Block(pairs, tuple(ordered[i : i + size])) for i in range(0, len(ordered), size)]
+                blocks += [
+                    Block(pairs, tuple(ordered[i : i + size])) for i in range(0, len(ordered), size)
+                ]
     return blocks
 
 
 def _check_named(table: pl.DataFrame, interventions: Sequence[Intervention]) -> None:
     """Raises InterventionError on the first intervention whose pair, operator or split is not that of any row of the table."""
     nothing = pl.Series([None] * len(table), dtype=pl.String)
-    pairs, *facts = (table.get_column(name, default=nothing).to_list() for name in ("pair", "operator", "split"))
+    pairs, *facts = (
+        table.get_column(name, default=nothing).to_list() for name in ("pair", "operator", "split")
+    )
     known = dict(zip(pairs, zip(*facts, strict=True), strict=True))
     for one in interventions:
         if one.pair is not None and one.pair not in known:
-            raise InterventionError(f"intervention {one.number}: pair {one.pair} does not exist; take one of the table `pairs`, or none")
+            raise InterventionError(
+                f"intervention {one.number}: pair {one.pair} does not exist; take one of the table `pairs`, or none"
+            )
         for place, (name, wanted) in enumerate((("operator", one.operator), ("split", one.split))):
             if wanted is None:
                 continue
@@ -161,14 +196,22 @@ def _prompts(
 
     @cache
     def several(operator: str | None, split: str | None) -> list[PromptPairs]:
-        wanted = [pl.col(name) == value for name, value in (("operator", operator), ("split", split)) if value is not None]
+        wanted = [
+            pl.col(name) == value
+            for name, value in (("operator", operator), ("split", split))
+            if value is not None
+        ]
         return groups(table.filter(wanted) if wanted else table)
 
     @cache
     def alone(operator: str | None, split: str | None) -> dict[int, list[PromptPairs]]:
-        return {number: [one] for group in several(operator, split) for number, one in group.alone()}
+        return {
+            number: [one] for group in several(operator, split) for number, one in group.alone()
+        }
 
-    return lambda operator, split, pair: several(operator, split) if pair is None else alone(operator, split).get(pair, [])
+    return lambda operator, split, pair: (
+        several(operator, split) if pair is None else alone(operator, split).get(pair, [])
+    )
 
 
 def _apart(pairs: PromptPairs) -> int:
@@ -181,10 +224,20 @@ def _apart(pairs: PromptPairs) -> int:
 def _together(pairs: PromptPairs) -> set[frozenset[str]]:
     """The roles, two and two, that the same token has in any of the prompts."""
     roles = {name: at for name, at in pairs.positions.items() if not is_place(name)}
-    return {frozenset(both) for both in combinations(roles, 2) if (roles[both[0]] == roles[both[1]]).any()}
+    return {
+        frozenset(both)
+        for both in combinations(roles, 2)
+        if (roles[both[0]] == roles[both[1]]).any()
+    }
 
 
-def _moving(patches: tuple[Patch, ...], first: Mapping[str | None, int], apart: int, length: int, last_layer: int) -> tuple[Patch, ...]:
+def _moving(
+    patches: tuple[Patch, ...],
+    first: Mapping[str | None, int],
+    apart: int,
+    length: int,
+    last_layer: int,
+) -> tuple[Patch, ...]:
     """The patches of one intervention that may change something, together.
 
     One at a token's place does not where no later token reads what it puts in, or where that is there already: the counterfactual prompt's
@@ -193,12 +246,17 @@ def _moving(patches: tuple[Patch, ...], first: Mapping[str | None, int], apart: 
     positions, all of which matter.
     """
     read = tuple(p for p in patches if not _unread(p, length, last_layer))
-    moves = [not (is_place(p.position) and p.replacement == "counterfactual" and int(p.position) < apart) for p in read]
+    moves = [
+        not (is_place(p.position) and p.replacement == "counterfactual" and int(p.position) < apart)
+        for p in read
+    ]
     if all(moves):
         return read
     changes = [(first[p.position], _turn(p)) for p, moved in zip(read, moves, strict=True) if moved]
     return tuple(
-        p for p, moved in zip(read, moves, strict=True) if moved or any(at <= first[p.position] and turn < _turn(p) for at, turn in changes)
+        p
+        for p, moved in zip(read, moves, strict=True)
+        if moved or any(at <= first[p.position] and turn < _turn(p) for at, turn in changes)
     )
 
 
@@ -218,9 +276,22 @@ def _entry(one: Intervention, first: Mapping[str | None, int], length: int) -> t
 
     first: the first token that each position is in any of the prompts.
     """
-    return min((first[p.position] for p in one.patches), default=length), min((p.layer for p in one.patches), default=0)
+    return min((first[p.position] for p in one.patches), default=length), min(
+        (p.layer for p in one.patches), default=0
+    )
 
 
 def _sharing(one: Intervention) -> list[tuple]:
     """Sorts interventions so that those that are patched alike in the first layers are neighbours."""
-    return [(p.layer, p.component, p.position, p.key_position or "", p.replacement, p.given or "", p.units or b"") for p in one.patches]
+    return [
+        (
+            p.layer,
+            p.component,
+            p.position,
+            p.key_position or "",
+            p.replacement,
+            p.given or "",
+            p.units or b"",
+        )
+        for p in one.patches
+    ]

@@ -36,10 +36,16 @@ def check(executor: Executor, blocks: Sequence[Block]) -> None:
         _same(executor, pairs, block.interventions[len(block.interventions) // 2])
     if blocks:
         for layer in (0, len(executor.checkpoint.architecture.layers) - 1):
-            silenced = Intervention(-1, None, None, (Patch("mlp", layer, None, "last", None, "zero"),))
+            silenced = Intervention(
+                -1, None, None, (Patch("mlp", layer, None, "last", None, "zero"),)
+            )
             changed = _same(executor, pairs, silenced)
-            if torch.equal(changed, naive.logits(executor.fresh(pairs), replace(silenced, patches=()))):
-                raise CanaryError(f"silencing the MLP of layer {layer} at the last position changes no logit")
+            if torch.equal(
+                changed, naive.logits(executor.fresh(pairs), replace(silenced, patches=()))
+            ):
+                raise CanaryError(
+                    f"silencing the MLP of layer {layer} at the last position changes no logit"
+                )
 
 
 def _same(executor: Executor, pairs: PromptPairs, one: Intervention) -> torch.Tensor:
@@ -51,7 +57,9 @@ def _same(executor: Executor, pairs: PromptPairs, one: Intervention) -> torch.Te
             fast = executor.logits(values, one).to(plain.device)
         except CANNOT as error:
             if not executor.restarts:
-                raise CanaryError(f"intervention {one.number} cannot be carried out on this model: {sentence(error)}") from None
+                raise CanaryError(
+                    f"intervention {one.number} cannot be carried out on this model: {sentence(error)}"
+                ) from None
             executor.run_whole()
             continue
         allowed = max(1e-4, 8 * torch.finfo(plain.dtype).eps) * plain.abs().max()
@@ -70,14 +78,24 @@ def _only_rounding(executor: Executor, values: Values, one: Intervention) -> boo
 
     Of a large model, which has no room for a copy, it is not known: False.
     """
-    if values.clean.logits.dtype == torch.float64 or executor.checkpoint.model.num_parameters() > COPIED:
+    if (
+        values.clean.logits.dtype == torch.float64
+        or executor.checkpoint.model.num_parameters() > COPIED
+    ):
         return False
     model = widen(copy.deepcopy(executor.checkpoint.model).double())  # type: ignore[arg-type]
     try:
         wide = Checkpoint(model, agreement.with_head(model, search.find(model)))
     except ArchitectureError:
         return False
-    twin = Executor(wide, executor.means, executor.sizes.most_rows, executor.sizes.memory, widths=executor.widths, given=executor.given)
+    twin = Executor(
+        wide,
+        executor.means,
+        executor.sizes.most_rows,
+        executor.sizes.memory,
+        widths=executor.widths,
+        given=executor.given,
+    )
     if twin.restarts and not executor.restarts:
         twin.run_whole()
     if twin.restarts != executor.restarts:

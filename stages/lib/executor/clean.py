@@ -53,12 +53,18 @@ def clean_run(checkpoint: Checkpoint, tokens: np.ndarray, cached: bool = True) -
     cache = DynamicCache(config=checkpoint.model.config) if cached else None
     with ExitStack() as watching:
         for layer in a.layers:
-            for module, kept in ((layer.block, run.streams), (layer.mlp_out, run.neurons), (layer.mixer_out, run.heads)):
+            for module, kept in (
+                (layer.block, run.streams),
+                (layer.mlp_out, run.neurons),
+                (layer.mixer_out, run.heads),
+            ):
                 watching.enter_context(patched(module, kept.append))
         watching.enter_context(patched(a.final_norm, run.streams.append))
         run.logits = checkpoint.last_logits(run.tokens, past_key_values=cache, use_cache=cached)
     if not torch.isfinite(run.logits).all():
-        raise FloatingPointError("the model's logits are not finite; try a wider dtype for this subject in params.yaml")
+        raise FloatingPointError(
+            "the model's logits are not finite; try a wider dtype for this subject in params.yaml"
+        )
     layers: list[Any] = cache.layers if cache else []
     run.keys, run.values = [x.keys for x in layers], [x.values for x in layers]
     return run
@@ -75,14 +81,23 @@ class Resumed(Cache):
         self.clean, self.start = clean, start
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._behind(self.clean.keys[layer_idx], key_states), self._behind(self.clean.values[layer_idx], value_states)
+        return self._behind(self.clean.keys[layer_idx], key_states), self._behind(
+            self.clean.values[layer_idx], value_states
+        )
 
     def _behind(self, clean: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         rows, heads, positions, width = new.shape
         joined = new.new_empty(rows, heads, self.start + positions, width)
-        joined.view(-1, len(clean), *joined.shape[1:])[:, :, :, : self.start] = clean[None, :, :, : self.start]
+        joined.view(-1, len(clean), *joined.shape[1:])[:, :, :, : self.start] = clean[
+            None, :, :, : self.start
+        ]
         joined[:, :, self.start :] = new
         return joined
 
@@ -95,14 +110,21 @@ class Calls:
     arguments: list[dict[str, Any]]
 
     def block(
-        self, checkpoint: Checkpoint, layer: int, stream: torch.Tensor, resumed: Resumed | None, mask: torch.Tensor | None
+        self,
+        checkpoint: Checkpoint,
+        layer: int,
+        stream: torch.Tensor,
+        resumed: Resumed | None,
+        mask: torch.Tensor | None,
     ) -> torch.Tensor:
         """One block on rows (copies x prompts, positions from `start` on, width). mask: added to the attention scores.
 
         resumed: None where the attention knows the earlier positions by other means (see attending).
         """
         arguments = self.arguments[layer].items()
-        named: dict[str, Any] = {name: resumed if isinstance(value, Cache) else value for name, value in arguments}
+        named: dict[str, Any] = {
+            name: resumed if isinstance(value, Cache) else value for name, value in arguments
+        }
         if resumed is None:
             named["attention_mask"] = None
         elif mask is not None:
@@ -115,7 +137,9 @@ def both(given: torch.Tensor | None, mask: torch.Tensor) -> torch.Tensor:
     """A model's own mask, and what is added to its attention scores besides."""
     if given is None or given.dtype != torch.bool:
         return mask if given is None else mask + given
-    hides = not given[..., -1, -1].any()  # a token sees itself: where that is False, True says what is hidden
+    hides = not given[
+        ..., -1, -1
+    ].any()  # a token sees itself: where that is False, True says what is hidden
     return given | (mask < 0) if hides else given & (mask >= 0)
 
 
@@ -155,7 +179,10 @@ def record_calls(checkpoint: Checkpoint, tokens: np.ndarray, start: int) -> Call
 
     if start:
         model(input_ids=one[:, :start], past_key_values=cache, use_cache=True, logits_to_keep=1)
-    handles = [layer.block.register_forward_pre_hook(record, with_kwargs=True) for layer in checkpoint.architecture.layers]
+    handles = [
+        layer.block.register_forward_pre_hook(record, with_kwargs=True)
+        for layer in checkpoint.architecture.layers
+    ]
     try:
         model(input_ids=one[:, start:], past_key_values=cache, use_cache=True, logits_to_keep=1)
     finally:
@@ -190,7 +217,13 @@ def narrows(checkpoint: Checkpoint, clean: Clean, calls: Calls) -> bool:
         return False
     try:
         with patched(last.mlp, lambda x: x[:, -1:].contiguous(), first=True):
-            out = calls.block(checkpoint, len(checkpoint.architecture.layers) - 1, clean.streams[-2], Resumed(clean, 0), None)
+            out = calls.block(
+                checkpoint,
+                len(checkpoint.architecture.layers) - 1,
+                clean.streams[-2],
+                Resumed(clean, 0),
+                None,
+            )
     except CANNOT:
         return False
     return _same(out[:, -1], clean.streams[-1][:, -1])

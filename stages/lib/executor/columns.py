@@ -14,7 +14,13 @@ class InterventionError(ValueError):
     """An intervention on something that does not exist, or a prompt it cannot be applied to."""
 
 
-def typed(table: pl.DataFrame, what: str, key: str, columns: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> pl.DataFrame:
+def typed(
+    table: pl.DataFrame,
+    what: str,
+    key: str,
+    columns: Mapping[str, Any],
+    optional: Mapping[str, Any] | None = None,
+) -> pl.DataFrame:
     """These columns of a table in these types, of IN_SQL; optional: those that are null where the table lacks them.
 
     what, key: what its rows are, and the column that numbers them. Raises InterventionError where a column is missing or of another kind,
@@ -27,33 +33,53 @@ def typed(table: pl.DataFrame, what: str, key: str, columns: Mapping[str, Any], 
     numbers = found[key]
     if numbers.null_count() or (numbers < 0).any():
         wrong = table.filter(numbers.is_null() | (numbers < 0))[key][0]
-        raise InterventionError(f"{what} are numbered by integers, 0..{LARGEST}, in the column {key}, which holds {wrong}")
+        raise InterventionError(
+            f"{what} are numbered by integers, 0..{LARGEST}, in the column {key}, which holds {wrong}"
+        )
     for name, kind in kinds.items():
-        if name in table.columns and kind == INTEGER and found[name].null_count() > table[name].null_count():
-            number, wrong = _rows(numbers, table[name], found[name].is_null() & table[name].is_not_null())
-            raise InterventionError(f"{key} {number}: {name} {wrong} does not exist; it is an integer, 0..{LARGEST}")
+        if (
+            name in table.columns
+            and kind == INTEGER
+            and found[name].null_count() > table[name].null_count()
+        ):
+            number, wrong = _rows(
+                numbers, table[name], found[name].is_null() & table[name].is_not_null()
+            )
+            raise InterventionError(
+                f"{key} {number}: {name} {wrong} does not exist; it is an integer, 0..{LARGEST}"
+            )
         if kind == INTEGERS and found[name].drop_nulls().to_arrow().flatten().null_count:
-            number, several = _rows(numbers, table[name], found[name].list.eval(pl.element().is_null()).list.any())
+            number, several = _rows(
+                numbers, table[name], found[name].list.eval(pl.element().is_null()).list.any()
+            )
             wrong = next(one for one in several if one is None or not -LARGEST <= one <= LARGEST)
-            raise InterventionError(f"{key} {number}: {name} hold {wrong}, which does not exist; they are integers, 0..{LARGEST}")
+            raise InterventionError(
+                f"{key} {number}: {name} hold {wrong}, which does not exist; they are integers, 0..{LARGEST}"
+            )
     return found
 
 
 def _typed(table: pl.DataFrame, what: str, name: str, kind: Any) -> pl.Series:
     """One column, null where its type cannot hold a number."""
     nothing = pl.Series(name, [None] * len(table), kind)
-    if name not in table.columns or table[name].null_count() == len(table):  # then its type says nothing: to SQL, null is an integer
+    if name not in table.columns or table[name].null_count() == len(
+        table
+    ):  # then its type says nothing: to SQL, null is an integer
         return nothing
     if not _fits(table.schema[name], kind):
         say = f"cast it to {IN_SQL[kind]} where the table is made"
-        raise InterventionError(f"the column {name} of a table of {what} is {table.schema[name]}; {say}")
+        raise InterventionError(
+            f"the column {name} of a table of {what} is {table.schema[name]}; {say}"
+        )
     return table[name].cast(kind, strict=False)
 
 
 def _fits(kind: Any, wanted: Any) -> bool:
     """Whether values of one type of column are of the kind of another's."""
     if wanted == INTEGERS:
-        return isinstance(kind, pl.List | pl.Array) and (kind.inner == pl.Null or _fits(kind.inner, INTEGER))
+        return isinstance(kind, pl.List | pl.Array) and (
+            kind.inner == pl.Null or _fits(kind.inner, INTEGER)
+        )
     return kind.is_integer() if wanted == INTEGER else kind in (pl.String, pl.Categorical, pl.Enum)
 
 

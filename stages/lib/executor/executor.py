@@ -51,12 +51,22 @@ class Executor:
         keep_freed()
         name = type(checkpoint.model).__name__
         refuse_offloaded(name, getattr(checkpoint.model, "hf_device_map", None))
-        if without := [str(i) for i, layer in enumerate(checkpoint.architecture.layers) if layer.attention_out is None]:
+        if without := [
+            str(i)
+            for i, layer in enumerate(checkpoint.architecture.layers)
+            if layer.attention_out is None
+        ]:
             what = "its activations are dumped, and interventions on it are not carried out"
-            raise ArchitectureError(f"layers {', '.join(without)} of {name} have no attention heads: {what}")
+            raise ArchitectureError(
+                f"layers {', '.join(without)} of {name} have no attention heads: {what}"
+            )
         self._values: Values | None = None
         self._calls: dict[tuple[int, int], Calls] = {}
-        self.checkpoint, self.means, self.sizes = checkpoint, means, PassSizes(checkpoint, rows, memory)
+        self.checkpoint, self.means, self.sizes = (
+            checkpoint,
+            means,
+            PassSizes(checkpoint, rows, memory),
+        )
         self.widths, self.given = widths, given
         tokens = (np.arange(8).reshape(2, 4) + 1) % checkpoint.architecture.vocabulary
         self.restarts = restarts(checkpoint, tokens)
@@ -65,7 +75,9 @@ class Executor:
             return
         clean, calls = clean_run(checkpoint, tokens), record_calls(checkpoint, tokens[0], 0)
         entering = enumerate(clean.streams[:-1])
-        self.additive = [adds_value_vectors(checkpoint, layer, calls, x[:1]) for layer, x in entering]
+        self.additive = [
+            adds_value_vectors(checkpoint, layer, calls, x[:1]) for layer, x in entering
+        ]
         self.entrances = entrances(checkpoint)
         self.attends = shares_prefix(checkpoint)
         self.norms = quick_norms(checkpoint)
@@ -78,7 +90,9 @@ class Executor:
         )
         self.restarts, self._values = False, None
 
-    def plan(self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30) -> list[Block]:
+    def plan(
+        self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30
+    ) -> list[Block]:
         """The blocks of work, of at most about so many runs, or as many as fit into memory (see blocks.plan)."""
         return self.sizes.plan(table, interventions, most)
 
@@ -95,7 +109,9 @@ class Executor:
             try:
                 yield batch, self._batch(values, batch, start)
             except FloatingPointError as error:
-                raise FloatingPointError(f"interventions {batch[0].number} to {batch[-1].number}: {error}") from None
+                raise FloatingPointError(
+                    f"interventions {batch[0].number} to {batch[-1].number}: {error}"
+                ) from None
 
     def _copies(self, pairs: PromptPairs, patches: Sequence[Patch], start: int) -> int:
         """Return how many copies of the pairs go through one pass."""
@@ -117,7 +133,9 @@ class Executor:
 
     def fresh(self, pairs: PromptPairs) -> Values:
         """Both clean runs of these pairs, which are not kept."""
-        return Values(self.checkpoint, pairs, self.means, self.restarts, widths=self.widths, given=self.given)
+        return Values(
+            self.checkpoint, pairs, self.means, self.restarts, widths=self.widths, given=self.given
+        )
 
     @torch.no_grad()
     def logits(self, values: Values, one: Intervention) -> torch.Tensor:
@@ -161,13 +179,19 @@ class Executor:
             pieces = map(a.unembedding, a.final_norm(stream[:, :, -1]).split(copies))
         return map(a.head, pieces) if a.head else pieces
 
-    def _descend(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[torch.Tensor | Moved | None, np.ndarray]:
+    def _descend(
+        self, values: Values, batch: Sequence[Intervention], start: int
+    ) -> tuple[torch.Tensor | Moved | None, np.ndarray]:
         """The stream behind the last layer (copies, prompts, positions, width), and which copy is each intervention's, -1 for clean."""
         owner = np.full(len(batch), -1)
         stream: torch.Tensor | Moved | None = None
         for layer in range(len(self.checkpoint.architecture.layers)):
-            through: dict[tuple[int, tuple[Patch, ...]], int] = {}  # (copy it comes from, patches here) -> copy behind the block
-            behind: dict[tuple[Patch, ...], int] = {}  # as before, for those that leave the clean run behind the block
+            through: dict[
+                tuple[int, tuple[Patch, ...]], int
+            ] = {}  # (copy it comes from, patches here) -> copy behind the block
+            behind: dict[
+                tuple[Patch, ...], int
+            ] = {}  # as before, for those that leave the clean run behind the block
             new = np.full(len(batch), -1)
             for i, one in enumerate(batch):
                 here = one.at(layer)
@@ -179,15 +203,26 @@ class Executor:
             if through:
                 parts.append(
                     self._block(
-                        values, layer, self._enter(values, layer, stream, [k[0] for k in through], start), [k[1] for k in through], start
+                        values,
+                        layer,
+                        self._enter(values, layer, stream, [k[0] for k in through], start),
+                        [k[1] for k in through],
+                        start,
                     )
                 )
             listed = [(copy, p) for here, copy in behind.items() for p in here]
-            if behind and not through and start == values.clean.tokens.shape[1] - 1 and (moved := values.moved(listed)):
+            if (
+                behind
+                and not through
+                and start == values.clean.tokens.shape[1] - 1
+                and (moved := values.moved(listed))
+            ):
                 stream, owner = moved, -2 - new
                 continue
             if behind:
-                after = values.clean.streams[layer + 1][None, :, start:].repeat(len(behind), 1, 1, 1)
+                after = values.clean.streams[layer + 1][None, :, start:].repeat(
+                    len(behind), 1, 1, 1
+                )
                 values.added(after, listed, start)
                 parts.append(after)
             stream = torch.cat(parts) if len(parts) > 1 else parts[0] if parts else None
@@ -195,7 +230,12 @@ class Executor:
         return stream, owner
 
     def _enter(
-        self, values: Values, layer: int, stream: torch.Tensor | Moved | None, parents: list[int], start: int
+        self,
+        values: Values,
+        layer: int,
+        stream: torch.Tensor | Moved | None,
+        parents: list[int],
+        start: int,
     ) -> torch.Tensor | Moved:
         """What enters the layer in each copy, from the copy it comes from or, where that is -1, from the clean run."""
         if stream is not None and parents == list(range(len(stream))):
@@ -207,10 +247,18 @@ class Executor:
         return torch.cat([clean, stream])[torch.tensor(parents, device=stream.device) + 1]
 
     def _block(
-        self, values: Values, layer: int, stream: torch.Tensor | Moved, patches: list[tuple[Patch, ...]], start: int
+        self,
+        values: Values,
+        layer: int,
+        stream: torch.Tensor | Moved,
+        patches: list[tuple[Patch, ...]],
+        start: int,
     ) -> torch.Tensor:
         """Runs one block on all copies, patching on the way."""
-        a, calls = self.checkpoint.architecture, self._calls_at(values, start)  # before any hook is in place
+        a, calls = (
+            self.checkpoint.architecture,
+            self._calls_at(values, start),
+        )  # before any hook is in place
         listed = [(copy, patch) for copy, here in enumerate(patches) for patch in here]
         entered = stream.stream() if isinstance(stream, Moved) else stream
         copies, prompts, positions, _ = entered.shape
@@ -218,18 +266,33 @@ class Executor:
             if isinstance(stream, Moved) and not listed and (entrance := self.entrances[layer]):
                 outputs = entrance.outputs(stream)
                 changing.enter_context(entrance.replaced(outputs.flatten(0, 1)[:, None]))
-            if residual := [(copy, patch) for copy, patch in listed if patch.component == "residual"]:
+            if residual := [
+                (copy, patch) for copy, patch in listed if patch.component == "residual"
+            ]:
                 entered = entered.clone()
                 values.write(entered, residual, start)
             changing.enter_context(patching(values, layer, listed, entered.shape[:3], start))
             mlp = a.layers[layer].mlp
-            if layer == len(a.layers) - 1 and self.narrows and not any(KINDS.get(patch.component) in LINEAR for _, patch in listed):
-                last = patched(mlp, lambda x: x[:, -1:].contiguous(), first=True)  # nobody reads what it says elsewhere
+            if (
+                layer == len(a.layers) - 1
+                and self.narrows
+                and not any(KINDS.get(patch.component) in LINEAR for _, patch in listed)
+            ):
+                last = patched(
+                    mlp, lambda x: x[:, -1:].contiguous(), first=True
+                )  # nobody reads what it says elsewhere
                 changing.enter_context(last)
-            mask = values.mask([(copy, patch) for copy, patch in listed if patch.component == "edge"], copies, start)
+            mask = values.mask(
+                [(copy, patch) for copy, patch in listed if patch.component == "edge"],
+                copies,
+                start,
+            )
             resumed: Resumed | None = Resumed(values.clean, start)
             if self.attends and positions == 1 and start and mask is None:
-                keys, past = ([x[:, :, :start] for x in kept] for kept in (values.clean.keys, values.clean.values))
+                keys, past = (
+                    [x[:, :, :start] for x in kept]
+                    for kept in (values.clean.keys, values.clean.values)
+                )
                 changing.enter_context(attending(self.checkpoint.model, keys, past))
                 resumed = None
             out = calls.block(self.checkpoint, layer, entered.flatten(0, 1), resumed, mask)

@@ -25,14 +25,20 @@ class Given:
         self.path, pairs = path, layered.read_array(path, PAIRS).tolist()
         self.rows = {pair: row for row, pair in enumerate(pairs)}
         if twice := [pair for row, pair in enumerate(pairs) if self.rows[pair] != row]:
-            raise InterventionError(f"{path} gives values for pair {twice[0]} twice; each pair has one row")
+            raise InterventionError(
+                f"{path} gives values for pair {twice[0]} twice; each pair has one row"
+            )
 
     @classmethod
     def of(cls, table: pl.DataFrame, interventions: Path) -> "Given | None":
         """The store beside a table of interventions that puts in what is given; None where it puts in nothing of that kind."""
         if "given" not in table["replacement"]:
             return None
-        return cls(interventions.with_name(interventions.name.replace("_interventions.parquet", "_given.h5")))
+        return cls(
+            interventions.with_name(
+                interventions.name.replace("_interventions.parquet", "_given.h5")
+            )
+        )
 
     def values(self, patch: Patch, pairs: np.ndarray) -> np.ndarray:
         """What a patch puts in for these pairs, by number: (pairs, units). Raises InterventionError on a pair without a value."""
@@ -50,7 +56,12 @@ class Given:
             for patch in one.patches:
                 if patch.given is not None:
                     shape = layered.read_array(self.path, patch.given).shape
-                    needed = len(self.rows), architecture.width if patch.component == "residual" else architecture.neurons
+                    needed = (
+                        len(self.rows),
+                        architecture.width
+                        if patch.component == "residual"
+                        else architecture.neurons,
+                    )
                     if shape != needed:
                         found, expected = (" x ".join(map(str, of)) for of in (shape, needed))
                         raise InterventionError(
@@ -77,4 +88,6 @@ def write_each(path: Path, pairs: np.ndarray, arrays: Iterable[tuple[str, np.nda
 def _in_steps(x: np.ndarray) -> np.ndarray:
     """The next step; upwards from the middle between two, where models of simple weights have many values."""
     step = np.exp2(np.frexp(np.abs(x).max(initial=0))[1] - 16)
-    return (np.floor(x / step + (0.5 + 1e-8)) * step + 0.0).astype(np.float32)  # + 0.0: no negative zero
+    return (np.floor(x / step + (0.5 + 1e-8)) * step + 0.0).astype(
+        np.float32
+    )  # + 0.0: no negative zero

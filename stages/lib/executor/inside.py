@@ -9,7 +9,9 @@ from stages.lib.executor.values import KINDS, Values
 from stages.lib.model.architecture import patched, rewritten
 
 
-def patching(values: Values, layer: int, listed: list[tuple[int, Patch]], rows: torch.Size, start: int) -> ExitStack:
+def patching(
+    values: Values, layer: int, listed: list[tuple[int, Patch]], rows: torch.Size, start: int
+) -> ExitStack:
     """A context with patches of heads and neurons hooked onto the projections that read them, of coordinates onto what puts them out.
 
     listed: patches, each with the copy it is for; rows: (copies, prompts, positions from `start` on).
@@ -21,7 +23,9 @@ def patching(values: Values, layer: int, listed: list[tuple[int, Patch]], rows: 
         (patched, part.mlp_out, "neurons", (a.neurons,)),
         (rewritten, part.mlp_out, "outputs", (a.width,)),
     ):
-        if chosen := [(copy, patch) for copy, patch in listed if KINDS.get(patch.component) == kind]:
+        if chosen := [
+            (copy, patch) for copy, patch in listed if KINDS.get(patch.component) == kind
+        ]:
 
             def change(x: torch.Tensor, chosen=chosen, shape=shape) -> torch.Tensor:
                 x = x if x.is_contiguous() else x.contiguous()

@@ -74,7 +74,9 @@ class Intervention:
         return tuple(p for p in self.patches if p.layer == layer)
 
 
-def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) -> list[Intervention]:
+def read(
+    table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]
+) -> list[Intervention]:
     """The interventions of a table, in order of their number. Raises InterventionError on the first row that cannot be run.
 
     A column `pair` is optional: a number there says that the row is meant for this pair alone; so is `given`, the name of what a row
@@ -89,7 +91,9 @@ def read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) 
             gc.enable()
 
 
-def _read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]) -> list[Intervention]:
+def _read(
+    table: pl.DataFrame, architecture: Architecture, roles: Sequence[str]
+) -> list[Intervention]:
     table = typed(table, "interventions", "intervention", COLUMNS, OPTIONAL)
     units = Units(table["units"])
     doubtful = units.doubtful(table["component"], architecture)
@@ -97,7 +101,18 @@ def _read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str])
     patches: dict[int, list[Patch]] = {}
     seen: set[tuple] = set()  # what rows of large tables have in common is checked once
     rows = table.drop("units").iter_rows()
-    for place, (number, operator, split, component, layer, position, key_position, replacement, pair, given) in enumerate(rows):
+    for place, (
+        number,
+        operator,
+        split,
+        component,
+        layer,
+        position,
+        key_position,
+        replacement,
+        pair,
+        given,
+    ) in enumerate(rows):
         if number not in found:
             _among(number, "operator", operator, [None, *OPERATORS])
             _among(number, "split", split, [None, *SPLITS])
@@ -106,7 +121,9 @@ def _read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str])
         if (one.operator, one.split, one.pair) != (operator, split, pair):
             raise InterventionError(f"intervention {number}: its rows name different prompts")
         if component != "none":
-            patch = Patch(component, layer, units.packed(place), position, key_position, replacement, given)
+            patch = Patch(
+                component, layer, units.packed(place), position, key_position, replacement, given
+            )
             kind = component, layer, patch.units is None, position, key_position, replacement, given
             if kind not in seen or doubtful[place]:
                 _check(number, patch, architecture, roles)
@@ -117,7 +134,9 @@ def _read(table: pl.DataFrame, architecture: Architecture, roles: Sequence[str])
             check_apart(number, several)
     key = lambda p: (p.layer, p.component, p.position, p.units or b"")  # noqa: E731
     return [
-        Intervention(number, one.operator, one.split, tuple(sorted(patches[number], key=key)), one.pair)
+        Intervention(
+            number, one.operator, one.split, tuple(sorted(patches[number], key=key)), one.pair
+        )
         for number, one in sorted(found.items())
     ]
 
@@ -140,7 +159,9 @@ class Units:
     @cached_property
     def unordered(self) -> set[int]:
         """Rows whose units do not rise strictly: in another order, or one of them twice."""
-        falls = np.flatnonzero(np.diff(self.flat) <= 0) + 1  # places that are not above the one before
+        falls = (
+            np.flatnonzero(np.diff(self.flat) <= 0) + 1
+        )  # places that are not above the one before
         rows = np.searchsorted(self.ends, falls, side="right")
         starts = np.array([0, *self.ends])[rows]
         return set(rows[falls > starts].tolist())
@@ -150,7 +171,10 @@ class Units:
         counts, ends = _counts(architecture), np.array(self.ends, dtype=int)
         chosen = np.diff(ends, prepend=0) > 0
         first, last = np.zeros(len(ends), self.flat.dtype), np.zeros(len(ends), self.flat.dtype)
-        first[chosen], last[chosen] = self.flat[(ends - np.diff(ends, prepend=0))[chosen]], self.flat[ends[chosen] - 1]
+        first[chosen], last[chosen] = (
+            self.flat[(ends - np.diff(ends, prepend=0))[chosen]],
+            self.flat[ends[chosen] - 1],
+        )
         most = component.replace_strict(counts, default=0, return_dtype=pl.Int64).to_numpy()
         wrong = chosen & ((first < 0) | (last >= most))
         return [bad or row in self.unordered for row, bad in enumerate(wrong.tolist())]
@@ -168,7 +192,9 @@ def is_place(position: str | None) -> TypeGuard[str]:
 
 def _among(number: int, what: str, value: object, allowed: Sequence, more: str = "") -> None:
     if value not in allowed:
-        raise InterventionError(f"intervention {number}: {what} {value!r} does not exist; there are {', '.join(map(str, allowed))}{more}")
+        raise InterventionError(
+            f"intervention {number}: {what} {value!r} does not exist; there are {', '.join(map(str, allowed))}{more}"
+        )
 
 
 def _position(number: int, what: str, value: str | None, named: Sequence[str]) -> None:
@@ -180,7 +206,9 @@ def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequenc
     _among(number, "component", patch.component, COMPONENTS)
     layers = len(architecture.layers)
     if patch.layer is None or not 0 <= patch.layer < layers:
-        raise InterventionError(f"intervention {number}: layer {patch.layer} does not exist; the subject has the layers 0..{layers - 1}")
+        raise InterventionError(
+            f"intervention {number}: layer {patch.layer} does not exist; the subject has the layers 0..{layers - 1}"
+        )
     edge = patch.component == "edge"
     _position(number, "position", patch.position, roles if edge else [*roles, ALL])
     if edge:
@@ -188,23 +216,35 @@ def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequenc
     else:
         _among(number, "key position", patch.key_position, [None])
     _among(number, "replacement", patch.replacement, REPLACEABLE.get(patch.component, REPLACEMENTS))
-    if (patch.replacement == "given") != (patch.given is not None) or (patch.given is not None and patch.position == ALL):
-        raise InterventionError(f"intervention {number}: what is given needs a name in the column given, and one position")
+    if (patch.replacement == "given") != (patch.given is not None) or (
+        patch.given is not None and patch.position == ALL
+    ):
+        raise InterventionError(
+            f"intervention {number}: what is given needs a name in the column given, and one position"
+        )
     units = patch.chosen()
     counts = _counts(architecture)
     if units is None:
         return
     if patch.component not in counts:
-        raise InterventionError(f"intervention {number}: {patch.component} has no units; leave the column null")
+        raise InterventionError(
+            f"intervention {number}: {patch.component} has no units; leave the column null"
+        )
     if len(units) != len(np.unique(units)):
-        raise InterventionError(f"intervention {number}: its {patch.component}s name one unit twice")
+        raise InterventionError(
+            f"intervention {number}: its {patch.component}s name one unit twice"
+        )
     if len(units) and not 0 <= units[0] <= units[-1] < counts[patch.component]:
         wrong = units[0] if units[0] < 0 else units[-1]
         name = "head" if edge else patch.component
-        raise InterventionError(f"intervention {number}: {name} {wrong} does not exist; there are 0..{counts[patch.component] - 1}")
+        raise InterventionError(
+            f"intervention {number}: {name} {wrong} does not exist; there are 0..{counts[patch.component] - 1}"
+        )
 
 
-def check_apart(number: int, patches: Sequence[Patch], together: Collection[frozenset[str]] = ()) -> None:
+def check_apart(
+    number: int, patches: Sequence[Patch], together: Collection[frozenset[str]] = ()
+) -> None:
     """Raises InterventionError where two patches of one intervention replace the same value, so that it is not clear by what.
 
     A role and a place count as the same position: in some prompt they may be. together: roles that are, two and two.
@@ -214,9 +254,20 @@ def check_apart(number: int, patches: Sequence[Patch], together: Collection[froz
         kind = "neuron" if patch.component == "mlp" else patch.component
         for other in places.setdefault((kind, patch.layer), []):
             both = {patch.position, other.position}
-            same_position = len(both) == 1 or ALL in both or len({is_place(position) for position in both}) == 2 or both in together
+            same_position = (
+                len(both) == 1
+                or ALL in both
+                or len({is_place(position) for position in both}) == 2
+                or both in together
+            )
             mine, theirs = patch.chosen(), other.chosen()
-            if kind != "edge" and same_position and (mine is None or theirs is None or len(np.intersect1d(mine, theirs))):
+            if (
+                kind != "edge"
+                and same_position
+                and (mine is None or theirs is None or len(np.intersect1d(mine, theirs)))
+            ):
                 at = " and ".join(sorted(both))
-                raise InterventionError(f"intervention {number} replaces {kind} values of layer {patch.layer} at {at} twice")
+                raise InterventionError(
+                    f"intervention {number} replaces {kind} values of layer {patch.layer} at {at} twice"
+                )
         places[kind, patch.layer].append(patch)

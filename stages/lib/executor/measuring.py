@@ -31,7 +31,10 @@ class Measured:
         Rounding in float64, which differs from one kind of processor to another by 10^-14, then shows in one number of 10^9; were all
         digits of float32 kept, in one of 10^7.
         """
-        return {name: _STEPS[name](getattr(self, name)) if name in _STEPS else getattr(self, name) for name in self.__dataclass_fields__}
+        return {
+            name: _STEPS[name](getattr(self, name)) if name in _STEPS else getattr(self, name)
+            for name in self.__dataclass_fields__
+        }
 
 
 def _logits(x: np.ndarray) -> np.ndarray:
@@ -58,7 +61,9 @@ def joined(parts: Iterable[Measured], interventions: int) -> Measured:
     for part in parts:
         for name in part.__dataclass_fields__:
             values = getattr(part, name)
-            array = whole.setdefault(name, np.empty((interventions, *values.shape[1:]), values.dtype))
+            array = whole.setdefault(
+                name, np.empty((interventions, *values.shape[1:]), values.dtype)
+            )
             array[first : first + len(values)] = values
         first += len(part.predicted)
     return Measured(**whole)

@@ -19,18 +19,27 @@ def logits(values: Values, intervention: Intervention) -> torch.Tensor:
     a, model = values.architecture, values.checkpoint.model
     tokens = values.clean.tokens
     values.prepare(intervention.patches)
-    put_in = [None if patch.component == "edge" else values.new(patch) for patch in intervention.patches]
+    put_in = [
+        None if patch.component == "edge" else values.new(patch) for patch in intervention.patches
+    ]
     with ExitStack() as hooks:
         for patch, new in zip(intervention.patches, put_in, strict=True):
             layer = a.layers[patch.layer]
             if patch.component == "edge":
                 hooks.enter_context(masked(layer.block, _cut(values, patch)))
             else:
-                module = {"neurons": layer.mlp_out, "outputs": layer.mlp_out, "heads": layer.attention_out}.get(
-                    kind := KINDS[patch.component]
-                )
+                module = {
+                    "neurons": layer.mlp_out,
+                    "outputs": layer.mlp_out,
+                    "heads": layer.attention_out,
+                }.get(kind := KINDS[patch.component])
                 hooked = rewritten if kind == "outputs" else patched
-                hooks.enter_context(hooked(module or layer.block, lambda x, patch=patch, new=new: _replaced(values, x, patch, new)))
+                hooks.enter_context(
+                    hooked(
+                        module or layer.block,
+                        lambda x, patch=patch, new=new: _replaced(values, x, patch, new),
+                    )
+                )
         return model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
 
 
@@ -41,7 +50,11 @@ def _replaced(values: Values, x: torch.Tensor, patch: Patch, new: torch.Tensor) 
     units = patch.chosen()
     for prompt in range(len(x)):
         value = new[prompt].reshape(-1, x.shape[-1])  # (positions or 1, features)
-        at = range(x.shape[1]) if patch.position == "all" else [int(values.positions[patch.position][prompt])]
+        at = (
+            range(x.shape[1])
+            if patch.position == "all"
+            else [int(values.positions[patch.position][prompt])]
+        )
         for i, position in enumerate(at):
             for unit in range(x.shape[-1] // width) if units is None else units:
                 part = slice(unit * width, (unit + 1) * width)
@@ -52,11 +65,17 @@ def _replaced(values: Values, x: torch.Tensor, patch: Patch, new: torch.Tensor) 
 def _cut(values: Values, edge: Patch) -> torch.Tensor:
     """What forbids attention along one edge when it is added to the scores: (prompts, heads, queries, keys)."""
     prompts, length = values.clean.tokens.shape
-    mask = torch.zeros(prompts, values.architecture.heads, length, length, dtype=values.checkpoint.model.dtype)
+    mask = torch.zeros(
+        prompts, values.architecture.heads, length, length, dtype=values.checkpoint.model.dtype
+    )
     units = edge.chosen()
     for prompt in range(prompts):
         query = int(values.positions[edge.position][prompt])
-        keys = range(query) if edge.key_position == EARLIER else [int(values.positions[str(edge.key_position)][prompt])]
+        keys = (
+            range(query)
+            if edge.key_position == EARLIER
+            else [int(values.positions[str(edge.key_position)][prompt])]
+        )
         for head in range(values.architecture.heads) if units is None else units:
             for key in keys:
                 mask[prompt, head, query, key] = torch.finfo(mask.dtype).min

@@ -10,7 +10,11 @@ import polars as pl
 from stages.lib.executor.columns import INTEGER, INTEGERS, InterventionError, typed
 
 BOTH = ("", "counterfactual_")  # in front of the columns of either prompt of a pair
-COLUMNS = {"pair": INTEGER} | {f"{of}{name}": kind for of in BOTH for name, kind in (("tokens", INTEGERS), ("answer_token", INTEGER))}
+COLUMNS = {"pair": INTEGER} | {
+    f"{of}{name}": kind
+    for of in BOTH
+    for name, kind in (("tokens", INTEGERS), ("answer_token", INTEGER))
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,16 +41,24 @@ class PromptPairs:
 
         def equal(mine: Any, theirs: Any) -> bool:
             if isinstance(mine, dict):
-                return mine.keys() == theirs.keys() and all(np.array_equal(at, theirs[role]) for role, at in mine.items())
+                return mine.keys() == theirs.keys() and all(
+                    np.array_equal(at, theirs[role]) for role, at in mine.items()
+                )
             return np.array_equal(mine, theirs)
 
-        return self is other or all(equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+        return self is other or all(
+            equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self)
+        )
 
     def part(self, chosen: slice) -> "PromptPairs":
         """Some of the pairs."""
 
         def cut(value: Any) -> Any:
-            return {role: at[chosen] for role, at in value.items()} if isinstance(value, dict) else value[chosen]
+            return (
+                {role: at[chosen] for role, at in value.items()}
+                if isinstance(value, dict)
+                else value[chosen]
+            )
 
         return PromptPairs(*(cut(getattr(self, field.name)) for field in fields(self)))
 
@@ -67,27 +79,52 @@ def check(table: pl.DataFrame, vocabulary: int) -> None:
     named = [_roles(table, f"{of}positions") for of in BOTH]
     if named[0] != named[1]:
         both = " and ".join(", ".join(names) for names in named)
-        raise InterventionError(f"a table of pairs names roles in positions and in counterfactual_positions, the same: not {both}")
+        raise InterventionError(
+            f"a table of pairs names roles in positions and in counterfactual_positions, the same: not {both}"
+        )
     known = known.with_columns(table[f"{of}positions"] for of in BOTH)
     if (twice := known["pair"].is_duplicated()).any():
-        raise InterventionError(f"pair {known['pair'].filter(twice)[0]} is there twice; each pair has a number of its own")
+        raise InterventionError(
+            f"pair {known['pair'].filter(twice)[0]} is there twice; each pair has a number of its own"
+        )
     for of in BOTH:
         tokens, answer = pl.col(f"{of}tokens"), pl.col(f"{of}answer_token")
-        least, most, there = tokens.list.min(), tokens.list.max(), f"the model's tokens are 0..{vocabulary - 1}"
+        least, most, there = (
+            tokens.list.min(),
+            tokens.list.max(),
+            f"the model's tokens are 0..{vocabulary - 1}",
+        )
         wrong = pl.when(least < 0).then(least).otherwise(most)
-        _refuse(known, (least >= 0) & (most < vocabulary), wrong, f"{of}tokens hold {{}}; {there}, and a prompt has at least one")
-        _refuse(known, answer.is_between(0, vocabulary - 1), answer, f"{of}answer_token is {{}}; {there}")
+        _refuse(
+            known,
+            (least >= 0) & (most < vocabulary),
+            wrong,
+            f"{of}tokens hold {{}}; {there}, and a prompt has at least one",
+        )
+        _refuse(
+            known,
+            answer.is_between(0, vocabulary - 1),
+            answer,
+            f"{of}answer_token is {{}}; {there}",
+        )
         for role in named[0]:
             place = pl.col(f"{of}positions").struct.field(role)
             _refuse(
-                known, (place >= 0) & (place < tokens.list.len()), place, f"{of}positions.{role} is {{}}, where no token of the prompt is"
+                known,
+                (place >= 0) & (place < tokens.list.len()),
+                place,
+                f"{of}positions.{role} is {{}}, where no token of the prompt is",
             )
 
 
 def _roles(table: pl.DataFrame, name: str) -> list[str]:
     kind = table.schema.get(name)
-    if not isinstance(kind, pl.Struct) or not all(field.dtype.is_integer() for field in kind.fields):
-        raise InterventionError(f"a table of pairs needs the column {name}, of each role the place of its token: a struct of integers")
+    if not isinstance(kind, pl.Struct) or not all(
+        field.dtype.is_integer() for field in kind.fields
+    ):
+        raise InterventionError(
+            f"a table of pairs needs the column {name}, of each role the place of its token: a struct of integers"
+        )
     return sorted(field.name for field in kind.fields)
 
 
@@ -100,10 +137,17 @@ def _refuse(table: pl.DataFrame, sound: pl.Expr, value: pl.Expr, what: str) -> N
 
 def by_length(table: pl.DataFrame, most: int) -> list[PromptPairs]:
     """A table's pairs, those of equal lengths together, at most `most` in one; in order of length, then number."""
-    lengths = [pl.col("tokens").list.len().alias("length"), pl.col("counterfactual_tokens").list.len().alias("other_length")]
+    lengths = [
+        pl.col("tokens").list.len().alias("length"),
+        pl.col("counterfactual_tokens").list.len().alias("other_length"),
+    ]
     sorted_by = table.with_columns(lengths).sort("length", "other_length", "pair")
     groups = sorted_by.partition_by("length", "other_length", maintain_order=True)
-    return [_pairs(group[first : first + most]) for group in groups for first in range(0, len(group), most)]
+    return [
+        _pairs(group[first : first + most])
+        for group in groups
+        for first in range(0, len(group), most)
+    ]
 
 
 def _pairs(group: pl.DataFrame) -> PromptPairs:
@@ -111,10 +155,16 @@ def _pairs(group: pl.DataFrame) -> PromptPairs:
         return np.array(group[name].to_list(), np.int64)
 
     clean, other = tokens("tokens"), tokens("counterfactual_tokens")
-    places = {str(place): np.full(len(group), place, np.int64) for place in range(min(clean.shape[1], other.shape[1]))}
+    places = {
+        str(place): np.full(len(group), place, np.int64)
+        for place in range(min(clean.shape[1], other.shape[1]))
+    }
 
     def positions(name: str) -> dict[str, np.ndarray]:
-        return {role: group[name].struct.field(role).to_numpy().astype(np.int64) for role in roles(group)} | places
+        return {
+            role: group[name].struct.field(role).to_numpy().astype(np.int64)
+            for role in roles(group)
+        } | places
 
     return PromptPairs(
         group["pair"].to_numpy(),

@@ -16,7 +16,12 @@ NAME = "shared-prefix"
 
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scaling: float,
 ) -> torch.Tensor:
     """Softmax attention over a shared prefix and the position itself.
 
@@ -26,11 +31,22 @@ def attend(
     (rows, heads, _, width), (prompts, groups, _, _) = query.shape, keys.shape
     copies, shared = rows // prompts, heads // groups
     q = query.view(copies, prompts, groups, shared, width)
-    together = q.permute(1, 2, 0, 3, 4).reshape(prompts, groups, copies * shared, width)  # one product per prompt and key head
-    past = keys @ together.transpose(-1, -2)  # (prompts, key heads, prefix, copies x shared): a softmax along it is vectorised
-    own = (q * key.view(copies, prompts, groups, 1, width)).sum(-1).permute(1, 2, 0, 3).reshape(prompts, groups, 1, -1)
+    together = q.permute(1, 2, 0, 3, 4).reshape(
+        prompts, groups, copies * shared, width
+    )  # one product per prompt and key head
+    past = keys @ together.transpose(
+        -1, -2
+    )  # (prompts, key heads, prefix, copies x shared): a softmax along it is vectorised
+    own = (
+        (q * key.view(copies, prompts, groups, 1, width))
+        .sum(-1)
+        .permute(1, 2, 0, 3)
+        .reshape(prompts, groups, 1, -1)
+    )
     scores = torch.cat([past, own], 2) * scaling
-    weights = torch.softmax(scores, 2, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
+    weights = torch.softmax(scores, 2, dtype=torch.promote_types(scores.dtype, torch.float32)).to(
+        query.dtype
+    )
     from_past = weights[:, :, :-1].transpose(-1, -2) @ values
     out = from_past.view(prompts, groups, copies, shared, width).permute(2, 0, 1, 3, 4).contiguous()
     out.addcmul_(
@@ -41,11 +57,23 @@ def attend(
 
 
 @contextmanager
-def attending(model: PreTrainedModel, keys: list[torch.Tensor], values: list[torch.Tensor]) -> Iterator[None]:
+def attending(
+    model: PreTrainedModel, keys: list[torch.Tensor], values: list[torch.Tensor]
+) -> Iterator[None]:
     """Within the context, attention sees this prefix (layer -> (prompts, key heads, prefix, head width)) in front of its own keys."""
 
-    def function(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, scaling: float, **__: Any) -> tuple:
-        return attend(query, key, value, keys[module.layer_idx], values[module.layer_idx], scaling), None
+    def function(
+        module: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *_: Any,
+        scaling: float,
+        **__: Any,
+    ) -> tuple:
+        return attend(
+            query, key, value, keys[module.layer_idx], values[module.layer_idx], scaling
+        ), None
 
     with exchanged(model, NAME, function):
         yield
@@ -63,7 +91,11 @@ def shares_prefix(checkpoint: Checkpoint) -> bool:
         try:
             with attending(checkpoint.model, keys, values):
                 here = calls.block(checkpoint, layer, entering, None, None)
-        except (TypeError, RuntimeError, AttributeError):  # without a mask, or a cache, it does not compute
+        except (
+            TypeError,
+            RuntimeError,
+            AttributeError,
+        ):  # without a mask, or a cache, it does not compute
             return False
         if not (here - usual).abs().max() <= 64 * torch.finfo(usual.dtype).eps * usual.abs().max():
             return False

@@ -40,7 +40,9 @@ class Moved:
 
     def stream(self) -> torch.Tensor:
         """(copies, prompts, 1, width)."""
-        return torch.addcmul(self.base[None], self.steps[:, :, None], self.directions[:, None])[:, :, None]
+        return torch.addcmul(self.base[None], self.steps[:, :, None], self.directions[:, None])[
+            :, :, None
+        ]
 
 
 class Entrance:
@@ -54,13 +56,19 @@ class Entrance:
         biases = [m(offset) for m in maps]
         self.sizes = [len(bias) for bias in biases]
         self.bias = torch.cat(biases)
-        scale = gain(norm, norm.weight) * (1 + self.epsilon) ** 0.5  # measured on a mean square of 1
-        self.gain = scale.to(self.bias.device, norm.weight.dtype)  # where the maps are: embeddings that unembed may be far from the norm
+        scale = (
+            gain(norm, norm.weight) * (1 + self.epsilon) ** 0.5
+        )  # measured on a mean square of 1
+        self.gain = scale.to(
+            self.bias.device, norm.weight.dtype
+        )  # where the maps are: embeddings that unembed may be far from the norm
 
     def linear(self, x: torch.Tensor) -> torch.Tensor:
         """L(x): (…, width) to (…, outputs of all maps)."""
         scaled = self._centred(x) * self.gain
-        return torch.cat([scaled @ (m.weight.T if isinstance(m, nn.Linear) else m.weight) for m in self.maps], -1)
+        return torch.cat(
+            [scaled @ (m.weight.T if isinstance(m, nn.Linear) else m.weight) for m in self.maps], -1
+        )
 
     def outputs(self, moved: Moved) -> torch.Tensor:
         """What the maps put out for moved streams: (copies, prompts, outputs)."""
@@ -70,7 +78,9 @@ class Entrance:
         """The same, so many copies after another."""
         moved = moved.to(self.gain.device)
         base = self.linear(moved.base)[None]
-        for steps, directions in zip(moved.steps.split(copies), moved.directions.split(copies), strict=True):
+        for steps, directions in zip(
+            moved.steps.split(copies), moved.directions.split(copies), strict=True
+        ):
             out = torch.addcmul(base, steps[:, :, None], self.linear(directions)[:, None])
             out *= self._inverse_scale(Moved(moved.base, steps, directions))[:, :, None]
             yield out.add_(self.bias) if bool(self.bias.any()) else out
@@ -105,7 +115,11 @@ class Entrance:
 def entrances(checkpoint: Checkpoint) -> list[Entrance | None]:
     """The entrance of every layer, and the unembedding's behind them; None where there is none or it does not compute as it should."""
     a = checkpoint.architecture
-    last = Entrance(a.final_norm, [a.unembedding]) if getattr(a.final_norm, "weight", None) is not None else None
+    last = (
+        Entrance(a.final_norm, [a.unembedding])
+        if getattr(a.final_norm, "weight", None) is not None
+        else None
+    )
     candidates = [*map(_entrance, _watched(checkpoint)), last]
     return [entrance if entrance and _holds(entrance, a.width) else None for entrance in candidates]
 
@@ -146,7 +160,11 @@ def _watched(checkpoint: Checkpoint) -> list[Watched]:
 
 def _entrance(layer: Watched) -> Entrance | None:
     """Find which norm is given what enters a layer, and which linear maps read that norm's output."""
-    norms = [(m, out) for m, x, out in layer.calls if not isinstance(m, LINEAR) and _same(x, layer.entering[0])]
+    norms = [
+        (m, out)
+        for m, x, out in layer.calls
+        if not isinstance(m, LINEAR) and _same(x, layer.entering[0])
+    ]
     if not norms:
         return None
     norm, output = norms[0]
@@ -167,7 +185,10 @@ def _holds(entrance: Entrance, width: int) -> bool:
         entrance = Entrance(exact(entrance.norm), [exact(m) for m in entrance.maps])
     weight = entrance.norm.weight
     random = torch.Generator().manual_seed(0)
-    base, directions, steps = (torch.randn(shape, generator=random).to(weight) for shape in ((3, width), (4, width), (4, 3)))
+    base, directions, steps = (
+        torch.randn(shape, generator=random).to(weight)
+        for shape in ((3, width), (4, width), (4, 3))
+    )
     moved = Moved(base, steps, directions)
     normed = entrance.norm(moved.stream()[:, :, 0])
     plain = torch.cat([m(normed) for m in entrance.maps], -1)
@@ -176,16 +197,26 @@ def _holds(entrance: Entrance, width: int) -> bool:
 
 
 @torch.no_grad()
-def adds_value_vectors(checkpoint: Checkpoint, layer: int, calls: Calls, entering: torch.Tensor) -> bool:
+def adds_value_vectors(
+    checkpoint: Checkpoint, layer: int, calls: Calls, entering: torch.Tensor
+) -> bool:
     """Whether the layer adds activation x value vector to the stream as it is; some scale or normalise what the MLP writes.
 
     calls: how the model calls its blocks on a prompt's positions from 0 on; entering: the stream that enters this layer there.
     """
     part = checkpoint.architecture.layers[layer]
     block = exact(part.block)
-    mlp_out: Any = block.get_submodule(next(name for name, m in part.block.named_modules() if m is part.mlp_out))
-    vectors = exact(part.mlp_out).weight if isinstance(mlp_out, Conv1D) else exact(part.mlp_out).weight.T
-    named = {name: _exact(value) for name, value in calls.arguments[layer].items() if not isinstance(value, Cache)}
+    mlp_out: Any = block.get_submodule(
+        next(name for name, m in part.block.named_modules() if m is part.mlp_out)
+    )
+    vectors = (
+        exact(part.mlp_out).weight if isinstance(mlp_out, Conv1D) else exact(part.mlp_out).weight.T
+    )
+    named = {
+        name: _exact(value)
+        for name, value in calls.arguments[layer].items()
+        if not isinstance(value, Cache)
+    }
     seen, outs = [], []
     for factor in (1.0, 0.5):
 

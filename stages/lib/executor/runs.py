@@ -70,7 +70,10 @@ class RunsWork:
         self.subject = Subject.named(name)
         settings = self.subject.settings.runs or load(Runs)
         chapter, self.experiment = table_of.split("/")
-        inputs = [self.subject.path(f"{chapter}/{self.experiment}_interventions.parquet"), self.subject.path(f"{pairs_table}.parquet")]
+        inputs = [
+            self.subject.path(f"{chapter}/{self.experiment}_interventions.parquet"),
+            self.subject.path(f"{pairs_table}.parquet"),
+        ]
         table, prompts = map(read_table, inputs)
         outline = checkpoint.outline(self.subject.settings)
         pairs.check(prompts, outline.architecture.vocabulary)
@@ -94,7 +97,9 @@ class RunsWork:
         self.bundles = bundled(self.blocks, settings.runs_per_part)
         self.units = [
             Unit(
-                f"interventions from {first.interventions[0].number} on", sum(block.runs for block in bundle), first.pairs.number.tobytes()
+                f"interventions from {first.interventions[0].number} on",
+                sum(block.runs for block in bundle),
+                first.pairs.number.tobytes(),
             )
             for bundle in self.bundles
             for first in bundle[:1]
@@ -114,7 +119,14 @@ class RunsWork:
         loaded = checkpoint.of(self.subject.settings, threads=1, whole=True)
         self.parts.admit(checkpoint.canary(loaded))
         means = read_means(self.means) if self.means else None
-        executor = Executor(loaded, means, self.sizes.most_rows, self.sizes.memory, widths=self.widths, given=self.given)
+        executor = Executor(
+            loaded,
+            means,
+            self.sizes.most_rows,
+            self.sizes.memory,
+            widths=self.widths,
+            given=self.given,
+        )
         canary.check(executor, self.blocks)
         return executor
 
@@ -128,7 +140,9 @@ class RunsWork:
         self.parts.write(number, rows(executor, self.bundles[number], *names, report))
 
     def finish(self) -> None:
-        self.parts.finish([[number] for number in range(len(self.units))], pl.DataFrame(schema=SCHEMA))
+        self.parts.finish(
+            [[number] for number in range(len(self.units))], pl.DataFrame(schema=SCHEMA)
+        )
 
 
 def read_means(path: Path) -> dict[str, dict[str, np.ndarray]]:
@@ -191,11 +205,17 @@ def rows(
             frames.append(_frame(batch, block.pairs, measured))
             report(len(batch) * len(block.pairs))
     constants = [pl.lit(subject).alias("subject"), pl.lit(experiment).alias("experiment")]
-    whole = pl.concat(frames).with_columns(constants).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    whole = (
+        pl.concat(frames)
+        .with_columns(constants)
+        .select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    )
     return whole.sort("intervention", "pair")
 
 
-def _frame(batch: Sequence[interventions.Intervention], of: pairs.PromptPairs, measured: Measured) -> pl.DataFrame:
+def _frame(
+    batch: Sequence[interventions.Intervention], of: pairs.PromptPairs, measured: Measured
+) -> pl.DataFrame:
     columns = {name: values.ravel() for name, values in measured.stored().items()}
     numbers = np.array([one.number for one in batch])
     return pl.DataFrame({

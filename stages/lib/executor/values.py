@@ -27,10 +27,19 @@ from stages.lib.model.architecture import value_vectors
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.spread import beside
 
-KINDS = {"mlp": "neurons", "neuron": "neurons", "coordinate": "outputs", "head": "heads", "residual": "residual"}  # component -> its values
+KINDS = {
+    "mlp": "neurons",
+    "neuron": "neurons",
+    "coordinate": "outputs",
+    "head": "heads",
+    "residual": "residual",
+}  # component -> its values
 UNEVEN = "a counterfactual of another length cannot replace all positions; name a role"
 NO_MEAN = "replace by zero or counterfactual"
-LINEAR = ("neurons", "outputs")  # kinds of values that add to the stream what is linear in them, unless the layer normalises it
+LINEAR = (
+    "neurons",
+    "outputs",
+)  # kinds of values that add to the stream what is linear in them, unless the layer normalises it
 
 
 def linear(patches: Sequence[Patch]) -> bool:
@@ -40,7 +49,11 @@ def linear(patches: Sequence[Patch]) -> bool:
 
 
 def check(
-    pairs: PromptPairs, several: Sequence[Intervention], positions: int, widths: Mapping[str, int] | None, given: Given | None
+    pairs: PromptPairs,
+    several: Sequence[Intervention],
+    positions: int,
+    widths: Mapping[str, int] | None,
+    given: Given | None,
 ) -> None:
     """Raises InterventionError on an intervention that puts in what these pairs, of one length, do not have.
 
@@ -52,16 +65,26 @@ def check(
             asked.setdefault((patch.replacement, patch.position == ALL), one.number)
     length, first = pairs.tokens.shape[1], pairs.number[0]
     for (replacement, everywhere), number in asked.items():
-        if replacement == "counterfactual" and everywhere and pairs.counterfactual_tokens.shape[1] != length:
+        if (
+            replacement == "counterfactual"
+            and everywhere
+            and pairs.counterfactual_tokens.shape[1] != length
+        ):
             raise InterventionError(f"intervention {number}, pair {first}: {UNEVEN}")
         if replacement in MEANS:
-            if lacking := sorted({*OPERANDS, *map(first_of, OPERANDS)} - pairs.positions.keys()) if widths else []:
+            if (
+                lacking := sorted({*OPERANDS, *map(first_of, OPERANDS)} - pairs.positions.keys())
+                if widths
+                else []
+            ):
                 raise InterventionError(
                     f"intervention {number}: pairs have no position {', '.join(lacking)}, by which means are; {NO_MEAN}"
                 )
             needed = int(slots(length, pairs.positions, widths).max()) + 1 if widths else length
             if positions < needed or (not widths and positions > needed):
-                raise InterventionError(f"intervention {number}, pair {first}: there is no mean for prompts of {length} tokens; {NO_MEAN}")
+                raise InterventionError(
+                    f"intervention {number}, pair {first}: there is no mean for prompts of {length} tokens; {NO_MEAN}"
+                )
         if replacement == "given" and given is not None:
             given.rows_of(pairs.number)
 
@@ -86,16 +109,30 @@ class Values:
         widths: Mapping[str, int] | None = None,
         given: Given | None = None,
     ):
-        self.checkpoint, self.pairs, self.architecture, self.given = checkpoint, pairs, checkpoint.architecture, given
+        self.checkpoint, self.pairs, self.architecture, self.given = (
+            checkpoint,
+            pairs,
+            checkpoint.architecture,
+            given,
+        )
         device, dtype = checkpoint.model.device, checkpoint.model.dtype
         self.cached, self.clean = cached, clean_run(checkpoint, pairs.tokens, cached)
         self.means = {
             (replacement, kind): torch.from_numpy(array).to(device, dtype)
             for replacement, arrays in (means or {}).items() for kind, array in arrays.items()
         }  # fmt: skip
-        self.positions = {role: torch.from_numpy(at).to(device) for role, at in pairs.positions.items()}
-        self.others = {role: torch.from_numpy(at).to(device) for role, at in pairs.counterfactual_positions.items()}
-        self.slots = torch.from_numpy(slots(pairs.tokens.shape[1], pairs.positions, widths)).to(device) if widths else None
+        self.positions = {
+            role: torch.from_numpy(at).to(device) for role, at in pairs.positions.items()
+        }
+        self.others = {
+            role: torch.from_numpy(at).to(device)
+            for role, at in pairs.counterfactual_positions.items()
+        }
+        self.slots = (
+            torch.from_numpy(slots(pairs.tokens.shape[1], pairs.positions, widths)).to(device)
+            if widths
+            else None
+        )
         self.prompts = torch.arange(len(pairs), device=device)
         self.vectors = [value_vectors(layer) for layer in self.architecture.layers]
 
@@ -115,7 +152,10 @@ class Values:
 
     def first_position(self, patches: Sequence[Patch]) -> int:
         """The first token position that any of these patches touches in any prompt."""
-        return min((0 if p.position == ALL else int(self.positions[p.position].min()) for p in patches), default=0)
+        return min(
+            (0 if p.position == ALL else int(self.positions[p.position].min()) for p in patches),
+            default=0,
+        )
 
     def new(self, patch: Patch) -> torch.Tensor:
         """What a patch puts in, for all units: (prompts, units, …), or (prompts, positions, units, …) where it is for all positions."""
@@ -130,22 +170,36 @@ class Values:
             return values
         if patch.replacement == "zero":
             zero = clean.new_zeros(1)
-            return zero.expand(clean.shape if patch.position == ALL else (len(clean), *clean.shape[2:]))
+            return zero.expand(
+                clean.shape if patch.position == ALL else (len(clean), *clean.shape[2:])
+            )
         if patch.replacement == "given":
             if self.given is None:
                 raise InterventionError("nothing is given: the store of given values is missing")
-            return torch.from_numpy(self.given.values(patch, self.pairs.number)).to(clean.device, clean.dtype)
+            return torch.from_numpy(self.given.values(patch, self.pairs.number)).to(
+                clean.device, clean.dtype
+            )
         longest = clean.shape[1] if self.slots is None else int(self.slots.max()) + 1
         every = self.means.get((patch.replacement, kind))  # (layers, positions, …)
         tokens = 0 if every is None else every.shape[1]
         fits = tokens == longest if self.slots is None else tokens >= longest
         if every is None or not fits:
-            raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; {NO_MEAN}")
+            raise InterventionError(
+                f"there is no mean for prompts of {clean.shape[1]} tokens; {NO_MEAN}"
+            )
         means = every[patch.layer].to(clean.device)
         if self.slots is not None:
-            chosen = self.slots if patch.position == ALL else self.slots[self.prompts, self.positions[patch.position]]
+            chosen = (
+                self.slots
+                if patch.position == ALL
+                else self.slots[self.prompts, self.positions[patch.position]]
+            )
             return means[beside(means, chosen)]
-        return means.expand(clean.shape) if patch.position == ALL else means[beside(means, self.positions[patch.position])]
+        return (
+            means.expand(clean.shape)
+            if patch.position == ALL
+            else means[beside(means, self.positions[patch.position])]
+        )
 
     def write(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:
         """Carries out patches, each on one copy, in x: (copies, prompts, positions, units, …), in place."""
@@ -175,10 +229,15 @@ class Values:
             return None
         _, units, first = single
         at = self.prompts, self.positions[first.position]
-        whole, stream = self._of(self.clean, KINDS[first.component], first.layer), self.clean.streams[first.layer + 1]
+        whole, stream = (
+            self._of(self.clean, KINDS[first.component], first.layer),
+            self.clean.streams[first.layer + 1],
+        )
         clean, (units,) = whole[beside(whole, *at)], beside(whole, units)
         steps = (self.new(first)[:, units] - clean[:, units]).T  # (copies, prompts)
-        return Moved(stream[beside(stream, *at)], steps, self._directions(first, units)).to(stream.device)
+        return Moved(stream[beside(stream, *at)], steps, self._directions(first, units)).to(
+            stream.device
+        )
 
     def added(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:
         """Adds to x, the stream behind the layer, what patches of its neurons or coordinates change there: (copies, prompts, positions,
@@ -200,7 +259,9 @@ class Values:
                 x[copy] += ((self.new(patch) - clean)[:, :, chosen] @ directions).to(x.device)
             else:
                 at = self.positions[patch.position]
-                change = (self.new(patch) - clean[beside(clean, self.prompts, at)])[:, chosen] @ directions
+                change = (self.new(patch) - clean[beside(clean, self.prompts, at)])[
+                    :, chosen
+                ] @ directions
                 x[copy][beside(x, self.prompts, at - start)] += change.to(x.device)
 
     def mask(self, edges: list[tuple[int, Patch]], copies: int, start: int) -> torch.Tensor | None:
@@ -209,8 +270,15 @@ class Values:
             return None
         length, device = self.clean.tokens.shape[1], self.clean.tokens.device
         least = torch.finfo(self.checkpoint.model.dtype).min
-        keys, queries = torch.arange(length, device=device), torch.arange(start, length, device=device)
-        open_ = (keys[None] <= queries[:, None]).expand(copies, len(self.prompts), self.architecture.heads, -1, -1).clone()
+        keys, queries = (
+            torch.arange(length, device=device),
+            torch.arange(start, length, device=device),
+        )
+        open_ = (
+            (keys[None] <= queries[:, None])
+            .expand(copies, len(self.prompts), self.architecture.heads, -1, -1)
+            .clone()
+        )
         for copy, edge in edges:
             query = self.positions[edge.position]  # (prompts,)
             cut = (
@@ -219,15 +287,21 @@ class Values:
                 else keys[None] == self.positions[str(edge.key_position)][:, None]
             )
             chosen = self._chosen(edge, keys)
-            heads = torch.arange(self.architecture.heads, device=device) if chosen is None else chosen
+            heads = (
+                torch.arange(self.architecture.heads, device=device) if chosen is None else chosen
+            )
             at = (self.prompts[:, None], heads[None], (query - start)[:, None])
             open_[copy][at] &= ~cut[:, None]
-        blocked = torch.zeros(open_.shape, dtype=self.checkpoint.model.dtype, device=device).masked_fill_(~open_, least)
+        blocked = torch.zeros(
+            open_.shape, dtype=self.checkpoint.model.dtype, device=device
+        ).masked_fill_(~open_, least)
         return blocked.flatten(0, 1)
 
     def _of(self, run: Clean, kind: str, layer: int) -> torch.Tensor:
         if kind == "heads":
-            return run.heads[layer].unflatten(-1, (self.architecture.heads, self.architecture.head_width))
+            return run.heads[layer].unflatten(
+                -1, (self.architecture.heads, self.architecture.head_width)
+            )
         if kind == "outputs":
             return run.outputs[layer]
         return run.neurons[layer] if kind == "neurons" else run.streams[layer]
@@ -239,14 +313,26 @@ class Values:
         vectors, width = self.vectors[patch.layer], self.architecture.width
         return one_hot(torch.arange(width, device=vectors.device)[units], width).to(vectors.dtype)
 
-    def _single(self, patches: list[tuple[int, Patch]]) -> tuple[torch.Tensor, torch.Tensor, Patch] | None:
+    def _single(
+        self, patches: list[tuple[int, Patch]]
+    ) -> tuple[torch.Tensor, torch.Tensor, Patch] | None:
         """Copies and units, where each copy has one unit of one and the same component replaced at one and the same position."""
         first = patches[0][1]
-        same = {(p.component, p.position, p.replacement, p.given, len(p.units or b"")) for _, p in patches}
-        if len(same) > 1 or first.position == ALL or len(first.units or b"") != 4 or len({c for c, _ in patches}) < len(patches):
+        same = {
+            (p.component, p.position, p.replacement, p.given, len(p.units or b""))
+            for _, p in patches
+        }
+        if (
+            len(same) > 1
+            or first.position == ALL
+            or len(first.units or b"") != 4
+            or len({c for c, _ in patches}) < len(patches)
+        ):
             return None
         device = self.clean.tokens.device
-        units = torch.from_numpy(np.frombuffer(b"".join(p.units or b"" for _, p in patches), np.int32).astype(np.int64)).to(device)
+        units = torch.from_numpy(
+            np.frombuffer(b"".join(p.units or b"" for _, p in patches), np.int32).astype(np.int64)
+        ).to(device)
         return torch.tensor([c for c, _ in patches], device=device), units, first
 
     @staticmethod

@@ -33,5 +33,7 @@ def logits(values: Values, batch: Sequence[Intervention]) -> torch.Tensor:
             if edges:
                 changing.enter_context(masked(part.block, values.mask(edges, len(batch), 0)))
         tokens = values.clean.tokens.repeat(len(batch), 1)
-        last = values.checkpoint.model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
+        last = values.checkpoint.model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[
+            :, -1
+        ]
     return last.unflatten(0, (len(batch), prompts))

@@ -40,10 +40,19 @@ def ready(start: Callable[..., Do], *arguments: Any) -> Iterator[Workers]:
     has = ray.cluster_resources()
     number = machine.asked() or int(has.get("GPU", 0) // gpus if gpus else has.get("CPU", 0))
     if not number:
-        raise ParamsError(f"the Ray cluster has {has.get('GPU', 0):.0f} GPUs, and each worker is to have {gpus}")
-    environment = {name: os.environ[name] for name in machine.MODELS if name in os.environ} | {machine.WORKERS: "1"}
+        raise ParamsError(
+            f"the Ray cluster has {has.get('GPU', 0):.0f} GPUs, and each worker is to have {gpus}"
+        )
+    environment = {name: os.environ[name] for name in machine.MODELS if name in os.environ} | {
+        machine.WORKERS: "1"
+    }
     remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(_Remote)
-    workers = Workers(number, partial(_Actor, remote, os.getcwd(), environment, pickle.dumps((start, arguments))), _finished, here=False)
+    workers = Workers(
+        number,
+        partial(_Actor, remote, os.getcwd(), environment, pickle.dumps((start, arguments))),
+        _finished,
+        here=False,
+    )
     try:
         yield workers
     finally:
@@ -138,5 +147,7 @@ def _finished(busy: Collection[_Actor]) -> list[_Actor]:
     patience = None if any(one.unit is not None for one in busy) else PATIENCE
     told, _ = ray.wait([one.waiting for one in busy], num_returns=1, timeout=patience)
     if not told:
-        raise WorkerError(f"the Ray cluster had no room for a worker in {PATIENCE} s; what is done is kept: the same command goes on")
+        raise WorkerError(
+            f"the Ray cluster had no room for a worker in {PATIENCE} s; what is done is kept: the same command goes on"
+        )
     return [one for one in busy if one.waiting in told]

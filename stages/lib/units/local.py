@@ -16,7 +16,9 @@ from typing import Any
 from stages.lib.core import machine
 from stages.lib.units.pool import Died, Do, SparseReport, Workers, sent
 
-FORKS = sys.platform == "linux"  # elsewhere a fork of a process that has loaded such libraries may hang
+FORKS = (
+    sys.platform == "linux"
+)  # elsewhere a fork of a process that has loaded such libraries may hang
 
 
 @contextmanager
@@ -44,7 +46,9 @@ class _Process:
         context = get_context(how)
         self.pipe, theirs = context.Pipe()
         inherited = self.pipe if how == "fork" else None
-        self.process = context.Process(target=_work, args=(theirs, inherited, start, arguments), daemon=True)  # type: ignore[attr-defined]
+        self.process = context.Process(
+            target=_work, args=(theirs, inherited, start, arguments), daemon=True
+        )  # type: ignore[attr-defined]
         self.process.start()
         theirs.close()
         self.unit: int | None = None
@@ -77,7 +81,9 @@ def _finished(busy: Collection[_Process]) -> list[_Process]:
     return [one for one in busy if one.pipe in told or one.process.sentinel in told]
 
 
-def _work(pipe: Connection, inherited: Connection | None, start: Callable[..., Do], arguments: tuple) -> None:
+def _work(
+    pipe: Connection, inherited: Connection | None, start: Callable[..., Do], arguments: tuple
+) -> None:
     """What a worker process does until nobody is there to ask it."""
     if inherited:
         inherited.close()  # or this process would not see when the other end is gone

@@ -58,7 +58,12 @@ class Parts:
     def read(self, number: int) -> pl.DataFrame:
         return read_table(self._path(number))
 
-    def finish(self, groups: Iterable[Sequence[int]], empty: pl.DataFrame, together: Callable[..., pl.DataFrame] = pl.concat) -> None:
+    def finish(
+        self,
+        groups: Iterable[Sequence[int]],
+        empty: pl.DataFrame,
+        together: Callable[..., pl.DataFrame] = pl.concat,
+    ) -> None:
         """Puts the parts together in their order, one group at a time in memory, and removes them.
 
         groups: the numbers of the parts; together: makes one table of a group's parts, a list; empty: a table without rows.

@@ -94,7 +94,13 @@ class Workers:
     one process is to do, and workers are there as soon as they are hired, as on one machine.
     """
 
-    def __init__(self, number: int, hire: Callable[[], Worker], finished: Callable[[Collection[Any]], Collection[Any]], here: bool = True):
+    def __init__(
+        self,
+        number: int,
+        hire: Callable[[], Worker],
+        finished: Callable[[Collection[Any]], Collection[Any]],
+        here: bool = True,
+    ):
         self.number, self._hire, self._finished, self._here = number, hire, finished, here
         self.hired: list[Worker] = []
 
@@ -139,7 +145,9 @@ class Workers:
             if all(worker.unit is None for worker in busy) and not queue:
                 return
             if not busy:
-                raise WorkerError("no worker is left; what is done is kept, and the same command goes on from there")
+                raise WorkerError(
+                    "no worker is left; what is done is kept, and the same command goes on from there"
+                )
             for worker in self._finished(busy):
                 try:
                     amount = worker.result()

@@ -40,7 +40,11 @@ class Queue:
         if (group := self._at.get(worker)) not in self._groups:
             taken = {at for other, at in self._at.items() if other != worker}
             free = (group for group in self._groups if group not in taken)
-            group = next(free, None) if len(taken & self._groups.keys()) < len(self._groups) else self._longest()
+            group = (
+                next(free, None)
+                if len(taken & self._groups.keys()) < len(self._groups)
+                else self._longest()
+            )
         self._at[worker] = group
         waiting = self._groups[group]
         number = waiting.popleft()

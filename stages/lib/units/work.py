@@ -67,7 +67,9 @@ def carry_out(make: Callable[..., Work], *arguments: str) -> None:
     try:
         _carry_out(make, *arguments)
     except KeyboardInterrupt:
-        raise SystemExit("interrupted; what is done is kept, and the same command goes on from there") from None
+        raise SystemExit(
+            "interrupted; what is done is kept, and the same command goes on from there"
+        ) from None
     except (FloatingPointError, StoreError) as error:  # a value is not finite, or the disk is full
         raise SystemExit(f"{' '.join(arguments)}: {error}") from None
 
@@ -114,7 +116,9 @@ def _engine() -> tuple[Callable, Part | None]:
         try:
             from stages.lib.units import actors
         except ImportError:
-            raise ParamsError(f"{ENGINE}=ray asks for Ray, which is not installed here: pip install -e '.[cluster]'") from None
+            raise ParamsError(
+                f"{ENGINE}=ray asks for Ray, which is not installed here: pip install -e '.[cluster]'"
+            ) from None
         return actors.ready, None
     found = re.fullmatch(r"array:(\d{1,6})/(\d{1,6})", given)
     if not found or int(found[1]) >= int(found[2]):

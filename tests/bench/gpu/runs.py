@@ -93,7 +93,9 @@ class Sweeps:
         self.executor.sizes = self.sizes(size)
         most = self.loaded.architecture.neurons
         [group] = by_length(self.table, len(self.table))
-        in_pass = min(most, self.executor.sizes.copies(group, ROLES[position], shared=position == "last"))
+        in_pass = min(
+            most, self.executor.sizes.copies(group, ROLES[position], shared=position == "last")
+        )
         rows = in_pass * len(group) * (len(ROLES) + 1 - ROLES[position])
         name = f"neurons, {place} layer {layer}, {position}, passes {size}"
         wanted = patches("neuron", layer, range(most), position)
