@@ -69,7 +69,7 @@ def looped(values: replacing.Values, one: interventions.Intervention) -> torch.T
     layer = a.layers[patch.layer]
     module = layer.attention_out if patch.component == "head" else layer.mlp_out
     width = a.head_width if patch.component == "head" else 1
-    units = patch.chosen()
+    units = patch.unit_numbers()
     part = (
         slice(None) if units is None else slice(int(units[0]) * width, (int(units[0]) + 1) * width)
     )

@@ -108,7 +108,7 @@ def test_what_is_put_in_is_what_is_stored(store: given.Given, pairs: pl.DataFram
     [block] = runner.plan(pairs, [one])
     values = runner.values(block.pairs)
     stored = store.values(one.patches[0], block.pairs.number)
-    np.testing.assert_array_equal(values.new(one.patches[0]).numpy(), stored)
+    np.testing.assert_array_equal(values.replacement(one.patches[0]).numpy(), stored)
     torch.testing.assert_close(
         torch.from_numpy(stored), torch.from_numpy(stored).round(decimals=6), rtol=0, atol=1e-4
     )
@@ -197,5 +197,5 @@ def test_a_pair_without_a_value_and_a_missing_store_are_named(store: given.Given
     ):
         store.values(patch, np.array([0, 5]))
     table = named(intervention_table([[RESIDUAL], []], [None] * 2), ["residual", None])
-    assert given.Given.of(table, store.path.with_name("x_interventions.parquet")).path == store.path
-    assert given.Given.of(table.filter(pl.col("component") == "none"), store.path) is None
+    assert given.Given.for_table(table, store.path.with_name("x_interventions.parquet")).path == store.path
+    assert given.Given.for_table(table.filter(pl.col("component") == "none"), store.path) is None

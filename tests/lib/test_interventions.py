@@ -415,6 +415,6 @@ def test_a_silent_mlp_fails_the_canary(kind: str):
     layer.mlp_out.weight.zero_()
     with pytest.raises(
         canary.CanaryError,
-        match=r"silencing the MLP of layer . at the last position changes no logit",
+        match=r"zeroing the MLP of layer . at the last position changes no logit",
     ):
         canary.check(*planned(loaded))

@@ -55,7 +55,7 @@ def read(
 
 def by_hand(loaded: checkpoint.Checkpoint, row: dict, patch: interventions.Patch) -> torch.Tensor:
     """Last-position logits with what an attention block or MLP puts out at one place taken from the other prompt's run, or numbers of it."""
-    part, units = loaded.architecture.layers[patch.layer], patch.chosen()
+    part, units = loaded.architecture.layers[patch.layer], patch.unit_numbers()
     module, chosen = (
         part.mixer if patch.component == "head" else part.mlp,
         slice(None) if units is None else units.tolist(),
@@ -310,11 +310,11 @@ def test_what_prompts_do_not_have_is_said_before_the_model_is_loaded(
 WRONG_PAIRS = {  # columns: what is said of them
     "positions": (
         {"positions": pl.lit(4)},
-        "needs the column positions, of each role the place of its token",
+        "needs the column positions, a struct of integers: for each role the position of its token",
     ),
     "roles": (
         {"counterfactual_positions": pl.struct(last=4)},
-        "the same: not last, op1, op2, operator and last",
+        "the same roles: not last, op1, op2, operator and last",
     ),
     "twice": ({"pair": pl.lit(3)}, "pair 3 is there twice"),
     "a number": (
