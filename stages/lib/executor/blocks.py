@@ -6,7 +6,7 @@ The interventions of one block start at one position and layer, and share what t
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, filterfalse
 
 import polars as pl
 
@@ -231,7 +231,7 @@ class _Layout:
         first: dict[str | None, int] = {None: 0, ALL: 0, EARLIER: 0}
         for position, at in pairs.positions.items():
             first[position] = int(at.min())
-        roles = [position for position in pairs.positions if not is_place(position)]
+        roles = filterfalse(is_place, pairs.positions)
         together = {
             frozenset((role, other))
             for role, other in combinations(roles, 2)

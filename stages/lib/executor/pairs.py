@@ -173,8 +173,9 @@ def _tokens(group: pl.DataFrame, name: str) -> np.ndarray:
 
 def _positions(group: pl.DataFrame, name: str, locations: int) -> dict[str, np.ndarray]:
     """Return role -> position and location -> position, each (pairs,)."""
-    named = {role: group[name].struct.field(role) for role in roles(group)}
-    positions = {role: at.to_numpy().astype(np.int64) for role, at in named.items()}
+    positions: dict[str, np.ndarray] = {}
+    for role in roles(group):
+        positions[role] = group[name].struct.field(role).to_numpy().astype(np.int64)
     for location in range(locations):
         positions[str(location)] = np.full(len(group), location, np.int64)
     return positions

@@ -343,12 +343,13 @@ class Values:
 
     def _sweep(self, patches: CopyPatches) -> UnitSweep | None:
         """Return the patches as a sweep over single units, None if they are anything else."""
-        first, units = patches[0][1], [patch.units or b"" for _, patch in patches]
-        alike = {(p.component, p.position, p.replacement, p.given) for _, p in patches}
+        copies, listed = zip(*patches, strict=True)
+        first = listed[0]
+        units = [patch.units or b"" for patch in listed]
+        alike = {(p.component, p.position, p.replacement, p.given) for p in listed}
         single = {*map(len, units)} == {4}  # bytes of one int32
         if len(alike) > 1 or first.position == ALL or not single:
             return None
-        copies = [copy for copy, _ in patches]
         if len(set(copies)) < len(copies):
             return None
         device = self.clean.tokens.device
