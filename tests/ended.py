@@ -15,7 +15,13 @@ from importlib import import_module
 from itertools import count
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
-NO_CHANGE = ("__pycache__", ".nbi", ".nbc", "/dev/", "/proc/")  # of the project: what Python and numba keep for themselves
+NO_CHANGE = (
+    "__pycache__",
+    ".nbi",
+    ".nbc",
+    "/dev/",
+    "/proc/",
+)  # of the project: what Python and numba keep for themselves
 
 
 def kill_before(change: int) -> None:
@@ -24,8 +30,14 @@ def kill_before(change: int) -> None:
 
     def look(event: str, arguments: tuple) -> None:
         nonlocal seen
-        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        if (writes or event in CHANGES) and not any(word in str(arguments[0]) for word in NO_CHANGE):
+        writes = (
+            event == "open"
+            and isinstance(arguments[2], int)
+            and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        )
+        if (writes or event in CHANGES) and not any(
+            word in str(arguments[0]) for word in NO_CHANGE
+        ):
             seen += 1
             if seen > change:
                 os.kill(os.getpid(), signal.SIGKILL)

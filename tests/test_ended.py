@@ -16,16 +16,29 @@ STAGES = {  # each way in which stages write: stores and tables, parts (of few u
     "corpus": ("1", "stages.lib.sql.stage", "corpus/cells"),
 }
 OUTPUTS = {
-    "store": ("planted/store/activations", "planted/store/means.h5", "planted/store/predictions.parquet", "planted/store/value_logits.h5"),
+    "store": (
+        "planted/store/activations",
+        "planted/store/means.h5",
+        "planted/store/predictions.parquet",
+        "planted/store/value_logits.h5",
+    ),
     "circuit": ("planted/circuit/runs/head_circuit.parquet",),
-    "heuristics": ("planted/heuristics/nulls.parquet", "planted/heuristics/null_shares.parquet", "planted/heuristics/naming.parquet"),
+    "heuristics": (
+        "planted/heuristics/nulls.parquet",
+        "planted/heuristics/null_shares.parquet",
+        "planted/heuristics/naming.parquet",
+    ),
     "corpus": ("corpus/cells.parquet",),
 }
 
 
 def contents(data: Path, chapter: str) -> dict[Path, bytes]:
     """The bytes of a stage's outputs."""
-    files = [file for name in OUTPUTS[chapter] for file in ([data / name] if (data / name).suffix else (data / name).iterdir())]
+    files = [
+        file
+        for name in OUTPUTS[chapter]
+        for file in ([data / name] if (data / name).suffix else (data / name).iterdir())
+    ]
     return {file: file.read_bytes() for file in files}
 
 
@@ -35,7 +48,9 @@ def test_ended_early_it_goes_on_to_the_same_bytes(micro_copy: Path, chapter: str
     expected, others = contents(data, chapter), {file for file in data.rglob("*") if file.is_file()}
     for file in expected:
         file.unlink()
-    done = run_in(micro_copy, sys.executable, str(Path(__file__).with_name("ended.py")), *STAGES[chapter])
+    done = run_in(
+        micro_copy, sys.executable, str(Path(__file__).with_name("ended.py")), *STAGES[chapter]
+    )
     killed, full = map(int, done.stdout.splitlines()[-2:])
     assert killed > 1
     assert full > 0

@@ -81,7 +81,7 @@ def concluded(members: pl.DataFrame, knockouts: pl.DataFrame, pairs: pl.DataFram
 
 def test_each_neuron_that_stands_for_something_is_silenced_alone(members: pl.DataFrame, knockouts: pl.DataFrame):
     found = knocked.taken(knockouts)
-    silenced = [(one.operator, p.layer, *p.chosen(), p.replacement) for one in found for p in one.patches]
+    silenced = [(one.operator, p.layer, *p.unit_numbers(), p.replacement) for one in found for p in one.patches]
     neurons = set(members.select("operator", "layer", "neuron").rows())
     assert sorted(silenced) == sorted((*neuron, replacement) for neuron in neurons for replacement in ("zero", "mean"))
     assert [one.operator for one in found if not one.patches] == OPERATORS

@@ -1,6 +1,9 @@
-"""Benchmarks: ratios measured side by side in one run. `make bench` runs them all, `python -m tests.bench NAME` one.
+"""Run benchmarks: ratios measured side by side in one run.
 
-Each function prints its own figures; every one is the median of several rounds, taken in turn.
+    make bench                    all of them
+    python -m tests.bench NAME    one of them
+
+Each prints its own figures; every figure is the median of several rounds, taken in turn.
 """
 
 import argparse
@@ -12,18 +15,27 @@ from pathlib import Path
 
 import torch
 
-MODULES = {  # benchmark -> its module, imported when it runs: what others need may be missing
-    **dict.fromkeys(("dump", "memory", "sql"), "store"),
-    **dict.fromkeys(("neurons", "components"), "patching"),
+# benchmark -> its module, imported when it runs: what other modules need may be missing
+MODULES = {
+    "dump": "store",
+    "memory": "store",
+    "sql": "store",
+    "neurons": "patching",
+    "components": "patching",
     "mediation": "mediation",
     "bound": "patching",
-    **{"match": "matching", "nulls": "matching", "relabel": "matching"},
-    **{"explorer": "explorer", "units": "units", "workers": "workers", "gpu": "gpu"},
+    "match": "matching",
+    "nulls": "matching",
+    "relabel": "matching",
+    "explorer": "explorer",
+    "units": "units",
+    "workers": "workers",
+    "gpu": "gpu",
 }
 
 
 def benchmark(name: str) -> Callable[..., None]:
-    """The function of a benchmark. Ends the program where a package is missing."""
+    """Return the function of a benchmark. Ends the program if a package is missing."""
     try:
         return getattr(import_module(f"tests.bench.{MODULES[name]}"), name)
     except ModuleNotFoundError as error:
@@ -32,19 +44,23 @@ def benchmark(name: str) -> Callable[..., None]:
 
 
 def main() -> None:
-    description = "Benchmarks; all of them where none is named."
+    description = "Run benchmarks; all of them if none is named."
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=description)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODULES))
     parser.add_argument("--shape", help="of gpu: toy, llama-3-8b or pythia-6.9b")
     parser.add_argument("--budget", type=float, default=480.0, help="of gpu: seconds in all")
     parser.add_argument("--out", type=Path, help="of gpu: a file for its figures as JSON lines")
     options = parser.parse_args()
-    if unknown := set(options.names) - MODULES.keys():
-        parser.error(f"unknown benchmark {sorted(unknown)[0]!r}; benchmarks: {', '.join(MODULES)}")
+    for name in options.names:
+        if name not in MODULES:
+            parser.error(f"unknown benchmark {name!r}; benchmarks: {', '.join(MODULES)}")
     print(f"{os.cpu_count()} cores, torch {torch.__version__}", flush=True)
     for name in options.names or MODULES:
-        more = (options.shape, options.budget, options.out) if name == "gpu" else ()
-        benchmark(name)(*more)
+        run = benchmark(name)
+        if name == "gpu":
+            run(options.shape, options.budget, options.out)
+        else:
+            run()
 
 
 if __name__ == "__main__":

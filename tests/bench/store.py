@@ -1,4 +1,4 @@
-"""Benchmarks of the store: how fast and in how much memory it is written, how fast it is read by SQL."""
+"""Benchmark the store: time and memory to write it, and time to query it."""
 
 import subprocess
 import sys
@@ -22,7 +22,10 @@ SUBJECT = "abacus"
 
 
 def dump() -> None:
-    """A whole dump of one operator, files written, against the plain forward passes alone. Bar: at most 0.65 x."""
+    """Compare a dump of one operator, files written, with plain forward passes alone.
+
+    Bar: at most 0.65 x.
+    """
     subject, at_once = Subject.named(SUBJECT), load(Passes).prompts
     loaded = checkpoint.of(subject.settings)
     prompts = subject.table("store/prompts.parquet").filter(operator="add")
@@ -48,13 +51,14 @@ def dump() -> None:
                     work.do(number)
 
         seconds = median(3, plain, forward_only, whole)
-    print(f"dump: plain forward passes {seconds[0]:.2f} s for {len(prompts)} prompts")
-    print(f"dump: shared-prefix forward passes {seconds[1]:.2f} s, {seconds[1] / seconds[0]:.2f} x")
-    print(f"dump: whole dump, files written {seconds[2]:.2f} s, {seconds[2] / seconds[0]:.2f} x (bar 0.65)")
+    slow, forward, fast = seconds
+    print(f"dump: plain forward passes {slow:.2f} s for {len(prompts)} prompts")
+    print(f"dump: shared-prefix forward passes {forward:.2f} s, {forward / slow:.2f} x")
+    print(f"dump: whole dump, files written {fast:.2f} s, {fast / slow:.2f} x (bar 0.65)")
 
 
 def memory() -> None:
-    """Peak memory of a worker that dumps one block of rows, and of one that dumps four, each a process of its own."""
+    """Measure peak memory of workers that dump one block of rows, and four, in own processes."""
     code = """
 import resource, sys, tempfile
 from pathlib import Path
@@ -68,25 +72,26 @@ with tempfile.TemporaryDirectory(dir=".") as folder:
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
     for blocks in (1, 4):
-        done = subprocess.run([sys.executable, "-c", code, str(blocks)], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(blocks)], capture_output=True, text=True, check=True
+        )
         print(f"memory: {blocks} blocks of rows, peak {float(done.stdout):.0f} MiB")
 
 
 def sql() -> None:
-    """Queries in an open connection, file cache warm. Bars: 15 ms, 25 ms, 150 million activations/s."""
+    """Time queries in an open connection, with a warm file cache.
+
+    Bars: 15 ms, 25 ms, 150 million activations/s.
+    """
     database = connect()
-    one = f"select op1, op2, activation from activations where subject = '{SUBJECT}' and operator = 'add' and layer = 1 and neuron = 17"
-    three = (
-        "select layer, neuron, avg(activation) from activations "
-        f"where subject = '{SUBJECT}' and operator = 'add' and layer = 2 and neuron in (5, 100, 400) group by all"
-    )
-    whole = (
-        f"select layer, neuron, avg(activation) from activations where subject = '{SUBJECT}' and operator = 'add' group by layer, neuron"
-    )
-    joined = (
-        "select layer, neuron, avg(activation) from activations join neuron_variances using (subject, operator, layer, neuron) "
-        f"where rank <= 3 and operator = 'add' and subject = '{SUBJECT}' group by all"
-    )
+    means = "select layer, neuron, avg(activation) from activations"
+    cells = f"subject = '{SUBJECT}' and operator = 'add'"
+    single = f"""select op1, op2, activation from activations
+        where {cells} and layer = 1 and neuron = 17"""
+    three = f"{means} where {cells} and layer = 2 and neuron in (5, 100, 400) group by all"
+    whole = f"{means} where {cells} group by layer, neuron"
+    joined = f"""{means} join neuron_variances using (subject, operator, layer, neuron)
+        where rank <= 3 and {cells} group by all"""
 
     def by_hand() -> None:
         for part in database.lazy["activations"].parts:
@@ -97,11 +102,15 @@ def sql() -> None:
                         part.store.read(layer, slice(first, first + step), slice(None))
 
     fast = median(
-        9, lambda: database.sql(one).to_arrow_table(), lambda: database.sql(three).fetchall(), lambda: database.sql(joined).fetchall()
+        9,
+        lambda: database.sql(single).to_arrow_table(),
+        lambda: database.sql(three).fetchall(),
+        lambda: database.sql(joined).fetchall(),
     )
     slow = median(3, lambda: database.sql(whole).fetchall(), by_hand)
     size = int(np.prod(list(database.lazy["activations"].parts[0].store.axes.values()))) * 3 / 1e6
     print(f"sql: one neuron's map {fast[0] * 1e3:.1f} ms (bar 15)")
     print(f"sql: the means of three neurons {fast[1] * 1e3:.1f} ms (bar 25)")
     print(f"sql: the means of three neurons by a join {fast[2] * 1e3:.1f} ms (bar 25)")
-    print(f"sql: group by layer, neuron {size / slow[0]:.0f} million activations/s (bar 150); h5py alone {size / slow[1]:.0f}")
+    rates = f"{size / slow[0]:.0f} million activations/s (bar 150); h5py alone {size / slow[1]:.0f}"
+    print(f"sql: group by layer, neuron {rates}")

@@ -1,4 +1,4 @@
-"""How the benchmarks take time."""
+"""Measure the time of actions."""
 
 import statistics
 import time
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 
 def median(rounds: int, *actions: Callable[[], object]) -> list[float]:
-    """Median seconds of each action, the actions taken in turn after one unmeasured round."""
+    """Return median seconds of each action, taken in turn after one unmeasured round."""
     seconds: list[list[float]] = [[] for _ in actions]
     for number in range(rounds + 1):
-        for action, kept in zip(actions, seconds, strict=True):
+        for action, measured in zip(actions, seconds, strict=True):
             start = time.perf_counter()
             action()
             if number:
-                kept.append(time.perf_counter() - start)
-    return [statistics.median(kept) for kept in seconds]
+                measured.append(time.perf_counter() - start)
+    return list(map(statistics.median, seconds))

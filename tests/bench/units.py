@@ -1,4 +1,4 @@
-"""The benchmark of sharing work: what units that do nothing cost, by processes of this machine and by Ray."""
+"""Benchmark the sharing of work: units that do nothing, by local processes and by Ray."""
 
 import os
 import time
@@ -21,7 +21,10 @@ def start() -> Do:
 
 
 def units() -> None:
-    """Processor time of every process that has a part in it: loads of other work do not show. Bars: 8 s a stage, 2 ms a unit, linear."""
+    """Measure processor time of all processes involved; other work does not change it.
+
+    Bars: 8 s a stage, 2 ms a unit, linear.
+    """
     os.environ[machine.WORKERS] = str(WORKERS)
     engines = {"local": local.ready}
     if find_spec("ray"):
@@ -29,25 +32,33 @@ def units() -> None:
 
         engines["ray"] = actors.ready
     for name, ready in engines.items():
-        before: tuple[int, float] | None = None
+        costs: list[float] = []
         for number in NUMBERS:
             seconds, passed = _cost(ready, number)
-            each = f", {(seconds - before[1]) / (number - before[0]) * 1e3:.2f} ms of it each more unit" if before else ""
-            print(f"units: {name}, {WORKERS} workers, {number} units: {seconds:.1f} s of processor{each} ({passed:.0f} s passed)")
-            before = before or (number, seconds)
+            costs.append(seconds)
+            figure = f"{seconds:.1f} s of processor ({passed:.0f} s passed)"
+            if number > NUMBERS[0]:
+                each = (seconds - costs[0]) / (number - NUMBERS[0])
+                figure += f", {each * 1e3:.2f} ms of it each more unit"
+            print(f"units: {name}, {WORKERS} workers, {number} units: {figure}")
 
 
 def _cost(ready: Callable, number: int) -> tuple[float, float]:
-    """Seconds of all processors from nothing to all units done, and seconds that passed."""
+    """Return processor seconds from nothing to all units done, and seconds that passed."""
     began, spent = time.perf_counter(), _spent()
+    wanted = {unit: Unit(f"unit {unit}", group=unit // 50) for unit in range(number)}
     with ready(start) as workers:
-        done = list(workers.do({unit: Unit(f"unit {unit}", group=unit // 50) for unit in range(number)}, start()))
+        done = list(workers.do(wanted, start()))
         spent = _spent() - spent
     assert sorted(done) == list(range(number))
     return spent, time.perf_counter() - began
 
 
 def _spent() -> float:
-    """Seconds of processor that this process, and all that it started and that live, have had."""
-    me = psutil.Process()
-    return sum(times.user + times.system for times in (process.cpu_times() for process in (me, *me.children(recursive=True))))
+    """Return processor seconds of this process and of all its living descendants."""
+    process = psutil.Process()
+    total = 0.0
+    for each in (process, *process.children(recursive=True)):
+        times = each.cpu_times()
+        total += times.user + times.system
+    return total

@@ -1,4 +1,4 @@
-"""The benchmark of sharing a stage's work between processes, alone and beside a busy process: stages of the default subject."""
+"""Benchmark processes that share a stage's work, alone and beside a busy process."""
 
 import os
 import statistics
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,34 +23,60 @@ from stages.store.dump import DumpWork
 
 SUBJECT = "abacus"
 ROUNDS = 3
-STAGES: dict[str, tuple[Callable[..., Any], tuple[str, ...], float]] = {  # what makes the work, of what, and which share of it is done
-    "dump": (DumpWork, (SUBJECT,), 0.4),
-    "neuron runs": (RunsWork, ("neurons/neuron", SUBJECT), 0.1),
-    "mediation runs": (RunsWork, ("mediation/mediation", SUBJECT, "mediation/mediation_pairs"), 0.2),
-    "nulls": (NullsWork, (SUBJECT,), 0.1),
+
+
+class Stage(NamedTuple):
+    """A stage of the default subject; share: of its units that are done."""
+
+    make: Callable[..., Any]
+    arguments: tuple[str, ...]
+    share: float
+
+
+PAIRS = "mediation/mediation_pairs"
+STAGES = {
+    "dump": Stage(DumpWork, (SUBJECT,), 0.4),
+    "neuron runs": Stage(RunsWork, ("neurons/neuron", SUBJECT), 0.1),
+    "mediation runs": Stage(RunsWork, ("mediation/mediation", SUBJECT, PAIRS), 0.2),
+    "nulls": Stage(NullsWork, (SUBJECT,), 0.1),
 }
 
 
 def workers() -> None:
-    """Two processes against one, and against one of two threads; beside a process that never rests. Bars: 1.6 x, as fast, 2.5 x slower."""
+    """Compare two processes with one, with one of two threads, and with a busy process beside them.
+
+    Bars: 1.6 x, as fast, 2.5 x slower.
+    """
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        for name, (_, _, share) in STAGES.items():
+        for name, stage in STAGES.items():
             run = partial(_run, name, folder)
-            ways = partial(run, 1), partial(run, 2), partial(run, 1, threads=2), partial(_beside, run)
-            rounds = [[way() for way in ways] for _ in range(ROUNDS)]
-            one, two, threads, beside = map(statistics.median, zip(*rounds, strict=True))
+            ways = {
+                "single": partial(run, 1),
+                "two": partial(run, 2),
+                "threads": partial(run, 1, threads=2),
+                "beside": partial(_beside, run),
+            }
+            seconds: dict[str, list[float]] = {way: [] for way in ways}
+            for _ in range(ROUNDS):
+                for way, action in ways.items():
+                    seconds[way].append(action())
+            single, two, threads, beside = map(statistics.median, seconds.values())
             print(
-                f"workers: {name} of {SUBJECT}, {share:.0%} of the units: 1 process {one:.1f} s, 2 processes {two:.1f} s, "
-                f"{one / two:.2f} x (bar 1.6); 1 process of two threads {threads:.1f} s, {threads / two:.2f} x (bar 1); "
-                f"2 processes beside a busy one {beside:.1f} s, {beside / two:.2f} x slower (bar 2.5)"
+                f"workers: {name} of {SUBJECT}, {stage.share:.0%} of the units: "
+                f"1 process {single:.1f} s, 2 processes {two:.1f} s, "
+                f"{single / two:.2f} x (bar 1.6); "
+                f"1 process of two threads {threads:.1f} s, {threads / two:.2f} x (bar 1); "
+                f"2 processes beside a busy one {beside:.1f} s, "
+                f"{beside / two:.2f} x slower (bar 2.5)"
             )
 
 
 def _run(name: str, folder: str, processes: int, threads: int = 1) -> float:
-    """Seconds of a process that has its libraries loaded, as stages under stages.warm have."""
+    """Return the seconds of a process once its libraries are loaded, as under stages.warm."""
     environment = os.environ | {machine.WORKERS: str(processes)}
     command = [sys.executable, "-m", "tests.bench.workers", name, folder, str(threads)]
-    return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return float(done.stdout)
 
 
 def _beside(run: Callable[[int], float]) -> float:
@@ -63,9 +89,9 @@ def _beside(run: Callable[[int], float]) -> float:
 
 
 def make(name: str, folder: str) -> Any:
-    """A stage's work, whose parts lie in a folder of their own."""
-    kind, arguments, _ = STAGES[name]
-    work = kind(*arguments)
+    """Return a stage's work, whose parts lie in a folder of their own."""
+    stage = STAGES[name]
+    work = stage.make(*stage.arguments)
     if isinstance(work.parts, dict):
         work.parts = {table: Parts(Path(folder) / table, "benchmark") for table in work.parts}
     else:
@@ -78,17 +104,20 @@ def start(name: str, folder: str) -> Do:
 
 
 def do(name: str, folder: str, threads: int) -> None:
-    """The first units of a stage, as stages/lib/units/work.py does them."""
+    """Do the first units of a stage, as stages/lib/units/work.py does them."""
     with local.ready(start, name, folder) as processes:
         work = make(name, folder)
-        left, todo = STAGES[name][2] * sum(unit.size for unit in work.units), {}
+        left, some = STAGES[name].share * sum(unit.size for unit in work.units), {}
         for number, unit in enumerate(work.units):
             if left > 0:
-                todo[number], left = unit, left - unit.size
+                some[number], left = unit, left - unit.size
         if threads > 1:
-            _ = work.executor if isinstance(work, RunsWork) else work.loaded if isinstance(work, DumpWork) else None
+            if isinstance(work, RunsWork):
+                _ = work.executor  # loads the model, which sets the number of threads
+            elif isinstance(work, DumpWork):
+                _ = work.loaded
             torch.set_num_threads(threads)
-        for _ in processes.do(todo, work.do):
+        for _ in processes.do(some, work.do):
             pass
 
 

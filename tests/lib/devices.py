@@ -115,10 +115,16 @@ class Devices(TorchFunctionMode):
         torch.Tensor.record_stream = self.record  # type: ignore[method-assign]
         super().__exit__(*of)
 
-    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         named, name = dict(kwargs or {}), getattr(function, "__name__", "")
         first = args[0] if args else None
-        if name == "__get__" and getattr(function, "__self__", None) is torch.Tensor.device and place(first) is not None:
+        if (
+            name == "__get__"
+            and getattr(function, "__self__", None) is torch.Tensor.device
+            and place(first) is not None
+        ):
             return torch.device("cuda", place(first))
         if name in ("__get__", "__deepcopy__"):
             return put(function(*args, **named), place(first))
@@ -127,7 +133,15 @@ class Devices(TorchFunctionMode):
         if name in FACTS | NUMPY:
             return function(*args, **named)
         if special := getattr(
-            self, {"to": "_moved", "cpu": "_moved", "cuda": "_moved", "copy_": "_copied", "grad": "_gradients"}.get(name, ""), None
+            self,
+            {
+                "to": "_moved",
+                "cpu": "_moved",
+                "cuda": "_moved",
+                "copy_": "_copied",
+                "grad": "_gradients",
+            }.get(name, ""),
+            None,
         ):
             return special(function, *args, **named)
         return self._computed(function, name, args, named)
@@ -151,13 +165,19 @@ class Devices(TorchFunctionMode):
     @staticmethod
     def _common(name: str, operands: list) -> int | None:
         """Where all operands are; numbers, tensors without axes, may be on the CPU."""
-        places = {place(x) for x in operands if isinstance(x, torch.Tensor) and (x.dim() or place(x) is not None)}
+        places = {
+            place(x)
+            for x in operands
+            if isinstance(x, torch.Tensor) and (x.dim() or place(x) is not None)
+        }
         if len(places) > 1:
             raise ElsewhereError(f"{name} of tensors on {sorted(map(str, places))}")
         return places.pop() if places else None
 
     @staticmethod
-    def _copied(_: Any, into: torch.Tensor, x: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    def _copied(
+        _: Any, into: torch.Tensor, x: torch.Tensor, non_blocking: bool = False
+    ) -> torch.Tensor:
         """A copy between any devices. One from a GPU that is not waited for is made when its event is, and is nonsense until then."""
         if not non_blocking or place(x) is None or place(into) is not None:
             return into.copy_(x)
@@ -168,14 +188,22 @@ class Devices(TorchFunctionMode):
     def _indexed(name: str, x: torch.Tensor, at: Any, value: Any = None) -> None:
         indices = [i for i in tree_leaves(at) if isinstance(i, torch.Tensor)]
         if any(place(i) not in (None, place(x)) for i in indices):
-            raise ElsewhereError(f"indices of a tensor on {place(x)} are on {[place(i) for i in indices]}")
+            raise ElsewhereError(
+                f"indices of a tensor on {place(x)} are on {[place(i) for i in indices]}"
+            )
         if isinstance(value, torch.Tensor) and value.dim() and place(value) != place(x):
-            raise ElsewhereError(f"{name}: a tensor on {place(value)} is put into one on {place(x)}")
+            raise ElsewhereError(
+                f"{name}: a tensor on {place(value)} is put into one on {place(x)}"
+            )
 
     @staticmethod
-    def _gradients(function: Any, of: torch.Tensor, by: Sequence[torch.Tensor], **how: Any) -> tuple[torch.Tensor, ...]:
+    def _gradients(
+        function: Any, of: torch.Tensor, by: Sequence[torch.Tensor], **how: Any
+    ) -> tuple[torch.Tensor, ...]:
         """Gradients of a number by tensors anywhere, each where its tensor is."""
-        return tuple(put(gradient, place(x)) for gradient, x in zip(function(of, by, **how), by, strict=True))
+        return tuple(
+            put(gradient, place(x)) for gradient, x in zip(function(of, by, **how), by, strict=True)
+        )
 
     @staticmethod
     def _moved(function: Any, x: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
@@ -190,7 +218,11 @@ class Devices(TorchFunctionMode):
         where = None if function.__name__ == "cpu" else where
         out = torch.Tensor.to(x, *kinds) if kinds else x
         if out is x and where != place(x):
-            out = nn.Parameter(x.clone(), x.requires_grad) if isinstance(x, nn.Parameter) else x.clone()
+            out = (
+                nn.Parameter(x.clone(), x.requires_grad)
+                if isinstance(x, nn.Parameter)
+                else x.clone()
+            )
         return put(out, where)
 
 
@@ -198,10 +230,22 @@ def spread(model: PreTrainedModel, places: Mapping[str, int]) -> None:
     """Puts modules, by name, and all below them, on devices, as transformers does when it loads a model."""
     home = place_of(model, places)
     named = {name: f"cuda:{where}" for name, where in places.items()}
-    dispatch_model(model, named, main_device=f"cuda:{home}", skip_keys=model._skip_keys_device_placement, force_hooks=True)
+    dispatch_model(
+        model,
+        named,
+        main_device=f"cuda:{home}",
+        skip_keys=model._skip_keys_device_placement,
+        force_hooks=True,
+    )
 
 
 def place_of(model: PreTrainedModel, places: Mapping[str, int]) -> int:
     """Where a model's embeddings are, and so what it is given."""
-    embeddings = next(name for name, module in model.named_modules() if module is model.get_input_embeddings())
-    return next(where for name, where in places.items() if embeddings == name or embeddings.startswith(f"{name}."))
+    embeddings = next(
+        name for name, module in model.named_modules() if module is model.get_input_embeddings()
+    )
+    return next(
+        where
+        for name, where in places.items()
+        if embeddings == name or embeddings.startswith(f"{name}.")
+    )

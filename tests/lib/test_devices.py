@@ -17,7 +17,14 @@ from stages.store import grid
 from tests import families
 from tests.conftest import CONFIGS, random_model
 from tests.lib.devices import Devices, ElsewhereError, place, put, spread
-from tests.lib.test_executor import ROLES, intervention_table, measured, pair_table, random_means, subject
+from tests.lib.test_executor import (
+    ROLES,
+    intervention_table,
+    measured,
+    pair_table,
+    random_means,
+    subject,
+)
 
 SPLITS = [[0, 1, 1], [1, 1, 0]]  # the device of each layer, as far as there are layers
 EITHER = [(kind, SPLITS[number % 2]) for number, kind in enumerate(CONFIGS)]
@@ -40,7 +47,9 @@ def places(model: torch.nn.Module, layers: list[int]) -> dict[str, int]:
     return where
 
 
-def on_devices(kind: str, layers: list[int], dtype: torch.dtype = torch.float32) -> checkpoint.Checkpoint:
+def on_devices(
+    kind: str, layers: list[int], dtype: torch.dtype = torch.float32
+) -> checkpoint.Checkpoint:
     model = random_model(kind).to(dtype)
     spread(model, places(model, layers))
     return checkpoint.Checkpoint(model, search.find(model))
@@ -50,8 +59,19 @@ def patches() -> list[list[dict]]:
     """Of every component, at a role and everywhere, alone and together; those of many single units are carried out in one go."""
     made: list[list[dict]] = []
     for layer in (0, 1):
-        for component, units in (("mlp", None), ("head", [1]), ("neuron", [3, 5]), ("coordinate", [2]), ("residual", None)):
-            for position, replacement in (("op2", "counterfactual"), ("last", "zero"), ("all", "zero"), ("op1", "mean")):
+        for component, units in (
+            ("mlp", None),
+            ("head", [1]),
+            ("neuron", [3, 5]),
+            ("coordinate", [2]),
+            ("residual", None),
+        ):
+            for position, replacement in (
+                ("op2", "counterfactual"),
+                ("last", "zero"),
+                ("all", "zero"),
+                ("op1", "mean"),
+            ):
                 if component != "coordinate" or replacement != "mean":
                     made.append([{"component": component, "layer": layer, "units": units, "position": position, "key_position": None,
                                   "replacement": replacement}])  # fmt: skip
@@ -59,7 +79,18 @@ def patches() -> list[list[dict]]:
             [{"component": component, "layer": layer, "units": [unit], "position": "last", "key_position": None,
               "replacement": "counterfactual"}] for component in ("neuron", "coordinate", "head") for unit in range(2)
         ]  # fmt: skip
-        made.append([{"component": "edge", "layer": layer, "units": [0], "position": "last", "key_position": "op1", "replacement": "zero"}])
+        made.append(
+            [
+                {
+                    "component": "edge",
+                    "layer": layer,
+                    "units": [0],
+                    "position": "last",
+                    "key_position": "op1",
+                    "replacement": "zero",
+                }
+            ]
+        )
     return [*made, made[0] + made[-1], made[2] + made[-4], []]
 
 
@@ -73,10 +104,19 @@ def test_every_patch_gives_the_bytes_of_one_device(kind: str, layers: list[int])
         found = []
         for loaded in (alone, apart):
             several = patches()
-            rows = interventions.read(intervention_table(several, [None] * len(several)), loaded.architecture, ROLES)
+            rows = interventions.read(
+                intervention_table(several, [None] * len(several)), loaded.architecture, ROLES
+            )
             runner = executor.Executor(loaded, means, 200, 1 << 30)
             canary.check(runner, runner.plan(table, rows))
-            found.append((measured(runner, table, rows), runner.additive, runner.attends, [e is not None for e in runner.entrances]))
+            found.append(
+                (
+                    measured(runner, table, rows),
+                    runner.additive,
+                    runner.attends,
+                    [e is not None for e in runner.entrances],
+                )
+            )
     assert found[0][1:] == found[1][1:]  # no shortcut is lost
     assert found[0][0].keys() == found[1][0].keys()
     assert all(np.array_equal(numbers, found[1][0][key]) for key, numbers in found[0][0].items())
@@ -91,21 +131,39 @@ def test_what_is_dumped_is_the_same(kind: str, layers: list[int]):
         dumped = []
         for loaded in (alone, on_devices(kind, layers)):
             a = loaded.architecture
-            into = {layer: np.empty((a.neurons, 4, 6), np.float16) for layer in range(len(a.layers))}
+            into = {
+                layer: np.empty((a.neurons, 4, 6), np.float16) for layer in range(len(a.layers))
+            }
             means = grid.Means.zeros(loaded, 5)
             said = list(grid.run(loaded, tokens, np.full((4, 6), 7), 2, into, means))
             logits = list(value_logits.value_logits(loaded, [5, 6, 7]))
-            dumped.append([*into.values(), means.neurons, means.heads, means.residual, *logits, *(s.max_logit for s in said)])
+            dumped.append(
+                [
+                    *into.values(),
+                    means.neurons,
+                    means.heads,
+                    means.residual,
+                    *logits,
+                    *(s.max_logit for s in said),
+                ]
+            )
     assert all(np.array_equal(one, other) for one, other in zip(*dumped, strict=True))
 
 
-@pytest.mark.parametrize("family", ["llama, tied, biases", "falcon, ALiBi", "opt", "gemma2", "mixtral"])
+@pytest.mark.parametrize(
+    "family", ["llama, tied, biases", "falcon, ALiBi", "opt", "gemma2", "mixtral"]
+)
 def test_any_family_is_checked_and_patched_alike_where_accelerate_puts_it(family: str):
     """What is put in the place of its parts, what it does behind its unembedding, and every check when a model is loaded."""
     name, more = families.VARIANTS.get(family, (family, {}))
     one, other = (families.random_model(name, **more) for _ in range(2))
-    bare, outline = checkpoint.bare(other.config, "float32"), checkpoint.outline_of(other.config, "float32").architecture
-    where = on_gpus(bare, {type(layer.block).__name__ for layer in outline.layers}, [nbytes(bare)] * 2, 2)
+    bare, outline = (
+        checkpoint.bare(other.config, "float32"),
+        checkpoint.outline_of(other.config, "float32").architecture,
+    )
+    where = on_gpus(
+        bare, {type(layer.block).__name__ for layer in outline.layers}, [nbytes(bare)] * 2, 2
+    )
     assert where
     assert set(where.values()) == {0, 1}
     for model in (one, other):
@@ -115,22 +173,33 @@ def test_any_family_is_checked_and_patched_alike_where_accelerate_puts_it(family
         found = []
         for loaded in (checkpoint.prepared(one), checkpoint.prepared(other)):
             several = patches()[:20:3]
-            rows = interventions.read(intervention_table(several, [None] * len(several)), loaded.architecture, ROLES)
+            rows = interventions.read(
+                intervention_table(several, [None] * len(several)), loaded.architecture, ROLES
+            )
             runner = executor.Executor(loaded, random_means(loaded, 5), 200, 1 << 30)
             table = pair_table(3, [(5, 5)] * 3)
             canary.check(runner, runner.plan(table, rows))
-            wide = canary._only_rounding(runner, runner.fresh(runner.sizes.groups(table)[0]), rows[0])
+            wide = canary._only_rounding(
+                runner, runner.fresh(runner.sizes.groups(table)[0]), rows[0]
+            )
             found.append((checkpoint.canary(loaded), wide, measured(runner, table, rows)))
     assert found[0][:2] == found[1][:2]
     assert all(np.array_equal(numbers, found[1][2][key]) for key, numbers in found[0][2].items())
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("llama", torch.float32), ("gptj", torch.float32), ("llama", torch.bfloat16)])
-def test_what_is_asked_read_and_estimated_is_the_same(kind: str, dtype: torch.dtype, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("llama", torch.float32), ("gptj", torch.float32), ("llama", torch.bfloat16)],
+)
+def test_what_is_asked_read_and_estimated_is_the_same(
+    kind: str, dtype: torch.dtype, tmp_path: Path
+):
     """Answers to prompts of several lengths, streams, neurons, attention, probes and attributions: what other stages do with a model."""
     random = np.random.default_rng(1)
     tokens, labels = random.integers(3, 130, (6, 5)), random.integers(0, 2, 6)
-    asked = ask.Asked([row[: 3 + i % 3].tolist() for i, row in enumerate(tokens)], np.array([7, -1, 9, 7, 8, 8]))
+    asked = ask.Asked(
+        [row[: 3 + i % 3].tolist() for i, row in enumerate(tokens)], np.array([7, -1, 9, 7, 8, 8])
+    )
     [group] = pairs.by_length(pair_table(3, [(5, 5)] * 3), 9)
     alone = subject(kind, dtype)
     with Devices():
@@ -139,7 +208,9 @@ def test_what_is_asked_read_and_estimated_is_the_same(kind: str, dtype: torch.dt
             layers = range(len(loaded.architecture.layers))
             positions = np.tile([1, 4], (6, 1))
             with residuals.read(loaded, tokens.tolist(), positions, 4, tmp_path, "") as stored:
-                residual = [stored.at(level, at) for level in range(len(layers) + 1) for at in (0, 1)]
+                residual = [
+                    stored.at(level, at) for level in range(len(layers) + 1) for at in (0, 1)
+                ]
             said = vars(ask.ask(loaded, asked, 4, desc=""))
             sites = [(layer, role) for layer in layers for role in ("op1", "last")]
             slopes = gradients.attributions(Values(loaded, group, None), sites)
@@ -149,12 +220,16 @@ def test_what_is_asked_read_and_estimated_is_the_same(kind: str, dtype: torch.dt
                 *said.values(), *residual, *(streams.neurons(loaded, tokens, layer, 4) for layer in layers),
                 *streams.attention(loaded, tokens, 4), *(slopes[site].float().cpu().numpy() for site in sites), np.array(accuracy),
             ])  # fmt: skip
-    assert all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*found, strict=True))
+    assert all(
+        np.array_equal(one, other, equal_nan=True) for one, other in zip(*found, strict=True)
+    )
 
 
 def test_a_copy_from_a_gpu_is_whole_once_it_was_waited_for():
     random = np.random.default_rng(0)
-    blocks = [random.standard_normal((3, 4 - number % 2)).astype(np.float32) for number in range(20)]
+    blocks = [
+        random.standard_normal((3, 4 - number % 2)).astype(np.float32) for number in range(20)
+    ]
     kept, added = [np.full_like(block, 7) for block in blocks], np.ones((3, 3), np.float32)
     with Devices():
         under_way = staging.Staging()
@@ -179,7 +254,18 @@ def test_the_simulated_devices_refuse_what_real_ones_do():
         ):  # fmt: skip
             with pytest.raises(ElsewhereError):
                 wrong()
-        assert place(here + 1) == place(here * torch.tensor(2.0)) == place(here[torch.tensor([0])]) == place(here[None].T) == 0
-        assert place(there.to(here.device)) == place(torch.zeros(2, device=here.device)) == place(here.new_zeros(2)) == 0
+        assert (
+            place(here + 1)
+            == place(here * torch.tensor(2.0))
+            == place(here[torch.tensor([0])])
+            == place(here[None].T)
+            == 0
+        )
+        assert (
+            place(there.to(here.device))
+            == place(torch.zeros(2, device=here.device))
+            == place(here.new_zeros(2))
+            == 0
+        )
         assert here.device == torch.device("cuda", 0)
         assert place(here.cpu()) is None

@@ -39,17 +39,34 @@ def machines(cluster) -> str:
 
 
 def carried_out(
-    module: str, *arguments: str, engine: str, address: str = "", workers: int = 2, where: Path = ROOT
+    module: str,
+    *arguments: str,
+    engine: str,
+    address: str = "",
+    workers: int = 2,
+    where: Path = ROOT,
 ) -> subprocess.CompletedProcess:
     """Runs a module of the project as a process of its own, with an engine."""
-    asked = {work.ENGINE: engine, machine.WORKERS: str(workers), "PYTHONPATH": str(ROOT), "RAY_ADDRESS": address}
+    asked = {
+        work.ENGINE: engine,
+        machine.WORKERS: str(workers),
+        "PYTHONPATH": str(ROOT),
+        "RAY_ADDRESS": address,
+    }
     environment = {name: value for name, value in (os.environ | asked).items() if value}
     return subprocess.run(
-        [sys.executable, "-m", module, *arguments], check=False, env=environment, cwd=where, capture_output=True, text=True
+        [sys.executable, "-m", module, *arguments],
+        check=False,
+        env=environment,
+        cwd=where,
+        capture_output=True,
+        text=True,
     )
 
 
-def noted(folder: Path, what: str, engine: str, request: pytest.FixtureRequest) -> subprocess.CompletedProcess:
+def noted(
+    folder: Path, what: str, engine: str, request: pytest.FixtureRequest
+) -> subprocess.CompletedProcess:
     address = request.getfixturevalue("machines") if engine == "ray" else ""
     return carried_out("tests.lib.noted", str(folder), what, engine=engine, address=address)
 
@@ -64,7 +81,10 @@ def test_killed_workers_are_replaced(engine: str, tmp_path: Path, request: pytes
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "whole").exists()
     assert done(tmp_path) == set(range(NUMBER))  # each once: a second time fails
-    assert all(f"was killed at the unit {number}, which is done again" in ended.stderr for number in (3, 17))
+    assert all(
+        f"was killed at the unit {number}, which is done again" in ended.stderr
+        for number in (3, 17)
+    )
 
 
 def test_a_lost_machine_is_done_without(tmp_path: Path, request: pytest.FixtureRequest, cluster):
@@ -77,17 +97,23 @@ def test_a_lost_machine_is_done_without(tmp_path: Path, request: pytest.FixtureR
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_unit_that_kills_every_worker_is_named(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+def test_a_unit_that_kills_every_worker_is_named(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+):
     ended = noted(tmp_path, "8:always", engine, request)
     assert ended.returncode == 1
     [last] = [line for line in ended.stderr.splitlines() if "one unit of work" in line]
-    assert last.startswith(f"{DEATHS} workers were killed at one unit of work, the unit 8, perhaps for want of memory")
+    assert last.startswith(
+        f"{DEATHS} workers were killed at one unit of work, the unit 8, perhaps for want of memory"
+    )
     assert not (tmp_path / "whole").exists()
     assert 8 not in done(tmp_path)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_error_is_raised_with_where_it_comes_from_and_not_tried_again(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+def test_an_error_is_raised_with_where_it_comes_from_and_not_tried_again(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+):
     ended = noted(tmp_path, "9:error", engine, request)
     assert ended.returncode == 1
     assert "ValueError: unit 9 cannot be done" in ended.stderr
@@ -96,7 +122,9 @@ def test_an_error_is_raised_with_where_it_comes_from_and_not_tried_again(engine:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_worker_that_computes_otherwise_is_refused(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+def test_a_worker_that_computes_otherwise_is_refused(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+):
     ended = noted(tmp_path, "2:foreign", engine, request)
     assert ended.returncode == 0, ended.stderr
     assert "is refused: its logits are not those of the first" in ended.stderr
@@ -104,20 +132,30 @@ def test_a_worker_that_computes_otherwise_is_refused(engine: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_ctrl_c_ends_in_a_sentence_and_loses_nothing(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+def test_ctrl_c_ends_in_a_sentence_and_loses_nothing(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+):
     ended = noted(tmp_path, "13:interrupt", engine, request)
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1] == "interrupted; what is done is kept, and the same command goes on from there"
+    assert (
+        ended.stderr.splitlines()[-1]
+        == "interrupted; what is done is kept, and the same command goes on from there"
+    )
     assert "Traceback" not in ended.stderr
     before = done(tmp_path)
     assert before
     assert 13 not in before
-    assert carried_out("tests.lib.noted", str(tmp_path), "13:interrupt", engine="local").returncode == 0
+    assert (
+        carried_out("tests.lib.noted", str(tmp_path), "13:interrupt", engine="local").returncode
+        == 0
+    )
     assert done(tmp_path) == set(range(NUMBER))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_killed_driver_is_taken_up_by_another_engine(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+def test_a_killed_driver_is_taken_up_by_another_engine(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+):
     ended = noted(tmp_path, "13:driver", engine, request)
     assert ended.returncode == -9
     before = {number: (tmp_path / str(number)).stat().st_mtime_ns for number in done(tmp_path)}
@@ -125,14 +163,23 @@ def test_a_killed_driver_is_taken_up_by_another_engine(engine: str, tmp_path: Pa
     assert len(before) < NUMBER
     for share in ("array:1/2", "array:0/2", "local"):
         assert not (tmp_path / "whole").exists()
-        assert carried_out("tests.lib.noted", str(tmp_path), "13:driver", engine=share).returncode == 0
+        assert (
+            carried_out("tests.lib.noted", str(tmp_path), "13:driver", engine=share).returncode == 0
+        )
     assert (tmp_path / "whole").exists()
     assert done(tmp_path) == set(range(NUMBER))
-    assert all((tmp_path / str(number)).stat().st_mtime_ns == time for number, time in before.items())
+    assert all(
+        (tmp_path / str(number)).stat().st_mtime_ns == time for number, time in before.items()
+    )
 
 
 UNITS = {  # what is done by units -> what it writes of a subject
-    "stages.store.dump abacus": ["store/activations", "store/means.h5", "store/value_logits.h5", "store/predictions.parquet"],
+    "stages.store.dump abacus": [
+        "store/activations",
+        "store/means.h5",
+        "store/value_logits.h5",
+        "store/predictions.parquet",
+    ],
     "stages.lib.executor.runs neurons/neuron abacus": ["neurons/runs/neuron.parquet"],
     "stages.heuristics.scores abacus": ["heuristics/scores.parquet"],
 }
@@ -142,8 +189,12 @@ def test_what_actors_do_is_the_same(micro_copy: Path, machines: str):
     """One stage's work is done by one actor, the others' by two. Nulls, whose compiled code is that
     of scores, are done by local workers alone, who also do every stage in twos (test_shared_work.py)."""
     for workers, commands in (("1", list(UNITS)[:1]), ("2", list(UNITS)[1:])):
-        paths = [micro_copy / "data/abacus" / name for command in commands for name in UNITS[command]]
-        outputs = sorted(file for path in paths for file in ([path] if path.is_file() else path.iterdir()))
+        paths = [
+            micro_copy / "data/abacus" / name for command in commands for name in UNITS[command]
+        ]
+        outputs = sorted(
+            file for path in paths for file in ([path] if path.is_file() else path.iterdir())
+        )
         expected = [output.read_bytes() for output in outputs]
         for output in outputs:
             output.unlink()
@@ -157,7 +208,12 @@ def test_the_guide_says_what_works(micro_copy: Path):
     guide = (ROOT / "docs/cluster.md").read_text()
     assert set(re.findall(r"BAG_[A-Z]+", guide)) == {machine.WORKERS, *machine.MODELS, work.ENGINE}
     [loop] = re.findall(r"^for part in .*?wait$", guide, re.DOTALL | re.MULTILINE)
-    for there, here in {"0 1 2 3 4 5 6 7": "0 1", "/8": "/2", "=cuda": "=cpu", " llama": " abacus"}.items():
+    for there, here in {
+        "0 1 2 3 4 5 6 7": "0 1",
+        "/8": "/2",
+        "=cuda": "=cpu",
+        " llama": " abacus",
+    }.items():
         assert loop.count(there) == 1
         loop = loop.replace(there, here)
     output = micro_copy / "data/abacus/store/predictions.parquet"
@@ -179,9 +235,20 @@ def test_without_ray_all_but_ray_works(tmp_path: Path):
     for engine, status in (("local", 0), ("ray", 1)):
         folder = tmp_path / engine
         folder.mkdir()
-        environment = os.environ | {work.ENGINE: engine, machine.WORKERS: "1", "PYTHONPATH": str(ROOT)}
+        environment = os.environ | {
+            work.ENGINE: engine,
+            machine.WORKERS: "1",
+            "PYTHONPATH": str(ROOT),
+        }
         ended = subprocess.run(
-            [sys.executable, "-c", code, str(folder), ""], check=False, env=environment, cwd=ROOT, capture_output=True, text=True
+            [sys.executable, "-c", code, str(folder), ""],
+            check=False,
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
         )
         assert ended.returncode == status
-        assert ("BAG_ENGINE=ray asks for Ray, which is not installed here" in ended.stderr) == (engine == "ray")
+        assert ("BAG_ENGINE=ray asks for Ray, which is not installed here" in ended.stderr) == (
+            engine == "ray"
+        )

@@ -23,7 +23,10 @@ WIDE = (
     "llama",
     "neox",
 )  # in which an error of 1e-12 shows; the others are of the precision that large models have
-EXACT = [(kind, torch.float64, 1e-12) if kind in WIDE else (kind, torch.float32, 1e-5) for kind in CONFIGS]
+EXACT = [
+    (kind, torch.float64, 1e-12) if kind in WIDE else (kind, torch.float32, 1e-5)
+    for kind in CONFIGS
+]
 LAYOUTS = {5: (1, 2, 3, 4), 8: (2, 3, 6, 7)}  # prompt length -> position of each role
 
 
@@ -58,15 +61,28 @@ def random_means(loaded: checkpoint.Checkpoint, positions: int) -> dict[str, dic
     a, random = loaded.architecture, np.random.default_rng(7)
     shapes = {"neurons": (a.neurons,), "heads": (a.heads, a.head_width), "residual": (a.width,)}
     size = len(a.layers), positions
-    return {whose: {name: random.standard_normal((*size, *shape)) for name, shape in shapes.items()} for whose in ("mean", "mean_add")}
+    return {
+        whose: {name: random.standard_normal((*size, *shape)) for name, shape in shapes.items()}
+        for whose in ("mean", "mean_add")
+    }
 
 
 @st.composite
-def patch(draw: st.DrawFn, a: architecture.Architecture, single_length: bool, names: list[str]) -> dict:
-    component = draw(st.sampled_from(["mlp", "head", "neuron", "neuron", "coordinate", "residual", "edge"]))
+def patch(
+    draw: st.DrawFn, a: architecture.Architecture, single_length: bool, names: list[str]
+) -> dict:
+    component = draw(
+        st.sampled_from(["mlp", "head", "neuron", "neuron", "coordinate", "residual", "edge"])
+    )
     layer = draw(st.integers(0, len(a.layers) - 1))
-    count = {"neuron": a.neurons, "coordinate": a.width, "head": a.heads, "edge": a.heads}.get(component)
-    units = draw(st.none() | st.lists(st.integers(0, count - 1), min_size=1, max_size=6, unique=True)) if count else None
+    count = {"neuron": a.neurons, "coordinate": a.width, "head": a.heads, "edge": a.heads}.get(
+        component
+    )
+    units = (
+        draw(st.none() | st.lists(st.integers(0, count - 1), min_size=1, max_size=6, unique=True))
+        if count
+        else None
+    )
     if component == "edge":
         query = draw(st.sampled_from(names))
         keys = ["earlier", *names[: names.index(query)]]
@@ -80,8 +96,19 @@ def patch(draw: st.DrawFn, a: architecture.Architecture, single_length: bool, na
         }
     position = draw(st.sampled_from([*names, "all"] if single_length else names))
     means = single_length and component != "coordinate"
-    replacement = draw(st.sampled_from(["zero", "mean", "mean_add", "counterfactual"] if means else ["zero", "counterfactual"]))
-    return {"component": component, "layer": layer, "units": units, "position": position, "key_position": None, "replacement": replacement}
+    replacement = draw(
+        st.sampled_from(
+            ["zero", "mean", "mean_add", "counterfactual"] if means else ["zero", "counterfactual"]
+        )
+    )
+    return {
+        "component": component,
+        "layer": layer,
+        "units": units,
+        "position": position,
+        "key_position": None,
+        "replacement": replacement,
+    }
 
 
 SCHEMA = {
@@ -91,7 +118,14 @@ SCHEMA = {
 
 
 def intervention_table(patches: list[list[dict]], operators: list[str | None]) -> pl.DataFrame:
-    none = {"component": "none", "layer": None, "units": None, "position": None, "key_position": None, "replacement": None}
+    none = {
+        "component": "none",
+        "layer": None,
+        "units": None,
+        "position": None,
+        "key_position": None,
+        "replacement": None,
+    }
     rows = [
         {"intervention": number, "operator": operator, "split": None, **one}
         for number, (several, operator) in enumerate(zip(patches, operators, strict=True))
@@ -100,12 +134,22 @@ def intervention_table(patches: list[list[dict]], operators: list[str | None]) -
     return pl.DataFrame(rows, schema=SCHEMA)
 
 
-def measured(runner: executor.Executor, table: pl.DataFrame, rows: list[interventions.Intervention]) -> dict[tuple[int, int], np.ndarray]:
+def measured(
+    runner: executor.Executor, table: pl.DataFrame, rows: list[interventions.Intervention]
+) -> dict[tuple[int, int], np.ndarray]:
     """(intervention, pair) -> the six measures."""
     found = {}
     for block in runner.plan(table, rows):
         for batch, values in runner.run(block):
-            numbers = np.stack([values.answer_logit, values.counterfactual_logit, values.max_logit, values.mean_logit, values.predicted])
+            numbers = np.stack(
+                [
+                    values.answer_logit,
+                    values.counterfactual_logit,
+                    values.max_logit,
+                    values.mean_logit,
+                    values.predicted,
+                ]
+            )
             for i, one in enumerate(batch):
                 for j, pair in enumerate(block.pairs.number):
                     assert (one.number, pair) not in found
@@ -114,7 +158,10 @@ def measured(runner: executor.Executor, table: pl.DataFrame, rows: list[interven
 
 
 def expected(
-    loaded: checkpoint.Checkpoint, table: pl.DataFrame, means, rows: list[interventions.Intervention]
+    loaded: checkpoint.Checkpoint,
+    table: pl.DataFrame,
+    means,
+    rows: list[interventions.Intervention],
 ) -> dict[tuple[int, int], np.ndarray]:
     """The same by the plain way, one intervention and one pair at a time, where both prompts have all the places named."""
     found = {}
@@ -123,8 +170,12 @@ def expected(
         values = replacing.Values(loaded, one_pair, means)
         shortest = min(len(row["tokens"]), len(row["counterfactual_tokens"]))
         for one in rows:
-            named = {name for p in one.patches for name in (p.position, p.key_position)} & set(PLACES)
-            if one.operator in (None, row["operator"]) and all(int(place) < shortest for place in named):
+            named = {name for p in one.patches for name in (p.position, p.key_position)} & set(
+                PLACES
+            )
+            if one.operator in (None, row["operator"]) and all(
+                int(place) < shortest for place in named
+            ):
                 values_of = measuring.measure(naive.logits(values, one)[None], one_pair)
                 found[one.number, row["pair"]] = np.array(
                     [
@@ -141,34 +192,58 @@ def expected(
     return found
 
 
-@settings(max_examples=18, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=18, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 @pytest.mark.parametrize(("kind", "dtype", "tolerance"), EXACT)
-def test_the_fast_path_is_the_plain_way(kind: str, dtype: torch.dtype, tolerance: float, data: st.DataObject):
+def test_the_fast_path_is_the_plain_way(
+    kind: str, dtype: torch.dtype, tolerance: float, data: st.DataObject
+):
     loaded = subject(kind, dtype)
     a = loaded.architecture
     single = data.draw(st.booleans())
     lengths = (
-        [(5, 5)] * 3 if single else data.draw(st.lists(st.tuples(st.sampled_from([5, 8]), st.sampled_from([5, 8])), min_size=2, max_size=4))
+        [(5, 5)] * 3
+        if single
+        else data.draw(
+            st.lists(
+                st.tuples(st.sampled_from([5, 8]), st.sampled_from([5, 8])), min_size=2, max_size=4
+            )
+        )
     )
-    table = pair_table(data.draw(st.integers(0, 99)), lengths, shared=data.draw(st.sampled_from([0, 3])))
+    table = pair_table(
+        data.draw(st.integers(0, 99)), lengths, shared=data.draw(st.sampled_from([0, 3]))
+    )
     names = data.draw(st.sampled_from([ROLES, PLACES[: max(map(max, lengths))]]))
     one = patch(a, single, names)
-    sweep = st.lists(one, max_size=4) if data.draw(st.booleans()) else st.lists(one, min_size=1, max_size=1)
+    sweep = (
+        st.lists(one, max_size=4)
+        if data.draw(st.booleans())
+        else st.lists(one, min_size=1, max_size=1)
+    )
     drawn = data.draw(st.lists(sweep, min_size=1, max_size=6))
-    operators = data.draw(st.lists(st.sampled_from([None, "add", "multiply"]), min_size=len(drawn), max_size=len(drawn)))
+    operators = data.draw(
+        st.lists(
+            st.sampled_from([None, "add", "multiply"]), min_size=len(drawn), max_size=len(drawn)
+        )
+    )
     try:
         rows = interventions.read(intervention_table(drawn, operators), a, ROLES)
     except interventions.InterventionError as error:
         assume("twice" not in str(error))
         raise
     means = random_means(loaded, 5) if single else None
-    runner = executor.Executor(loaded, means, rows=data.draw(st.sampled_from([1, 17, 1000])), memory=1 << 28)
+    runner = executor.Executor(
+        loaded, means, rows=data.draw(st.sampled_from([1, 17, 1000])), memory=1 << 28
+    )
     fast, plain = measured(runner, table, rows), expected(loaded, table, means, rows)
     assert fast.keys() == plain.keys()
     for key, values in plain.items():
         scale = np.abs(values[:4]).max()
-        np.testing.assert_allclose(fast[key][:4], values[:4], rtol=0, atol=tolerance * scale, err_msg=str(key))
+        np.testing.assert_allclose(
+            fast[key][:4], values[:4], rtol=0, atol=tolerance * scale, err_msg=str(key)
+        )
 
 
 @pytest.mark.parametrize(("kind", "dtype", "tolerance"), EXACT)
@@ -184,11 +259,17 @@ def test_the_fast_path_is_the_plain_way(kind: str, dtype: torch.dtype, tolerance
         ("mlp", "operator"),
     ],
 )
-def test_a_sweep_is_the_plain_way(kind: str, dtype: torch.dtype, tolerance: float, component: str, position: str):
+def test_a_sweep_is_the_plain_way(
+    kind: str, dtype: torch.dtype, tolerance: float, component: str, position: str
+):
     """Every unit of every layer, one at a time: the case that restarts, shares prefixes and skips matrix products."""
     loaded = subject(kind, dtype)
     a, table = loaded.architecture, pair_table(3, [(5, 5), (8, 5), (5, 8), (5, 5)])
-    counts = {"neuron": range(0, a.neurons, 7), "coordinate": range(0, a.width, 3), "head": range(a.heads)}
+    counts = {
+        "neuron": range(0, a.neurons, 7),
+        "coordinate": range(0, a.width, 3),
+        "head": range(a.heads),
+    }
     units = [[u] for u in counts[component]] if component in counts else [None]
     patches = [
         [{"component": component, "layer": layer, "units": unit, "position": position, "key_position": None, "replacement": "counterfactual"}]
@@ -196,7 +277,9 @@ def test_a_sweep_is_the_plain_way(kind: str, dtype: torch.dtype, tolerance: floa
     ]  # fmt: skip
     rows = interventions.read(intervention_table(patches, [None] * len(patches)), a, ROLES)
     runner = executor.Executor(loaded, None, rows=64, memory=1 << 28)
-    assert all(runner.entrances[:-1]) == all(runner.additive) == (kind != "olmo2")  # which normalises behind its MLPs
+    assert (
+        all(runner.entrances[:-1]) == all(runner.additive) == (kind != "olmo2")
+    )  # which normalises behind its MLPs
     assert runner.entrances[-1]
     assert runner.attends == (kind != "gptj")  # which computes its attention itself
     fast, plain = measured(runner, table, rows), expected(loaded, table, None, rows)
@@ -211,14 +294,18 @@ def test_a_sweep_is_the_plain_way(kind: str, dtype: torch.dtype, tolerance: floa
         )
 
 
-def test_neither_the_order_of_rows_nor_the_size_of_a_pass_matters(kind: str, monkeypatch: pytest.MonkeyPatch):
+def test_neither_the_order_of_rows_nor_the_size_of_a_pass_matters(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+):
     loaded, table = subject(kind, torch.float64), pair_table(5, [(5, 5)] * 6)
     patches = [
         [{"component": "neuron", "layer": layer, "units": [unit, unit + 1], "position": "all", "key_position": None, "replacement": "mean"},
          {"component": "head", "layer": 1, "units": [unit % 4], "position": "last", "key_position": None, "replacement": "zero"}]
         for layer in (0, 1) for unit in range(5)
     ]  # fmt: skip
-    patches += [[patches[0][0] | {"layer": 1, "units": [unit], "position": "last"}] for unit in range(5)]
+    patches += [
+        [patches[0][0] | {"layer": 1, "units": [unit], "position": "last"}] for unit in range(5)
+    ]
     listed = intervention_table(patches, [None] * len(patches))
     means = random_means(loaded, 5)
     results, usual, prompts = [], executor.measure, []
@@ -233,18 +320,29 @@ def test_neither_the_order_of_rows_nor_the_size_of_a_pass_matters(kind: str, mon
         (5000, listed.reverse(), table),
     ):
         read = interventions.read(order, loaded.architecture, ROLES)
-        results.append(measured(executor.Executor(loaded, means, rows=rows, memory=1 << 28), turned, read))
+        results.append(
+            measured(executor.Executor(loaded, means, rows=rows, memory=1 << 28), turned, read)
+        )
     assert max(prompts) > 4
     prompts.clear()
     monkeypatch.setattr(PassSizes, "logits", lambda _: 4)  # as in a large vocabulary
-    results.append(measured(executor.Executor(loaded, means, rows=5000, memory=1 << 28), table, read))
+    results.append(
+        measured(executor.Executor(loaded, means, rows=5000, memory=1 << 28), table, read)
+    )
     assert max(prompts) == 4
     for other in results[1:]:
         for key, values in results[0].items():
             np.testing.assert_allclose(other[key], values, rtol=1e-12, atol=1e-12)
 
 
-FROZEN = {"component": "mlp", "layer": 1, "units": None, "position": "2", "key_position": None, "replacement": "counterfactual"}
+FROZEN = {
+    "component": "mlp",
+    "layer": 1,
+    "units": None,
+    "position": "2",
+    "key_position": None,
+    "replacement": "counterfactual",
+}
 SENDER = {**FROZEN, "layer": 0, "position": "1", "replacement": "zero"}
 
 
@@ -254,8 +352,13 @@ SENDERS = {
     "all positions": [{**SENDER, "position": "all"}],
     "what enters the layer": [{**SENDER, "layer": 1, "component": "residual"}],
     "the layer's heads": [{**SENDER, "layer": 1, "component": "head", "position": "2"}],
-    "the layer's edges": [{**SENDER, "layer": 1, "component": "edge", "position": "2", "key_position": "earlier"}],
-    "a head and an MLP": [{**SENDER, "component": "head", "units": [1]}, {**SENDER, "position": "2"}],
+    "the layer's edges": [
+        {**SENDER, "layer": 1, "component": "edge", "position": "2", "key_position": "earlier"}
+    ],
+    "a head and an MLP": [
+        {**SENDER, "component": "head", "units": [1]},
+        {**SENDER, "position": "2"},
+    ],
     "one behind, one in front": [{**SENDER, "position": "4"}, SENDER],
 }
 
@@ -264,7 +367,11 @@ SENDERS = {
 def test_a_path_is_patched_by_what_freezes_the_others(senders: str):
     """The MLP is given its clean value behind a sender that would have changed it; both prompts begin alike, so its value is in both."""
     loaded, table = subject("llama", torch.float64), pair_table(4, [(5, 5), (8, 5)], shared=3)
-    rows = interventions.read(intervention_table([SENDERS[senders], [*SENDERS[senders], FROZEN]], [None] * 2), loaded.architecture, ROLES)
+    rows = interventions.read(
+        intervention_table([SENDERS[senders], [*SENDERS[senders], FROZEN]], [None] * 2),
+        loaded.architecture,
+        ROLES,
+    )
     runner = executor.Executor(loaded, None, rows=64, memory=1 << 28)
     fast, plain = measured(runner, table, rows), expected(loaded, table, None, rows)
     for key, values in plain.items():
@@ -278,10 +385,19 @@ def test_patches_that_nothing_reads_are_left_out(kind: str):
     loaded, table = subject(kind, torch.float64), pair_table(4, [(5, 5), (8, 5)], shared=3)
     last = len(loaded.architecture.layers) - 1
     behind = {**SENDER, "layer": 1, "position": "3"}
-    idle = [[FROZEN], [FROZEN, {**FROZEN, "layer": 0}], [{**SENDER, "layer": last}], [{**SENDER, "layer": last}, {**FROZEN, "layer": last}]]
-    rows = interventions.read(intervention_table([*idle, [FROZEN, behind]], [None] * 5), loaded.architecture, ROLES)
+    idle = [
+        [FROZEN],
+        [FROZEN, {**FROZEN, "layer": 0}],
+        [{**SENDER, "layer": last}],
+        [{**SENDER, "layer": last}, {**FROZEN, "layer": last}],
+    ]
+    rows = interventions.read(
+        intervention_table([*idle, [FROZEN, behind]], [None] * 5), loaded.architecture, ROLES
+    )
     runner = executor.Executor(loaded, None, rows=64, memory=1 << 28)
-    kept = {one.number: one.patches for block in runner.plan(table, rows) for one in block.interventions}
+    kept = {
+        one.number: one.patches for block in runner.plan(table, rows) for one in block.interventions
+    }
     assert kept == dict.fromkeys(range(len(idle)), ()) | {len(idle): (rows[-1].patches[1],)}
     fast, plain = measured(runner, table, rows), expected(loaded, table, None, rows)
     for key, values in plain.items():
@@ -291,14 +407,30 @@ def test_patches_that_nothing_reads_are_left_out(kind: str):
 def test_an_intervention_on_one_pair_says_what_it_says_on_all(kind: str):
     loaded, table = subject(kind, torch.float64), pair_table(7, [(5, 5), (8, 8), (5, 5)])
     patches = [
-        [{"component": "neuron", "layer": 1, "units": [n], "position": "last", "key_position": None, "replacement": "zero"}]
+        [
+            {
+                "component": "neuron",
+                "layer": 1,
+                "units": [n],
+                "position": "last",
+                "key_position": None,
+                "replacement": "zero",
+            }
+        ]
         for n in range(4)
     ]
-    listed, runner = intervention_table(patches, [None] * 4), executor.Executor(loaded, None, rows=400, memory=1 << 28)
+    listed, runner = (
+        intervention_table(patches, [None] * 4),
+        executor.Executor(loaded, None, rows=400, memory=1 << 28),
+    )
     whole = measured(runner, table, interventions.read(listed, loaded.architecture, ROLES))
     chosen = pl.Series("pair", [*table["pair"][:2], None, table["pair"][2]], pl.Int32)
-    single = measured(runner, table, interventions.read(listed.with_columns(chosen), loaded.architecture, ROLES))
-    assert set(single) == {(i, pair) for i, only in enumerate(chosen) for pair in table["pair"] if only in (None, pair)}
+    single = measured(
+        runner, table, interventions.read(listed.with_columns(chosen), loaded.architecture, ROLES)
+    )
+    assert set(single) == {
+        (i, pair) for i, only in enumerate(chosen) for pair in table["pair"] if only in (None, pair)
+    }
     for key, values in single.items():
         np.testing.assert_allclose(values, whole[key], rtol=1e-12, atol=1e-12)
 
@@ -310,7 +442,9 @@ def test_no_patch_is_the_clean_run(kind: str):
     for number, tokens in enumerate(table["tokens"].to_list()):
         logits = loaded.model(input_ids=torch.tensor([tokens])).logits[0, -1]
         answer, other = table["answer_token"][number], table["counterfactual_answer_token"][number]
-        expected_values = torch.stack([logits[answer], logits[other], logits.max(), logits.mean(), logits.argmax()])
+        expected_values = torch.stack(
+            [logits[answer], logits[other], logits.max(), logits.mean(), logits.argmax()]
+        )
         np.testing.assert_allclose(found[0, number], expected_values, rtol=1e-5, atol=1e-5)
 
 
@@ -323,20 +457,32 @@ def test_attribution_is_the_slope_of_the_logit_effect(kind: str):
     found = gradients.attributions(values, sites)
     rows = torch.arange(2)
     for layer, role in sites:
-        at, change = values.positions[role], values.counterfactual.neurons[layer] - values.clean.neurons[layer]
+        at, change = (
+            values.positions[role],
+            values.counterfactual.neurons[layer] - values.clean.neurons[layer],
+        )
         for neuron in (0, 5, 40):
             effects = []
             for sign in (-1, 1):
 
-                def nudge(x: torch.Tensor, sign=sign, neuron=neuron, at=at, change=change) -> torch.Tensor:
+                def nudge(
+                    x: torch.Tensor, sign=sign, neuron=neuron, at=at, change=change
+                ) -> torch.Tensor:
                     x = x.clone()
                     x[rows, at, neuron] += sign * step * change[rows, at, neuron]
                     return x
 
                 with architecture.patched(loaded.architecture.layers[layer].mlp_out, nudge):
                     logits = loaded.model(input_ids=values.clean.tokens).logits[:, -1]
-                effects.append((logits[rows, group.counterfactual_answers] - logits[rows, group.answers]) / 2)
-            torch.testing.assert_close(found[layer, role][:, neuron], (effects[1] - effects[0]) / (2 * step), rtol=1e-5, atol=1e-7)
+                effects.append(
+                    (logits[rows, group.counterfactual_answers] - logits[rows, group.answers]) / 2
+                )
+            torch.testing.assert_close(
+                found[layer, role][:, neuron],
+                (effects[1] - effects[0]) / (2 * step),
+                rtol=1e-5,
+                atol=1e-7,
+            )
 
 
 def test_means_are_pooled_with_equal_weight_or_an_operators_own(tmp_path: Path):

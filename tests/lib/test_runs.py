@@ -34,7 +34,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> l
     return done
 
 
-def test_an_interrupted_run_goes_on_behind_its_last_block(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_run_goes_on_behind_its_last_block(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
     output = project / "data/abacus/circuit/runs/component.parquet"
     expected = output.read_bytes()
     output.unlink()
@@ -69,7 +71,10 @@ def test_parts_of_other_inputs_are_not_used(project: Path, monkeypatch: pytest.M
     runs.main("circuit/component", "abacus")
     after = pl.read_parquet(output)
     assert len(again) > 3
-    keys, floats = ["intervention", "pair"], ["answer_logit", "counterfactual_logit", "max_logit", "mean_logit"]
+    keys, floats = (
+        ["intervention", "pair"],
+        ["answer_logit", "counterfactual_logit", "max_logit", "mean_logit"],
+    )
     before, after = before.sort(keys), after.sort(keys)
     assert after.drop(*floats, "answer_probability", "counterfactual_probability").equals(
         before.drop(*floats, "answer_probability", "counterfactual_probability")
@@ -79,28 +84,47 @@ def test_parts_of_other_inputs_are_not_used(project: Path, monkeypatch: pytest.M
 
 
 def test_every_intervention_is_run_on_every_pair_that_it_names(micro: Path):
-    circuit, neurons = ("circuit/component", "circuit/head_circuit", "circuit/cut"), ("neurons/neuron", "neurons/neuron_circuit")
+    circuit, neurons = (
+        ("circuit/component", "circuit/head_circuit", "circuit/cut"),
+        ("neurons/neuron", "neurons/neuron_circuit"),
+    )
     for table_of in (*circuit, *neurons, "bag/knockout"):
         for subject in ("abacus", "planted"):
             folder, (chapter, experiment) = micro / "data" / subject, table_of.split("/")
             said = pl.read_parquet(folder / f"{chapter}/runs/{experiment}.parquet")
-            wanted = pl.read_parquet(folder / f"{table_of}_interventions.parquet").select("intervention", "operator", "split").unique()
-            every = wanted.join(pl.read_parquet(folder / "circuit/pairs.parquet").select("pair", of="operator", in_="split"), how="cross")
+            wanted = (
+                pl.read_parquet(folder / f"{table_of}_interventions.parquet")
+                .select("intervention", "operator", "split")
+                .unique()
+            )
+            every = wanted.join(
+                pl.read_parquet(folder / "circuit/pairs.parquet").select(
+                    "pair", of="operator", in_="split"
+                ),
+                how="cross",
+            )
             every = every.filter(
                 (pl.col("operator").is_null() | (pl.col("operator") == pl.col("of")))
                 & (pl.col("split").is_null() | (pl.col("split") == pl.col("in_")))
             )
             assert said.select("intervention", "pair").n_unique() == len(said)
-            assert set(said.select("intervention", "pair").rows()) == set(every.select("intervention", "pair").rows())
+            assert set(said.select("intervention", "pair").rows()) == set(
+                every.select("intervention", "pair").rows()
+            )
 
 
 def test_the_clean_run_says_what_the_dump_says(micro: Path):
     """Two ways through the model: the table predictions, and pairs run without a patch."""
     folder = micro / "data/abacus"
     pairs = pl.read_parquet(folder / "circuit/pairs.parquet").filter(pl.col("split") == "discovery")
-    clean = pl.read_parquet(folder / "circuit/runs/component.parquet").filter(pl.col("intervention") == 0)
+    clean = pl.read_parquet(folder / "circuit/runs/component.parquet").filter(
+        pl.col("intervention") == 0
+    )
     both = clean.join(pairs, on="pair", validate="1:1").join(
-        pl.read_parquet(folder / "store/predictions.parquet"), on=["operator", "op1", "op2"], suffix="_dumped", validate="m:1"
+        pl.read_parquet(folder / "store/predictions.parquet"),
+        on=["operator", "op1", "op2"],
+        suffix="_dumped",
+        validate="m:1",
     )
     assert len(both) == len(pairs) > 0
     assert both["correct"].all()
@@ -120,16 +144,38 @@ def test_an_experiment_of_ones_own_is_two_queries_and_three_entries(project: Pat
         select $subject as subject, intervention, avg(correct::int) as accuracy, avg(answer_probability) as probability
         from runs group by intervention order by intervention""")
     entries = yaml.safe_load((chapter / "dvc.yaml").read_text())
-    for old, new in (("component_interventions", "mine_interventions"), ("component_runs", "mine_runs"), ("component_effects", "mine")):
-        copied = yaml.safe_dump(entries["stages"][old]).replace(old, new).replace("circuit/component", "circuit/mine")
-        entry = yaml.safe_load(copied.replace("component_interventions", "mine_interventions").replace("runs/component", "runs/mine"))
+    for old, new in (
+        ("component_interventions", "mine_interventions"),
+        ("component_runs", "mine_runs"),
+        ("component_effects", "mine"),
+    ):
+        copied = (
+            yaml.safe_dump(entries["stages"][old])
+            .replace(old, new)
+            .replace("circuit/component", "circuit/mine")
+        )
+        entry = yaml.safe_load(
+            copied.replace("component_interventions", "mine_interventions").replace(
+                "runs/component", "runs/mine"
+            )
+        )
         one = entry["do"]
-        one["deps"] = [path for path in one["deps"] if not path.endswith(".sql") or path.endswith(f"/{new}.sql")]
-        one["outs"] = [path for path in one["outs"] if new.endswith("_runs") or path.endswith(f"/{new}.parquet")]
+        one["deps"] = [
+            path
+            for path in one["deps"]
+            if not path.endswith(".sql") or path.endswith(f"/{new}.sql")
+        ]
+        one["outs"] = [
+            path
+            for path in one["outs"]
+            if new.endswith("_runs") or path.endswith(f"/{new}.parquet")
+        ]
         entries["stages"][new] = entry
     (chapter / "dvc.yaml").write_text(yaml.safe_dump(entries))
     run_in(project, "dvc", "repro", "--quiet", "stages/circuit/dvc.yaml:mine@abacus")
-    clean, silenced = pl.read_parquet("data/abacus/circuit/mine.parquet").sort("intervention").rows(named=True)
+    clean, silenced = (
+        pl.read_parquet("data/abacus/circuit/mine.parquet").sort("intervention").rows(named=True)
+    )
     assert clean["accuracy"] == 1
     assert silenced["accuracy"] < 1
     assert silenced["probability"] != clean["probability"]
@@ -166,7 +212,25 @@ def test_only_blocks_on_one_pair_are_written_together(monkeypatch: pytest.Monkey
     def block(runs_of: int, pair: int | None) -> SimpleNamespace:
         return SimpleNamespace(runs=runs_of, interventions=[SimpleNamespace(pair=pair)])
 
-    blocks = [block(3, None), block(3, None), *(block(4, n) for n in range(5)), block(20, 7), block(1, 8), block(2, None), block(1, 9)]
+    blocks = [
+        block(3, None),
+        block(3, None),
+        *(block(4, n) for n in range(5)),
+        block(20, 7),
+        block(1, 8),
+        block(2, None),
+        block(1, 9),
+    ]
     bundles = runs.bundled(blocks, 10)
     assert [one for bundle in bundles for one in bundle] == blocks
-    assert [[one.runs for one in bundle] for bundle in bundles] == [[3], [3], [4, 4], [4, 4], [4], [20], [1], [2], [1]]
+    assert [[one.runs for one in bundle] for bundle in bundles] == [
+        [3],
+        [3],
+        [4, 4],
+        [4, 4],
+        [4],
+        [20],
+        [1],
+        [2],
+        [1],
+    ]

@@ -20,7 +20,9 @@ from tests import storage
 
 LAYERS, NEURONS, SIDE, BLOCK = [1, 4], 10, 7, 3
 RESULTS = np.arange(SIDE * SIDE).reshape(SIDE, SIDE) % 11 - 1
-VALUES = np.random.default_rng(0).standard_normal((len(LAYERS), NEURONS, SIDE, SIDE)).astype(np.float16)
+VALUES = (
+    np.random.default_rng(0).standard_normal((len(LAYERS), NEURONS, SIDE, SIDE)).astype(np.float16)
+)
 
 
 def write(file: Path, layers: list[int], rows: slice, subject: str, operator: str) -> None:
@@ -28,7 +30,9 @@ def write(file: Path, layers: list[int], rows: slice, subject: str, operator: st
     axes = {"neuron": NEURONS, "op1": values.shape[2], "op2": SIDE}
     with writing(file) as opened:
         of = {"subject": subject, "operator": operator}
-        writer = LayerWriter(opened, layers, axes, "float16", (4, BLOCK, SIDE), of, columns={"result": RESULTS[rows]})
+        writer = LayerWriter(
+            opened, layers, axes, "float16", (4, BLOCK, SIDE), of, columns={"result": RESULTS[rows]}
+        )
         for layer in layers:
             writer.write(layer, 0, values[LAYERS.index(layer)])
 
@@ -39,7 +43,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("shards") / "data"
     listed = []
     for operator in ("add", "divide"):
-        write(data / f"whole/store/activations/{operator}.h5", LAYERS, slice(None), "whole", operator)
+        write(
+            data / f"whole/store/activations/{operator}.h5", LAYERS, slice(None), "whole", operator
+        )
         for layer in LAYERS:
             for first in range(0, SIDE, BLOCK):
                 rows = range(first, min(first + BLOCK, SIDE))
@@ -63,8 +69,13 @@ def copy(written: Path, tmp_path: Path) -> Path:
 
 @given(layer=st.sampled_from(LAYERS), neurons=st.slices(NEURONS), rows=st.slices(SIDE))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_part_of_them_is_that_of_one_file(written: Path, layer: int, neurons: slice, rows: slice):
-    whole, apart = (shards.store_of(written / subject / "store/activations", "add") for subject in ("whole", "apart"))
+def test_any_part_of_them_is_that_of_one_file(
+    written: Path, layer: int, neurons: slice, rows: slice
+):
+    whole, apart = (
+        shards.store_of(written / subject / "store/activations", "add")
+        for subject in ("whole", "apart")
+    )
     neurons, rows = (slice(*s.indices(n)[:2]) for s, n in ((neurons, NEURONS), (rows, SIDE)))
     if neurons.start < neurons.stop and rows.start < rows.stop:
         assert np.array_equal(apart.read(layer, neurons, rows), whole.read(layer, neurons, rows))
@@ -72,7 +83,10 @@ def test_any_part_of_them_is_that_of_one_file(written: Path, layer: int, neurons
 
 def test_what_is_known_of_them_is_that_of_one_file(written: Path):
     for operator in ("add", "divide"):
-        whole, apart = (shards.store_of(written / subject / "store/activations", operator) for subject in ("whole", "apart"))
+        whole, apart = (
+            shards.store_of(written / subject / "store/activations", operator)
+            for subject in ("whole", "apart")
+        )
         assert (apart.layers, apart.axes, apart.chunk) == (whole.layers, whole.axes, whole.chunk)
         assert {**apart.attributes, "subject": "whole"} == whole.attributes
         assert np.array_equal(apart.columns["result"], whole.columns["result"])
@@ -89,13 +103,18 @@ QUERIES = [
 @pytest.mark.parametrize("query", QUERIES)
 def test_sql_reads_both_alike(written: Path, query: str):
     database = connect(written)
-    assert sorted(database.sql(query.format("apart")).fetchall()) == sorted(database.sql(query.format("whole")).fetchall())
+    assert sorted(database.sql(query.format("apart")).fetchall()) == sorted(
+        database.sql(query.format("whole")).fetchall()
+    )
 
 
 @pytest.fixture(scope="module")
 def bucket(written: Path) -> Iterator[storage.Bucket]:
     """The same stores and a table in object storage, of which this process then knows."""
-    write_table(pl.DataFrame({"subject": ["apart", "whole"], "cells": [41, 43]}), written / "store/accuracy.parquet")
+    write_table(
+        pl.DataFrame({"subject": ["apart", "whole"], "cells": [41, 43]}),
+        written / "store/accuracy.parquet",
+    )
     with storage.serving() as bucket, pytest.MonkeyPatch.context() as patch:
         for name, value in bucket.environment.items():
             patch.setenv(name, value)
@@ -105,10 +124,14 @@ def bucket(written: Path) -> Iterator[storage.Bucket]:
 
 @pytest.mark.parametrize("subject", ["apart", "whole"])
 @pytest.mark.parametrize("query", [*QUERIES, "select * from accuracy where subject = '{}'"])
-def test_sql_reads_object_storage_as_it_reads_a_folder(written: Path, bucket: storage.Bucket, query: str, subject: str):
+def test_sql_reads_object_storage_as_it_reads_a_folder(
+    written: Path, bucket: storage.Bucket, query: str, subject: str
+):
     there, here = connect("s3://bag/data"), connect(written)
     assert there.tables() == here.tables() == ["accuracy", "activations"]
-    assert sorted(there.sql(query.format(subject)).fetchall()) == sorted(here.sql(query.format(subject)).fetchall())
+    assert sorted(there.sql(query.format(subject)).fetchall()) == sorted(
+        here.sql(query.format(subject)).fetchall()
+    )
 
 
 READ = """
@@ -123,14 +146,22 @@ assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
 
 def test_no_thread_of_python_answers_a_reading_of_hdf5(bucket: storage.Bucket):
     """Else both wait for ever where that thread collects garbage of HDF5, since h5py reads under a lock."""
-    subprocess.run([sys.executable, "-c", READ, "s3://bag/data/whole/store/activations/add.h5"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", READ, "s3://bag/data/whole/store/activations/add.h5"], check=True
+    )
 
 
 def test_what_is_not_whole_in_object_storage_is_named(written: Path, bucket: storage.Bucket):
     bucket.upload(written, "cut")
-    bucket.client.put_object(Bucket="bag", Key="cut/apart/store/activations/add/4/000003.h5", Body=b"no store")
+    bucket.client.put_object(
+        Bucket="bag", Key="cut/apart/store/activations/add/4/000003.h5", Body=b"no store"
+    )
     whole = (written / "store/accuracy.parquet").read_bytes()
-    bucket.client.put_object(Bucket="bag", Key="cut/store/accuracy.parquet", Body=whole[:9] + bytes([whole[9] ^ 1]) + whole[10:])
+    bucket.client.put_object(
+        Bucket="bag",
+        Key="cut/store/accuracy.parquet",
+        Body=whole[:9] + bytes([whole[9] ^ 1]) + whole[10:],
+    )
     database = connect("s3://bag/cut")
     with pytest.raises(StoreError, match=r"add/4/000003\.h5 has 8 bytes, not \d+"):
         database.sql("select count(*) from activations")
@@ -151,7 +182,9 @@ def test_storage_that_cannot_be_read_is_a_sentence(bucket: storage.Bucket, folde
 
 def test_a_map_is_read_from_the_shards_that_hold_it(written: Path):
     database = connect(written)
-    database.sql("select activation from activations where subject = 'apart' and operator = 'add' and layer = 1 and neuron = 3").fetchall()
+    database.sql(
+        "select activation from activations where subject = 'apart' and operator = 'add' and layer = 1 and neuron = 3"
+    ).fetchall()
     assert sum(database.lazy["activations"].reads.values()) == -(-SIDE // BLOCK)
 
 
@@ -216,6 +249,18 @@ def test_shards_that_no_manifest_lists_yet_are_no_rows(copy: Path):
 
 
 def test_shards_that_are_still_parts_are_no_rows(tmp_path: Path):
-    write(tmp_path / "data/a/store/activations.parts/key/000000.h5", LAYERS, slice(0, BLOCK), "a", "add")
-    write(tmp_path / "data/a/store/predictions.parts/key/000000.0.h5", LAYERS, slice(0, BLOCK), "a", "add")
+    write(
+        tmp_path / "data/a/store/activations.parts/key/000000.h5",
+        LAYERS,
+        slice(0, BLOCK),
+        "a",
+        "add",
+    )
+    write(
+        tmp_path / "data/a/store/predictions.parts/key/000000.0.h5",
+        LAYERS,
+        slice(0, BLOCK),
+        "a",
+        "add",
+    )
     assert connect(tmp_path / "data").tables() == []

@@ -26,7 +26,9 @@ STAGES: dict[str, tuple[Callable, tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_bytes_are_the_same_whoever_does_the_work(stage: str, micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_bytes_are_the_same_whoever_does_the_work(
+    stage: str, micro_copy: Path, monkeypatch: pytest.MonkeyPatch
+):
     main, arguments, names = STAGES[stage]
     outputs = [micro_copy / "data/abacus" / name for name in names]
     expected = [output.read_bytes() for output in outputs]
@@ -46,12 +48,19 @@ def test_the_bytes_are_the_same_whoever_does_the_work(stage: str, micro_copy: Pa
         assert [output.read_bytes() for output in outputs] == expected
 
 
-def test_a_large_subject_is_dumped_in_shards_and_studied_alike(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_large_subject_is_dumped_in_shards_and_studied_alike(
+    micro_copy: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(micro_copy)
     folder = micro_copy / "data/abacus"
     query = "select operator, layer, neuron, op1, op2, result, activation from activations where subject = 'abacus' order by all"
-    others = [folder / "store" / name for name in ("means.h5", "value_logits.h5", "predictions.parquet")]
-    others += [folder / "heuristics" / f"{name}.parquet" for name in ("nulls", "null_shares", "naming", "scores")]
+    others = [
+        folder / "store" / name for name in ("means.h5", "value_logits.h5", "predictions.parquet")
+    ]
+    others += [
+        folder / "heuristics" / f"{name}.parquet"
+        for name in ("nulls", "null_shares", "naming", "scores")
+    ]
     expected = [file.read_bytes() for file in others]
     before = connect("data").sql(query).pl()
     shutil.rmtree(folder / "store/activations")
@@ -78,12 +87,18 @@ def test_who_computes_otherwise_writes_no_parts(micro_copy: Path, monkeypatch: p
     dump.main("abacus")
     monkeypatch.setattr(checkpoint, "canary", lambda _: "other logits")
     monkeypatch.setenv(work.ENGINE, "array:1/2")
-    with pytest.raises(SystemExit, match=r"gives other numbers than the one that began data/abacus/store/predictions\.parquet"):
+    with pytest.raises(
+        SystemExit,
+        match=r"gives other numbers than the one that began data/abacus/store/predictions\.parquet",
+    ):
         dump.main("abacus")
 
 
 def test_processors_of_other_kinds_are_told_apart_where_bytes_are(micro: Path):
-    wide, narrow = (checkpoint.load(micro / "data/models/abacus/step-00200", dtype, "cpu", 1) for dtype in ("float64", "float32"))
+    wide, narrow = (
+        checkpoint.load(micro / "data/models/abacus/step-00200", dtype, "cpu", 1)
+        for dtype in ("float64", "float32")
+    )
     found = checkpoint.canary(wide), checkpoint.canary(narrow)
     for loaded in (wide, narrow):  # as much as instruction sets differ by
         loaded.architecture.unembedding.weight.mul_(1 + torch.finfo(loaded.model.dtype).eps)
@@ -91,7 +106,9 @@ def test_processors_of_other_kinds_are_told_apart_where_bytes_are(micro: Path):
     assert checkpoint.canary(narrow) != found[1]
 
 
-def test_an_array_does_every_unit_once(micro_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_an_array_does_every_unit_once(
+    micro_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     monkeypatch.chdir(micro_copy)
     output = micro_copy / "data/abacus/store/predictions.parquet"
     output.unlink()
@@ -100,16 +117,25 @@ def test_an_array_does_every_unit_once(micro_copy: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv(work.ENGINE, share)
         dump.main("abacus")
     said = capsys.readouterr().err
-    assert f"dump abacus: part 0 of 2 is done, {(len(units) + 1) // 2} units of work; once all parts are, the same command without" in said
+    assert (
+        f"dump abacus: part 0 of 2 is done, {(len(units) + 1) // 2} units of work; once all parts are, the same command without"
+        in said
+    )
     assert dump.DumpWork("abacus").missing() == []
-    before = {file: file.stat().st_mtime_ns for file in output.with_suffix(".parts").rglob("*.parquet")}
+    before = {
+        file: file.stat().st_mtime_ns for file in output.with_suffix(".parts").rglob("*.parquet")
+    }
     assert len(before) == len(units)
     dump.main("abacus")  # still as one of an array: nothing is left to do
-    assert before == {file: file.stat().st_mtime_ns for file in output.with_suffix(".parts").rglob("*.parquet")}
+    assert before == {
+        file: file.stat().st_mtime_ns for file in output.with_suffix(".parts").rglob("*.parquet")
+    }
 
 
 @pytest.mark.parametrize("engine", ["array", "array:2/2", "array:-1/2", "array:1/0", "rai", ""])
 def test_a_wrong_engine_is_named(engine: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(work.ENGINE, engine)
-    with pytest.raises(SystemExit, match=f"BAG_ENGINE='{engine}', but it is local, ray or array:I/N"):
+    with pytest.raises(
+        SystemExit, match=f"BAG_ENGINE='{engine}', but it is local, ray or array:I/N"
+    ):
         runs.main("neurons/neuron", "abacus")

@@ -41,7 +41,9 @@ def start(folder: str, wrong: int, deadly: int, deaths: int) -> Do:
     return do
 
 
-def shared(folder: Path, wrong: int = -1, deadly: int = -1, deaths: int = 0, fork: bool = False) -> list[int]:
+def shared(
+    folder: Path, wrong: int = -1, deadly: int = -1, deaths: int = 0, fork: bool = False
+) -> list[int]:
     """Return the units done; their sizes must have been reported, work of killed workers once."""
     arguments = str(folder), wrong, deadly, deaths
     amounts: list[int] = []
@@ -54,7 +56,9 @@ def shared(folder: Path, wrong: int = -1, deadly: int = -1, deaths: int = 0, for
 
 
 def done(folder: Path) -> dict[int, int]:
-    return {int(path.name): int(path.read_text()) for path in folder.iterdir() if path.name.isdecimal()}
+    return {
+        int(path.name): int(path.read_text()) for path in folder.iterdir() if path.name.isdecimal()
+    }
 
 
 @pytest.mark.parametrize(("number", "fork"), [(1, True), (3, False), (3, True)])
@@ -69,7 +73,9 @@ def test_every_unit_is_done_once_by_as_many_processes_as_asked_for(
     assert who == {os.getpid()} if number == 1 else os.getpid() not in who and len(who) <= number
 
 
-def test_what_a_unit_raises_is_raised_and_what_is_done_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_a_unit_raises_is_raised_and_what_is_done_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(machine.WORKERS, "2")
     with pytest.raises(ValueError, match="unit 7 cannot be done") as raised:
         shared(tmp_path, wrong=7)
@@ -86,12 +92,19 @@ def test_a_killed_worker_is_replaced_and_its_unit_done_again(
     monkeypatch.setenv(machine.WORKERS, "2")
     assert sorted(shared(tmp_path, deadly=7, deaths=DEATHS - 1, fork=fork)) == list(UNITS)
     assert sorted(done(tmp_path)) == list(UNITS)
-    assert capfd.readouterr().err.count("was killed at the unit 7, which is done again") == DEATHS - 1
+    assert (
+        capfd.readouterr().err.count("was killed at the unit 7, which is done again") == DEATHS - 1
+    )
 
 
-def test_a_unit_that_kills_every_worker_is_named_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_unit_that_kills_every_worker_is_named_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(machine.WORKERS, "3")
-    with pytest.raises(WorkerError, match=rf"^{DEATHS} workers were killed at one unit of work, the unit 7, .* the same command goes on"):
+    with pytest.raises(
+        WorkerError,
+        match=rf"^{DEATHS} workers were killed at one unit of work, the unit 7, .* the same command goes on",
+    ):
         shared(tmp_path, deadly=7, deaths=99)
     assert 7 not in done(tmp_path)
 
@@ -109,7 +122,9 @@ with local.ready(start) as workers:
     time.sleep(600)
 """
     environment = os.environ | {machine.WORKERS: "2", "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as driver:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as driver:
         assert driver.stdout
         found = {psutil.Process(int(line)) for line in iter(driver.stdout.readline, "idle\n")}
         assert found
@@ -130,8 +145,13 @@ def test_a_wrong_device_is_named(monkeypatch: pytest.MonkeyPatch):
         machine.device()
 
 
-@given(st.lists(st.integers(0, 5), max_size=60), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=400))
-def test_a_queue_gives_every_unit_once_and_again_where_a_worker_died(groups: list[int], asked: list[tuple[int, bool]]):
+@given(
+    st.lists(st.integers(0, 5), max_size=60),
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=400),
+)
+def test_a_queue_gives_every_unit_once_and_again_where_a_worker_died(
+    groups: list[int], asked: list[tuple[int, bool]]
+):
     units = {number: Unit(str(number), group=group) for number, group in enumerate(groups)}
     queue, given_out, deaths = Queue(units), list[int](), dict[int, int]()
     for worker, dies in [*asked, *[(0, False)] * (len(units) + 1)]:
@@ -146,7 +166,10 @@ def test_a_queue_gives_every_unit_once_and_again_where_a_worker_died(groups: lis
 
 @given(st.integers(1, 5), st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_workers_in_turn_change_groups_no_more_often_than_they_must(workers: int, sizes: list[int]):
-    units = {number: Unit("", group=group) for number, group in enumerate(g for g, size in enumerate(sizes) for _ in range(size))}
+    units = {
+        number: Unit("", group=group)
+        for number, group in enumerate(g for g, size in enumerate(sizes) for _ in range(size))
+    }
     queue, changes, at = Queue(units), 0, dict[int, int]()
     for turn in range(len(units)):
         group = units[queue.next(turn % workers)].group  # type: ignore[index]

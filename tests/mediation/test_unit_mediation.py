@@ -53,7 +53,7 @@ def test_every_unit_of_the_late_layers_is_patched_once(first_layer: int | None, 
     found = interventions.read(table.sample(fraction=1, shuffle=True, seed=0), loaded, ["last"])
     assert [one.number for one in found] == list(range(len(table)))
     assert found[0].patches == ()
-    units = [(p.layer, p.component, int(p.chosen()[0])) for one in found[1:] for p in one.patches]
+    units = [(p.layer, p.component, int(p.unit_numbers()[0])) for one in found[1:] for p in one.patches]
     assert units == [(layer, name, unit) for layer in layers for name in ("neuron", "coordinate") for unit in range(sizes[name])]
     assert {(p.position, p.replacement) for one in found[1:] for p in one.patches} == {("last", "counterfactual")}
 

@@ -1,35 +1,53 @@
-"""Splits the work of a table of interventions into blocks that start at one place and share what they can."""
+"""Split the work of a table of interventions into blocks.
 
-from collections.abc import Callable, Mapping, Sequence
+The interventions of one block start at one position and layer, and share what they can.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, filterfalse
 
 import polars as pl
 
-from stages.lib.executor.interventions import ALL, EARLIER, Intervention, InterventionError, Patch, check_apart, is_place
+from stages.lib.executor.interventions import (
+    ALL,
+    EARLIER,
+    Intervention,
+    InterventionError,
+    Patch,
+    Prompts,
+    check_apart,
+    is_place,
+)
 from stages.lib.executor.pairs import PromptPairs, by_length
 from stages.lib.model.checkpoint import Checkpoint
 
-TURNS = {"residual": 0, "edge": 1, "head": 2, "mlp": 3, "neuron": 3, "coordinate": 4}  # in which a layer computes its components' values
-FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects take, whatever is run
+Groups = Callable[[pl.DataFrame], list[PromptPairs]]
+# component -> when a layer computes its values
+TURNS = {"residual": 0, "edge": 1, "head": 2, "mlp": 3, "neuron": 3, "coordinate": 4}
+FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects always take
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some interventions on some pairs of one length: what is computed, and can be kept, in one piece."""
+    """Some interventions on some pairs of one length: one piece of work."""
 
     pairs: PromptPairs
     interventions: tuple[Intervention, ...]
 
     @property
     def runs(self) -> int:
+        """How many rows of the table `runs` it makes."""
         return len(self.pairs) * len(self.interventions)
 
 
 @dataclass(frozen=True)
 class PassSizes:
-    """How much is done at once. most_rows: token positions x prompts x copies in one pass; memory: bytes to stay within."""
+    """How much one pass computes.
+
+    most_rows: token positions x prompts x copies in one pass; memory: bytes to stay within.
+    """
 
     checkpoint: Checkpoint
     most_rows: int
@@ -38,8 +56,8 @@ class PassSizes:
     def copies(self, pairs: PromptPairs, start: int, shared: bool = False) -> int:
         """Return how many copies of these pairs, from position `start` on, are one pass.
 
-        That is as many as the settings ask for, or fewer where half of the memory holds no more.
-        shared: all copies read the keys and values before `start` where they are (see attending).
+        That is as many as the settings ask for, or fewer if half of the memory holds no more.
+        shared: whether copies share the keys and values before `start` (see attending).
         """
         length = pairs.tokens.shape[1]
         fitting = self._half() // self._per_prompt(length, start, shared)
@@ -48,8 +66,8 @@ class PassSizes:
     def logits(self) -> int:
         """Return how many prompts' logits are made and measured at once.
 
-        They take a quarter of the memory, the last residual stream being held beside them: the
-        logits, the same in at least float32, and what `measure` makes of those.
+        They take a quarter of the memory, since the last residual stream needs room as well. Each
+        prompt needs its logits, a copy in at least float32, and what `measure` computes from it.
         """
         size = self.checkpoint.model.dtype.itemsize
         per_prompt = self.checkpoint.architecture.vocabulary * (size + 2 * max(4, size))
@@ -58,11 +76,13 @@ class PassSizes:
     def pairs(self, table: pl.DataFrame) -> int:
         """Return how many pairs are one group.
 
-        One copy of them fits into a pass, and both their clean runs into the other half of the memory.
+        One copy of them fits into a pass, and both their clean runs into half of the memory.
         """
-        a, longest = self.checkpoint.architecture, int(table["tokens"].list.len().max() or 1)  # type: ignore[arg-type]
+        a = self.checkpoint.architecture
+        longest = int(table["tokens"].list.len().max() or 1)  # type: ignore[arg-type]
         per_position = len(a.layers) * (a.neurons + 3 * a.heads * a.head_width + a.width)
-        clean_runs = 2 * (longest * per_position + a.vocabulary) * self.checkpoint.model.dtype.itemsize
+        numbers = 2 * (longest * per_position + a.vocabulary)
+        clean_runs = numbers * self.checkpoint.model.dtype.itemsize
         in_pass = min(self.most_rows // longest, self._half() // self._per_prompt(longest, 0))
         return max(1, min(in_pass, self.logits(), self._half() // clean_runs))
 
@@ -76,151 +96,222 @@ class PassSizes:
         return ((length - start) * per_position + earlier) * self.checkpoint.model.dtype.itemsize
 
     def groups(self, table: pl.DataFrame) -> list[PromptPairs]:
-        """A table's pairs, in groups of one length that fit into a pass and into memory."""
+        """Return a table's pairs, in groups of one length that fit into a pass and into memory."""
         return by_length(table, self.pairs(table))
 
-    def plan(self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30) -> list[Block]:
-        """The blocks of work, of at most about so many runs, or as many as fit into memory (see `plan`)."""
-        return plan(table, interventions, self.groups, min(most, self.results()), len(self.checkpoint.architecture.layers) - 1)
+    def plan(
+        self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30
+    ) -> list[Block]:
+        """Return blocks of at most about `most` runs, or as many as fit in memory (see `plan`)."""
+        last_layer = len(self.checkpoint.architecture.layers) - 1
+        return plan(table, interventions, self.groups, min(most, self.results()), last_layer)
 
     def _half(self) -> int:
         return max(0, self.memory - FIXED) // 2
 
     def results(self) -> int:
-        """Results kept until they are written: a kilobyte each is more than they take."""
+        """Return how many results may wait to be written: each takes less than a kilobyte."""
         return max(1, self.memory // 1024)
 
 
 def plan(
     table: pl.DataFrame,
     interventions: Sequence[Intervention],
-    groups: Callable[[pl.DataFrame], list[PromptPairs]],
+    groups: Groups,
     most_results: int,
     last_layer: int,
 ) -> list[Block]:
-    """The work of running `interventions` on the pairs of `table` that they name, in blocks of at most about `most_results` rows.
+    """Return the work of some interventions on the pairs that they name, in blocks.
 
-    groups: splits pairs into groups that are run together; one whose prompts are too short for a place that an intervention names
-    goes without it. Patches that cannot change any answer are left out of the blocks' interventions. Raises InterventionError where
-    an intervention names a pair that is not in `table`, or is of another operator or split than it names, and where it replaces a value
-    twice because two roles are one token in a prompt.
+    table: of pairs; groups: splits pairs into groups that run together; most_results: about how
+    many rows of results a block may have. An intervention at a location skips groups whose prompts
+    are too short. Patches that cannot change any prediction are left out.
+
+    Raises InterventionError if an intervention names a pair that is not in `table`, or one of
+    another operator or split, and if it replaces a value twice because two roles are one token.
     """
-    _check_named(table, interventions)
-    chosen: dict[tuple[str | None, str | None, int | None], list[Intervention]] = {}
-    for one in interventions:
-        chosen.setdefault((one.operator, one.split, one.pair), []).append(one)
+    by_prompts: dict[Prompts, list[Intervention]] = {}
+    for intervention in interventions:
+        by_prompts.setdefault(intervention.prompts(), []).append(intervention)
+    _check_named(table, by_prompts)
+    named_pairs = _finder(table, groups)
     blocks = []
-    prompts = _prompts(table, groups)
-    for named, members in chosen.items():
-        for pairs in prompts(*named):
-            first = {None: 0, ALL: 0, EARLIER: 0} | {position: int(at.min()) for position, at in pairs.positions.items()}
-            apart, together = _apart(pairs), _together(pairs)
-            entries: dict[tuple[int, int], list[Intervention]] = {}
-            for one in members:
-                if not all(p.position in first and p.key_position in first for p in one.patches):
-                    continue
-                if any(both <= {p.position for p in one.patches} for both in together):
-                    check_apart(one.number, one.patches, together)
-                patches = _moving(one.patches, first, apart, pairs.tokens.shape[1], last_layer)
-                moving = one if len(patches) == len(one.patches) else replace(one, patches=patches)
-                entries.setdefault(_entry(moving, first, pairs.tokens.shape[1]), []).append(moving)
-            size = max(1, most_results // len(pairs))
-            for _, group in sorted(entries.items()):
-                ordered = sorted(group, key=_sharing)
-                blocks += [Block(pairs, tuple(ordered[i : i + size])) for i in range(0, len(ordered), size)]
+    for prompts, members in by_prompts.items():
+        for pairs in named_pairs(*prompts):
+            blocks += _blocks(_Layout.read(pairs, last_layer), members, most_results)
     return blocks
 
 
-def _check_named(table: pl.DataFrame, interventions: Sequence[Intervention]) -> None:
-    """Raises InterventionError on the first intervention whose pair, operator or split is not that of any row of the table."""
-    nothing = pl.Series([None] * len(table), dtype=pl.String)
-    pairs, *facts = (table.get_column(name, default=nothing).to_list() for name in ("pair", "operator", "split"))
-    known = dict(zip(pairs, zip(*facts, strict=True), strict=True))
-    for one in interventions:
-        if one.pair is not None and one.pair not in known:
-            raise InterventionError(f"intervention {one.number}: pair {one.pair} does not exist; take one of the table `pairs`, or none")
-        for place, (name, wanted) in enumerate((("operator", one.operator), ("split", one.split))):
+def _blocks(
+    layout: "_Layout", interventions: Sequence[Intervention], most_results: int
+) -> list[Block]:
+    """Return the blocks of one group of pairs, one or more for each first position and layer."""
+    entries: dict[tuple[int, int], list[Intervention]] = {}
+    for intervention in filter(layout.has_positions, interventions):
+        layout.check_roles(intervention)
+        moving = layout.moving(intervention)
+        entries.setdefault(layout.entry(moving), []).append(moving)
+    size = max(1, most_results // len(layout.pairs))
+    blocks = []
+    for _, members in sorted(entries.items()):
+        members.sort(key=_sharing)
+        for start in range(0, len(members), size):
+            blocks.append(Block(layout.pairs, tuple(members[start : start + size])))
+    return blocks
+
+
+def _check_named(table: pl.DataFrame, by_prompts: Mapping[Prompts, Sequence[Intervention]]) -> None:
+    """Raise InterventionError if a named pair, operator or split does not fit the table."""
+    columns = [name for name in ("pair", "operator", "split") if name in table.columns]
+    known = table.select(columns).rows_by_key("pair", named=True, unique=True)
+    for (operator, split, pair), interventions in by_prompts.items():
+        first = f"intervention {interventions[0].number}"
+        if pair is not None and pair not in known:
+            what = f"pair {pair} does not exist"
+            raise InterventionError(f"{first}: {what}; take one of the table `pairs`, or none")
+        for name, wanted in (("operator", operator), ("split", split)):
             if wanted is None:
                 continue
-            if name not in table.columns:
-                raise InterventionError(
-                    f"intervention {one.number}: the table of pairs has no column {name}, of which it wants {wanted!r}; null is any"
-                )
-            if one.pair is not None and known[one.pair][place] != wanted:
-                its = known[one.pair][place]
-                raise InterventionError(
-                    f"intervention {one.number}: pair {one.pair} is of the {name} {its!r}, not {wanted!r}; name its own, or null for any"
-                )
+            if name not in columns:
+                what = f"the table of pairs has no column {name}, of which it wants {wanted!r}"
+                raise InterventionError(f"{first}: {what}; null is any")
+            if pair is not None and known[pair][name] != wanted:
+                what = f"pair {pair} is of the {name} {known[pair][name]!r}, not {wanted!r}"
+                raise InterventionError(f"{first}: {what}; name its own, or null for any")
 
 
-def _prompts(
-    table: pl.DataFrame, groups: Callable[[pl.DataFrame], list[PromptPairs]]
-) -> Callable[[str | None, str | None, int | None], list[PromptPairs]]:
-    """Finds the pairs of an operator, a split and a number, each None for any. One pair is cut out of its group: many tables name
-    thousands of pairs, one by one."""
+def _finder(table: pl.DataFrame, groups: Groups) -> Callable[..., list[PromptPairs]]:
+    """Return a function that finds the pairs of an operator, a split and a number.
+
+    None means any. A single pair is cut out of its group, since many tables name thousands of
+    single pairs.
+    """
 
     @cache
-    def several(operator: str | None, split: str | None) -> list[PromptPairs]:
-        wanted = [pl.col(name) == value for name, value in (("operator", operator), ("split", split)) if value is not None]
-        return groups(table.filter(wanted) if wanted else table)
+    def grouped(operator: str | None, split: str | None) -> list[PromptPairs]:
+        rows = table
+        for name, value in (("operator", operator), ("split", split)):
+            if value is not None:
+                rows = rows.filter(pl.col(name) == value)
+        return groups(rows)
 
     @cache
-    def alone(operator: str | None, split: str | None) -> dict[int, list[PromptPairs]]:
-        return {number: [one] for group in several(operator, split) for number, one in group.alone()}
+    def single(operator: str | None, split: str | None) -> dict[int, PromptPairs]:
+        pairs: dict[int, PromptPairs] = {}
+        for group in grouped(operator, split):
+            pairs.update(group.alone())
+        return pairs
 
-    return lambda operator, split, pair: several(operator, split) if pair is None else alone(operator, split).get(pair, [])
+    def find(operator: str | None, split: str | None, pair: int | None) -> list[PromptPairs]:
+        if pair is None:
+            return grouped(operator, split)
+        known = single(operator, split)
+        return [known[pair]] if pair in known else []
+
+    return find
 
 
-def _apart(pairs: PromptPairs) -> int:
-    """The first place at which any clean prompt differs from its counterfactual one; in front of it all values are the same."""
+@dataclass(frozen=True)
+class _Layout:
+    """Where the named positions of a group of pairs are.
+
+    first: position -> its first token in any of the prompts; differs: the first token at which any
+    clean prompt differs from its counterfactual one; together: pairs of roles that are the same
+    token in a prompt.
+    """
+
+    pairs: PromptPairs
+    last_layer: int
+    first: Mapping[str | None, int]
+    differs: int
+    together: set[frozenset[str]]
+
+    @classmethod
+    def read(cls, pairs: PromptPairs, last_layer: int) -> "_Layout":
+        first: dict[str | None, int] = {None: 0, ALL: 0, EARLIER: 0}
+        for position, at in pairs.positions.items():
+            first[position] = int(at.min())
+        roles = filterfalse(is_place, pairs.positions)
+        together = {
+            frozenset((role, other))
+            for role, other in combinations(roles, 2)
+            if (pairs.positions[role] == pairs.positions[other]).any()
+        }
+        return cls(pairs, last_layer, first, _first_difference(pairs), together)
+
+    def has_positions(self, intervention: Intervention) -> bool:
+        """Return whether all prompts have the positions that an intervention names."""
+        known = self.first
+        return all(p.position in known and p.key_position in known for p in intervention.patches)
+
+    def check_roles(self, intervention: Intervention) -> None:
+        """Raise InterventionError if two roles are one token and its value is replaced twice."""
+        named = {p.position for p in intervention.patches}
+        if any(roles <= named for roles in self.together):
+            check_apart(intervention.number, intervention.patches, self.together)
+
+    def entry(self, intervention: Intervention) -> tuple[int, int]:
+        """Return the first position and the first layer at which it leaves the clean run."""
+        length = self.pairs.tokens.shape[1]
+        patches = intervention.patches
+        position = min((self.first[p.position] for p in patches), default=length)
+        return position, min((p.layer for p in patches), default=0)
+
+    def moving(self, intervention: Intervention) -> Intervention:
+        """Leave out patches that change no prediction.
+
+        These are patches at a location whose value no later token reads, and those that write what
+        the clean run has there already (see `_is_clean`). The latter do matter if another patch
+        changes an earlier value that theirs is computed from: then they undo that change, which is
+        how all paths but one are closed. Patches at roles stay: they are few, and all of them
+        matter.
+        """
+        read = [p for p in intervention.patches if not self._is_unread(p)]
+        clean = set(filter(self._is_clean, read))
+        if clean:
+            changes = [self._when(p) for p in read if p not in clean]
+            read = [p for p in read if p not in clean or self._undoes(p, changes)]
+        if len(read) == len(intervention.patches):
+            return intervention
+        return replace(intervention, patches=tuple(read))
+
+    def _is_unread(self, patch: Patch) -> bool:
+        """Return whether no later token reads what a patch at a location writes."""
+        if patch.layer < self.last_layer or patch.component in ("residual", "edge"):
+            return False
+        last = self.pairs.tokens.shape[1] - 1
+        return is_place(patch.position) and int(patch.position) < last
+
+    def _is_clean(self, patch: Patch) -> bool:
+        """Return whether a patch writes a counterfactual value from before both prompts differ."""
+        is_counterfactual = patch.replacement == "counterfactual"
+        return is_counterfactual and is_place(patch.position) and int(patch.position) < self.differs
+
+    def _undoes(self, patch: Patch, changes: Iterable[tuple[int, tuple[int, int]]]) -> bool:
+        """Return whether any of these changes may reach the value that a patch writes."""
+        position, turn = self._when(patch)
+        return any(earlier <= position and before < turn for earlier, before in changes)
+
+    def _when(self, patch: Patch) -> tuple[int, tuple[int, int]]:
+        """Return a value's first position and when it is computed: layer, and turn within it.
+
+        Values of a later turn, at the same or a later position, may be computed from it.
+        """
+        return self.first[patch.position], (patch.layer, TURNS[patch.component])
+
+
+def _first_difference(pairs: PromptPairs) -> int:
+    """Return the first token at which any clean prompt differs from its counterfactual one."""
     common = min(pairs.tokens.shape[1], pairs.counterfactual_tokens.shape[1])
     differs = (pairs.tokens[:, :common] != pairs.counterfactual_tokens[:, :common]).any(0)
     return int(differs.argmax()) if differs.any() else common
 
 
-def _together(pairs: PromptPairs) -> set[frozenset[str]]:
-    """The roles, two and two, that the same token has in any of the prompts."""
-    roles = {name: at for name, at in pairs.positions.items() if not is_place(name)}
-    return {frozenset(both) for both in combinations(roles, 2) if (roles[both[0]] == roles[both[1]]).any()}
-
-
-def _moving(patches: tuple[Patch, ...], first: Mapping[str | None, int], apart: int, length: int, last_layer: int) -> tuple[Patch, ...]:
-    """The patches of one intervention that may change something, together.
-
-    One at a token's place does not where no later token reads what it puts in, or where that is there already: the counterfactual prompt's
-    value in front of the first token that differs. It is not there any more where another patch changes what it is computed from: then
-    putting it in takes a change back, which is how all paths but one are closed. first: as in _entry. Roles are left alone: a handful of
-    positions, all of which matter.
-    """
-    read = tuple(p for p in patches if not _unread(p, length, last_layer))
-    moves = [not (is_place(p.position) and p.replacement == "counterfactual" and int(p.position) < apart) for p in read]
-    if all(moves):
-        return read
-    changes = [(first[p.position], _turn(p)) for p, moved in zip(read, moves, strict=True) if moved]
-    return tuple(
-        p for p, moved in zip(read, moves, strict=True) if moved or any(at <= first[p.position] and turn < _turn(p) for at, turn in changes)
-    )
-
-
-def _unread(patch: Patch, length: int, last_layer: int) -> bool:
-    """Whether no later token reads what a patch at a token's place puts in."""
-    within = patch.layer == last_layer and patch.component not in ("residual", "edge")
-    return within and is_place(patch.position) and int(patch.position) < length - 1
-
-
-def _turn(patch: Patch) -> tuple[int, int]:
-    """When a patched value is computed; values at the same or a later position with a later turn may be computed from it."""
-    return patch.layer, TURNS[patch.component]
-
-
-def _entry(one: Intervention, first: Mapping[str | None, int], length: int) -> tuple[int, int]:
-    """Where an intervention leaves the clean run: first position and first layer; interventions that share both go together.
-
-    first: the first token that each position is in any of the prompts.
-    """
-    return min((first[p.position] for p in one.patches), default=length), min((p.layer for p in one.patches), default=0)
-
-
-def _sharing(one: Intervention) -> list[tuple]:
-    """Sorts interventions so that those that are patched alike in the first layers are neighbours."""
-    return [(p.layer, p.component, p.position, p.key_position or "", p.replacement, p.given or "", p.units or b"") for p in one.patches]
+def _sharing(intervention: Intervention) -> list[tuple]:
+    """Return a key that sorts interventions with the same patches in the first layers together."""
+    keys = []
+    for p in intervention.patches:
+        external, units = p.given or "", p.units or b""
+        where = p.position, p.key_position or ""
+        keys.append((p.layer, p.component, *where, p.replacement, external, units))
+    return keys

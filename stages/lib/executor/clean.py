@@ -1,8 +1,9 @@
-"""What prompts do when left alone, kept layer by layer, and how any part of that run is taken up again from the middle.
+"""Run prompts without patches, keep every layer's values, and restart from the middle of a run.
 
-A decoder's layers below a change, and its positions in front of it, are as in the clean run: so a changed run starts at
-the changed layer, on the changed and later positions, with the keys and values of the earlier ones. Blocks are called
-just as the model itself calls them; how it does is recorded once per length and first position.
+Layers before a change, and positions before it, are as in the clean run. A changed run therefore
+starts at the changed layer, on the changed and later positions, with the clean keys and values of
+the earlier ones. Blocks are called as the model itself calls them: their arguments are recorded
+once per prompt length and first position.
 """
 
 import inspect
@@ -25,11 +26,14 @@ from stages.lib.model.checkpoint import Checkpoint
 class Clean:
     """The clean run of prompts of one length.
 
-    streams: per layer, and for the final norm, what enters it: (prompts, positions, width); neurons: per layer the MLP's
-    activations (prompts, positions, neurons); heads: per layer the input of the attention's output projection (prompts,
-    positions, heads x head width); outputs: layer -> what the MLP's output projection puts out (prompts, positions, width), of
-    layers where it is asked for; keys, values: per layer (prompts, key heads, positions, head width); logits: at the
-    last position (prompts, vocabulary).
+    streams: what enters each layer, and the final norm: (prompts, positions, width) each;
+    neurons: per layer the MLP's activations (prompts, positions, neurons);
+    heads: per layer the input of the attention's output projection (prompts, positions, heads x
+    head width);
+    outputs: layer -> output of the MLP's output projection (prompts, positions, width), of the
+    layers that need it;
+    keys, values: per layer (prompts, key heads, positions, head width);
+    logits: at the last position (prompts, vocabulary).
     """
 
     tokens: torch.Tensor
@@ -41,33 +45,41 @@ class Clean:
     values: list[torch.Tensor] = field(default_factory=list)
     logits: torch.Tensor = field(default_factory=lambda: torch.empty(0))
 
+    def prefix(self, end: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return keys and values of the positions before `end`, per layer."""
+        return [x[:, :, :end] for x in self.keys], [x[:, :, :end] for x in self.values]
+
 
 @torch.no_grad()
 def clean_run(checkpoint: Checkpoint, tokens: np.ndarray, cached: bool = True) -> Clean:
-    """Runs prompts (prompts, positions) and keeps everything. cached: keys and values, too, from which a run is taken up again.
+    """Run prompts (prompts, positions) and keep everything.
 
-    Raises FloatingPointError where the logits are not finite.
+    cached: whether to keep keys and values, which restarts need. Raises FloatingPointError if a
+    logit is not finite.
     """
     a = checkpoint.architecture
     run = Clean(torch.from_numpy(tokens).to(checkpoint.model.device))
     cache = DynamicCache(config=checkpoint.model.config) if cached else None
     with ExitStack() as watching:
         for layer in a.layers:
-            for module, kept in ((layer.block, run.streams), (layer.mlp_out, run.neurons), (layer.mixer_out, run.heads)):
-                watching.enter_context(patched(module, kept.append))
+            watching.enter_context(patched(layer.block, run.streams.append))
+            watching.enter_context(patched(layer.mlp_out, run.neurons.append))
+            watching.enter_context(patched(layer.mixer_out, run.heads.append))
         watching.enter_context(patched(a.final_norm, run.streams.append))
         run.logits = checkpoint.last_logits(run.tokens, past_key_values=cache, use_cache=cached)
     if not torch.isfinite(run.logits).all():
-        raise FloatingPointError("the model's logits are not finite; try a wider dtype for this subject in params.yaml")
+        problem = "the model's logits are not finite"
+        raise FloatingPointError(f"{problem}; try a wider dtype for this subject in params.yaml")
     layers: list[Any] = cache.layers if cache else []
-    run.keys, run.values = [x.keys for x in layers], [x.values for x in layers]
+    run.keys = [x.keys for x in layers]
+    run.values = [x.values for x in layers]
     return run
 
 
 class Resumed(Cache):
-    """Stands for the clean run's keys and values of the positions before `start`, for any number of copies of its prompts.
+    """The clean run's keys and values before `start`, as a cache for any number of copies.
 
-    Forward passes of rows (copies x prompts) see those in front of their own; nothing is kept between passes.
+    Forward passes of rows (copies x prompts) see them before their own; nothing is added.
     """
 
     def __init__(self, clean: Clean, start: int):
@@ -75,52 +87,81 @@ class Resumed(Cache):
         self.clean, self.start = clean, start
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._behind(self.clean.keys[layer_idx], key_states), self._behind(self.clean.values[layer_idx], value_states)
+        keys, values = self.clean.keys[layer_idx], self.clean.values[layer_idx]
+        return self._joined(keys, key_states), self._joined(values, value_states)
 
-    def _behind(self, clean: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    def _joined(self, clean: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         rows, heads, positions, width = new.shape
         joined = new.new_empty(rows, heads, self.start + positions, width)
-        joined.view(-1, len(clean), *joined.shape[1:])[:, :, :, : self.start] = clean[None, :, :, : self.start]
+        by_copy = joined.view(-1, len(clean), *joined.shape[1:])
+        by_copy[:, :, :, : self.start] = clean[None, :, :, : self.start]
         joined[:, :, self.start :] = new
         return joined
 
 
 @dataclass(frozen=True)
 class Calls:
-    """How the model calls each of its blocks on the positions from `start` on: its arguments but for the stream, by name."""
+    """How the model calls each of its blocks on positions from `start` on.
+
+    arguments: per layer all arguments but the residual stream, by name.
+    """
 
     start: int
     arguments: list[dict[str, Any]]
 
     def block(
-        self, checkpoint: Checkpoint, layer: int, stream: torch.Tensor, resumed: Resumed | None, mask: torch.Tensor | None
+        self,
+        checkpoint: Checkpoint,
+        layer: int,
+        stream: torch.Tensor,
+        resumed: Resumed | None,
+        mask: torch.Tensor | None,
     ) -> torch.Tensor:
-        """One block on rows (copies x prompts, positions from `start` on, width). mask: added to the attention scores.
+        """Run one block on rows: stream (copies x prompts, positions from `start` on, width).
 
-        resumed: None where the attention knows the earlier positions by other means (see attending).
+        resumed: what the attention reads earlier positions from, None if it knows them by other
+        means (see attending); mask: what is added to the attention scores.
         """
-        arguments = self.arguments[layer].items()
-        named: dict[str, Any] = {name: resumed if isinstance(value, Cache) else value for name, value in arguments}
+        named = dict(self.arguments[layer])
+        for name, value in named.items():
+            if isinstance(value, Cache):
+                named[name] = resumed
         if resumed is None:
             named["attention_mask"] = None
         elif mask is not None:
             named["attention_mask"] = both(named["attention_mask"], mask)
-        out = checkpoint.architecture.layers[layer].block(stream, **named)
-        return out[0] if isinstance(out, tuple) else out
+        return stream_of(checkpoint.architecture.layers[layer].block(stream, **named))
 
 
-def both(given: torch.Tensor | None, mask: torch.Tensor) -> torch.Tensor:
-    """A model's own mask, and what is added to its attention scores besides."""
-    if given is None or given.dtype != torch.bool:
-        return mask if given is None else mask + given
-    hides = not given[..., -1, -1].any()  # a token sees itself: where that is False, True says what is hidden
-    return given | (mask < 0) if hides else given & (mask >= 0)
+def stream_of(out: Any) -> torch.Tensor:
+    """Return the residual stream from a block's output, which may be a tuple."""
+    return out[0] if isinstance(out, tuple) else out
+
+
+def both(model_mask: torch.Tensor | None, mask: torch.Tensor) -> torch.Tensor:
+    """Return a model's own attention mask joined with one that is added to the scores."""
+    if model_mask is None:
+        return mask
+    if model_mask.dtype != torch.bool:
+        return mask + model_mask
+    # A token sees itself: where that is False, True means hidden.
+    if not model_mask[..., -1, -1].any():
+        return model_mask | (mask < 0)
+    return model_mask & (mask >= 0)
 
 
 def by_name(block: Any, inputs: tuple, named: dict[str, Any]) -> dict[str, Any]:
-    """A block's arguments by name, the stream first: some models pass the cache or the mask by position."""
+    """Return a block's arguments by name, the residual stream first.
+
+    Some models pass the cache or the mask by position.
+    """
     names = list(inspect.signature(block.forward).parameters)
     together = {**dict(zip(names, inputs, strict=False)), **named}
     return {names[0]: together.pop(names[0]), **together}
@@ -128,12 +169,13 @@ def by_name(block: Any, inputs: tuple, named: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def masked(block: Any, mask: Any) -> Iterator[None]:
-    """Within the context this is added to the attention scores of a block, on top of whatever mask it is given."""
+    """Add a mask to the attention scores of a block, within the context, besides its own mask."""
 
     def hook(block: Any, inputs: tuple, named: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        (_, stream), *more = by_name(block, inputs, named).items()
-        others = dict(more)
-        return (stream,), {**others, "attention_mask": both(others["attention_mask"], mask)}
+        arguments = by_name(block, inputs, named)
+        stream = arguments.pop(next(iter(arguments)))
+        arguments["attention_mask"] = both(arguments["attention_mask"], mask)
+        return (stream,), arguments
 
     handle = block.register_forward_pre_hook(hook, with_kwargs=True)
     try:
@@ -144,35 +186,42 @@ def masked(block: Any, mask: Any) -> Iterator[None]:
 
 @torch.no_grad()
 def record_calls(checkpoint: Checkpoint, tokens: np.ndarray, start: int) -> Calls:
-    """Watches the model take up one prompt (positions,) at position `start`; masks and positions are the same for all of that length."""
+    """Record how the model calls its blocks on one prompt (positions,) from `start` on.
+
+    Masks and positions are the same for all prompts of this length.
+    """
     model, cache = checkpoint.model, DynamicCache(config=checkpoint.model.config)
-    one = torch.from_numpy(tokens)[None].to(model.device)
-    arguments: list[dict[str, Any]] = []
+    prompt = torch.from_numpy(tokens)[None].to(model.device)
+    recorded: list[dict[str, Any]] = []
 
     def record(block: Any, inputs: tuple, named: dict[str, Any]) -> None:
-        _, *more = by_name(block, inputs, named).items()
-        arguments.append(dict(more))
+        arguments = by_name(block, inputs, named)
+        del arguments[next(iter(arguments))]
+        recorded.append(arguments)
 
     if start:
-        model(input_ids=one[:, :start], past_key_values=cache, use_cache=True, logits_to_keep=1)
-    handles = [layer.block.register_forward_pre_hook(record, with_kwargs=True) for layer in checkpoint.architecture.layers]
-    try:
-        model(input_ids=one[:, start:], past_key_values=cache, use_cache=True, logits_to_keep=1)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return Calls(start, arguments)
+        model(input_ids=prompt[:, :start], past_key_values=cache, use_cache=True, logits_to_keep=1)
+    with ExitStack() as hooks:
+        for layer in checkpoint.architecture.layers:
+            handle = layer.block.register_forward_pre_hook(record, with_kwargs=True)
+            hooks.callback(handle.remove)
+        model(input_ids=prompt[:, start:], past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return Calls(start, recorded)
 
 
 @torch.no_grad()
 def restarts(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
-    """Whether every layer of this model, taken up in the midst of these prompts (prompts, positions), computes what it did before."""
+    """Return whether every layer, restarted in the middle of these prompts, computes the same.
+
+    tokens: (prompts, positions).
+    """
     start = tokens.shape[1] // 2
     try:
         clean, calls = clean_run(checkpoint, tokens), record_calls(checkpoint, tokens[0], start)
-        for layer, (before, behind) in enumerate(pairwise(clean.streams)):
-            again = calls.block(checkpoint, layer, before[:, start:], Resumed(clean, start), None)
-            if not _same(again, behind[:, start:]):
+        for layer, (before, after) in enumerate(pairwise(clean.streams)):
+            resumed = Resumed(clean, start)
+            again = calls.block(checkpoint, layer, before[:, start:], resumed, None)
+            if not _same(again, after[:, start:]):
                 return False
     except CANNOT:
         return False
@@ -181,16 +230,18 @@ def restarts(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
 
 @torch.no_grad()
 def narrows(checkpoint: Checkpoint, clean: Clean, calls: Calls) -> bool:
-    """Whether the last layer gives the same at the last position where its MLP is given nothing else.
+    """Return whether the last layer's output at the last position needs its MLP only there.
 
     clean: a run of some prompts; calls: those of the blocks on one of them, from position 0 on.
     """
-    last = checkpoint.architecture.layers[-1]
-    if last.mlp is None:
+    layers = checkpoint.architecture.layers
+    mlp = layers[-1].mlp
+    if mlp is None:
         return False
     try:
-        with patched(last.mlp, lambda x: x[:, -1:].contiguous(), first=True):
-            out = calls.block(checkpoint, len(checkpoint.architecture.layers) - 1, clean.streams[-2], Resumed(clean, 0), None)
+        with patched(mlp, lambda x: x[:, -1:].contiguous(), first=True):
+            resumed = Resumed(clean, 0)
+            out = calls.block(checkpoint, len(layers) - 1, clean.streams[-2], resumed, None)
     except CANNOT:
         return False
     return _same(out[:, -1], clean.streams[-1][:, -1])

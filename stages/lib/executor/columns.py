@@ -1,4 +1,7 @@
-"""Columns of the tables that are run, interventions and pairs: each in its own type, or refused in a sentence before anything runs."""
+"""Give columns of tables of interventions and of pairs their types, or refuse the table.
+
+Everything is checked before anything runs. No number is rounded or cut.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,52 +14,90 @@ LARGEST = (1 << 31) - 1  # number that an INTEGER holds
 
 
 class InterventionError(ValueError):
-    """An intervention on something that does not exist, or a prompt it cannot be applied to."""
+    """An intervention that names what does not exist, or a prompt that it cannot apply to."""
 
 
-def typed(table: pl.DataFrame, what: str, key: str, columns: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> pl.DataFrame:
-    """These columns of a table in these types, of IN_SQL; optional: those that are null where the table lacks them.
+def typed(
+    table: pl.DataFrame,
+    what: str,
+    key: str,
+    columns: Mapping[str, Any],
+    optional: Mapping[str, Any] | None = None,
+) -> pl.DataFrame:
+    """Return these columns of a table in these types.
 
-    what, key: what its rows are, and the column that numbers them. Raises InterventionError where a column is missing or of another kind,
-    where one without a number is numbered, and where a number is no 32-bit integer: none is rounded, and none is cut.
+    what: what the rows are; key: the column that numbers them; columns: name -> a type of IN_SQL;
+    optional: columns that the table may lack, which are null then.
+
+    Raises InterventionError if a column is missing or has a type that does not fit, if a row has no
+    number from 0, or if an integer does not fit in 32 bits.
     """
-    if missing := [name for name in columns if name not in table.columns]:
+    missing = [name for name in columns if name not in table.columns]
+    if missing:
         raise InterventionError(f"a table of {what} needs the columns {', '.join(missing)}")
     kinds = {**columns, **(optional or {})}
-    found = pl.DataFrame([_typed(table, what, name, kind) for name, kind in kinds.items()])
-    numbers = found[key]
-    if numbers.null_count() or (numbers < 0).any():
-        wrong = table.filter(numbers.is_null() | (numbers < 0))[key][0]
-        raise InterventionError(f"{what} are numbered by integers, 0..{LARGEST}, in the column {key}, which holds {wrong}")
+    result = pl.DataFrame([_typed(table, what, name, kind) for name, kind in kinds.items()])
+    _check_key(table, what, key, result[key])
     for name, kind in kinds.items():
-        if name in table.columns and kind == INTEGER and found[name].null_count() > table[name].null_count():
-            number, wrong = _rows(numbers, table[name], found[name].is_null() & table[name].is_not_null())
-            raise InterventionError(f"{key} {number}: {name} {wrong} does not exist; it is an integer, 0..{LARGEST}")
-        if kind == INTEGERS and found[name].drop_nulls().to_arrow().flatten().null_count:
-            number, several = _rows(numbers, table[name], found[name].list.eval(pl.element().is_null()).list.any())
-            wrong = next(one for one in several if one is None or not -LARGEST <= one <= LARGEST)
-            raise InterventionError(f"{key} {number}: {name} hold {wrong}, which does not exist; they are integers, 0..{LARGEST}")
-    return found
+        if name in table.columns:
+            _check_integers(key, result[key], table[name], result[name], kind)
+    return result
+
+
+def _check_key(table: pl.DataFrame, what: str, key: str, numbers: pl.Series) -> None:
+    """Raise InterventionError unless every row has a number from 0."""
+    wrong = numbers.is_null() | (numbers < 0)
+    if wrong.any():
+        value = table.filter(wrong)[key][0]
+        allowed = f"{what} are numbered by integers, 0..{LARGEST}"
+        raise InterventionError(f"{allowed}, in the column {key}, which holds {value}")
+
+
+def _check_integers(
+    key: str, numbers: pl.Series, before: pl.Series, after: pl.Series, kind: Any
+) -> None:
+    """Raise InterventionError if a column's integers do not fit; before, after: its cast."""
+    allowed = f"0..{LARGEST}"
+    if kind == INTEGER and after.null_count() > before.null_count():
+        number, wrong = _first(numbers, before, after.is_null() & before.is_not_null())
+        problem = f"{before.name} {wrong} does not exist; it is an integer"
+        raise InterventionError(f"{key} {number}: {problem}, {allowed}")
+    if kind == INTEGERS and after.drop_nulls().to_arrow().flatten().null_count:
+        has_null = after.list.eval(pl.element().is_null()).list.any()
+        number, values = _first(numbers, before, has_null)
+        wrong = next(filter(_does_not_fit, values))
+        problem = f"{before.name} hold {wrong}, which does not exist; they are integers"
+        raise InterventionError(f"{key} {number}: {problem}, {allowed}")
+
+
+def _does_not_fit(value: int | None) -> bool:
+    return value is None or not -LARGEST <= value <= LARGEST
 
 
 def _typed(table: pl.DataFrame, what: str, name: str, kind: Any) -> pl.Series:
-    """One column, null where its type cannot hold a number."""
-    nothing = pl.Series(name, [None] * len(table), kind)
-    if name not in table.columns or table[name].null_count() == len(table):  # then its type says nothing: to SQL, null is an integer
-        return nothing
+    """Return one column, null where its type cannot hold a number."""
+    # The type of a column without values means nothing: to SQL, null is an integer.
+    if name not in table.columns or table[name].null_count() == len(table):
+        return pl.Series(name, [None] * len(table), kind)
     if not _fits(table.schema[name], kind):
-        say = f"cast it to {IN_SQL[kind]} where the table is made"
-        raise InterventionError(f"the column {name} of a table of {what} is {table.schema[name]}; {say}")
+        raise InterventionError(
+            f"the column {name} of a table of {what} is {table.schema[name]}; "
+            f"cast it to {IN_SQL[kind]} where the table is made"
+        )
     return table[name].cast(kind, strict=False)
 
 
 def _fits(kind: Any, wanted: Any) -> bool:
-    """Whether values of one type of column are of the kind of another's."""
-    if wanted == INTEGERS:
-        return isinstance(kind, pl.List | pl.Array) and (kind.inner == pl.Null or _fits(kind.inner, INTEGER))
-    return kind.is_integer() if wanted == INTEGER else kind in (pl.String, pl.Categorical, pl.Enum)
+    """Return whether a column of one type may be cast to another."""
+    if wanted == INTEGER:
+        return kind.is_integer()
+    if wanted == TEXT:
+        return kind in (pl.String, pl.Categorical, pl.Enum)
+    if not isinstance(kind, pl.List | pl.Array):
+        return False
+    return kind.inner == pl.Null or _fits(kind.inner, INTEGER)
 
 
-def _rows(numbers: pl.Series, values: pl.Series, where: pl.Series) -> tuple:
-    """The number and the value of the first row there."""
+def _first(numbers: pl.Series, values: pl.Series, where: pl.Series) -> tuple:
+    """Return the number and the value of the first of the selected rows."""
     return pl.DataFrame([numbers, values.alias("value")]).filter(where).row(0)

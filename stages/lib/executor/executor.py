@@ -1,13 +1,19 @@
-"""Runs any table of interventions on any pairs of prompts, exactly, and does no work twice.
+"""Run any table of interventions on any pairs of prompts, without repeating work.
 
-Interventions that start at the same position go together, in copies of the prompts. Each copy leaves the clean run at its
-first patched layer (behind it, where only neurons, or coordinates, are patched and the layer adds what the MLP puts out to the
-stream as it is); copies that are patched alike so far are one copy; positions in front of the first patched one are never computed.
+Interventions that start at the same position run together, each on its own copy of the prompts.
+Three rules save work, and none changes a result:
+
+* A copy leaves the clean run at its first patched layer. If it patches only neurons or coordinates,
+  and the layer adds its MLP's output to the residual stream unchanged, the copy leaves after that
+  layer: the change is added to the clean residual stream.
+* Copies with the same patches so far are one copy.
+* Positions before the first patched position are never computed again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,12 +25,12 @@ from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.clean import Calls, Resumed, clean_run, narrows, record_calls, restarts
 from stages.lib.executor.given import Given
 from stages.lib.executor.inside import patching
-from stages.lib.executor.interventions import Intervention, Patch
+from stages.lib.executor.interventions import CopyPatches, Intervention, Patch, on_component
 from stages.lib.executor.measuring import Measured, joined, measure
 from stages.lib.executor.memory import keep_freed
 from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.prefix import attending, shares_prefix
-from stages.lib.executor.rank_one import Moved, adds_value_vectors, entrances
+from stages.lib.executor.rank_one import Moved, adds_value_vectors, entrances, full_stream
 from stages.lib.executor.values import KINDS, LINEAR, Values, linear
 from stages.lib.model.architecture import ArchitectureError, patched
 from stages.lib.model.checkpoint import Checkpoint
@@ -32,10 +38,26 @@ from stages.lib.model.norms import quick_norms, quicker
 from stages.lib.model.spread import refuse_offloaded
 
 
-class Executor:
-    """Runs interventions on one model. rows: token positions x prompts x copies in one pass; memory: bytes it may take.
+class Copy(NamedTuple):
+    """One copy of the prompts in one layer, shared by all interventions with the same history.
 
-    means, widths: what mean ablation puts in a component's place (see values.Values); given: what tables bring along.
+    parent: the copy in the layer before that this one continues, None for the clean run;
+    patches: its patches in this layer; enters: whether the layer runs on this copy. Otherwise the
+    change is added to the clean residual stream after the layer.
+    """
+
+    parent: int | None
+    patches: tuple[Patch, ...]
+    enters: bool
+
+
+class Executor:
+    """Run interventions on one model.
+
+    means, widths: for mean ablation (see Values); rows: token positions x prompts x copies in one
+    pass; memory: bytes to stay within; given: external values that tables bring along.
+
+    Raises ModelError for weights that no device holds, ArchitectureError for layers without heads.
     """
 
     def __init__(
@@ -49,14 +71,11 @@ class Executor:
         given: Given | None = None,
     ):
         keep_freed()
-        name = type(checkpoint.model).__name__
-        refuse_offloaded(name, getattr(checkpoint.model, "hf_device_map", None))
-        if without := [str(i) for i, layer in enumerate(checkpoint.architecture.layers) if layer.attention_out is None]:
-            what = "its activations are dumped, and interventions on it are not carried out"
-            raise ArchitectureError(f"layers {', '.join(without)} of {name} have no attention heads: {what}")
+        _refuse_unsupported(checkpoint)
         self._values: Values | None = None
         self._calls: dict[tuple[int, int], Calls] = {}
-        self.checkpoint, self.means, self.sizes = checkpoint, means, PassSizes(checkpoint, rows, memory)
+        self.checkpoint, self.means = checkpoint, means
+        self.sizes = PassSizes(checkpoint, rows, memory)
         self.widths, self.given = widths, given
         tokens = (np.arange(8).reshape(2, 4) + 1) % checkpoint.architecture.vocabulary
         self.restarts = restarts(checkpoint, tokens)
@@ -64,38 +83,51 @@ class Executor:
             self.run_whole()
             return
         clean, calls = clean_run(checkpoint, tokens), record_calls(checkpoint, tokens[0], 0)
-        entering = enumerate(clean.streams[:-1])
-        self.additive = [adds_value_vectors(checkpoint, layer, calls, x[:1]) for layer, x in entering]
+        self.additive = [
+            adds_value_vectors(checkpoint, layer, calls, entering[:1])
+            for layer, entering in enumerate(clean.streams[:-1])
+        ]
         self.entrances = entrances(checkpoint)
         self.attends = shares_prefix(checkpoint)
         self.norms = quick_norms(checkpoint)
         self.narrows = narrows(checkpoint, clean, calls)
 
     def run_whole(self) -> None:
-        """Leaves out every shortcut: whole prompts go through the whole model."""
-        progress.say(
-            f"{type(self.checkpoint.model).__name__} cannot be taken up in the midst of a prompt: whole prompts are run, which is slower"
-        )
+        """Use no shortcut from now on: run whole prompts through the whole model."""
+        name = type(self.checkpoint.model).__name__
+        problem = f"{name} cannot be restarted in the middle of a prompt"
+        progress.say(f"{problem}: the executor runs whole prompts, which is slower")
         self.restarts, self._values = False, None
 
-    def plan(self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30) -> list[Block]:
-        """The blocks of work, of at most about so many runs, or as many as fit into memory (see blocks.plan)."""
+    def plan(
+        self, table: pl.DataFrame, interventions: Sequence[Intervention], most: int = 1 << 30
+    ) -> list[Block]:
+        """Return blocks of at most about `most` runs, or as many as fit in memory (blocks.plan)."""
         return self.sizes.plan(table, interventions, most)
 
     @torch.no_grad()
     def run(self, block: Block) -> Iterator[tuple[Sequence[Intervention], Measured]]:
-        """Measures a block, a batch of its interventions after another. Raises FloatingPointError, naming the first of the batch."""
+        """Measure a block, one batch of interventions after another.
+
+        Raises FloatingPointError, naming the batch's first and last intervention, if a logit is not
+        finite.
+        """
         values = self.values(block.pairs)
-        patches = [p for one in block.interventions for p in one.patches]
+        patches = list(chain.from_iterable(i.patches for i in block.interventions))
         values.prepare(patches)
-        start = values.first_position(patches) if self.restarts else 0
+        start = self._start(values, patches)
         size = self._copies(block.pairs, patches, start)
         for first in range(0, len(block.interventions), size):
             batch = block.interventions[first : first + size]
             try:
                 yield batch, self._batch(values, batch, start)
             except FloatingPointError as error:
-                raise FloatingPointError(f"interventions {batch[0].number} to {batch[-1].number}: {error}") from None
+                numbers = f"interventions {batch[0].number} to {batch[-1].number}"
+                raise FloatingPointError(f"{numbers}: {error}") from None
+
+    def _start(self, values: Values, patches: Sequence[Patch]) -> int:
+        """Return the first position that a pass with these patches computes."""
+        return values.first_position(patches) if self.restarts else 0
 
     def _copies(self, pairs: PromptPairs, patches: Sequence[Patch], start: int) -> int:
         """Return how many copies of the pairs go through one pass."""
@@ -109,134 +141,227 @@ class Executor:
         return max(1, self.sizes.logits() // len(pairs))
 
     def values(self, pairs: PromptPairs) -> Values:
-        """Both clean runs of these pairs, kept until others are asked for."""
+        """Return both clean runs of these pairs; they are kept until other pairs are needed."""
         if self._values is None or not self._values.pairs.same(pairs):
-            self._values = None  # frees the last ones first
+            self._values = None  # frees the runs of other pairs first
             self._values = self.fresh(pairs)
         return self._values
 
     def fresh(self, pairs: PromptPairs) -> Values:
-        """Both clean runs of these pairs, which are not kept."""
-        return Values(self.checkpoint, pairs, self.means, self.restarts, widths=self.widths, given=self.given)
+        """Return both clean runs of these pairs without keeping them."""
+        return Values(
+            self.checkpoint,
+            pairs,
+            self.means,
+            self.restarts,
+            widths=self.widths,
+            given=self.given,
+        )
 
     @torch.no_grad()
-    def logits(self, values: Values, one: Intervention) -> torch.Tensor:
-        """Last-position logits (prompts, vocabulary) of a single intervention."""
-        start = values.first_position(one.patches) if self.restarts else 0
-        values.prepare(one.patches)
-        pieces, owner = self._logits(values, [one], start)
-        return torch.cat(list(pieces))[int(owner[0])]
+    def logits(self, values: Values, intervention: Intervention) -> torch.Tensor:
+        """Return last-position logits (prompts, vocabulary) of a single intervention."""
+        start = self._start(values, intervention.patches)
+        values.prepare(intervention.patches)
+        pieces, copies = self._logits(values, [intervention], start)
+        return torch.cat(list(pieces))[int(copies[0])]
 
     def _batch(self, values: Values, batch: Sequence[Intervention], start: int) -> Measured:
-        pieces, owner = self._logits(values, batch, start)
+        pieces, copies = self._logits(values, batch, start)
         parts = (measure(logits, values.pairs) for logits in pieces)
-        measured = joined(parts, int(owner.max()) + 1)
-        return measured.part(owner)
+        measured = joined(parts, int(copies.max()) + 1)
+        return measured.part(copies)
 
     def _logits(
-        self,
-        values: Values,
-        batch: Sequence[Intervention],
-        start: int,
+        self, values: Values, batch: Sequence[Intervention], start: int
     ) -> tuple[Iterator[torch.Tensor], np.ndarray]:
         """Return logits (copies, prompts, vocabulary) in pieces, and each intervention's copy."""
         if not self.restarts:
             together = whole.logits(values, batch)
-            return iter(together.split(self._measured_at_once(values.pairs))), np.arange(len(batch))
+            pieces = iter(together.split(self._measured_at_once(values.pairs)))
+            return pieces, np.arange(len(batch))
         with quicker(self.norms):
-            stream, owner = self._descend(values, batch, start)
-            copies = self._measured_at_once(values.pairs)
-            pieces = iter(()) if stream is None else self._unembedded(stream, copies)
-        if owner.min() >= 0:
-            return pieces, owner
-        return chain([values.clean.logits[None]], pieces), owner + 1
+            stream, copies = self._descend(values, batch, start)
+            at_once = self._measured_at_once(values.pairs)
+            pieces = iter(()) if stream is None else self._unembedded(stream, at_once)
+        if None not in copies:
+            return pieces, np.array(copies)
+        return chain([values.clean.logits[None]], pieces), _after_clean(copies)
 
     def _unembedded(self, stream: torch.Tensor | Moved, copies: int) -> Iterator[torch.Tensor]:
-        """Yield the last position's logits behind the last layer, for so many copies at once."""
-        a = self.checkpoint.architecture
-        if isinstance(stream, Moved) and (entrance := self.entrances[-1]):
+        """Yield the last position's logits of that many copies at a time.
+
+        stream: what leaves the last layer.
+        """
+        a, entrance = self.checkpoint.architecture, self.entrances[-1]
+        if isinstance(stream, Moved) and entrance:
             pieces = entrance.pieces(stream, copies)
         else:
-            stream = stream.stream() if isinstance(stream, Moved) else stream
-            pieces = map(a.unembedding, a.final_norm(stream[:, :, -1]).split(copies))
+            last = full_stream(stream)[:, :, -1]
+            pieces = map(a.unembedding, a.final_norm(last).split(copies))
         return map(a.head, pieces) if a.head else pieces
 
-    def _descend(self, values: Values, batch: Sequence[Intervention], start: int) -> tuple[torch.Tensor | Moved | None, np.ndarray]:
-        """The stream behind the last layer (copies, prompts, positions, width), and which copy is each intervention's, -1 for clean."""
-        owner = np.full(len(batch), -1)
+    def _descend(
+        self, values: Values, batch: Sequence[Intervention], start: int
+    ) -> tuple[torch.Tensor | Moved | None, list[int | None]]:
+        """Run the layers on a batch, each copy from where it leaves the clean run.
+
+        Returns the residual stream after the last layer, (copies, prompts, positions, width), or
+        None if no copy left the clean run; and each intervention's copy, None for the clean run.
+        """
         stream: torch.Tensor | Moved | None = None
+        numbers: list[int | None] = [None] * len(batch)
         for layer in range(len(self.checkpoint.architecture.layers)):
-            through: dict[tuple[int, tuple[Patch, ...]], int] = {}  # (copy it comes from, patches here) -> copy behind the block
-            behind: dict[tuple[Patch, ...], int] = {}  # as before, for those that leave the clean run behind the block
-            new = np.full(len(batch), -1)
-            for i, one in enumerate(batch):
-                here = one.at(layer)
-                if owner[i] < 0 and here and self.additive[layer] and linear(here):
-                    new[i] = -2 - behind.setdefault(here, len(behind))
-                elif owner[i] >= 0 or here:
-                    new[i] = through.setdefault((int(owner[i]), here), len(through))
-            parts = []
-            if through:
-                parts.append(
-                    self._block(
-                        values, layer, self._enter(values, layer, stream, [k[0] for k in through], start), [k[1] for k in through], start
-                    )
-                )
-            listed = [(copy, p) for here, copy in behind.items() for p in here]
-            if behind and not through and start == values.clean.tokens.shape[1] - 1 and (moved := values.moved(listed)):
-                stream, owner = moved, -2 - new
+            copies, numbers = self._group(batch, numbers, layer)
+            if copies:
+                stream = self._after(values, layer, stream, copies, start)
+        return stream, numbers
+
+    def _group(
+        self, batch: Sequence[Intervention], before: Sequence[int | None], layer: int
+    ) -> tuple[list[Copy], list[int | None]]:
+        """Group a batch by history: interventions with the same patches up to this layer.
+
+        before: each intervention's copy in the layer before, None for the clean run. Returns the
+        copies in this layer, those that enter it first, and each intervention's copy.
+        """
+        wanted: list[Copy | None] = []
+        for intervention, parent in zip(batch, before, strict=True):
+            patches = intervention.at(layer)
+            if parent is None and not patches:
+                wanted.append(None)
                 continue
-            if behind:
-                after = values.clean.streams[layer + 1][None, :, start:].repeat(len(behind), 1, 1, 1)
-                values.added(after, listed, start)
-                parts.append(after)
-            stream = torch.cat(parts) if len(parts) > 1 else parts[0] if parts else None
-            owner = np.where(new <= -2, len(through) - 2 - new, new)
-        return stream, owner
+            added = parent is None and self.additive[layer] and linear(patches)
+            wanted.append(Copy(parent, patches, not added))
+        distinct = dict.fromkeys(filter(None, wanted))
+        copies = sorted(distinct, key=lambda copy: not copy.enters)
+        numbers: dict[Copy | None, int] = {copy: number for number, copy in enumerate(copies)}
+        return copies, list(map(numbers.get, wanted))
+
+    def _after(
+        self,
+        values: Values,
+        layer: int,
+        stream: torch.Tensor | Moved | None,
+        copies: list[Copy],
+        start: int,
+    ) -> torch.Tensor | Moved:
+        """Return the residual stream of these copies after a layer; stream: before the layer."""
+        entering = [copy for copy in copies if copy.enters]
+        leaving = copies[len(entering) :]
+        if not entering:
+            only_last = start == values.clean.tokens.shape[1] - 1
+            moved = values.moved(_numbered(leaving)) if only_last else None
+            return moved or self._add_changes(values, layer, leaving, start)
+        before = self._enter(values, layer, stream, entering, start)
+        after = self._run_block(values, layer, before, entering, start)
+        if not leaving:
+            return after
+        return torch.cat([after, self._add_changes(values, layer, leaving, start)])
+
+    def _add_changes(
+        self, values: Values, layer: int, leaving: list[Copy], start: int
+    ) -> torch.Tensor:
+        """Return the residual stream of copies that leave the clean run after a layer."""
+        clean = values.clean.streams[layer + 1][None, :, start:]
+        after = clean.repeat(len(leaving), 1, 1, 1)
+        values.added(after, _numbered(leaving), start)
+        return after
 
     def _enter(
-        self, values: Values, layer: int, stream: torch.Tensor | Moved | None, parents: list[int], start: int
+        self,
+        values: Values,
+        layer: int,
+        stream: torch.Tensor | Moved | None,
+        copies: list[Copy],
+        start: int,
     ) -> torch.Tensor | Moved:
-        """What enters the layer in each copy, from the copy it comes from or, where that is -1, from the clean run."""
+        """Return what enters a layer in each copy: its parent's residual stream."""
+        parents = [copy.parent for copy in copies]
         if stream is not None and parents == list(range(len(stream))):
             return stream
-        stream = stream.stream() if isinstance(stream, Moved) else stream
         clean = values.clean.streams[layer][None, :, start:]
         if stream is None:
-            return clean.repeat(len(parents), 1, 1, 1)
-        return torch.cat([clean, stream])[torch.tensor(parents, device=stream.device) + 1]
+            return clean.repeat(len(copies), 1, 1, 1)
+        full = full_stream(stream)
+        rows = torch.from_numpy(_after_clean(parents)).to(full.device)
+        return torch.cat([clean, full])[rows]
 
-    def _block(
-        self, values: Values, layer: int, stream: torch.Tensor | Moved, patches: list[tuple[Patch, ...]], start: int
+    def _run_block(
+        self,
+        values: Values,
+        layer: int,
+        stream: torch.Tensor | Moved,
+        copies: list[Copy],
+        start: int,
     ) -> torch.Tensor:
-        """Runs one block on all copies, patching on the way."""
-        a, calls = self.checkpoint.architecture, self._calls_at(values, start)  # before any hook is in place
-        listed = [(copy, patch) for copy, here in enumerate(patches) for patch in here]
-        entered = stream.stream() if isinstance(stream, Moved) else stream
-        copies, prompts, positions, _ = entered.shape
-        with ExitStack() as changing:
-            if isinstance(stream, Moved) and not listed and (entrance := self.entrances[layer]):
-                outputs = entrance.outputs(stream)
-                changing.enter_context(entrance.replaced(outputs.flatten(0, 1)[:, None]))
-            if residual := [(copy, patch) for copy, patch in listed if patch.component == "residual"]:
+        """Run one block on all copies with their patches; stream: what enters it."""
+        calls = self._calls_at(values, start)  # recorded before any hook is in place
+        patches = _numbered(copies)
+        entered = full_stream(stream)
+        number, prompts, positions, _ = entered.shape
+        with ExitStack() as context:
+            if isinstance(stream, Moved) and not patches:
+                self._skip_projections(layer, stream, context)
+            residual = on_component(patches, "residual")
+            if residual:
                 entered = entered.clone()
                 values.write(entered, residual, start)
-            changing.enter_context(patching(values, layer, listed, entered.shape[:3], start))
-            mlp = a.layers[layer].mlp
-            if layer == len(a.layers) - 1 and self.narrows and not any(KINDS.get(patch.component) in LINEAR for _, patch in listed):
-                last = patched(mlp, lambda x: x[:, -1:].contiguous(), first=True)  # nobody reads what it says elsewhere
-                changing.enter_context(last)
-            mask = values.mask([(copy, patch) for copy, patch in listed if patch.component == "edge"], copies, start)
+            context.enter_context(patching(values, layer, patches, entered.shape[:3], start))
+            if self._needs_last_only(layer, patches):
+                mlp = self.checkpoint.architecture.layers[layer].mlp
+                context.enter_context(patched(mlp, _last_position, first=True))
+            mask = values.mask(on_component(patches, "edge"), number, start)
             resumed: Resumed | None = Resumed(values.clean, start)
             if self.attends and positions == 1 and start and mask is None:
-                keys, past = ([x[:, :, :start] for x in kept] for kept in (values.clean.keys, values.clean.values))
-                changing.enter_context(attending(self.checkpoint.model, keys, past))
+                prefix = values.clean.prefix(start)
+                context.enter_context(attending(self.checkpoint.model, *prefix))
                 resumed = None
             out = calls.block(self.checkpoint, layer, entered.flatten(0, 1), resumed, mask)
-        return out.unflatten(0, (copies, prompts))
+        return out.unflatten(0, (number, prompts))
+
+    def _skip_projections(self, layer: int, moved: Moved, context: ExitStack) -> None:
+        """Replace the outputs of the layer's first projections, known without a product."""
+        entrance = self.entrances[layer]
+        if entrance:
+            outputs = entrance.outputs(moved)
+            context.enter_context(entrance.replaced(outputs.flatten(0, 1)[:, None]))
+
+    def _needs_last_only(self, layer: int, patches: CopyPatches) -> bool:
+        """Return whether the MLP may skip all but the last position: nothing reads the others."""
+        if layer < len(self.checkpoint.architecture.layers) - 1 or not self.narrows:
+            return False
+        return not any(KINDS.get(patch.component) in LINEAR for _, patch in patches)
 
     def _calls_at(self, values: Values, start: int) -> Calls:
         key = (values.pairs.tokens.shape[1], start)
         if key not in self._calls:
             self._calls[key] = record_calls(self.checkpoint, values.pairs.tokens[0], start)
         return self._calls[key]
+
+
+def _refuse_unsupported(checkpoint: Checkpoint) -> None:
+    """Raise ModelError for offloaded weights, ArchitectureError for layers without heads."""
+    name = type(checkpoint.model).__name__
+    refuse_offloaded(name, getattr(checkpoint.model, "hf_device_map", None))
+    layers = enumerate(checkpoint.architecture.layers)
+    without = [str(number) for number, layer in layers if layer.attention_out is None]
+    if without:
+        problem = f"layers {', '.join(without)} of {name} have no attention heads"
+        raise ArchitectureError(
+            f"{problem}: the store can keep its activations, but no interventions run on it"
+        )
+
+
+def _numbered(copies: Sequence[Copy]) -> CopyPatches:
+    """Return the patches of these copies, each with the number of its copy, from 0."""
+    return [(number, patch) for number, copy in enumerate(copies) for patch in copy.patches]
+
+
+def _after_clean(copies: Sequence[int | None]) -> np.ndarray:
+    """Return the rows of copies, None for the clean run, in tensors whose first row is clean."""
+    return np.array([0 if copy is None else copy + 1 for copy in copies])
+
+
+def _last_position(x: torch.Tensor) -> torch.Tensor:
+    return x[:, -1:].contiguous()

@@ -1,7 +1,8 @@
-"""Values that a table of interventions brings along: what a theory says a part of the model does, to be put in its place.
+"""Read and write external values: what a theory predicts for a part of the model.
 
-They lie beside the table <experiment>_interventions in <experiment>_given.h5: the array `pairs` (pairs,) of numbers of pairs, and
-by each name that the table's column `given` has an array (pairs, units), a row for each of these pairs, in their order.
+They lie beside the table <experiment>_interventions in <experiment>_given.h5. The array `pairs`
+(pairs,) holds numbers of pairs. Each name in the table's column `given` has an array (pairs, units)
+with one row per pair, in their order.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,62 +20,86 @@ PAIRS = "pairs"
 
 
 class Given:
-    """The store of one table. rows: pair -> its row."""
+    """The external values of one table of interventions.
+
+    rows: pair -> its row. Raises InterventionError if a pair has two rows.
+    """
 
     def __init__(self, path: Path):
-        self.path, pairs = path, layered.read_array(path, PAIRS).tolist()
-        self.rows = {pair: row for row, pair in enumerate(pairs)}
-        if twice := [pair for row, pair in enumerate(pairs) if self.rows[pair] != row]:
-            raise InterventionError(f"{path} gives values for pair {twice[0]} twice; each pair has one row")
+        self.path, self.rows = path, dict[int, int]()
+        for row, pair in enumerate(layered.read_array(path, PAIRS).tolist()):
+            if self.rows.setdefault(pair, row) != row:
+                problem = f"{path} gives values for pair {pair} twice"
+                raise InterventionError(f"{problem}; each pair has one row")
 
     @classmethod
-    def of(cls, table: pl.DataFrame, interventions: Path) -> "Given | None":
-        """The store beside a table of interventions that puts in what is given; None where it puts in nothing of that kind."""
+    def for_table(cls, table: pl.DataFrame, interventions: Path) -> "Given | None":
+        """Return the external values beside a table, None if no row is replaced by them.
+
+        interventions: the table's file.
+        """
         if "given" not in table["replacement"]:
             return None
-        return cls(interventions.with_name(interventions.name.replace("_interventions.parquet", "_given.h5")))
+        name = interventions.name.replace("_interventions.parquet", "_given.h5")
+        return cls(interventions.with_name(name))
 
     def values(self, patch: Patch, pairs: np.ndarray) -> np.ndarray:
-        """What a patch puts in for these pairs, by number: (pairs, units). Raises InterventionError on a pair without a value."""
+        """Return what a patch writes for these pairs, by number: (pairs, units).
+
+        Raises InterventionError for a pair without a value.
+        """
         return layered.read_array(self.path, str(patch.given))[self.rows_of(pairs)]
 
     def rows_of(self, pairs: np.ndarray) -> list[int]:
-        """Where the values of these pairs stand. Raises InterventionError on a pair without a value."""
-        if missing := [pair for pair in pairs.tolist() if pair not in self.rows]:
-            raise InterventionError(f"{self.path} gives nothing for pair {missing[0]}")
-        return [self.rows[pair] for pair in pairs.tolist()]
+        """Return the rows of these pairs. Raises InterventionError for a pair without one."""
+        numbers = pairs.tolist()
+        for number in numbers:
+            if number not in self.rows:
+                raise InterventionError(f"{self.path} gives nothing for pair {number}")
+        return [self.rows[number] for number in numbers]
 
     def check(self, interventions: Iterable[Intervention], architecture: Architecture) -> None:
-        """Raises InterventionError where an array has not a row for each pair, as wide as what it is put in place of."""
-        for one in interventions:
-            for patch in one.patches:
+        """Raise InterventionError unless each array has one row per pair, one column per unit."""
+        for intervention in interventions:
+            for patch in intervention.patches:
                 if patch.given is not None:
-                    shape = layered.read_array(self.path, patch.given).shape
-                    needed = len(self.rows), architecture.width if patch.component == "residual" else architecture.neurons
-                    if shape != needed:
-                        found, expected = (" x ".join(map(str, of)) for of in (shape, needed))
-                        raise InterventionError(
-                            f"intervention {one.number}: {patch.given!r} in {self.path} has {found} values, not {expected}: pairs x units"
-                        )
+                    self._check(intervention.number, patch, architecture)
+
+    def _check(self, number: int, patch: Patch, architecture: Architecture) -> None:
+        is_residual = patch.component == "residual"
+        units = architecture.width if is_residual else architecture.neurons
+        shape = layered.read_array(self.path, str(patch.given)).shape
+        needed = len(self.rows), units
+        if shape != needed:
+            sizes = f"{_product(shape)} values, not {_product(needed)}: pairs x units"
+            array = f"{patch.given!r} in {self.path}"
+            raise InterventionError(f"intervention {number}: {array} has {sizes}")
+
+
+def _product(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
 
 
 def write(path: Path, pairs: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a store as `write_each` does."""
+    """Write external values as `write_each` does."""
     write_each(path, pairs, arrays.items())
 
 
 def write_each(path: Path, pairs: np.ndarray, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Write a store of named arrays (pairs, units), for the pairs of these numbers.
+    """Write named arrays (pairs, units) for the pairs of these numbers, one array at a time.
 
-    Values are float32 in steps of 2^-16 of the array's largest value, so that rounding in float64,
-    which differs from one kind of processor to another, hardly ever shows. Each array is written
-    before the next is taken.
+    Values are float32 in steps of 2^-16 of the array's largest value. Rounding in float64, which
+    differs between kinds of processors, then hardly ever changes a stored value.
     """
     stored = ((name, _in_steps(array)) for name, array in arrays)
     layered.write_arrays(path, chain([(PAIRS, pairs.astype(np.int32))], stored), {})
 
 
 def _in_steps(x: np.ndarray) -> np.ndarray:
-    """The next step; upwards from the middle between two, where models of simple weights have many values."""
+    """Return the nearest step, the upper one in the middle between two.
+
+    Models of simple weights have many values in the middle; a little more than half is added so
+    that rounding cannot move these to the lower step.
+    """
     step = np.exp2(np.frexp(np.abs(x).max(initial=0))[1] - 16)
-    return (np.floor(x / step + (0.5 + 1e-8)) * step + 0.0).astype(np.float32)  # + 0.0: no negative zero
+    return (np.floor(x / step + (0.5 + 1e-8)) * step + 0.0).astype(np.float32)  # + 0.0: no -0.0

@@ -1,32 +1,35 @@
-"""Patches inside a layer: of what its heads and its neurons say, and of what its MLP puts out."""
+"""Patch values inside a layer: inputs of heads' and neurons' projections, outputs of the MLP."""
 
 from contextlib import ExitStack
 
 import torch
 
-from stages.lib.executor.interventions import Patch
+from stages.lib.executor.interventions import CopyPatches
 from stages.lib.executor.values import KINDS, Values
 from stages.lib.model.architecture import patched, rewritten
 
 
-def patching(values: Values, layer: int, listed: list[tuple[int, Patch]], rows: torch.Size, start: int) -> ExitStack:
-    """A context with patches of heads and neurons hooked onto the projections that read them, of coordinates onto what puts them out.
+def patching(
+    values: Values, layer: int, patches: CopyPatches, rows: torch.Size, start: int
+) -> ExitStack:
+    """Return a context in which these patches of heads, neurons and coordinates apply.
 
-    listed: patches, each with the copy it is for; rows: (copies, prompts, positions from `start` on).
+    rows: (copies, prompts, positions from `start` on) of the pass.
     """
-    a, changing = values.architecture, ExitStack()
+    a, context = values.architecture, ExitStack()
     part = a.layers[layer]
     for hooked, module, kind, shape in (
         (patched, part.attention_out, "heads", (a.heads, a.head_width)),
         (patched, part.mlp_out, "neurons", (a.neurons,)),
         (rewritten, part.mlp_out, "outputs", (a.width,)),
     ):
-        if chosen := [(copy, patch) for copy, patch in listed if KINDS.get(patch.component) == kind]:
+        of_kind = [(copy, p) for copy, p in patches if KINDS.get(p.component) == kind]
+        if of_kind:
 
-            def change(x: torch.Tensor, chosen=chosen, shape=shape) -> torch.Tensor:
-                x = x if x.is_contiguous() else x.contiguous()
-                values.write(x.view(*rows, *shape), chosen, start)
+            def change(x: torch.Tensor, of_kind=of_kind, shape=shape) -> torch.Tensor:
+                x = x.contiguous()
+                values.write(x.view(*rows, *shape), of_kind, start)
                 return x
 
-            changing.enter_context(hooked(module, change))
-    return changing
+            context.enter_context(hooked(module, change))
+    return context

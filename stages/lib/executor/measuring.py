@@ -1,4 +1,4 @@
-"""What is read off a model's last-position logits."""
+"""Read measures off a model's last-position logits."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,10 @@ from stages.lib.executor.pairs import PromptPairs
 
 @dataclass(frozen=True)
 class Measured:
-    """What the model says under interventions, each (interventions, pairs); logits in the model's own precision, at least float32."""
+    """Measures of the model's predictions under interventions, each (interventions, pairs).
+
+    Logits are in the model's own precision, at least float32.
+    """
 
     answer_logit: np.ndarray
     counterfactual_logit: np.ndarray
@@ -23,19 +26,23 @@ class Measured:
 
     def part(self, interventions: np.ndarray) -> "Measured":
         """Return what was measured under these interventions, numbered from 0."""
-        return Measured(*(getattr(self, name)[interventions] for name in self.__dataclass_fields__))
+        return Measured(*(array[interventions] for array in vars(self).values()))
 
     def stored(self) -> dict[str, np.ndarray]:
-        """Of each name the numbers as tables keep them: logits in steps of 2^-16, probabilities to 16 binary digits.
+        """Return each measure by name, as tables keep it.
 
-        Rounding in float64, which differs from one kind of processor to another by 10^-14, then shows in one number of 10^9; were all
-        digits of float32 kept, in one of 10^7.
+        Logits are in steps of 2^-16, probabilities have 16 binary digits. Rounding in float64
+        differs by 10^-14 between kinds of processors. It then changes one number in 10^9, instead
+        of one in 10^7 if tables kept all digits of float32.
         """
-        return {name: _STEPS[name](getattr(self, name)) if name in _STEPS else getattr(self, name) for name in self.__dataclass_fields__}
+        measures = dict(vars(self))
+        for name, in_steps in _STEPS.items():
+            measures[name] = in_steps(measures[name])
+        return measures
 
 
 def _logits(x: np.ndarray) -> np.ndarray:
-    return np.round(x * 65536) / 65536 + 0.0  # + 0.0: no negative zero
+    return np.round(x * 65536) / 65536 + 0.0  # + 0.0: no -0.0
 
 
 def _probabilities(x: np.ndarray) -> np.ndarray:
@@ -48,34 +55,33 @@ _STEPS |= dict.fromkeys(("answer_probability", "counterfactual_probability"), _p
 
 
 def joined(parts: Iterable[Measured], interventions: int) -> Measured:
-    """Put together what was measured under so many interventions in all, some after another.
+    """Join the measures of consecutive interventions; interventions: how many there are in all.
 
-    Each part is copied to its place before the next one is computed. Small arrays kept between the
-    logits would lie in the memory that those give back, in which the next ones then have no room.
+    Each part is copied to its place before the next one is computed. Small arrays kept between two
+    parts would fragment the memory that the first part's logits free.
     """
     whole: dict[str, np.ndarray] = {}
     first = 0
     for part in parts:
-        for name in part.__dataclass_fields__:
-            values = getattr(part, name)
-            array = whole.setdefault(name, np.empty((interventions, *values.shape[1:]), values.dtype))
+        for name, values in vars(part).items():
+            array = whole.setdefault(
+                name, np.empty((interventions, *values.shape[1:]), values.dtype)
+            )
             array[first : first + len(values)] = values
         first += len(part.predicted)
     return Measured(**whole)
 
 
 def measure(logits: torch.Tensor, pairs: PromptPairs) -> Measured:
-    """Read off last-position logits (interventions, pairs, vocabulary), in at least float32.
+    """Measure last-position logits (interventions, pairs, vocabulary), in at least float32.
 
     Raises FloatingPointError on a NaN or infinity.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     largest, predicted = logits.max(-1)
-    answers, others = (
-        torch.from_numpy(tokens).to(logits.device).expand(len(logits), -1)[..., None]
-        for tokens in (pairs.answers, pairs.counterfactual_answers)
-    )
-    answer, other = (logits.gather(-1, tokens)[..., 0].to(wide) for tokens in (answers, others))
+    answers, others = _index(pairs.answers, logits), _index(pairs.counterfactual_answers, logits)
+    answer = logits.gather(-1, answers)[..., 0].to(wide)
+    other = logits.gather(-1, others)[..., 0].to(wide)
     mean, largest = logits.mean(-1, dtype=wide), largest.to(wide)
     if logits.dtype == wide:
         total = (logits - largest[..., None]).exp_().sum(-1).log_() + largest
@@ -87,3 +93,8 @@ def measure(logits: torch.Tensor, pairs: PromptPairs) -> Measured:
     probabilities = [(logit.double() - total).exp() for logit in (answer, other)]
     results = (answer, other, largest, mean, *probabilities, predicted)
     return Measured(*(result.cpu().numpy() for result in results))
+
+
+def _index(tokens: np.ndarray, logits: torch.Tensor) -> torch.Tensor:
+    """Return tokens (pairs,) as an index into logits: (interventions, pairs, 1)."""
+    return torch.from_numpy(tokens).to(logits.device).expand(len(logits), -1)[..., None]

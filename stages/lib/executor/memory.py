@@ -1,17 +1,20 @@
-"""How this process keeps memory that tensors give back."""
+"""Configure how this process keeps memory that tensors free."""
 
 import ctypes
 import sys
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # mallopt's names for them, of glibc's malloc.h
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # arguments of mallopt, from glibc's malloc.h
 
 
 def keep_freed() -> None:
-    """Tells glibc not to return freed memory to the system.
+    """Tell glibc not to return freed memory to the system; do nothing on other systems.
 
-    By default each large tensor is a mapping of its own: the kernel clears every page of it again and again, a fifth of the
-    time of a restarted run on a CPU. Peak memory stays what it is. Elsewhere than on Linux with glibc this does nothing.
+    By default each large tensor is a mapping of its own, and the kernel clears every page of it
+    again and again: a fifth of the time of a restarted run on a CPU. Peak memory does not change.
     """
-    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+    if sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
         library.mallopt(TRIM_THRESHOLD, 2**31 - 1)
         library.mallopt(MMAP_THRESHOLD, 2**30)

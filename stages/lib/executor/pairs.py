@@ -1,7 +1,7 @@
-"""Prompt pairs as arrays: clean prompts, their counterfactuals, and where in either the tokens of each role stand."""
+"""Read tables of prompt pairs as arrays: clean prompts, counterfactuals and positions of roles."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,16 +9,23 @@ import polars as pl
 
 from stages.lib.executor.columns import INTEGER, INTEGERS, InterventionError, typed
 
-BOTH = ("", "counterfactual_")  # in front of the columns of either prompt of a pair
-COLUMNS = {"pair": INTEGER} | {f"{of}{name}": kind for of in BOTH for name, kind in (("tokens", INTEGERS), ("answer_token", INTEGER))}
+BOTH = ("", "counterfactual_")  # prefixes of the columns of a pair's two prompts
+COLUMNS = {
+    "pair": INTEGER,
+    "tokens": INTEGERS,
+    "answer_token": INTEGER,
+    "counterfactual_tokens": INTEGERS,
+    "counterfactual_answer_token": INTEGER,
+}
 
 
 @dataclass(frozen=True, eq=False)
 class PromptPairs:
     """Pairs of prompts of one length, each array (pairs,) or (pairs, positions).
 
-    number: as in the table; positions: role -> token position in the clean prompt, counterfactual_positions: in the other, and
-    in both "0", "1", … -> that very place, as far as both prompts have one; answers, counterfactual_answers: tokens.
+    number: as in the table; positions: role -> token position in the clean prompt;
+    counterfactual_positions: the same in the counterfactual prompt. Both also map each location
+    that both prompts have, "0", "1", …, to itself. answers, counterfactual_answers: tokens.
     """
 
     number: np.ndarray
@@ -33,95 +40,142 @@ class PromptPairs:
         return len(self.number)
 
     def same(self, other: "PromptPairs") -> bool:
-        """Whether these are the same pairs: number, tokens and all."""
+        """Return whether all arrays of both are equal."""
+        if self is other:
+            return True
+        return all(_equal(mine, getattr(other, name)) for name, mine in vars(self).items())
 
-        def equal(mine: Any, theirs: Any) -> bool:
-            if isinstance(mine, dict):
-                return mine.keys() == theirs.keys() and all(np.array_equal(at, theirs[role]) for role, at in mine.items())
-            return np.array_equal(mine, theirs)
-
-        return self is other or all(equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
-
-    def part(self, chosen: slice) -> "PromptPairs":
-        """Some of the pairs."""
-
-        def cut(value: Any) -> Any:
-            return {role: at[chosen] for role, at in value.items()} if isinstance(value, dict) else value[chosen]
-
-        return PromptPairs(*(cut(getattr(self, field.name)) for field in fields(self)))
+    def part(self, pairs: slice) -> "PromptPairs":
+        """Return some of the pairs."""
+        return PromptPairs(*(_mapped(lambda x: x[pairs], value) for value in vars(self).values()))
 
     def alone(self) -> Iterator[tuple[int, "PromptPairs"]]:
-        """Each pair by its number."""
-        for place, number in enumerate(self.number.tolist()):
-            yield number, self.part(slice(place, place + 1))
+        """Yield each pair by itself, with its number."""
+        for row, number in enumerate(self.number.tolist()):
+            yield number, self.part(slice(row, row + 1))
+
+
+def _equal(mine: Any, theirs: Any) -> bool:
+    if not isinstance(mine, dict):
+        return np.array_equal(mine, theirs)
+    if mine.keys() != theirs.keys():
+        return False
+    return all(np.array_equal(at, theirs[role]) for role, at in mine.items())
+
+
+def _mapped(function: Callable[[np.ndarray], np.ndarray], value: Any) -> Any:
+    """Apply a function to an array, or to each array of a dict."""
+    if isinstance(value, dict):
+        return {role: function(at) for role, at in value.items()}
+    return function(value)
 
 
 def roles(table: pl.DataFrame) -> list[str]:
-    """The roles that a table of pairs gives positions for."""
+    """Return the roles that a table of pairs gives positions for."""
     return [field.name for field in table.schema["positions"].fields]  # type: ignore[attr-defined]
 
 
 def check(table: pl.DataFrame, vocabulary: int) -> None:
-    """Raises InterventionError on a pair that is there twice, and on one that a model of so many tokens cannot be asked."""
+    """Raise InterventionError unless a model with that many tokens can run all pairs of a table.
+
+    Pairs need distinct numbers, tokens below `vocabulary` and the same roles in both prompts.
+    """
     known = typed(table, "pairs", "pair", COLUMNS)
-    named = [_roles(table, f"{of}positions") for of in BOTH]
-    if named[0] != named[1]:
-        both = " and ".join(", ".join(names) for names in named)
-        raise InterventionError(f"a table of pairs names roles in positions and in counterfactual_positions, the same: not {both}")
-    known = known.with_columns(table[f"{of}positions"] for of in BOTH)
-    if (twice := known["pair"].is_duplicated()).any():
-        raise InterventionError(f"pair {known['pair'].filter(twice)[0]} is there twice; each pair has a number of its own")
-    for of in BOTH:
-        tokens, answer = pl.col(f"{of}tokens"), pl.col(f"{of}answer_token")
-        least, most, there = tokens.list.min(), tokens.list.max(), f"the model's tokens are 0..{vocabulary - 1}"
-        wrong = pl.when(least < 0).then(least).otherwise(most)
-        _refuse(known, (least >= 0) & (most < vocabulary), wrong, f"{of}tokens hold {{}}; {there}, and a prompt has at least one")
-        _refuse(known, answer.is_between(0, vocabulary - 1), answer, f"{of}answer_token is {{}}; {there}")
-        for role in named[0]:
-            place = pl.col(f"{of}positions").struct.field(role)
-            _refuse(
-                known, (place >= 0) & (place < tokens.list.len()), place, f"{of}positions.{role} is {{}}, where no token of the prompt is"
-            )
+    clean, other = (_roles(table, f"{which}positions") for which in BOTH)
+    if clean != other:
+        raise InterventionError(
+            "positions and counterfactual_positions of a table of pairs must name the same roles: "
+            f"not {', '.join(clean)} and {', '.join(other)}"
+        )
+    known = known.with_columns(table[f"{which}positions"] for which in BOTH)
+    twice = known["pair"].is_duplicated()
+    if twice.any():
+        number = known["pair"].filter(twice)[0]
+        raise InterventionError(f"pair {number} is there twice; each pair has its own number")
+    for which in BOTH:
+        _check_tokens(known, which, vocabulary)
+        _check_positions(known, which, clean)
+
+
+def _check_tokens(table: pl.DataFrame, which: str, vocabulary: int) -> None:
+    """Raise InterventionError on a token that the model does not have."""
+    tokens, answer = pl.col(f"{which}tokens"), pl.col(f"{which}answer_token")
+    least, most = tokens.list.min(), tokens.list.max()
+    allowed = f"the model's tokens are 0..{vocabulary - 1}"
+    wrong = pl.when(least < 0).then(least).otherwise(most)
+    problem = f"{which}tokens hold {{}}; {allowed}, and a prompt has at least one"
+    _refuse(table, (least >= 0) & (most < vocabulary), wrong, problem)
+    is_known = answer.is_between(0, vocabulary - 1)
+    _refuse(table, is_known, answer, f"{which}answer_token is {{}}; {allowed}")
+
+
+def _check_positions(table: pl.DataFrame, which: str, roles: list[str]) -> None:
+    """Raise InterventionError on a position outside its prompt."""
+    length = pl.col(f"{which}tokens").list.len()
+    for role in roles:
+        position = pl.col(f"{which}positions").struct.field(role)
+        problem = f"{which}positions.{role} is {{}}, where no token of the prompt is"
+        _refuse(table, (position >= 0) & (position < length), position, problem)
 
 
 def _roles(table: pl.DataFrame, name: str) -> list[str]:
+    """Return the roles of a column of positions, sorted. Raises InterventionError."""
     kind = table.schema.get(name)
-    if not isinstance(kind, pl.Struct) or not all(field.dtype.is_integer() for field in kind.fields):
-        raise InterventionError(f"a table of pairs needs the column {name}, of each role the place of its token: a struct of integers")
+    if not isinstance(kind, pl.Struct) or not all(f.dtype.is_integer() for f in kind.fields):
+        raise InterventionError(
+            f"a table of pairs needs the column {name}, a struct of integers: "
+            "for each role the position of its token"
+        )
     return sorted(field.name for field in kind.fields)
 
 
-def _refuse(table: pl.DataFrame, sound: pl.Expr, value: pl.Expr, what: str) -> None:
-    """Raises InterventionError on the first pair that is not sound, with its value put into what is said."""
+def _refuse(table: pl.DataFrame, sound: pl.Expr, value: pl.Expr, problem: str) -> None:
+    """Raise InterventionError on the first pair that is not sound; problem: holds its value."""
     wrong = table.filter(~sound.fill_null(False)).select("pair", value.alias("value")).head(1)
-    for number, found in wrong.iter_rows():
-        raise InterventionError(f"pair {number}: {what.format(found)}")
+    for number, shown in wrong.iter_rows():
+        raise InterventionError(f"pair {number}: {problem.format(shown)}")
 
 
 def by_length(table: pl.DataFrame, most: int) -> list[PromptPairs]:
-    """A table's pairs, those of equal lengths together, at most `most` in one; in order of length, then number."""
-    lengths = [pl.col("tokens").list.len().alias("length"), pl.col("counterfactual_tokens").list.len().alias("other_length")]
-    sorted_by = table.with_columns(lengths).sort("length", "other_length", "pair")
-    groups = sorted_by.partition_by("length", "other_length", maintain_order=True)
-    return [_pairs(group[first : first + most]) for group in groups for first in range(0, len(group), most)]
+    """Return a table's pairs in groups of equal lengths, of at most `most` pairs each.
+
+    Groups are in order of both lengths, then of the pairs' numbers.
+    """
+    lengths = {
+        "length": pl.col("tokens").list.len(),
+        "other_length": pl.col("counterfactual_tokens").list.len(),
+    }
+    ordered = table.with_columns(**lengths).sort("length", "other_length", "pair")
+    groups: list[PromptPairs] = []
+    for same in ordered.partition_by("length", "other_length", maintain_order=True):
+        groups += map(_pairs, same.iter_slices(most))
+    return groups
 
 
 def _pairs(group: pl.DataFrame) -> PromptPairs:
-    def tokens(name: str) -> np.ndarray:
-        return np.array(group[name].to_list(), np.int64)
-
-    clean, other = tokens("tokens"), tokens("counterfactual_tokens")
-    places = {str(place): np.full(len(group), place, np.int64) for place in range(min(clean.shape[1], other.shape[1]))}
-
-    def positions(name: str) -> dict[str, np.ndarray]:
-        return {role: group[name].struct.field(role).to_numpy().astype(np.int64) for role in roles(group)} | places
-
+    """Return pairs of equal lengths as arrays."""
+    clean, other = _tokens(group, "tokens"), _tokens(group, "counterfactual_tokens")
+    shorter = min(clean.shape[1], other.shape[1])
     return PromptPairs(
         group["pair"].to_numpy(),
         clean,
-        positions("positions"),
+        _positions(group, "positions", shorter),
         group["answer_token"].to_numpy().astype(np.int64),
         other,
-        positions("counterfactual_positions"),
+        _positions(group, "counterfactual_positions", shorter),
         group["counterfactual_answer_token"].to_numpy().astype(np.int64),
     )
+
+
+def _tokens(group: pl.DataFrame, name: str) -> np.ndarray:
+    return np.array(group[name].to_list(), np.int64)
+
+
+def _positions(group: pl.DataFrame, name: str, locations: int) -> dict[str, np.ndarray]:
+    """Return role -> position and location -> position, each (pairs,)."""
+    positions: dict[str, np.ndarray] = {}
+    for role in roles(group):
+        positions[role] = group[name].struct.field(role).to_numpy().astype(np.int64)
+    for location in range(locations):
+        positions[str(location)] = np.full(len(group), location, np.int64)
+    return positions

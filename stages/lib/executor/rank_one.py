@@ -1,24 +1,24 @@
-"""Avoids matrix products behind a change along one direction.
+"""Avoid matrix products after a change along one direction.
 
-A single neuron moves the stream x of a prompt to x + t v, v being its value vector; a single coordinate of what the MLP puts
-out, v being a basis vector. What a norm and a linear map W behind it make of that is (L(x) + t L(v)) / s + c with L(x) = W
-(gain * x), centred first where the norm centres: L is computed once per prompt and once per v, and s is a number. This serves
-the first projections of the next layer and, behind the last layer, the unembedding.
+A replaced neuron moves the residual stream x of a prompt to x + t v, where v is its value vector. A
+replaced coordinate of the MLP's output does so with a basis vector v. A norm followed by a linear
+map W turns that into (L(x) + t L(v)) / s + c with L(x) = W (gain * x), where x is centred first if
+the norm centres. L is computed once per prompt and once per v; s is a number. The first projections
+of the next layer use this and, after the last layer, the unembedding.
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import Cache
-from transformers.pytorch_utils import Conv1D
 
-from stages.lib.executor.clean import Calls
-from stages.lib.model.agreement import exact
-from stages.lib.model.architecture import LINEAR, patched
+from stages.lib.executor.clean import Calls, stream_of
+from stages.lib.model.agreement import FEW_DIGITS, exact
+from stages.lib.model.architecture import LINEAR, out_of, patched
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.norms import epsilon
 from stages.lib.model.value_logits import centres, gain
@@ -26,7 +26,10 @@ from stages.lib.model.value_logits import centres, gain
 
 @dataclass(frozen=True)
 class Moved:
-    """Streams x + t v at one position: base x (prompts, width), steps t (copies, prompts), directions v (copies, width)."""
+    """Residual streams x + t v at one position.
+
+    base: x (prompts, width); steps: t (copies, prompts); directions: v (copies, width).
+    """
 
     base: torch.Tensor
     steps: torch.Tensor
@@ -36,11 +39,18 @@ class Moved:
         return len(self.steps)
 
     def to(self, device: torch.device) -> "Moved":
-        return Moved(*(getattr(self, part.name).to(device) for part in fields(self)))
+        return Moved(self.base.to(device), self.steps.to(device), self.directions.to(device))
 
     def stream(self) -> torch.Tensor:
-        """(copies, prompts, 1, width)."""
-        return torch.addcmul(self.base[None], self.steps[:, :, None], self.directions[:, None])[:, :, None]
+        """Return x + t v: (copies, prompts, 1, width)."""
+        return torch.addcmul(self.base[None], self.steps[:, :, None], self.directions[:, None])[
+            :, :, None
+        ]
+
+
+def full_stream(stream: torch.Tensor | Moved) -> torch.Tensor:
+    """Return residual streams as a tensor (copies, prompts, positions, width)."""
+    return stream.stream() if isinstance(stream, Moved) else stream
 
 
 class Entrance:
@@ -54,32 +64,35 @@ class Entrance:
         biases = [m(offset) for m in maps]
         self.sizes = [len(bias) for bias in biases]
         self.bias = torch.cat(biases)
-        scale = gain(norm, norm.weight) * (1 + self.epsilon) ** 0.5  # measured on a mean square of 1
-        self.gain = scale.to(self.bias.device, norm.weight.dtype)  # where the maps are: embeddings that unembed may be far from the norm
+        # The gain is measured on a mean square of 1.
+        scale = gain(norm, norm.weight) * (1 + self.epsilon) ** 0.5
+        # On the maps' device: an unembedding may be on another device than its norm.
+        self.gain = scale.to(self.bias.device, norm.weight.dtype)
 
     def linear(self, x: torch.Tensor) -> torch.Tensor:
-        """L(x): (…, width) to (…, outputs of all maps)."""
+        """Return L(x) for x (…, width): (…, outputs of all maps)."""
         scaled = self._centred(x) * self.gain
-        return torch.cat([scaled @ (m.weight.T if isinstance(m, nn.Linear) else m.weight) for m in self.maps], -1)
+        return torch.cat([scaled @ out_of(m).T for m in self.maps], -1)
 
     def outputs(self, moved: Moved) -> torch.Tensor:
-        """What the maps put out for moved streams: (copies, prompts, outputs)."""
+        """Return the maps' outputs for moved streams: (copies, prompts, outputs)."""
         return next(self.pieces(moved, len(moved)))
 
     def pieces(self, moved: Moved, copies: int) -> Iterator[torch.Tensor]:
-        """The same, so many copies after another."""
+        """Yield the maps' outputs for that many copies at a time."""
         moved = moved.to(self.gain.device)
         base = self.linear(moved.base)[None]
-        for steps, directions in zip(moved.steps.split(copies), moved.directions.split(copies), strict=True):
+        parts = moved.steps.split(copies), moved.directions.split(copies)
+        for steps, directions in zip(*parts, strict=True):
             out = torch.addcmul(base, steps[:, :, None], self.linear(directions)[:, None])
             out *= self._inverse_scale(Moved(moved.base, steps, directions))[:, :, None]
-            yield out.add_(self.bias) if bool(self.bias.any()) else out
+            if self.bias.any():
+                out.add_(self.bias)
+            yield out
 
     def _inverse_scale(self, moved: Moved) -> torch.Tensor:
-        x, v, t = (
-            self._centred(part.double()) if part is not moved.steps else part.double()
-            for part in (moved.base, moved.directions, moved.steps)
-        )
+        x, v = self._centred(moved.base.double()), self._centred(moved.directions.double())
+        t = moved.steps.double()
         square = (x * x).sum(-1)[None] + 2 * t * (v @ x.T) + t * t * (v * v).sum(-1)[:, None]
         return (square.clamp(min=0) / x.shape[-1] + self.epsilon).rsqrt().to(moved.base.dtype)
 
@@ -88,7 +101,10 @@ class Entrance:
 
     @contextmanager
     def replaced(self, outputs: torch.Tensor) -> Iterator[None]:
-        """Within the context the maps return these outputs (rows, 1, outputs) whatever they are given, and the norm does nothing."""
+        """Let the maps return these outputs (rows, 1, outputs), and the norm do nothing.
+
+        This holds within the context, for any input.
+        """
         parts = outputs.split(self.sizes, -1)
         kept = [(module, module.forward) for module in (self.norm, *self.maps)]
         self.norm.forward = lambda x: x
@@ -103,10 +119,14 @@ class Entrance:
 
 @torch.no_grad()
 def entrances(checkpoint: Checkpoint) -> list[Entrance | None]:
-    """The entrance of every layer, and the unembedding's behind them; None where there is none or it does not compute as it should."""
+    """Return the entrance of every layer, and that of the unembedding after them.
+
+    It is None where a layer has none, or where its outputs differ from the model's.
+    """
     a = checkpoint.architecture
-    last = Entrance(a.final_norm, [a.unembedding]) if getattr(a.final_norm, "weight", None) is not None else None
-    candidates = [*map(_entrance, _watched(checkpoint)), last]
+    candidates = [*map(_entrance, _watched(checkpoint)), None]
+    if getattr(a.final_norm, "weight", None) is not None:
+        candidates[-1] = Entrance(a.final_norm, [a.unembedding])
     return [entrance if entrance and _holds(entrance, a.width) else None for entrance in candidates]
 
 
@@ -133,7 +153,8 @@ def _watched(checkpoint: Checkpoint) -> list[Watched]:
     layers = []
     with ExitStack() as hooks:
         for layer in checkpoint.architecture.layers:
-            layers.append(watched := Watched())
+            watched = Watched()
+            layers.append(watched)
             entered = layer.block.register_forward_pre_hook(watched.enter, with_kwargs=True)
             hooks.callback(entered.remove)
             for module in layer.block.modules():
@@ -145,29 +166,38 @@ def _watched(checkpoint: Checkpoint) -> list[Watched]:
 
 
 def _entrance(layer: Watched) -> Entrance | None:
-    """Find which norm is given what enters a layer, and which linear maps read that norm's output."""
-    norms = [(m, out) for m, x, out in layer.calls if not isinstance(m, LINEAR) and _same(x, layer.entering[0])]
-    if not norms:
+    """Find the norm that reads what enters a layer, and the linear maps that read its output."""
+    reads = (
+        (module, output)
+        for module, x, output in layer.calls
+        if not isinstance(module, LINEAR) and _same(x, layer.entering[0])
+    )
+    norm, normed = next(reads, (None, None))
+    if normed is None:
         return None
-    norm, output = norms[0]
-    readers = [m for m, x, _ in layer.calls if x.data_ptr() == output.data_ptr()]
+    readers = [m for m, x, _ in layer.calls if x.data_ptr() == normed.data_ptr()]
     if not readers or not all(isinstance(m, LINEAR) for m in readers):
         return None
     return Entrance(norm, readers)
 
 
 def _same(x: torch.Tensor, entering: torch.Tensor) -> bool:
-    """Whether a part of the layer is given what enters it: by value, since it may have come from another device."""
+    """Return whether a part's input is what enters the layer.
+
+    Values are compared, since the input may have come from another device.
+    """
     return x.shape == entering.shape and torch.equal(x, entering.to(x.device))
 
 
 def _holds(entrance: Entrance, width: int) -> bool:
-    """Whether the identity holds for this norm, to the precision of the model's numbers; other norms, or other precisions, fail."""
-    if entrance.norm.weight.dtype in (torch.bfloat16, torch.float16):
+    """Return whether the identity holds for this norm, to the precision of the model's numbers."""
+    if entrance.norm.weight.dtype in FEW_DIGITS:
         entrance = Entrance(exact(entrance.norm), [exact(m) for m in entrance.maps])
     weight = entrance.norm.weight
     random = torch.Generator().manual_seed(0)
-    base, directions, steps = (torch.randn(shape, generator=random).to(weight) for shape in ((3, width), (4, width), (4, 3)))
+    base = torch.randn((3, width), generator=random).to(weight)
+    directions = torch.randn((4, width), generator=random).to(weight)
+    steps = torch.randn((4, 3), generator=random).to(weight)
     moved = Moved(base, steps, directions)
     normed = entrance.norm(moved.stream()[:, :, 0])
     plain = torch.cat([m(normed) for m in entrance.maps], -1)
@@ -176,16 +206,21 @@ def _holds(entrance: Entrance, width: int) -> bool:
 
 
 @torch.no_grad()
-def adds_value_vectors(checkpoint: Checkpoint, layer: int, calls: Calls, entering: torch.Tensor) -> bool:
-    """Whether the layer adds activation x value vector to the stream as it is; some scale or normalise what the MLP writes.
+def adds_value_vectors(
+    checkpoint: Checkpoint, layer: int, calls: Calls, entering: torch.Tensor
+) -> bool:
+    """Return whether the layer adds activation x value vector to the residual stream unchanged.
 
-    calls: how the model calls its blocks on a prompt's positions from 0 on; entering: the stream that enters this layer there.
+    Some layers scale or normalise the MLP's output. calls: how the model calls its blocks on a
+    prompt's positions from 0 on; entering: the residual stream that enters this layer.
     """
     part = checkpoint.architecture.layers[layer]
     block = exact(part.block)
-    mlp_out: Any = block.get_submodule(next(name for name, m in part.block.named_modules() if m is part.mlp_out))
-    vectors = exact(part.mlp_out).weight if isinstance(mlp_out, Conv1D) else exact(part.mlp_out).weight.T
-    named = {name: _exact(value) for name, value in calls.arguments[layer].items() if not isinstance(value, Cache)}
+    [path] = [name for name, module in part.block.named_modules() if module is part.mlp_out]
+    mlp_out: Any = block.get_submodule(path)
+    vectors = out_of(exact(part.mlp_out)).T
+    arguments = calls.arguments[layer].items()
+    named = {name: _exact(value) for name, value in arguments if not isinstance(value, Cache)}
     seen, outs = [], []
     for factor in (1.0, 0.5):
 
@@ -195,14 +230,16 @@ def adds_value_vectors(checkpoint: Checkpoint, layer: int, calls: Calls, enterin
 
         with patched(mlp_out, change):
             out = block(_exact(entering), **named)
-        outs.append(out[0] if isinstance(out, tuple) else out)
+        outs.append(stream_of(out))
     expected = outs[0] - 0.5 * seen[0] @ vectors
     tolerance = 50 * torch.finfo(expected.dtype).eps * outs[0].abs().max()
     return bool((outs[1] - expected).abs().max() <= tolerance)
 
 
 def _exact(value: Any) -> Any:
+    """Return a call's argument in float32 if it has fewer digits."""
     if isinstance(value, tuple):
         return tuple(map(_exact, value))
-    few = isinstance(value, torch.Tensor) and value.dtype in (torch.bfloat16, torch.float16)
-    return value.float() if few else value
+    if isinstance(value, torch.Tensor) and value.dtype in FEW_DIGITS:
+        return value.float()
+    return value

@@ -1,24 +1,40 @@
-"""Carries out a table of interventions on a subject and writes what the model then says; decides nothing.
+"""Run a table of interventions on a model and write its predictions; decide nothing.
 
-`python -m stages.lib.executor.runs CHAPTER/EXPERIMENT SUBJECT [CHAPTER/PAIRS]`, below data/<subject>/, reads
-<chapter>/<experiment>_interventions.parquet, a table of pairs (by default circuit/pairs.parquet) and, for mean ablation, store/means.h5,
-for values that the table brings along <chapter>/<experiment>_given.h5, and writes <chapter>/runs/<experiment>.parquet: every stage
-<experiment>_runs is this file, and an experiment of your own needs no Python. An intervention at a token's place has no rows for pairs
-without that token. Workers share what is to be done (stages/lib/units/work.py); stopped half-way, it goes on behind what is finished.
+    python -m stages.lib.executor.runs CHAPTER/EXPERIMENT SUBJECT [CHAPTER/PAIRS]
 
-Table runs: what a subject says under interventions, one row per intervention and pair of prompts
+All files are below data/<subject>/. It reads
+
+* <chapter>/<experiment>_interventions.parquet,
+* a table of pairs, by default circuit/pairs.parquet,
+* store/means.h5 for mean ablation,
+* <chapter>/<experiment>_given.h5 for external values,
+
+and writes <chapter>/runs/<experiment>.parquet. Every stage <experiment>_runs is this file, so that
+an experiment of your own needs no Python. An intervention at a location has no rows for pairs
+without that location. Workers share the work (stages/lib/units/work.py); an interrupted run
+continues after its last finished unit.
+
+Table runs: predictions of a model under interventions, one row per intervention and pair of prompts
     subject                     VARCHAR  the model
-    experiment                  VARCHAR  whose table <experiment>_interventions numbers the interventions
-    intervention                INTEGER  as there
-    pair                        INTEGER  as in the table of pairs
-    answer_logit                FLOAT    logit of the clean prompt's answer at the last position; logits are in steps of 2^-16
-    counterfactual_logit        FLOAT    logit of the counterfactual prompt's answer
-    max_logit                   FLOAT    largest logit
-    mean_logit                  FLOAT    mean logit over the vocabulary; logits mean something only relative to it
-    answer_probability          FLOAT    softmax probability of the clean prompt's answer, to 16 binary digits
-    counterfactual_probability  FLOAT    of the counterfactual prompt's answer
-    predicted                   INTEGER  the most likely token
-    correct                     BOOLEAN  whether that is the clean prompt's answer
+    experiment                  VARCHAR  the experiment, which numbers its interventions in the
+                                         table <experiment>_interventions
+    intervention                INTEGER  number of the intervention in that table, from 0
+    pair                        INTEGER  number of the pair in the table of pairs, from 0
+    answer_logit                FLOAT    logit of the clean prompt's answer at the last position, in
+                                         steps of 2^-16; only differences between logits have a
+                                         meaning
+    counterfactual_logit        FLOAT    logit of the counterfactual prompt's answer at the last
+                                         position, in steps of 2^-16
+    max_logit                   FLOAT    largest logit of the vocabulary at the last position, in
+                                         steps of 2^-16
+    mean_logit                  FLOAT    mean logit over the vocabulary at the last position, in
+                                         steps of 2^-16
+    answer_probability          FLOAT    softmax probability of the clean prompt's answer, 0 to 1,
+                                         to 16 binary digits
+    counterfactual_probability  FLOAT    softmax probability of the counterfactual prompt's answer,
+                                         0 to 1, to 16 binary digits
+    predicted                   INTEGER  token with the largest logit, numbered from 0
+    correct                     BOOLEAN  whether the predicted token is the clean prompt's answer
 """
 
 import sys
@@ -49,19 +65,26 @@ from stages.lib.units.queue import Unit
 from stages.lib.units.work import carry_out
 
 SCHEMA = {
-    "subject": pl.String, "experiment": pl.String, "intervention": pl.Int32, "pair": pl.Int32, "answer_logit": pl.Float32,
-    "counterfactual_logit": pl.Float32, "max_logit": pl.Float32, "mean_logit": pl.Float32, "answer_probability": pl.Float32,
-    "counterfactual_probability": pl.Float32, "predicted": pl.Int32, "correct": pl.Boolean,
-}  # fmt: skip
-
-
+    "subject": pl.String,
+    "experiment": pl.String,
+    "intervention": pl.Int32,
+    "pair": pl.Int32,
+    "answer_logit": pl.Float32,
+    "counterfactual_logit": pl.Float32,
+    "max_logit": pl.Float32,
+    "mean_logit": pl.Float32,
+    "answer_probability": pl.Float32,
+    "counterfactual_probability": pl.Float32,
+    "predicted": pl.Int32,
+    "correct": pl.Boolean,
+}
 KINDS = ("neurons", "heads", "residual")  # of means
 
 
 class RunsWork:
-    """A table of interventions on one subject; who does none of it loads no weights.
+    """A table of interventions on one model. Weights are loaded only where units are done.
 
-    bundles: the blocks of each unit; parts: what is written of them.
+    bundles: the blocks of each unit; parts: what units write.
     """
 
     counts, few = "run", 50_000
@@ -70,51 +93,63 @@ class RunsWork:
         self.subject = Subject.named(name)
         settings = self.subject.settings.runs or load(Runs)
         chapter, self.experiment = table_of.split("/")
-        inputs = [self.subject.path(f"{chapter}/{self.experiment}_interventions.parquet"), self.subject.path(f"{pairs_table}.parquet")]
-        table, prompts = map(read_table, inputs)
+        self.title = f"{self.experiment} {name}"
+        table_path = self.subject.path(f"{chapter}/{self.experiment}_interventions.parquet")
+        pairs_path = self.subject.path(f"{pairs_table}.parquet")
+        self.inputs = [table_path, pairs_path]
+        table, prompts = read_table(table_path), read_table(pairs_path)
         outline = checkpoint.outline(self.subject.settings)
         pairs.check(prompts, outline.architecture.vocabulary)
         wanted = interventions.read(table, outline.architecture, pairs.roles(prompts))
-        table = table.cast({"replacement": pl.String})  # null alone has another type
-        means = interventions.MEANS.keys() & {*table["replacement"]}
-        self.means = self.subject.path("store/means.h5") if means else None
-        inputs += [self.means] if self.means else []
-        self.given = Given.of(table, inputs[0])
-        inputs += [self.given.path] if self.given else []
+        table = table.cast({"replacement": pl.String})  # a column of nulls has another type
+        positions = self._read_means({*table["replacement"]})
+        self.given = Given.for_table(table, table_path)
         if self.given:
+            self.inputs.append(self.given.path)
             self.given.check(wanted, outline.architecture)
         self.sizes = PassSizes(outline, settings.rows, settings.memory)
         self.blocks = self.sizes.plan(prompts, wanted, settings.runs_per_part)
-        self.widths = slots.widths(layered.read_attributes(self.means)) if self.means else None
-        positions = layered.read_array(self.means, "residual").shape[2] if self.means else 0
-        if self.means:
-            check_operators(self.means, [interventions.MEANS[name] for name in sorted(means)])
         for block in self.blocks:
-            replacing.check(block.pairs, block.interventions, positions, self.widths, self.given)
+            patches = block.pairs, block.interventions
+            replacing.check(*patches, positions, self.widths, self.given)
         self.bundles = bundled(self.blocks, settings.runs_per_part)
-        self.units = [
-            Unit(
-                f"interventions from {first.interventions[0].number} on", sum(block.runs for block in bundle), first.pairs.number.tobytes()
-            )
-            for bundle in self.bundles
-            for first in bundle[:1]
-        ]
-        weights, dtype = (
-            checkpoint.fingerprint(self.subject.settings.source),
-            self.subject.settings.dtype,
-        )
-        facts = (name, weights, dtype, settings, machine.device(), machine.passes(machine.RUNS))
-        key = digest([*inputs, model, Path(__file__).parent], *facts)
-        self.parts = Parts(self.subject.path(f"{chapter}/runs/{self.experiment}.parquet"), key)
-        self.title = f"{self.experiment} {name}"
+        self.units = list(map(_unit, self.bundles))
+        weights = checkpoint.fingerprint(self.subject.settings.source)
+        facts = (name, weights, self.subject.settings.dtype, settings)
+        environment = machine.device(), machine.passes(machine.RUNS)
+        key = digest([*self.inputs, model, Path(__file__).parent], *facts, *environment)
+        output = self.subject.path(f"{chapter}/runs/{self.experiment}.parquet")
+        self.parts = Parts(output, key)
+
+    def _read_means(self, replacements: set[str | None]) -> int:
+        """Note where the means are and which slots they have; return how many positions.
+
+        Without a mean among the replacements it is 0. Raises InterventionError if an operator's
+        mean is missing.
+        """
+        self.means, self.widths = None, None
+        wanted = sorted(interventions.MEANS.keys() & replacements)
+        if not wanted:
+            return 0
+        self.means = self.subject.path("store/means.h5")
+        self.inputs.append(self.means)
+        self.widths = slots.widths(layered.read_attributes(self.means))
+        check_operators(self.means, [interventions.MEANS[name] for name in wanted])
+        return layered.read_array(self.means, "residual").shape[2]
 
     @cached_property
     def executor(self) -> Executor:
-        """The loaded model, once a few of its interventions were held against the plain way."""
+        """The loaded model, after a few interventions agreed with plain forward passes."""
         loaded = checkpoint.of(self.subject.settings, threads=1, whole=True)
         self.parts.admit(checkpoint.canary(loaded))
-        means = read_means(self.means) if self.means else None
-        executor = Executor(loaded, means, self.sizes.most_rows, self.sizes.memory, widths=self.widths, given=self.given)
+        executor = Executor(
+            loaded,
+            read_means(self.means) if self.means else None,
+            self.sizes.most_rows,
+            self.sizes.memory,
+            widths=self.widths,
+            given=self.given,
+        )
         canary.check(executor, self.blocks)
         return executor
 
@@ -128,7 +163,15 @@ class RunsWork:
         self.parts.write(number, rows(executor, self.bundles[number], *names, report))
 
     def finish(self) -> None:
-        self.parts.finish([[number] for number in range(len(self.units))], pl.DataFrame(schema=SCHEMA))
+        groups = [[number] for number in range(len(self.units))]
+        self.parts.finish(groups, pl.DataFrame(schema=SCHEMA))
+
+
+def _unit(bundle: Sequence[Block]) -> Unit:
+    """Return the unit of work of some blocks; units on the same pairs are one group."""
+    first = bundle[0]
+    name = f"interventions from {first.interventions[0].number} on"
+    return Unit(name, sum(block.runs for block in bundle), first.pairs.number.tobytes())
 
 
 def read_means(path: Path) -> dict[str, dict[str, np.ndarray]]:
@@ -156,7 +199,7 @@ def operators_of(path: Path) -> list[str]:
 
 
 def pooled(means: np.ndarray) -> np.ndarray:
-    """Means over operators, each with equal weight, as in the study.
+    """Return means over operators, each with equal weight, as in the heuristics study.
 
     means: (operators, layers, positions, …), NaN where an operator has no token in a slot.
     """
@@ -164,7 +207,11 @@ def pooled(means: np.ndarray) -> np.ndarray:
 
 
 def bundled(blocks: Sequence[Block], most: int) -> list[list[Block]]:
-    """What is written together: a block, or consecutive blocks of at most so many runs in all, where each is on a single pair."""
+    """Group blocks that are written together.
+
+    Consecutive blocks on a single pair each are grouped, up to `most` runs; any other block is
+    alone.
+    """
     bundles: list[list[Block]] = []
     free = 0
     for block in blocks:
@@ -184,31 +231,37 @@ def rows(
     subject: str,
     report: Report = silent,
 ) -> pl.DataFrame:
-    """Return the rows of the table `runs` of some blocks, in order. report: is told of each batch."""
+    """Return the rows of the table `runs` for some blocks; report: called after each batch."""
     frames = []
     for block in blocks:
         for batch, measured in executor.run(block):
             frames.append(_frame(batch, block.pairs, measured))
             report(len(batch) * len(block.pairs))
-    constants = [pl.lit(subject).alias("subject"), pl.lit(experiment).alias("experiment")]
-    whole = pl.concat(frames).with_columns(constants).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
-    return whole.sort("intervention", "pair")
+    constants = {"subject": pl.lit(subject), "experiment": pl.lit(experiment)}
+    columns = [pl.col(name).cast(kind) for name, kind in SCHEMA.items()]
+    table = pl.concat(frames).with_columns(**constants).select(columns)
+    return table.sort("intervention", "pair")
 
 
-def _frame(batch: Sequence[interventions.Intervention], of: pairs.PromptPairs, measured: Measured) -> pl.DataFrame:
-    columns = {name: values.ravel() for name, values in measured.stored().items()}
-    numbers = np.array([one.number for one in batch])
-    return pl.DataFrame({
-        "intervention": np.repeat(numbers, len(of)), "pair": np.tile(of.number, len(batch)), **columns,
-        "correct": (measured.predicted == of.answers).ravel(),
-    })  # fmt: skip
+def _frame(
+    batch: Sequence[interventions.Intervention], prompts: pairs.PromptPairs, measured: Measured
+) -> pl.DataFrame:
+    numbers = np.array([intervention.number for intervention in batch])
+    return pl.DataFrame(
+        {
+            "intervention": np.repeat(numbers, len(prompts)),
+            "pair": np.tile(prompts.number, len(batch)),
+            **{name: values.ravel() for name, values in measured.stored().items()},
+            "correct": (measured.predicted == prompts.answers).ravel(),
+        }
+    )
 
 
-def main(*of: str) -> None:
+def main(*arguments: str) -> None:
     try:
-        carry_out(RunsWork, *of)
+        carry_out(RunsWork, *arguments)
     except interventions.InterventionError as error:
-        raise SystemExit(f"{' '.join(of)}: {error}") from None
+        raise SystemExit(f"{' '.join(arguments)}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Puts replaced values where a table of interventions wants them, in the tensors of a run under way.
+"""Write the replacements that interventions ask for into the tensors of a forward pass.
 
-Tensors of a run under way are (copies, prompts, positions from `start` on, …): one copy of the prompts per intervention.
+Tensors of a pass are (copies, prompts, positions from `start` on, …): each intervention, or each
+group of interventions with the same history, has its own copy of the prompts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +19,7 @@ from stages.lib.executor.interventions import (
     ALL,
     EARLIER,
     MEANS,
+    CopyPatches,
     Intervention,
     InterventionError,
     Patch,
@@ -27,53 +30,101 @@ from stages.lib.model.architecture import value_vectors
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.spread import beside
 
-KINDS = {"mlp": "neurons", "neuron": "neurons", "coordinate": "outputs", "head": "heads", "residual": "residual"}  # component -> its values
+# component -> kind of its values
+KINDS = {
+    "mlp": "neurons",
+    "neuron": "neurons",
+    "coordinate": "outputs",
+    "head": "heads",
+    "residual": "residual",
+}
 UNEVEN = "a counterfactual of another length cannot replace all positions; name a role"
 NO_MEAN = "replace by zero or counterfactual"
-LINEAR = ("neurons", "outputs")  # kinds of values that add to the stream what is linear in them, unless the layer normalises it
+# Kinds whose change the residual stream receives as a sum, unless the layer normalises it.
+LINEAR = ("neurons", "outputs")
 
 
 def linear(patches: Sequence[Patch]) -> bool:
-    """Whether what these patches add to the stream is a sum; replaced coordinates hide what neurons replaced beside them do."""
+    """Return whether the residual stream changes by the sum of these patches' own changes.
+
+    Neurons and coordinates together do not add up: a replaced coordinate hides what neurons change.
+    """
     kinds = {KINDS.get(p.component) for p in patches}
     return len(kinds) == 1 and kinds <= {*LINEAR}
 
 
 def check(
-    pairs: PromptPairs, several: Sequence[Intervention], positions: int, widths: Mapping[str, int] | None, given: Given | None
+    pairs: PromptPairs,
+    interventions: Sequence[Intervention],
+    positions: int,
+    widths: Mapping[str, int] | None,
+    given: Given | None,
 ) -> None:
-    """Raises InterventionError on an intervention that puts in what these pairs, of one length, do not have.
+    """Raise InterventionError if an intervention needs a replacement that these pairs lack.
 
-    positions: of the means; widths, given: as of Values.
+    pairs: of one length; positions: of the means; widths, given: as in Values.
     """
-    asked: dict[tuple[str, bool], int] = {}
-    for one in several:
-        for patch in one.patches:
-            asked.setdefault((patch.replacement, patch.position == ALL), one.number)
-    length, first = pairs.tokens.shape[1], pairs.number[0]
-    for (replacement, everywhere), number in asked.items():
-        if replacement == "counterfactual" and everywhere and pairs.counterfactual_tokens.shape[1] != length:
-            raise InterventionError(f"intervention {number}, pair {first}: {UNEVEN}")
+    first: dict[tuple[str, bool], int] = {}  # the first intervention that needs each replacement
+    for intervention in interventions:
+        for patch in intervention.patches:
+            first.setdefault((patch.replacement, patch.position == ALL), intervention.number)
+    length, other_length = pairs.tokens.shape[1], pairs.counterfactual_tokens.shape[1]
+    for (replacement, everywhere), number in first.items():
+        where = f"intervention {number}, pair {pairs.number[0]}"
+        if replacement == "counterfactual" and everywhere and other_length != length:
+            raise InterventionError(f"{where}: {UNEVEN}")
         if replacement in MEANS:
-            if lacking := sorted({*OPERANDS, *map(first_of, OPERANDS)} - pairs.positions.keys()) if widths else []:
-                raise InterventionError(
-                    f"intervention {number}: pairs have no position {', '.join(lacking)}, by which means are; {NO_MEAN}"
-                )
-            needed = int(slots(length, pairs.positions, widths).max()) + 1 if widths else length
-            if positions < needed or (not widths and positions > needed):
-                raise InterventionError(f"intervention {number}, pair {first}: there is no mean for prompts of {length} tokens; {NO_MEAN}")
+            _check_means(where, pairs, positions, widths)
         if replacement == "given" and given is not None:
             given.rows_of(pairs.number)
 
 
+def _check_means(
+    where: str, pairs: PromptPairs, positions: int, widths: Mapping[str, int] | None
+) -> None:
+    """Raise InterventionError unless means of so many positions fit these pairs."""
+    length, aligned = pairs.tokens.shape[1], None
+    if widths:
+        lacking = sorted({*OPERANDS, *map(first_of, OPERANDS)} - pairs.positions.keys())
+        if lacking:
+            problem = f"the pairs have no position {', '.join(lacking)}, which aligns the means"
+            raise InterventionError(f"{where}: {problem}; {NO_MEAN}")
+        aligned = slots(length, pairs.positions, widths)
+    if not _fit(positions, length, aligned):
+        problem = f"there is no mean for prompts of {length} tokens"
+        raise InterventionError(f"{where}: {problem}; {NO_MEAN}")
+
+
+def _fit(positions: int, length: int, aligned: np.ndarray | torch.Tensor | None) -> bool:
+    """Return whether means of so many positions cover prompts of this length.
+
+    aligned: the prompts' slots (see core/slots.py), None if means are by position.
+    """
+    if aligned is None:
+        return positions == length
+    return positions > int(aligned.max())
+
+
+@dataclass(frozen=True)
+class UnitSweep:
+    """Copies with one replaced unit each, all of one component, position and replacement.
+
+    copies, units: (copies,); patch: the first of the patches.
+    """
+
+    copies: torch.Tensor
+    units: torch.Tensor
+    patch: Patch
+
+
 class Values:
-    """Everything that patches of some pairs can put in or take out: both clean runs, and the means of every component.
+    """Both clean runs of some pairs, and everything that patches read from them or write.
 
     means: replacement (see interventions.MEANS) -> neurons (layers, positions, neurons), heads
-    (layers, positions, heads, head width), residual (layers, positions, width); needed only where a
+    (layers, positions, heads, head width), residual (layers, positions, width); needed only if a
     patch asks for a mean. widths: tokens of the longest operands, where positions of means are
-    slots (core/slots.py), None where they are those of the prompts. given: what tables bring along,
-    needed only where a patch asks for it. cached: see clean_run.
+    slots (core/slots.py); None where they are token positions. given: external values of the
+    table, needed only if a patch asks for them. cached: see clean_run.
     """
 
     def __init__(
@@ -86,16 +137,20 @@ class Values:
         widths: Mapping[str, int] | None = None,
         given: Given | None = None,
     ):
-        self.checkpoint, self.pairs, self.architecture, self.given = checkpoint, pairs, checkpoint.architecture, given
+        self.checkpoint, self.pairs, self.given = checkpoint, pairs, given
+        self.architecture, self.cached = checkpoint.architecture, cached
+        self.clean = clean_run(checkpoint, pairs.tokens, cached)
         device, dtype = checkpoint.model.device, checkpoint.model.dtype
-        self.cached, self.clean = cached, clean_run(checkpoint, pairs.tokens, cached)
-        self.means = {
-            (replacement, kind): torch.from_numpy(array).to(device, dtype)
-            for replacement, arrays in (means or {}).items() for kind, array in arrays.items()
-        }  # fmt: skip
-        self.positions = {role: torch.from_numpy(at).to(device) for role, at in pairs.positions.items()}
-        self.others = {role: torch.from_numpy(at).to(device) for role, at in pairs.counterfactual_positions.items()}
-        self.slots = torch.from_numpy(slots(pairs.tokens.shape[1], pairs.positions, widths)).to(device) if widths else None
+        self.means: dict[tuple[str, str], torch.Tensor] = {}
+        for replacement, arrays in (means or {}).items():
+            for kind, array in arrays.items():
+                self.means[replacement, kind] = torch.from_numpy(array).to(device, dtype)
+        self.positions = _tensors(pairs.positions, device)
+        self.others = _tensors(pairs.counterfactual_positions, device)
+        self.slots: torch.Tensor | None = None
+        if widths:
+            aligned = slots(pairs.tokens.shape[1], pairs.positions, widths)
+            self.slots = torch.from_numpy(aligned).to(device)
         self.prompts = torch.arange(len(pairs), device=device)
         self.vectors = [value_vectors(layer) for layer in self.architecture.layers]
 
@@ -104,153 +159,222 @@ class Values:
         return clean_run(self.checkpoint, self.pairs.counterfactual_tokens, self.cached)
 
     def prepare(self, patches: Sequence[Patch]) -> None:
-        """Runs the counterfactuals, and MLPs' output projections, if any of these patches needs them: now, while no hooks are in place."""
+        """Compute what these patches need from clean runs: now, while no hooks are in place.
+
+        That is the counterfactual run, and the MLPs' outputs in layers with patched coordinates.
+        """
         runs = [self.clean]
         if any(p.replacement == "counterfactual" for p in patches):
             runs.append(self.counterfactual)
         for layer in sorted({p.layer for p in patches if p.component == "coordinate"}):
+            mlp_out = self.architecture.layers[layer].mlp_out
             for run in runs:
                 if layer not in run.outputs:
-                    run.outputs[layer] = self.architecture.layers[layer].mlp_out(run.neurons[layer])
+                    run.outputs[layer] = mlp_out(run.neurons[layer])
 
     def first_position(self, patches: Sequence[Patch]) -> int:
-        """The first token position that any of these patches touches in any prompt."""
-        return min((0 if p.position == ALL else int(self.positions[p.position].min()) for p in patches), default=0)
+        """Return the first token position that any of these patches touches in any prompt."""
+        named = {patch.position for patch in patches}
+        if ALL in named:
+            return 0
+        return min((int(self.positions[position].min()) for position in named), default=0)
 
-    def new(self, patch: Patch) -> torch.Tensor:
-        """What a patch puts in, for all units: (prompts, units, …), or (prompts, positions, units, …) where it is for all positions."""
-        kind = KINDS[patch.component]
-        clean = self._of(self.clean, kind, patch.layer)
-        if patch.replacement == "counterfactual":
-            values = self._of(self.counterfactual, kind, patch.layer)
-            if patch.position != ALL:
-                return values[beside(values, self.prompts, self.others[patch.position])]
-            if values.shape != clean.shape:
-                raise InterventionError(UNEVEN)
-            return values
-        if patch.replacement == "zero":
-            zero = clean.new_zeros(1)
-            return zero.expand(clean.shape if patch.position == ALL else (len(clean), *clean.shape[2:]))
-        if patch.replacement == "given":
-            if self.given is None:
-                raise InterventionError("nothing is given: the store of given values is missing")
-            return torch.from_numpy(self.given.values(patch, self.pairs.number)).to(clean.device, clean.dtype)
-        longest = clean.shape[1] if self.slots is None else int(self.slots.max()) + 1
-        every = self.means.get((patch.replacement, kind))  # (layers, positions, …)
-        tokens = 0 if every is None else every.shape[1]
-        fits = tokens == longest if self.slots is None else tokens >= longest
-        if every is None or not fits:
-            raise InterventionError(f"there is no mean for prompts of {clean.shape[1]} tokens; {NO_MEAN}")
-        means = every[patch.layer].to(clean.device)
+    def replacement(self, patch: Patch) -> torch.Tensor:
+        """Return what a patch writes, for all units.
+
+        (prompts, units, …), or (prompts, positions, units, …) for a patch at all positions. Raises
+        InterventionError if these prompts have no such replacement.
+        """
+        return _REPLACEMENTS[patch.replacement](self, patch)
+
+    def _zero(self, patch: Patch) -> torch.Tensor:
+        clean = self._values_in(self.clean, patch)
+        zero = clean.new_zeros(1)
+        if patch.position == ALL:
+            return zero.expand(clean.shape)
+        return zero.expand(len(clean), *clean.shape[2:])
+
+    def _counterfactual(self, patch: Patch) -> torch.Tensor:
+        values = self._values_in(self.counterfactual, patch)
+        if patch.position != ALL:
+            return values[beside(values, self.prompts, self.others[patch.position])]
+        if values.shape != self._values_in(self.clean, patch).shape:
+            raise InterventionError(UNEVEN)
+        return values
+
+    def _external(self, patch: Patch) -> torch.Tensor:
+        if self.given is None:
+            raise InterventionError(
+                f"external values {patch.given!r} are needed, but there is no store of them; "
+                "write <experiment>_given.h5 beside the table of interventions"
+            )
+        clean = self._values_in(self.clean, patch)
+        values = torch.from_numpy(self.given.values(patch, self.pairs.number))
+        return values.to(clean.device, clean.dtype)
+
+    def _mean(self, patch: Patch) -> torch.Tensor:
+        clean = self._values_in(self.clean, patch)
+        all_layers = self.means.get((patch.replacement, KINDS[patch.component]))
+        length = clean.shape[1]
+        if all_layers is None or not _fit(all_layers.shape[1], length, self.slots):
+            raise InterventionError(f"there is no mean for prompts of {length} tokens; {NO_MEAN}")
+        means = all_layers[patch.layer].to(clean.device)  # (positions, …)
         if self.slots is not None:
-            chosen = self.slots if patch.position == ALL else self.slots[self.prompts, self.positions[patch.position]]
-            return means[beside(means, chosen)]
-        return means.expand(clean.shape) if patch.position == ALL else means[beside(means, self.positions[patch.position])]
+            at = self.slots
+            if patch.position != ALL:
+                at = at[self.prompts, self.positions[patch.position]]
+            return means[beside(means, at)]
+        if patch.position == ALL:
+            return means.expand(clean.shape)
+        return means[beside(means, self.positions[patch.position])]
 
-    def write(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:
-        """Carries out patches, each on one copy, in x: (copies, prompts, positions, units, …), in place."""
-        if single := self._single(patches):
-            copies, units, first = single
-            at = self.positions[first.position] - start
-            new = self.new(first)
-            put_in = new[:, beside(new, units)[0]].transpose(0, 1).to(x.device)
-            x[beside(x, copies[:, None], self.prompts[None], at[None], units[:, None])] = put_in
+    def write(self, x: torch.Tensor, patches: CopyPatches, start: int) -> None:
+        """Write the patches' replacements into x: (copies, prompts, positions, units, …)."""
+        sweep = self._sweep(patches)
+        if sweep:
+            at = self.positions[sweep.patch.position] - start
+            new = self.replacement(sweep.patch)
+            written = new[:, beside(new, sweep.units)[0]].transpose(0, 1).to(x.device)
+            rows = sweep.copies[:, None], self.prompts[None], at[None], sweep.units[:, None]
+            x[beside(x, *rows)] = written
             return
         for copy, patch in patches:
-            new, chosen = self.new(patch).to(x.device), self._chosen(patch, x)
+            new, units = self.replacement(patch).to(x.device), _units(patch, x)
             if patch.position == ALL:
-                part: slice | torch.Tensor = slice(None) if chosen is None else chosen
-                x[copy][:, :, part] = new[:, :, part]
+                x[copy][:, :, units] = new[:, :, units]
                 continue
             prompts, at = beside(x, self.prompts, self.positions[patch.position] - start)
-            if chosen is None:
+            if isinstance(units, slice):
                 x[copy, prompts, at] = new
             else:
-                x[copy, prompts[:, None], at[:, None], chosen[None]] = new[:, chosen]
+                x[copy, prompts[:, None], at[:, None], units[None]] = new[:, units]
 
-    def moved(self, patches: list[tuple[int, Patch]]) -> Moved | None:
-        """The streams behind the layer at the one patched position, where in every copy one neuron (coordinate) is patched; else None."""
-        single = self._single(patches)
-        if not single or KINDS[single[2].component] not in LINEAR:
-            return None
-        _, units, first = single
-        at = self.prompts, self.positions[first.position]
-        whole, stream = self._of(self.clean, KINDS[first.component], first.layer), self.clean.streams[first.layer + 1]
-        clean, (units,) = whole[beside(whole, *at)], beside(whole, units)
-        steps = (self.new(first)[:, units] - clean[:, units]).T  # (copies, prompts)
-        return Moved(stream[beside(stream, *at)], steps, self._directions(first, units)).to(stream.device)
+    def moved(self, patches: CopyPatches) -> Moved | None:
+        """Return the residual streams after the layer at the one patched position.
 
-    def added(self, x: torch.Tensor, patches: list[tuple[int, Patch]], start: int) -> None:
-        """Adds to x, the stream behind the layer, what patches of its neurons or coordinates change there: (copies, prompts, positions,
-        width).
-
-        Every patch is on a copy that is clean up to this layer; what it changes is (new - clean value) · direction.
+        None unless every copy replaces one neuron, or one coordinate, of the same layer, position
+        and replacement.
         """
-        if moved := self.moved(patches):
+        sweep = self._sweep(patches)
+        if not sweep or KINDS[sweep.patch.component] not in LINEAR:
+            return None
+        patch = sweep.patch
+        at = self.prompts, self.positions[patch.position]
+        values = self._values_in(self.clean, patch)
+        stream = self.clean.streams[patch.layer + 1]
+        clean, (units,) = values[beside(values, *at)], beside(values, sweep.units)
+        steps = (self.replacement(patch)[:, units] - clean[:, units]).T  # (copies, prompts)
+        base = stream[beside(stream, *at)]
+        return Moved(base, steps, self._directions(patch, units)).to(stream.device)
+
+    def added(self, x: torch.Tensor, patches: CopyPatches, start: int) -> None:
+        """Add the changes by patches of neurons or coordinates to the residual stream, in place.
+
+        x: the stream after the layer, (copies, prompts, positions, width), clean in every copy. A
+        patch changes it by (replacement - clean value) x direction.
+        """
+        moved = self.moved(patches)
+        if moved:
             copies = torch.tensor([copy for copy, _ in patches])[:, None]
             at = self.positions[patches[0][1].position][None] - start
             x[beside(x, copies, self.prompts[None], at)] = moved.stream()[:, :, 0].to(x.device)
             return
         for copy, patch in patches:
-            clean = self._of(self.clean, KINDS[patch.component], patch.layer)
-            units = self._chosen(patch, clean)
-            chosen: slice | torch.Tensor = slice(None) if units is None else units
-            directions = self._directions(patch, chosen)
+            clean = self._values_in(self.clean, patch)
+            units = _units(patch, clean)
+            directions = self._directions(patch, units)
+            new = self.replacement(patch)
             if patch.position == ALL:
-                x[copy] += ((self.new(patch) - clean)[:, :, chosen] @ directions).to(x.device)
-            else:
-                at = self.positions[patch.position]
-                change = (self.new(patch) - clean[beside(clean, self.prompts, at)])[:, chosen] @ directions
-                x[copy][beside(x, self.prompts, at - start)] += change.to(x.device)
+                x[copy] += ((new - clean)[:, :, units] @ directions).to(x.device)
+                continue
+            at = self.positions[patch.position]
+            change = (new - clean[beside(clean, self.prompts, at)])[:, units] @ directions
+            x[copy][beside(x, self.prompts, at - start)] += change.to(x.device)
 
-    def mask(self, edges: list[tuple[int, Patch]], copies: int, start: int) -> torch.Tensor | None:
-        """Added to the attention scores so that no weight falls on cut edges: (rows, heads, queries, keys); None if none is cut."""
+    def mask(self, edges: CopyPatches, copies: int, start: int) -> torch.Tensor | None:
+        """Return what attention scores need added so that no weight falls on cut edges.
+
+        It is (copies x prompts, heads, queries, keys); None if no edge is cut.
+        """
         if not edges:
             return None
         length, device = self.clean.tokens.shape[1], self.clean.tokens.device
-        least = torch.finfo(self.checkpoint.model.dtype).min
-        keys, queries = torch.arange(length, device=device), torch.arange(start, length, device=device)
-        open_ = (keys[None] <= queries[:, None]).expand(copies, len(self.prompts), self.architecture.heads, -1, -1).clone()
+        dtype = self.checkpoint.model.dtype
+        keys, queries = (
+            torch.arange(length, device=device),
+            torch.arange(start, length, device=device),
+        )
+        heads = torch.arange(self.architecture.heads, device=device)
+        causal = keys[None] <= queries[:, None]
+        is_open = causal.expand(copies, len(self.prompts), len(heads), -1, -1).clone()
         for copy, edge in edges:
             query = self.positions[edge.position]  # (prompts,)
-            cut = (
-                keys[None] < query[:, None]
-                if edge.key_position == EARLIER
-                else keys[None] == self.positions[str(edge.key_position)][:, None]
-            )
-            chosen = self._chosen(edge, keys)
-            heads = torch.arange(self.architecture.heads, device=device) if chosen is None else chosen
-            at = (self.prompts[:, None], heads[None], (query - start)[:, None])
-            open_[copy][at] &= ~cut[:, None]
-        blocked = torch.zeros(open_.shape, dtype=self.checkpoint.model.dtype, device=device).masked_fill_(~open_, least)
-        return blocked.flatten(0, 1)
+            if edge.key_position == EARLIER:
+                cut = keys[None] < query[:, None]
+            else:
+                cut = keys[None] == self.positions[str(edge.key_position)][:, None]
+            cut_heads = heads[_units(edge, keys)]
+            at = (self.prompts[:, None], cut_heads[None], (query - start)[:, None])
+            is_open[copy][at] &= ~cut[:, None]
+        blocked = torch.zeros(is_open.shape, dtype=dtype, device=device)
+        return blocked.masked_fill_(~is_open, torch.finfo(dtype).min).flatten(0, 1)
 
-    def _of(self, run: Clean, kind: str, layer: int) -> torch.Tensor:
+    def _values_in(self, run: Clean, patch: Patch) -> torch.Tensor:
+        """Return the values that a patch replaces in a run: (prompts, positions, units, …)."""
+        kind, layer = KINDS[patch.component], patch.layer
         if kind == "heads":
-            return run.heads[layer].unflatten(-1, (self.architecture.heads, self.architecture.head_width))
+            a = self.architecture
+            return run.heads[layer].unflatten(-1, (a.heads, a.head_width))
         if kind == "outputs":
             return run.outputs[layer]
-        return run.neurons[layer] if kind == "neurons" else run.streams[layer]
+        if kind == "neurons":
+            return run.neurons[layer]
+        return run.streams[layer]
 
     def _directions(self, patch: Patch, units: slice | torch.Tensor) -> torch.Tensor:
-        """What the stream moves along where these neurons or coordinates change: (units, width)."""
-        if patch.component != "coordinate":
-            return self.vectors[patch.layer][units]
+        """Return the directions in which these neurons or coordinates move the residual stream.
+
+        They are (units, width).
+        """
         vectors, width = self.vectors[patch.layer], self.architecture.width
+        if patch.component != "coordinate":
+            return vectors[units]
         return one_hot(torch.arange(width, device=vectors.device)[units], width).to(vectors.dtype)
 
-    def _single(self, patches: list[tuple[int, Patch]]) -> tuple[torch.Tensor, torch.Tensor, Patch] | None:
-        """Copies and units, where each copy has one unit of one and the same component replaced at one and the same position."""
-        first = patches[0][1]
-        same = {(p.component, p.position, p.replacement, p.given, len(p.units or b"")) for _, p in patches}
-        if len(same) > 1 or first.position == ALL or len(first.units or b"") != 4 or len({c for c, _ in patches}) < len(patches):
+    def _sweep(self, patches: CopyPatches) -> UnitSweep | None:
+        """Return the patches as a sweep over single units, None if they are anything else."""
+        copies, listed = zip(*patches, strict=True)
+        first = listed[0]
+        units = [patch.units or b"" for patch in listed]
+        alike = {(p.component, p.position, p.replacement, p.given) for p in listed}
+        single = {*map(len, units)} == {4}  # bytes of one int32
+        if len(alike) > 1 or first.position == ALL or not single:
+            return None
+        if len(set(copies)) < len(copies):
             return None
         device = self.clean.tokens.device
-        units = torch.from_numpy(np.frombuffer(b"".join(p.units or b"" for _, p in patches), np.int32).astype(np.int64)).to(device)
-        return torch.tensor([c for c, _ in patches], device=device), units, first
+        numbers = np.frombuffer(b"".join(units), np.int32).astype(np.int64)
+        return UnitSweep(
+            torch.tensor(copies, device=device), torch.from_numpy(numbers).to(device), first
+        )
 
-    @staticmethod
-    def _chosen(patch: Patch, x: torch.Tensor) -> torch.Tensor | None:
-        """The units of a patch, where x is; None for all."""
-        units = patch.chosen()
-        return None if units is None else torch.from_numpy(units.astype(np.int64)).to(x.device)
+
+# replacement -> what computes it
+_REPLACEMENTS: dict[str, Callable[[Values, Patch], torch.Tensor]] = {
+    "zero": Values._zero,
+    "counterfactual": Values._counterfactual,
+    "given": Values._external,
+    **dict.fromkeys(MEANS, Values._mean),
+}
+
+
+def _tensors(arrays: Mapping[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+
+def _units(patch: Patch, x: torch.Tensor) -> slice | torch.Tensor:
+    """Return a patch's units on the device of x, a full slice for all of them."""
+    units = patch.unit_numbers()
+    if units is None:
+        return slice(None)
+    return torch.from_numpy(units.astype(np.int64)).to(x.device)

@@ -1,4 +1,7 @@
-"""Interventions on a model that cannot be taken up in the midst of a prompt: whole prompts through the whole model, many copies at once."""
+"""Run interventions on a model that cannot be restarted in the middle of a prompt.
+
+Whole prompts go through the whole model, many copies at once.
+"""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -7,31 +10,42 @@ import torch
 
 from stages.lib.executor.clean import masked
 from stages.lib.executor.inside import patching
-from stages.lib.executor.interventions import Intervention
+from stages.lib.executor.interventions import CopyPatches, Intervention, on_component
 from stages.lib.executor.values import Values
 from stages.lib.model.architecture import patched
 
 
 def logits(values: Values, batch: Sequence[Intervention]) -> torch.Tensor:
-    """Last-position logits (interventions, prompts, vocabulary) of whole forward passes, a copy of the prompts for each intervention."""
-    a, (prompts, positions) = values.architecture, values.clean.tokens.shape
-    rows = torch.Size((len(batch), prompts, positions))
-    with ExitStack() as changing:
-        for layer, part in enumerate(a.layers):
-            listed = [(copy, patch) for copy, one in enumerate(batch) for patch in one.at(layer)]
-            changing.enter_context(patching(values, layer, listed, rows, 0))
-            residual = [(copy, patch) for copy, patch in listed if patch.component == "residual"]
-            edges = [(copy, patch) for copy, patch in listed if patch.component == "edge"]
-            if residual:
+    """Return last-position logits (interventions, prompts, vocabulary) of whole forward passes.
 
-                def enter(x: torch.Tensor, residual=residual) -> torch.Tensor:
-                    entered = x.clone()
-                    values.write(entered.view(*rows, a.width), residual, 0)
-                    return entered
+    Each intervention has its own copy of the prompts.
+    """
+    tokens = values.clean.tokens
+    rows = torch.Size((len(batch), *tokens.shape))
+    with ExitStack() as context:
+        for layer in range(len(values.architecture.layers)):
+            _patch_layer(values, layer, batch, rows, context)
+        copies = tokens.repeat(len(batch), 1)
+        out = values.checkpoint.model(input_ids=copies, use_cache=False, logits_to_keep=1)
+    return out.logits[:, -1].unflatten(0, rows[:2])
 
-                changing.enter_context(patched(part.block, enter))
-            if edges:
-                changing.enter_context(masked(part.block, values.mask(edges, len(batch), 0)))
-        tokens = values.clean.tokens.repeat(len(batch), 1)
-        last = values.checkpoint.model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
-    return last.unflatten(0, (len(batch), prompts))
+
+def _patch_layer(
+    values: Values, layer: int, batch: Sequence[Intervention], rows: torch.Size, context: ExitStack
+) -> None:
+    """Let the batch's patches in one layer apply within a context."""
+    block = values.architecture.layers[layer].block
+    patches: CopyPatches = [(copy, p) for copy, i in enumerate(batch) for p in i.at(layer)]
+    context.enter_context(patching(values, layer, patches, rows, 0))
+    residual = on_component(patches, "residual")
+    if residual:
+
+        def enter(x: torch.Tensor) -> torch.Tensor:
+            entered = x.clone()
+            values.write(entered.view(*rows, -1), residual, 0)
+            return entered
+
+        context.enter_context(patched(block, enter))
+    edges = on_component(patches, "edge")
+    if edges:
+        context.enter_context(masked(block, values.mask(edges, len(batch), 0)))

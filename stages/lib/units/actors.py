@@ -1,8 +1,9 @@
-"""Workers on a Ray cluster: actors, which hold what their work needs, such as a model's weights. The one importer of ray.
+"""Run workers as actors of a Ray cluster; the only importer of ray.
 
-There are BAG_WORKERS of them, by default one for every processor of the cluster, and where BAG_DEVICE is cuda one for every BAG_GPUS (1)
-of its GPUs. What they write goes to the project's folder, which all machines see under the same path; through Ray pass numbers of units
-and nothing else. Those of a machine that is lost are started elsewhere, as soon as there is room.
+An actor holds what its work needs, such as a model's weights. There are BAG_WORKERS actors, by
+default one per processor of the cluster, and with BAG_DEVICE=cuda one per BAG_GPUS (1) of its GPUs.
+Their output goes to the project's folder, which all machines see under the same path. Only numbers
+of units pass through Ray. Actors of a lost machine start elsewhere as soon as there is room.
 """
 
 import logging
@@ -19,37 +20,57 @@ import ray
 
 from stages.lib.core import machine
 from stages.lib.core.settings import ParamsError
-from stages.lib.units.pool import Died, Do, WorkerError, Workers, sent, silent
+from stages.lib.units.pool import RESUME, Died, Do, WorkerError, Workers, sent, silent
 
 PATIENCE = 600  # seconds without any worker
 PATIENCE_TO_CONNECT = 10  # seconds
-# With the largest number that a process has.
+# The longest path of a socket, with the largest number that a process has.
 SOCKET = "/ray/session_2026-11-26_11-44-32_123456_4194304/sockets/plasma_store"
 LONGEST_FOLDER = 107 - len(SOCKET)  # Linux takes addresses of 107 bytes
 
 
 @contextmanager
 def ready(start: Callable[..., Do], *arguments: Any) -> Iterator[Workers]:
-    """Actors that share units; start: as of local.ready. RAY_ADDRESS says where the cluster is; without, it is this machine."""
-    mine = not ray.is_initialized()
-    if mine:
+    """Yield actors that share units; start, arguments: as in local.ready.
+
+    RAY_ADDRESS is the cluster's address; without it the cluster is this machine. Raises ParamsError
+    if the cluster has too few GPUs, or cannot start.
+    """
+    is_mine = not ray.is_initialized()
+    if is_mine:
         _check_address()
         _check_folder()
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     gpus = machine.gpus()
-    has = ray.cluster_resources()
-    number = machine.asked() or int(has.get("GPU", 0) // gpus if gpus else has.get("CPU", 0))
-    if not number:
-        raise ParamsError(f"the Ray cluster has {has.get('GPU', 0):.0f} GPUs, and each worker is to have {gpus}")
-    environment = {name: os.environ[name] for name in machine.MODELS if name in os.environ} | {machine.WORKERS: "1"}
+    number = _number(gpus)
+    environment = {name: os.environ[name] for name in machine.MODELS if name in os.environ}
+    environment[machine.WORKERS] = "1"
     remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(_Remote)
-    workers = Workers(number, partial(_Actor, remote, os.getcwd(), environment, pickle.dumps((start, arguments))), _finished, here=False)
+    pickled = pickle.dumps((start, arguments))
+    hire = partial(_Actor, remote, os.getcwd(), environment, pickled)
+    workers = Workers(number, hire, _finished, at_once=False)
     try:
         yield workers
     finally:
         workers.dismiss()
-        if mine:
+        if is_mine:
             ray.shutdown()
+
+
+def _number(gpus: int) -> int:
+    """Return how many actors to start with so many GPUs each. Raises ParamsError if none can."""
+    resources = ray.cluster_resources()
+    available = int(resources.get("CPU", 0))
+    if gpus:
+        available = int(resources.get("GPU", 0) // gpus)
+    number = machine.asked() or available
+    if not number:
+        total = f"{resources.get('GPU', 0):.0f} GPUs"
+        raise ParamsError(
+            f"the Ray cluster has {total}, and each worker needs {gpus}; "
+            f"set {machine.GPUS} to fewer, or add machines"
+        )
+    return number
 
 
 def _check_folder() -> None:
@@ -83,17 +104,20 @@ def _check_address() -> None:
 
 
 class _Remote:
-    """What an actor is. start: what makes it able to do units, pickled, since it can be read in the project's folder alone."""
+    """An actor's side.
+
+    start: pickled, since it can be unpickled only in the project's folder; makes what does units.
+    """
 
     def __init__(self, folder: str, environment: dict[str, str], start: bytes):
         self.folder, self.environment, self.start = folder, environment, start
         self.work: Do | None = None
 
     def join(self) -> None:
-        """Takes no time; done as soon as the actor is there."""
+        """Do nothing; this is done as soon as the actor is ready."""
 
     def do(self, unit: int) -> BaseException | None:
-        """Does a unit; returns what it raises."""
+        """Do a unit; return what it raises."""
         try:
             if self.work is None:
                 os.chdir(self.folder)
@@ -108,7 +132,7 @@ class _Remote:
 
 
 class _Actor:
-    """An actor as its driver sees it: what it was given last, None before it is there."""
+    """An actor as its driver sees it; unit: the unit that it was given last."""
 
     def __init__(self, remote: Any, *arguments: Any):
         self.actor = remote.remote(*arguments)
@@ -135,8 +159,10 @@ class _Actor:
 
 
 def _finished(busy: Collection[_Actor]) -> list[_Actor]:
-    patience = None if any(one.unit is not None for one in busy) else PATIENCE
-    told, _ = ray.wait([one.waiting for one in busy], num_returns=1, timeout=patience)
-    if not told:
-        raise WorkerError(f"the Ray cluster had no room for a worker in {PATIENCE} s; what is done is kept: the same command goes on")
-    return [one for one in busy if one.waiting in told]
+    """Wait until some of the busy actors have a result; return these."""
+    patience = None if any(actor.unit is not None for actor in busy) else PATIENCE
+    waiting = [actor.waiting for actor in busy]
+    finished, _ = ray.wait(waiting, num_returns=1, timeout=patience)
+    if not finished:
+        raise WorkerError(f"the Ray cluster had no room for a worker in {PATIENCE} s; {RESUME}")
+    return [actor for actor in busy if actor.waiting in finished]

@@ -1,6 +1,7 @@
-"""Worker processes on this machine: one for each core, or as many as the environment's BAG_WORKERS says.
+"""Run worker processes on this machine: one per core, or as many as BAG_WORKERS says.
 
-Two processes of one thread each do more than one of two threads, which wait for each other, and lose less beside other work.
+Two processes of one thread each do more than one process of two threads, which wait for each other,
+and lose less beside other work.
 """
 
 import os
@@ -16,16 +17,20 @@ from typing import Any
 from stages.lib.core import machine
 from stages.lib.units.pool import Died, Do, SparseReport, Workers, sent
 
-FORKS = sys.platform == "linux"  # elsewhere a fork of a process that has loaded such libraries may hang
+FORKS = sys.platform == "linux"  # elsewhere a fork after importing such libraries may hang
 
 
 @contextmanager
 def ready(start: Callable[..., Do], *arguments: Any, fork: bool = True) -> Iterator[Workers]:
-    """Worker processes that share units.
+    """Yield worker processes that share units.
 
-    start: called with the arguments in each worker process once it gets a unit, gives what does one there. fork: they are there at
-    once, forks of this process with all it has imported, which must not have computed anything with several threads (Polars does);
-    otherwise each is a Python of its own, which takes seconds to import the same, started when there is something to do.
+    start: called with the arguments in each worker process when it gets its first unit; returns
+    what does a unit there.
+
+    fork: whether workers are forks of this process, with all it has imported, and start at once.
+    This process must not have computed anything with several threads by then (Polars does).
+    Otherwise each worker is a new Python process, which takes seconds to import everything; it
+    starts when there is something to do.
     """
     number = machine.workers()
     workers = Workers(number, partial(_Process, "spawn", start, arguments), _finished)
@@ -38,13 +43,14 @@ def ready(start: Callable[..., Do], *arguments: Any, fork: bool = True) -> Itera
 
 
 class _Process:
-    """A worker process, and what it was given last."""
+    """A worker process; unit: the unit that it was given last."""
 
     def __init__(self, how: str, start: Callable[..., Do], arguments: tuple):
-        context = get_context(how)
+        context: Any = get_context(how)
         self.pipe, theirs = context.Pipe()
         inherited = self.pipe if how == "fork" else None
-        self.process = context.Process(target=_work, args=(theirs, inherited, start, arguments), daemon=True)  # type: ignore[attr-defined]
+        works = theirs, inherited, start, arguments
+        self.process = context.Process(target=_work, args=works, daemon=True)
         self.process.start()
         theirs.close()
         self.unit: int | None = None
@@ -54,17 +60,17 @@ class _Process:
 
     def give(self, unit: int) -> None:
         self.unit = unit
-        with suppress(BrokenPipeError):  # it died idle; what waits for it will see
+        with suppress(BrokenPipeError):  # it died idle; `result` will notice
             self.pipe.send(unit)
 
     def result(self) -> int | None:
         try:
-            told = self.pipe.recv()
+            report = self.pipe.recv()
         except (EOFError, ConnectionResetError):
             raise Died from None
-        if isinstance(told, BaseException):
-            raise told
-        return told
+        if isinstance(report, BaseException):
+            raise report
+        return report
 
     def end(self) -> None:
         self.process.kill()
@@ -73,15 +79,21 @@ class _Process:
 
 
 def _finished(busy: Collection[_Process]) -> list[_Process]:
-    told = set(wait([at for one in busy for at in (one.pipe, one.process.sentinel)]))
-    return [one for one in busy if one.pipe in told or one.process.sentinel in told]
+    """Wait until some of the busy workers have a result, or have died; return these."""
+    workers: dict[Any, _Process] = {}
+    for worker in busy:
+        workers[worker.pipe] = workers[worker.process.sentinel] = worker
+    finished = {workers[source] for source in wait(workers)}
+    return [worker for worker in busy if worker in finished]
 
 
-def _work(pipe: Connection, inherited: Connection | None, start: Callable[..., Do], arguments: tuple) -> None:
-    """What a worker process does until nobody is there to ask it."""
+def _work(
+    pipe: Connection, inherited: Connection | None, start: Callable[..., Do], arguments: tuple
+) -> None:
+    """Do the units that come through the pipe until its other end closes."""
     if inherited:
-        inherited.close()  # or this process would not see when the other end is gone
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asked
+        inherited.close()  # or this process would not notice when the other end closes
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it
     os.environ[machine.WORKERS] = "1"
     do: Do | None = None
     with suppress(EOFError, BrokenPipeError):

@@ -1,7 +1,7 @@
-"""Parts of a long stage's output, kept while it runs, so that an interrupted stage goes on where it stopped.
+"""Keep the parts of a long stage's output while it runs, so that an interrupted stage continues.
 
-They lie beside the output in <output>.parts/<key>/, the key being a digest of everything that they depend on; parts under another key are
-removed, and all of them are once the output is written.
+They lie beside the output in <output>.parts/<key>/; the key is a digest of everything that they
+depend on. Parts under another key are removed, and so are all parts once the output is written.
 """
 
 import os
@@ -29,7 +29,7 @@ class Parts:
                 shutil.rmtree(other, ignore_errors=True)
 
     def admit(self, canary: str) -> None:
-        """Lets this process write parts, if it computes as the first one does that did.
+        """Let this process write parts if it computes the same numbers as the first process.
 
         canary: a digest of something small that it has computed. Raises Refused.
         """
@@ -37,31 +37,41 @@ class Parts:
         with replacing(self.folder / "canary of another", shared=True) as partial:
             partial.write_text(canary, encoding="utf-8")
             with suppress(FileExistsError):
-                os.link(partial, first)  # whole at once, and by one process alone
+                os.link(partial, first)  # whole at once, and by only one process
         if first.read_text(encoding="utf-8") != canary:
             raise Refused(
-                f"this processor, or what it computes with, gives other numbers than the one that began {self.output}: there the same "
-                f"command goes on, and here it begins again without {self.folder.parent}"
+                "this processor, or its libraries, gives other numbers than the one that began "
+                f"{self.output}: run the same command there, "
+                f"or remove {self.folder.parent} to begin again on this one"
             )
 
     def missing(self, count: int) -> list[int]:
-        """Which of the parts 0..count-1 are still to be computed; among them any that is damaged."""
+        """Return which of the parts 0..count-1 are still to be computed, damaged ones included."""
         return [number for number in range(count) if not self._is_whole(number)]
 
     def write(self, number: int, part: pl.DataFrame) -> None:
         write_table(part, self._path(number), shared=True)
 
     def beside(self, number: int, suffix: str) -> Path:
-        """Where a file of a part may lie that is no table; to be written first: the table says that the part is there."""
+        """Return the path for a file of a part besides its table.
+
+        Write it before the table, which marks the part as done.
+        """
         return self._path(number).with_suffix(suffix)
 
     def read(self, number: int) -> pl.DataFrame:
         return read_table(self._path(number))
 
-    def finish(self, groups: Iterable[Sequence[int]], empty: pl.DataFrame, together: Callable[..., pl.DataFrame] = pl.concat) -> None:
-        """Puts the parts together in their order, one group at a time in memory, and removes them.
+    def finish(
+        self,
+        groups: Iterable[Sequence[int]],
+        empty: pl.DataFrame,
+        together: Callable[..., pl.DataFrame] = pl.concat,
+    ) -> None:
+        """Join the parts in order, one group at a time in memory, and remove them.
 
-        groups: the numbers of the parts; together: makes one table of a group's parts, a list; empty: a table without rows.
+        groups: the numbers of the parts; empty: a table without rows; together: makes one table
+        from the list of a group's parts.
         """
         with replacing(self.output) as partial:
             with ParquetWriter(partial, empty.to_arrow().schema, compression="zstd") as writer:
@@ -71,7 +81,7 @@ class Parts:
         self.remove()
 
     def remove(self) -> None:
-        """Removes all parts, once the output is there."""
+        """Remove all parts, once the output is written."""
         shutil.rmtree(self.folder.parent)
 
     def _is_whole(self, number: int) -> bool:

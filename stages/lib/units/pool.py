@@ -1,7 +1,7 @@
-"""What hands units of work to workers, whatever these are: processes of this machine, or actors of a cluster.
+"""Hand units of work to workers: processes of this machine, or actors of a cluster.
 
-A worker that is killed is replaced, and what it was at is done again. One that is refused, since it would not write the same bytes,
-is not, and the others do its work.
+A worker that is killed is replaced, and its unit is done again. A worker that is refused, because
+it would not write the same bytes, is not replaced; the others do its work.
 """
 
 import pickle
@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 from stages.lib.units.queue import DEATHS, Queue, Unit
 
-Report = Callable[[int], None]  # how much more of its unit a worker has done, or 0 as it begins
-Do = Callable[[int, Report], Any]
+Report = Callable[[int], None]  # how much more of its unit a worker has done; 0 as it begins
+Do = Callable[[int, Report], Any]  # does the unit of this number
 Update = Callable[[int, Hashable], Any]  # how much more is done, and by which worker
 SECONDS_BETWEEN_REPORTS = 1.0
+RESUME = "what is done is kept, and the same command goes on from there"
 
 
 def silent(*_: object) -> None:
@@ -24,7 +25,7 @@ def silent(*_: object) -> None:
 
 
 class SparseReport:
-    """Passes reports on at most once a second, added up."""
+    """Add up reports and pass them on at most once a second."""
 
     def __init__(self, send: Report, clock: Callable[[], float] = time.monotonic):
         self.send, self.clock = send, clock
@@ -32,13 +33,14 @@ class SparseReport:
 
     def __call__(self, amount: int) -> None:
         self.amount += amount
-        if (now := self.clock()) - self.sent >= SECONDS_BETWEEN_REPORTS:
+        now = self.clock()
+        if now - self.sent >= SECONDS_BETWEEN_REPORTS:
             self.send(self.amount)
             self.amount, self.sent = 0, now
 
 
 class Share:
-    """What a worker has reported of the unit that it is at."""
+    """What a worker has reported of its current unit."""
 
     def __init__(self, update: Update):
         self.update, self.reported = update, 0
@@ -55,138 +57,187 @@ class Share:
 
 
 class WorkerError(SystemExit):
-    """Workers that end before their work does."""
+    """Workers ended before their work was done."""
 
 
 class Died(Exception):
-    """A worker is gone."""
+    """A worker has ended by force."""
 
 
 class Refused(SystemExit):
-    """This process computes otherwise than the one that began the work."""
+    """This process computes other numbers than the one that began the work."""
 
 
 class Worker(Protocol):
-    """One worker. unit: what it was given last, None before that; its `str` is for messages."""
+    """One worker; `str` of it is for messages.
+
+    unit: the unit that it was given last, None before the first.
+    """
 
     unit: int | None
 
     def give(self, unit: int) -> None:
-        """Lets it do a unit."""
+        """Start a unit."""
         ...
 
     def result(self) -> int | None:
-        """Return how much more of its unit it has done, or None once it has done all, or is there.
+        """Return how much more of its unit is done; None when all is, or when the worker is ready.
 
         Raises what the unit raised, Refused, or Died.
         """
         ...
 
     def end(self) -> None:
-        """Ends it, whatever it is at."""
+        """End the worker, whatever it is doing."""
         ...
 
 
 class Workers:
-    """So many workers that share units.
+    """A number of workers that share units.
 
-    hire: makes one; finished: waits until some of the busy ones have done their unit, or died; here: whether this process does what
-    one process is to do, and workers are there as soon as they are hired, as on one machine.
+    hire: makes a worker; finished: waits until some of the busy workers have a result, and returns
+    these; at_once: whether workers are ready as soon as they are hired, as on one machine. Then
+    work for a single worker is done by this process.
     """
 
-    def __init__(self, number: int, hire: Callable[[], Worker], finished: Callable[[Collection[Any]], Collection[Any]], here: bool = True):
-        self.number, self._hire, self._finished, self._here = number, hire, finished, here
+    def __init__(
+        self,
+        number: int,
+        hire: Callable[[], Worker],
+        finished: Callable[[Collection[Any]], Collection[Any]],
+        at_once: bool = True,
+    ):
+        self.number, self.hire, self.finished, self.at_once = number, hire, finished, at_once
         self.hired: list[Worker] = []
 
     def do(
-        self,
-        units: Mapping[int, Unit],
-        here: Do,
-        most: int | None = None,
-        update: Update = silent,
+        self, units: Mapping[int, Unit], do: Do, most: int | None = None, update: Update = silent
     ) -> Iterator[int]:
-        """Do every unit; yield its number when it is done, in whatever order.
+        """Do every unit; yield its number when it is done, in any order.
 
-        here: does a unit in this process, if only one process is to work; most: the largest number
-        of workers; update: is told of progress within units too. Raises whatever a unit raises, and
+        do: does a unit in this process, if only one process is to work; most: the largest number
+        of workers; update: called with progress, within units too. Raises what a unit raises, and
         WorkerError if workers die again and again, or none is left.
         """
         number = min(most or self.number, self.number, len(units))
-        if number <= 1 and self._here:
+        if number <= 1 and self.at_once:
             share = Share(update)
             for unit in units:
-                here(unit, share.add)
+                do(unit, share.add)
                 share.end(units[unit].size)
                 yield unit
         elif number:
-            yield from self._share(Queue(units), number, update)
+            yield from Round(self, Queue(units), number, update).run()
 
     def dismiss(self) -> None:
-        """Ends all of them."""
+        """End all workers."""
         while self.hired:
             self.hired.pop().end()
 
-    def _share(self, queue: Queue, number: int, update: Update) -> Iterator[int]:
-        shares: dict[Worker, Share] = {}
-        self.hired += [self._hire() for _ in range(number - len(self.hired))]
-        idle, busy = (self.hired[:number], []) if self._here else ([], self.hired[:number])
-        lost = 0
+
+class Round:
+    """One queue of units and the workers that share it.
+
+    idle: workers that wait for a unit; busy: those that do one or are not ready yet; shares: what
+    each worker has reported; deaths: how many workers have died.
+    """
+
+    def __init__(self, workers: Workers, queue: Queue, number: int, update: Update):
+        self.workers, self.queue, self.number, self.update = workers, queue, number, update
+        self.idle: list[Worker] = []
+        self.busy: list[Worker] = []
+        self.shares: dict[Worker, Share] = {}
+        self.deaths = 0
+        while len(workers.hired) < number:
+            workers.hired.append(workers.hire())
+        for worker in workers.hired[:number]:
+            is_ready = workers.at_once or worker.unit is not None  # it has worked before
+            (self.idle if is_ready else self.busy).append(worker)
+
+    def run(self) -> Iterator[int]:
+        """Do the units of the queue; yield each one's number when it is done."""
         while True:
-            while idle and (unit := queue.next(id(idle[-1]))) is not None:
-                busy.append(idle.pop())
-                shares.setdefault(busy[-1], Share(update))
-                busy[-1].give(unit)
-            if all(worker.unit is None for worker in busy) and not queue:
+            self._hand_out()
+            if not self.queue and all(worker.unit is None for worker in self.busy):
                 return
-            if not busy:
-                raise WorkerError("no worker is left; what is done is kept, and the same command goes on from there")
-            for worker in self._finished(busy):
-                try:
-                    amount = worker.result()
-                    if amount is not None:
-                        shares[worker].add(amount)
-                        continue
-                    busy.remove(worker)
-                except Refused as why:
-                    busy.remove(worker)
-                    print(f"{worker} is refused: {why}", file=sys.stderr)
-                    self.hired.remove(worker)
-                    queue.back(id(worker), worker.unit)
-                except Died:
-                    busy.remove(worker)
-                    if worker in shares:
-                        shares.pop(worker).end(0)
-                    self.hired.remove(worker)
-                    lost += 1
-                    _mourn(worker, queue, lost > 10 * number)
-                    self.hired.append(self._hire())
-                    (idle if self._here else busy).append(self.hired[-1])
-                else:
-                    idle.append(worker)
-                    if worker.unit is not None:
-                        shares[worker].end(queue.units[worker.unit].size)
-                        yield worker.unit
+            if not self.busy:
+                raise WorkerError(f"no worker is left; {RESUME}")
+            for worker in self.workers.finished(self.busy):
+                unit = self._take_result(worker)
+                if unit is not None:
+                    yield unit
 
+    def _hand_out(self) -> None:
+        """Give each idle worker a unit, as long as there are any."""
+        while self.idle:
+            worker = self.idle[-1]
+            unit = self.queue.next(id(worker))
+            if unit is None:
+                return
+            self.busy.append(self.idle.pop())
+            self.shares.setdefault(worker, Share(self.update))
+            worker.give(unit)
 
-def _mourn(worker: Worker, queue: Queue, often: bool) -> None:
-    """Puts back what a worker was at that died. Raises WorkerError where one after another does."""
-    way_out = "what is done is kept, and the same command goes on from there"
-    if worker.unit is None or often:
-        if often:
-            raise WorkerError(f"workers are killed again and again; {way_out}")
-        print(f"{worker} was killed before it began", file=sys.stderr)
-        return
-    name = queue.units[worker.unit].name
-    print(f"{worker} was killed at {name}, which is done again", file=sys.stderr)
-    if not queue.died(id(worker), worker.unit):
-        raise WorkerError(
-            f"{DEATHS} workers were killed at one unit of work, {name}, perhaps for want of memory: fewer workers at once (BAG_WORKERS=1) "
-            f"take less; {way_out}"
-        )
+    def _take_result(self, worker: Worker) -> int | None:
+        """Take what a busy worker reports; return the unit that it has done, if it has."""
+        try:
+            amount = worker.result()
+        except Refused as reason:
+            self._dismiss(worker, reason)
+            return None
+        except Died:
+            self._replace(worker)
+            return None
+        if amount is not None:
+            self.shares[worker].add(amount)
+            return None
+        self.busy.remove(worker)
+        self.idle.append(worker)
+        if worker.unit is not None:
+            self.shares[worker].end(self.queue.units[worker.unit].size)
+        return worker.unit
+
+    def _dismiss(self, worker: Worker, reason: Refused) -> None:
+        """Go on without a refused worker; another one does its unit."""
+        self.busy.remove(worker)
+        print(f"{worker} is refused: {reason}", file=sys.stderr)
+        self.workers.hired.remove(worker)
+        if worker.unit is not None:
+            self.queue.back(id(worker), worker.unit)
+
+    def _replace(self, worker: Worker) -> None:
+        """Hire another worker for one that died. Raises WorkerError if that happens repeatedly."""
+        self.busy.remove(worker)
+        if worker in self.shares:
+            self.shares.pop(worker).end(0)
+        self.workers.hired.remove(worker)
+        self.deaths += 1
+        if self.deaths > 10 * self.number:
+            raise WorkerError(f"workers are killed again and again; {RESUME}")
+        self._put_back(worker)
+        hired = self.workers.hire()
+        self.workers.hired.append(hired)
+        (self.idle if self.workers.at_once else self.busy).append(hired)
+
+    def _put_back(self, worker: Worker) -> None:
+        """Put back the unit of a worker that died. Raises WorkerError if the unit is to blame."""
+        if worker.unit is None:
+            print(f"{worker} was killed before it began", file=sys.stderr)
+            return
+        name = self.queue.units[worker.unit].name
+        print(f"{worker} was killed at {name}, which is done again", file=sys.stderr)
+        if not self.queue.died(id(worker), worker.unit):
+            raise WorkerError(
+                f"{DEATHS} workers were killed at one unit of work, {name}, perhaps for want of "
+                f"memory: fewer workers at once (BAG_WORKERS=1) take less; {RESUME}"
+            )
 
 
 def sent(error: BaseException) -> BaseException:
-    """A worker's error with where it came from; in other words, where it cannot be sent as it is."""
+    """Return a worker's error with a note of where it came from.
+
+    An error that cannot be pickled becomes a RuntimeError with the same text.
+    """
     error.add_note("in a worker process:\n" + "".join(traceback.format_tb(error.__traceback__)))
     try:
         pickle.loads(pickle.dumps(error))

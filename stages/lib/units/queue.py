@@ -1,17 +1,18 @@
-"""Which unit of work a worker does next."""
+"""Decide which unit of work a worker does next."""
 
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-DEATHS = 3  # of workers at one unit, from which on it is to blame
+DEATHS = 3  # workers that die at one unit until the unit is to blame
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A piece of work that is done, and where a worker is killed lost, as a whole.
+    """A piece of work that one worker does as a whole, and that is lost if the worker is killed.
 
-    name: for messages; size: in what the progress bar counts; group: units of one group share something that a worker is slow to make.
+    name: for messages; size: in what the progress bar counts; group: units of one group share
+    something that takes a worker long to make.
     """
 
     name: str
@@ -20,7 +21,11 @@ class Unit:
 
 
 class Queue:
-    """Units that wait for a worker. A worker stays with its group; its next one is one that nobody is at, if there is any."""
+    """Units that wait for a worker.
+
+    A worker stays with its group. After that it takes a group that no other worker is at, if there
+    is any, or else the longest.
+    """
 
     def __init__(self, units: Mapping[int, Unit]):
         self.units = units
@@ -34,13 +39,12 @@ class Queue:
         return sum(map(len, self._groups.values()))
 
     def next(self, worker: Hashable) -> int | None:
-        """The number of this worker's next unit; None where none is left."""
+        """Return the number of this worker's next unit, None if none is left."""
         if not self._groups:
             return None
-        if (group := self._at.get(worker)) not in self._groups:
-            taken = {at for other, at in self._at.items() if other != worker}
-            free = (group for group in self._groups if group not in taken)
-            group = next(free, None) if len(taken & self._groups.keys()) < len(self._groups) else self._longest()
+        group = self._at.get(worker)
+        if group not in self._groups:
+            group = self._new_group(worker)
         self._at[worker] = group
         waiting = self._groups[group]
         number = waiting.popleft()
@@ -49,15 +53,20 @@ class Queue:
         return number
 
     def back(self, worker: Hashable, number: int) -> None:
-        """Takes back a unit from a worker that is there no more."""
+        """Take back a unit from a worker that is gone."""
         self._at.pop(worker, None)
         self._groups.setdefault(self.units[number].group, deque()).appendleft(number)
 
     def died(self, worker: Hashable, number: int) -> bool:
-        """The same, where the worker died at it; False where that has happened too often."""
+        """Take back a unit at which its worker died; return whether it may be done again."""
         self.back(worker, number)
         self._deaths[number] += 1
         return self._deaths[number] < DEATHS
 
-    def _longest(self) -> Hashable:
+    def _new_group(self, worker: Hashable) -> Hashable:
+        """Return the first group that no other worker is at, or else the longest."""
+        taken = {group for other, group in self._at.items() if other != worker}
+        for group in self._groups:
+            if group not in taken:
+                return group
         return max(self._groups, key=lambda group: len(self._groups[group]))

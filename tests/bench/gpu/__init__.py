@@ -1,8 +1,9 @@
-"""The benchmark of a GPU at full size: `python -m tests.bench gpu --shape llama-3-8b`.
+"""Benchmark a GPU at full size: `python -m tests.bench gpu --shape llama-3-8b`.
 
-It measures ceilings, correctness, a dump and runs of a model with random weights, beside plain
-loops on the same device, and prints a table last. It ends within its budget of seconds; what fails
-is reported, and the rest goes on. `--shape toy` does the same at toy size, also on a processor.
+It measures ceilings, correctness, a dump and runs of a model with random weights, compares them
+with plain loops on the same device, and prints a table at the end. It ends within its budget of
+seconds. A failure is reported, and the rest continues. `--shape toy` does the same at toy size,
+also on a processor.
 """
 
 import os
@@ -24,7 +25,7 @@ from tests.bench.gpu.runs import Sweeps, runs
 from tests.bench.gpu.shapes import SHAPES, Shape, random_model, wait, with_parts
 
 BUDGET = 480.0  # seconds
-UNTIL = {  # section -> the share of the budget that is over at its deadline
+UNTIL = {  # section -> share of the budget that has passed at its deadline
     "ceilings": 0.08,
     "float64": 0.16,
     "model": 0.26,
@@ -48,7 +49,7 @@ def gpu(shape: str | None = None, budget: float = BUDGET, out: Path | None = Non
 
 
 def _measure(name: str, device: str, report: Report) -> None:
-    """Run all sections; those after the model need it."""
+    """Run all sections; those in `after` need the model."""
     shape = SHAPES[name]
     made: list[checkpoint.Checkpoint] = []
     swept: list[Sweeps | None] = []
@@ -66,28 +67,32 @@ def _measure(name: str, device: str, report: Report) -> None:
     }
     for section, action in before.items():
         report.section(section, UNTIL[section], action)
-    for section, action in after.items() if made else ():
-        report.section(section, UNTIL[section], action)
+    if made:
+        for section, action in after.items():
+            report.section(section, UNTIL[section], action)
     report.summary()
 
 
 def _machine(report: Report, device: str) -> None:
     report.section_name = "machine"
-    report.figure("device", torch.cuda.get_device_name() if device == "cuda" else "processor")
-    if device == "cuda":
+    if device == "cpu":
+        report.figure("device", "processor")
+    else:
+        report.figure("device", torch.cuda.get_device_name())
         report.figure("GPU memory", torch.cuda.mem_get_info()[1] / 2**30, "GiB")
     report.figure("cores", len(os.sched_getaffinity(0)))
     report.figure("torch", torch.__version__)
 
 
 def _make(report: Report, shape: Shape, device: str, made: list[checkpoint.Checkpoint]) -> None:
-    """Append the model, and the same once it is checked as when a model is loaded."""
+    """Append the model, and again after the checks that a loaded model goes through."""
     start = time.perf_counter()
     model = random_model(shape.family, shape.sizes, device, torch.bfloat16)
     wait(device)
     spent, start = time.perf_counter() - start, time.perf_counter()
     report.figure("weights made", spent, "s", billions=model.num_parameters() / 1e9)
     made.append(with_parts(model))
-    if checked := report.attempt("checks", lambda: checkpoint.prepared(model)):
+    checked = report.attempt("checks", lambda: checkpoint.prepared(model))
+    if checked:
         made.append(checked)
         report.figure("checks of a loaded model", time.perf_counter() - start, "s")

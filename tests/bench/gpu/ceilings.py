@@ -1,4 +1,4 @@
-"""What this machine reaches at best: arithmetic, memory of the device, transfers, memory, disk."""
+"""Measure what this machine reaches at best: arithmetic, both memories, transfers, disk."""
 
 import os
 import tempfile
@@ -49,8 +49,11 @@ def _to_host(report: Report, size: int, device: str) -> None:
 
 
 def _scatter(report: Report, size: int, device: str) -> None:
-    """Copies of one layer's activations into half of the columns of a larger array, as by passes
-    that are not whole blocks: into memory that is touched for the first time, then again."""
+    """Copy one layer's activations into half of the columns of a larger array.
+
+    Passes that are not whole blocks do that. Measured are memory that is touched for the first
+    time, and the same memory again.
+    """
     prompts = size // 2 // NEURONS
     random = torch.randint(0, 1000, (NEURONS, prompts), dtype=torch.int16)
     layer = random.pin_memory() if device == "cuda" else random
@@ -63,7 +66,8 @@ def _scatter(report: Report, size: int, device: str) -> None:
         block = torch.empty(NEURONS, 2 * prompts, dtype=torch.int16)
         report.figure("pinned memory into a fresh block, one thread", rate(block), "GB/s")
         report.figure(SCATTER, rate(block), "GB/s")
-    with threads(cores := len(os.sched_getaffinity(0))):
+    cores = len(os.sched_getaffinity(0))
+    with threads(cores):
         report.figure(SCATTER_BY_ALL, rate(block), "GB/s", threads=cores)
 
 

@@ -1,10 +1,11 @@
-"""Whether the device computes what it should: against the processor, and against float32."""
+"""Compare what the device computes with the processor, and with float32."""
 
 import copy
 import math
 import statistics
 import tempfile
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from stages.lib.executor.interventions import (
     ALL,
     COMPONENTS,
     EARLIER,
+    MEANS,
     REPLACEABLE,
     REPLACEMENTS,
     Intervention,
@@ -46,13 +48,13 @@ Means = Mapping[str, Mapping[str, np.ndarray]]
 
 
 def small(report: Report, device: str) -> None:
-    """The same model in float64 on the processor and on the device: a dump, and every patch."""
+    """Compare one model in float64 on the processor and on the device: a dump, every patch."""
     model = random_model("llama", SMALL, "cpu", torch.float64)
     for parameter in model.parameters():  # so large that every part matters
         scale = 0.3 if parameter.ndim > 1 else 0.1
         parameter.data = torch.randn_like(parameter) * scale + (parameter.ndim == 1)
     twin = copy.deepcopy(model).to(torch.device(device))
-    both = [with_parts(widen(each)) for each in (model, twin)]
+    both = with_parts(widen(model)), with_parts(widen(twin))
     report.attempt("dump", lambda: _compare_dumps(report, *both))
     report.attempt("runs", lambda: _compare_runs(report, *both))
 
@@ -62,12 +64,12 @@ def _compare_dumps(report: Report, on_cpu: Checkpoint, on_device: Checkpoint) ->
     different = sum(int((stored[name] != expected[name]).sum()) for name in expected)
     total = sum(array.size for array in expected.values())
     report.figure("dump: stored numbers that differ", different, f"of {total}")
-    off = max(_distance(stored_sums[name], expected_sums[name]) for name in expected_sums)
-    report.figure("dump: sums of components, difference", off)
+    off = map(_distance, stored_sums.values(), expected_sums.values())
+    report.figure("dump: sums of components, difference", max(off))
 
 
 def _dump(loaded: Checkpoint) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Activations and predictions as they are stored, and sums of every component."""
+    """Return activations and predictions as they are stored, and sums of every component."""
     a = loaded.architecture
     tokens = grid_of_prompts(a.vocabulary, 6, 10)
     blocks = {i: np.empty((a.neurons, 6, 10), np.float16) for i in range(len(a.layers))}
@@ -75,9 +77,9 @@ def _dump(loaded: Checkpoint) -> tuple[dict[str, np.ndarray], dict[str, np.ndarr
     answers = np.full((6, 10), 7)
     way = grid.sharing(loaded, tokens)
     predictions = list(grid.run(loaded, tokens, answers, 4, blocks, sums, sharing=way))
-    fields = predictions[0].__dataclass_fields__
-    arrays = {f: np.concatenate([getattr(part, f) for part in predictions]) for f in fields}
-    arrays |= {f"layer {layer}": block for layer, block in blocks.items()}
+    arrays = {f"layer {layer}": block for layer, block in blocks.items()}
+    for name in predictions[0].__dataclass_fields__:
+        arrays[name] = np.concatenate([getattr(part, name) for part in predictions])
     return arrays, {name: getattr(sums, name) for name in grid.SUMS}
 
 
@@ -88,28 +90,36 @@ def _compare_runs(report: Report, on_cpu: Checkpoint, on_device: Checkpoint) -> 
     interventions = numbered(patches(a, 0, ("op2", "3", ALL)) + patches(a, last, ("last", ALL)))
     with tempfile.TemporaryDirectory() as folder:
         store = given_store(Path(folder), a, table)
-        executor = Executor(on_cpu, means, ROWS, MEMORY, given=store)
-        expected = runs.rows(executor, executor.plan(table, interventions), "bench", "small")
+        expected = _rows(Executor(on_cpu, means, ROWS, MEMORY, given=store), table, interventions)
         executor = Executor(on_device, means, ROWS, MEMORY, given=store)
-        stored = runs.rows(executor, executor.plan(table, interventions), "bench", "small")
-        measures = [name for name in expected.columns if name not in ("subject", "experiment")]
-        different = {name: int((expected[name] != stored[name]).sum()) for name in measures}
-        differing = {name: number for name, number in different.items() if number}
-        total = len(expected) * len(measures)
+        stored = _rows(executor, table, interventions)
+        different: dict[str, int] = {}
+        for name in expected.columns:
+            number = int((expected[name] != stored[name]).sum())
+            if number:
+                different[name] = number
+        total = len(expected) * (len(expected.columns) - 2)  # without subject and experiment
         report.figure(
-            "runs: stored numbers that differ", sum(different.values()), f"of {total}",
-            kinds=len(kinds(interventions)), **differing,
-        )  # fmt: skip
+            "runs: stored numbers that differ",
+            sum(different.values()),
+            f"of {total}",
+            kinds=len(kinds(interventions)),
+            **different,
+        )
         off = _against_hooks(executor, table, interventions)
         report.figure("runs: difference from naive passes", off)
 
 
+def _rows(
+    executor: Executor, table: pl.DataFrame, interventions: list[Intervention]
+) -> pl.DataFrame:
+    return runs.rows(executor, executor.plan(table, interventions), "bench", "small")
+
+
 def _against_hooks(
-    executor: Executor,
-    table: pl.DataFrame,
-    interventions: list[Intervention],
+    executor: Executor, table: pl.DataFrame, interventions: list[Intervention]
 ) -> float:
-    """The largest relative difference from naive forward passes on the device, over all kinds."""
+    """Return the largest relative difference from naive passes on the device, over all kinds."""
     [pairs] = by_length(table.head(2), 2)
     values = executor.fresh(pairs)
     distances = []
@@ -120,8 +130,11 @@ def _against_hooks(
 
 
 def large(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> None:
-    """The shape in bfloat16 against the same weights in float32: restarted runs, and whole forward
-    passes with hooks, each by its distance from float32, ‖x - y‖ / ‖y‖ of the logits."""
+    """Compare the shape in bfloat16 with the same weights in float32.
+
+    Restarted runs, and whole forward passes with hooks, are each measured by the distance of their
+    logits from float32, ‖x - y‖ / ‖y‖.
+    """
     reference = in_float32(loaded, shape, device)
     a = loaded.architecture
     table = pair_table(a.vocabulary, shape.checked)
@@ -145,7 +158,7 @@ def large(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> None
 
 
 def _clean(report: Report, executor: Executor, pairs: PromptPairs, wide: Values) -> None:
-    """Without any patch, and whether the restarts of this model hold at all."""
+    """Report the distance without any patch, and whether the model can be restarted."""
     values = executor.values(pairs)
     off = _distance(values.clean.logits, wide.clean.logits)
     report.figure("no patch: forward pass, from float32", off, restarts=str(executor.restarts))
@@ -158,7 +171,7 @@ def _distances(
     wide: Values,
     several: list[Intervention],
 ) -> None:
-    """The mean distances of one component's kinds of patches."""
+    """Report the mean distances of one component's kinds of patches."""
     values = executor.values(wide.pairs)
     fast, plain = [], []
     for intervention in several:
@@ -175,7 +188,7 @@ def _distances(
 
 
 def in_float32(loaded: Checkpoint, shape: Shape, device: str) -> Checkpoint:
-    """The same weights in float32."""
+    """Return a model with the same weights in float32."""
     model = random_model(shape.family, shape.sizes, device, torch.float32)
     for wide, narrow in zip(model.parameters(), loaded.model.parameters(), strict=True):
         wide.data.copy_(narrow.data)
@@ -184,7 +197,7 @@ def in_float32(loaded: Checkpoint, shape: Shape, device: str) -> Checkpoint:
 
 
 def patches(a: Architecture, layer: int, positions: tuple[str, ...]) -> list[Patch]:
-    """Every component, all of its units, one, or some, with every replacement it can have."""
+    """Return patches of every component: all, one or some units, with every replacement."""
     several = {"neuron": a.neurons, "coordinate": a.width, "head": a.heads}
     listed = []
     for component in COMPONENTS[1:]:
@@ -193,8 +206,8 @@ def patches(a: Architecture, layer: int, positions: tuple[str, ...]) -> list[Pat
             units += [_packed([1]), _packed([0, several[component] - 1])]
         for replacement in REPLACEABLE.get(component, REPLACEMENTS):
             for position in positions:
-                for chosen_units in units:
-                    listed += _patch(component, layer, chosen_units, position, replacement)
+                for packed in units:
+                    listed += _patch(component, layer, packed, position, replacement)
     return listed
 
 
@@ -205,10 +218,11 @@ def _patch(
     position: str,
     replacement: str,
 ) -> list[Patch]:
-    """The patch, or two for both kinds of attention edges; none where there is no such patch."""
+    """Return the patch, four for attention edges, or none if there is no such patch."""
     if component == "edge":
-        keys = () if position == ALL else ("op1", EARLIER)
-        edges = [(key, heads) for key in keys for heads in (None, _packed([1]))]
+        if position == ALL:
+            return []
+        edges = product(("op1", EARLIER), (None, _packed([1])))
         return [Patch("edge", layer, heads, position, key, "zero") for key, heads in edges]
     if replacement == "given" and position == ALL:
         return []
@@ -225,7 +239,7 @@ def numbered(listed: list[Patch]) -> list[Intervention]:
 
 
 def kinds(interventions: list[Intervention]) -> dict[tuple, Intervention]:
-    """The first intervention of each component, replacement, kind of position and of units."""
+    """Return the first intervention of each component, replacement, position and unit kind."""
     firsts: dict[tuple, Intervention] = {}
     for intervention in interventions:
         [patch] = intervention.patches
@@ -236,7 +250,7 @@ def kinds(interventions: list[Intervention]) -> dict[tuple, Intervention]:
 
 
 def given_store(folder: Path, a: Architecture, table: pl.DataFrame) -> given.Given:
-    """Random values that a table of interventions brings along."""
+    """Return random external values for a table of pairs."""
     path, random = folder / "given.h5", np.random.default_rng(3)
     widths = {"neurons": a.neurons, "residual": a.width}
     arrays = {n: random.standard_normal((len(table), width)) for n, width in widths.items()}
@@ -245,28 +259,38 @@ def given_store(folder: Path, a: Architecture, table: pl.DataFrame) -> given.Giv
 
 
 def random_means(a: Architecture) -> Means:
-    """Means of every operator, and over operators, at five positions."""
+    """Return random means of every operator, and over operators, at five positions."""
     random, size = np.random.default_rng(7), (len(a.layers), 5)
-    shapes = {"neurons": (a.neurons,), "heads": (a.heads, a.head_width), "residual": (a.width,)}
-    return {
-        replacement: {kind: random.standard_normal((*size, *s)) for kind, s in shapes.items()}
-        for replacement in REPLACEMENTS
-        if replacement.startswith("mean")
-    }
+    means = {}
+    for replacement in MEANS:
+        means[replacement] = {
+            "neurons": random.standard_normal((*size, a.neurons)),
+            "heads": random.standard_normal((*size, a.heads, a.head_width)),
+            "residual": random.standard_normal((*size, a.width)),
+        }
+    return means
 
 
 def observed_means(values: Values) -> Means:
-    """Means over the clean prompts, the same for all operators."""
+    """Return means over the clean prompts, the same for all operators."""
     a, clean = values.architecture, values.clean
-    layers = range(len(a.layers))
-    heads = [clean.heads[i].unflatten(-1, (a.heads, a.head_width)) for i in layers]
-    kinds_of = {"neurons": clean.neurons, "heads": heads, "residual": clean.streams[: len(layers)]}
-    means = {k: np.stack([x.mean(0).cpu().numpy() for x in v]) for k, v in kinds_of.items()}
-    return {name: means for name in REPLACEMENTS if name.startswith("mean")}
+    heads = _mean(clean.heads)
+    means = {
+        "neurons": _mean(clean.neurons),
+        "heads": heads.reshape(*heads.shape[:2], a.heads, a.head_width),
+        "residual": _mean(clean.streams[:-1]),
+    }
+    return dict.fromkeys(MEANS, means)
+
+
+def _mean(layers: list[torch.Tensor]) -> np.ndarray:
+    """Return means over the prompts of (prompts, positions, …) of each layer."""
+    return np.stack([x.mean(0).cpu().numpy() for x in layers])
 
 
 def _distance(x: Any, y: Any) -> float:
-    """‖x - y‖ / ‖y‖ in float64, ‖x‖ where y is 0; infinite where x or y holds a NaN."""
-    wide_x, wide_y = (torch.as_tensor(v).to("cpu", torch.float64) for v in (x, y))
-    off = float((wide_x - wide_y).norm() / (wide_y.norm() or 1.0))
+    """Return ‖x - y‖ / ‖y‖ in float64, ‖x‖ if y is 0; infinite if x or y holds a NaN."""
+    wide = torch.as_tensor(y).to("cpu", torch.float64)
+    difference = torch.as_tensor(x).to("cpu", torch.float64) - wide
+    off = float(difference.norm() / (wide.norm() or 1.0))
     return float("inf") if math.isnan(off) else off

@@ -1,4 +1,4 @@
-"""Prompts dumped per second, what bounds them, and a loop as everyone writes it beside it."""
+"""Measure prompts dumped per second, what bounds them, and a plain loop for comparison."""
 
 import ctypes
 import os
@@ -53,7 +53,7 @@ class Prompts:
 
     @property
     def operations(self) -> float:
-        """2 x parameters x tokens; the unembedding only reads last positions, embeddings none."""
+        """2 x parameters x tokens; the unembedding reads only last positions, embeddings none."""
         rows, columns, positions = self.tokens.shape
         prefix = grid.shared_prefix(self.tokens)
         layers = self.loaded.architecture.layers
@@ -66,7 +66,10 @@ class Prompts:
         return replace(self, tokens=self.tokens[:rows])
 
     def dumped(self, rows_at_once: int, activations: bool = True, means: bool = True) -> dict:
-        """Activations, layer -> (neurons, rows, columns): one block, as of a dump's worker."""
+        """Return activations of one block, as a dump's worker does.
+
+        They are layer -> (neurons, rows, columns).
+        """
         a, shape = self.loaded.architecture, self.tokens.shape[:2]
         layers = range(len(a.layers)) if activations else ()
         blocks = {layer: np.empty((a.neurons, *shape), np.float16) for layer in layers}
@@ -79,7 +82,7 @@ class Prompts:
 
 
 def dump(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> None:
-    """Dump by sizes of passes, beside the plain loop; then write a part; then name the bound."""
+    """Compare dumps of several pass sizes with the plain loop; write a part; name the bound."""
     _return_freed()
     tokens = grid_of_prompts(loaded.architecture.vocabulary, shape.rows, shape.columns)
     way = report.attempt("sharing", lambda: grid.sharing(loaded, tokens)) or grid.Sharing.CACHE
@@ -106,7 +109,7 @@ def dump(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> None:
 
 
 def _in_turn(report: Report, name: str, prompts: Prompts, rows: int) -> float:
-    """Seconds of a dump into memory, the median of rounds in turn with the plain loop."""
+    """Return the median seconds of a dump into memory, in turn with the plain loop."""
     warm = prompts.first_rows(rows)
     loop = PlainLoop(prompts, rows)
     warm.dumped(rows)
@@ -153,7 +156,7 @@ def _in_turn(report: Report, name: str, prompts: Prompts, rows: int) -> float:
 
 
 def _variants(report: Report, prompts: Prompts, rows: int) -> None:
-    """What a dump of the best size loses by its sums, by one thread, and by a repeated cache."""
+    """Measure what the best dump loses by its sums, by one thread, and by a repeated cache."""
     cores = len(os.sched_getaffinity(0))
     if prompts.sharing is grid.Sharing.ATTENTION:
         cached = replace(prompts, sharing=grid.Sharing.CACHE)
@@ -172,10 +175,12 @@ def _variants(report: Report, prompts: Prompts, rows: int) -> None:
 
 
 class PlainLoop:
-    """Whole batches after a cached prefix, with hooks that copy what the MLPs' last projections
-    read at the last position to pinned memory, where the next layers overwrite it.
+    """Whole batches after a cached prefix, with hooks that copy neurons' activations.
 
-    As transformers computes it, the unembedding is read once for each prompt (see last_logits)."""
+    Hooks copy what the MLPs' last projections read at the last position to pinned memory, where
+    later layers overwrite it. As in transformers, the unembedding is read once for each prompt (see
+    last_logits).
+    """
 
     def __init__(self, prompts: Prompts, rows: int):
         self.loaded, self.device, self.rows = prompts.loaded, prompts.device, rows
@@ -186,7 +191,11 @@ class PlainLoop:
 
     @torch.no_grad()
     def run(self, tokens: np.ndarray, keep: bool = False, mended: bool = False) -> None:
-        """keep: all of it, by copies that are waited for; mended: as Checkpoint.last_logits."""
+        """Run the loop.
+
+        keep: whether to keep all activations, which waits for each copy; mended: whether to compute
+        logits as Checkpoint.last_logits does.
+        """
         model, layers = self.loaded.model, self.loaded.architecture.layers
         kept: list[torch.Tensor] | None = [] if keep else None
         cores = len(os.sched_getaffinity(0))
@@ -236,7 +245,7 @@ class PlainLoop:
 
 @contextmanager
 def usual_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Within the context the model attends as transformers does unasked, by fused kernels."""
+    """Let the model attend by fused kernels, the default of transformers, within the context."""
     before = model.config._attn_implementation
     model.config._attn_implementation = "sdpa"
     try:
@@ -246,7 +255,7 @@ def usual_attention(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _written(report: Report, prompts: Prompts, rows: int) -> None:
-    """Layers written by the real writer, and neurons added up, as a worker does after a dump."""
+    """Measure writing layers and adding up neurons, as a worker does after a dump."""
     blocks = prompts.dumped(rows, means=False)
     settings, results = load(Dump), np.zeros(prompts.tokens.shape[:2], np.int64)
     prompts_per_block = settings.prompts_per_block(len(blocks) * len(blocks[0]), "bfloat16")
@@ -274,7 +283,7 @@ def _written(report: Report, prompts: Prompts, rows: int) -> None:
 
 
 def _bounds(report: Report, prompts: Prompts, dump_seconds: float) -> None:
-    """How long each part takes at its own rate; a worker writes and adds up after the dump."""
+    """Report how long each part takes at its own rate; writing and sums follow the dump."""
     rates = {
         "arithmetic": (prompts.operations / 1e12, MATMUL),
         "transfer": (prompts.nbytes / 1e9, TO_HOST),
@@ -284,24 +293,28 @@ def _bounds(report: Report, prompts: Prompts, dump_seconds: float) -> None:
     }
     seconds = {}
     for name, (amount, figure) in rates.items():
-        if rate := report.value(figure):
+        rate = report.value(figure)
+        if rate:
             seconds[name] = amount / rate
     by_name = {name.replace(" ", "_"): needed for name, needed in seconds.items()}
     report.figure("all prompts, dump into memory", dump_seconds, "s", **by_name)
     inside = ("arithmetic", "transfer", "copies in memory")
-    if known := [name for name in inside if name in seconds]:
+    known = [name for name in inside if name in seconds]
+    if known:
         bound = max(known, key=lambda name: seconds[name])
         share = 100 * seconds[bound] / dump_seconds
         report.figure("bound of the dump into memory", bound, percent_of_its_time=share)
-    if after := seconds.get("written and added up"):
+    after = seconds.get("written and added up")
+    if after:
         total = dump_seconds + after
         bound = "writing" if after > dump_seconds else "the dump into memory"
-        report.figure("all prompts, a worker's whole unit", total, "s", bound=bound,
-                      prompts_per_second=prompts.count / total)  # fmt: skip
+        rate = prompts.count / total
+        name = "all prompts, a worker's whole unit"
+        report.figure(name, total, "s", bound=bound, prompts_per_second=rate)
 
 
 def _return_freed() -> None:
-    """Undo what an executor told glibc, as a dump's worker has none: freed memory goes back."""
+    """Undo what an executor told glibc: a dump's worker returns freed memory to the system."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(TRIM_THRESHOLD, 128 << 10)

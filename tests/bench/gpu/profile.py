@@ -1,4 +1,4 @@
-"""Where the time of a device goes: kernels by their time, and the share without any kernel."""
+"""Profile a device: kernels by their time, and the share of time without any kernel."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ from tests.bench.gpu.shapes import ROLES, Shape, grid_of_prompts, threads, wait
 from tests.bench.patching import patches
 
 TOP = 5
-COPIES = ("Memcpy", "Memset")  # what names begin with that are no kernels
+COPIES = ("Memcpy", "Memset")  # beginnings of names of events that are no kernels
 PASSES = 2  # of runs
 
 
@@ -59,7 +59,7 @@ def _profiled(report: Report, name: str, action: Callable[[], object], device: s
     kind = DeviceType.CUDA if device == "cuda" else DeviceType.CPU
     events = [event for event in profiler.events() if event.device_type == kind]
     if not events:
-        report.figure(name, "the profiler saw nothing on the device")
+        report.figure(name, "the profiler recorded no events on the device")
         return
     if device == "cuda":
         _gaps(report, name, events)
@@ -75,12 +75,15 @@ def _profiled(report: Report, name: str, action: Callable[[], object], device: s
 
 
 def _gaps(report: Report, name: str, events: list) -> None:
-    """Shares of the time between the first event on the device and the end of the last."""
-    spans = [(e.time_range.start, e.time_range.end, e.name.startswith(COPIES)) for e in events]
-    first, last = min(s[0] for s in spans), max(s[1] for s in spans)
-    kernels = _union([(start, end) for start, end, copy in spans if not copy])
-    anything = _union([(start, end) for start, end, _ in spans])
-    whole = last - first
+    """Report shares of the time between the first event on the device and the end of the last."""
+    everything, computing = [], []
+    for event in events:
+        span = event.time_range.start, event.time_range.end
+        everything.append(span)
+        if not event.name.startswith(COPIES):
+            computing.append(span)
+    kernels, anything = _union(computing), _union(everything)
+    whole = max(end for _, end in everything) - min(everything)[0]
     report.figure(
         f"{name}: no kernel runs", 100 * (1 - kernels / whole), "%", seconds=whole / 1e6,
         percent_without_copies_too=100 * (1 - anything / whole), kernels_and_copies=len(events),
@@ -88,7 +91,7 @@ def _gaps(report: Report, name: str, events: list) -> None:
 
 
 def _union(spans: list[tuple[float, float]]) -> float:
-    """The length of the union of spans."""
+    """Return the length of the union of spans."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))

@@ -1,4 +1,4 @@
-"""Figures, printed as they are measured, within a budget of time; an error ends one attempt."""
+"""Report figures as they are measured, within a budget of time; an error ends one attempt."""
 
 import gc
 import json
@@ -18,12 +18,12 @@ BASE = ("section", "name", "value", "unit")
 Result = TypeVar("Result")
 
 
-class TimeUp(BaseException):  # not an Exception: nobody on the way shall handle it
-    """A section that is still at work after its deadline."""
+class TimeUp(BaseException):  # not an Exception, which code on the way might handle
+    """A section still runs after its deadline."""
 
 
 class Report:
-    """Runs sections one after another; a section that ends early leaves its time to the next.
+    """Run sections one after another; a section that ends early leaves its time to the next.
 
     seconds: of all sections; out: a file for the figures as JSON lines, None for no file.
     """
@@ -37,23 +37,25 @@ class Report:
         if out:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text("", encoding="utf-8")
-        gc.freeze()  # what is there by now, such as modules, is looked through by no collection
+        gc.freeze()  # collections skip what exists by now, such as modules
 
     def figure(self, name: str, value: float | str, unit: str = "", **more: float | str) -> None:
-        """Print a figure, write it to the file and keep it for the summary. more: what belongs
-        to it, by names."""
+        """Print a figure, write it to the file and keep it for the summary.
+
+        more: further values that belong to it, by name.
+        """
         row = {"section": self.section_name, "name": name, "value": value, "unit": unit, **more}
         self.figures.append(row)
         print(f"{_elapsed(self.started)} {self.section_name}: {name}: {_text(row)}", flush=True)
         self._write(row)
 
     def value(self, name: str) -> float | None:
-        """The number of a figure, None if it was not measured."""
+        """Return the number of a figure, None if it was not measured."""
         values = [row["value"] for row in self.figures if row["name"] == name]
         return float(values[-1]) if values and not isinstance(values[-1], str) else None
 
     def left(self) -> float:
-        """Seconds up to the deadline of this section."""
+        """Return the seconds up to the deadline of this section."""
         return self.deadline - time.perf_counter()
 
     def section(self, name: str, until: float, action: Callable[[], None]) -> None:
@@ -83,7 +85,7 @@ class Report:
         action: Callable[[], Result],
         seconds: float = 0.0,
     ) -> Result | None:
-        """The result of an action; None where it fails, or needs more seconds than are left."""
+        """Return an action's result; None if it fails, or needs more seconds than are left."""
         if self.left() <= seconds:
             self.figure(name, "skipped: no time left")
             return None
@@ -119,7 +121,7 @@ class Report:
 
 
 def free() -> None:
-    """Give back the memory of what nobody refers to any more."""
+    """Return the memory of unreferenced objects."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Runs per second by sizes of passes, beside one forward pass per run."""
+"""Measure runs per second by pass size, compared with one forward pass per run."""
 
 from dataclasses import replace
 
@@ -40,9 +40,9 @@ class Sweeps:
         return {"late": 3 * depth // 4, "middle": depth // 2, "first": 0}
 
     def shortcuts(self) -> None:
-        """Which of the executor's shortcuts hold on this device and in this precision."""
+        """Report which of the executor's shortcuts hold on this device and in this precision."""
         executor, depth = self.executor, len(self.loaded.architecture.layers)
-        self.report.figure("restarts in the midst of prompts", str(executor.restarts))
+        self.report.figure("restarts in the middle of prompts", str(executor.restarts))
         if executor.restarts:
             self.report.figure(
                 "shortcuts", "hold", prefix=str(executor.attends), narrow=str(executor.narrows),
@@ -52,15 +52,16 @@ class Sweeps:
             )  # fmt: skip
 
     def sizes(self, size: int) -> PassSizes:
-        """What BAG_PASSES says: so many times the rows and the memory of the settings."""
+        """Return sizes as BAG_PASSES does: a multiple of the settings' rows and memory."""
         settings = load(Runs)
         memory = (settings.memory_mib << 20) * size
         return PassSizes(self.loaded, settings.rows_per_pass * size, memory)
 
     def looping(self) -> None:
-        """One forward pass per run: the same pairs, and many pairs in one pass.
+        """Measure one forward pass per run, with the same pairs and with many pairs at once.
 
-        Also with what Checkpoint.last_logits mends, to which the ratios are.
+        Both are repeated with logits computed as Checkpoint.last_logits does; ratios compare with
+        these.
         """
         for pairs in (self.shape.pairs, self.shape.many):
             name = f"forward pass per run, {pairs} pairs"
@@ -88,12 +89,14 @@ class Sweeps:
             plain_run(self.loaded, tokens, layer, unit)
 
     def neurons(self, place: str, size: int, position: str = "last") -> float:
-        """Runs per second of one layer's neurons, one by one."""
+        """Return runs per second of one layer's neurons, one at a time."""
         layer = self.layers()[place]
         self.executor.sizes = self.sizes(size)
         most = self.loaded.architecture.neurons
         [group] = by_length(self.table, len(self.table))
-        in_pass = min(most, self.executor.sizes.copies(group, ROLES[position], shared=position == "last"))
+        in_pass = min(
+            most, self.executor.sizes.copies(group, ROLES[position], shared=position == "last")
+        )
         rows = in_pass * len(group) * (len(ROLES) + 1 - ROLES[position])
         name = f"neurons, {place} layer {layer}, {position}, passes {size}"
         wanted = patches("neuron", layer, range(most), position)
@@ -109,7 +112,7 @@ class Sweeps:
         return rate
 
     def components(self, place: str, size: int) -> float:
-        """Runs per second of one layer's heads and MLP at all positions."""
+        """Return runs per second of one layer's heads and MLP at all positions."""
         layer = self.layers()[place]
         self.executor.sizes = self.sizes(size)
         heads = range(self.loaded.architecture.heads)
@@ -126,7 +129,7 @@ class Sweeps:
         return rate
 
     def _swept(self, wanted: list[Intervention]) -> float:
-        """Seconds in which these become rows of the table of runs."""
+        """Return the seconds that these interventions take, up to the rows of the table."""
         return seconds_of(self.device, lambda: self.swept(wanted))
 
     def swept(self, wanted: list[Intervention]) -> pl.DataFrame:
@@ -139,7 +142,7 @@ class Sweeps:
 
 
 def runs(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> Sweeps | None:
-    """Neurons by size of pass and layer, then components; the default's layers come first."""
+    """Measure neurons by pass size and layer, then components; the default size comes first."""
     with threads(1):
         sweeps = report.attempt("executor", lambda: Sweeps(report, loaded, shape, device))
         if not sweeps:
@@ -163,7 +166,7 @@ def runs(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> Sweep
 
 
 def _more(report: Report, sweeps: Sweeps, best: int) -> None:
-    """Components, and neurons at the first operand, whose runs go through all layers."""
+    """Measure components, and neurons at op1, whose runs go through all layers."""
     for size in dict.fromkeys((best, machine.RUNS)):
         for place in sweeps.layers():
             name = f"heads, MLP, {place}, passes {size}"
@@ -173,7 +176,7 @@ def _more(report: Report, sweeps: Sweeps, best: int) -> None:
 
 
 def _correct(report: Report, sweeps: Sweeps) -> None:
-    """Swept answers' logits against forward passes of their own, as a share of their spread."""
+    """Report differences of swept answers' logits from forward passes, as shares of spread."""
     layer = sweeps.layers()["middle"]
     wanted = patches("neuron", layer, range(4), "last")
     [group] = by_length(sweeps.table, len(sweeps.table))
@@ -198,7 +201,7 @@ def plain_run(
     neuron: int,
     source: torch.Tensor | float = 0.0,
 ) -> torch.Tensor:
-    """Logits (prompts, vocabulary) of one forward pass in which a hook replaces one neuron."""
+    """Return logits (prompts, vocabulary) of a forward pass with a hook that replaces a neuron."""
 
     def change(x: torch.Tensor) -> torch.Tensor:
         x[:, -1, neuron] = source

@@ -1,4 +1,4 @@
-"""Models of real sizes with random weights, made on the device, and prompts and pairs for them."""
+"""Make models of real sizes with random weights on the device, with prompts and pairs."""
 
 import copy
 import statistics
@@ -21,7 +21,7 @@ ROLES = {"op1": 1, "operator": 2, "op2": 3, "last": 4}  # in a prompt of BOS, op
 
 @dataclass(frozen=True)
 class Shape:
-    """A model, and how much work is done with it.
+    """A model's sizes, and how much work is done with it.
 
     rows x columns: prompts of the dump; pairs: of runs; many: prompts of the larger batch of plain
     forward passes; checked: prompts compared with float32; passes: sizes of passes, in multiples
@@ -89,7 +89,7 @@ def random_model(
     device: str,
     dtype: torch.dtype,
 ) -> PreTrainedModel:
-    """A model with transformers' own random weights, made on the device, with plain attention."""
+    """Return a model with transformers' own random weights and plain attention."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, **copy.deepcopy(sizes))
     with torch.device(device):
@@ -98,12 +98,12 @@ def random_model(
 
 
 def with_parts(model: PreTrainedModel) -> Checkpoint:
-    """The model and its parts, unchecked."""
+    """Return the model and its parts, unchecked."""
     return Checkpoint(model, search.find(model))
 
 
 def grid_of_prompts(vocabulary: int, rows: int, columns: int) -> np.ndarray:
-    """Tokens (rows, columns, 5): all prompts of a row begin with the same three tokens."""
+    """Return tokens (rows, columns, 5); prompts of a row begin with the same three tokens."""
     random = np.random.default_rng(0)
     tokens = np.empty((rows, columns, 5), np.int64)
     tokens[..., 0], tokens[..., 2], tokens[..., 4] = 1, 3, 4
@@ -113,30 +113,21 @@ def grid_of_prompts(vocabulary: int, rows: int, columns: int) -> np.ndarray:
 
 
 def pair_table(vocabulary: int, pairs: int) -> pl.DataFrame:
-    """Pairs of random prompts whose operands differ."""
+    """Return pairs of random prompts whose operands differ."""
     random = np.random.default_rng(1)
-
-    def prompt() -> list[int]:
-        op1, op2 = random.integers(5, vocabulary, 2).tolist()
-        return [1, op1, 3, op2, 4]
-
-    return pl.DataFrame(
-        [
-            {
-                "pair": pair, "operator": "add", "split": "discovery",
-                "tokens": prompt(), "answer_token": int(random.integers(5, vocabulary)),
-                "positions": ROLES, "counterfactual_tokens": prompt(),
-                "counterfactual_answer_token": int(random.integers(5, vocabulary)),
-                "counterfactual_positions": ROLES,
-            }
-            for pair in range(pairs)
-        ]
-    )  # fmt: skip
+    table = {"pair": range(pairs), "operator": ["add"] * pairs, "split": ["discovery"] * pairs}
+    for which in ("", "counterfactual_"):
+        tokens = np.tile([1, 0, 3, 0, 4], (pairs, 1))
+        tokens[:, [1, 3]] = random.integers(5, vocabulary, (pairs, 2))
+        table[f"{which}tokens"] = tokens.tolist()
+        table[f"{which}answer_token"] = random.integers(5, vocabulary, pairs).tolist()
+        table[f"{which}positions"] = [ROLES] * pairs
+    return pl.DataFrame(table)
 
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Within the context, torch uses so many threads of the processor."""
+    """Let torch use this number of threads within the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -151,7 +142,7 @@ def wait(device: str) -> None:
 
 
 def seconds_of(device: str, action: Callable[[], object]) -> float:
-    """Seconds up to the moment at which the device has done all of it."""
+    """Return the seconds until the device has finished an action."""
     wait(device)
     start = time.perf_counter()
     action()
@@ -160,7 +151,7 @@ def seconds_of(device: str, action: Callable[[], object]) -> float:
 
 
 def typical(device: str, action: Callable[[], object], rounds: int = 5, warm: int = 2) -> float:
-    """Median seconds, after some unmeasured rounds; on a GPU between events on the device."""
+    """Return median seconds after unmeasured rounds; on a GPU between events on the device."""
     for _ in range(warm):
         action()
     if device != "cuda":
@@ -182,5 +173,5 @@ def forget_peak(device: str) -> None:
 
 
 def peak(device: str) -> float:
-    """GiB of the GPU's memory that tensors took at most, 0 on a processor."""
+    """Return the most GiB of the GPU's memory that tensors took, 0 on a processor."""
     return torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
