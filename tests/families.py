@@ -191,9 +191,9 @@ def outcome(family: str, **more: Any) -> str:
     assert len(planned.layers) == len(found.layers)
     remarks = _dumped(loaded, usual) + _run(loaded)
     a = loaded.architecture
-    remarks += ["its usual attention, as plain one differs"] * (loaded.model is not model)
+    remarks += ["its usual attention, because plain attention differs"] * (loaded.model is not model)
     remarks += ["neurons of all experts"] * any(type(layer.mlp_out).__name__ == "Mixture" for layer in a.layers)
-    remarks += ["a norm behind the MLP"] * any(layer.post_norm is not None for layer in a.layers)
+    remarks += ["a norm after the MLP"] * any(layer.post_norm is not None for layer in a.layers)
     remarks += ["logits scaled or capped"] * (a.head is not None)
     return "; ".join(["exact", *remarks])
 

@@ -50,10 +50,10 @@ def test_a_part_that_writes_besides_attention_and_mlp_is_seen():
     block = model.model.layers[1]
     forward = block.forward
     block.forward = lambda x, **named: forward(x, **named) + 0.01 * x.roll(1, -1)
-    with pytest.raises(architecture.ArchitectureError, match="layer 1: what LlamaDecoderLayer puts out is not the sum"):
+    with pytest.raises(architecture.ArchitectureError, match="layer 1: the output of LlamaDecoderLayer is not the sum"):
         agreement.check(model, search.find(model))
 
 
 def test_attention_that_plain_attention_is_not_is_left_as_it_is(capsys: pytest.CaptureFixture):
     checkpoint.prepared(families.random_model("falcon", alibi=True))
-    assert "plain attention of FalconForCausalLM gives other logits than its usual one" in capsys.readouterr().err
+    assert "plain attention of FalconForCausalLM gives other logits than its usual attention" in capsys.readouterr().err

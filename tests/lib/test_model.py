@@ -176,7 +176,7 @@ def test_prompts_of_any_length_are_asked_as_if_alone(checkpoint_folder: Path, lo
     rng = np.random.default_rng(0)
     sequences = [rng.integers(3, 100, length).tolist() for length in rng.integers(2, 12, 25)]
     answers = rng.integers(-1, 100, 25)
-    said = ask.ask(subject, ask.Asked(sequences, answers), 4, "test")
+    said = ask.ask(subject, ask.EncodedPrompts(sequences, answers), 4, "test")
     for i, sequence in enumerate(sequences):
         logits = subject.model(input_ids=torch.tensor([sequence])).logits[0, -1]
         assert said.predicted[i] == logits.argmax()
@@ -302,11 +302,11 @@ SPOILT = {
     "1,000,000,000 layers": with_config(num_hidden_layers=10**9),
     "no causal language model": with_config(model_type="no-such"),
     "60 of its tensors .* missing": with_config(model_type="bert", architectures=["BertModel"]),
-    "is no model folder: .*Expecting": lambda folder: (folder / "config.json").write_text("{"),
-    "is no model folder: it has no config": lambda folder: (folder / "config.json").unlink(),
+    "is not a model folder: .*Expecting": lambda folder: (folder / "config.json").write_text("{"),
+    "is not a model folder: it has no config": lambda folder: (folder / "config.json").unlink(),
     "holds no weights": lambda folder: (folder / "model.safetensors").unlink(),
     "is empty": cut("model.safetensors", 0),
-    "is cut off": cut("model.safetensors", 1000),
+    "is truncated": cut("model.safetensors", 1000),
     "its header describes": cut("model.safetensors", 60_000),
 }
 
@@ -392,8 +392,8 @@ def test_the_digest_of_a_large_file_is_taken_once_for_every_change_of_it(tmp_pat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(folder, "LARGE", 4)
     read: list[list[Path]] = []
-    usual = folder._read
-    monkeypatch.setattr(folder, "_read", lambda files: (read.append(files), usual(files))[1])
+    usual = folder._digest
+    monkeypatch.setattr(folder, "_digest", lambda files: (read.append(files), usual(files))[1])
     file = tmp_path / "weights"
     file.write_bytes(b"weights")
     before = file.stat()

@@ -41,7 +41,7 @@ def test_a_dump_of_a_model_that_is_partly_on_disk_is_the_same(checkpoint_folder:
     assert any(parameter.is_meta for parameter in apart.model.parameters())
     tokens = np.random.default_rng(0).integers(3, 130, (4, 6, 5))
     tokens[:, :, :3] = tokens[:, :1, :3]
-    asked = ask.Asked([[3, 4], [5, 6, 7]], np.array([7, 8]))
+    asked = ask.EncodedPrompts([[3, 4], [5, 6, 7]], np.array([7, 8]))
     ways, dumped = [], []
     for loaded in (whole, apart):
         ways.append(grid.sharing(loaded, tokens))

@@ -129,7 +129,9 @@ def configured(header: Header) -> PreTrainedConfig:
     """The configuration of a file that `refuse` lets pass. Raises ModelError on settings that it
     cannot hold."""
     family = FAMILIES[header.architecture]
-    values: dict[str, Any] = {name: _value(header, key) for key, name in family.names.items() if _has(header, key)}
+    values: dict[str, Any] = {
+        name: _value(header, key) for key, name in family.names.items() if _has(header, key)
+    }
     if "num_key_value_heads" in family.names.values():
         values.setdefault("num_key_value_heads", values["num_attention_heads"])
     if family.rotary:
@@ -156,7 +158,9 @@ def configured(header: Header) -> PreTrainedConfig:
 
 def _has(header: Header, key: str) -> bool:
     if header.setting(key) is None and key not in OPTIONAL:
-        raise ModelError(f"{header.path} lacks the setting {header.architecture}.{key}; convert the model again")
+        raise ModelError(
+            f"{header.path} lacks the setting {header.architecture}.{key}; convert the model again"
+        )
     return header.setting(key) is not None
 
 

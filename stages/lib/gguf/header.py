@@ -79,7 +79,9 @@ def read(path: str | Path) -> Header:
         raise ModelError(f"there is no file {path}; give the path of a GGUF file")
     with path.open("rb") as file:
         if (magic := file.read(len(MAGIC))) != MAGIC:
-            raise ModelError(f"{path} is not a GGUF file: it starts with {magic!r}, not with {MAGIC!r}{_hint(magic)}")
+            raise ModelError(
+                f"{path} is not a GGUF file: it starts with {magic!r}, not with {MAGIC!r}{_hint(magic)}"
+            )
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return _Reader(path, content).header()
 
@@ -130,7 +132,9 @@ class _Reader:
         shape = tuple(reversed([self.number("Q") for _ in range(axes)]))
         return name, shape, self.number("I"), self.number("Q")
 
-    def stored(self, name: str, shape: tuple[int, ...], kind: int, offset: int, start: int) -> Stored:
+    def stored(
+        self, name: str, shape: tuple[int, ...], kind: int, offset: int, start: int
+    ) -> Stored:
         try:
             known = GGMLQuantizationType(kind)
         except ValueError:

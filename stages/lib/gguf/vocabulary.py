@@ -45,7 +45,9 @@ def tokenizer(header: Header) -> PreTrainedTokenizerFast:
     if _puts_bos(header) and bos is None:
         raise ModelError(f"{header.path} puts a BOS token first, but names none; convert it again")
     if _puts_bos(header) and bos is not None:
-        made.post_processor = TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokens.index(bos))])
+        made.post_processor = TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokens.index(bos))]
+        )
     own = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.BPE()),  # would be copied, which takes half a second
         chat_template=header.metadata.get("tokenizer.chat_template"),
@@ -67,7 +69,9 @@ def _tokens(header: Header) -> list[str]:
         raise ModelError(f"{header.path} has two tokens of the same name; convert the model again")
     rows = header.tensors["token_embd.weight"].shape[0]
     if len(tokens) > rows:
-        raise ModelError(f"{header.path} has {len(tokens):,} tokens, and embeddings of {rows:,}; it is not one model: convert it again")
+        raise ModelError(
+            f"{header.path} has {len(tokens):,} tokens, and embeddings of {rows:,}; it is not one model: convert it again"
+        )
     return tokens
 
 
@@ -106,7 +110,9 @@ def _cut(header: Header) -> pre_tokenizers.PreTokenizer:
     name = header.token("pre")
     if name in GGUF_PRE_TOKENIZER_SPLITS:
         words = pre_tokenizers.Split(Regex(GGUF_PRE_TOKENIZER_SPLITS[name]), behavior="isolated")
-        return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        return pre_tokenizers.Sequence(
+            [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
     parts = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if name in SINGLE_DIGITS:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), parts])
@@ -126,10 +132,14 @@ def _sentencepiece(header: Header, tokens: list[str]) -> Tokenizer:
         raise ModelError(f"{header.path} lacks the scores of its tokens; convert the model again")
     merges = generate_merges(known, dict(zip(tokens, scores, strict=True)))
     unknown = _named(header, tokens, "unknown_token_id")
-    made = Tokenizer(models.BPE(vocab=known, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    made = Tokenizer(
+        models.BPE(vocab=known, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    )
     spaces = [normalizers.Replace(" ", SPACE)]
     prefixed = bool(header.token("add_space_prefix", True))
-    made.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), *spaces] if prefixed else spaces)
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(SPACE), *spaces] if prefixed else spaces
+    )
     plain = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     made.decoder = decoders.Sequence([*plain, decoders.Strip(" ", 1, 0)] if prefixed else plain)
     return made
@@ -139,7 +149,11 @@ def _add(made: Tokenizer, header: Header, tokens: list[str]) -> None:
     """Marks tokens that are never cut into pieces, such as <|im_start|>."""
     kinds = header.token("token_type", [])
     whole = {UNKNOWN: True, CONTROL: True, USER_DEFINED: False}  # whether they are special
-    added = [AddedToken(token, normalized=False, special=whole[kind]) for token, kind in zip(tokens, kinds, strict=False) if kind in whole]
+    added = [
+        AddedToken(token, normalized=False, special=whole[kind])
+        for token, kind in zip(tokens, kinds, strict=False)
+        if kind in whole
+    ]
     made.add_tokens(added)
     if made.get_vocab_size() != len(tokens):
         raise ModelError(f"{header.path}: its special tokens are not those of its vocabulary")

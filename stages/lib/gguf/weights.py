@@ -90,10 +90,16 @@ class Weights:
         shards = self._shards()
         files = ["model.safetensors"]
         if len(shards) > 1:
-            files = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
-            places = {name: file for file, names in zip(files, shards, strict=True) for name in names}
+            files = [
+                f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))
+            ]
+            places = {
+                name: file for file, names in zip(files, shards, strict=True) for name in names
+            }
             index = {"metadata": {"total_size": self.size}, "weight_map": places}
-            (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            (folder / INDEX).write_text(
+                json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+            )
         content = np.memmap(self.header.path, np.uint8, "r")
         label = f"converting {self.header.path.name}"
         total = sum(map(len, self.sources.values()))
@@ -139,5 +145,7 @@ class Weights:
                 f"{tuple(self.shapes[name])} in the model that its settings describe"
             )
         if not torch.isfinite(weight).all():
-            raise ModelError(f"{self.header.path}: {name} holds numbers that are not finite; the file is damaged: download it again")
+            raise ModelError(
+                f"{self.header.path}: {name} holds numbers that are not finite; the file is damaged: download it again"
+            )
         return weight.contiguous()
