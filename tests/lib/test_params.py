@@ -167,7 +167,7 @@ def test_the_shipped_settings_are_allowed():
         ),
         (
             {"subjects": {"no": SHIPPED["subjects"]["abacus"]}},
-            ["subjects", "no", "YAML knows this word"],
+            ["subjects", "no", "YAML reads this word"],
         ),
         ({"subjects": {7: SHIPPED["subjects"]["abacus"]}}, ["subjects", "7", "pattern"]),
         (
@@ -213,7 +213,7 @@ def test_the_shipped_settings_are_allowed():
         ),
         (
             {"stored": {"abacus": SHIPPED["subjects"]["abacus"]}},
-            ["abacus stands under stored and elsewhere"],
+            ["abacus is in stored and elsewhere"],
         ),
         (
             {"stored": {"mine": SHIPPED["subjects"]["abacus"]}},
@@ -413,7 +413,7 @@ def test_any_change_is_allowed_or_refused_in_a_sentence(path: tuple, value: Any,
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"subjects": {"abacus": {"operators": ["add", "add"]}}}, "params.yaml says something twice: subjects.abacus.operators = 'add'"),
+        ({"subjects": {"abacus": {"operators": ["add", "add"]}}}, "params.yaml lists a value twice: subjects.abacus.operators = 'add'"),
         ({"label_calibration": {"levels": [0.05, 1.0, 1.0]}}, r"stages/heuristics/params.yaml .* label_calibration.levels = 1.0"),
         ({"heuristics": {"grids": {"paper": {"moduli": [2, 3, 2]}}}}, r"heuristics.grids.paper.moduli = 2"),
         ({"smallest_circuits": {"targets": [0.5, 0.5]}}, r"stages/circuit/params.yaml .* smallest_circuits.targets = 0.5"),
