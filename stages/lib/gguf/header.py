@@ -105,8 +105,10 @@ class _Reader:
             problem = "is big-endian (made for another kind of processor)"
             raise ModelError(f"{self.path} {problem}; get the usual little-endian file")
         if version not in VERSIONS:
+            allowed = " and ".join(map(str, VERSIONS))
             raise ModelError(
-                f"{self.path} is GGUF version {version}; versions {VERSIONS[0]} and {VERSIONS[1]} are supported: convert the model again"
+                f"{self.path} is GGUF version {version}; versions {allowed} are supported: "
+                "convert the model again"
             )
         tensors, settings = self.number("Q"), self.number("Q")
         metadata = {}

@@ -1,4 +1,6 @@
-"""Turn mixtures of experts into MLPs of many neurons: the shared experts' first, then each routed expert's.
+"""Turn mixtures of experts into MLPs of many neurons.
+
+The neurons of the shared experts come first, then those of each routed expert.
 
 The activation of a routed expert's neuron is its value times the expert's weight for the token: 0
 where the token is not routed to the expert. The bias of a routed expert's output projection is one
@@ -135,7 +137,7 @@ def _shared_projections(part: nn.Module, experts: nn.Module, writers: list[Any])
 
 @torch.no_grad()
 def _writers(model: PreTrainedModel) -> list[Any]:
-    """Return the linear maps without bias whose output is a hidden state, in order of their calls."""
+    """Return the linear maps without bias that write a hidden state, in order of their calls."""
     called: list[Any] = []
     width = model.get_input_embeddings().weight.shape[1]  # type: ignore[index, union-attr]
 
