@@ -1,31 +1,55 @@
-"""Checks every setting, those of params.yaml and of the chapters, so that a wrong value stops the pipeline before its first
-stage, not hours later.
+"""Check every setting of all params.yaml files before the first stage of the pipeline.
 
-Writes data/settings.txt, always the same: stages that depend on it wait for the check without being rerun by it.
+Writes data/settings.txt, whose content never changes: the stages that depend on it wait for the
+check, but the check does not rerun them.
 """
 
 import re
 from collections import Counter
-from functools import reduce
-from operator import or_
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import model_validator
 
 from stages.bag.settings import FailureInputs, Failures, FailureTests, Knockouts, PromptKnockouts
-from stages.circuit.settings import Bootstrap, Circuit, ComponentStability, HeadCircuits, LateLayers, Pairs, Probes, SmallestCircuits
+from stages.circuit.settings import (
+    Bootstrap,
+    Circuit,
+    ComponentStability,
+    HeadCircuits,
+    LateLayers,
+    Pairs,
+    Probes,
+    SmallestCircuits,
+)
 from stages.claims.settings import Faults
 from stages.corpus.settings import Cells, Facts, RealTasks, Tasks
-from stages.heuristics.settings import LabelCalibration, Labels, Matches, Nulls, Overlaps, Portraits, Scores, Spectra
+from stages.heuristics.settings import (
+    LabelCalibration,
+    Labels,
+    Matches,
+    Nulls,
+    Overlaps,
+    Portraits,
+    Scores,
+    Spectra,
+)
 from stages.lib.core import machine
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, Section, check, place, read, repeated
 from stages.lib.core.words import CHAPTERS
 from stages.lib.heuristics.grid import Heuristics
 from stages.lib.settings import GgufModel, HubModel, Passes, Runs
-from stages.lib.subject import MoreSubjects, Name, Point, Sizes, Subjects
-from stages.mediation.settings import Mediation, MediationEffects, MediationInterventions, NeuronOverlap, OverlapFigures, UnitMediation
+from stages.lib.subject import MoreSubjects, Name, Point, Sizes, Subjects, SubjectSettings
+from stages.mediation.settings import (
+    Mediation,
+    MediationEffects,
+    MediationInterventions,
+    NeuronOverlap,
+    OverlapFigures,
+    UnitMediation,
+)
 from stages.neurons.settings import (
     AttributionAgreement,
     AttributionRecall,
@@ -40,9 +64,20 @@ from stages.store.settings import Dump, Figures
 from stages.subjects.settings import Finetuning, Planted, Train
 from stages.theories.settings import Helix, TheoryFits
 
+# section that is merged from other sections -> these sections, as YAML anchors
+MERGED = {
+    "known": ("subjects", "checkpoints", "finetuned", "stored"),
+    "kept": ("subjects", "checkpoints", "stored"),
+    "pictured": ("subjects", "stored"),
+}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
 
 class Params(Section):
-    """Every section of every params.yaml, and no other."""
+    """All sections of all params.yaml files."""
 
     default: Name
     cells: Cells
@@ -111,122 +146,164 @@ class Params(Section):
     report: Report
 
     @model_validator(mode="after")
-    def _finetuned_are_finetuned(self) -> Self:
-        if both := sorted((self.finetune.keys() | self.finetuned.keys()) & (self.subjects | self.checkpoints).keys()):
-            raise ValueError(f"{both[0]} is a subject or a checkpoint; finetune makes new ones, call it something else")
+    def _check_finetuned(self) -> Self:
+        entries = self.subjects | self.checkpoints
+        both = sorted(entries.keys() & (self.finetune.keys() | self.finetuned.keys()))
+        if both:
+            problem = f"{both[0]} is a subject or a checkpoint, but finetune makes new models"
+            raise ValueError(f"{problem}; choose another name")
         for name, subject in self.finetuned.items():
             if name not in self.finetune:
-                raise ValueError(f"finetuned.{name}: finetune makes {', '.join(self.finetune) or 'nothing'}")
-            if subject.source != (made := f"data/models/{name}"):
-                raise ValueError(f"finetuned.{name}.source = {subject.source!r}; finetune.{name} writes {made!r}")
-            before, tuned = self.finetune[name].before, self.subjects | self.checkpoints
-            if before not in tuned:
-                raise ValueError(f"finetune.{name}.before is {before!r}; there are {', '.join(tuned)}")
-            if self.finetune[name].source != tuned[before].source:
-                raise ValueError(f"finetune.{name}.source = {self.finetune[name].source!r} is not that of {before}")
-            if subject.bos != self.finetune[name].bos:
-                problem = "its prompts would not begin as in training"
-                raise ValueError(f"finetuned.{name}.bos is not finetune.{name}.bos; {problem}")
+                made = _listed(self.finetune) or "nothing"
+                raise ValueError(f"finetuned.{name}: finetune makes {made}")
+            self._check_run(name, subject, entries)
         return self
 
+    def _check_run(self, name: str, subject: SubjectSettings, entries: Subjects) -> None:
+        """Raise ValueError if a finetuned model's entry disagrees with its training run."""
+        run, folder = self.finetune[name], f"data/models/{name}"
+        if subject.source != folder:
+            problem = f"finetuned.{name}.source = {subject.source!r}"
+            raise ValueError(f"{problem}; finetune.{name} writes {folder!r}")
+        if run.before not in entries:
+            problem = f"finetune.{name}.before is {run.before!r}"
+            raise ValueError(f"{problem}; there are {_listed(entries)}")
+        if run.source != entries[run.before].source:
+            problem = f"finetune.{name}.source = {run.source!r}"
+            raise ValueError(f"{problem} is not that of {run.before}")
+        if subject.bos != run.bos:
+            problem = f"finetuned.{name}.bos is not finetune.{name}.bos"
+            raise ValueError(f"{problem}; its prompts would not begin as in training")
+
     @model_validator(mode="after")
-    def _one_folder_one_model(self) -> Self:
+    def _check_folders(self) -> Self:
         made = [*self.train, "planted", *self.finetune, *self.hub, *self.gguf]
-        if both := sorted(name for name, count in Counter(made).items() if count > 1):
+        twice = sorted(name for name, count in Counter(made).items() if count > 1)
+        if twice:
             problem = "is made by two of train, plant, finetune, hub and gguf"
-            raise ValueError(f"data/models/{both[0]} {problem}; call one of them something else")
+            raise ValueError(f"data/models/{twice[0]} {problem}; rename one of them")
         return self
 
     @model_validator(mode="after")
-    def _default_is_a_subject(self) -> Self:
+    def _check_names_and_levels(self) -> Self:
         if self.default not in self.subjects:
-            raise ValueError(f"default is {self.default!r}; there are the subjects {', '.join(self.subjects)}")
-        if self.labels.level not in self.label_calibration.levels:
-            levels = ", ".join(map(str, self.label_calibration.levels))
-            raise ValueError(f"labels.level is {self.labels.level}; label_calibration.levels has {levels}")
-        if self.nulls.smallest_corrected < self.scores.smallest_corrected:
-            raise ValueError(
-                f"nulls.smallest_corrected is below scores.smallest_corrected, {self.scores.smallest_corrected}: no such score is kept"
-            )
+            problem = f"default is {self.default!r}"
+            raise ValueError(f"{problem}; there are the subjects {_listed(self.subjects)}")
+        levels = self.label_calibration.levels
+        if self.labels.level not in levels:
+            problem = f"labels.level is {self.labels.level}"
+            allowed = _listed(map(str, levels))
+            raise ValueError(f"{problem}; label_calibration.levels has {allowed}")
+        smallest = self.scores.smallest_corrected
+        if self.nulls.smallest_corrected < smallest:
+            problem = f"nulls.smallest_corrected is below scores.smallest_corrected, {smallest}"
+            raise ValueError(f"{problem}: no such score is kept; raise it")
         for name, subject in self.known.items():
-            step = re.fullmatch(r"data/models/([^/]+)/step-(\d{5,})", subject.source)
-            if step and step[1] in self.train and int(step[2]) not in (kept := self.train[step[1]].checkpoints):
-                raise ValueError(f"{name} is step {int(step[2])} of {step[1]}, which train does not keep: {kept}")
-        if both := sorted({"models", *CHAPTERS} & self.known.keys()):
-            raise ValueError(f"{both[0]} is a folder of data/ already; call the subject something else")
+            self._check_step(name, subject.source)
+        both = sorted({"models", *CHAPTERS} & self.known.keys())
+        if both:
+            raise ValueError(f"{both[0]} is a folder of data/ already; rename the subject")
         return self
 
+    def _check_step(self, name: str, source: str) -> None:
+        """Raise ValueError if a source is a step of our training that `train` does not keep."""
+        match = re.fullmatch(r"data/models/([^/]+)/step-(\d{5,})", source)
+        if not match or match[1] not in self.train:
+            return
+        run, step = match[1], int(match[2])
+        steps = self.train[run].checkpoints
+        if step not in steps:
+            raise ValueError(f"{name} is step {step} of {run}, which train does not keep: {steps}")
+
     @model_validator(mode="after")
-    def _what_all_are_compared_with(self) -> Self:
+    def _check_shipped(self) -> Self:
         for section in ("train", "finetune", "trajectory"):
             if not getattr(self, section):
                 raise ValueError(
-                    f"{section} has no entry, and the stages that compare points of training read what its entries make; "
-                    "leave our own models in, they ship with the project"
+                    f"{section} has no entry, and the stages that compare points of training read "
+                    "what its entries make; leave our own models in, they ship with the project"
                 )
         if "planted" not in self.subjects:
-            raise ValueError("subjects lacks planted; labels are calibrated on its neurons, of which it is known what they are")
+            reason = "labels are calibrated on its neurons, whose heuristics are known"
+            raise ValueError(f"subjects lacks planted; {reason}")
         return self
 
     @model_validator(mode="after")
-    def _operands_are_of_the_grid(self) -> Self:
+    def _check_operands(self) -> Self:
+        largest = self.cells.largest_operand
         for name, subject in self.mediated.items():
-            if (subject.largest_operand or 0) > self.cells.largest_operand:
-                raise ValueError(f"{name}.largest_operand is above cells.largest_operand, {self.cells.largest_operand}, the grid's")
+            if (subject.largest_operand or 0) > largest:
+                problem = f"{name}.largest_operand is above cells.largest_operand"
+                raise ValueError(f"{problem}, {largest}, the largest operand of the grid")
         return self
 
     @model_validator(mode="after")
-    def _one_name_one_model(self) -> Self:
-        if both := sorted(self.subjects.keys() & self.checkpoints.keys()):
-            raise ValueError(f"{both[0]} is both a subject and a checkpoint; leave out the checkpoint")
+    def _check_trajectory(self) -> Self:
+        both = sorted(self.subjects.keys() & self.checkpoints.keys())
+        if both:
+            problem = f"{both[0]} is both a subject and a checkpoint"
+            raise ValueError(f"{problem}; leave out the checkpoint")
         if self.dumped != self.subjects | self.checkpoints:
-            raise ValueError("dumped must be the subjects and the checkpoints: `dumped: {<<: [*subjects, *checkpoints]}`")
+            merge = "`dumped: {<<: [*subjects, *checkpoints]}`"
+            raise ValueError(f"dumped must be the subjects and the checkpoints: {merge}")
         if self.mediated != self.dumped | self.finetuned:
-            raise ValueError(
-                "mediated must be the subjects, the checkpoints and the finetuned: `mediated: {<<: [*subjects, *checkpoints, *finetuned]}`"
-            )
+            merge = "`mediated: {<<: [*subjects, *checkpoints, *finetuned]}`"
+            models = "the subjects, the checkpoints and the finetuned"
+            raise ValueError(f"mediated must be {models}: {merge}")
         for name, point in self.trajectory.items():
-            if name not in self.dumped or point.last not in self.trajectory or point.last not in self.subjects:
-                raise ValueError(f"trajectory.{name}: it must be a subject or a checkpoint, and its last a subject and in trajectory")
-            if point.source != self.dumped[name].source:
-                raise ValueError(f"trajectory.{name}.source = {point.source!r}; {name} has the source {self.dumped[name].source!r}")
+            is_last = point.last in self.trajectory and point.last in self.subjects
+            if name not in self.dumped or not is_last:
+                raise ValueError(
+                    f"trajectory.{name}: it must be a subject or a checkpoint, and its last a "
+                    "subject and in trajectory"
+                )
+            source = self.dumped[name].source
+            if point.source != source:
+                problem = f"trajectory.{name}.source = {point.source!r}"
+                raise ValueError(f"{problem}; {name} has the source {source!r}")
         return self
 
     @model_validator(mode="after")
-    def _digits_are_of_one_model(self) -> Self:
+    def _check_digits(self) -> Self:
         for model, digits in self.digits.items():
             for token, name in enumerate(digits.model_dump().values()):
                 if name not in self.subjects:
-                    raise ValueError(f"digits.{model} names {name!r}; there are the subjects {', '.join(self.subjects)}")
-                if (found := self.subjects[name].answer_token) != token:
-                    raise ValueError(f"digits.{model}: {name} is asked for answer_token {found}, here it stands for {token}")
-                if self.subjects[name].source != (first := self.subjects[digits.first].source):
-                    raise ValueError(f"digits.{model}: {name} is another model than {digits.first}, whose source is {first}")
+                    problem = f"digits.{model} names {name!r}"
+                    raise ValueError(f"{problem}; there are the subjects {_listed(self.subjects)}")
+                subject, source = self.subjects[name], self.subjects[digits.first].source
+                if subject.answer_token != token:
+                    problem = f"digits.{model}: {name} has answer_token {subject.answer_token}"
+                    raise ValueError(f"{problem}, but it is listed for {token}")
+                if subject.source != source:
+                    problem = f"digits.{model}: {name} is another model than {digits.first}"
+                    raise ValueError(f"{problem}, whose source is {source}")
         return self
 
     @model_validator(mode="after")
-    def _who_gets_what(self) -> Self:
-        if both := sorted(self.stored.keys() & self.mediated.keys()):
-            raise ValueError(f"{both[0]} stands under stored and elsewhere; a model has one entry")
-        for derived, found, of in (
-            ("known", self.known, ("subjects", "checkpoints", "finetuned", "stored")),
-            ("kept", self.kept, ("subjects", "checkpoints", "stored")),
-            ("pictured", self.pictured, ("subjects", "stored")),
-        ):
-            if found != reduce(or_, (getattr(self, one) for one in of)):
-                raise ValueError(f"{derived} must be `{derived}: {{<<: [{', '.join(f'*{one}' for one in of)}]}}`")
+    def _check_merged(self) -> Self:
+        both = sorted(self.stored.keys() & self.mediated.keys())
+        if both:
+            raise ValueError(f"{both[0]} is in stored and elsewhere; a model has one entry")
+        for merged, sections in MERGED.items():
+            entries: Subjects = {}
+            for section in sections:
+                entries |= getattr(self, section)
+            if getattr(self, merged) != entries:
+                anchors = ", *".join(sections)
+                raise ValueError(f"{merged} must be `{merged}: {{<<: [*{anchors}]}}`")
         return self
 
     @model_validator(mode="after")
-    def _sizes_are_of_models_and_tasks(self) -> Self:
+    def _check_sizes(self) -> Self:
         tasks = self.mediation.pairs_per_template
         for name, sizes in self.sizes.items():
             if name not in self.mediated:
-                models = ", ".join(self.mediated)
+                models = _listed(self.mediated)
                 raise ValueError(f"sizes names {name!r}; the models with experiments are {models}")
-            if unknown := sorted((sizes.pairs_per_template or {}).keys() - tasks.keys()):
+            unknown = sorted((sizes.pairs_per_template or {}).keys() - tasks.keys())
+            if unknown:
                 problem = f"sizes.{name}.pairs_per_template names {unknown[0]!r}"
-                raise ValueError(f"{problem}; the tasks are {', '.join(tasks)}")
+                raise ValueError(f"{problem}; the tasks are {_listed(tasks)}")
         entries: dict[str, Section] = {**self.known, **self.sizes}
         raw = {name: entry.model_dump(exclude_unset=True) for name, entry in entries.items()}
         if self.sized != raw:
@@ -236,12 +313,16 @@ class Params(Section):
 
 
 def main() -> None:
+    """Check all settings, then write data/settings.txt."""
     raw = read()
     check(Params, raw)
-    machine.workers()  # what the environment says is checked, too
+    # these raise ParamsError for a wrong environment variable
+    machine.workers()
     machine.gpus()
-    if twice := repeated(raw):
-        raise ParamsError(f"{place(twice.partition('.')[0])} says something twice: {twice}; leave one out")
+    twice = repeated(raw)
+    if twice:
+        file = place(twice.partition(".")[0])
+        raise ParamsError(f"{file} lists a value twice: {twice}; remove one of them")
     with replacing(Path("data/settings.txt")) as partial:
         partial.write_text("params.yaml holds only what is allowed\n", encoding="utf-8")
 

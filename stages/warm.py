@@ -1,16 +1,17 @@
-"""Runs a command, such as `dvc repro`, in which stages find their libraries loaded: python -m stages.warm dvc repro
+"""Run a command whose stages start with their libraries loaded: python -m stages.warm dvc repro
 
 Most stages of a small subject take less time than Python takes to import torch, transformers,
-Polars and DuckDB. Here they are imported once, and `python -m stages.…` anywhere below the command
-becomes a fork of this process. All else is as without: a process of its own with its caller's
-streams and environment, which imports our own code from the files as they are then and ends when
-its caller ends; a stage leaves the same bytes. What is called from another folder, or with other
-paths to import from, is run by Python as usual, and so is everything once this process is gone,
-where the system is not Linux, or where no folder for the script that takes Python's place can hold
-programs.
+Polars and DuckDB. This process imports them once, and each `python -m stages.…` below the command
+becomes a fork of it. A stage behaves as usual: it is a process of its own, has its caller's streams
+and environment, imports our code from the current files, ends when its caller ends, and writes the
+same bytes.
 
-    command ── sh ── python (CALLER: asks, hands on signals, waits for the status)
-    stages.warm (serve) ── _keep (one for each stage: hands on signals and the status) ── stage
+Python runs a stage as usual if it is called from another folder or with other import paths, after
+this process has ended, on systems other than Linux, or if no folder for the script that replaces
+Python can hold programs.
+
+    command ── sh ── python (CALLER: requests a stage, forwards signals, waits for the status)
+    stages.warm (serve) ── _keep (one per stage: forwards signals and the status) ── stage
 """
 
 import atexit
@@ -33,16 +34,33 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-FORKS = sys.platform == "linux"  # elsewhere a fork of a process that has loaded such libraries may hang
+FORKS = sys.platform == "linux"  # on other systems a fork of loaded libraries may hang
 LIBRARIES = (
-    "numpy", "polars", "pyarrow.dataset", "pyarrow.parquet", "duckdb", "h5py", "numba", "pydantic.type_adapter", "ruamel.yaml",
-    "sqlglot", "tqdm", "concurrent.futures.process", "multiprocessing.spawn", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
-    "matplotlib.backends.backend_svg", "torch", "transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama",
+    "numpy",
+    "polars",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "duckdb",
+    "h5py",
+    "numba",
+    "pydantic.type_adapter",
+    "ruamel.yaml",
+    "sqlglot",
+    "tqdm",
+    "concurrent.futures.process",
+    "multiprocessing.spawn",
+    "matplotlib.pyplot",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+    "torch",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.llama.modeling_llama",
     "transformers.tokenization_utils_tokenizers",
-)  # fmt: skip
-HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PREFIX = "warm-"
-SAME = ("PYTHONPATH", "OMP_NUM_THREADS", "PYTHONHASHSEED")  # read when libraries are imported or Python starts
+# variables that are read when libraries are imported or Python starts
+SAME = ("PYTHONPATH", "OMP_NUM_THREADS", "PYTHONHASHSEED")
 
 SCRIPT = """#!/bin/sh
 exec {python} -IS {caller} "$@"
@@ -59,13 +77,13 @@ import json, signal, socket
 server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 try:
     folder = os.open({folder!a}, os.O_PATH)
-    # not by the folder's own path, which may be longer than the longest address
+    # the folder's own path may be longer than the longest address
     server.connect(f"/proc/self/fd/{{folder}}/socket")
     os.close(folder)
 except OSError:
     plain()
 signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none in the midst of what is asked
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # no signal may split the request
 for number in signals:
     signal.signal(number, lambda number, _: server.send(bytes([number])))
 variables = os.environb.items()
@@ -87,11 +105,14 @@ if status[0] > 128:
 sys.exit(status[0])
 """
 
+Request = tuple[list[str], dict[str, str]]  # the command line of a stage, and its environment
+
 
 def main() -> None:
-    """Runs the command of the command line and ends with its status; in a stage's process, runs the stage."""
+    """Run the command of the command line and exit with its status; in a stage's fork, run it."""
     if len(sys.argv) < 2:
-        sys.exit("python -m stages.warm COMMAND …, such as python -m stages.warm dvc repro")
+        usage = "usage: python -m stages.warm COMMAND …"
+        sys.exit(f"{usage}, such as python -m stages.warm dvc repro")
     folder = _folder() if FORKS else None
     if not folder:
         try:
@@ -99,53 +120,62 @@ def main() -> None:
         except OSError as error:
             sys.exit(f"stages.warm: {error}")
     listener = _listen(folder)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     try:
-        command = subprocess.Popen(sys.argv[1:], env={**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
+        command = subprocess.Popen(sys.argv[1:], env={**os.environ, "PATH": path})
     except OSError as error:
         shutil.rmtree(folder)
         sys.exit(f"stages.warm: {error}")
-    for number in HANDED_ON:
-        signal.signal(number, lambda number, _: _hand_on(command, number))
+    for number in FORWARDED:
+        signal.signal(number, lambda number, _: _forward(command, number))
     stage = serve(listener, command)
     if stage is None:
         shutil.rmtree(folder, ignore_errors=True)
-        status = command.wait()
-        os._exit(status if status >= 0 else 128 - status)  # at once: libraries take half a second to end
+        # at once, because libraries take half a second to end
+        os._exit(_exit_status(command.wait()))
     _run(*stage)
 
 
-def _folder() -> Path | None:
-    """Make a private folder for PATH, with scripts named like Python; None if none may run.
+def _exit_status(code: int) -> int:
+    """Return the exit status, as shells do, of a process that a signal may have ended."""
+    return code if code >= 0 else 128 - code
 
-    Its name says whose it is: where that process was killed, the next one removes it.
+
+def _folder() -> Path | None:
+    """Make a private folder for PATH, with scripts named like Python.
+
+    Returns None if no folder can hold programs. The folder's name has the number of this process:
+    if it is killed, the next process removes the folder.
     """
     owner = f"{PREFIX}{socket.gethostname()}-"
-    for place in (Path(tempfile.gettempdir()), Path.cwd() / ".dvc/tmp", Path.cwd()):
-        if os.pathsep in str(place) or not os.access(place, os.W_OK):
+    for parent in (Path(tempfile.gettempdir()), Path.cwd() / ".dvc/tmp", Path.cwd()):
+        if os.pathsep in str(parent) or not os.access(parent, os.W_OK):
             continue
-        for other in place.glob(f"{owner}*"):
-            if _is_left(other, other.name.removeprefix(owner).partition("-")[0]):
+        for other in parent.glob(f"{owner}*"):
+            if _is_abandoned(other, other.name.removeprefix(owner).partition("-")[0]):
                 shutil.rmtree(other, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{owner}{os.getpid()}-", dir=place))
-        same = {name: os.environ.get(name) for name in SAME}
-        caller = folder / "caller.py"
-        caller.write_text(
-            CALLER.format(python=sys.executable, root=os.getcwdb(), same=same, folder=str(folder)),
-            encoding="ascii",
-        )
-        for name in ("python", "python3"):
-            python = shlex.quote(sys.executable)
-            script = SCRIPT.format(python=python, caller=shlex.quote(str(caller)))
-            (folder / name).write_bytes(os.fsencode(script))
-            (folder / name).chmod(0o700)
+        folder = Path(tempfile.mkdtemp(prefix=f"{owner}{os.getpid()}-", dir=parent))
+        _write_scripts(folder)
         if os.access(folder / "python", os.X_OK):
             return folder
-        shutil.rmtree(folder)  # programs in it do not run, as its file system is mounted so
+        shutil.rmtree(folder)  # its file system is mounted without execution
     return None
 
 
-def _is_left(folder: Path, process: str) -> bool:
-    """Whether a folder is ours and the process that made it is gone."""
+def _write_scripts(folder: Path) -> None:
+    caller = folder / "caller.py"
+    same = {name: os.environ.get(name) for name in SAME}
+    text = CALLER.format(python=sys.executable, root=os.getcwdb(), same=same, folder=str(folder))
+    caller.write_text(text, encoding="ascii")
+    for name in ("python", "python3"):
+        python = shlex.quote(sys.executable)
+        script = SCRIPT.format(python=python, caller=shlex.quote(str(caller)))
+        (folder / name).write_bytes(os.fsencode(script))
+        (folder / name).chmod(0o700)
+
+
+def _is_abandoned(folder: Path, process: str) -> bool:
+    """Return whether a folder is ours and the process that made it has ended."""
     if not process.isdecimal() or folder.stat().st_uid != os.getuid():
         return False
     try:
@@ -158,8 +188,9 @@ def _is_left(folder: Path, process: str) -> bool:
 
 
 def _listen(folder: Path) -> socket.socket:
-    """A socket in the folder, whose own path may be longer than an address can be."""
+    """Return a socket in the folder that accepts requests."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # the folder's own path may be longer than the longest address
     descriptor = os.open(folder, os.O_PATH)
     listener.bind(f"/proc/self/fd/{descriptor}/socket")
     os.close(descriptor)
@@ -167,14 +198,17 @@ def _listen(folder: Path) -> socket.socket:
     return listener
 
 
-def _hand_on(command: subprocess.Popen, number: int) -> None:
-    """A terminal gives Ctrl-C to the command itself, everyone else only to us."""
+def _forward(command: subprocess.Popen, number: int) -> None:
+    """Forward a signal to the command, except Ctrl-C in a terminal, which the command gets too."""
     if number != signal.SIGINT or not os.isatty(0):
         command.send_signal(number)
 
 
-def serve(listener: socket.socket, command: subprocess.Popen) -> tuple[list[str], dict[str, str]] | None:
-    """None once the command has ended. In the process of a stage: its command line and its environment."""
+def serve(listener: socket.socket, command: subprocess.Popen) -> Request | None:
+    """Fork a process for each requested stage until the command ends; then return None.
+
+    In the process of a stage: return its request.
+    """
     keepers: list[int] = []
     while command.poll() is None:
         if not select.select([listener], [], [], 0.1)[0]:
@@ -182,37 +216,44 @@ def serve(listener: socket.socket, command: subprocess.Popen) -> tuple[list[str]
             continue
         connection, _ = listener.accept()
         _load()
-        if keeper := os.fork():
-            keepers.append(keeper)
-            connection.close()
-            continue
-        listener.close()
-        return _keep(connection)
+        keeper = os.fork()
+        if not keeper:
+            listener.close()
+            return _keep(connection)
+        keepers.append(keeper)
+        connection.close()
     return None
 
 
 @cache
 def _load() -> None:
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # to ask for a GPU the usual way would take it from the stages
+    """Import the libraries that stages use."""
+    # the usual check for a GPU would initialise CUDA, which stages could not use after the fork
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     # as stages.lib.drawing, whatever Jupyter or the user sets
     os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
     gc.disable()
     for library in LIBRARIES:
-        with suppress(Exception):  # the stage that needs it says so
+        with suppress(Exception):  # a stage that needs the library reports the error
             importlib.import_module(library)
     with suppress(Exception):
-        importlib.import_module("pydantic").create_model("First")  # makes ready what every first model of a process makes ready
-    gc.freeze()  # what is loaded is never looked through again, here or in a stage
+        # the first model of a process makes preparations that later models share
+        importlib.import_module("pydantic").create_model("First")
+    gc.freeze()  # no process checks the loaded objects again
     gc.enable()
 
 
-def _keep(connection: socket.socket) -> tuple[list[str], dict[str, str]]:
-    """Starts a stage, whose process returns; hands signals to it, and kills it with all it started where the caller is gone."""
+def _keep(connection: socket.socket) -> Request:
+    """Fork a stage, whose process returns its request.
+
+    This process forwards signals to the stage. If the caller ends, it kills the stage and all
+    processes that the stage started.
+    """
     header, streams, _, _ = socket.recv_fds(connection, 8, 3)
-    asked, length = b"", int.from_bytes(header, "big")
-    while len(asked) < length:
-        asked += connection.recv(length - len(asked))  # what stands behind it is a signal
-    arguments, environment = json.loads(asked)
+    request, length = b"", int.from_bytes(header, "big")
+    while len(request) < length:
+        request += connection.recv(length - len(request))  # the bytes after it are signals
+    arguments, environment = json.loads(request)
     ended, alive = os.pipe()
     stage = os.fork()
     if not stage:
@@ -223,18 +264,19 @@ def _keep(connection: socket.socket) -> tuple[list[str], dict[str, str]]:
             os.dup2(stream, number)
             os.close(stream)
         return arguments, environment
-    for number in HANDED_ON:
+    for number in FORWARDED:
         signal.signal(number, signal.SIG_IGN)
     for descriptor in (alive, *streams, 0, 1, 2):
         os.close(descriptor)
     while ended not in select.select([connection.fileno(), ended], [], [])[0]:
-        if not (signals := connection.recv(1)):
+        signals = connection.recv(1)
+        if not signals:
             _kill(stage, signal.SIGKILL)
             break
         _kill(stage, signals[0])
     status = os.waitstatus_to_exitcode(os.waitpid(stage, 0)[1])
     try:
-        connection.send(bytes([status if status >= 0 else 128 - status]))
+        connection.send(bytes([_exit_status(status)]))
     finally:
         os._exit(0)
 
@@ -242,24 +284,25 @@ def _keep(connection: socket.socket) -> tuple[list[str], dict[str, str]]:
 def _kill(stage: int, number: int) -> None:
     try:
         os.killpg(stage, number)
-    except ProcessLookupError:  # its group has not begun
+    except ProcessLookupError:  # the stage has not started its process group yet
         os.kill(stage, number)
 
 
 def _run(arguments: list[str], environment: dict[str, str]) -> None:
-    """The stage, as if Python had just been started for it."""
+    """Run a stage as if Python had just been started for it."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
-    for variable, value in environment.items():  # bytes, each as the letter of its number
+    for variable, value in environment.items():  # each byte was sent as the letter of its number
         os.environb[variable.encode("latin-1")] = value.encode("latin-1")
     time.tzset()
     sys.argv = arguments
     for module in [name for name in sys.modules if name.partition(".")[0] == "stages"]:
         del sys.modules[module]
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-    threading._shutdown()  # type: ignore[attr-defined]  # what Python does at its end, but for clearing away all libraries
+    # the steps of Python's own end, except unloading the libraries
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

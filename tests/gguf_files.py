@@ -1,4 +1,4 @@
-"""Writes tiny GGUF files as llama.cpp's converter does: the same names, orders and settings."""
+"""Write tiny GGUF files with the names, orders and settings of llama.cpp's converter."""
 
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ MERGES = ["1 0", "10 0", "Ġ 1", "h e", "Ġ Ġ"]
 END, BOS, PAD = "<|endoftext|>", "<|bos|>", "<|pad|>"
 TOKENS = [*ALPHABET, *(merge.replace(" ", "") for merge in MERGES), END, BOS, PAD]
 NORMAL, CONTROL = 1, 3
-# where transformers' name is another
+# architecture -> transformers' name, if it differs
 MODEL_TYPES = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe"}
 F32, Q8_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0
 
 
 def model(architecture: str, **more: Any) -> PreTrainedModel:
-    """A tiny random model of an architecture, as GGUF calls it."""
+    """Make a tiny random model of an architecture, by its name in GGUF."""
     family = MODEL_TYPES.get(architecture, architecture)
     sizes: dict[str, Any] = {"vocab_size": len(TOKENS)}
     if family != "gpt2":
@@ -33,22 +33,28 @@ def model(architecture: str, **more: Any) -> PreTrainedModel:
 
 
 def settings(architecture: str, config: Any) -> dict[str, Any]:
-    """What the converter says of a configuration; what it lacks is left out."""
+    """Return the metadata that the converter makes of a configuration, without missing settings."""
     rope = getattr(config, "rope_parameters", None) or {}
     values = {
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
-        "feed_forward_length": getattr(config, "intermediate_size", getattr(config, "n_inner", None)),
+        "feed_forward_length": getattr(
+            config, "intermediate_size", getattr(config, "n_inner", None)
+        ),
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": getattr(config, "num_key_value_heads", None),
         "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None),
-        "attention.layer_norm_epsilon": getattr(config, "norm_epsilon", getattr(config, "layer_norm_epsilon", None)),
+        "attention.layer_norm_epsilon": getattr(
+            config, "norm_epsilon", getattr(config, "layer_norm_epsilon", None)
+        ),
         "rope.freq_base": rope.get("rope_theta"),
         "expert_count": getattr(config, "num_experts", None),
         "expert_used_count": getattr(config, "num_experts_per_tok", None),
         "expert_feed_forward_length": getattr(config, "moe_intermediate_size", None),
-        "expert_shared_feed_forward_length": getattr(config, "shared_expert_intermediate_size", None),
+        "expert_shared_feed_forward_length": getattr(
+            config, "shared_expert_intermediate_size", None
+        ),
     }
     if architecture in ("llama", "qwen3", "qwen3moe"):
         usual = config.hidden_size // config.num_attention_heads
@@ -60,7 +66,7 @@ def settings(architecture: str, config: Any) -> dict[str, Any]:
 
 
 def tensors(architecture: str, made: PreTrainedModel) -> dict[str, np.ndarray]:
-    """Its weights under GGUF's names, in llama.cpp's order of rows."""
+    """Return a model's weights under GGUF's names, in llama.cpp's order of rows."""
     config = made.config
     [kind] = [key for key, name in MODEL_ARCH_NAMES.items() if name == architecture]
     names = get_tensor_name_map(kind, config.num_hidden_layers)
@@ -82,16 +88,18 @@ def tensors(architecture: str, made: PreTrainedModel) -> dict[str, np.ndarray]:
 
 
 def _stored(architecture: str, config: Any, name: str, weight: torch.Tensor) -> torch.Tensor:
-    """A weight as the converter writes it."""
+    """Return a weight as the converter writes it."""
     if architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
         queries = "q_proj" in name
-        return _interleaved(weight, config.num_attention_heads if queries else config.num_key_value_heads)
+        return _interleaved(
+            weight, config.num_attention_heads if queries else config.num_key_value_heads
+        )
     transposed = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
     return weight.T if architecture == "gpt2" and name.endswith(transposed) else weight
 
 
 def _interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of each head as llama.cpp rotates them: pairs are neighbours."""
+    """Return the rows of each head in the order of llama.cpp: rotated pairs are neighbours."""
     return weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
@@ -101,7 +109,7 @@ def write(
     weights: dict[str, np.ndarray],
     kind: GGMLQuantizationType = F32,
 ) -> Path:
-    """Writes a file. metadata: None leaves a key out. kind: of matrices; the rest is float32."""
+    """Write a file. metadata: None leaves a key out; kind: of matrices, the rest is float32."""
     path.parent.mkdir(parents=True, exist_ok=True)
     architecture = metadata["general.architecture"]
     writer = GGUFWriter(path, architecture)
@@ -126,7 +134,7 @@ def _add(writer: GGUFWriter, key: str, value: Any) -> None:
 
 
 def tokens(**more: Any) -> dict[str, Any]:
-    """The tokenizer's keys: byte-level, digits one by one, no BOS."""
+    """Return the metadata of a byte-level tokenizer that splits digits and adds no BOS."""
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "qwen2",
@@ -149,7 +157,7 @@ def of(
     kind: GGMLQuantizationType = F32,
     **more: Any,
 ) -> Path:
-    """The file of a model. more: keys of its tokenizer."""
+    """Write the file of a model. more: keys of its tokenizer."""
     metadata = {"general.architecture": architecture, "general.type": "model"}
     metadata |= settings(architecture, made.config) | tokens(**more)
     return write(path, metadata, tensors(architecture, made), kind)

@@ -1,4 +1,4 @@
-"""A small server of the Hub's protocol: models that are folders, each at one commit."""
+"""Serve the Hub's protocol: models are folders, each at one commit."""
 
 import hashlib
 import json
@@ -14,12 +14,18 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """models: org/name -> folder; gated: names that need a token; cut: file -> bytes after which its first download breaks off."""
+    """A Hub with some models.
+
+    models: org/name -> folder; gated: models that need a token; cut: file -> number of bytes after
+    which its first download breaks off; ranges: files that were requested from the middle on.
+    """
 
     def __init__(self, models: dict[str, Path]):
         super().__init__(("127.0.0.1", 0), _Answers)
-        self.models, self.gated, self.cut = models, set[str](), dict[str, int]()
-        self.ranges: list[str] = []  # what was asked for from the middle on
+        self.models = models
+        self.gated: set[str] = set()
+        self.cut: dict[str, int] = {}
+        self.ranges: list[str] = []
 
     @property
     def url(self) -> str:
@@ -32,56 +38,71 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/(revision|tree)/([^/]+)(/.*)?", path):
-            name, what, revision = found[1], found[2], found[3]
-            if not self._refused(name, revision):
-                self._json({"id": name, "sha": COMMIT, "siblings": []} if what == "revision" else self._tree(name))
-        elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-            if not self._refused(found[1], found[2]):
-                self._file(self.server.models[found[1]] / found[3])
-        else:
+        api = re.fullmatch(r"/api/models/([^/]+/[^/]+)/(revision|tree)/([^/]+)(/.*)?", path)
+        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        if api and api[2] == "revision" and not self._is_refused(api[1], api[3]):
+            self._send_json({"id": api[1], "sha": COMMIT, "siblings": []})
+        elif api and api[2] == "tree" and not self._is_refused(api[1], api[3]):
+            self._send_json(self._tree(api[1]))
+        elif file and not self._is_refused(file[1], file[2]):
+            self._send_file(self.server.models[file[1]] / file[3])
+        elif not api and not file:
             self._send(404, b"", {})
 
     do_HEAD = do_GET
 
-    def _refused(self, name: str, revision: str) -> bool:
-        code = None
+    def _is_refused(self, name: str, revision: str) -> bool:
+        """Return whether a model is missing or gated; if it is, send the error."""
         if name not in self.server.models:
-            code = (404, "RepoNotFound")
+            status, code = 404, "RepoNotFound"
         elif name in self.server.gated:
-            code = (403, "GatedRepo")
+            status, code = 403, "GatedRepo"
         elif revision not in (COMMIT, "main"):
-            code = (404, "RevisionNotFound")
-        if code:
-            self._send(code[0], b"", {"X-Error-Code": code[1], "X-Error-Message": code[1]})
-        return code is not None
+            status, code = 404, "RevisionNotFound"
+        else:
+            return False
+        self._send(status, b"", {"X-Error-Code": code, "X-Error-Message": code})
+        return True
 
     def _tree(self, name: str) -> list[dict[str, Any]]:
         folder = self.server.models[name]
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        return [
-            {"type": "file", "path": str(p.relative_to(folder)), "size": p.stat().st_size, "oid": hashlib.sha1(p.read_bytes()).hexdigest()}
-            for p in files
-        ]
+        entries = []
+        for path in sorted(filter(Path.is_file, folder.rglob("*"))):
+            entries.append(
+                {
+                    "type": "file",
+                    "path": str(path.relative_to(folder)),
+                    "size": path.stat().st_size,
+                    "oid": hashlib.sha1(path.read_bytes()).hexdigest(),
+                }
+            )
+        return entries
 
-    def _file(self, path: Path) -> None:
+    def _send_file(self, path: Path) -> None:
         if not path.is_file():
             self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
             return
         content = path.read_bytes()
-        facts = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        start = 0
-        if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
-            start = int(asked[1])
+        headers = {
+            "ETag": f'"{hashlib.sha1(content).hexdigest()}"',
+            "X-Repo-Commit": COMMIT,
+            "Accept-Ranges": "bytes",
+        }
+        status, start = 200, 0
+        requested = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if requested:
+            status, start = 206, int(requested[1])
             self.server.ranges.append(path.name)
-            facts["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         cut = self.server.cut.pop(path.name, None) if self.command == "GET" else None
-        self._send(206 if asked else 200, content[start:], facts, cut)
+        self._send(status, content[start:], headers, cut)
 
-    def _json(self, answer: Any) -> None:
+    def _send_json(self, answer: Any) -> None:
         self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
-    def _send(self, status: int, body: bytes, headers: dict[str, str], cut: int | None = None) -> None:
+    def _send(
+        self, status: int, body: bytes, headers: dict[str, str], cut: int | None = None
+    ) -> None:
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -96,7 +117,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(models: dict[str, Path]) -> Iterator[Hub]:
-    """A Hub that answers until the block ends."""
+    """Serve a Hub within the context."""
     with Hub(models) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         try:

@@ -56,7 +56,10 @@ def text(name: str, content: str) -> Change:
 
 def other(name: str, content: bytes) -> Change:
     """The weights replaced by one other file."""
-    return lambda folder: ((folder / "model.safetensors").unlink(), (folder / name).write_bytes(content))
+    return lambda folder: (
+        (folder / "model.safetensors").unlink(),
+        (folder / name).write_bytes(content),
+    )
 
 
 def _file_for_a_folder(folder: Path) -> None:
@@ -65,7 +68,12 @@ def _file_for_a_folder(folder: Path) -> None:
 
 
 def _shard_missing(folder: Path) -> None:
-    index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(folder / "model.safetensors"), "model-00001-of-00002.safetensors")}
+    index = {
+        "metadata": {},
+        "weight_map": dict.fromkeys(
+            load_file(folder / "model.safetensors"), "model-00001-of-00002.safetensors"
+        ),
+    }
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "model.safetensors").rename(folder / "model-00002-of-00002.safetensors")
 
@@ -94,15 +102,24 @@ MODELS: dict[str, Change] = {
     "no heads": config(num_attention_heads=0),
     "heads that do not divide": config(num_attention_heads=5),
     "no such activation": config(hidden_act="no-such"),
-    "a model that translates": lambda folder: T5Config(d_model=8, num_layers=1, d_ff=8).save_pretrained(folder),
+    "a model that translates": lambda folder: T5Config(
+        d_model=8, num_layers=1, d_ff=8
+    ).save_pretrained(folder),
     "quantized weights": config(quantization_config={"quant_method": "gptq", "bits": 4}),
-    "a pointer of Git LFS": text("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
-    "a header of 2^60 bytes": lambda folder: (folder / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 60) + b"{}"),
+    "a pointer of Git LFS": text(
+        "model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    ),
+    "a header of 2^60 bytes": lambda folder: (folder / "model.safetensors").write_bytes(
+        struct.pack("<Q", 1 << 60) + b"{}"
+    ),
     "weights that are pickled": other("pytorch_model.bin", b"\x80\x04."),
     "weights as GGUF": other("model.gguf", b"GGUF\x03\0\0\0"),
     "an adapter": other("adapter_model.safetensors", b"\x02\0\0\0\0\0\0\0{}"),
     "a shard missing": _shard_missing,
-    "an index that is no JSON": lambda folder: (_shard_missing(folder), (folder / "model.safetensors.index.json").write_text("{")),
+    "an index that is no JSON": lambda folder: (
+        _shard_missing(folder),
+        (folder / "model.safetensors.index.json").write_text("{"),
+    ),
     "sums of a missing file": text("SHA256SUMS", "0" * 64 + "  no-such.safetensors\n"),
     "sums of other bytes": text("SHA256SUMS", "0" * 64 + "  model.safetensors\n"),
     "sums that are none": text("SHA256SUMS", "hello\n"),
@@ -130,7 +147,13 @@ def test_a_template(micro_copy: Path, template: str, said: str):
     params = file.read_text()
     file.write_text(params.replace("{op1}{symbol}{op2}=", template, 1))
     assert file.read_text() != params
-    ended = subprocess.run(["python", "-m", "stages.store.prompts", "abacus"], cwd=micro_copy, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        ["python", "-m", "stages.store.prompts", "abacus"],
+        cwd=micro_copy,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ended.returncode == 1
     sentence(SystemExit(ended.stderr.strip()), said)
 
@@ -178,9 +201,17 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "a number": ("a.jsonl", b"7\n", "no object"),
     "JSON over several lines": ("a.jsonl", b'{\n"entity": "A"\n}\n', "line 1 is not JSON"),
     "single quotes": ("a.jsonl", b"{'entity': 'A', 'answer': 'x'}\n", "line 1 is not JSON"),
-    "two objects in a line": ("a.jsonl", b'{"entity": "A"} {"entity": "B"}\n', "line 1 is not JSON"),
+    "two objects in a line": (
+        "a.jsonl",
+        b'{"entity": "A"} {"entity": "B"}\n',
+        "line 1 is not JSON",
+    ),
     "no rows": ("a.jsonl", b"\n\n", "no rows"),
-    "a long answer": ("a.jsonl", b'{"entity": "A", "answer": "' + b"x" * 1001 + b'"}', "1,001 characters"),
+    "a long answer": (
+        "a.jsonl",
+        b'{"entity": "A", "answer": "' + b"x" * 1001 + b'"}',
+        "1,001 characters",
+    ),
     "UTF-16": ("a.jsonl", '{"entity": "A"}'.encode("utf-16"), "UTF-8"),
 }
 
@@ -190,26 +221,38 @@ def test_a_file_of_facts(tmp_path: Path, name: str):
     file, content, said = FILES[name]
     (tmp_path / file).write_bytes(content)
     with pytest.raises(ParamsError) as error:
-        fillings(FilledTemplate(template="The sea of {entity} is", file=str(tmp_path / file)), "mediation.tables.seas.0")
+        fillings(
+            FilledTemplate(template="The sea of {entity} is", file=str(tmp_path / file)),
+            "mediation.tables.seas.0",
+        )
     sentence(error.value, said)
 
 
 def test_a_folder_of_facts(tmp_path: Path):
     (tmp_path / "a.csv").mkdir()
     with pytest.raises(ParamsError) as error:
-        fillings(FilledTemplate(template="{entity}", file=str(tmp_path / "a.csv")), "mediation.tables.seas.0")
+        fillings(
+            FilledTemplate(template="{entity}", file=str(tmp_path / "a.csv")),
+            "mediation.tables.seas.0",
+        )
     sentence(error.value, "no such file")
 
 
 SEAS = {"template": "The sea of {entity} is", "file": "seas.csv"}
 ENTRIES: dict[str, tuple[dict, str]] = {
     "no placeholder": ({"seas": [{**SEAS, "template": "The sea is"}]}, "needs a placeholder"),
-    "the answer asked for": ({"seas": [{**SEAS, "template": "{entity}: {answer}"}]}, "{answer} is not for the prompt"),
+    "the answer asked for": (
+        {"seas": [{**SEAS, "template": "{entity}: {answer}"}]},
+        "{answer} is not for the prompt",
+    ),
     "a brace that stays open": ({"seas": [{**SEAS, "template": "{entity"}]}, "template"),
     "an attribute": ({"seas": [{**SEAS, "template": "{entity.name}"}]}, "template"),
     "another format": ({"seas": [{**SEAS, "file": "seas.xlsx"}]}, "file"),
     "no file": ({"seas": [{"template": SEAS["template"]}]}, "file is missing"),
-    "a column for nothing": ({"seas": [{**SEAS, "columns": {"city": "name"}}]}, "columns names 'city'"),
+    "a column for nothing": (
+        {"seas": [{**SEAS, "columns": {"city": "name"}}]},
+        "columns names 'city'",
+    ),
     "no templates": ({"seas": []}, "at least 1 item"),
     "a template that is a text": ({"seas": ["The sea of {entity} is"]}, "seas"),
     "the name of a task": ({"factual": [SEAS]}, "which is a task already"),
@@ -231,7 +274,9 @@ def test_an_entry_of_a_table(name: str):
 
 def store(path: Path) -> Path:
     with layered.writing(path) as file:
-        writer = layered.LayerWriter(file, [2], {"neuron": 4, "op1": 6, "op2": 5}, "float32", (2, 3, 5), {"operator": "add"})
+        writer = layered.LayerWriter(
+            file, [2], {"neuron": 4, "op1": 6, "op2": 5}, "float32", (2, 3, 5), {"operator": "add"}
+        )
         writer.write(2, 0, np.random.default_rng(0).normal(size=(4, 6, 5)))
     return path
 
@@ -260,8 +305,15 @@ STORES: dict[str, Change] = {
     "no axes": inside(lambda file: file.attrs.pop("axes")),
     "too few axes": inside(lambda file: file.attrs.update(axes="neuron, op1")),
     "axes that are a number": inside(lambda file: file.attrs.update(axes=7)),
-    "a layer that is a folder": inside(lambda file: (file["layers"].pop("2"), file["layers"].create_group("2"))),
-    "not in chunks": inside(lambda file: (file["layers"].pop("2"), file["layers"].create_dataset("2", data=np.zeros((4, 6, 5))))),
+    "a layer that is a folder": inside(
+        lambda file: (file["layers"].pop("2"), file["layers"].create_group("2"))
+    ),
+    "not in chunks": inside(
+        lambda file: (
+            file["layers"].pop("2"),
+            file["layers"].create_dataset("2", data=np.zeros((4, 6, 5))),
+        )
+    ),
     "a column that is a folder": inside(lambda file: file.create_group("columns/result")),
 }
 
@@ -279,7 +331,9 @@ TABLES: dict[str, Change] = {
     "a text": lambda path: path.write_text("no table"),
     "a store": store,
     "an end alone": lambda path: path.write_bytes(b"PAR1"),
-    "a footer longer than the file": lambda path: path.write_bytes(path.read_bytes()[:-8] + struct.pack("<I4s", 1 << 30, b"PAR1")),
+    "a footer longer than the file": lambda path: path.write_bytes(
+        path.read_bytes()[:-8] + struct.pack("<I4s", 1 << 30, b"PAR1")
+    ),
     "missing": lambda path: path.unlink(),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
@@ -303,11 +357,16 @@ def test_a_folder_without_the_operators_store(tmp_path: Path):
 
 def test_every_flipped_byte_of_means_is_refused_by_name_or_harmless(tmp_path: Path):
     names = ("neurons", "heads", "residual")
-    arrays = {name: np.random.default_rng(i).normal(size=(2, 3, 5, 4)).astype(np.float32) for i, name in enumerate(names)}
+    arrays = {
+        name: np.random.default_rng(i).normal(size=(2, 3, 5, 4)).astype(np.float32)
+        for i, name in enumerate(names)
+    }
     layered.write_array(path := tmp_path / "means.h5", arrays, {"subject": "s"})
     clean, refused = path.read_bytes(), 0
     for place in range(0, len(clean), 7):
-        path.write_bytes(clean[:place] + bytes([clean[place] ^ 1 << place % 8]) + clean[place + 1 :])
+        path.write_bytes(
+            clean[:place] + bytes([clean[place] ^ 1 << place % 8]) + clean[place + 1 :]
+        )
         for name in names:
             try:
                 found = layered.read_array(path, name)
@@ -330,7 +389,9 @@ STAGE = """  {name}:
       md5: 0123456789abcdef0123456789abcdef
       size: 7
 """
-LOCK = "schema: '2.0'\nstages:\n" + "".join(STAGE.format(name=name) for name in ("cells", "facts", "tasks"))
+LOCK = "schema: '2.0'\nstages:\n" + "".join(
+    STAGE.format(name=name) for name in ("cells", "facts", "tasks")
+)
 CONFLICT = "<<<<<<< HEAD\n      size: 7\n=======\n      size: 8\n>>>>>>> other"
 LOCKS: dict[str, bytes] = {
     "empty": b"",
@@ -364,7 +425,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("locks")
     (folder / "stages/corpus").mkdir(parents=True)
     (folder / "stages/corpus/dvc.lock").write_text(LOCK)
-    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "lock"]):
+    for words in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "lock"],
+    ):
         subprocess.run(["git", *words], cwd=folder, check=True)
     locks.check(folder)
     return folder
@@ -414,12 +479,35 @@ def test_a_project_that_is_no_git_repository(tmp_path: Path, monkeypatch: pytest
 COMMIT = "0" * 40
 REPOSITORIES = ["", "gpt2", "/gpt2", "org/", "org/a/b", "../gpt2", "org/../x", "org name/x", "https://huggingface.co/org/x", "org/x@main",
                 "org/x;ls", "-org/x", "org/-x", "org\\x", "org/x\n"]  # fmt: skip
-COMMITS = ["", "main", "v1.0", "0" * 39, "0" * 41, "F" * 40, "g" * 40, " " + "0" * 39, "refs/pr/1", "0" * 40 + "\n", None, 7]
-HUBS = [{"repo": repo, "commit": COMMIT} for repo in REPOSITORIES] + [{"repo": "org/x", "commit": commit} for commit in COMMITS]
+COMMITS = [
+    "",
+    "main",
+    "v1.0",
+    "0" * 39,
+    "0" * 41,
+    "F" * 40,
+    "g" * 40,
+    " " + "0" * 39,
+    "refs/pr/1",
+    "0" * 40 + "\n",
+    None,
+    7,
+]
+HUBS = [{"repo": repo, "commit": COMMIT} for repo in REPOSITORIES] + [
+    {"repo": "org/x", "commit": commit} for commit in COMMITS
+]
 
 
 @pytest.mark.parametrize(
-    "model", [*HUBS, {"repo": "org/x"}, {"commit": COMMIT}, {"repo": "org/x", "commit": COMMIT, "token": "hf_x"}, "org/x"], ids=str
+    "model",
+    [
+        *HUBS,
+        {"repo": "org/x"},
+        {"commit": COMMIT},
+        {"repo": "org/x", "commit": COMMIT, "token": "hf_x"},
+        "org/x",
+    ],
+    ids=str,
 )
 def test_a_model_of_the_hub(model: object):
     with pytest.raises(ParamsError) as error:
@@ -448,7 +536,10 @@ def test_a_place_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold
     sentence(error.value, said)
 
 
-@pytest.mark.parametrize("url", ["", "ssh://user:secret@host/folder", "s3://key:secret@bucket", "https://user:pass@host/x"])
+@pytest.mark.parametrize(
+    "url",
+    ["", "ssh://user:secret@host/folder", "s3://key:secret@bucket", "https://user:pass@host/x"],
+)
 def test_a_remote(tmp_path_factory: pytest.TempPathFactory, url: str):
     project = tmp_path_factory.getbasetemp() / "remote"
     if not project.exists():
@@ -461,6 +552,12 @@ def test_a_remote(tmp_path_factory: pytest.TempPathFactory, url: str):
 
 
 def test_there_are_a_hundred_of_all_five_kinds():
-    kinds = [len(MODELS), len(FILES) + 1 + len(ENTRIES), len(STORES) + len(TABLES) + 1, len(LOCKS), len(HUBS) + 4 + 8 + 4]
+    kinds = [
+        len(MODELS),
+        len(FILES) + 1 + len(ENTRIES),
+        len(STORES) + len(TABLES) + 1,
+        len(LOCKS),
+        len(HUBS) + 4 + 8 + 4,
+    ]
     assert min(kinds) >= 20
     assert sum(kinds) >= 100

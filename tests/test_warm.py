@@ -59,7 +59,9 @@ def project(tmp_path: Path) -> Path:
     )
     (folder / "stages/warm.py").write_text(code)  # torch and the like take seconds in every test
     (folder / "stages/__init__.py").touch()
-    (folder / "broken.py").write_text("raise ValueError('as matplotlib, where MPLBACKEND names what is not installed')")
+    (folder / "broken.py").write_text(
+        "raise ValueError('as matplotlib, where MPLBACKEND names what is not installed')"
+    )
     (folder / "stages/hello.py").write_text(HELLO)
     (folder / "stages/sleep.py").write_text(SLEEP)
     return folder
@@ -69,7 +71,9 @@ def warm(*command: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "stages.warm", *command)
 
 
-@pytest.mark.parametrize(("argument", "status"), [("go", 0), ("refuse", 1), ("fail", 1), ("die", 137)])
+@pytest.mark.parametrize(
+    ("argument", "status"), [("go", 0), ("refuse", 1), ("fail", 1), ("die", 137)]
+)
 def test_a_stage_says_and_ends_as_without(project: Path, argument: str, status: int):
     asked = f"MARK=7 python -m stages.hello {argument} 'two words'; exit $?"
     with_libraries = run_in(project, *warm("sh", "-c", asked), check=False, input="given")
@@ -102,7 +106,9 @@ def test_where_programs_cannot_run_another_folder_is_taken(
     monkeypatch.setattr(
         os,
         "access",
-        lambda path, mode: access(path, mode) and not (mode == os.X_OK and refused in Path(path).parents),
+        lambda path, mode: (
+            access(path, mode) and not (mode == os.X_OK and refused in Path(path).parents)
+        ),
     )
     monkeypatch.setattr(tempfile, "tempdir", str(refused))
     monkeypatch.chdir(tmp_path)
@@ -151,19 +157,32 @@ def test_the_commands_status_and_nothing_else_is_left(project: Path, tmp_path: P
     done = subprocess.run(warm("sh", "-c", "exit 5"), cwd=project, env=environment, check=False)
     assert done.returncode == 5
     assert list(tmp_path.iterdir()) == [project]
-    for wrong, said in (((), "COMMAND"), (("no-such-command",), "stages.warm: [Errno 2] No such file or directory: 'no-such-command'")):
+    for wrong, said in (
+        ((), "COMMAND"),
+        (
+            ("no-such-command",),
+            "stages.warm: [Errno 2] No such file or directory: 'no-such-command'",
+        ),
+    ):
         refused = run_in(project, *warm(*wrong), check=False)
         assert refused.returncode == 1
         assert said in refused.stderr.splitlines()[-1]
 
 
 @pytest.fixture
-def sleeping(project: Path, request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen, list[psutil.Process]]]:
+def sleeping(
+    project: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[subprocess.Popen, list[psutil.Process]]]:
     """The process of stages.warm, and those of a stage below it: its caller, the stage itself and its worker."""
     asked = f"echo $$; exec python -m stages.sleep {request.param}"
-    own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(project)}
+    own = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(project),
+    }
     environment = {**os.environ, **own}
-    with subprocess.Popen(warm("sh", "-c", asked), cwd=project, env=environment, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        warm("sh", "-c", asked), cwd=project, env=environment, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout
         caller = psutil.Process(int(server.stdout.readline()))
         assert server.stdout.readline() == "sleeps\n"
@@ -187,7 +206,9 @@ def test_a_signal_right_behind_what_is_asked_reaches_the_stage():
     caller.sendall(asked + bytes([signal.SIGTERM]))
     keeper = os.fork()
     if not keeper:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever other tests have left in this process
+        signal.signal(
+            signal.SIGTERM, signal.SIG_DFL
+        )  # whatever other tests have left in this process
         stages_warm._keep(server)  # returns in the stage's process
         signal.pause()
     server.close()
@@ -196,7 +217,9 @@ def test_a_signal_right_behind_what_is_asked_reaches_the_stage():
 
 
 @pytest.mark.parametrize("sleeping", ["on"], indirect=True)
-def test_a_killed_caller_takes_the_stage_and_its_workers_along(sleeping: tuple[subprocess.Popen, list[psutil.Process]]):
+def test_a_killed_caller_takes_the_stage_and_its_workers_along(
+    sleeping: tuple[subprocess.Popen, list[psutil.Process]],
+):
     server, below = sleeping
     below[0].kill()
     assert server.wait(60) == 137
@@ -204,7 +227,9 @@ def test_a_killed_caller_takes_the_stage_and_its_workers_along(sleeping: tuple[s
 
 
 @pytest.mark.parametrize("sleeping", ["on"], indirect=True)
-def test_a_killed_stage_ends_its_caller_alike(sleeping: tuple[subprocess.Popen, list[psutil.Process]]):
+def test_a_killed_stage_ends_its_caller_alike(
+    sleeping: tuple[subprocess.Popen, list[psutil.Process]],
+):
     server, below = sleeping
     below[1].kill()
     assert server.wait(60) == 137
@@ -213,7 +238,17 @@ def test_a_killed_stage_ends_its_caller_alike(sleeping: tuple[subprocess.Popen, 
 
 def test_elsewhere_than_on_linux_the_command_is_run_as_it_is(project: Path):
     file = project / "stages/warm.py"
-    file.write_text(file.read_text().replace('sys.platform == "linux"', 'sys.platform == "elsewhere"'))
-    done = run_in(project, *warm("sh", "-c", "MARK=7 python -m stages.hello go; exit 5"), check=False, input="given")
+    file.write_text(
+        file.read_text().replace('sys.platform == "linux"', 'sys.platform == "elsewhere"')
+    )
+    done = run_in(
+        project,
+        *warm("sh", "-c", "MARK=7 python -m stages.hello go; exit 5"),
+        check=False,
+        input="given",
+    )
     assert (done.returncode, done.stdout) == (5, f"__main__ ['go'] {project} 7 given False\n")
-    assert "stages.warm: [Errno 2] No such file" in run_in(project, *warm("no-such-command"), check=False).stderr
+    assert (
+        "stages.warm: [Errno 2] No such file"
+        in run_in(project, *warm("no-such-command"), check=False).stderr
+    )

@@ -1,4 +1,7 @@
-"""Tokenizers of numbers of several tokens, rebuilt by their rules: what they split, and where the blank goes."""
+"""Build tokenizers that split numbers into several tokens, like those of published models.
+
+They differ in how they split digits, and in where the blank before a number goes.
+"""
 
 from collections.abc import Sequence
 
@@ -8,61 +11,96 @@ from transformers import PreTrainedTokenizerFast
 SIGNS = "+-*/="
 DIGITS = list("0123456789")
 WORDS = r"[A-Za-z-]+"
+MARK = "\u2581"  # SentencePiece's blank
 
 
 def by_digit(words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
-    """A token for every digit, blanks are nowhere; BOS."""
-    return _listed([*DIGITS, *words], rf"\d|{WORDS}|[^\s\w]", bos=True)
+    """Each digit is a token; blanks are dropped; BOS."""
+    return _listed([*DIGITS, *words], rf"\d|{WORDS}|[^\s\w]")
 
 
 def by_digit_with_blanks() -> PreTrainedTokenizerFast:
-    """As Qwen 2 and 3: bytes; a digit is a token, a blank in front of one another; no BOS."""
+    """As Qwen 2 and 3: bytes; each digit is a token, and so is a blank before a digit; no BOS."""
     return _bytes([], r"\p{N}", bos=False)
 
 
 def by_digit_behind_a_mark() -> PreTrainedTokenizerFast:
-    """As Llama 2 and Gemma: blanks are marks, the text begins with one, which is a token of its own in front of a digit; BOS."""
-    pieces = ["<unk>", "<s>", "\u2581", *DIGITS, *SIGNS, *map(chr, range(97, 123)), *map(chr, range(65, 91)), *":?.()\n"]
-    made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], unk_token="<unk>", fuse_unk=True))
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", unk_token="<unk>", pad_token="<unk>")
+    """As Llama 2 and Gemma: marks for blanks, each a token before a digit; BOS.
+
+    A text starts with a mark.
+    """
+    letters = [*map(chr, range(97, 123)), *map(chr, range(65, 91))]
+    pieces = ["<unk>", "<s>", MARK, *DIGITS, *SIGNS, *letters, *":?.()\n"]
+    made = Tokenizer(models.BPE(_numbers(pieces), [], unk_token="<unk>", fuse_unk=True))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)]
+    )
+    made.decoder = decoders.Sequence(
+        [decoders.Replace(MARK, " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        bos_token="<s>",
+        unk_token="<unk>",
+        pad_token="<unk>",
+    )
 
 
 def by_three_digits(largest: int = 999) -> PreTrainedTokenizerFast:
-    """As Llama 3: three digits are a token, from the left; a blank in front of them another; BOS."""
-    return _bytes([str(number) for number in range(10, largest + 1)], r"\p{N}{1,3}", bos=True)
+    """As Llama 3: three digits from the left are a token; a blank before them is another; BOS."""
+    return _bytes(list(map(str, range(10, largest + 1))), r"\p{N}{1,3}", bos=True)
 
 
 def by_three_from_the_right(words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
-    """Three digits are a token, from the right; BOS."""
+    """Three digits from the right are a token; BOS."""
     numbers = [f"{number:0{width}}" for width in (1, 2, 3) for number in range(10**width)]
-    return _listed([*numbers, *words], rf"\d{{1,3}}(?=(?:\d{{3}})*(?!\d))|{WORDS}|[^\s\w]", bos=True)
+    return _listed([*numbers, *words], rf"\d{{1,3}}(?=(?:\d{{3}})*(?!\d))|{WORDS}|[^\s\w]")
 
 
-def merged(merges: Sequence[tuple[str, str]], split: str | None, bos: bool, whole: bool = False) -> PreTrainedTokenizerFast:
-    """Bytes with these merges, the first one first; split: at what it matches no merge goes on; whole: a match that is a token is that."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pieces = ["<s>", *alphabet]
-    pieces += [a + b for a, b in merges if a + b not in pieces]
-    made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(dict.fromkeys(pieces))}, list(merges), ignore_merges=whole))
-    steps = [pre_tokenizers.Split(Regex(split), "isolated")] if split else []
-    made.pre_tokenizer = pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+def merged(
+    merges: Sequence[tuple[str, str]],
+    split: str | None,
+    bos: bool,
+    whole: bool = False,
+) -> PreTrainedTokenizerFast:
+    """Build a byte-level tokenizer.
+
+    merges: the first applies first; split: merges do not cross matches of this expression, None for
+    no limit; whole: a match that is a token is not split.
+    """
+    pieces = ["<s>", *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
+    made = Tokenizer(models.BPE(_numbers(pieces), list(merges), ignore_merges=whole))
+    steps: list = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    if split:
+        steps.insert(0, pre_tokenizers.Split(Regex(split), "isolated"))
+    made.pre_tokenizer = pre_tokenizers.Sequence(steps)
     made.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=made, **({"bos_token": "<s>"} if bos else {}))
+    special = {"bos_token": "<s>"} if bos else {}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **special)
 
 
 def _bytes(numbers: list[str], split: str, bos: bool) -> PreTrainedTokenizerFast:
-    """Every number is merged from the left: its beginnings are tokens."""
-    return merged([(number[:-1], number[-1]) for number in sorted(numbers, key=len)], split, bos, whole=True)
+    """Merge each number from the left: its first digits are tokens, too."""
+    merges = [(number[:-1], number[-1]) for number in sorted(numbers, key=len)]
+    return merged(merges, split, bos, whole=True)
 
 
-def _listed(pieces: Sequence[str], split: str, bos: bool) -> PreTrainedTokenizerFast:
-    every = ["<pad>", "<s>", "<unk>", *SIGNS, *pieces]
-    made = Tokenizer(models.WordLevel({piece: i for i, piece in enumerate(dict.fromkeys(every))}, unk_token="<unk>"))
+def _listed(pieces: Sequence[str], split: str) -> PreTrainedTokenizerFast:
+    """Build a tokenizer of whole words. split: expression of a token; the rest is dropped."""
+    numbers = _numbers(["<pad>", "<s>", "<unk>", *SIGNS, *pieces])
+    made = Tokenizer(models.WordLevel(numbers, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Split(Regex(split), behavior="removed", invert=True)
-    special = {"unk_token": "<unk>", "pad_token": "<pad>"} | ({"bos_token": "<s>"} if bos else {})
-    return PreTrainedTokenizerFast(tokenizer_object=made, **special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        bos_token="<s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+    )
+
+
+def _numbers(pieces: Sequence[str]) -> dict[str, int]:
+    """Number the tokens; repeated tokens count once."""
+    return {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
 
 
 KINDS = {

@@ -1,6 +1,7 @@
-"""Asks a model prompts of any template and length: what it says next, and how likely the answer was."""
+"""Run prompts of any template and length: predictions, and the logit and probability of answers."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -14,20 +15,27 @@ from stages.lib.model.padding import pad
 from stages.lib.model.spread import beside
 from stages.lib.model.tokenizer import front as tokens_before
 
-LOGITS = 1 << 28  # bytes of logits that are held, or read off, at once
+LOGITS = 1 << 28  # bytes of logits that are in memory, or measured, at the same time
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Prompts in tokens, and the token of each answer, or the one of its tokens that is asked for, -1 where there is no such token."""
+class EncodedPrompts:
+    """Prompts in tokens, and the token that each should be followed by.
+
+    answers: (prompts,); -1 where an answer has no such token.
+    """
 
     sequences: list[list[int]]
-    answers: np.ndarray  # (prompts,)
+    answers: np.ndarray
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a model says to each prompt, each (prompts,): the likeliest token, and what it thinks of the answer (NaN where unknown)."""
+class Predictions:
+    """A model's predictions at the last position of each prompt; every array is (prompts,).
+
+    predicted: the token with the largest logit; answer_logit and answer_probability: of the
+    correct answer, NaN where its token is unknown. Probabilities are 0 to 1.
+    """
 
     predicted: np.ndarray
     max_logit: np.ndarray
@@ -41,111 +49,146 @@ def encode(
     answers: list[str],
     bos: bool | None,
     answer_token: int | None = None,
-) -> Asked:
-    """Prompts and answers in a subject's tokens; an answer follows its prompt after a blank.
+) -> EncodedPrompts:
+    """Encode prompts and their answers; a blank separates an answer from its prompt.
 
-    Where that blank is a token of its own (numbers of Llama 3), it belongs to the prompt, behind which the answer is asked for.
-    bos: whether BOS stands before each prompt; None: what the tokenizer itself puts there.
-    answer_token: which of an answer's tokens is asked for, from 0; those before it stand in the prompt. None: answers are one token.
+    Where the blank is a token of its own (numbers of Llama 3), it becomes the prompt's last token.
+    bos: whether BOS precedes each prompt; None: what the tokenizer itself puts there.
+    answer_token: which token of an answer is predicted, from 0; the tokens before it become part
+    of the prompt. None: an answer must be a single token.
     """
+    texts = list(map(" ".join, zip(prompts, answers, strict=True)))
+    prompts_only = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    with_answers = tokenizer(texts, add_special_tokens=False)["input_ids"]
+
+    @cache
+    def is_blank(token: int) -> bool:
+        return not str(tokenizer.decode([token])).strip()
+
+    def split(prompt: list[int], whole: list[int]) -> tuple[list[int], int]:
+        """Return the tokens before the answer token, and this token: -1 if there is none."""
+        start, answer = whole[: len(prompt)], whole[len(prompt) :]
+        if start != prompt or tokenizer.unk_token_id in answer:
+            return prompt, -1
+        if len(answer) > 1 and is_blank(answer[0]):
+            start, answer = start + answer[:1], answer[1:]
+        place = answer_token or 0
+        if place >= len(answer) or (answer_token is None and len(answer) > 1):
+            return prompt, -1
+        return start + answer[:place], answer[place]
+
     front = tokens_before(tokenizer, bos)
-    parts = tokenizer(prompts, add_special_tokens=False)["input_ids"]
-    whole = tokenizer([f"{p} {a}" for p, a in zip(prompts, answers, strict=True)], add_special_tokens=False)["input_ids"]
-    blanks = {token for tokens in whole for token in tokens[-2:-1] if not str(tokenizer.decode([token])).strip()}
-    sequences, known = [], []
-    for prompt, tokens in zip(parts, whole, strict=True):
-        if answer_token is not None:
-            blank = tokens[: len(prompt)] == prompt and not str(tokenizer.decode(tokens[len(prompt) : len(prompt) + 1])).strip()
-            place = len(prompt) + blank + answer_token
-            there = tokens[: len(prompt)] == prompt and place < len(tokens) and tokenizer.unk_token_id not in tokens[len(prompt) :]
-            sequences.append(front + (tokens[:place] if there else prompt))
-            known.append(tokens[place] if there else -1)
-            continue
-        apart = len(tokens) == len(prompt) + 2 and tokens[-2] in blanks
-        sequence = tokens[:-1] if apart else prompt
-        follows = tokens[:-1] == sequence and tokens[: len(prompt)] == prompt and tokens[-1] != tokenizer.unk_token_id
-        sequences.append(front + (sequence if follows else prompt))
-        known.append(tokens[-1] if follows else -1)
-    return Asked(sequences, np.array(known))
+    sequences, tokens = [], []
+    for prompt, whole in zip(prompts_only, with_answers, strict=True):
+        sequence, token = split(prompt, whole)
+        sequences.append(front + sequence)
+        tokens.append(token)
+    return EncodedPrompts(sequences, np.array(tokens))
 
 
-def read_off(logits: torch.Tensor, answers: torch.Tensor) -> Said:
-    """Measures last-position logits (prompts, vocabulary) against answers (prompts,), in at least float32; gives float32.
+def read_off(logits: torch.Tensor, answers: torch.Tensor) -> Predictions:
+    """Measure last-position logits (prompts, vocabulary) against answer tokens (prompts,).
 
-    Raises FloatingPointError on a NaN or infinity.
+    It computes in at least float32, and returns float32. Raises FloatingPointError on a NaN or
+    infinity.
     """
-    rows = max(1, LOGITS // (4 * logits.shape[-1] * logits.itemsize))  # reading makes copies of them
+    rows = max(1, LOGITS // (4 * logits.shape[-1] * logits.itemsize))  # measuring makes copies
     parts = zip(logits.split(rows), answers.split(rows), strict=True)
     return _joined([_read_off(*part) for part in parts])
 
 
-def _read_off(logits: torch.Tensor, answers: torch.Tensor) -> Said:
+def _read_off(logits: torch.Tensor, answers: torch.Tensor) -> Predictions:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    answer = logits.gather(1, answers.clamp(min=0)[:, None])[:, 0].masked_fill(answers < 0, torch.nan)
+    answer = logits.gather(1, answers.clamp(min=0)[:, None])[:, 0]
+    answer = answer.masked_fill(answers < 0, torch.nan)
     largest, predicted = logits.max(-1)
     total = logits.logsumexp(-1)
-    if not torch.isfinite(total).all():  # a NaN or an infinity among the logits ends up in their sum
-        raise FloatingPointError("the model's logits are not finite; try a wider dtype for this subject in params.yaml")
+    # a NaN or an infinity among the logits ends up in their sum
+    if not torch.isfinite(total).all():
+        way_out = "try a wider dtype for this subject in params.yaml"
+        raise FloatingPointError(f"the model's logits are not finite; {way_out}")
     probability = (answer - total).exp()
-    return Said(predicted.cpu().numpy(), *(t.float().cpu().numpy() for t in (largest, answer, probability)))
+    measured = (tensor.float().cpu().numpy() for tensor in (largest, answer, probability))
+    return Predictions(predicted.cpu().numpy(), *measured)
 
 
-def _joined(parts: list[Said]) -> Said:
-    names = [field.name for field in fields(Said)]
-    return Said(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+def _joined(parts: list[Predictions]) -> Predictions:
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return Predictions(*map(np.concatenate, columns))
 
 
 def _in_pass(checkpoint: Checkpoint, most: int, positions: int = 1) -> int:
-    """Return how many prompts are one pass: at most so many, whose logits, of so many positions, fit into LOGITS."""
-    per_prompt = positions * checkpoint.architecture.vocabulary * checkpoint.model.dtype.itemsize
+    """Return how many prompts one pass takes: up to `most`, whose logits fit into LOGITS.
+
+    positions: at which each prompt has logits.
+    """
+    itemsize = checkpoint.model.dtype.itemsize
+    per_prompt = positions * checkpoint.architecture.vocabulary * itemsize
     return max(1, min(most, LOGITS // per_prompt))
 
 
 @torch.no_grad()
-def ask(checkpoint: Checkpoint, asked: Asked, prompts_per_pass: int, desc: str) -> Said:
-    """Runs every prompt, prompts of similar length together; the results are in the order of `asked`.
+def ask(
+    checkpoint: Checkpoint,
+    prompts: EncodedPrompts,
+    prompts_per_pass: int,
+    desc: str,
+) -> Predictions:
+    """Run every prompt; return the predictions in the order of the prompts.
 
-    The tokens that all prompts begin with are computed once.
+    Prompts of similar length run together. The tokens that all prompts begin with are computed
+    once. desc: title of the progress bar.
     """
-    prefix = prefixes.of(checkpoint, asked.sequences, min(map(len, asked.sequences)) - 1)
-    order = np.argsort([len(s) for s in asked.sequences], kind="stable")
-    parts, at_once = [], _in_pass(checkpoint, prompts_per_pass)
-    for start in progress.bar(range(0, len(order), at_once), desc=desc, unit="pass"):
-        chosen = order[start : start + at_once]
-        tokens, lengths = pad([asked.sequences[i] for i in chosen])
-        device = checkpoint.model.device
-        at = torch.arange(len(chosen)), torch.from_numpy(lengths - 1 - prefix.length)
-        with patched(checkpoint.architecture.unembedding, lambda hidden, at=at: hidden[beside(hidden, *at)][:, None]):
+    lengths = np.array(list(map(len, prompts.sequences)))
+    prefix = prefixes.of(checkpoint, prompts.sequences, int(lengths.min()) - 1)
+    order = np.argsort(lengths, kind="stable")
+    step = _in_pass(checkpoint, prompts_per_pass)
+    parts = []
+    for start in progress.bar(range(0, len(order), step), desc=desc, unit="pass"):
+        rows = order[start : start + step]
+        tokens, sizes = pad([prompts.sequences[row] for row in rows])
+        last = torch.arange(len(rows)), torch.from_numpy(sizes - 1 - prefix.length)
+
+        def at_last(hidden: torch.Tensor, last: tuple = last) -> torch.Tensor:
+            return hidden[beside(hidden, *last)][:, None]
+
+        with patched(checkpoint.architecture.unembedding, at_last):
             logits = prefix.run(checkpoint.model, tokens).logits[:, 0]
-        parts.append(read_off(logits, torch.from_numpy(asked.answers[chosen]).to(device)))
+        answers = torch.from_numpy(prompts.answers[rows]).to(checkpoint.model.device)
+        parts.append(read_off(logits, answers))
     back = np.argsort(order)
-    whole = _joined(parts)
-    return Said(*(getattr(whole, field.name)[back] for field in fields(Said)))
+    return Predictions(*(values[back] for values in vars(_joined(parts)).values()))
 
 
 @torch.no_grad()
-def says(loaded: Checkpoint, asked: list[tuple[list[int], list[int]]], prompts_per_pass: int, title: str) -> np.ndarray:
-    """Whether greedy decoding says the whole answer behind each prompt, bool (prompts,); asked: prompts and answers in tokens.
+def says(
+    loaded: Checkpoint,
+    pairs: list[tuple[list[int], list[int]]],
+    prompts_per_pass: int,
+    title: str,
+) -> np.ndarray:
+    """Return whether greedy decoding gives the whole answer to each prompt: bool (prompts,).
 
-    As long as it says the answer's tokens, it reads what it has said: one pass over both tells. The tokens that all prompts begin with are
-    computed once.
+    pairs: the tokens of each prompt and of its answer; title: of the progress bar.
+    One pass over both decides: until greedy decoding gives another token, it reads the answer's.
+    The tokens that all prompts begin with are computed once.
     """
-    if not asked:
+    if not pairs:
         return np.zeros(0, bool)
-    shortest = min(len(prompt) for prompt, _ in asked)
-    prefix = prefixes.of(loaded, [prompt for prompt, _ in asked], shortest - 1)
-    sizes: dict[tuple[int, int], list[int]] = {}
-    for number, (prompt, answer) in enumerate(asked):
-        sizes.setdefault((len(prompt), len(answer)), []).append(number)
-    said = np.zeros(len(asked), bool)
-    with progress.bar(total=len(asked), desc=title, unit="prompt") as bar:
-        for (_, length), numbers in sorted(sizes.items()):
-            at_once = _in_pass(loaded, prompts_per_pass, length)
-            for first in range(0, len(numbers), at_once):
-                some = numbers[first : first + at_once]
-                tokens = np.array([asked[number][0] + asked[number][1] for number in some])
+    prompts = [prompt for prompt, _ in pairs]
+    prefix = prefixes.of(loaded, prompts, min(map(len, prompts)) - 1)
+    rows_by_size: dict[tuple[int, int], list[int]] = {}
+    for row, (prompt, answer) in enumerate(pairs):
+        rows_by_size.setdefault((len(prompt), len(answer)), []).append(row)
+    is_right = np.zeros(len(pairs), bool)
+    with progress.bar(total=len(pairs), desc=title, unit="prompt") as bar:
+        for (_, length), rows in sorted(rows_by_size.items()):
+            step = _in_pass(loaded, prompts_per_pass, length)
+            for first in range(0, len(rows), step):
+                some = rows[first : first + step]
+                tokens = np.array([pairs[row][0] + pairs[row][1] for row in some])
                 out = prefix.run(loaded.model, tokens[:, :-1], logits_to_keep=length)
                 greedy = out.logits[:, -length:].argmax(-1).cpu().numpy()
-                said[some] = (greedy == tokens[:, -length:]).all(1)
+                is_right[some] = (greedy == tokens[:, -length:]).all(1)
                 bar.update(len(some))
-    return said
+    return is_right

@@ -1,9 +1,8 @@
-"""What every table and column means, read from where it is written: beside the query or the stage that makes it.
+"""Read the description of every table and column from the query or stage that makes the table.
 
-A `.sql` stage opens with comment lines, a Python stage has them in its docstring behind "Table
-<name>: meaning": first what the table is, then one line per column, `name  TYPE  meaning`, with one
-or more blanks between. A line that starts otherwise goes on with the meaning of the column before
-it.
+A `.sql` stage starts with comment lines. A Python stage has the same lines in its docstring, after
+"Table <name>: meaning". The first lines describe the table. Each column has one line,
+`name  TYPE  meaning`, separated by blanks. Any other line continues the description before it.
 """
 
 import ast
@@ -17,10 +16,12 @@ TYPE = (
 )
 COLUMN = re.compile(rf"^(\w+) +((?:{TYPE})(?:\[\d*\])*) +(.+)$")
 
+HEAD = re.compile(r"(?:--[^\n]*\n)*")
+
 
 @dataclass(frozen=True)
 class Table:
-    """A table's meaning, the file of the stage that makes it, and its columns: name -> (type, meaning)."""
+    """A table's description. path: of its query or stage; columns: name -> (type, meaning)."""
 
     name: str
     path: Path
@@ -29,30 +30,34 @@ class Table:
 
 
 def tables(stages: Path = Path("stages")) -> dict[str, Table]:
-    """Every documented table, by name."""
-    found: dict[str, Table] = {}
+    """Return every documented table, by name."""
+    documented: dict[str, Table] = {}
     for path in sorted(stages.glob("*/*.sql")):
-        head = re.match(r"(--[^\n]*\n)+", path.read_text(encoding="utf-8"))
-        lines = [line.removeprefix("--").strip() for line in (head.group() if head else "").splitlines()]
-        found[path.stem] = _table(path.stem, path, lines)
+        comment = HEAD.match(path.read_text(encoding="utf-8"))[0]  # type: ignore[index]
+        documented[path.stem] = _table(path.stem, path, comment.replace("\n--", "\n")[2:])
     for path in sorted(stages.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        text = (ast.get_docstring(ast.parse(text)) if "\nTable " in text else None) or ""  # few have one, and parsing takes long
-        for section in re.split(r"^Table ", text, flags=re.MULTILINE)[1:]:
-            name, body = section.split(":", 1)
-            found[name] = _table(name, path, [line.strip() for line in body.splitlines()])
-    return dict(sorted(found.items()))
+        if "\nTable " not in text:  # parsing takes long
+            continue
+        docstring = ast.get_docstring(ast.parse(text)) or ""
+        for section in re.split(r"^Table ", docstring, flags=re.MULTILINE)[1:]:
+            name, description = section.split(":", 1)
+            documented[name] = _table(name, path, description)
+    return dict(sorted(documented.items()))
 
 
-def _table(name: str, path: Path, lines: list[str]) -> Table:
+def _table(name: str, path: Path, description: str) -> Table:
     meaning: list[str] = []
     columns: dict[str, tuple[str, str]] = {}
-    for line in lines:
-        if column := COLUMN.match(line):
-            columns[column[1]] = (column[2], column[3])
-        elif line and columns:
-            name_before, (kind, before) = columns.popitem()
-            columns[name_before] = (kind, f"{before} {line}")
-        elif line:
+    last = ""
+    for line in filter(None, map(str.strip, description.splitlines())):
+        column = COLUMN.match(line)
+        if column:
+            last = column[1]
+            columns[last] = (column[2], column[3])
+        elif last:
+            kind, before = columns[last]
+            columns[last] = (kind, f"{before} {line}")
+        else:
             meaning.append(line)
     return Table(name, path, " ".join(meaning), columns)

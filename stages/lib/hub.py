@@ -1,7 +1,9 @@
-"""Models of the Hugging Face Hub, at one commit: safetensors, configuration and tokenizer, and no code. The one importer of its client.
+"""Download models of the Hugging Face Hub at one commit: safetensors, configuration and tokenizer,
+but no code.
 
-A download that was stopped half-way goes on where it was. Gated models take the token that `hf auth login` puts into your home folder;
-it is never written into the project. The environment's HF_ENDPOINT names another Hub.
+This is the only module that imports the Hub's client. An interrupted download continues where it
+stopped. Gated models need the token that `hf auth login` stores in your home folder; it is never
+written into the project. The environment variable HF_ENDPOINT selects another Hub.
 """
 
 import shutil
@@ -15,78 +17,114 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, Revi
 from stages.lib.model.folder import ModelError, existing, sentence, write_sums
 from stages.lib.settings import COMMIT, HubModel
 
-WEIGHTS = "*.safetensors"
-KEPT = [WEIGHTS, "*.safetensors.index.json", "config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt",
-        "special_tokens_map.json", "added_tokens.json", "chat_template*"]  # fmt: skip
-NOTE = "from_hub.txt"  # says which model and commit a folder holds
-DEEPER = ["*/*"]  # copies in other formats
+WITHOUT_WEIGHTS = [
+    "*.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+]
+ALL = ["*.safetensors", *WITHOUT_WEIGHTS]
+NOTE = "from_hub.txt"  # names the model and the commit that a folder holds
+SUBFOLDERS = ["*/*"]  # copies in other formats
 
 
 def outline(model: HubModel, folder: Path) -> int:
-    """Puts what tells of a model into a folder, without its weights; returns how many bytes these have. Raises ModelError as `download`."""
-    with _said(model.repo, model.commit):
-        small = [pattern for pattern in KEPT if pattern != WEIGHTS]
-        snapshot_download(model.repo, revision=model.commit, local_dir=folder, allow_patterns=small, ignore_patterns=DEEPER)
+    """Download a model without its weights into a folder; return the bytes of the weights.
+
+    Raises ModelError as `download` does.
+    """
+    with _errors(model.repo, model.commit):
+        snapshot_download(
+            model.repo,
+            revision=model.commit,
+            local_dir=folder,
+            allow_patterns=WITHOUT_WEIGHTS,
+            ignore_patterns=SUBFOLDERS,
+        )
         tree = HfApi().list_repo_tree(model.repo, revision=model.commit)
-        return sum(getattr(file, "size", 0) for file in tree if file.path.endswith(".safetensors"))
+        weights = (file for file in tree if file.path.endswith(".safetensors"))
+        return sum(getattr(file, "size", 0) for file in weights)
 
 
 def download(model: HubModel, folder: Path) -> None:
-    """Puts a model into a folder, which is whole or not there; where it is there already, nothing is fetched again.
+    """Download a model into a folder, unless the folder already holds it.
 
-    Raises ModelError where the Hub has no such model, or does not give it.
+    The folder exists only once it is complete. Raises ModelError if the Hub does not have the
+    model, or refuses access.
     """
     note = f"{model.repo}@{model.commit}\n"
-    if _is_of(folder, note):
+    if _holds(folder, note):
         with suppress(ModelError):
-            existing(folder)  # as its SHA256SUMS say
+            existing(folder)
             return
     partial = folder.with_name(f".{folder.name}.partial")
-    if not _is_of(partial, note):  # what is left of another model would be taken for files of this one
+    # files of another model would be taken for this model's
+    if not _holds(partial, note):
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         (partial / NOTE).write_text(note, encoding="utf-8")
-    with _said(model.repo, model.commit):
-        HfApi().model_info(model.repo, revision=model.commit)  # or a folder that is not empty would be taken for all there is
-        snapshot_download(model.repo, revision=model.commit, local_dir=partial, allow_patterns=KEPT, ignore_patterns=DEEPER)
+    with _errors(model.repo, model.commit):
+        # without an answer of the Hub, the client would accept the folder as it is
+        HfApi().model_info(model.repo, revision=model.commit)
+        snapshot_download(
+            model.repo,
+            revision=model.commit,
+            local_dir=partial,
+            allow_patterns=ALL,
+            ignore_patterns=SUBFOLDERS,
+        )
     if not any(partial.glob("*.safetensors")):
-        raise ModelError(f"{model.repo} has no weights in safetensors at {model.commit}, and others are not loaded here")
-    shutil.rmtree(partial / ".cache", ignore_errors=True)  # what the download itself remembers
+        problem = f"{model.repo} has no weights in safetensors at {model.commit}"
+        raise ModelError(f"{problem}, and other formats are not supported; choose another commit")
+    shutil.rmtree(partial / ".cache", ignore_errors=True)  # of the download itself
     write_sums(partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 
 
-def _is_of(folder: Path, note: str) -> bool:
-    """Whether a folder, whole or not, is of the model and commit that a note says."""
-    return (folder / NOTE).is_file() and (folder / NOTE).read_text(encoding="utf-8") == note
+def _holds(folder: Path, note: str) -> bool:
+    """Return whether a folder, complete or not, is of the model and commit that a note names."""
+    file = folder / NOTE
+    return file.is_file() and file.read_text(encoding="utf-8") == note
 
 
 def commit_of(repo: str, revision: str) -> str:
-    """The commit that a branch or a tag stands for now. Raises ModelError as `download`."""
-    with _said(repo, revision):
+    """Return the current commit of a branch or a tag. Raises ModelError as `download` does."""
+    with _errors(repo, revision):
         return str(HfApi().model_info(repo, revision=revision).sha)
 
 
 def fixed(source: str) -> HubModel:
-    """The model that org/name@commit means. Raises ModelError where that is a branch or nothing, with the commit that it is now."""
+    """Return the model that org/name@commit names.
+
+    Raises ModelError if there is a branch or nothing after the @; the message has the commit.
+    """
     repo, _, revision = source.partition("@")
     if not COMMIT.fullmatch(revision):
-        now = commit_of(repo, revision or "main")
-        raise ModelError(f"{source}: a branch moves, a commit stays; {revision or 'main'} is {repo}@{now} now")
+        branch = revision or "main"
+        now = f"{repo}@{commit_of(repo, branch)}"
+        raise ModelError(f"{source}: a branch moves, a commit stays; {branch} is {now} now")
     return HubModel(repo=repo, commit=revision)
 
 
 @contextmanager
-def _said(repo: str, revision: str) -> Iterator[None]:
-    """What the Hub may answer, as a sentence."""
+def _errors(repo: str, revision: str) -> Iterator[None]:
+    """Turn the errors of the Hub's client into messages."""
     try:
         yield
     except GatedRepoError:
-        raise ModelError(f"{repo} is gated: ask for access on its page, then `hf auth login`") from None
+        way_out = "ask for access on its page, then `hf auth login`"
+        raise ModelError(f"{repo} is gated: {way_out}") from None
     except RevisionNotFoundError:
         raise ModelError(f"{repo} has no commit, branch or tag {revision}") from None
     except RepositoryNotFoundError:
-        raise ModelError(f"the Hub has no model {repo}, or it is private: then `hf auth login`") from None
-    except Exception as error:  # of connections there are many kinds
-        raise ModelError(f"{repo} cannot be downloaded now: {sentence(error)}; the same command goes on where it was") from None
+        problem = f"the Hub has no model {repo}, or it is private"
+        raise ModelError(f"{problem}: then `hf auth login`") from None
+    except Exception as error:  # connections raise many kinds
+        problem = f"{repo} cannot be downloaded now: {sentence(error)}"
+        raise ModelError(f"{problem}; the same command continues the download") from None

@@ -1,4 +1,4 @@
-"""Whether a model was trained here, as the table `origins` says (stages/subjects/origins.py)."""
+"""Read whether this project trained a model, from the table of stages/subjects/origins.py."""
 
 from pathlib import Path
 
@@ -8,5 +8,5 @@ ORIGINS = Path("data/subjects/origins")
 
 
 def trained_here(subject: str) -> bool:
-    """Return whether this project trained a model, or planted it."""
+    """Return whether this project made a model, by training or by setting its weights."""
     return bool(read_table(ORIGINS / f"{subject}.parquet")["trained_here"].item())

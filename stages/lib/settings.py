@@ -1,4 +1,4 @@
-"""Settings that several chapters share: passes through a model, and models from elsewhere."""
+"""Settings that several chapters share: passes through a model, and downloaded models."""
 
 import re
 from typing import Annotated
@@ -10,27 +10,32 @@ from stages.lib.core.settings import Count, Section
 
 
 class Passes(Section):
+    """Forward passes of the dump and of prompts."""
+
     prompts_per_pass: Count
 
     @property
     def prompts(self) -> int:
-        """Prompts of one pass on this machine's device."""
+        """Return how many prompts one pass takes on this machine's device."""
         return self.prompts_per_pass * machine.passes(machine.PROMPTS)
 
 
 class Runs(Section):
+    """Forward passes under interventions."""
+
     rows_per_pass: Count
     memory_mib: Annotated[int, Field(ge=128, le=10**9)]
     runs_per_part: Count
 
     @property
     def rows(self) -> int:
-        """Token positions x prompts x copies of one pass on this machine's device."""
+        """Return the rows (token positions x prompts x copies) of one pass on this machine's
+        device."""
         return self.rows_per_pass * machine.passes(machine.RUNS)
 
     @property
     def memory(self) -> int:
-        """Bytes that they, and what is kept between them, may take there."""
+        """Return how many bytes the rows and stored activations may take on the device."""
         return (self.memory_mib << 20) * machine.passes(machine.RUNS)
 
 
@@ -39,14 +44,19 @@ COMMIT = re.compile("[0-9a-f]{40}")
 
 def _commit(text: str) -> str:
     if not COMMIT.fullmatch(text):
-        raise ValueError("it is a commit, 40 of 0-9 and a-f: branches and tags move; `bag add NAME org/name` says what main is now")
+        allowed = "it is a commit, 40 of 0-9 and a-f: branches and tags move"
+        raise ValueError(f"{allowed}; `bag add NAME org/name` prints the current commit of main")
     return text
 
 
 class HubModel(Section):
+    """A model of the Hugging Face Hub at one commit."""
+
     repo: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")]
     commit: Annotated[str, AfterValidator(_commit)]
 
 
 class GgufModel(Section):
+    """A GGUF file that is converted to a model folder."""
+
     file: Annotated[str, Field(min_length=1)]

@@ -1,4 +1,7 @@
-"""One handle for a model under study: its name, its settings, its tables and its stores. It loads no model (model/checkpoint does)."""
+"""Give access to a model under study: its name, its settings, its tables and its stores.
+
+This module loads no model; model/checkpoint.py does.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +22,10 @@ from stages.lib.settings import Passes, Runs
 def _asks_about_operands(template: str) -> str:
     needed = "it holds {op1}, {symbol} and {op2}, once each, and no other {...}"
     try:
-        found = placeholders(template.replace("\n", " "))  # solved examples stand on lines of their own
+        names = placeholders(template.replace("\n", " "))  # solved examples may be on other lines
     except ValueError as error:
         raise ValueError(f"{error}; {needed}") from None
-    if sorted(found) != ["op1", "op2", "symbol"]:
+    if sorted(names) != ["op1", "op2", "symbol"]:
         raise ValueError(needed)
     return template
 
@@ -35,9 +38,9 @@ def _a_folder(source: str) -> str:
 
 
 class Sizes(Section):
-    """How many pairs and neurons a model's experiments take; None: as the chapter's settings say.
+    """How many pairs and neurons a model's experiments use; None: the chapter's own setting.
 
-    They stand apart from the model's entry, so that no dump depends on them.
+    They are not part of the model's entry, so that no dump depends on them.
     """
 
     pairs_per_split: Few | None = None
@@ -51,7 +54,7 @@ class Sizes(Section):
 class SubjectSettings(Section):
     """One model's entry, on which its dump depends.
 
-    Where `passes` or `runs` is None, the section of that name holds.
+    If `passes` or `runs` is None, the model uses the section of that name.
     """
 
     source: Annotated[str, AfterValidator(_a_folder)]
@@ -70,28 +73,42 @@ class SubjectSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _sizes_stand_apart(cls, entry: Any) -> Any:
-        if isinstance(entry, dict) and (sizes := sorted(Sizes.model_fields.keys() & entry.keys())):
+        sizes = sorted(Sizes.model_fields.keys() & set(entry)) if isinstance(entry, dict) else []
+        if sizes:
             raise ValueError(f"{sizes[0]} is not set in a model's entry; set it under `sizes`")
         return entry
 
     def operands(self, largest: int) -> range:
-        """The operands that it is asked; largest: that of the grid. Raises ParamsError on a larger one of its own."""
-        if self.largest_operand is not None and self.largest_operand > largest:
-            file = "stages/corpus/params.yaml"
-            raise ParamsError(f"largest_operand is {self.largest_operand}; the grid ends at cells.largest_operand = {largest}, in {file}")
-        return range((largest if self.largest_operand is None else self.largest_operand) + 1)
+        """Return the operands of the model's prompts, 0 to its largest operand.
+
+        largest: operand of the grid, which is the default. Raises ParamsError if the model's own
+        largest operand is larger.
+        """
+        own = self.largest_operand
+        if own is None:
+            return range(largest + 1)
+        if own > largest:
+            grid = f"the grid ends at cells.largest_operand = {largest}"
+            raise ParamsError(f"largest_operand is {own}; {grid}, in stages/corpus/params.yaml")
+        return range(own + 1)
 
     def kept_layers(self, layers: int) -> list[int]:
-        """The layers whose activations are kept, of a model with `layers` layers. Raises ParamsError on one it lacks."""
-        kept = list(range(layers)) if self.layers == "all" else sorted(set(self.layers))
+        """Return the layers whose activations the store keeps.
+
+        layers: of the model. Raises ParamsError for a layer that the model lacks.
+        """
+        if self.layers == "all":
+            return list(range(layers))
+        kept = sorted(set(self.layers))
         if kept[-1] >= layers:
-            raise ParamsError(f"layers names layer {kept[-1]}; {self.source} has the layers 0..{layers - 1}")
+            problem = f"layers names layer {kept[-1]}"
+            raise ParamsError(f"{problem}; {self.source} has the layers 0..{layers - 1}")
         return kept
 
 
 def _no_word_of_yaml(name: str) -> str:
     if name in ("true", "false", "null", "yes", "no", "on", "off", "y", "n"):
-        raise ValueError("YAML knows this word as a value; call it something else")
+        raise ValueError("YAML reads this word as a value; choose another name")
     return name
 
 
@@ -108,7 +125,7 @@ SECTIONS = ("subjects", "checkpoints", "finetuned", "stored")
 
 
 class Point(Section):
-    """A point of a training run. last: the subject that the run ends with."""
+    """A point of a training run. step: of the run; last: the subject at the end of the run."""
 
     source: str
     step: Natural
@@ -116,13 +133,17 @@ class Point(Section):
 
 
 def load_subject(name: str) -> SubjectSettings:
-    """The checked subject of this name, wherever params.yaml has it. Raises ParamsError naming those there are."""
+    """Return the checked entry of this name in any of the SECTIONS of params.yaml.
+
+    Raises ParamsError, which lists the names, if there is none.
+    """
     whole = read()
     sections = {key: whole.get(key) or {} for key in SECTIONS}
     for key, known in sections.items():
         if name in known:
             return check(SubjectSettings, known[name], f"{key}.{name}")
-    listed = "; ".join(f"the {key} {', '.join(known)}" for key, known in sections.items() if known)
+    nonempty = {key: ", ".join(known) for key, known in sections.items() if known}
+    listed = "; ".join(f"the {key} {names}" for key, names in nonempty.items())
     raise ParamsError(f"unknown subject {name!r}; params.yaml has {listed}")
 
 
@@ -134,38 +155,44 @@ def load_sizes(name: str) -> Sizes:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model under study, of any of SECTIONS. settings: as params.yaml has them."""
+    """A model under study, of any of SECTIONS. settings: its entry in params.yaml."""
 
     name: str
     settings: SubjectSettings
 
     @classmethod
     def named(cls, name: str) -> "Subject":
-        """The one of this name. Raises ParamsError, naming those there are."""
+        """Return the subject of this name. Raises ParamsError as load_subject does."""
         return cls(name, load_subject(name))
 
     def path(self, file: str) -> Path:
-        """Where a file of its own lies, or is to be written. file: <chapter>/<name>."""
+        """Return the path of one of the subject's files. file: <chapter>/<name>."""
         return Path("data") / self.name / file
 
     def table(self, file: str, columns: list[str] | None = None) -> pl.DataFrame:
-        """One of its tables, or some columns of it."""
+        """Return one of the subject's tables. columns: to read, None for all."""
         return read_table(self.path(file), columns=columns)
 
     def squares(self) -> list[LayerStore]:
-        """Its neurons' activations over the square of prompts: the store of each operator, by the alphabet.
+        """Return the activations of all neurons over the operand grid: a store per operator, in
+        alphabetical order.
 
-        Raises ParamsError on one that was made when the subject's own largest operand was another.
+        Raises ParamsError if a store was made with another largest operand.
         """
-        found, largest = stores(self.path("store/activations")), self.settings.largest_operand
-        for store in found:
-            if largest is not None and (made := store.axes["op1"] - 1) != largest:
+        activations = stores(self.path("store/activations"))
+        largest = self.settings.largest_operand
+        if largest is None:
+            return activations
+        for store in activations:
+            stored = store.axes["op1"] - 1
+            if stored != largest:
                 raise ParamsError(
-                    f"{store.path} holds the operands 0..{made}, and {self.name}.largest_operand is {largest}; correct that, or make the "
-                    f"store anew: dvc repro stages/store/dvc.yaml:dump@{self.name}"
+                    f"{store.path} holds the operands 0..{stored}, and {self.name}.largest_operand "
+                    f"is {largest}; correct the setting, or make the store again: "
+                    f"dvc repro stages/store/dvc.yaml:dump@{self.name}"
                 )
-        return found
+        return activations
 
     def votes(self) -> LayerStore:
-        """Its neurons' value logits."""
+        """Return the value logits of all neurons."""
         return LayerStore(self.path("store/value_logits.h5"))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from stages.lib.ask import Said, read_off
+from stages.lib.ask import Predictions, read_off
 from stages.lib.model.agreement import CANNOT, rounding
 from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
@@ -185,7 +185,7 @@ def run(
     means: Means | None = None,
     *,
     sharing: Sharing = Sharing.CACHE,
-) -> Iterator[Said]:
+) -> Iterator[Predictions]:
     """Stream a square of prompts through the model; yield what it answers, some rows at a time.
 
     tokens: (rows, columns, positions); answers: (rows, columns), -1 where a prompt has none;

@@ -197,9 +197,7 @@ def test_what_is_asked_read_and_estimated_is_the_same(
     """Answers to prompts of several lengths, streams, neurons, attention, probes and attributions: what other stages do with a model."""
     random = np.random.default_rng(1)
     tokens, labels = random.integers(3, 130, (6, 5)), random.integers(0, 2, 6)
-    asked = ask.Asked(
-        [row[: 3 + i % 3].tolist() for i, row in enumerate(tokens)], np.array([7, -1, 9, 7, 8, 8])
-    )
+    asked = ask.EncodedPrompts([row[: 3 + i % 3].tolist() for i, row in enumerate(tokens)], np.array([7, -1, 9, 7, 8, 8]))
     [group] = pairs.by_length(pair_table(3, [(5, 5)] * 3), 9)
     alone = subject(kind, dtype)
     with Devices():

@@ -19,7 +19,9 @@ from tests.micro import changed as with_changes
 
 
 def test_the_shipped_settings_are_allowed():
-    assert sections.check(Params, SHIPPED).train["abacus"].steps == SHIPPED["train"]["abacus"]["steps"]
+    assert (
+        sections.check(Params, SHIPPED).train["abacus"].steps == SHIPPED["train"]["abacus"]["steps"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_the_shipped_settings_are_allowed():
         ),
         (
             {"subjects": {"no": SHIPPED["subjects"]["abacus"]}},
-            ["subjects", "no", "YAML knows this word"],
+            ["subjects", "no", "YAML reads this word"],
         ),
         ({"subjects": {7: SHIPPED["subjects"]["abacus"]}}, ["subjects", "7", "pattern"]),
         (
@@ -209,11 +211,13 @@ def test_the_shipped_settings_are_allowed():
         ),
         (
             {"dumped": {"abacus": None}},
-            ["dumped must be the subjects and the checkpoints: `dumped: {<<: [*subjects, *checkpoints]}`"],
+            [
+                "dumped must be the subjects and the checkpoints: `dumped: {<<: [*subjects, *checkpoints]}`"
+            ],
         ),
         (
             {"stored": {"abacus": SHIPPED["subjects"]["abacus"]}},
-            ["abacus stands under stored and elsewhere"],
+            ["abacus is in stored and elsewhere"],
         ),
         (
             {"stored": {"mine": SHIPPED["subjects"]["abacus"]}},
@@ -305,7 +309,11 @@ def test_the_shipped_settings_are_allowed():
         ),
         ({"subjects": {"planted": None}}, ["subjects lacks planted"]),
         (
-            {"trajectory": {"planted": {"source": "data/models/planted", "step": 1, "last": "other"}}},
+            {
+                "trajectory": {
+                    "planted": {"source": "data/models/planted", "step": 1, "last": "other"}
+                }
+            },
             ["trajectory.planted", "its last"],
         ),
         (
@@ -371,7 +379,8 @@ def alike(whole: dict, change: dict) -> dict:
     if not entry.keys() & {"patched_neurons", "runs"}:
         return whole
     return whole | {
-        name: whole[name] | {"abacus": whole["subjects"]["abacus"]} for name in ("dumped", "mediated", "known", "kept", "pictured")
+        name: whole[name] | {"abacus": whole["subjects"]["abacus"]}
+        for name in ("dumped", "mediated", "known", "kept", "pictured")
     }
 
 
@@ -384,8 +393,12 @@ ODD = [
 
 def places(raw: Any) -> list[tuple]:
     """The path of every value of the settings, of sections and lists too."""
-    items = raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else []
-    return [()] * (not isinstance(raw, dict)) + [(key, *path) for key, value in items for path in places(value)]
+    items = (
+        raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else []
+    )
+    return [()] * (not isinstance(raw, dict)) + [
+        (key, *path) for key, value in items for path in places(value)
+    ]
 
 
 def changed(raw: Any, path: tuple, value: Any) -> Any:
@@ -413,13 +426,27 @@ def test_any_change_is_allowed_or_refused_in_a_sentence(path: tuple, value: Any,
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"subjects": {"abacus": {"operators": ["add", "add"]}}}, "params.yaml says something twice: subjects.abacus.operators = 'add'"),
-        ({"label_calibration": {"levels": [0.05, 1.0, 1.0]}}, r"stages/heuristics/params.yaml .* label_calibration.levels = 1.0"),
-        ({"heuristics": {"grids": {"paper": {"moduli": [2, 3, 2]}}}}, r"heuristics.grids.paper.moduli = 2"),
-        ({"smallest_circuits": {"targets": [0.5, 0.5]}}, r"stages/circuit/params.yaml .* smallest_circuits.targets = 0.5"),
+        (
+            {"subjects": {"abacus": {"operators": ["add", "add"]}}},
+            "params.yaml lists a value twice: subjects.abacus.operators = 'add'",
+        ),
+        (
+            {"label_calibration": {"levels": [0.05, 1.0, 1.0]}},
+            r"stages/heuristics/params.yaml .* label_calibration.levels = 1.0",
+        ),
+        (
+            {"heuristics": {"grids": {"paper": {"moduli": [2, 3, 2]}}}},
+            r"heuristics.grids.paper.moduli = 2",
+        ),
+        (
+            {"smallest_circuits": {"targets": [0.5, 0.5]}},
+            r"stages/circuit/params.yaml .* smallest_circuits.targets = 0.5",
+        ),
     ],
 )
-def test_what_stands_twice_in_a_list_is_named(change: dict, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_stands_twice_in_a_list_is_named(
+    change: dict, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     for file in FILES:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     write_settings(tmp_path, with_changes(change))
@@ -439,7 +466,9 @@ def test_what_stands_twice_in_a_list_is_named(change: dict, said: str, tmp_path:
         ("runs\n", r"params.yaml holds str instead of sections"),
     ],
 )
-def test_a_file_that_is_not_yaml_or_says_something_twice_is_named(text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_is_not_yaml_or_says_something_twice_is_named(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "params.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(sections.ParamsError, match=said):
@@ -450,13 +479,19 @@ def test_numbers_are_read_as_dvc_reads_them(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "params.yaml").write_text("a: 010\nb: 1e3\nc: 0x10\nd: on\n")
     monkeypatch.chdir(tmp_path)
     assert (
-        sections.read() == parse_yaml((tmp_path / "params.yaml").read_text(), "params.yaml") == {"a": 10, "b": 1000.0, "c": 16, "d": "on"}
+        sections.read()
+        == parse_yaml((tmp_path / "params.yaml").read_text(), "params.yaml")
+        == {"a": 10, "b": 1000.0, "c": 16, "d": "on"}
     )
 
 
 def test_a_missing_key_is_named():
     with pytest.raises(sections.ParamsError, match=r"cells\.seed is missing"):
-        sections.check(Params, merged(SHIPPED, {"cells": None}) | {"cells": {k: v for k, v in SHIPPED["cells"].items() if k != "seed"}})
+        sections.check(
+            Params,
+            merged(SHIPPED, {"cells": None})
+            | {"cells": {k: v for k, v in SHIPPED["cells"].items() if k != "seed"}},
+        )
 
 
 def test_an_unknown_subject_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -114,7 +114,13 @@ def everything(folder: Path) -> dict[str, tuple]:
     """All that is in a folder: bytes, times and modes."""
     status = {path: path.stat() for path in folder.rglob("*")}
     return {
-        str(path): (path.read_bytes() if path.is_file() else b"", of.st_mode, of.st_mtime_ns, of.st_nlink) for path, of in status.items()
+        str(path): (
+            path.read_bytes() if path.is_file() else b"",
+            of.st_mode,
+            of.st_mtime_ns,
+            of.st_nlink,
+        )
+        for path, of in status.items()
     }
 
 
@@ -129,7 +135,10 @@ def test_no_statement_writes_wherever_it_stands(project: Path, place: str):
                 answered.append(query)
     assert everything(project) == before
     assert database.sql("select accuracy from accuracy").fetchall() == [(0.5,)]
-    assert all(query.startswith(("explain", "describe", "summarize", "select * from query($$call pragma")) for query in answered), answered
+    assert all(
+        query.startswith(("explain", "describe", "summarize", "select * from query($$call pragma"))
+        for query in answered
+    ), answered
 
 
 def test_an_engine_without_our_settings_does_write(project: Path):
@@ -188,5 +197,7 @@ def test_the_console_does_not_write_either(project: Path, how: str):
     assert "disabled by configuration" in (done.stdout if how == "shell" else done.stderr)
     after = everything(project)
     history = str(project / ".bag_history")
-    assert {path: of for path, of in after.items() if path != history} == {path: of for path, of in before.items() if path != history}
+    assert {path: of for path, of in after.items() if path != history} == {
+        path: of for path, of in before.items() if path != history
+    }
     assert os.listdir(project).count("new.csv") == 0

@@ -26,7 +26,9 @@ from tests.micro import ROOT
 
 def outlined(loaded: checkpoint.Checkpoint) -> tuple[torch.nn.Module, set[str]]:
     """The model without its weights, and the classes of its layers."""
-    return checkpoint.bare(loaded.model.config, "float32"), {type(layer.block).__name__ for layer in loaded.architecture.layers}
+    return checkpoint.bare(loaded.model.config, "float32"), {
+        type(layer.block).__name__ for layer in loaded.architecture.layers
+    }
 
 
 def on_disk(loaded: checkpoint.Checkpoint, share: float = 0.75) -> spread.Places:
@@ -41,7 +43,7 @@ def test_a_dump_of_a_model_that_is_partly_on_disk_is_the_same(checkpoint_folder:
     assert any(parameter.is_meta for parameter in apart.model.parameters())
     tokens = np.random.default_rng(0).integers(3, 130, (4, 6, 5))
     tokens[:, :, :3] = tokens[:, :1, :3]
-    asked = ask.Asked([[3, 4], [5, 6, 7]], np.array([7, 8]))
+    asked = ask.EncodedPrompts([[3, 4], [5, 6, 7]], np.array([7, 8]))
     ways, dumped = [], []
     for loaded in (whole, apart):
         ways.append(grid.sharing(loaded, tokens))
@@ -52,12 +54,23 @@ def test_a_dump_of_a_model_that_is_partly_on_disk_is_the_same(checkpoint_folder:
         votes = list(value_logits.value_logits(loaded, [5, 6, 7]))
         answered = vars(ask.ask(loaded, asked, 9, desc=""))
         dumped.append(
-            [*into.values(), means.neurons, means.heads, means.residual, *votes, *(s.max_logit for s in said), *answered.values()]
+            [
+                *into.values(),
+                means.neurons,
+                means.heads,
+                means.residual,
+                *votes,
+                *(s.max_logit for s in said),
+                *answered.values(),
+            ]
         )
     assert ways[0] is ways[1] is not grid.Sharing.NONE
     assert all(np.array_equal(one, other) for one, other in zip(*dumped, strict=True))
     assert checkpoint.canary(apart) == checkpoint.canary(whole)
-    with pytest.raises(ModelError, match="does not fit on this machine's devices: it can be dumped, but to run interventions"):
+    with pytest.raises(
+        ModelError,
+        match="does not fit on this machine's devices: it can be dumped, but to run interventions",
+    ):
         Executor(apart, None, 10, 1 << 28)
 
 
@@ -74,7 +87,9 @@ def test_what_is_put_in_place_of_parts_is_fetched_as_well(family: str, tmp_path:
     apart = checkpoint.load(tmp_path, "float32", "cpu", 1, on_disk(whole))
     assert any(parameter.is_meta for parameter in apart.model.parameters())
     assert checkpoint.canary(apart) == checkpoint.canary(whole)
-    for votes in zip(*(value_logits.value_logits(loaded, [5, 6]) for loaded in (whole, apart)), strict=True):
+    for votes in zip(
+        *(value_logits.value_logits(loaded, [5, 6]) for loaded in (whole, apart)), strict=True
+    ):
         assert np.array_equal(*votes)
 
 
@@ -88,19 +103,29 @@ def test_layers_stay_whole_and_in_order_on_as_few_gpus_as_hold_them(checkpoint_f
         if places is None:
             assert room < size * 2 // 3
             continue
-        where = [place for name in names for part, place in places.items() if name == part or name.startswith(f"{part}.") or not part]
+        where = [
+            place
+            for name in names
+            for part, place in places.items()
+            if name == part or name.startswith(f"{part}.") or not part
+        ]
         assert len(where) == len(names)
         assert where == sorted(where)
         used: dict[int | str, dict[int, int]] = {place: {} for place in places.values()}
         for part, place in places.items():
             of = bare.get_submodule(part)
-            used[place] |= {id(tensor): tensor.numel() * tensor.itemsize for tensor in (*of.parameters(), *of.buffers())}  # tied ones once
+            used[place] |= {
+                id(tensor): tensor.numel() * tensor.itemsize
+                for tensor in (*of.parameters(), *of.buffers())
+            }  # tied ones once
         assert max(sum(held.values()) for held in used.values()) <= room
         assert room < size or least > 1 or len(used) == 1
     assert spread.on_gpus(bare, blocks, [layer // 2] * 4) is None
 
 
-def test_the_environment_says_over_how_many_gpus(checkpoint_folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_environment_says_over_how_many_gpus(
+    checkpoint_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     loaded = checkpoint.load(checkpoint_folder, "float32", "cpu", 1)
     bare, blocks = outlined(loaded)
     size = spread.nbytes(bare)
@@ -109,7 +134,9 @@ def test_the_environment_says_over_how_many_gpus(checkpoint_folder: Path, monkey
     def found(free: float, **said: str) -> spread.Places | None:
         """Where four GPUs, of which each has so many times the weights free, take the model."""
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (int(free * size), int(free * size)))
+        monkeypatch.setattr(
+            torch.cuda, "mem_get_info", lambda _: (int(free * size), int(free * size))
+        )
         for name in (machine.GPUS, machine.WEIGHTS):
             monkeypatch.delenv(name, raising=False)
         for name, value in said.items():
@@ -134,7 +161,12 @@ def test_a_subject_that_does_not_fit_is_dumped_alike_and_not_run(
 ):
     monkeypatch.chdir(micro_copy)
     store = micro_copy / "data/abacus/store"
-    outputs = [store / "predictions.parquet", store / "value_logits.h5", store / "means.h5", store / "activations/add.h5"]
+    outputs = [
+        store / "predictions.parquet",
+        store / "value_logits.h5",
+        store / "means.h5",
+        store / "activations/add.h5",
+    ]
     expected = [output.read_bytes() for output in outputs]
     for output in outputs:
         output.unlink()
@@ -144,12 +176,21 @@ def test_a_subject_that_does_not_fit_is_dumped_alike_and_not_run(
     assert "its weights are fetched in every pass" in capsys.readouterr().err
     assert [output.read_bytes() for output in outputs] == expected
     (micro_copy / "data/abacus/neurons/runs/neuron.parquet").unlink()
-    for main, of in ((runs.main, ("neurons/neuron", "abacus")), (neuron_attributions.main, ("abacus",))):
-        with pytest.raises(ModelError, match="does not fit on this machine's devices: it can be dumped, but to run interventions"):
+    for main, of in (
+        (runs.main, ("neurons/neuron", "abacus")),
+        (neuron_attributions.main, ("abacus",)),
+    ):
+        with pytest.raises(
+            ModelError,
+            match="does not fit on this machine's devices: it can be dumped, but to run interventions",
+        ):
             main(*of)
     monkeypatch.setenv(machine.WEIGHTS, "0.000001")
     (store / "predictions.parquet").unlink()
-    with pytest.raises(ModelError, match=r"the embeddings of .* do not fit on one device; BAG_WEIGHTS says how much it may hold"):
+    with pytest.raises(
+        ModelError,
+        match=r"the embeddings of .* do not fit on one device; BAG_WEIGHTS says how much it may hold",
+    ):
         dump.main("abacus")
 
 
@@ -168,10 +209,15 @@ for room in sys.argv[2:]:
     own = checkpoint.canary(checkpoint.load(checkpoint_folder, "float32", "cpu", 1))
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-c", code, str(checkpoint_folder), "1", "0.00008"]
-    ended = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run(
+        command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True
+    )
     assert ended.stdout == f"1 {own}\n", ended.stderr
     assert ended.returncode == 1
-    assert "accelerate, which spreads it over several, is not installed here: pip install -e '.[cluster]'" in ended.stderr
+    assert (
+        "accelerate, which spreads it over several, is not installed here: pip install -e '.[cluster]'"
+        in ended.stderr
+    )
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "many", "1e3", ""])
@@ -193,7 +239,9 @@ def test_passes_are_larger_on_a_gpu_and_there_alone(monkeypatch: pytest.MonkeyPa
         machine.passes(machine.RUNS)
 
 
-def test_runs_begun_with_other_passes_are_not_gone_on_with(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
+def test_runs_begun_with_other_passes_are_not_gone_on_with(
+    micro_copy: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Their parts are cut by what a pass holds. A dump in float64 goes on: its parts are the same."""
     monkeypatch.chdir(micro_copy)
     monkeypatch.setenv(machine.DEVICE, "cuda")

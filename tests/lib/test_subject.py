@@ -18,7 +18,9 @@ AXES = {"neuron": 2, "op1": 3, "op2": 3}
 @pytest.fixture
 def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
     """The subject `s`, which has a table of three rows, the stores of two operators, and value logits."""
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(alone("s", template="{op1} {symbol} {op2} =")))
+    (tmp_path / "params.yaml").write_text(
+        yaml.safe_dump(alone("s", template="{op1} {symbol} {op2} ="))
+    )
     monkeypatch.chdir(tmp_path)
     made = Subject.named("s")
     for operator in ("subtract", "add"):
@@ -26,7 +28,9 @@ def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
             layered.LayerWriter(file, [0], AXES, "float16", (1, 3, 3), {"operator": operator})
     with layered.writing(made.path("store/value_logits.h5")) as file:
         layered.LayerWriter(file, [0], {"neuron": 2, "number": 7}, "float32", (2, 7), {})
-    pl.DataFrame({"pair": [0, 1, 2], "operator": "add"}).write_parquet(made.path("circuit/pairs.parquet"), mkdir=True)
+    pl.DataFrame({"pair": [0, 1, 2], "operator": "add"}).write_parquet(
+        made.path("circuit/pairs.parquet"), mkdir=True
+    )
     return made
 
 
@@ -34,17 +38,24 @@ def test_a_subject_has_its_settings_and_its_files(subject: Subject):
     assert subject.settings.template == "{op1} {symbol} {op2} ="
     assert subject.path("circuit/pairs.parquet") == Path("data/s/circuit/pairs.parquet")
     assert subject.table("circuit/pairs.parquet").shape == (3, 2)
-    assert subject.table("circuit/pairs.parquet", ["pair"]).to_dict(as_series=False) == {"pair": [0, 1, 2]}
+    assert subject.table("circuit/pairs.parquet", ["pair"]).to_dict(as_series=False) == {
+        "pair": [0, 1, 2]
+    }
     assert subject == Subject.named("s")
 
 
 def test_a_subject_opens_its_stores_in_order(subject: Subject):
-    assert [(opened.attributes["operator"], opened.axes) for opened in subject.squares()] == [("add", AXES), ("subtract", AXES)]
+    assert [(opened.attributes["operator"], opened.axes) for opened in subject.squares()] == [
+        ("add", AXES),
+        ("subtract", AXES),
+    ]
     assert subject.votes().axes == {"neuron": 2, "number": 7}
 
 
 def test_a_store_of_another_largest_operand_is_refused(subject: Subject):
-    wide = replace(subject, settings=subject.settings.model_copy(update={"largest_operand": AXES["op1"] - 1}))
+    wide = replace(
+        subject, settings=subject.settings.model_copy(update={"largest_operand": AXES["op1"] - 1})
+    )
     assert len(wide.squares()) == 2
     other = replace(subject, settings=subject.settings.model_copy(update={"largest_operand": 9}))
     message = r"add\.h5 holds the operands 0\.\.2, and s\.largest_operand is 9; .*dvc repro stages/store/dvc\.yaml:dump@s"

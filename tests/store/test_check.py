@@ -380,7 +380,7 @@ def test_a_source_that_is_no_model_is_told_from_one_of_the_hub(
     ("source", "sentence"),
     [
         ("nowhere", "no model folder at nowhere"),
-        ("models", "models is no model folder: it has no config.json"),
+        ("models", "models is not a model folder: it has no config.json"),
     ],
 )
 def test_what_is_no_model_is_refused_with_the_way_out(project: Path, source: str, sentence: str):

@@ -1,8 +1,8 @@
-"""Makes config.json from a GGUF file's metadata, or refuses the file by name.
+"""Make config.json from a GGUF file's metadata, or refuse the file.
 
-transformers reads such files, too, but leaves out settings that it does not know, and so computes
-something else: frequency factors of Llama 3, RoPE scaling, the width of heads. Here every setting
-of the file is either written into the configuration, compared with it, or refused.
+transformers reads GGUF files, too, but ignores settings that it does not know, and then computes
+something else: frequency factors of Llama 3, RoPE scaling, the width of heads. This module writes
+every setting of the file into the configuration, compares it with the configuration, or refuses it.
 """
 
 import re
@@ -20,7 +20,7 @@ from stages.lib.model.folder import ModelError
 
 FREQUENCIES = "rope_freqs.weight"
 SPLIT = re.compile(r"-\d{5}-of-(\d{5})$")
-SIZES = {  # the file's name of a setting: that of config.json
+SIZES = {  # name of a setting in the file -> name in config.json
     "block_count": "num_hidden_layers",
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
@@ -39,8 +39,11 @@ EXPERTS = {
 
 @dataclass(frozen=True)
 class Family:
-    """model_type: of transformers; names: of the settings; fixed: what llama.cpp takes for granted;
-    rotary: whether positions are encoded by RoPE."""
+    """How one architecture of GGUF files becomes a model of transformers.
+
+    model_type: of transformers; names: of the settings, in the file -> in config.json; fixed:
+    settings that llama.cpp does not store; rotary: whether positions are encoded by RoPE.
+    """
 
     model_type: str
     names: dict[str, str]
@@ -48,7 +51,7 @@ class Family:
     rotary: bool = True
 
 
-# Those of which a test shows that a file has the logits of the model that it was made from.
+# For each architecture a test shows that a converted file gives the original model's logits.
 FAMILIES = {
     "llama": Family("llama", SIZES | RMS | HEADS),
     "qwen2": Family("qwen2", SIZES | RMS),
@@ -72,7 +75,7 @@ FAMILIES = {
     ),
 }  # fmt: skip
 OPTIONAL = {"attention.head_count_kv", "attention.key_length", "expert_feed_forward_length"}
-HARMLESS = {  # settings that may have these values alone: they mean what happens without them
+HARMLESS = {  # settings that may have only these values, which are also the defaults
     "attention.causal": True,
     "expert_count": 0,
     "expert_used_count": 0,
@@ -85,26 +88,28 @@ NOT_COMPUTED_WITH = {"tensor_data_layout", "rope.scaling.original_context_length
 
 
 def refuse(header: Header) -> None:
-    """Raises ModelError where a file is not one whole language model of a family that is read."""
+    """Raise ModelError if a file is not one whole language model of a supported architecture."""
     path, metadata = header.path, header.metadata
     kind = metadata.get("general.type", "model")
     if kind == "adapter":
         raise ModelError(f"{path} is an adapter; merge it into its base model, and convert that")
     if kind == "mmproj" or header.architecture == "clip":
         raise ModelError(
-            f"{path} is a multimodal projector (mmproj), not a language model; give the file of the language model, which lies beside it"
+            f"{path} is a multimodal projector (mmproj), not a language model; "
+            "give the file of the language model, which is usually in the same folder"
         )
     if kind != "model":
         raise ModelError(f"{path} holds {kind!r} (general.type); give a file that holds a model")
     parts = metadata.get("split.count") or int((SPLIT.search(path.stem) or [0, 1])[1])
     if parts > 1:
         raise ModelError(
-            f"{path} is one of {parts} parts of a split model; join them first: llama-gguf-split --merge FIRST-PART WHOLE.gguf"
+            f"{path} is one of {parts} parts of a split model; "
+            "join them first: llama-gguf-split --merge FIRST-PART WHOLE.gguf"
         )
     if header.architecture not in FAMILIES:
         raise ModelError(
             f"{path} has the architecture {header.architecture!r}; GGUF files of "
-            f"{', '.join(FAMILIES)} are read: give the original folder (safetensors) of others"
+            f"{', '.join(FAMILIES)} are supported: give the original folder (safetensors) of others"
         )
     if "token_embd.weight" not in header.tensors:
         raise ModelError(f"{path} holds no weights, only a vocabulary; give the model's own file")
@@ -112,7 +117,7 @@ def refuse(header: Header) -> None:
         if not _readable(tensor.kind):
             raise ModelError(
                 f"{path}: the tensor {tensor.name} is of the type {tensor.kind.name}, which the "
-                "package gguf cannot dequantise; take another quantisation, such as Q8_0 or Q4_K_M"
+                "package gguf cannot dequantise; use another quantisation, such as Q8_0 or Q4_K_M"
             )
 
 
@@ -126,23 +131,23 @@ def _readable(kind: GGMLQuantizationType) -> bool:
 
 
 def configured(header: Header) -> PreTrainedConfig:
-    """The configuration of a file that `refuse` lets pass. Raises ModelError on settings that it
-    cannot hold."""
+    """Return the configuration of a file that `refuse` accepts.
+
+    Raises ModelError for settings that the configuration cannot hold.
+    """
     family = FAMILIES[header.architecture]
-    values: dict[str, Any] = {name: _value(header, key) for key, name in family.names.items() if _has(header, key)}
+    values: dict[str, Any] = {}
+    for key, name in family.names.items():
+        if header.setting(key) is not None:
+            values[name] = _value(header, key)
+        elif key not in OPTIONAL:
+            problem = f"lacks the setting {header.architecture}.{key}"
+            raise ModelError(f"{header.path} {problem}; convert the model again")
     if "num_key_value_heads" in family.names.values():
         values.setdefault("num_key_value_heads", values["num_attention_heads"])
     if family.rotary:
-        values["rope_parameters"] = _rope(header, values)
+        values["rope_parameters"] = _rope(header)
     _compare(header, family, values)
-    ids = {
-        ours: header.token(theirs)
-        for ours, theirs in (
-            ("bos_token_id", "bos_token_id"),
-            ("eos_token_id", "eos_token_id"),
-            ("pad_token_id", "padding_token_id"),
-        )
-    }
     return AutoConfig.for_model(
         family.model_type,
         vocab_size=header.tensors["token_embd.weight"].shape[0],
@@ -150,23 +155,20 @@ def configured(header: Header) -> PreTrainedConfig:
         dtype="float32",
         **values,
         **family.fixed,
-        **ids,
+        bos_token_id=header.token("bos_token_id"),
+        eos_token_id=header.token("eos_token_id"),
+        pad_token_id=header.token("padding_token_id"),
     )
 
 
-def _has(header: Header, key: str) -> bool:
-    if header.setting(key) is None and key not in OPTIONAL:
-        raise ModelError(f"{header.path} lacks the setting {header.architecture}.{key}; convert the model again")
-    return header.setting(key) is not None
-
-
 def _value(header: Header, key: str) -> int | float:
+    """Return a setting that is a number above 0, the same in all layers."""
     value = header.setting(key)
     if isinstance(value, list):
         if len(set(value)) != 1:
             raise ModelError(
                 f"{header.path}: {header.architecture}.{key} differs between layers, which is not "
-                "read from GGUF files; give the original folder (safetensors)"
+                "supported for GGUF files; give the original folder (safetensors)"
             )
         value = value[0]
     name = f"{header.path}: the setting {header.architecture}.{key} = {value!r}"
@@ -174,12 +176,17 @@ def _value(header: Header, key: str) -> int | float:
         raise ModelError(f"{name} is not a number above 0; convert the model again")
     if key == "block_count" and value > len(header.tensors):
         raise ModelError(f"{name} is more than the {len(header.tensors):,} tensors of the file")
-    # A file has 32 bits of a number such as 1e-6: its shortest decimal is what the folder says.
-    return float(str(np.float32(value))) if isinstance(value, float) else value
+    return _shortest(value) if isinstance(value, float) else value
 
 
-def _rope(header: Header, values: dict[str, Any]) -> dict[str, Any]:
-    base = float(str(np.float32(header.setting("rope.freq_base", 10_000.0))))
+def _shortest(value: float) -> float:
+    """Return the shortest decimal with the same 32 bits, as the model's config.json has it."""
+    return float(str(np.float32(value)))
+
+
+def _rope(header: Header) -> dict[str, Any]:
+    """Return the parameters of RoPE. Raises ModelError for frequencies other than Llama 3's."""
+    base = _shortest(header.setting("rope.freq_base", 10_000.0))
     plain = {"rope_type": "default", "rope_theta": base}
     if FREQUENCIES not in header.tensors:
         return plain
@@ -196,14 +203,17 @@ def _rope(header: Header, values: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     if not np.allclose(factors, _llama3(scaling, 2 * len(factors)), rtol=1e-4):
         raise ModelError(
-            f"{header.path}: the frequencies in {FREQUENCIES} are not those of Llama 3, the only "
-            "ones that are read; give the original folder (safetensors)"
+            f"{header.path}: the frequencies in {FREQUENCIES} are not those of Llama 3; "
+            "other frequencies are not supported: give the original folder (safetensors)"
         )
     return scaling
 
 
 def _llama3(scaling: dict[str, Any], width: int) -> np.ndarray:
-    """By what the frequencies of heads of this width are divided (Llama 3.1's rope_type)."""
+    """Return the divisors of RoPE's frequencies: (width / 2,), as Llama 3.1's rope_type has them.
+
+    width: of a head.
+    """
     lengths = 2 * pi * scaling["rope_theta"] ** (np.arange(0, width, 2) / width)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     smooth = (scaling["original_max_position_embeddings"] / lengths - low) / (high - low)
@@ -212,7 +222,7 @@ def _llama3(scaling: dict[str, Any], width: int) -> np.ndarray:
 
 
 def _compare(header: Header, family: Family, values: dict[str, Any]) -> None:
-    """Raises ModelError on a setting that would change what the model computes, and is not in the
+    """Raise ModelError for a setting that changes what the model computes, but is not in the
     configuration."""
     rows = header.tensors["token_embd.weight"].shape[0]
     width = values.get("hidden_size", values.get("n_embd", 0))
@@ -224,7 +234,9 @@ def _compare(header: Header, family: Family, values: dict[str, Any]) -> None:
         "attention.key_length": head,
         "attention.value_length": head,
     }
-    known = {*family.names, *NOT_COMPUTED_WITH, *(["rope.freq_base"] if family.rotary else [])}
+    known = {*family.names, *NOT_COMPUTED_WITH}
+    if family.rotary:
+        known.add("rope.freq_base")
     prefix = f"{header.architecture}."
     for key, value in header.metadata.items():
         name = key.removeprefix(prefix)
@@ -232,6 +244,6 @@ def _compare(header: Header, family: Family, values: dict[str, Any]) -> None:
             continue
         if name not in expected or expected[name] != value:
             raise ModelError(
-                f"{header.path}: the setting {key} = {str(value)[:60]} is not read from GGUF files "
-                "of this family; give the original folder (safetensors)"
+                f"{header.path}: the setting {key} = {str(value)[:60]} is not supported for GGUF "
+                "files of this family; give the original folder (safetensors)"
             )

@@ -1,7 +1,7 @@
-"""Reads what a GGUF file says of itself: its metadata and where its tensors lie. No tensor is read.
+"""Read the header of a GGUF file: its metadata and where its tensors are. No tensor is read.
 
-The reader of the package `gguf` takes 5 to 15 s for a vocabulary of 150,000 tokens; this one takes
-a tenth of a second, and it checks every length against the size of the file.
+The reader of the package `gguf` takes 5 to 15 s for a vocabulary of 150,000 tokens. This reader
+takes 0.1 s, and checks every length against the size of the file.
 """
 
 import mmap
@@ -16,20 +16,20 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from stages.lib.model.folder import ModelError
 
 MAGIC = b"GGUF"
-VERSIONS = (2, 3)  # version 1 had other lengths; no published file has it any more
+VERSIONS = (2, 3)  # version 1 had other lengths; no published file has it
 NUMBERS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
 STRING, ARRAY = 8, 9
 LENGTH = struct.Struct("<Q")  # of a text
-HEADER_BYTES = 32 << 20  # three times the longest of published models
-ALIGNMENT = 32  # bytes, where the file does not say otherwise
+HEADER_BYTES = 32 << 20  # three times the longest header of a published model
+ALIGNMENT = 32  # bytes, if the file does not give another alignment
 DIMENSIONS = 4
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor of the file. shape: as NumPy counts, the last axis being contiguous."""
+    """One tensor of the file. shape: the last axis is contiguous; start and size: in bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Header:
-    """metadata: key -> value; tensors: name -> where it lies."""
+    """The header of a file. metadata: key -> value; tensors: by name."""
 
     path: Path
     metadata: dict[str, Any]
@@ -55,16 +55,16 @@ class Header:
         return str(self.metadata.get("general.architecture", ""))
 
     def setting(self, name: str, otherwise: Any = None) -> Any:
-        """A value of the architecture's own, such as block_count."""
+        """Return a setting of the architecture, such as block_count."""
         return self.metadata.get(f"{self.architecture}.{name}", otherwise)
 
     def token(self, name: str, otherwise: Any = None) -> Any:
-        """A value of the tokenizer's, such as add_bos_token."""
+        """Return a setting of the tokenizer, such as add_bos_token."""
         return self.metadata.get(f"tokenizer.ggml.{name}", otherwise)
 
 
 def is_gguf(source: str | Path) -> bool:
-    """Whether a source is such a file, by its name or by its first bytes."""
+    """Return whether a source is a GGUF file, by its name or by its first bytes."""
     path = Path(source)
     if path.is_file():
         with path.open("rb") as file:
@@ -73,13 +73,15 @@ def is_gguf(source: str | Path) -> bool:
 
 
 def read(path: str | Path) -> Header:
-    """The header of a file. Raises ModelError where it is missing, damaged, or of another kind."""
+    """Read the header of a file. Raises ModelError if it is missing, damaged or not GGUF."""
     path = Path(path)
     if not path.is_file():
         raise ModelError(f"there is no file {path}; give the path of a GGUF file")
     with path.open("rb") as file:
-        if (magic := file.read(len(MAGIC))) != MAGIC:
-            raise ModelError(f"{path} is not a GGUF file: it starts with {magic!r}, not with {MAGIC!r}{_hint(magic)}")
+        magic = file.read(len(MAGIC))
+        if magic != MAGIC:
+            problem = f"it starts with {magic!r}, not with {MAGIC!r}"
+            raise ModelError(f"{path} is not a GGUF file: {problem}{_hint(magic)}")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return _Reader(path, content).header()
 
@@ -91,7 +93,7 @@ def _hint(magic: bytes) -> str:
 
 
 class _Reader:
-    """Goes through a file from its start. Raises ModelError where the file ends too early."""
+    """Read a file's header from its start. Raises ModelError if the file ends too early."""
 
     def __init__(self, path: Path, content: mmap.mmap):
         self.path, self.content, self.at = path, content, len(MAGIC)
@@ -100,12 +102,13 @@ class _Reader:
     def header(self) -> Header:
         version = self.number("I")
         if not version & 0xFFFF:
-            raise ModelError(
-                f"{self.path} is big-endian (made for another kind of processor); get the little-endian file, which is the usual one"
-            )
+            problem = "is big-endian (made for another kind of processor)"
+            raise ModelError(f"{self.path} {problem}; get the usual little-endian file")
         if version not in VERSIONS:
+            allowed = " and ".join(map(str, VERSIONS))
             raise ModelError(
-                f"{self.path} is GGUF version {version}; versions {VERSIONS[0]} and {VERSIONS[1]} are read: convert the model again"
+                f"{self.path} is GGUF version {version}; versions {allowed} are supported: "
+                "convert the model again"
             )
         tensors, settings = self.number("Q"), self.number("Q")
         metadata = {}
@@ -117,20 +120,23 @@ class _Reader:
         if not isinstance(alignment, int) or alignment < 1:
             self.damaged(f"its alignment is {alignment}")
         start = -(-self.at // alignment) * alignment
-        stored = {entry[0]: self.stored(*entry, start) for entry in entries}
-        if len(stored) < len(entries):
-            self.damaged("two of its tensors have the same name")
+        stored: dict[str, Stored] = {}
+        for name, shape, kind, offset in entries:
+            if name in stored:
+                self.damaged(f"two of its tensors have the name {name}")
+            stored[name] = self.stored(name, shape, kind, start + offset)
         return Header(self.path, metadata, stored)
 
     def entry(self) -> tuple[str, tuple[int, ...], int, int]:
-        """A line of the table of tensors: name, shape, type and offset."""
+        """Read a row of the table of tensors: name, shape, type and offset."""
         name, axes = self.text(), self.number("I")
         if axes > DIMENSIONS:
             self.damaged(f"the tensor {name} has {axes} dimensions")
-        shape = tuple(reversed([self.number("Q") for _ in range(axes)]))
+        shape = struct.unpack(f"<{axes}Q", self.take(axes * LENGTH.size))[::-1]
         return name, shape, self.number("I"), self.number("Q")
 
-    def stored(self, name: str, shape: tuple[int, ...], kind: int, offset: int, start: int) -> Stored:
+    def stored(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> Stored:
+        """Return a tensor, after checking its type and that the file is long enough."""
         try:
             known = GGMLQuantizationType(kind)
         except ValueError:
@@ -142,15 +148,15 @@ class _Reader:
         count = prod(shape)
         if not count or shape[-1] % block:
             self.damaged(f"the tensor {name} has the shape {shape}, in blocks of {block}")
-        tensor = Stored(name, shape, known, start + offset, count // block * size)
-        if tensor.start + tensor.size > len(self.content):
-            missing = tensor.start + tensor.size - len(self.content)
-            raise ModelError(
-                f"{self.path} is truncated: at least {missing:,} bytes are missing, those of the tensor {name}; download it again"
-            )
+        tensor = Stored(name, shape, known, start, count // block * size)
+        missing = tensor.start + tensor.size - len(self.content)
+        if missing > 0:
+            problem = f"at least {missing:,} bytes are missing, those of the tensor {name}"
+            raise ModelError(f"{self.path} is truncated: {problem}; download it again")
         return tensor
 
     def value(self, kind: int) -> Any:
+        """Read a value of a setting. kind: the number of its type."""
         if kind in NUMBERS:
             return self.number(NUMBERS[kind])
         if kind == STRING:
@@ -176,15 +182,15 @@ class _Reader:
             return self.damaged(f"{raw[:20]!r} is not UTF-8")
 
     def texts(self, count: int) -> list[str]:
-        """Return so many texts one after another.
-
-        A vocabulary has 300,000, so this is one loop that calls nothing.
-        """
+        """Read a number of texts. A vocabulary has up to 300,000, so the loop calls little."""
         content, at, end = self.content, self.at, self.end
         texts = []
         for _ in range(count):
             start = at + LENGTH.size
-            if start > end or (at := start + LENGTH.unpack_from(content, at)[0]) > end:
+            if start > end:
+                self.truncated()
+            at = start + LENGTH.unpack_from(content, at)[0]
+            if at > end:
                 self.truncated()
             texts.append(content[start:at])
         self.at = at

@@ -1,4 +1,4 @@
-"""A GGUF file as a source of a model: its description without its weights, and its conversion."""
+"""Use a GGUF file as the source of a model: describe it without weights, or convert it."""
 
 import shutil
 from collections import Counter
@@ -22,7 +22,11 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Outline:
-    """size: bytes of the weights in float32; kinds: how the file stores them, by number."""
+    """A description of a GGUF file.
+
+    size: bytes of the weights in float32; kinds: types in which the file stores tensors, the most
+    frequent first.
+    """
 
     size: int
     kinds: list[str]
@@ -30,19 +34,21 @@ class Outline:
 
 
 def outline(path: Path, folder: Path) -> Outline:
-    """Writes configuration and tokenizer of a GGUF file into a folder, and no weights.
+    """Write the configuration and tokenizer of a GGUF file into a folder, but no weights.
 
-    Raises ModelError where the file is not one whole model that is read exactly.
+    Raises ModelError if the file is not one whole model that can be converted exactly.
     """
     opened, model, made = _described(path, folder)
-    kinds = Counter(tensor.kind.name for tensor in opened.tensors.values())
-    return Outline(Weights(opened, model).size, [name for name, _ in kinds.most_common()], made)
+    counts = Counter(tensor.kind.name for tensor in opened.tensors.values())
+    kinds = sorted(counts, key=lambda kind: -counts[kind])
+    return Outline(Weights(opened, model).size, kinds, made)
 
 
 def convert(path: Path, folder: Path) -> None:
-    """Makes a safetensors folder, in float32, from a GGUF file. The folder is whole or not there.
+    """Make a safetensors folder, in float32, from a GGUF file.
 
-    Raises ModelError as `outline`, and where the disk is too small.
+    The folder exists only once it is complete. Raises ModelError as `outline` does, and if the disk
+    is too small.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -51,8 +57,9 @@ def convert(path: Path, folder: Path) -> None:
         opened, model, made = _described(path, partial)
         _same(path, made, tokenizers.load(partial))
         weights = Weights(opened, model)
-        if short := too_large(weights.size, partial):
-            raise ModelError(f"{path}: {short}")
+        problem = too_large(weights.size, partial)
+        if problem:
+            raise ModelError(f"{path}: {problem}")
         weights.save(partial)
         (partial / NOTE).write_text(f"{sha256([path])}  {path.name}\n", encoding="utf-8")
         write_sums(partial)
@@ -63,15 +70,19 @@ def convert(path: Path, folder: Path) -> None:
 
 
 def too_large(size: int, folder: Path) -> str | None:
-    """What is wrong with the disk, if weights of so many bytes do not fit where a folder lies."""
-    if (free := shutil.disk_usage(folder).free) > size:
+    """Return a message if the disk of a folder has no room for weights of `size` bytes."""
+    free = shutil.disk_usage(folder).free
+    if free > size:
         return None
-    return f"its weights take {size / GIB:,.1f} GiB as float32, and {free / GIB:,.1f} GiB are free here; free some"
+    sizes = f"{size / GIB:,.1f} GiB as float32, and {free / GIB:,.1f} GiB are free"
+    return f"its weights take {sizes} here; free some space on the disk"
 
 
 def _described(path: Path, folder: Path) -> tuple[Header, PreTrainedModel, PreTrainedTokenizerBase]:
-    """Writes config.json and the tokenizer; returns the file's header, the model without weights,
-    and the tokenizer."""
+    """Write config.json and the tokenizer.
+
+    Returns the file's header, the model without weights, and the tokenizer.
+    """
     opened = header.read(path)
     configuration.refuse(opened)
     try:
@@ -87,10 +98,15 @@ def _described(path: Path, folder: Path) -> tuple[Header, PreTrainedModel, PreTr
 
 
 def _same(path: Path, made: PreTrainedTokenizerBase, loaded: PreTrainedTokenizerBase) -> None:
-    """Raises ModelError where transformers loads another tokenizer than the one it saved."""
-    different = [text for text in TEXTS if loaded(text)["input_ids"] != made(text)["input_ids"]]
-    if different or loaded.get_vocab() != made.get_vocab():
-        shown = f", as {different[0]!r} shows" if different else ": it adds or renames tokens"
+    """Raise ModelError if transformers loads another tokenizer than the saved tokenizer."""
+    problem = ""
+    if loaded.get_vocab() != made.get_vocab():
+        problem = ": it adds or renames tokens"
+    for text in TEXTS:
+        if loaded(text)["input_ids"] != made(text)["input_ids"]:
+            problem = f", for example for {text!r}"
+    if problem:
         raise ModelError(
-            f"{path}: transformers does not load its tokenizer as it was converted{shown}; give the original folder (safetensors)"
+            f"{path}: transformers loads another tokenizer than the converted one{problem}; "
+            "give the original folder (safetensors)"
         )

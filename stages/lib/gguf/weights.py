@@ -1,6 +1,6 @@
-"""Writes the weights of a GGUF file as safetensors, in float32.
+"""Write the weights of a GGUF file as safetensors, in float32.
 
-One shard at a time is dequantised, so that large models need little memory.
+The shards are dequantised one after the other, so large models need little memory.
 """
 
 import json
@@ -18,21 +18,25 @@ from stages.lib.core import progress
 from stages.lib.gguf.header import Header, Stored
 from stages.lib.model.folder import ModelError
 
-SHARD = 1 << 29  # bytes of float32, which memory holds twice
+SHARD = 1 << 29  # bytes of float32; memory holds two copies of a shard
 INDEX = "model.safetensors.index.json"
-NOT_WEIGHTS = {"rope_freqs.weight"}  # that config.json holds
+NOT_WEIGHTS = {"rope_freqs.weight"}  # stored in config.json
 
 
 def dequantized(raw: np.ndarray, kind: GGMLQuantizationType, shape: tuple[int, ...]) -> np.ndarray:
-    """Bytes of a tensor as float32. Raises NotImplementedError where the package gguf cannot."""
-    rows = raw.reshape(*shape[:-1], -1)  # which gguf takes a few at a time, to save memory
+    """Return a tensor in float32. raw: its bytes, uint8.
+
+    Raises NotImplementedError if the package gguf cannot dequantise this kind.
+    """
+    rows = raw.reshape(*shape[:-1], -1)  # gguf dequantises a few rows at a time, to save memory
     return dequantize(rows, kind).reshape(shape)
 
 
 class Weights:
-    """Which tensors of a file make which weight of a model. model: without weights.
+    """The weights of a model, and the tensors of a file that each is made from.
 
-    Raises ModelError where a tensor has no place in the model, or a weight has no tensor.
+    model: without weights. Raises ModelError if a tensor has no place in the model, or a weight has
+    no tensor.
     """
 
     def __init__(self, header: Header, model: PreTrainedModel):
@@ -55,8 +59,11 @@ class Weights:
                 )
 
     def _names(self, model: PreTrainedModel) -> dict[str, str]:
-        """The file's name of each weight: the model's name. (transformers has a function for this,
-        which makes its table of names anew for each module, and so takes seconds.)"""
+        """Return the name of each weight in the file -> its name in the model.
+
+        The function of transformers makes its table of names again for each module, and so takes
+        seconds.
+        """
         [kind] = [k for k, name in MODEL_ARCH_NAMES.items() if name == self.header.architecture]
         table = get_tensor_name_map(kind, model.config.num_hidden_layers)
         names: dict[str, str] = {}
@@ -64,36 +71,38 @@ class Weights:
             stem, dot, end = self.processor.preprocess_name(weight).rpartition(".")
             if end not in ("weight", "bias"):
                 stem, dot, end = f"{stem}{dot}{end}", "", ""
-            if theirs := table.get_name(stem):
+            theirs = table.get_name(stem)
+            if theirs:
                 names[f"{theirs}{dot}{end}"] = weight
             else:
                 self.processor.perform_fallback_tensor_mapping(names, f"{dot}{end}", "", weight)
         return names
 
     def _weight(self, tensor: Stored) -> str:
+        """Return the name of the weight that a tensor belongs to."""
         for name in (tensor.name, tensor.name.removesuffix(".weight")):
-            if (weight := self.names.get(name)) in self.sources:
+            weight = self.names.get(name)
+            if weight in self.sources:
                 return weight
         raise ModelError(
             f"{self.header.path}: the tensor {tensor.name} has no place in the model that "
-            f"transformers makes of the architecture {self.header.architecture!r}; "
+            f"transformers makes for the architecture {self.header.architecture!r}; "
             "give the original folder (safetensors)"
         )
 
     @property
     def size(self) -> int:
-        """Bytes in float32."""
+        """Bytes of all weights in float32."""
         return 4 * sum(shape.numel() for shape in self.shapes.values())
 
     def save(self, folder: Path) -> None:
-        """Writes model.safetensors, or shards and their index."""
+        """Write model.safetensors, or shards and their index."""
         shards = self._shards()
         files = ["model.safetensors"]
         if len(shards) > 1:
-            files = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
-            places = {name: file for file, names in zip(files, shards, strict=True) for name in names}
-            index = {"metadata": {"total_size": self.size}, "weight_map": places}
-            (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            count = len(shards)
+            files = [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
+            self._write_index(folder, files, shards)
         content = np.memmap(self.header.path, np.uint8, "r")
         label = f"converting {self.header.path.name}"
         total = sum(map(len, self.sources.values()))
@@ -102,12 +111,20 @@ class Weights:
                 self._write(folder / file, names, content)
                 bar.update(sum(len(self.sources[name]) for name in names))
 
+    def _write_index(self, folder: Path, files: list[str], shards: list[list[str]]) -> None:
+        file_of: dict[str, str] = {}
+        for file, names in zip(files, shards, strict=True):
+            file_of |= dict.fromkeys(names, file)
+        index = {"metadata": {"total_size": self.size}, "weight_map": file_of}
+        text = json.dumps(index, indent=2, sort_keys=True) + "\n"
+        (folder / INDEX).write_text(text, encoding="utf-8")
+
     def _write(self, file: Path, names: list[str], content: np.ndarray) -> None:
         weights = {name: self._read(name, content) for name in names}
         save_file(weights, file, metadata={"format": "pt"})
 
     def _shards(self) -> list[list[str]]:
-        """The names of weights, so many together as a shard holds."""
+        """Return the names of the weights in each shard."""
         shards: list[list[str]] = [[]]
         full = 0
         for name, shape in self.shapes.items():
@@ -119,6 +136,7 @@ class Weights:
         return shards
 
     def _read(self, name: str, content: np.ndarray) -> torch.Tensor:
+        """Return a weight in float32. content: the bytes of the file."""
         parsed: dict[str, Any] = {"tensors": {}}
         for tensor in self.sources[name]:
             raw = content[tensor.start : tensor.start + tensor.size]
@@ -139,5 +157,8 @@ class Weights:
                 f"{tuple(self.shapes[name])} in the model that its settings describe"
             )
         if not torch.isfinite(weight).all():
-            raise ModelError(f"{self.header.path}: {name} holds numbers that are not finite; the file is damaged: download it again")
+            problem = f"{name} holds numbers that are not finite"
+            raise ModelError(
+                f"{self.header.path}: {problem}; the file is damaged: download it again"
+            )
         return weight.contiguous()

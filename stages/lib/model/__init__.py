@@ -1,1 +1,4 @@
-"""Everything that touches torch, transformers and tokenizers. No module outside this folder imports them."""
+"""All code that uses torch, transformers and tokenizers.
+
+No module outside this folder imports them.
+"""

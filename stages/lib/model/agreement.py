@@ -1,8 +1,9 @@
-"""Holds what was found of a model against what the model does: nothing else may write into the stream, or make the logits."""
+"""Verify a model's architecture against forward passes: only its layers write into the residual
+stream, and only its norm, unembedding and head make the logits."""
 
 import copy
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,79 +16,82 @@ from stages.lib.model import search, spread
 from stages.lib.model.architecture import Architecture, ArchitectureError, patched, rewritten
 
 FEW_DIGITS = (torch.float16, torch.bfloat16)
-CANNOT = (TypeError, RuntimeError, AttributeError, KeyError, ValueError, IndexError)  # what code raises that was not made for a shortcut
+WIDE = (torch.float32, torch.float64)
+# what a model's code raises if it is called in a way that it was not made for
+CANNOT = (TypeError, RuntimeError, AttributeError, KeyError, ValueError, IndexError)
 
 
 @torch.no_grad()
-def check(model: PreTrainedModel, found: Architecture) -> Architecture:
-    """Return the architecture with the model's head, once the model is what the architecture says.
+def check(model: PreTrainedModel, architecture: Architecture) -> Architecture:
+    """Return the architecture with the model's head, after verifying it against the model.
 
-    Replacing a layer's activations by themselves changes nothing that the layer puts out; replacing
-    them by zeros changes some of it. A layer whose two output projections write nothing hands the
-    residual stream on as it is. The last residual stream, normed and unembedded, gives the logits.
+    * Replacing a layer's activations by themselves does not change the layer's output; replacing
+      them by zeros changes some of it.
+    * A layer whose two output projections write nothing returns its input.
+    * The last residual stream, normalised and unembedded, gives the logits.
 
-    Each layer is run by itself on what enters it in one forward pass: as long as what it puts out
-    stays the same, so do the logits. All of this costs about as much as eight forward passes,
-    however many layers there are.
+    Each layer runs by itself on its input from one forward pass: if its output stays the same, so
+    do the logits. The cost is about eight forward passes, for any number of layers.
 
-    Raises ArchitectureError, naming the part that differs.
+    Raises ArchitectureError, which names the part that differs.
     """
-    logits, layers = _layers(model, found)
+    logits, runs = _layers(model, architecture)
     if not torch.isfinite(logits).all():
         raise ArchitectureError("the model's logits are not finite")
-    for i, (layer, again) in enumerate(zip(found.layers, layers, strict=True)):
-        _check_part(again, i, "MLP", layer.mlp_out, found.neurons)
+    for i, (layer, run) in enumerate(zip(architecture.layers, runs, strict=True)):
+        _check_part(run, i, "MLP", layer.mlp_out, architecture.neurons)
         if layer.attention_out:
-            inputs = found.heads * found.head_width
-            _check_part(again, i, "attention", layer.attention_out, inputs)
-    _adds_nothing_else(model, found)
-    return with_head(model, found)
+            inputs = architecture.heads * architecture.head_width
+            _check_part(run, i, "attention", layer.attention_out, inputs)
+    _check_sum(model, architecture)
+    return with_head(model, architecture)
 
 
 @dataclass(frozen=True)
-class Again:
-    """A part of a forward pass that can be run again on the same input. clean: what it puts out."""
+class Rerun:
+    """A part of a forward pass that can be run again on the same input. clean: its output."""
 
     run: Callable[[], torch.Tensor]
     clean: torch.Tensor
 
     def repeats(self) -> bool:
-        """Return whether it puts out the same again."""
+        """Return whether the part gives the same output again."""
         try:
             return torch.equal(self.run(), self.clean)
         except CANNOT:
             return False
 
 
-def _layers(model: PreTrainedModel, found: Architecture) -> tuple[torch.Tensor, list[Again]]:
-    """Return the logits of one forward pass, and each of its layers.
+def _layers(model: PreTrainedModel, architecture: Architecture) -> tuple[torch.Tensor, list[Rerun]]:
+    """Return the logits of one forward pass, and the run of each layer.
 
-    A layer that does not put out the same by itself, such as one that reads what an earlier layer
-    left for it, is run with the whole model, and the logits stand for what it puts out.
+    A layer that does not repeat its output by itself, for example because it reads a value that an
+    earlier layer stored, is run with the whole model, and the logits are its output.
     """
-    layers: list[Again] = []
+    layers: list[Rerun] = []
 
     def record(block: Any, inputs: tuple, named: dict[str, Any], out: Any) -> None:
-        layers.append(Again(lambda: _stream(block(*inputs, **named)), _stream(out)))
+        layers.append(Rerun(lambda: _stream(block(*inputs, **named)), _stream(out)))
 
     with ExitStack() as hooks:
-        for layer in found.layers:
+        for layer in architecture.layers:
             handle = layer.block.register_forward_hook(record, with_kwargs=True)
             hooks.callback(handle.remove)
-        logits = _logits(model, found)
-    whole = Again(lambda: _logits(model, found), logits)
+        logits = _logits(model, architecture)
+    whole = Rerun(lambda: _logits(model, architecture), logits)
     return logits, [layer if layer.repeats() else whole for layer in layers]
 
 
 def _stream(out: Any) -> torch.Tensor:
-    """Return the residual stream among what a block returns."""
+    """Return the residual stream among the values that a block returns."""
     return out[0] if isinstance(out, tuple) else out
 
 
-def _check_part(layer: Again, i: int, name: str, module: Any, width: int) -> None:
-    """Check that an output projection of layer i is given a part's `width` activations.
+def _check_part(layer: Rerun, i: int, name: str, module: Any, width: int) -> None:
+    """Check that the inputs of an output projection are a part's `width` activations.
 
-    Raises ArchitectureError where it is given fewer, or where they are not what the layer uses.
+    i: the layer; name: of the part. Raises ArchitectureError if the projection has fewer inputs, or
+    if the layer's output does not depend on them.
     """
     widths: set[int] = set()
 
@@ -113,133 +117,157 @@ def _check_part(layer: Again, i: int, name: str, module: Any, width: int) -> Non
         raise ArchitectureError(f"layer {i}: {problem}")
 
 
-def _adds_nothing_else(model: PreTrainedModel, found: Architecture) -> None:
+def _check_sum(model: PreTrainedModel, architecture: Architecture) -> None:
+    """Raise ArchitectureError if a layer adds more than its attention and its MLP write."""
     streams: list[torch.Tensor] = []
     with ExitStack() as hooks:
-        for layer in found.layers:
+        for layer in architecture.layers:
             hooks.enter_context(rewritten(layer.mlp_out, torch.zeros_like))
             hooks.enter_context(rewritten(layer.mixer_out, torch.zeros_like))
             hooks.enter_context(patched(layer.block, streams.append))
-        hooks.enter_context(patched(found.final_norm, streams.append))
-        _logits(model, found)
-    for i, (before, behind) in enumerate(pairwise(streams)):
-        written = (behind.to(before.device) - before).flatten(0, -2)  # what biases and norms of nothing write is the same for all tokens
-        if not (written - written[:1]).abs().max() <= rounding(before.dtype) * before.abs().max():
-            block = type(found.layers[i].block).__name__
-            why = f"what {block} puts out is not the sum of the stream and of what its attention and its MLP's neurons write"
-            raise ArchitectureError(f"layer {i}: {why}")
+        hooks.enter_context(patched(architecture.final_norm, streams.append))
+        _logits(model, architecture)
+    for i, (before, after) in enumerate(pairwise(streams)):
+        written = (after.to(before.device) - before).flatten(0, -2)
+        # biases, and norms of zeros, write the same for every token
+        excess = (written - written[:1]).abs().max()
+        if not excess <= rounding(before.dtype) * before.abs().max():
+            block = type(architecture.layers[i].block).__name__
+            raise ArchitectureError(
+                f"layer {i}: the output of {block} is not the sum of the residual stream, its "
+                "attention's output and its MLP's output"
+            )
 
 
 @torch.no_grad()
-def with_head(model: PreTrainedModel, found: Architecture) -> Architecture:
-    """The architecture, with what the model does behind its unembedding. Raises ArchitectureError where logits are not its stream's."""
+def with_head(model: PreTrainedModel, architecture: Architecture) -> Architecture:
+    """Return the architecture with the function that the model applies after its unembedding.
+
+    Raises ArchitectureError if the logits do not follow from the last residual stream.
+    """
+    name = type(model).__name__
+    norm, unembedding = architecture.final_norm, architecture.unembedding
     streams: list[torch.Tensor] = []
-    raw: list[torch.Tensor] = []
-    with patched(found.final_norm, streams.append), rewritten(found.unembedding, raw.append):
-        logits = _logits(model, found)
-    explained = found.unembedding(found.final_norm(streams[0]))
-    if not (explained.to(raw[0].device) - raw[0]).abs().max() <= rounding(raw[0].dtype) * raw[0].abs().max():
-        raise ArchitectureError(f"the logits of {type(model).__name__} are not those of its last hidden state, normed and unembedded")
-    if torch.equal(raw[0].to(logits.device), logits):
-        return found
-    head = Head(model, found)
-    if not torch.equal(head(raw[0]).to(logits.device), logits):
-        raise ArchitectureError(f"{type(model).__name__} does something behind its unembedding that is not done to each logit alone")
-    return replace(found, head=head)
+    unembedded: list[torch.Tensor] = []
+    with patched(norm, streams.append), rewritten(unembedding, unembedded.append):
+        logits = _logits(model, architecture)
+    raw = unembedded[0]
+    explained = unembedding(norm(streams[0])).to(raw.device)
+    if not near(explained, raw, rounding(raw.dtype)):
+        problem = "are not its last hidden state, normalised and unembedded"
+        raise ArchitectureError(f"the logits of {name} {problem}")
+    if torch.equal(raw.to(logits.device), logits):
+        return architecture
+    head = Head(model, architecture)
+    if not torch.equal(head(raw).to(logits.device), logits):
+        problem = "does something after its unembedding that it does not do to each logit alone"
+        raise ArchitectureError(f"{name} {problem}")
+    return replace(architecture, head=head)
 
 
 class Head:
-    """What a model does behind its unembedding, such as scaling or capping logits: done by the model's own code, its layers left out."""
+    """Apply what a model does after its unembedding, such as scaling or capping logits.
 
-    def __init__(self, model: PreTrainedModel, found: Architecture):
-        self.model, self.unembedding = model, found.unembedding
+    This runs the model's own code without its layers.
+    """
+
+    def __init__(self, model: PreTrainedModel, architecture: Architecture):
+        self.model, self.unembedding = model, architecture.unembedding
         self.base = model.base_model
         outputs: list[Any] = []
         with rewritten(self.base, outputs.append):
-            _logits(model, found)
+            _logits(model, architecture)
         self.output = outputs[0]
 
     def __call__(self, raw: torch.Tensor) -> torch.Tensor:
-        """Logits of what the unembedding puts out, of any shape (…, vocabulary)."""
-        with _instead(self.base, self.output), _instead(self.unembedding, raw):
-            return self.model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=self.model.device), use_cache=False).logits
+        """Return the logits of the unembedding's output, both (…, vocabulary)."""
+        token = torch.zeros((1, 1), dtype=torch.long, device=self.model.device)
+        with _returning(self.base, self.output), _returning(self.unembedding, raw):
+            return self.model(input_ids=token, use_cache=False).logits
 
 
-class _instead:
-    """A context in which a module returns a value instead of computing."""
-
-    def __init__(self, module: Any, value: Any):
-        self.module, self.value = module, value
-
-    def __enter__(self) -> None:
-        self.kept = self.module.forward
-        self.module.forward = lambda *_, **__: self.value
-
-    def __exit__(self, *_: Any) -> None:
-        self.module.forward = self.kept
+@contextmanager
+def _returning(module: Any, value: Any) -> Iterator[None]:
+    """Within the context, a module returns a value instead of computing."""
+    forward = module.forward
+    module.forward = lambda *_, **__: value
+    try:
+        yield
+    finally:
+        module.forward = forward
 
 
 @torch.no_grad()
 def with_attention(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a model with plain attention, or with the library's usual one where that differs.
+    """Return the model with plain attention, or with its usual attention where that differs.
 
-    Plain attention is read and patched where it is computed; some families compute something else
-    with it (Falcon adds ALiBi twice).
+    Plain attention is read and patched where it is computed. In some families it computes something
+    else (Falcon adds ALiBi twice).
     """
-    if (usual := _with_usual(model)) is None:
+    usual = _with_usual(model)
+    if usual is None:
         return model
     vocabulary = model.get_input_embeddings().weight.shape[0]  # type: ignore[union-attr, index]
     tokens = some_tokens(model.device, vocabulary)  # type: ignore[arg-type]
-    runs = (either(input_ids=tokens, use_cache=False).logits for either in (model, usual))
-    plain, expected = runs
-    if (plain - expected).abs().max() <= _allowed(plain.dtype) * expected.abs().max():
+    plain = model(input_ids=tokens, use_cache=False).logits
+    expected = usual(input_ids=tokens, use_cache=False).logits
+    if near(plain, expected, _allowed(plain.dtype)):
         return model
     if plain.dtype in FEW_DIGITS and _heads_agree(model, usual, tokens):
         return model
     name = type(model).__name__
-    problem = f"plain attention of {name} gives other logits than its usual one"
-    progress.say(f"{problem}, which is used instead")
+    problem = f"plain attention of {name} gives other logits than its usual attention"
+    progress.say(f"{problem}; the usual attention is used")
     return usual
 
 
 def _allowed(dtype: torch.dtype) -> float:
-    """The share of the largest number by which plain attention may differ."""
+    """Return by what fraction of the largest number plain attention may differ."""
     return max(1e-4, rounding(dtype))
 
 
 def _heads_agree(model: PreTrainedModel, usual: PreTrainedModel, tokens: torch.Tensor) -> bool:
-    """Whether the heads of every layer give the same from the same stream.
+    """Return whether the heads of every layer give the same output for the same residual stream.
 
-    In few digits, rounding grows through many layers until the logits differ by more than one.
+    With few digits, rounding grows through many layers until the logits differ by more than 1.
     """
     try:
         layers = search.find(model).layers
-    except ArchitectureError:  # experts, say, are put side by side later
+    except ArchitectureError:  # such as mixtures of experts, which are merged later
         return False
     names = {part: name for name, part in model.named_modules()}
     attending = [layer for layer in layers if layer.attention_out is not None]
     streams: list[torch.Tensor] = []
-    heads: tuple[list[torch.Tensor], ...] = ([], [])
+    plain: list[torch.Tensor] = []
+    expected: list[torch.Tensor] = []
     with ExitStack() as hooks:
         for layer in attending:
             hooks.enter_context(patched(layer.block, streams.append))
-            hooks.enter_context(patched(layer.attention_out, heads[0].append))
+            hooks.enter_context(patched(layer.attention_out, plain.append))
         model(input_ids=tokens, use_cache=False)
     with ExitStack() as hooks:
         for layer, stream in zip(attending, streams, strict=True):
-            block, out = (usual.get_submodule(names[m]) for m in (layer.block, layer.attention_out))
-            hooks.enter_context(patched(block, lambda _, kept=stream: kept))
-            hooks.enter_context(patched(out, heads[1].append))
+            block = usual.get_submodule(names[layer.block])
+            out = usual.get_submodule(names[layer.attention_out])  # type: ignore[index]
+            hooks.enter_context(patched(block, lambda _, stream=stream: stream))
+            hooks.enter_context(patched(out, expected.append))
         usual(input_ids=tokens, use_cache=False)
-    pairs = zip(*heads, strict=True)
-    return all((x - y).abs().max() <= _allowed(x.dtype) * y.abs().max() for x, y in pairs)
+    return all(near(x, y, _allowed(x.dtype)) for x, y in zip(plain, expected, strict=True))
 
 
 def _with_usual(model: PreTrainedModel) -> PreTrainedModel | None:
-    """The same weights in a model with fused attention, what transformers takes unasked; None where the family has none."""
+    """Return a model that shares the weights and has fused attention, transformers' default.
+
+    Returns None if the family has no fused attention.
+    """
+    config = copy.deepcopy(model.config)
     try:
         with torch.device("meta"):
-            usual = type(model)._from_config(copy.deepcopy(model.config), dtype=model.dtype, attn_implementation="sdpa")
+            usual = type(model)._from_config(
+                config,
+                dtype=model.dtype,
+                attn_implementation="sdpa",
+            )
     except (ValueError, ImportError):
         return None
     for name, part in model.named_modules():
@@ -250,20 +278,31 @@ def _with_usual(model: PreTrainedModel) -> PreTrainedModel | None:
 
 
 def some_tokens(device: torch.device, vocabulary: int) -> torch.Tensor:
-    """Two prompts of four tokens."""
+    """Return the tokens of two prompts of four tokens: (2, 4)."""
     return torch.arange(1, 9, device=device).remainder(vocabulary).view(2, 4)
 
 
+def near(x: torch.Tensor, expected: torch.Tensor, fraction: float) -> bool:
+    """Return whether x is off by at most a fraction of the largest expected number."""
+    return bool((x - expected).abs().max() <= fraction * expected.abs().max())
+
+
 def rounding(dtype: torch.dtype) -> float:
-    """The share of the largest number by which two ways to compute the same may differ."""
-    return 1e-9 if dtype == torch.float64 else max(1e-4, 4 * torch.finfo(dtype).eps)
+    """Return by what fraction of the largest number two computations of the same may differ."""
+    if dtype == torch.float64:
+        return 1e-9
+    return max(1e-4, 4 * torch.finfo(dtype).eps)
 
 
 def exact(module: Any) -> Any:
-    """A module whose rounding hides nothing: itself, or a copy in float32 where its numbers have fewer digits."""
+    """Return a module whose rounding hides no difference: itself, or a copy in float32 where its
+    numbers have fewer digits."""
     weight = next(module.parameters(), None)
-    return module if weight is None or weight.dtype in (torch.float32, torch.float64) else copy.deepcopy(module).float()
+    if weight is None or weight.dtype in WIDE:
+        return module
+    return copy.deepcopy(module).float()
 
 
-def _logits(model: PreTrainedModel, found: Architecture) -> torch.Tensor:
-    return model(input_ids=some_tokens(model.device, found.vocabulary), use_cache=False).logits
+def _logits(model: PreTrainedModel, architecture: Architecture) -> torch.Tensor:
+    tokens = some_tokens(model.device, architecture.vocabulary)
+    return model(input_ids=tokens, use_cache=False).logits

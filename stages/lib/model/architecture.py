@@ -1,6 +1,6 @@
-"""What a causal language model is to us: layers, neurons, heads and what makes logits; and how these are looked at and changed.
+"""The parts of a causal language model, and contexts in which they are read or changed.
 
-search.py finds them in a model, agreement.py holds what was found against what the model does.
+search.py finds the parts, agreement.py verifies them against forward passes.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,15 +19,19 @@ LINEAR = (nn.Linear, Conv1D)
 
 
 class ArchitectureError(ModelError):
-    """A model whose parts are not where every supported decoder has them, or that does something besides what they do."""
+    """A model that lacks a part of a supported decoder, or computes more than its parts do."""
 
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """One decoder layer: its two output projections, whose inputs are the neurons' activations and the heads' outputs.
+    """One decoder layer.
 
-    mlp: None where it is no module of its own; mixer: the part that mixes tokens; attention_out: mixer_out, None where the mixer is no
-    attention and so has no heads; post_norm: what normalises the MLP's output before it is added to the stream, if anything does.
+    mlp: None where the MLP is not a module of its own; mixer: the part that mixes tokens.
+    mlp_out: the output projection whose inputs are the neurons' activations.
+    mixer_out: the mixer's output projection; attention_out: the same, whose inputs are the heads'
+    outputs, or None where the mixer is not attention and has no heads.
+    post_norm: the norm that is applied to the MLP's output before it is added to the residual
+    stream, None if there is none.
     """
 
     block: nn.Module
@@ -43,12 +47,13 @@ class DecoderLayer:
 class Architecture:
     """A model's layers and sizes.
 
-    neurons: per MLP; heads x head_width: input of the attention's output projection; vocabulary: tokens that have a logit; head: what
-    makes logits of what the unembedding puts out, None where those are the logits.
+    width: of the residual stream; neurons: per MLP; heads: per layer; heads x head_width: inputs of
+    the attention's output projection; vocabulary: tokens that have a logit; head: the function that
+    turns the unembedding's output into logits, None where that output is the logits.
     """
 
     layers: list[DecoderLayer]
-    final_norm: Any  # a module; norms of all architectures share no class
+    final_norm: Any  # a module; the norms of different architectures share no class
     unembedding: nn.Linear | Conv1D
     width: int
     neurons: int
@@ -59,24 +64,25 @@ class Architecture:
 
 
 def in_features(linear: nn.Linear | Conv1D) -> int:
-    return linear.weight.shape[0] if isinstance(linear, Conv1D) else linear.weight.shape[1]
+    """Return the number of a linear map's inputs."""
+    return out_of(linear).shape[1]
 
 
 def out_of(linear: nn.Linear | Conv1D) -> torch.Tensor:
-    """Its matrix: (outputs, inputs)."""
+    """Return a linear map's matrix: (outputs, inputs)."""
     return linear.weight.T if isinstance(linear, Conv1D) else linear.weight
 
 
 def value_vectors(layer: DecoderLayer) -> torch.Tensor:
-    """What each neuron writes into the residual stream: (neurons, width)."""
+    """Return the vector that each neuron writes into the residual stream: (neurons, width)."""
     return out_of(layer.mlp_out).T
 
 
 @contextmanager
 def patched(module: Any, change: Any, first: bool = False) -> Iterator[None]:
-    """Within the context, the module's input x is replaced by change(x); a change that returns None only looks.
+    """Within the context, replace the module's input x by change(x), or keep x if that is None.
 
-    first: before whatever else looks at the input.
+    first: whether the change comes before those of other hooks.
     """
 
     def hook(_: nn.Module, inputs: tuple, named: dict) -> tuple | None:
@@ -95,7 +101,7 @@ def patched(module: Any, change: Any, first: bool = False) -> Iterator[None]:
 
 @contextmanager
 def rewritten(module: Any, change) -> Iterator[None]:
-    """Within the context, the module's output y is replaced by change(y)."""
+    """Within the context, replace the module's output y by change(y), or keep y if that is None."""
     handle = module.register_forward_hook(lambda _, __, out: change(out))
     try:
         yield
@@ -104,11 +110,14 @@ def rewritten(module: Any, change) -> Iterator[None]:
 
 
 @contextmanager
-def watched_streams(architecture: Architecture, look: Callable[[int, torch.Tensor], torch.Tensor | None]) -> Iterator[None]:
-    """Within the context, look(level, stream) is called with the residual stream at every level.
+def watched_streams(
+    architecture: Architecture,
+    look: Callable[[int, torch.Tensor], torch.Tensor | None],
+) -> Iterator[None]:
+    """Within the context, call look(level, stream) with the residual stream at every level.
 
-    Level l is what enters layer l; the last level is what leaves the last layer. What `look`
-    returns, if anything, enters the layer instead. stream: (prompts, positions, width).
+    stream: (prompts, positions, width). Level l is the input of layer l; the last level is the
+    output of the last layer. If `look` returns a tensor, this enters the layer instead.
     """
 
     def leave(output: Any) -> None:

@@ -1,4 +1,7 @@
-"""Loading a subject: any folder that transformers' AutoModelForCausalLM reads, safetensors only, no remote code."""
+"""Load a model under study from any folder that transformers' AutoModelForCausalLM reads.
+
+Weights must be safetensors; code in the folder is never run.
+"""
 
 import copy
 import hashlib
@@ -20,15 +23,15 @@ from stages.lib.model.folder import ModelError, existing, sentence, sha256, weig
 from stages.lib.subject import SubjectSettings
 
 logging.disable_progress_bar()
-logging.set_verbosity_error()  # `read` judges what transformers would only warn of
+logging.set_verbosity_error()  # `read` makes errors of these warnings
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded subject, its architecture found and its canary passed.
+    """A loaded model and its verified architecture.
 
-    continues: whether it goes on after a cached prefix as in whole prompts, by the lengths of both
-    in tokens, as far as that was tried (see prefixes.py).
+    continues: (length of a prefix, length of its prompts), both in tokens -> whether the model
+    computes the same after the cached prefix as in whole prompts. prefixes.py fills it.
     """
 
     model: PreTrainedModel
@@ -36,46 +39,63 @@ class Checkpoint:
     continues: dict[tuple[int, int], bool] = field(default_factory=dict, compare=False, repr=False)
 
     def last_logits(self, tokens: torch.Tensor, **cache: Any) -> torch.Tensor:
-        """Return the logits (prompts, vocabulary) at the last position of tokens (prompts, positions).
+        """Return the logits (prompts, vocabulary) at the last position.
 
-        transformers multiplies a slice of the last hidden state. As it is not contiguous, CUDA
-        would read the unembedding once for each prompt.
+        tokens: (prompts, positions); cache: further arguments of the model's forward.
         """
+        # transformers multiplies a slice of the last hidden state; as the slice is not contiguous,
+        # CUDA would read the unembedding once for each prompt
         with architecture.patched(self.architecture.unembedding, torch.Tensor.contiguous):
             out = self.model(input_ids=tokens, logits_to_keep=1, **cache)
         return out.logits[:, -1]
 
 
 def of(settings: SubjectSettings, threads: int | None = None, whole: bool = False) -> Checkpoint:
-    """A subject's model, on this machine, with as many threads, by default as it has for work.
+    """Load a subject's model on this machine's devices.
 
-    whole: all of its weights are to be at hand. Raises as `load` and `spread.places` do, and ModelError where they cannot be.
+    threads: of torch; None: as many as this machine has for work. whole: refuse a model of which
+    some weights would be fetched in every pass. Raises as `load` and `spread.places` do, and
+    ModelError for a refused model.
     """
     device, threads = machine.device(), threads or machine.workers()
     if device == "cpu" and not machine.weights():
         return load(settings.source, settings.dtype, device, threads)
-    _there(device)
-    found = outline(settings)
-    places = spread.places(bare(found.model.config, settings.dtype), {type(layer.block).__name__ for layer in found.architecture.layers})
+    _check_device(device)
+    plan = outline(settings)
+    blocks = {type(layer.block).__name__ for layer in plan.architecture.layers}
+    places = spread.places(bare(plan.model.config, settings.dtype), blocks)
     if whole:
         spread.refuse_offloaded(settings.source, places)
     return load(settings.source, settings.dtype, device, threads, places)
 
 
-def load(folder: str | Path, dtype: str, device: str, threads: int, places: spread.Places | None = None) -> Checkpoint:
-    """The model saved in `folder`, in evaluation mode. dtype: float32, float16, bfloat16 or float64; places: of its parts, else `device`.
+def load(
+    folder: str | Path,
+    dtype: str,
+    device: str,
+    threads: int,
+    places: spread.Places | None = None,
+) -> Checkpoint:
+    """Load the model saved in a folder, in evaluation mode.
 
-    Raises ModelError where the folder does not hold exactly one whole model, ArchitectureError where its parts cannot be found.
+    dtype: float32, float16, bfloat16 or float64; threads: of torch; places: the device of each
+    part, None to put all parts on `device`. Raises ModelError if the folder does not hold exactly
+    one whole model, ArchitectureError if a part of the model is not found.
     """
-    _there(device)
+    _check_device(device)
     torch.set_num_threads(threads)
-    how: dict[str, Any] = {"device_map": places} if places else {}
-    # Experts one after another: what multiplies them in one go knows no float64.
-    plain = read(folder, dtype=getattr(torch, dtype), attn_implementation="eager", experts_implementation="eager", **how).eval()
+    plain = read(
+        folder,
+        dtype=getattr(torch, dtype),
+        attn_implementation="eager",
+        experts_implementation="eager",  # the fused implementations do not support float64
+        **({"device_map": places} if places else {}),
+    ).eval()
     try:
         model = _merged(agreement.with_attention(plain))
     except agreement.CANNOT as error:
-        raise ModelError(f"{folder}: {type(plain).__name__} cannot be run in {dtype}: {sentence(error)}; choose another dtype") from None
+        problem = f"{type(plain).__name__} cannot be run in {dtype}: {sentence(error)}"
+        raise ModelError(f"{folder}: {problem}; choose another dtype") from None
     if not places:
         model.to(torch.device(device))  # type: ignore[arg-type]
     model.requires_grad_(False)
@@ -84,13 +104,17 @@ def load(folder: str | Path, dtype: str, device: str, threads: int, places: spre
     return _checked(model)
 
 
-def _there(device: str) -> None:
+def _check_device(device: str) -> None:
     if device == "cuda" and not torch.cuda.is_available():
-        raise ParamsError(f"device is cuda, but torch sees no GPU here; set {machine.DEVICE}=cpu in the environment")
+        way_out = f"set {machine.DEVICE}=cpu in the environment"
+        raise ParamsError(f"device is cuda, but torch sees no GPU here; {way_out}")
 
 
 def prepared(model: PreTrainedModel) -> Checkpoint:
-    """A model of transformers that is loaded already, with plain attention and in evaluation mode. Raises ArchitectureError as `load`."""
+    """Return the checkpoint of a model that is already loaded, in evaluation mode.
+
+    Raises ArchitectureError as `load` does.
+    """
     return _checked(_merged(agreement.with_attention(model)))
 
 
@@ -99,69 +123,95 @@ def _checked(model: PreTrainedModel) -> Checkpoint:
 
 
 def outline(settings: SubjectSettings) -> Checkpoint:
-    """A subject's model without its weights, which no one can run: its parts, their sizes, and so what work there is to do.
+    """Return a subject's model without its weights: its parts and their sizes.
 
-    Raises ModelError or ArchitectureError, as far as they show without weights.
+    The model cannot be run. Raises ModelError or ArchitectureError for problems that show without
+    weights.
     """
-    if not (folder := Path(settings.source)).is_dir():
-        existing(folder)  # says what is missing
+    folder = Path(settings.source)
+    if not folder.is_dir():
+        existing(folder)  # raises the error for a missing folder
     contents.check(folder, whole=False)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return outline_of(config, settings.dtype)
     except Exception as error:
-        raise ModelError(f"{folder} holds no causal language model that can be loaded: {sentence(error)}") from None
+        raise contents.not_loaded(folder, error) from None
 
 
 def outline_of(config: PreTrainedConfig, dtype: str) -> Checkpoint:
-    """The same of a configuration. Raises ArchitectureError, or what transformers raises."""
+    """Return the model of a configuration without its weights, as `outline` does.
+
+    Raises ArchitectureError, or what transformers raises.
+    """
     try:
         model = experts.merge(bare(config, dtype))
         return Checkpoint(model, search.find(model))
-    except (*agreement.CANNOT, NotImplementedError):  # some look at numbers on their way, and so need memory, if not what is in it
+    except (*agreement.CANNOT, NotImplementedError):
+        # some models look at numbers in their forward pass, so their weights need memory
         model = experts.merge(_zeros(bare(config, dtype)))
         return Checkpoint(model, search.find(model))
 
 
 def bare(config: PreTrainedConfig, dtype: str) -> PreTrainedModel:
-    """The model of a configuration, as transformers makes it, without weights."""
+    """Return the model of a configuration on the meta device, as transformers makes it."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=getattr(torch, dtype), attn_implementation="eager").eval()
+        model = AutoModelForCausalLM.from_config(
+            copy.deepcopy(config),
+            dtype=getattr(torch, dtype),
+            attn_implementation="eager",
+        )
+    return model.eval()
 
 
 def _zeros(model: PreTrainedModel) -> PreTrainedModel:
-    """Gives a model without weights some that are 0: memory that is only read, and so takes none."""
+    """Give a model on the meta device weights of 0."""
     for module in model.modules():
-        both: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-        for tensors in both:
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    zeros = torch.from_numpy(np.zeros(tensor.numel() * tensor.itemsize, np.uint8)).view(tensor.dtype).view(tensor.shape)
-                    tensors[name] = nn.Parameter(zeros, requires_grad=False) if isinstance(tensor, nn.Parameter) else zeros
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                zeros = nn.Parameter(_zeros_like(parameter), requires_grad=False)
+                module._parameters[name] = zeros
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = _zeros_like(buffer)
     return model
+
+
+def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
+    # NumPy's zeros take no memory as long as they are only read
+    zeros = np.zeros(tensor.numel() * tensor.itemsize, np.uint8)
+    return torch.from_numpy(zeros).view(tensor.dtype).view(tensor.shape)
 
 
 @torch.no_grad()
 def canary(checkpoint: Checkpoint) -> str:
-    """A digest of the last logits of a few prompts: who has another one computes otherwise. Of a model in float64, whose results are
-    rounded when they are stored, of logits that are rounded, too, so that all kinds of processors have the same."""
-    tokens = torch.arange(1, 41, device=checkpoint.model.device).remainder(checkpoint.architecture.vocabulary).reshape(8, 5)
+    """Return a digest of the last logits of a few prompts.
+
+    Processes with different digests compute different numbers. The logits of a float64 model are
+    rounded first, like its stored results, so that the digest is the same on every processor.
+    """
+    tokens = torch.arange(1, 41, device=checkpoint.model.device)
+    tokens = tokens.remainder(checkpoint.architecture.vocabulary).reshape(8, 5)
     logits = checkpoint.last_logits(tokens, use_cache=False)
     if logits.dtype == torch.float64:
-        logits = logits.mul(2**16).round().add(0.0)  # no negative zero
+        logits = logits.mul(2**16).round().add(0.0)  # + 0.0 turns -0.0 into 0.0
     return hashlib.sha256(logits.double().cpu().numpy().tobytes()).hexdigest()
 
 
 def knows(checkpoint: Checkpoint, tokens: np.ndarray) -> None:
-    """Raises ModelError where a model has no embedding of one of these tokens, of any shape: its tokenizer is another model's."""
-    if (largest := int(tokens.max(initial=0))) >= (vocabulary := checkpoint.architecture.vocabulary):
+    """Check that the model has an embedding of each of these tokens, an array of any shape.
+
+    Raises ModelError if it does not: the tokenizer is another model's.
+    """
+    largest, vocabulary = int(tokens.max(initial=0)), checkpoint.architecture.vocabulary
+    if largest >= vocabulary:
         raise ModelError(
-            f"the tokenizer says token {largest}, of which the model has no embedding: its {vocabulary:,} end with {vocabulary - 1}; "
-            "give the folder the model's own tokenizer"
+            f"the tokenizer gives token {largest}, of which the model has no embedding: it has "
+            f"tokens 0 to {vocabulary - 1}; give the folder the model's own tokenizer"
         )
 
 
-WRONG = {  # what transformers calls it: what it means
+WRONG = {  # transformers' name of a problem -> its description
     "missing_keys": "that config.json asks for are missing",
     "unexpected_keys": "have no place in the model of config.json",
     "mismatched_keys": "have another shape than config.json says",
@@ -169,59 +219,80 @@ WRONG = {  # what transformers calls it: what it means
 
 
 def read(folder: str | Path, **how: Any) -> PreTrainedModel:
-    """The model that transformers makes of a folder. Raises ModelError where that lacks a weight, or has one that belongs to no model.
+    """Return the model that transformers makes of a folder, without running code of the folder.
 
-    Never runs code of the folder. transformers itself would fill in random numbers for what is missing, and only remark on it.
+    how: further arguments of `from_pretrained`. Raises ModelError if a weight is missing,
+    superfluous or not finite. (transformers fills in random numbers for a missing weight, and only
+    warns.)
     """
     path = existing(folder)
     contents.check(path)
     try:
-        both: Any = AutoModelForCausalLM.from_pretrained(
-            path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **how
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **how,
         )
     except Exception as error:
-        raise ModelError(f"{folder} holds no causal language model that can be loaded: {sentence(error)}") from None
-    model, found = both
+        raise contents.not_loaded(folder, error) from None
+    model, problems = loaded
     stored = contents.stored_tensors(path)
     buffers = {name for name, tensor in stored.items() if contents.is_buffer(name, tensor)}
     for kind, meaning in WRONG.items():
-        if names := sorted(set(map(str, found[kind])) - buffers):
-            some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        names = sorted(set(map(str, problems[kind])) - buffers)
+        if names:
+            some = ", ".join(names[:3]) + ", …" * (len(names) > 3)
             raise ModelError(f"{folder}: {len(names)} of its tensors {meaning}: {some}")
-    here = ((name, tensor) for name, tensor in model.named_parameters() if not tensor.is_meta)  # others are fetched when they are needed
-    if broken := next((name for name, tensor in here if not _finite(tensor)), None):
-        raise ModelError(
-            f"{folder}: {broken} holds numbers that are not finite, in {model.dtype}; its files are damaged, or need a wider dtype"
-        )
+    for name, tensor in model.named_parameters():
+        # weights on the meta device are fetched when they are needed
+        if not tensor.is_meta and not _is_finite(tensor):
+            problem = f"{name} holds numbers that are not finite, in {model.dtype}"
+            way_out = "its files are damaged, or need a wider dtype"
+            raise ModelError(f"{folder}: {problem}; {way_out}")
     return model
 
 
-def _finite(tensor: torch.Tensor) -> bool:
-    """Whether all numbers are finite: least and largest are, and a NaN among them would be both.
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Return whether all numbers are finite.
 
-    Reads the tensor once and makes no other of its size; `isfinite().all()` takes ten times as long.
+    They are if the smallest and the largest number are; a NaN would be both. This needs no tensor
+    of the same size, and a tenth of the time of `isfinite().all()`.
     """
     return not tensor.numel() or all(map(torch.isfinite, torch.aminmax(tensor)))
 
 
 @torch.no_grad()
 def _merged(model: PreTrainedModel) -> PreTrainedModel:
-    """The model, each of its mixtures of experts with one output projection. Raises ArchitectureError where it then says something else."""
+    """Return the model, each of its mixtures of experts with a single output projection.
+
+    Raises ArchitectureError if this changes the logits.
+    """
     if not experts.mixtures(model):
         return model
-    tokens = agreement.some_tokens(model.device, model.get_input_embeddings().weight.shape[0])  # type: ignore[index, arg-type, union-attr]
+    vocabulary = model.get_input_embeddings().weight.shape[0]  # type: ignore[index, union-attr]
+    tokens = agreement.some_tokens(model.device, vocabulary)  # type: ignore[arg-type]
     before = model(input_ids=tokens, use_cache=False).logits
     after = experts.merge(model)(input_ids=tokens, use_cache=False).logits
-    if not (after - before).abs().max() <= agreement.rounding(before.dtype) * before.abs().max():
+    if not agreement.near(after, before, agreement.rounding(before.dtype)):
         name = type(model).__name__
-        raise architecture.ArchitectureError(f"{name} does more with its mixtures of experts than to weight what each of them says")
+        problem = "does more with its mixtures of experts than add their weighted outputs"
+        raise architecture.ArchitectureError(f"{name} {problem}")
     return model
 
 
+TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens")  # how names of its files begin
+
+
 def fingerprint(folder: str | Path) -> dict[str, str]:
-    """SHA-256 of a folder's weights and of its tokenizer, for the attributes of what is computed from them."""
+    """Return the SHA-256 digests of a folder's weights and of its tokenizer.
+
+    They are stored as attributes of results.
+    """
     files = sorted(existing(folder).iterdir())
     return {
         "weights_sha256": sha256(weights(Path(folder))),
-        "tokenizer_sha256": sha256([f for f in files if f.name.startswith(("tokenizer", "vocab", "merges", "special_tokens"))]),
+        "tokenizer_sha256": sha256([file for file in files if file.name.startswith(TOKENIZER)]),
     }

@@ -1,11 +1,11 @@
-"""Runs prompts that begin with the same tokens, such as solved examples, and computes those once.
+"""Run prompts that share their first tokens, such as solved examples, and compute these once.
 
     prefix = prefixes.of(checkpoint, sequences, most=30)
     logits = prefix.run(checkpoint.model, tokens, logits_to_keep=1).logits
 
-Hooks see, and results hold, the positions from `prefix.length` on. The keys and values of earlier
-positions serve all prompts of all passes. A model that cannot go on after a cached prefix computes
-whole prompts instead, with length 0.
+Hooks and results get the positions from `prefix.length` on. The keys and values of earlier
+positions serve all prompts of all passes. If a model cannot continue after a cached prefix, the
+prefix has length 0 and the model computes whole prompts.
 """
 
 import copy
@@ -22,8 +22,8 @@ from stages.lib.model.agreement import CANNOT, rounding
 from stages.lib.model.architecture import watched_streams
 from stages.lib.model.checkpoint import Checkpoint
 
-# Tokens. Fewer save little. Models of ours share up to three, and are computed as they always were,
-# to the last bit.
+# Tokens; fewer save little. Prompts of our own models share up to three tokens, so they are
+# computed as whole prompts, with the same bytes as ever.
 FEWEST = 8
 MEMORY = 512 << 20  # bytes that the activations of one layer may take in a pass
 TRIED = 3  # prompts on which a shared prefix is compared with whole prompts
@@ -32,7 +32,7 @@ TRIED = 3  # prompts on which a shared prefix is compared with whole prompts
 class Repeated(Cache):
     """The keys and values of one prompt's first tokens, for any number of prompts.
 
-    They are repeated for each prompt one layer at a time, and never change.
+    They never change, and are repeated for each prompt one layer at a time.
     """
 
     def update(
@@ -43,7 +43,7 @@ class Repeated(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a layer's keys and values of the prefix, followed by these."""
+        """Return a layer's keys and values of the prefix, followed by those of its prompts."""
         layer: Any = copy.copy(self.layers[layer_idx])
         layer.keys = layer.keys.expand(len(key_states), -1, -1, -1)
         layer.values = layer.values.expand(len(value_states), -1, -1, -1)
@@ -52,7 +52,7 @@ class Repeated(Cache):
 
 @dataclass(frozen=True)
 class Prefix:
-    """The first tokens of some prompts, computed once. length: in tokens, 0 for none."""
+    """The first tokens of some prompts, computed once. length: in tokens, 0 for no prefix."""
 
     checkpoint: Checkpoint
     length: int = 0
@@ -60,9 +60,10 @@ class Prefix:
 
     @torch.no_grad()
     def run(self, module: Any, tokens: np.ndarray, **named: Any) -> Any:
-        """Run whole prompts (prompts, positions) from position `length` on; return the output.
+        """Run prompts from position `length` on; return the module's output.
 
-        module: the checkpoint's model or its base model; named: further arguments of its forward.
+        module: the checkpoint's model or its base model; tokens: (prompts, positions), of whole
+        prompts; named: further arguments of its forward.
         """
         if self.cache is not None:
             named["past_key_values"] = self.cache
@@ -70,9 +71,10 @@ class Prefix:
         return module(input_ids=inputs, use_cache=self.cache is not None, **named)
 
     def in_pass(self, positions: int, most: int) -> int:
-        """Return how many prompts of this length one pass takes: up to `most`, within MEMORY.
+        """Return how many prompts one pass takes: up to `most`, within MEMORY.
 
-        The estimate counts an MLP's activations, and each head's keys, values and scores.
+        positions: of each prompt. The estimate counts an MLP's activations, and each head's keys,
+        values and scores.
         """
         a, computed = self.checkpoint.architecture, positions - self.length
         mlp = 4 * computed * (a.neurons + a.width)
@@ -82,11 +84,11 @@ class Prefix:
 
 
 def of(checkpoint: Checkpoint, sequences: Sequence[list[int]], most: int) -> Prefix:
-    """Return the first tokens that all of these prompts share, at most `most`, computed.
+    """Compute the first tokens that all prompts share, at most `most` tokens.
 
-    The prefix is empty where the prompts share fewer than FEWEST tokens, or where the model
-    computes something else after a cached prefix than in whole prompts. Each checkpoint remembers
-    for which lengths it was tried.
+    The prefix is empty if the prompts share fewer than FEWEST tokens, or if the model computes
+    something else after a cached prefix than in whole prompts. The checkpoint remembers the result
+    of this test for each pair of lengths.
     """
     length = min(most, _shared(sequences))
     if length < FEWEST:
@@ -102,10 +104,13 @@ def of(checkpoint: Checkpoint, sequences: Sequence[list[int]], most: int) -> Pre
 
 
 def _shared(sequences: Sequence[list[int]]) -> int:
-    """Return how many tokens all sequences begin with: those of the first and last of them sorted."""
-    ends = [min(sequences, default=[]), max(sequences, default=[])]
-    differ = (place for place, (a, b) in enumerate(zip(*ends, strict=False)) if a != b)
-    return next(differ, min(map(len, ends)))
+    """Return how many first tokens all sequences share."""
+    # the first and the last sequence in sorted order share the fewest
+    first, last = min(sequences, default=[]), max(sequences, default=[])
+    for position, (a, b) in enumerate(zip(first, last, strict=False)):
+        if a != b:
+            return position
+    return min(len(first), len(last))
 
 
 @torch.no_grad()
@@ -117,10 +122,10 @@ def _computed(checkpoint: Checkpoint, tokens: np.ndarray) -> Prefix:
 
 
 def _agrees(checkpoint: Checkpoint, tokens: np.ndarray, length: int) -> bool:
-    """Whether each layer computes the same after this prefix from what enters it in whole prompts.
+    """Return whether each layer computes the same after this prefix as in whole prompts.
 
-    tokens: (prompts, positions). Layers are compared one by one, as rounding grows through many
-    of them. The prefix serves two passes, because the first must leave it as it was.
+    tokens: (prompts, positions). Each layer gets its input from whole prompts, because rounding
+    grows through many layers. The prefix serves two passes, because the first must not change it.
     """
     whole: list[torch.Tensor] = []
     same: list[bool] = []

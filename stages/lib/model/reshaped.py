@@ -1,7 +1,9 @@
-"""Output projections of MLPs brought to one shape: each is given (prompts, positions, neurons), and every layer has as many neurons.
+"""Bring the output projections of MLPs to one shape.
 
-Some MLPs get all tokens in one line (OPT). Some layers have fewer neurons than others, such as the dense ones of a model of mixtures:
-they are filled up with neurons that say 0 and write nothing.
+Each projection takes (prompts, positions, neurons), and every layer has the same number of neurons.
+Some MLPs take the tokens of all prompts in one axis (OPT). Some layers have fewer neurons than
+others, such as the dense layers of a model with mixtures of experts: they are padded with neurons
+whose activation is 0 and which write nothing.
 """
 
 from collections.abc import Collection
@@ -17,7 +19,7 @@ from stages.lib.model.spread import at_hand
 
 
 class Reshaped(nn.Module):
-    """In the place of a linear map, which it has as `inner`, of (prompts, positions, neurons)."""
+    """Replace a linear map: pass its input to `inner` as (prompts, positions, neurons)."""
 
     def __init__(self, inner: Any, block: Any, neurons: int):
         super().__init__()
@@ -25,31 +27,42 @@ class Reshaped(nn.Module):
         block.register_forward_pre_hook(self._note, with_kwargs=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        filled = nn.functional.pad(x, (0, self.neurons - x.shape[-1]))
-        return self.inner(filled if x.ndim > 2 else filled.view(*self.rows, -1)).view(*x.shape[:-1], -1)
+        padded = nn.functional.pad(x, (0, self.neurons - x.shape[-1]))
+        if x.ndim <= 2:
+            padded = padded.view(*self.rows, -1)
+        return self.inner(padded).view(*x.shape[:-1], -1)
 
     def _note(self, _: Any, inputs: tuple, named: dict[str, Any]) -> None:
-        self.rows = next(value for value in (*inputs, *named.values()) if isinstance(value, torch.Tensor)).shape[:-1]
+        """Note the numbers of prompts and positions that enter the layer."""
+        values = (*inputs, *named.values())
+        stream = next(value for value in values if isinstance(value, torch.Tensor))
+        self.rows = stream.shape[:-1]
 
 
 def of_one_shape(layers: list[DecoderLayer], flat: Collection[int]) -> list[DecoderLayer]:
-    """The layers, each with as many neurons as the largest. flat: `id` of the modules that are given all tokens in one line."""
+    """Return the layers, each with as many neurons as the largest one.
+
+    flat: `id` of the modules that take the tokens of all prompts in one axis.
+    """
     neurons = max(in_features(layer.mlp_out) for layer in layers)
-    return [
-        replace(layer, mlp_out=_reshaped(layer.block, layer.mlp_out, neurons))
-        if id(layer.mlp_out) in flat or in_features(layer.mlp_out) < neurons
-        else layer
-        for layer in layers
-    ]
+    reshaped = []
+    for layer in layers:
+        linear = layer.mlp_out
+        if id(linear) in flat or in_features(linear) < neurons:
+            linear = _reshaped(layer.block, linear, neurons)
+        reshaped.append(replace(layer, mlp_out=linear))
+    return reshaped
 
 
 def _reshaped(block: nn.Module, linear: Any, neurons: int) -> Any:
-    """Puts a Reshaped in the place of a linear map below a block; returns the one inside, of so many neurons."""
+    """Replace a linear map below a block by a Reshaped; return the Reshaped's inner map."""
     inner = linear
-    if (missing := neurons - in_features(linear)) > 0:
+    missing = neurons - in_features(linear)
+    if missing > 0:
         inner = nn.Linear(1, 1, bias=False, device="meta")
         with at_hand(linear):
-            inner.weight = nn.Parameter(nn.functional.pad(out_of(linear).data, (0, missing)), requires_grad=False)
+            weight = nn.functional.pad(out_of(linear).data, (0, missing))
+            inner.weight = nn.Parameter(weight, requires_grad=False)
             inner.bias = linear.bias
         inner.out_features, inner.in_features = inner.weight.shape
     experts.replace(block, linear, Reshaped(inner, block, neurons))

@@ -1,11 +1,11 @@
-"""Reads the residual stream at some positions of many prompts: one forward pass serves all layers.
+"""Read the residual stream at some positions of many prompts, at all layers in one forward pass.
 
     with residuals.read(checkpoint, sequences, positions, 1000, folder, "probes") as streams:
         vectors = streams.at(level=3, place=0)
 
-Level l is what enters layer l; the last level is what leaves the last layer. Vectors of all levels
-would not fit into memory: those of 20,000 prompts of a model with 24 layers of width 896 take 7 GB.
-So they lie in a file, from which one level and place is read at a time.
+Level l is the input of layer l; the last level is the output of the last layer. The vectors of all
+levels may not fit into memory: 20,000 prompts of a model with 24 layers of width 896 take 7 GB. So
+they are stored in a file, from which one level and place is read at a time.
 """
 
 import tempfile
@@ -40,9 +40,10 @@ class Residuals:
     def at(self, level: int, place: int) -> np.ndarray:
         """Return the vectors (prompts, width) of one level and place, in the order of the prompts.
 
-        They are float64 where the model computes in float64, otherwise float32.
+        They are float64 if the model computes in float64, otherwise float32.
         """
-        stored, vectors = (np.empty(self.shape[2:], self.dtype) for _ in range(2))
+        stored = np.empty(self.shape[2:], self.dtype)
+        vectors = np.empty_like(stored)
         self._seek(level, place, 0)
         self.file.readinto(stored)  # type: ignore[attr-defined]
         vectors[self.order] = stored
@@ -51,7 +52,7 @@ class Residuals:
     def write(self, level: int, first: int, vectors: np.ndarray) -> None:
         """Write vectors (prompts, places, width) of one level.
 
-        first: place of the first prompt in the file. Raises FloatingPointError on NaN or infinity.
+        first: index of the first prompt in the file. Raises FloatingPointError on NaN or infinity.
         """
         if not np.isfinite(vectors).all():
             way_out = "try a wider dtype for this subject in params.yaml"
@@ -75,13 +76,13 @@ def read(
     folder: Path,
     title: str,
 ) -> Iterator[Residuals]:
-    """Run prompts and give their residual streams at these positions; the file ends with the block.
+    """Run prompts and yield their residual streams at some positions.
 
-    sequences: the tokens of each prompt, of any lengths; positions: (prompts, places); folder: on
-    the disk that the file without a name is to be on; title: of the progress bar. Raises
-    FloatingPointError where a stream is not finite.
+    sequences: the tokens of each prompt, of any lengths; positions: (prompts, places); folder: for
+    the file, which has no name and exists only within the context; title: of the progress bar.
+    Raises FloatingPointError if a stream is not finite.
     """
-    lengths = np.array([len(tokens) for tokens in sequences], int)
+    lengths = np.array(list(map(len, sequences)), int)
     order = np.argsort(lengths, kind="stable")
     a, is_wide = checkpoint.architecture, checkpoint.model.dtype == torch.float64
     shape = (len(a.layers) + 1, positions.shape[1], len(sequences), a.width)
@@ -89,7 +90,9 @@ def read(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
         streams = Residuals(file, shape, dtype, order)
-        prefix = prefixes.of(checkpoint, sequences, int(positions.min(initial=lengths.max(initial=0))))
+        prefix = prefixes.of(
+            checkpoint, sequences, int(positions.min(initial=lengths.max(initial=0)))
+        )
         with progress.bar(total=len(order), desc=title, unit="prompt", leave=False) as bar:
             for first, count in _passes(prefix, lengths[order], prompts_per_pass):
                 some = order[first : first + count]
@@ -100,7 +103,7 @@ def read(
 
 
 def _passes(prefix: prefixes.Prefix, lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Yield the first prompt and the number of prompts of each pass. lengths: rising."""
+    """Yield the first prompt and the number of prompts of each pass. lengths: in rising order."""
     for length in np.unique(lengths):
         start, stop = np.searchsorted(lengths, [length, length + 1]).tolist()
         step = prefix.in_pass(int(length), most)
@@ -115,7 +118,7 @@ def _run(
     tokens: np.ndarray,
     positions: np.ndarray,
 ) -> None:
-    """Write the streams of one pass over tokens (prompts, positions of one length)."""
+    """Write the residual streams of one pass over tokens (prompts, positions)."""
     rows = torch.arange(len(tokens))[:, None]
     at = torch.from_numpy(positions.astype(np.int64) - prefix.length)
 

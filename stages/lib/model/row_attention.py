@@ -1,7 +1,8 @@
-"""Attention of a row's prompts to their shared prefix, whose keys and values are kept once per row.
+"""Attend from a row's prompts to their shared prefix, storing its keys and values once per row.
 
-A cache would be repeated for every prompt and joined with its new keys in every layer. A GPU spends
-more time on that, and on kernels made for long prompts, than on a layer's attention itself.
+transformers' cache would be repeated for every prompt and concatenated with the prompt's keys in
+every layer. A GPU spends more time on that, and on kernels made for long prompts, than on the
+attention itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 NAME = "row-attention"
-CHANGES = ("softcap", "s_aux")  # what makes attention another function
+CHANGES = ("softcap", "s_aux")  # arguments that make attention another function
 
 
 def attend(
@@ -24,7 +25,7 @@ def attend(
     prefix_values: torch.Tensor,
     scaling: float,
 ) -> torch.Tensor:
-    """Return causal softmax attention to a row's prefix and a prompt's own positions.
+    """Return causal softmax attention to a row's prefix and to a prompt's own positions.
 
     query: (prompts, heads, positions, head width); key, value: (prompts, key heads, positions, head
     width), of prompts = rows x columns; prefix_keys, prefix_values: (rows, key heads, prefix, head
@@ -34,7 +35,7 @@ def attend(
     columns, shared = prompts // rows, heads // groups
     by_row = query.view(rows, columns, groups, shared, positions, width).permute(0, 2, 1, 4, 3, 5)
     queries = by_row.reshape(rows, groups, columns, positions * shared, width)
-    keys, values = (_by_row(x, rows) for x in (key, value))
+    keys, values = _by_row(key, rows), _by_row(value, rows)
     to_prefix = prefix_keys @ queries.flatten(2, 3).transpose(-1, -2)
     to_own = _hide_later(queries @ keys.transpose(-1, -2), shared)
     to_own = to_own.flatten(2, 3).transpose(-1, -2)
@@ -54,7 +55,7 @@ def _by_row(x: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def _hide_later(scores: torch.Tensor, shared: int) -> torch.Tensor:
-    """Put -inf where a position would see a later one of its prompt.
+    """Put -inf where a position would attend to a later position of its prompt.
 
     scores: (…, positions x shared, positions).
     """
@@ -65,7 +66,7 @@ def _hide_later(scores: torch.Tensor, shared: int) -> torch.Tensor:
 
 @contextmanager
 def exchanged(model: PreTrainedModel, name: str, attention: Callable) -> Iterator[None]:
-    """Within the context, a model attends by this function, which transformers knows by a name."""
+    """Within the context, a model uses this attention function, registered under this name."""
     before = model.config._attn_implementation
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
     model.config._attn_implementation = name
@@ -77,9 +78,9 @@ def exchanged(model: PreTrainedModel, name: str, attention: Callable) -> Iterato
 
 @contextmanager
 def attending(model: PreTrainedModel, cache: DynamicCache) -> Iterator[None]:
-    """Within the context, prompts passed row by row see the prefix that filled this cache.
+    """Within the context, prompts passed row by row attend to the prefix that filled this cache.
 
-    Raises TypeError within it where the model's attention is another function.
+    The model raises TypeError if its attention is another function.
     """
 
     def function(
@@ -91,7 +92,8 @@ def attending(model: PreTrainedModel, cache: DynamicCache) -> Iterator[None]:
         scaling: float,
         **more: Any,
     ) -> tuple[torch.Tensor, None]:
-        if changed := [name for name in CHANGES if more.get(name) is not None]:
+        changed = [name for name in CHANGES if more.get(name) is not None]
+        if changed:
             raise TypeError(f"{type(module).__name__} attends with {', '.join(changed)}")
         kept = cache.layers[module.layer_idx]
         window, length = more.get("sliding_window"), kept.keys.shape[2] + query.shape[2]

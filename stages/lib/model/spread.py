@@ -1,13 +1,19 @@
-"""A model's layers on the devices of one worker: on one of them where the weights fit, otherwise spread, whole layers in their order.
+"""Lay a model's layers on the devices of one worker.
 
-A layer computes on one GPU of a kind what it computes on another, so the bytes are the same for every split. (Cut through its layers, as by
-tensor parallelism, a model computes something else, and is refused.) Weights that no GPU has room for stay in this machine's memory, or in
-the model's own files, and are fetched in every pass: a dump, which has few and large ones, can be made so; runs, which have many, refuse.
+A model lies on one device if its weights fit, and otherwise on several: whole layers, in their
+order. A layer computes the same on every GPU of a kind, so all splits give the same bytes. (A model
+that is cut through its layers, as by tensor parallelism, computes something else and is refused.)
 
-accelerate says where each part goes, and moves what is handed from one to the next; it is needed only where a model does not fit on one
-device. The environment says (none of which changes a result):
-    BAG_GPUS=4      spread over four GPUs; by default over as few of those that torch sees as hold the weights
-    BAG_WEIGHTS=40  GiB of weights that a device may hold; by default 4/5 of what is free on a GPU, and everything in memory
+Weights that fit on no GPU stay in this machine's memory or in the model's own files, and are
+fetched in every pass. A dump has few, large passes and can be made this way. Interventions have
+many passes, and refuse.
+
+accelerate decides where each part goes, and moves tensors between devices. It is needed only if a
+model does not fit on one device. Two environment variables, neither of which changes a result:
+
+    BAG_GPUS=4      number of GPUs; default: the fewest of the visible GPUs that hold the weights
+    BAG_WEIGHTS=40  GiB of weights that a device may hold; default: 4/5 of the free memory of a GPU,
+                    and all weights on a CPU
 """
 
 import os
@@ -24,110 +30,141 @@ from stages.lib.core.settings import ParamsError
 from stages.lib.model.experts import mixtures
 from stages.lib.model.folder import ModelError
 
-Places = dict[str, int | str]  # module, by name, -> GPU's number, "cpu" or "disk"
-SHARE = 0.8  # of what is free; the rest is for what flows through the layers
+Places = dict[str, int | str]  # name of a module -> number of a GPU, "cpu" or "disk"
+Rooms = Mapping[int | str, int]  # device -> bytes of weights that it may hold
+SHARE = 0.8  # of the free memory; the rest is for activations
 
 
 def places(model: PreTrainedModel, blocks: set[str]) -> Places | None:
-    """Where each part of a model goes on this machine, None where all of it goes to one device.
+    """Return the device of each part of a model; None if all parts go to one device.
 
-    model: without weights, as transformers makes it; blocks: the classes of its decoder layers, which are never split.
-    Raises ParamsError where the environment asks for GPUs that are not here, or accelerate is missing.
+    model: without weights, as transformers makes it; blocks: classes of its decoder layers, which
+    are never split. Raises ParamsError if the environment asks for more GPUs than there are, or if
+    accelerate is missing.
     """
-    size, asked = nbytes(model), machine.weights()
+    size, room = nbytes(model), machine.weights()
     if machine.device() == "cpu":
-        return None if not asked or size <= asked else over(model, blocks, {"cpu": asked})
-    seen = torch.cuda.device_count()
-    least = machine.gpus()
-    if least > seen:
-        raise ParamsError(f"the environment says {machine.GPUS}={least}, but torch sees {seen} GPUs here")
-    rooms = [asked or int(SHARE * torch.cuda.mem_get_info(number)[0]) for number in range(least if machine.GPUS in os.environ else seen)]
+        if not room or size <= room:
+            return None
+        return over(model, blocks, {"cpu": room})
+    visible, least = torch.cuda.device_count(), machine.gpus()
+    if least > visible:
+        problem = f"the environment says {machine.GPUS}={least}"
+        raise ParamsError(f"{problem}, but torch sees {visible} GPUs here")
+    gpus = range(least if machine.GPUS in os.environ else visible)
+    rooms = [room or int(SHARE * torch.cuda.mem_get_info(gpu)[0]) for gpu in gpus]
     if least == 1 and size <= rooms[0]:
         return None
-    return on_gpus(model, blocks, rooms, least) or over(model, blocks, {**dict(enumerate(rooms)), "cpu": _free()})
+    held = on_gpus(model, blocks, rooms, least)
+    return held or over(model, blocks, {**dict(enumerate(rooms)), "cpu": _free()})
 
 
-def on_gpus(model: PreTrainedModel, blocks: set[str], rooms: list[int], least: int = 1) -> Places | None:
-    """The model on as few GPUs as hold it, at least so many, about as much of it on each; None where all of them do not.
+def on_gpus(
+    model: PreTrainedModel,
+    blocks: set[str],
+    rooms: list[int],
+    least: int = 1,
+) -> Places | None:
+    """Spread the model evenly over as few GPUs as hold it; return None if all do not hold it.
 
-    rooms: bytes that each may hold.
+    rooms: bytes that each GPU may hold; least: number of GPUs.
     """
-    size, largest = nbytes(model), max(nbytes(part) for part in model.modules() if _whole(part, blocks))
-    for number in range(least, len(rooms) + 1):
-        share = size // number + largest  # so much, and each but the last holds its part
-        limits: dict[int | str, int] = {gpu: min(share, room) for gpu, room in enumerate(rooms[:number], 1)}
-        found = _inferred(model, blocks, {0: 0, **limits, "cpu": 0})  # on the first one accelerate would keep room for what is fetched
-        if not offloaded(found):
-            return {name: max(0, int(where) - 1) for name, where in found.items()}
+    size = nbytes(model)
+    largest = max(nbytes(part) for part in model.modules() if _is_whole(part, blocks))
+    for count in range(least, len(rooms) + 1):
+        share = size // count + largest  # with this limit each GPU but the last holds its share
+        # GPUs count from 1: on GPU 0 accelerate would keep room for fetched weights
+        limits: dict[int | str, int] = {0: 0}
+        for gpu, room in enumerate(rooms[:count], 1):
+            limits[gpu] = min(share, room)
+        inferred = _inferred(model, blocks, {**limits, "cpu": 0})
+        if not offloaded(inferred):
+            return {name: max(0, int(where) - 1) for name, where in inferred.items()}
     return None
 
 
-def over(model: PreTrainedModel, blocks: set[str], rooms: Mapping[int | str, int]) -> Places:
-    """The model on devices that do not hold it: what one has no room for goes to the next, what none has stays on disk.
+def over(model: PreTrainedModel, blocks: set[str], rooms: Rooms) -> Places:
+    """Spread the model over devices that do not hold it; the rest goes to the next device or disk.
 
-    rooms: bytes that each may hold, in this order, "cpu" last. Raises ModelError where not even the embeddings fit on the first, or the
-    model has mixtures of experts: of those each pass needs few weights, but it is not known which.
+    rooms: bytes that each device may hold, in the order in which they are filled, "cpu" last.
+    Raises ModelError if the embeddings do not fit on the first device, or if the model has mixtures
+    of experts: a pass needs few of their weights, but it is not known in advance which.
     """
+    kind = type(model).__name__
     if mixtures(model):
-        raise ModelError(f"{type(model).__name__} does not fit on its devices, and a mixture of experts is not fetched in every pass")
-    found = _inferred(model, blocks, rooms)
-    first = next(iter(rooms))
+        problem = f"{kind} does not fit on its devices"
+        raise ModelError(f"{problem}, and a mixture of experts is not fetched in every pass")
+    inferred = _inferred(model, blocks, rooms)
     names = {id(module): name for name, module in model.named_modules()}
     embeddings = names[id(model.get_input_embeddings())]
-    if next(where for name, where in found.items() if not name or embeddings == name or embeddings.startswith(f"{name}.")) != first:
-        raise ModelError(f"the embeddings of {type(model).__name__} do not fit on one device; {machine.WEIGHTS} says how much it may hold")
-    held = sorted({str(where) for where in found.values()})
+    if _place(embeddings, inferred) != next(iter(rooms)):
+        problem = f"the embeddings of {kind} do not fit on one device"
+        raise ModelError(f"{problem}; {machine.WEIGHTS} says how much it may hold")
+    devices = ", ".join(sorted(set(map(str, inferred.values()))))
     progress.say(
-        f"{type(model).__name__} does not fit on its devices, and lies on {', '.join(held)}: its weights are fetched in every pass"
+        f"{kind} does not fit on its devices, and lies on {devices}: "
+        "its weights are fetched in every pass"
     )
-    return found
+    return inferred
 
 
-def _inferred(model: PreTrainedModel, blocks: set[str], rooms: Mapping[int | str, int]) -> Places:
+def _place(module: str, places: Places) -> int | str:
+    """Return the device of a module, which is listed itself or as part of a listed module."""
+    for name, where in places.items():
+        if not name or module == name or module.startswith(f"{name}."):
+            return where
+    raise KeyError(module)
+
+
+def _inferred(model: PreTrainedModel, blocks: set[str], rooms: Rooms) -> Places:
     try:
         from accelerate import infer_auto_device_map
     except ImportError:
         raise ParamsError(
-            f"{type(model).__name__} does not fit on one device, and accelerate, which spreads it over several, is not installed here: "
-            "pip install -e '.[cluster]'"
+            f"{type(model).__name__} does not fit on one device, and accelerate, which spreads it "
+            "over several, is not installed here: pip install -e '.[cluster]'"
         ) from None
     model.tie_weights()
     return dict(infer_auto_device_map(model, dict(rooms), sorted(blocks)))
 
 
-def _whole(part: nn.Module, blocks: set[str]) -> bool:
-    """Whether a part is never split: a decoder layer, or what has weights itself."""
+def _is_whole(part: nn.Module, blocks: set[str]) -> bool:
+    """Return whether a part is never split: a decoder layer, or a module with its own weights."""
     return type(part).__name__ in blocks or next(part.parameters(recurse=False), None) is not None
 
 
 def _free() -> int:
-    """Bytes of this machine's memory that weights may take, as far as it says."""
+    """Return how many bytes of this machine's memory weights may take; many if it is unknown."""
     pages = "SC_AVPHYS_PAGES"
-    return int(SHARE * os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")) if pages in os.sysconf_names else 1 << 60
+    if pages not in os.sysconf_names:
+        return 1 << 60
+    return int(SHARE * os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE"))
 
 
 def nbytes(part: nn.Module) -> int:
-    """Of its weights, and of what else it keeps."""
-    return sum(tensor.numel() * tensor.itemsize for tensor in (*part.parameters(), *part.buffers()))
+    """Return the bytes of a module's weights and buffers."""
+    return sum(tensor.nbytes for tensor in (*part.parameters(), *part.buffers()))
 
 
 def offloaded(places: Mapping[str, int | str]) -> bool:
-    """Whether some of a model is fetched in every pass: from the disk, or from memory while the rest is on GPUs."""
-    return "disk" in places.values() or len({where == "cpu" for where in places.values()}) > 1
+    """Return whether some weights are fetched in every pass: from the disk, or from memory while
+    other weights are on GPUs."""
+    devices = set(places.values())
+    return "disk" in devices or ("cpu" in devices and len(devices) > 1)
 
 
 def refuse_offloaded(name: str, places: Places | None) -> None:
-    """Raises ModelError where weights are fetched in every pass: whoever makes many small ones must have them at hand."""
+    """Raise ModelError if weights are fetched in every pass, which is too slow for many passes."""
     if offloaded(places or {}):
         raise ModelError(
-            f"{name} does not fit on this machine's devices: it can be dumped, but to run interventions all of its weights must be on GPUs "
-            "or in memory"
+            f"{name} does not fit on this machine's devices: it can be dumped, but to run "
+            "interventions all of its weights must be on GPUs or in memory"
         )
 
 
 @contextmanager
 def at_hand(module: nn.Module) -> Iterator[None]:
-    """Within the context a module's own weights can be read, wherever they are kept."""
+    """Within the context, a module's own weights can be read, wherever they are stored."""
     hook: Any = getattr(module, "_hf_hook", None)
     if hook is None or not getattr(hook, "offload", False):
         yield
@@ -140,12 +177,12 @@ def at_hand(module: nn.Module) -> Iterator[None]:
 
 
 def beside(x: torch.Tensor, *indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Indices where x is: the layers of a model may lie on several devices."""
+    """Return the indices on the device of x. A model's layers may lie on several devices."""
     return tuple(index.to(x.device) for index in indices)
 
 
 def follow(model: PreTrainedModel, twin: PreTrainedModel) -> None:
-    """Lets a second model of the same weights and parts fetch and move what the first one does."""
+    """Make a second model with the same weights fetch and move tensors as the first model does."""
     if not hasattr(model, "hf_device_map"):
         return
     from accelerate.hooks import add_hook_to_module

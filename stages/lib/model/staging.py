@@ -1,7 +1,7 @@
-"""Copies from a GPU into this machine's arrays that no computation waits for.
+"""Copy tensors from a GPU into this machine's memory without pausing the computation.
 
-Each goes through a piece of pinned memory, into which a GPU copies by itself; from there it is put where it belongs when the GPU is two
-layers further. On a processor it is put there at once.
+Each tensor goes through pinned memory, to which a GPU copies by itself. From there it is copied to
+its target when the GPU is two layers further. Tensors on a CPU are copied at once.
 """
 
 from collections import deque
@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-UNDER_WAY = 8  # copies: of two layers, each of which has four
+UNDER_WAY = 8  # copies at a time: four for each of two layers
 
 
 class Staging:
-    """What is under way from GPUs; at hand once `finish` has returned."""
+    """Copies from GPUs. All targets are complete after `finish`."""
 
     def __init__(self) -> None:
         self._under_way: deque[tuple[Any, torch.Tensor, torch.Tensor, bool]] = deque()
@@ -21,7 +21,7 @@ class Staging:
         self._streams: dict[torch.device, Any] = {}
 
     def put(self, target: torch.Tensor, x: torch.Tensor, add: bool = False) -> None:
-        """Puts x into a tensor of the same shape in this machine's memory, or adds it to what is there."""
+        """Copy x into a tensor of the same shape in this machine's memory, or add x to it."""
         if x.device.type == "cpu":
             _put(target, x, add)
             return
@@ -32,7 +32,7 @@ class Staging:
         self._under_way.append((self._copy(pinned, x), pinned, target, add))
 
     def _copy(self, pinned: torch.Tensor, x: torch.Tensor) -> Any:
-        """Start a copy beside what the GPU computes; return the event of its end."""
+        """Start a copy that runs beside the GPU's computation; return the event of its end."""
         if x.device not in self._streams:
             self._streams[x.device] = torch.cuda.Stream(x.device)
         stream = self._streams[x.device]
@@ -41,11 +41,11 @@ class Staging:
             pinned.copy_(x, non_blocking=True)
             reached = torch.cuda.Event()
             reached.record(stream)
-        x.record_stream(stream)  # its memory is not reused before the copy has ended
+        x.record_stream(stream)  # keeps x's memory until the copy has ended
         return reached
 
     def finish(self) -> None:
-        """Waits for all of it."""
+        """Wait for the end of all copies."""
         while self._under_way:
             self._arrive()
 

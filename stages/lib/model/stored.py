@@ -1,4 +1,4 @@
-"""A saved model, to be trained further."""
+"""Load a saved model to train it further."""
 
 from pathlib import Path
 
@@ -10,12 +10,14 @@ from stages.lib.model.folder import ModelError
 
 
 def load(folder: str | Path, threads: int) -> tuple[PreTrainedModel, torch.dtype]:
-    """The model in float32, in which small steps are not rounded away, and the type its weights are stored in.
+    """Return the model in float32, and the dtype in which its weights are stored.
 
-    Raises ModelError as checkpoint.load, and where parts of it were put together to be looked at: it could not be saved as it was.
+    In float32, small steps are not rounded away. Raises ModelError as checkpoint.load does, and if
+    parts of the model were merged or reshaped, because it could not be saved in its own form.
     """
     stored = checkpoint.read(folder, dtype="auto")
     loaded = checkpoint.load(folder, "float32", "cpu", threads).model
     if loaded.state_dict().keys() != stored.state_dict().keys():
-        raise ModelError(f"{folder} has mixtures of experts, or MLPs of other forms, whose weights are not trained further here")
+        problem = "has mixtures of experts, or MLPs of an unusual form"
+        raise ModelError(f"{folder} {problem}; training them further is not supported")
     return loaded, stored.dtype
