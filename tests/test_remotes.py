@@ -337,7 +337,7 @@ def test_a_folder_that_plain_dvc_pull_takes_with_a_file_less_is_reported(shared:
     assert line.startswith(f"{FOLDER} has 2 files, its lock lists 3")
     lines, well = verify(clone)
     assert not well
-    assert f"{FOLDER} is not what the lock says: stages/store/dvc.yaml:dump@abacus made it" in lines
+    assert f"{FOLDER} differs from its lock: stages/store/dvc.yaml:dump@abacus wrote it" in lines
     (clone / FOLDER / "divide.h5").write_text("abacus divided\n")
     [line] = unlike_lock("from activations", Path("data"))
     problem = f"{FOLDER} has 42 bytes, its lock says 41"

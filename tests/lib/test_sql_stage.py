@@ -15,23 +15,23 @@ from tests.micro import ROOT
     [
         (
             ["circuit/unknown", "abacus"],
-            "stages/circuit has no stage 'unknown' that runs queries, only late_layers, ",
+            "stages/circuit has no stage 'unknown' that runs queries; available stages: late_layers, ",
         ),
         (["circuit/circuit_figures", "abacus"], "no stage 'circuit_figures' that runs queries"),
         (
             ["nowhere/pairs", "abacus"],
-            "stages/nowhere has no stage 'pairs' that runs queries, and there is no such chapter; chapters: corpus, ",
+            "stages/nowhere has no stage 'pairs' that runs queries; available chapters: corpus, ",
         ),
         (
             ["circuit/late_layers", "mine"],
-            "circuit/late_layers is there for each of abacus, .*, not for mine",
+            "circuit/late_layers runs for the subjects abacus, .*; mine is not among them",
         ),
         (
             ["circuit/late_layers"],
-            "circuit/late_layers is there for each of abacus, .*, and none is named",
+            "circuit/late_layers runs for the subjects abacus, .*; name one of them",
         ),
         ([], "usage: python -m stages.lib.sql.stage CHAPTER/STAGE"),
-        (["corpus/cells", "abacus"], "corpus/cells is there once, not for abacus"),
+        (["corpus/cells", "abacus"], "corpus/cells runs once, for no subject; leave out abacus"),
     ],
 )
 def test_a_wrong_name_is_a_sentence(asked: list[str], words: str):

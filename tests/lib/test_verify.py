@@ -48,7 +48,7 @@ def test_an_undamaged_project_is_well(project: Path):
     lines, well = verify(project)
     assert well
     assert len(lines) == 1
-    assert re.fullmatch(r"\d+ files held against \d+ locked stages: 0 damaged", lines[0])
+    assert re.fullmatch(r"\d+ files compared with \d+ locked stages: 0 damaged", lines[0])
 
 
 def test_damage_is_named_and_healed(project: Path):
@@ -67,10 +67,10 @@ def test_damage_is_named_and_healed(project: Path):
     whole = outputs(project)
     lines, well = verify(project, heal=True)
     assert not well
-    named = {project / line.split(" is not ")[0] for line in lines if " is not what the lock says" in line}
+    named = {project / line.split(" differs from ")[0] for line in lines if " differs from its lock" in line}
     assert {path for path in named if ".dvc" not in path.parts} == damaged
     assert len({path for path in named if ".dvc" in path.parts}) == len(chosen)
-    [said] = [line for line in lines if line.startswith("The damaged copies are taken away")]
+    [said] = [line for line in lines if line.startswith("The damaged copies are removed")]
     run_in(project, "python", "-m", "stages.warm", *re.search(r"`(dvc repro [^`]*)`", said)[1].split())
     assert outputs(project) == whole
     assert verify(project)[1]
@@ -85,12 +85,12 @@ def test_damage_is_named_by_the_console_and_left_until_healing_is_asked_for(proj
     done = run_in(project, "bag", "verify", check=False)
     assert done.returncode == 1
     said = done.stdout.splitlines()
-    assert "data/abacus/store/accuracy.parquet is not what the lock says: stages/store/dvc.yaml:accuracy@abacus made it" in said
-    assert "data/models/abacus is not what the lock says: stages/subjects/dvc.yaml:train@abacus made it" in said
+    assert "data/abacus/store/accuracy.parquet differs from its lock: stages/store/dvc.yaml:accuracy@abacus wrote it" in said
+    assert "data/models/abacus differs from its lock: stages/subjects/dvc.yaml:train@abacus wrote it" in said
     assert re.match(
-        "`bag verify --heal` takes the damaged copies away; then `dvc repro .*stages/store/dvc.yaml:accuracy@abacus.*` makes", said[-1]
+        "`bag verify --heal` removes the damaged copies; then `dvc repro .*stages/store/dvc.yaml:accuracy@abacus.*` makes", said[-1]
     )
-    assert "`git checkout -- data/models/abacus` puts back what Git keeps" in said[-1]
+    assert "`git checkout -- data/models/abacus` restores what Git keeps" in said[-1]
     assert bag_in(project, "verify").stdout == done.stdout
 
 
@@ -151,19 +151,19 @@ def test_a_lock_that_was_cut_is_put_back_before_anything_is_made_or_pushed(proje
     for target, content in (("push", whole[: whole.index(f"  {names[-2]}:\n")]), ("all", whole[: len(whole) // 2] + "\n  - {")):
         lock.write_text(content)
         done = run_in(project, *MAKE, target)
-        assert re.search(r"stages/store/dvc.lock (lacks 2 of|cannot be read).* put back as committed", done.stderr)
+        assert re.search(r"stages/store/dvc.lock (lacks 2 of|cannot be read).* restored the committed lock", done.stderr)
         assert lock.read_text() == whole
         assert "Running stage" not in done.stdout
     there = {path.name for path in (tmp_path / "remote").rglob("*") if path.is_file()}
     assert {md5[2:] for md5 in outputs(project).values() if not md5.endswith(".dir")} - there <= {md5[2:] for md5 in uncached(project)}
     for text in ("", '{"data/x": {"wri', "[]"):
         (project / ".dvc/tmp/rwlock").write_text(text)
-        assert "was half-written. It is removed." in run_in(project, "python", "-m", "stages.lib.console.locks").stderr
+        assert "which was cut off" in run_in(project, "python", "-m", "stages.lib.console.locks").stderr
     run_in(project, "dvc", "status", "stages/corpus/dvc.yaml")
     lock.write_text("")
     run_in(project, "git", "rm", "-q", "--cached", str(lock))
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "no lock")
-    assert "It is removed" in run_in(project, "python", "-m", "stages.lib.console.locks").stderr
+    assert "removed the lock" in run_in(project, "python", "-m", "stages.lib.console.locks").stderr
     assert not lock.exists()
 
 
@@ -197,8 +197,8 @@ def test_a_model_and_a_table_that_no_stage_makes_are_held_against_what_was_read(
     flip(tmp_path / "models/own/model.safetensors", random.Random(0), keep_time=True)
     lines, well = verify(tmp_path, heal=True)
     assert not well
-    assert lines[0] == "models/own is not what the lock says: stages/store/dvc.yaml:copy read it with other bytes"
-    assert "No stage makes models/own: bring the true files back" in lines[-1]
+    assert lines[0] == "models/own differs from its lock: stages/store/dvc.yaml:copy read it with other bytes"
+    assert "No stage writes models/own: restore the original files" in lines[-1]
     assert (tmp_path / "models/own/model.safetensors").exists()
 
 
@@ -231,7 +231,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 def healed(project: Path) -> None:
     """Does what the last line of `bag verify --heal` says."""
-    [said] = [line for line in verify(project, heal=True)[0] if line.startswith("The damaged copies are taken away")]
+    [said] = [line for line in verify(project, heal=True)[0] if line.startswith("The damaged copies are removed")]
     run_in(project, *re.search(r"`(dvc repro [^`]*)`", said)[1].split())  # type: ignore[index]
     assert verify(project)[1]
 
@@ -245,11 +245,11 @@ def test_of_a_folder_what_is_damaged_and_what_it_never_had_is_named_and_healed(f
     (folder / "c.h5.partial").write_text("half")
     lines, well = verify(project)
     assert not well
-    by = "stages/store/dvc.yaml:dump made"
+    by = "stages/store/dvc.yaml:dump wrote"
     [cached] = [line for line in lines if "a copy in the cache" in line]
     assert [line for line in lines[:-2] if line != cached] == [
-        f"data/out/a.h5 is not what the lock says: {by} it",
-        f"data/out/deeper/stray.h5 is not what the lock says: {by} no such file",
+        f"data/out/a.h5 differs from its lock: {by} it",
+        f"data/out/deeper/stray.h5 differs from its lock: {by} no such file",
     ]
     assert contents(folder).keys() == {*whole, "deeper/stray.h5", "c.h5.partial"} - {"b.h5"}
     healed(project)
@@ -277,6 +277,6 @@ def test_a_folder_whose_list_is_lost_is_taken_away_with_the_copies_that_would_br
         (folder / "stray.h5").write_text("4\n")
     lines, well = verify(project)
     assert not well
-    assert lines[0] == "data/out is not what the lock says: stages/store/dvc.yaml:dump made it"
+    assert lines[0] == "data/out differs from its lock: stages/store/dvc.yaml:dump wrote it"
     healed(project)
     assert contents(folder) == whole

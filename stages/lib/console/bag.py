@@ -23,7 +23,9 @@ def main() -> None:
     gc.set_threshold(50_000, 10, 10)
     atexit.register(_leave)
     if hasattr(signal, "SIGPIPE"):  # Windows has none
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # in `bag … | head`, a closed pipe ends bag as it ends any other command: quietly
+        signal.signal(
+            signal.SIGPIPE, signal.SIG_DFL
+        )  # in `bag … | head`, a closed pipe ends bag as it ends any other command: quietly
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # where the terminal's encoding lacks a letter
@@ -36,7 +38,9 @@ def main() -> None:
         # blocked before the engine starts threads, so that these do not take the signals either
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         threading.Thread(target=_end_at_once, daemon=True).start()
-    from stages.lib.console import command  # only here: DuckDB and Polars take half a second to load
+    from stages.lib.console import (
+        command,
+    )  # only here: DuckDB and Polars take half a second to load
 
     command.main(given)
 

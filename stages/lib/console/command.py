@@ -38,17 +38,39 @@ def parser() -> argparse.ArgumentParser:
         "bag check models/mine   bag explore",
     )
     commands = ", ".join(COMMANDS)
-    result.add_argument("query", nargs="?", help=f'a SELECT, a file that ends in .sql, "-" for standard input, or one of: {commands}')
-    result.add_argument("tables", nargs="*", metavar="table", help="of the command tables: which ones are shown; by default all are")
     result.add_argument(
-        "-p", "--parameter", action="append", default=[], metavar="NAME=VALUE", help="value of $NAME in the query; repeatable"
+        "query",
+        nargs="?",
+        help=f'a SELECT, a file that ends in .sql, "-" for standard input, or one of: {commands}',
+    )
+    result.add_argument(
+        "tables",
+        nargs="*",
+        metavar="table",
+        help="of the command tables: which ones are shown; by default all are",
+    )
+    result.add_argument(
+        "-p",
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="value of $NAME in the query; repeatable",
     )
     style = result.add_mutually_exclusive_group()
     for name, meaning in MEANINGS.items():
-        style.add_argument(f"--{name}", action="store_const", const=name, dest="style", help=meaning)
+        style.add_argument(
+            f"--{name}", action="store_const", const=name, dest="style", help=meaning
+        )
     result.set_defaults(style="table")
-    result.add_argument("--data", default="data", help="folder with the tables (default: data), or one such as s3://bucket/data")
-    result.add_argument("--rows", type=_rows, default=40, help="rows a printed table shows at most (default: 40)")
+    result.add_argument(
+        "--data",
+        default="data",
+        help="folder with the tables (default: data), or one such as s3://bucket/data",
+    )
+    result.add_argument(
+        "--rows", type=_rows, default=40, help="rows a printed table shows at most (default: 40)"
+    )
     result.add_argument(
         "--heal",
         action="store_true",
@@ -72,7 +94,9 @@ def main(given: list[str]) -> None:
         parser().print_help()
         return
     if options.tables and options.query != "tables":
-        parser().error(f"one query at a time, in quotes; behind it stands {' '.join(options.tables)!r}")
+        parser().error(
+            f"one query at a time, in quotes; behind it stands {' '.join(options.tables)!r}"
+        )
     try:
         run(options)
         sys.stdout.flush()  # here, where a full disk is a message
@@ -111,7 +135,9 @@ def run(options: argparse.Namespace) -> None:
     else:
         query, values = _text(options.query), parameters(options.parameter)
         if values and query == options.query and "$" not in query:
-            raise QueryError(f"${min(values)} is not in the query: in double quotes the shell probably took it; use single quotes")
+            raise QueryError(
+                f"${min(values)} is not in the query: in double quotes the shell probably took it; use single quotes"
+            )
         for line in (*under_way(query, data), *unlike_lock(query, data)):
             print(f"bag: {line}", file=sys.stderr)
         show(database, query, values, look)
@@ -124,7 +150,9 @@ def _folder(text: str) -> Path:
             return folder
     except Exception as error:  # of storage there are many kinds, each with errors of its own
         raise QueryError(f"{text} cannot be reached: {type(error).__name__}: {error}") from None
-    raise QueryError(f"there is no folder {text}{'' if '://' in text else f' in {Path.cwd()}'}. {WAY_OUT}")
+    raise QueryError(
+        f"there is no folder {text}{'' if '://' in text else f' in {Path.cwd()}'}. {WAY_OUT}"
+    )
 
 
 def _verify(heal: bool) -> None:
@@ -142,13 +170,19 @@ def _verify(heal: bool) -> None:
 
 def _text(query: str) -> str:
     if query.endswith(".sql") and not Path(query).is_file():
-        raise QueryError(f"there is no file {query} in {Path.cwd()}. Give the path of one that holds a SELECT, or the SELECT itself.")
+        raise QueryError(
+            f"there is no file {query} in {Path.cwd()}. Give the path of one that holds a SELECT, or the SELECT itself."
+        )
     if query == "-" or query.endswith(".sql"):
         try:
             return (sys.stdin.buffer.read() if query == "-" else Path(query).read_bytes()).decode()
         except UnicodeDecodeError as error:
             where = "standard input" if query == "-" else query
-            raise QueryError(f"{where} is no text in UTF-8: its byte {error.start} is not") from None
+            raise QueryError(
+                f"{where} is no text in UTF-8: its byte {error.start} is not"
+            ) from None
     if re.fullmatch(r"\w+", query):
-        raise QueryError(f'there is no command {query}, only {", ".join(COMMANDS)}. For the rows of a table: "from {query}".')
+        raise QueryError(
+            f'there is no command {query}, only {", ".join(COMMANDS)}. For the rows of a table: "from {query}".'
+        )
     return query

@@ -99,7 +99,10 @@ def records(columns: list[str], rows: list[tuple[str | None, ...]]) -> str:
     width = max(map(len, columns))
     blocks = []
     for number, row in enumerate(rows, start=1):
-        lines = [f"{column:<{width}}  {_indented(value, width + 2)}" for column, value in zip(columns, row, strict=True)]
+        lines = [
+            f"{column:<{width}}  {_indented(value, width + 2)}"
+            for column, value in zip(columns, row, strict=True)
+        ]
         blocks.append("\n".join([f"─── record {number} ───", *lines]))
     return "\n\n".join(blocks) if blocks else "0 rows"
 
@@ -110,7 +113,9 @@ def _indented(value: str | None, width: int) -> str:
 
 def remarks(table: str, columns: int, whole: bool, asks: str) -> list[str]:
     """What a printed table of so many columns lacks, and how to see it."""
-    types = [cell.strip() for cell in table.splitlines()[2].split("│")[1:-1]]  # the third line names a type for every column printed
+    types = [
+        cell.strip() for cell in table.splitlines()[2].split("│")[1:-1]
+    ]  # the third line names a type for every column printed
     more = f"{asks}wide prints them whole, {asks}records a line `column  value` for each"
     if "…" in types:
         return [f"{columns - len(types) + 1} of {columns} columns are left out; {more}"]

@@ -18,7 +18,9 @@ def under_way(query: str, data: Path) -> Iterator[str]:
         path = Path(output)
         if not path.is_relative_to(data.absolute()) or not _runs(of["pid"]):
             continue
-        table = next(iter(files_of([path / "any.h5" if not path.suffix else path], data.absolute())), "")
+        table = next(
+            iter(files_of([path / "any.h5" if not path.suffix else path], data.absolute())), ""
+        )
         if table and table in query.lower():
             name = path.relative_to(data.absolute().parent)
             yield f"{name} is just being made, by `{Path(of['cmd'].split()[0]).name} …` (process {of['pid']}): this answer is without it"

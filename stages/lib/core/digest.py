@@ -14,7 +14,9 @@ def digest(of: Iterable[Path | ModuleType], *facts: object) -> str:
     whole = hashlib.sha256(repr(facts).encode())
     for file in sorted({file for one in of for file in _files(one)}):
         with file.open("rb") as stream:
-            whole.update(str(file).encode() + b"\0" + hashlib.file_digest(stream, "sha256").digest())
+            whole.update(
+                str(file).encode() + b"\0" + hashlib.file_digest(stream, "sha256").digest()
+            )
     return whole.hexdigest()
 
 
@@ -22,4 +24,8 @@ def _files(of: Path | ModuleType) -> Iterator[Path]:
     path = of if isinstance(of, Path) else Path(str(of.__file__))
     if path.name == "__init__.py" and isinstance(of, ModuleType):
         path = path.parent
-    yield from (file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts) if path.is_dir() else [path]
+    yield from (
+        (file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+        if path.is_dir()
+        else [path]
+    )

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-PARTS = ".parts"  # ends the names of folders in which stages that run keep what they have done so far
+PARTS = (
+    ".parts"  # ends the names of folders in which stages that run keep what they have done so far
+)
 
 
 def way_out(path: Path) -> str:
@@ -27,7 +29,9 @@ def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
     otherwise written over by the next.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{uuid4().hex}.partial" if shared else f"{path.name}.partial")
+    partial = path.with_name(
+        f"{path.name}.{uuid4().hex}.partial" if shared else f"{path.name}.partial"
+    )
     try:
         yield partial
         partial.replace(path)

@@ -93,10 +93,18 @@ class LayerWriter:
         _need_space(Path(file.filename), size + LEAST)
         file.attrs.update({**attributes, "axes": ", ".join(axes), "dtype": dtype})
         for name, column in (columns or {}).items():
-            file.create_dataset(f"columns/{name}", data=column.astype(np.int32), chunks=column.shape, fletcher32=True)
+            file.create_dataset(
+                f"columns/{name}",
+                data=column.astype(np.int32),
+                chunks=column.shape,
+                fletcher32=True,
+            )
         chunks = tuple(min(c, n) for c, n in zip(chunk, shape, strict=True))
         self.datasets = {
-            layer: file.create_dataset(f"layers/{layer}", shape, self.dtype, chunks=chunks, fletcher32=True) for layer in layers
+            layer: file.create_dataset(
+                f"layers/{layer}", shape, self.dtype, chunks=chunks, fletcher32=True
+            )
+            for layer in layers
         }
         self.partly_written: set[int] = set()  # layers
 
@@ -170,9 +178,13 @@ class LayerStore:
             self.attributes = dict(self.file.attrs)
             self.layers = sorted(map(int, self.file["layers"]))
             dataset = self.file[f"layers/{self.layers[0]}"]
-            self.axes: dict[str, int] = dict(zip(self.attributes["axes"].split(", "), dataset.shape, strict=True))
+            self.axes: dict[str, int] = dict(
+                zip(self.attributes["axes"].split(", "), dataset.shape, strict=True)
+            )
             self.chunk: tuple[int, ...] = tuple(dataset.chunks)
-            self.columns: dict[str, np.ndarray] = {name: column[:] for name, column in self.file.get("columns", {}).items()}
+            self.columns: dict[str, np.ndarray] = {
+                name: column[:] for name, column in self.file.get("columns", {}).items()
+            }
         except Exception as error:  # damaged metadata make h5py raise whatever comes
             raise _damaged(path, error) from None
 
@@ -210,7 +222,12 @@ def widen(values: np.ndarray) -> np.ndarray:
     return wide
 
 
-def write_array(path: Path, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str], shared: bool = False) -> None:
+def write_array(
+    path: Path,
+    arrays: Mapping[str, np.ndarray],
+    attributes: Mapping[str, str],
+    shared: bool = False,
+) -> None:
     """A store of a few whole arrays, each under its name. shared: as of `writing`."""
     write_arrays(path, arrays.items(), attributes, shared)
 
@@ -225,7 +242,12 @@ def write_arrays(
     with writing(path, shared) as file:
         file.attrs.update(attributes)
         for name, array in arrays:
-            file.create_dataset(name, data=array, chunks=array.shape if array.size else None, fletcher32=bool(array.size))
+            file.create_dataset(
+                name,
+                data=array,
+                chunks=array.shape if array.size else None,
+                fletcher32=bool(array.size),
+            )
 
 
 def read_array(path: Path, name: str) -> np.ndarray:

@@ -8,7 +8,13 @@ import re
 
 from stages.lib.core.settings import ParamsError
 
-WORKERS, DEVICE, GPUS, WEIGHTS, PASSES = "BAG_WORKERS", "BAG_DEVICE", "BAG_GPUS", "BAG_WEIGHTS", "BAG_PASSES"
+WORKERS, DEVICE, GPUS, WEIGHTS, PASSES = (
+    "BAG_WORKERS",
+    "BAG_DEVICE",
+    "BAG_GPUS",
+    "BAG_WEIGHTS",
+    "BAG_PASSES",
+)
 # Passes of the settings' size, which suits a processor's cache, in one that suits a GPU: of prompts,
 # and of runs (docs/cluster.md has the measurements).
 PROMPTS, RUNS = 16, 64
@@ -57,7 +63,9 @@ def weights() -> int | None:
     if given is None:
         return None
     if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?", given) or not float(given):
-        raise ParamsError(f"the environment says {WEIGHTS}={given!r}, but it is GiB of weights that a device may hold, such as 40 or 0.5")
+        raise ParamsError(
+            f"the environment says {WEIGHTS}={given!r}, but it is GiB of weights that a device may hold, such as 40 or 0.5"
+        )
     return int(float(given) * (1 << 30))
 
 
@@ -86,5 +94,7 @@ def device() -> str:
 def _number(name: str, of: str) -> int:
     given = os.environ[name]
     if not given.isdecimal() or not 1 <= int(given) <= MOST:
-        raise ParamsError(f"the environment says {name}={given!r}, but it is a number of {of}, 1 to {MOST}")
+        raise ParamsError(
+            f"the environment says {name}={given!r}, but it is a number of {of}, 1 to {MOST}"
+        )
     return int(given)

@@ -135,9 +135,17 @@ class Log(Generic[Item]):
         return "" if seconds is None else f", about {spoken(seconds)} left"
 
     def _print(self, now: float, left: str = "") -> None:
-        units = self.unit if (self.total or self.done) == 1 else self.unit + ("es" if self.unit.endswith("s") else "s")
+        units = (
+            self.unit
+            if (self.total or self.done) == 1
+            else self.unit + ("es" if self.unit.endswith("s") else "s")
+        )
         of = "" if self.total is None else f" of {self.total:,}"
-        print(f"{self.desc}: {self.done:,}{of} {units}, {spoken(now - self.started)}{left}{self.remark}", file=sys.stderr, flush=True)
+        print(
+            f"{self.desc}: {self.done:,}{of} {units}, {spoken(now - self.started)}{left}{self.remark}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 class TerminalBar(tqdm):
@@ -168,7 +176,9 @@ def bar(
     if total is None and isinstance(iterable, Sized):
         total = len(iterable)
     if disable or sys.stderr.isatty():
-        return TerminalBar(iterable, total=total, desc=desc, unit=unit, initial=initial, disable=disable, **looks)
+        return TerminalBar(
+            iterable, total=total, desc=desc, unit=unit, initial=initial, disable=disable, **looks
+        )
     return Log(iterable, total=total, desc=desc, unit=unit, initial=initial)
 
 

@@ -65,7 +65,9 @@ def read() -> dict[str, Any]:
     for file in files():
         sections = sections_of(file, file.read_text(encoding="utf-8"))
         if both := sorted(whole.keys() & sections.keys()):
-            raise ParamsError(f"{file}: the section {both[0]} stands in another params.yaml as well; a setting has one place")
+            raise ParamsError(
+                f"{file}: the section {both[0]} stands in another params.yaml as well; a setting has one place"
+            )
         whole |= sections
     return whole
 
@@ -79,14 +81,23 @@ def sections_of(file: Path, text: str) -> dict[str, Any]:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ParamsError(f"{file}{line}: {error.problem}") from None
     if not isinstance(sections, dict):
-        raise ParamsError(f"{file} holds {type(sections).__name__} instead of sections, such as `runs:` and its keys below it")
+        raise ParamsError(
+            f"{file} holds {type(sections).__name__} instead of sections, such as `runs:` and its keys below it"
+        )
     return sections
 
 
 def repeated(raw: Any, at: str = "") -> str | None:
     """The first value that stands twice in some list of settings, as `key = value`; lists of measures, such as shares, may repeat one."""
     if isinstance(raw, dict):
-        return next((found for key, value in raw.items() if (found := repeated(value, f"{at}.{key}" if at else str(key)))), None)
+        return next(
+            (
+                found
+                for key, value in raw.items()
+                if (found := repeated(value, f"{at}.{key}" if at else str(key)))
+            ),
+            None,
+        )
     if not isinstance(raw, list) or at.rpartition(".")[2] in MAY_REPEAT:
         return None
     twice = next((value for number, value in enumerate(raw) if value in raw[:number]), None)
@@ -97,7 +108,14 @@ def _no_json(raw: Any, at: str) -> str | None:
     """The first key whose value is no text, number, list or section, such as a date, and what it is."""
     if isinstance(raw, dict | list):
         items = raw.items() if isinstance(raw, dict) else enumerate(raw)
-        return next((found for key, value in items if (found := _no_json(value, f"{at}.{key}" if at else str(key)))), None)
+        return next(
+            (
+                found
+                for key, value in items
+                if (found := _no_json(value, f"{at}.{key}" if at else str(key)))
+            ),
+            None,
+        )
     if raw is None or isinstance(raw, str | int | float):
         return None
     return f"{at} = {raw}: YAML reads this as a {type(raw).__name__}; put it in quotes"
@@ -113,19 +131,28 @@ def place(section: str) -> Path:
 def check(kind: type[Checked], raw: Any, name: str = "") -> Checked:
     """`raw` as a checked value of this kind; `name` is the key under which it stands. Raises ParamsError."""
     if other := _no_json(raw, name):
-        raise ParamsError(f"{place(name.partition('.')[0] or other.partition('.')[0])} holds what is not allowed:\n  {other}")
+        raise ParamsError(
+            f"{place(name.partition('.')[0] or other.partition('.')[0])} holds what is not allowed:\n  {other}"
+        )
     try:
         # JSON, because pydantic's strict mode takes nested models from JSON but not from Python dicts.
         return TypeAdapter(kind).validate_json(json.dumps(raw))
     except ValidationError as error:
         lines = [_line(kind, name, e) for e in _once(error.errors())]
-        first = next((str(part) for part in (name.partition(".")[0], *error.errors()[0]["loc"]) if part), "")
-        raise ParamsError(f"{place(first)} holds what is not allowed:\n" + "\n".join(lines)) from None
+        first = next(
+            (str(part) for part in (name.partition(".")[0], *error.errors()[0]["loc"]) if part), ""
+        )
+        raise ParamsError(
+            f"{place(first)} holds what is not allowed:\n" + "\n".join(lines)
+        ) from None
 
 
 def _once(errors: list[Any]) -> list[Any]:
     """Each error once: a model's entry stands in several sections, which YAML's anchors fill."""
-    first = {(error["loc"][1:] if len(error["loc"]) > 2 else error["loc"], error["msg"]): error for error in reversed(errors)}
+    first = {
+        (error["loc"][1:] if len(error["loc"]) > 2 else error["loc"], error["msg"]): error
+        for error in reversed(errors)
+    }
     return list(reversed(first.values()))
 
 

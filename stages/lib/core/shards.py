@@ -26,30 +26,48 @@ class ShardedStore(LayerStore):
     """One operator's shards as one store. path: the manifest's."""
 
     def __init__(self, path: Path, operator: str, shards: pl.DataFrame):
-        self.path, self._shards = path, dict[int, list[tuple[int, int, Path]]]()  # layer -> first row, row behind the last, file
-        for layer, first, rows, file, size in shards.sort("layer", "first").select("layer", "first", "rows", "file", "bytes").rows():
+        self.path, self._shards = (
+            path,
+            dict[int, list[tuple[int, int, Path]]](),
+        )  # layer -> first row, row behind the last, file
+        for layer, first, rows, file, size in (
+            shards.sort("layer", "first").select("layer", "first", "rows", "file", "bytes").rows()
+        ):
             place = path.parent / file
             if not place.exists() or place.stat().st_size != size:
-                what = f"has {place.stat().st_size} bytes, not {size}" if place.exists() else "is missing"
+                what = (
+                    f"has {place.stat().st_size} bytes, not {size}"
+                    if place.exists()
+                    else "is missing"
+                )
                 raise StoreError(f"{place} {what}; {way_out(place)}")
             before = self._shards.setdefault(layer, [])
             if first != (before[-1][1] if before else 0):
-                raise StoreError(f"{path} lacks rows of layer {layer} of {operator} in front of {first}; {way_out(path)}")
+                raise StoreError(
+                    f"{path} lacks rows of layer {layer} of {operator} in front of {first}; {way_out(path)}"
+                )
             before.append((first, first + rows, place))
         self._opened = lru_cache(OPEN)(LayerStore)
         self.layers = sorted(self._shards)
         blocks = [self._opened(file) for *_, file in self._shards[self.layers[0]]]
         self.attributes, self.chunk = blocks[0].attributes, blocks[0].chunk
         self.axes = blocks[0].axes | {"op1": self._shards[self.layers[0]][-1][1]}
-        self.columns = {name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns}
+        self.columns = {
+            name: np.concatenate([block.columns[name] for block in blocks])
+            for name in blocks[0].columns
+        }
         if short := [layer for layer, of in self._shards.items() if of[-1][1] != self.axes["op1"]]:
-            raise StoreError(f"{path} lacks the last rows of layer {short[0]} of {operator}, or of the others; {way_out(path)}")
+            raise StoreError(
+                f"{path} lacks the last rows of layer {short[0]} of {operator}, or of the others; {way_out(path)}"
+            )
 
     def read(self, layer: int, neurons: slice, rows: slice) -> np.ndarray:
         """Values (neurons, rows, …) in the store's own dtype. Raises StoreError on a damaged chunk."""
         start, stop, _ = rows.indices(self.axes["op1"])
         parts = [
-            self._opened(file).read(layer, neurons, slice(max(start, first) - first, min(stop, behind) - first))
+            self._opened(file).read(
+                layer, neurons, slice(max(start, first) - first, min(stop, behind) - first)
+            )
             for first, behind, file in self._shards[layer]
             if first < stop and start < behind
         ]
@@ -67,7 +85,9 @@ def stores(folder: Path) -> list[LayerStore]:
 
 def store_of(folder: Path, operator: str) -> LayerStore:
     """The store of one operator. Raises StoreError where there is none, and as `stores`."""
-    found = [one for one in stores(folder) if one.attributes.get("operator", one.path.stem) == operator]
+    found = [
+        one for one in stores(folder) if one.attributes.get("operator", one.path.stem) == operator
+    ]
     if not found:
         way_out = "`dvc repro` makes it, `make pull` fetches it"
         raise StoreError(f"{folder} has no store of {operator}; {way_out}")

@@ -23,11 +23,17 @@ def attributes(widths: Mapping[str, int] | None) -> dict[str, str]:
 
 def widths(attributes: Mapping[str, str]) -> dict[str, int] | None:
     """What these attributes say."""
-    known = {operand: attributes[name] for operand in OPERANDS if (name := f"{operand}_tokens") in attributes}
+    known = {
+        operand: attributes[name]
+        for operand in OPERANDS
+        if (name := f"{operand}_tokens") in attributes
+    }
     return {operand: int(width) for operand, width in known.items()} or None
 
 
-def slots(length: int, positions: Mapping[str, np.ndarray], widths: Mapping[str, int]) -> np.ndarray:
+def slots(
+    length: int, positions: Mapping[str, np.ndarray], widths: Mapping[str, int]
+) -> np.ndarray:
     """The slot of each token, (prompts, length), of prompts of one length.
 
     positions: role -> (prompts,) token position, with the first and last token of each operand; widths: operand -> tokens of the longest.

@@ -44,7 +44,9 @@ class BlockFile(RawIOBase):
 
     def __init__(self, file: "NativeFile"):
         self._size, self._place = file.size(), 0
-        self._block = lru_cache(KEPT)(lambda number: file.read_at(min(BLOCK, self._size - number * BLOCK), number * BLOCK))
+        self._block = lru_cache(KEPT)(
+            lambda number: file.read_at(min(BLOCK, self._size - number * BLOCK), number * BLOCK)
+        )
 
     def readable(self) -> bool:
         """Always."""

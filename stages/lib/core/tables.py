@@ -15,7 +15,9 @@ import polars as pl
 from stages.lib.core.files import replacing, way_out
 from stages.lib.core.storage import pieces, place
 
-SEAL = struct.Struct("<8sII")  # MARK, the CRC-32 of the data in front of it, and that of all behind it, which starts from the former
+SEAL = struct.Struct(
+    "<8sII"
+)  # MARK, the CRC-32 of the data in front of it, and that of all behind it, which starts from the former
 MARK = b"\0CRC-32\0"
 END = struct.Struct("<I4s")  # of every Parquet file: the length of its footer, and PARQUET
 PARQUET = b"PAR1"
@@ -70,7 +72,9 @@ def check(files: Iterable[Path], data: bool = True) -> None:
                 file.seek(max(0, file.tell() - LONGEST))
                 if MARK in file.read():  # the end says a wrong place
                     raise damaged(path)
-            elif of_footer != zlib.crc32(footer, of_data) or (data and of_data != _checksum(file, place)):
+            elif of_footer != zlib.crc32(footer, of_data) or (
+                data and of_data != _checksum(file, place)
+            ):
                 raise damaged(path)
 
 
@@ -85,7 +89,9 @@ def _footer(file: BinaryIO, path: Path) -> int:
     file.seek(max(0, size - END.size))
     found = file.read()
     length, magic = END.unpack(found) if len(found) == END.size else (0, b"")
-    if magic != PARQUET or not 0 < length <= size - END.size or size < SEAL.size + END.size:  # none is that small
+    if (
+        magic != PARQUET or not 0 < length <= size - END.size or size < SEAL.size + END.size
+    ):  # none is that small
         raise damaged(path)
     return size - END.size - length
 

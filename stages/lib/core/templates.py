@@ -35,7 +35,9 @@ def holding(*needed: str, any_of: tuple[str, ...] = ()) -> AfterValidator:
             if name not in found:
                 raise ValueError(f"it lacks the placeholder {{{name}}}; it needs {known}")
         if any_of and not found & set(any_of):
-            raise ValueError(f"it lacks a placeholder for the operator: one or more of {', '.join(f'{{{name}}}' for name in any_of)}")
+            raise ValueError(
+                f"it lacks a placeholder for the operator: one or more of {', '.join(f'{{{name}}}' for name in any_of)}"
+            )
         if unknown := sorted(found - {*needed, *any_of}):
             raise ValueError(f"{{{unknown[0]}}} is no placeholder here; there are {known}")
         return template

@@ -38,12 +38,21 @@ def summed(query: str, measures: Mapping[str, str], names: list[str]) -> str | N
         tree = sqlglot.parse_one(query, dialect="duckdb")
     except sqlglot.errors.SqlglotError:
         return None
-    if not isinstance(tree, exp.Select) or not all(type(node) in UNDERSTOOD for node in tree.walk()):
+    if not isinstance(tree, exp.Select) or not all(
+        type(node) in UNDERSTOOD for node in tree.walk()
+    ):
         return None
     tables = list(tree.find_all(exp.Table))
-    if len(tables) != 1 or tables[0].name not in measures or tables[0].args.get("joins") or len(tree.expressions) != len(names):
+    if (
+        len(tables) != 1
+        or tables[0].name not in measures
+        or tables[0].args.get("joins")
+        or len(tree.expressions) != len(names)
+    ):
         return None
-    if tables[0].args.get("alias") and tables[0].args["alias"].columns:  # other names for them, perhaps those of others
+    if (
+        tables[0].args.get("alias") and tables[0].args["alias"].columns
+    ):  # other names for them, perhaps those of others
         return None
     aggregates = list(tree.find_all(*FROM_SUMS))
     if not aggregates or not _only_whole_neurons(tree, aggregates, measures[tables[0].name]):
@@ -52,7 +61,9 @@ def summed(query: str, measures: Mapping[str, str], names: list[str]) -> str | N
         if not isinstance(projection, exp.Alias):
             projection.replace(exp.alias_(projection.copy(), name, quoted=True))
     for aggregate in list(tree.find_all(*FROM_SUMS)):
-        aggregate.replace(exp.Paren(this=sqlglot.parse_one(FROM_SUMS[type(aggregate)], dialect="duckdb")))
+        aggregate.replace(
+            exp.Paren(this=sqlglot.parse_one(FROM_SUMS[type(aggregate)], dialect="duckdb"))
+        )
     table = tables[0]
     alias = table.alias_or_name
     table.replace(exp.alias_(exp.to_table(table.name + SUMS), alias, table=True))

@@ -53,7 +53,11 @@ class LayerTable(ds.InMemoryDataset):
 
     def neurons(self) -> dict[tuple[str | int, ...], int]:
         """How many neurons each layer of each part has: (its part's constants, layer) -> count."""
-        return {(*part.constants.values(), layer): part.store.axes["neuron"] for part in self.parts for layer in part.store.layers}
+        return {
+            (*part.constants.values(), layer): part.store.axes["neuron"]
+            for part in self.parts
+            for layer in part.store.layers
+        }
 
     def narrowed(self, keys: Sequence[pa.Table]) -> "LayerTable":
         """The same table, reading only rows whose keys are in every one of `keys`."""
@@ -68,17 +72,27 @@ class LayerTable(ds.InMemoryDataset):
         **_: object,
     ) -> "Scan":
         """Return a stream of the rows that satisfy `filter`, with these columns, for DuckDB."""
-        wanted = self.columns if columns is None else pa.schema([self.columns.field(name) for name in columns])
+        wanted = (
+            self.columns
+            if columns is None
+            else pa.schema([self.columns.field(name) for name in columns])
+        )
         return Scan(wanted, self._batches(wanted, filter))
 
-    def _batches(self, wanted: pa.Schema, condition: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, wanted: pa.Schema, condition: pc.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
         for part, layer, groups in self.pruner.touched(condition):
             allowed = self._allowed_neurons(part, layer)
             if allowed is not None and not allowed:
                 continue
             blocks: dict[tuple[int, int, bool], _Block] = {}
             for pieces, exact in groups:
-                kept = pieces if allowed is None else [piece for piece in pieces if piece[0] in allowed]
+                kept = (
+                    pieces
+                    if allowed is None
+                    else [piece for piece in pieces if piece[0] in allowed]
+                )
                 for rows, neurons in _reads(kept, part.store):
                     key = (rows.start, rows.stop, exact)
                     if key not in blocks:
@@ -106,8 +120,17 @@ class LayerSums(ds.InMemoryDataset):
 
     def __init__(self, table: LayerTable):
         self.table = table
-        keys = [field for field in table.columns if field.name in table.parts[0].constants or field.name in ("layer", "neuron")]
-        sums = [("rows__", pa.int64()), ("total__", pa.float64()), ("smallest__", pa.float32()), ("largest__", pa.float32())]
+        keys = [
+            field
+            for field in table.columns
+            if field.name in table.parts[0].constants or field.name in ("layer", "neuron")
+        ]
+        sums = [
+            ("rows__", pa.int64()),
+            ("total__", pa.float64()),
+            ("smallest__", pa.float32()),
+            ("largest__", pa.float32()),
+        ]
         self.columns = pa.schema(keys + [pa.field(name, kind) for name, kind in sums])
         super().__init__(self.columns.empty_table())
 
@@ -118,25 +141,47 @@ class LayerSums(ds.InMemoryDataset):
         **_: object,
     ) -> "Scan":
         """Return a stream as LayerTable's; a filter can name keys only."""
-        wanted = self.columns if columns is None else pa.schema([self.columns.field(name) for name in columns])
+        wanted = (
+            self.columns
+            if columns is None
+            else pa.schema([self.columns.field(name) for name in columns])
+        )
         return Scan(wanted, self._batches(wanted, filter))
 
-    def _batches(self, wanted: pa.Schema, condition: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, wanted: pa.Schema, condition: pc.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
         for part, layer, groups in self.table.pruner.touched(condition):
             for pieces, exact in groups:
                 for rows, neurons in _reads(pieces, part.store):
                     values = part.store.read(layer, slice(neurons[0], neurons[-1] + 1), rows)
-                    self.table.reads[part.store.path] += -(-(rows.stop - rows.start) // part.store.chunk[1])
-                    sums = pa.Table.from_pylist(
-                        [{**part.constants, "layer": layer, **_sums(n, values[n - neurons[0]])} for n in neurons], schema=self.columns
+                    self.table.reads[part.store.path] += -(
+                        -(rows.stop - rows.start) // part.store.chunk[1]
                     )
-                    yield from (sums if exact else sums.filter(condition)).select(wanted.names).to_batches()
+                    sums = pa.Table.from_pylist(
+                        [
+                            {**part.constants, "layer": layer, **_sums(n, values[n - neurons[0]])}
+                            for n in neurons
+                        ],
+                        schema=self.columns,
+                    )
+                    yield from (
+                        (sums if exact else sums.filter(condition))
+                        .select(wanted.names)
+                        .to_batches()
+                    )
 
 
 def _sums(neuron: int, values: np.ndarray) -> dict[str, float]:
     wide = widen(values.ravel())
     total = float(wide.sum(dtype=np.float64))
-    return {"neuron": neuron, "rows__": wide.size, "total__": total, "smallest__": float(wide.min()), "largest__": float(wide.max())}
+    return {
+        "neuron": neuron,
+        "rows__": wide.size,
+        "total__": total,
+        "smallest__": float(wide.min()),
+        "largest__": float(wide.max()),
+    }
 
 
 class _Block:
@@ -145,7 +190,14 @@ class _Block:
     A filter that speaks of neither neuron nor measure keeps the same rows for every neuron, so it is applied once.
     """
 
-    def __init__(self, table: LayerTable, part: StorePart, layer: int, rows: slice, condition: pc.Expression | None):
+    def __init__(
+        self,
+        table: LayerTable,
+        part: StorePart,
+        layer: int,
+        rows: slice,
+        condition: pc.Expression | None,
+    ):
         self.table, self.part, self.layer, self.rows = table, part, layer, rows
         axes = list(part.store.axes)[1:]
         lengths = [rows.stop - rows.start, *list(part.store.axes.values())[2:]]
@@ -161,7 +213,9 @@ class _Block:
             self.make[name] = partial(_nullable, values[rows].ravel())
         self.places: np.ndarray | None = None  # of the rows kept, None for all
         self.condition = condition
-        spoken_of = {name for name in table.columns.names if re.search(rf"\b{name}\b", str(condition))}
+        spoken_of = {
+            name for name in table.columns.names if re.search(rf"\b{name}\b", str(condition))
+        }
         self.needed = [name for name in table.columns.names if name in spoken_of]
         if condition is not None and not spoken_of & {"neuron", table.measure}:
             self._keep(condition)
@@ -169,14 +223,21 @@ class _Block:
     def batches(self, neurons: list[int], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """One batch per neuron, of the rows that satisfy the filter."""
         values = self.part.store.read(self.layer, slice(neurons[0], neurons[-1] + 1), self.rows)
-        self.table.reads[self.part.store.path] += -(-(self.rows.stop - self.rows.start) // self.part.store.chunk[1])
+        self.table.reads[self.part.store.path] += -(
+            -(self.rows.stop - self.rows.start) // self.part.store.chunk[1]
+        )
         for neuron in neurons:
             row = values[neuron - neurons[0]].ravel()
             if self.condition is None:
                 yield self._batch(neuron, row, wanted.names)
             else:
                 batch = self._batch(neuron, row, list(dict.fromkeys([*wanted.names, *self.needed])))
-                yield from pa.Table.from_batches([batch]).filter(self.condition).select(wanted.names).to_batches()
+                yield from (
+                    pa.Table.from_batches([batch])
+                    .filter(self.condition)
+                    .select(wanted.names)
+                    .to_batches()
+                )
 
     def _batch(self, neuron: int, values: np.ndarray, names: list[str]) -> pa.RecordBatch:
         kept = values if self.places is None else values[self.places]
@@ -188,22 +249,30 @@ class _Block:
                 arrays.append(pa.array(np.full(self.size, neuron, np.int32)))
             else:
                 arrays.append(self._shared(name))
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.table.columns.field(name) for name in names]))
+        return pa.RecordBatch.from_arrays(
+            arrays, schema=pa.schema([self.table.columns.field(name) for name in names])
+        )
 
     def _shared(self, name: str) -> pa.Array:
         if name not in self.made:
             array = self.make[name]()
-            self.made[name] = array if len(array) == self.size else array.take(pa.array(self.places))
+            self.made[name] = (
+                array if len(array) == self.size else array.take(pa.array(self.places))
+            )
         return self.made[name]
 
     def _repeat(self, value: str | int, kind: pa.DataType) -> pa.Array:
         if pa.types.is_dictionary(kind):
-            return pa.DictionaryArray.from_arrays(pa.array(np.zeros(self.size, np.int8)), pa.array([value]))
+            return pa.DictionaryArray.from_arrays(
+                pa.array(np.zeros(self.size, np.int8)), pa.array([value])
+            )
         return pa.repeat(pa.scalar(value, kind), self.size)
 
     def _keep(self, condition: pc.Expression) -> None:
         """Applies the filter to the shared columns, once for all neurons."""
-        columns = {name: self._shared(name) for name in self.needed} | {"place": pa.array(np.arange(self.size))}
+        columns = {name: self._shared(name) for name in self.needed} | {
+            "place": pa.array(np.arange(self.size))
+        }
         self.places = pa.table(columns).filter(condition)["place"].to_numpy()
         self.size, self.made, self.condition = len(self.places), {}, None
 
@@ -229,7 +298,10 @@ def _schema(part: StorePart, measure: str) -> pa.Schema:
 def _reads(pieces: list[Piece], store: LayerStore) -> Iterator[tuple[slice, list[int]]]:
     """Groups (neuron, block) pairs into reads, each of one chunk of neurons and of consecutive blocks of rows."""
     size, step, rows = store.chunk[0], store.chunk[1], list(store.axes.values())[1]
-    by_neuron = [(neuron, tuple(b for _, b in group)) for neuron, group in groupby(pieces, key=lambda piece: piece[0])]
+    by_neuron = [
+        (neuron, tuple(b for _, b in group))
+        for neuron, group in groupby(pieces, key=lambda piece: piece[0])
+    ]
     for (_, blocks), group in groupby(by_neuron, key=lambda item: (item[0] // size, item[1])):
         neurons = [neuron for neuron, _ in group]
         for _, run in groupby(enumerate(blocks), key=lambda pair: pair[1] - pair[0]):

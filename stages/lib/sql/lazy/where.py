@@ -33,7 +33,11 @@ class Guaranteed:
         paths = list(map(str, range(len(guarantees))))
         self.places = range(len(guarantees))
         self.fragments = ds.FileSystemDataset.from_paths(
-            paths, schema=schema, format=ds.IpcFileFormat(), filesystem=fs.LocalFileSystem(), partitions=guarantees
+            paths,
+            schema=schema,
+            format=ds.IpcFileFormat(),
+            filesystem=fs.LocalFileSystem(),
+            partitions=guarantees,
         )
 
     def touched(self, condition: pc.Expression | None) -> list[tuple[int, bool]]:
@@ -41,7 +45,9 @@ class Guaranteed:
         if condition is None:
             return [(place, True) for place in self.places]
         doubtful = self._not_contradicting(~condition)
-        return [(place, place not in doubtful) for place in sorted(self._not_contradicting(condition))]
+        return [
+            (place, place not in doubtful) for place in sorted(self._not_contradicting(condition))
+        ]
 
     def _not_contradicting(self, condition: pc.Expression) -> set[int]:
         return {int(fragment.path) for fragment in self.fragments.get_fragments(condition)}
@@ -63,7 +69,9 @@ class LayerPruner:
             self.guarantee &= self._between(name, value, value)
         self._single: dict[int, Guaranteed] = {}
 
-    def touched(self, condition: pc.Expression | None, exact: bool) -> Iterator[tuple[list[Piece], bool]]:
+    def touched(
+        self, condition: pc.Expression | None, exact: bool
+    ) -> Iterator[tuple[list[Piece], bool]]:
         """Per group: the pieces to read, and whether all of their rows satisfy the filter. exact: whether all of the layer's do."""
         for group, group_exact in self.groups.touched(None if exact else condition):
             pieces = self._pieces(group)
@@ -71,14 +79,22 @@ class LayerPruner:
                 yield pieces, True
                 continue
             if group not in self._single:
-                self._single[group] = Guaranteed([self._guarantee_of(*piece) for piece in pieces], self.schema)
+                self._single[group] = Guaranteed(
+                    [self._guarantee_of(*piece) for piece in pieces], self.schema
+                )
             kept = self._single[group].touched(condition)
             yield [pieces[place] for place, _ in kept], all(sure for _, sure in kept)
 
     @cached_property
     def groups(self) -> Guaranteed:
         starts = range(0, self.neurons, self.size)
-        return Guaranteed([self.guarantee & self._between("neuron", s, min(s + self.size, self.neurons) - 1) for s in starts], self.schema)
+        return Guaranteed(
+            [
+                self.guarantee & self._between("neuron", s, min(s + self.size, self.neurons) - 1)
+                for s in starts
+            ],
+            self.schema,
+        )
 
     def _pieces(self, group: int) -> list[Piece]:
         neurons = range(group * self.size, min((group + 1) * self.size, self.neurons))
@@ -86,11 +102,19 @@ class LayerPruner:
 
     def _guarantee_of(self, neuron: int, block: int) -> pc.Expression:
         first, last = block * self.step, min((block + 1) * self.step, self.rows) - 1
-        return self.guarantee & self._between("neuron", neuron, neuron) & self._between(self.row_axis, first, last)
+        return (
+            self.guarantee
+            & self._between("neuron", neuron, neuron)
+            & self._between(self.row_axis, first, last)
+        )
 
     def _between(self, name: str, first: str | int, last: str | int) -> pc.Expression:
         low, high = (pa.scalar(value, self.schema.field(name).type) for value in (first, last))
-        return pc.field(name) == low if first == last else (pc.field(name) >= low) & (pc.field(name) <= high)
+        return (
+            pc.field(name) == low
+            if first == last
+            else (pc.field(name) >= low) & (pc.field(name) <= high)
+        )
 
 
 class Pruner:
@@ -101,7 +125,9 @@ class Pruner:
         self.layers = [LayerPruner(part, layer, schema) for part, layer in self.where]
         self.whole = Guaranteed([layer.guarantee for layer in self.layers], schema)
 
-    def touched(self, condition: pc.Expression | None) -> Iterator[tuple[StorePart, int, Iterator[tuple[list[Piece], bool]]]]:
+    def touched(
+        self, condition: pc.Expression | None
+    ) -> Iterator[tuple[StorePart, int, Iterator[tuple[list[Piece], bool]]]]:
         """Per layer that may hold a row of the filter: its part, its number, its groups of pieces as LayerPruner tells them."""
         for place, exact in self.whole.touched(condition):
             yield *self.where[place], self.layers[place].touched(condition, exact)
