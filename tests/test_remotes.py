@@ -364,7 +364,7 @@ def test_one_file_is_pulled_and_what_the_remote_lacks_is_said(shared: tuple[Path
     store, clone = shared
     assert sharing.pull(Repo(), path=f"{FOLDER}/deeper/c.h5") == ["pulled: 1 output"]
     [line] = unlike_lock("select * from activations", Path("data"))
-    problem = f"{FOLDER} has 1 files, its lock lists 3: this answer is from those here"
+    problem = f"{FOLDER} has 1 files, its lock lists 3: this answer is from the present files"
     assert line.startswith(f"{problem}; `make pull FILE={FOLDER}` fetches")
     assert not list(unlike_lock("select * from cells", Path("data").absolute()))
     assert contents(clone) == {f"{FOLDER}/deeper/c.h5": "abacus deeper/c\n"}

@@ -51,7 +51,7 @@ def test_a_whole_run_in_five_lines(micro: Path):
 def test_shares_are_of_cells_and_neurons_count_once(lines):
     counted, accuracy, labelled, page, asked = lines(accuracy=ACCURACY, labels=LABELS)
     assert re.fullmatch(r"1 subject, 2 tables, \d kB in data/", counted)
-    assert accuracy == "mine answers right: add 87.50%, divide 25.00%"
+    assert accuracy == "accuracy of mine: add 87.50%, divide 25.00%"
     assert labelled == "3 neurons of mine labelled with 3 heuristics"
     assert page == "No page reports/index.html yet: the stage report makes it"
     assert "from labels where subject = 'mine'" in asked

@@ -270,10 +270,10 @@ def busy(process: subprocess.Popen) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["from broad", "--rows", "-5"], "-5 is no number of rows, 1 to"),
-        (["from broad", "--rows", "9" * 20], "is no number of rows, 1 to"),
-        (["latin.sql"], "latin.sql is no text in UTF-8: its byte 8 is not"),
-        (["-"], "standard input is no text in UTF-8: its byte 8 is not"),
+        (["from broad", "--rows", "-5"], "'-5' is not a number of rows, 1 to"),
+        (["from broad", "--rows", "9" * 20], "is not a number of rows, 1 to"),
+        (["latin.sql"], "latin.sql is not text in UTF-8: byte 8 is wrong"),
+        (["-"], "standard input is not text in UTF-8: byte 8 is wrong"),
     ],
 )
 def test_a_mistake_is_a_sentence(
@@ -345,4 +345,4 @@ def test_a_parameter_that_the_shell_has_taken_is_said_with_the_way_out(data: Pat
     assert run_in(ROOT, "bash", "-c", quoted).stdout == "column_00\nvalue 0\n"
     taken = run_in(ROOT, "bash", "-c", quoted.replace("'select", '"select').replace("$text'", '$text"'), check=False)
     assert taken.returncode == 1
-    assert taken.stderr.startswith("bag: $text is not in the query: in double quotes the shell probably took it; ")
+    assert taken.stderr.startswith("bag: $text is not in the query: in double quotes the shell replaces it; ")

@@ -400,7 +400,7 @@ def test_plans_are_shown(query: str):
         ("explain (analyze) copy (select 1) to 'x'", "COPY is not allowed, SELECT is"),
         ("explain analyze create table t (a int)", "CREATE is not allowed, SELECT is"),
         ("update extensions", "SELECT is allowed, this is not"),
-        ("pivot (select 'a' as k, 1 as v) on k using sum(v)", "of PIVOT say which values to make columns of"),
+        ("pivot (select 'a' as k, 1 as v) on k using sum(v)", "PIVOT without a list of values"),
     ],
 )
 def test_what_is_no_select_is_refused_in_a_sentence(query: str, said: str):

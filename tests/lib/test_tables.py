@@ -168,7 +168,7 @@ def test_a_file_that_is_no_table_is_named_with_the_way_out(tmp_path: Path):
     path = tmp_path / "data/a/store/accuracy.parquet"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"PAR1" + bytes(range(200)) + (100).to_bytes(4, "little") + b"PAR1")
-    way_out = "`bag verify --heal` takes .* `dvc repro` makes it again, or `make pull` fetches it"
+    way_out = "`bag verify --heal` removes .* `dvc repro` makes it again, or `make pull` fetches it"
     said = rf"accuracy\.parquet is damaged: .*; {way_out}$"
     for read in (read_table, lambda path: connect(path.parents[2]).sql("from accuracy")):
         with pytest.raises(TableError, match=said):

@@ -47,7 +47,9 @@ class Cut:
         way_out = f"remove it with `rm {self.name}`"
         if self.known:
             way_out = f"restore the committed lock with `git checkout -- {self.name}`"
-        return f"{self.name} {self.how}: {way_out}, and `dvc repro` takes later results from its cache"
+        return (
+            f"{self.name} {self.how}: {way_out}, and `dvc repro` takes later results from its cache"
+        )
 
 
 def conflict(name: str) -> str:

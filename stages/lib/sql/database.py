@@ -344,7 +344,10 @@ def _check_parameters(needed: Iterable[str], given: Iterable[str]) -> None:
 
 
 def project_data(folder: Path | str) -> Path:
-    """Return the folder data/ of the project that a folder is in. Raises QueryError if it is in none."""
+    """Return the folder data/ of the project that a folder is in.
+
+    Raises QueryError if it is in no project.
+    """
     start = Path(folder).absolute()
     for root in (start, *start.parents):
         # chapters have a params.yaml as well, but no folder stages/

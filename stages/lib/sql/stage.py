@@ -1,4 +1,4 @@
-"""Run the queries of one stage: `python -m stages.lib.sql.stage circuit/component_effects [SUBJECT]`.
+"""Run the queries of one stage: `python -m stages.lib.sql.stage CHAPTER/STAGE [SUBJECT]`.
 
 The queries are the .sql files among the dependencies of the stage in a dvc.yaml of the chapter, in
 that order. The rows of <name>.sql are written to the declared output <name>.parquet.

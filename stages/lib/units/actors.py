@@ -38,7 +38,7 @@ def ready(start: Callable[..., Do], *arguments: Any) -> Iterator[Workers]:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     gpus = machine.gpus()
     has = ray.cluster_resources()
-    number = machine.asked() or int(has.get("GPU", 0) // gpus if gpus else has.get("CPU", 0))
+    number = machine.requested_workers() or int(has.get("GPU", 0) // gpus if gpus else has.get("CPU", 0))
     if not number:
         raise ParamsError(f"the Ray cluster has {has.get('GPU', 0):.0f} GPUs, and each worker is to have {gpus}")
     environment = {name: os.environ[name] for name in machine.MODELS if name in os.environ} | {machine.WORKERS: "1"}
