@@ -14,7 +14,9 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run one process on each core
 os.environ.setdefault("BAG_WORKERS", "1")
-os.environ.setdefault("DVC_NO_ANALYTICS", "1")  # of repositories that a test makes; the project's own says so itself
+os.environ.setdefault(
+    "DVC_NO_ANALYTICS", "1"
+)  # of repositories that a test makes; the project's own says so itself
 
 import pytest
 import torch
@@ -34,18 +36,39 @@ local.FORKS = False  # this process has computed with several threads; stages, p
 SIZES = {"vocab_size": 140, "tie_word_embeddings": False}
 CONFIGS = {
     "llama": lambda: LlamaConfig(
-        **SIZES, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2
+        **SIZES,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
     ),
     "llama-tied": lambda: LlamaConfig(
-        **{**SIZES, "tie_word_embeddings": True}, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+        **{**SIZES, "tie_word_embeddings": True},
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
     ),
     "olmo2": lambda: Olmo2Config(  # normalises what attention and MLP write, not what they read
-        **SIZES, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, pad_token_id=0
+        **SIZES,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        pad_token_id=0,
     ),
     "gptj": lambda: GPTJConfig(**SIZES, n_embd=32, n_layer=3, n_head=4, rotary_dim=4, n_inner=80),
-    "neox": lambda: GPTNeoXConfig(**SIZES, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4),
+    "neox": lambda: GPTNeoXConfig(
+        **SIZES, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4
+    ),
     "neox-sequential": lambda: GPTNeoXConfig(
-        **SIZES, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, use_parallel_residual=False
+        **SIZES,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        use_parallel_residual=False,
     ),
 }
 
@@ -61,7 +84,9 @@ def random_model(kind: str, **more: Any) -> torch.nn.Module:
     config.bos_token_id, config.eos_token_id = 1, None
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     for parameter in model.parameters():
-        parameter.data = torch.randn_like(parameter) * (0.3 if parameter.ndim > 1 else 0.1) + (parameter.ndim == 1)
+        parameter.data = torch.randn_like(parameter) * (0.3 if parameter.ndim > 1 else 0.1) + (
+            parameter.ndim == 1
+        )
     return model.requires_grad_(False)
 
 
@@ -87,7 +112,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-MAKE = ("make", "--no-print-directory", "-o", ".venv/installed")  # in an environment that is set up already
+MAKE = (
+    "make",
+    "--no-print-directory",
+    "-o",
+    ".venv/installed",
+)  # in an environment that is set up already
 
 
 @pytest.fixture(autouse=True)
@@ -97,15 +127,21 @@ def ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def run_in(folder: Path, *command: str, check: bool = True, more: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:
+def run_in(
+    folder: Path, *command: str, check: bool = True, more: dict[str, str] | None = None, **options
+) -> subprocess.CompletedProcess:
     """Runs a command of this environment, with `more` in it, in a project folder. DVC waits for its lock, as other tests may look at the
     same project."""
     own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
     environment = {**os.environ, **own, **(more or {})}
     if command[0] == "dvc":
         command = ("dvc", "--wait-for-lock", *command[1:])
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, **options)
-    assert not check or done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, **options
+    )
+    assert not check or done.returncode == 0, (
+        f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    )
     return done
 
 
@@ -123,7 +159,9 @@ def bag_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
         said.write("" if status == ended.code else f"{ended.code}\n")
     finally:
         signal.signal(signal.SIGINT, before)
-    return subprocess.CompletedProcess(["bag", *arguments], status, printed.getvalue(), said.getvalue())
+    return subprocess.CompletedProcess(
+        ["bag", *arguments], status, printed.getvalue(), said.getvalue()
+    )
 
 
 def planned(project: Path, *options: str) -> list[str]:
@@ -133,7 +171,10 @@ def planned(project: Path, *options: str) -> list[str]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--micro", help="a micro project that `dvc repro` has already run, instead of one made for these tests")
+    parser.addoption(
+        "--micro",
+        help="a micro project that `dvc repro` has already run, instead of one made for these tests",
+    )
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -145,24 +186,44 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Puts tests of the micro project first: one process makes it (one core, minutes) while the others take the rest, from the end. Among
     them those that change a copy of it, which take long, and most of all those of another processor: whoever is left alone with one at the
     end keeps the others waiting. Of these each is the first of one process, which waits for the project and takes no processor meanwhile."""
-    items.sort(key=lambda item: [name not in getattr(item, "fixturenames", ()) for name in ("processor", "micro_copy", "micro")])
+    items.sort(
+        key=lambda item: [
+            name not in getattr(item, "fixturenames", ())
+            for name in ("processor", "micro_copy", "micro")
+        ]
+    )
     share = len(items) // getattr(config, "workerinput", {}).get("workercount", len(items) or 1)
-    for number, item in enumerate([item for item in items if "processor" in getattr(item, "fixturenames", ())]):
+    for number, item in enumerate(
+        [item for item in items if "processor" in getattr(item, "fixturenames", ())]
+    ):
         items.remove(item)
         items.insert(number * share, item)
 
 
 @pytest.fixture(scope="session")
-def micro(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, worker_id: str) -> Path:
+def micro(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, worker_id: str
+) -> Path:
     """The micro project after what `make study` runs; tests only read it."""
     if ready := request.config.getoption("--micro"):
         return Path(ready)
     own = tmp_path_factory.getbasetemp()
-    folder = (own if worker_id == "master" else own.parent) / "micro"  # one for all processes of the tests
+    folder = (
+        own if worker_id == "master" else own.parent
+    ) / "micro"  # one for all processes of the tests
     made = folder.with_suffix(".made")
     with FileLock(folder.with_suffix(".lock")):
         if not made.exists():
-            run_in(copy_project(folder), "python", "-m", "stages.warm", "dvc", "repro", "--all-pipelines", "--quiet")
+            run_in(
+                copy_project(folder),
+                "python",
+                "-m",
+                "stages.warm",
+                "dvc",
+                "repro",
+                "--all-pipelines",
+                "--quiet",
+            )
             made.touch()
     return folder
 

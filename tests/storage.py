@@ -49,11 +49,17 @@ def serving() -> Iterator[Bucket]:
     import s3fs
 
     s3fs.S3FileSystem.clear_instance_cache()  # of the last server's clients, where this process has had one
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdin
         assert server.stdout
         endpoint = server.stdout.readline().strip()
-        keys = {"aws_access_key_id": "user", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+        keys = {
+            "aws_access_key_id": "user",
+            "aws_secret_access_key": "secret",
+            "region_name": "us-east-1",
+        }
         client = boto3.client("s3", endpoint_url=endpoint, **keys)
         client.create_bucket(Bucket="bag")
         yield Bucket(endpoint, client)

@@ -50,10 +50,17 @@ def test_a_mistake_is_a_sentence(project: Path, arguments: tuple[str, ...], said
 
 
 def test_the_pythons_that_are_asked_for_are_those_that_all_pinned_packages_take():
-    asked = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
+    asked = SpecifierSet(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    )
     pinned = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    theirs = [SpecifierSet(distribution(name).metadata.get("Requires-Python") or "") for name in pinned]
-    for version in ("3.10.9", *(f"3.{minor}.{patch}" for minor in range(11, 17) for patch in range(15))):
+    theirs = [
+        SpecifierSet(distribution(name).metadata.get("Requires-Python") or "") for name in pinned
+    ]
+    for version in (
+        "3.10.9",
+        *(f"3.{minor}.{patch}" for minor in range(11, 17) for patch in range(15)),
+    ):
         assert (version in asked) == all(version in each for each in theirs), version
     assert "Python 3.11 to 3.14 (`make PYTHON=" in (ROOT / "README.md").read_text()
 
@@ -69,8 +76,15 @@ def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects_and_its_p
     own = {_key(stage) for stage in pulled if "@" in stage.name}
     assert len(own) > 50
     read = {path for name in own for path in declared.read(name)} | {f"data/models/{subject}"}
-    written = {path for stage in pulled if "@" not in stage.name for path in declared.written(_key(stage))}
-    once = {path for name, entry in declared.STAGES.items() if not entry["foreach"] for path in declared.written(name)}
+    written = {
+        path for stage in pulled if "@" not in stage.name for path in declared.written(_key(stage))
+    }
+    once = {
+        path
+        for name, entry in declared.STAGES.items()
+        if not entry["foreach"]
+        for path in declared.written(name)
+    }
     assert read & once <= written
     assert "data/models/planted" in written or subject != "planted"
     assert page in {_key(stage) for stage in pulled}
@@ -78,4 +92,6 @@ def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects_and_its_p
 
 def _key(stage: Stage) -> str:
     """As in `declared`."""
-    return declared.key(stage.name if stage.path_in_repo == "dvc.yaml" else f"{stage.path_in_repo}:{stage.name}")
+    return declared.key(
+        stage.name if stage.path_in_repo == "dvc.yaml" else f"{stage.path_in_repo}:{stage.name}"
+    )

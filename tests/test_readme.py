@@ -20,11 +20,31 @@ README = (ROOT / "README.md").read_text()
 ROOMS = (*CHAPTERS, "explorer")  # the explorer looks at what chapters wrote, and has no stages
 READMES = [ROOT / "README.md", *(ROOT / "stages" / room / "README.md" for room in ROOMS)]
 PAGES = sorted({*READMES, *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
-BLOCK = re.compile(r"```sh\n(.*?)```(?:\n```\n(.*?)```)?", re.DOTALL)  # of commands, and what they print if it follows
-FOUND = [(str(file.relative_to(ROOT)), *blocks) for file in READMES if file.exists() for blocks in BLOCK.findall(file.read_text())]
-COMMANDS = [(place, line.split("  #")[0].strip()) for place, block, _ in FOUND for line in block.splitlines() if line.strip()]
-QUERIES = [(place, shlex.split(block)[1:], shown) for place, block, shown in FOUND if re.match("bag [\"']", block)]
-REPRO = [(place, command) for place, command in COMMANDS if re.match(r"(cd \S+ && )?dvc repro (?!-)", command)]
+BLOCK = re.compile(
+    r"```sh\n(.*?)```(?:\n```\n(.*?)```)?", re.DOTALL
+)  # of commands, and what they print if it follows
+FOUND = [
+    (str(file.relative_to(ROOT)), *blocks)
+    for file in READMES
+    if file.exists()
+    for blocks in BLOCK.findall(file.read_text())
+]
+COMMANDS = [
+    (place, line.split("  #")[0].strip())
+    for place, block, _ in FOUND
+    for line in block.splitlines()
+    if line.strip()
+]
+QUERIES = [
+    (place, shlex.split(block)[1:], shown)
+    for place, block, shown in FOUND
+    if re.match("bag [\"']", block)
+]
+REPRO = [
+    (place, command)
+    for place, command in COMMANDS
+    if re.match(r"(cd \S+ && )?dvc repro (?!-)", command)
+]
 OTHERS = [c for place, c in COMMANDS if not c.startswith("bag ") and (place, c) not in REPRO]
 OTHERS += [c for _, c in COMMANDS if c.startswith(("bag check", "bag add", "bag explore"))]
 RUN_BY = {  # what sets up, shares or takes long, and the test or script that runs it
@@ -55,20 +75,30 @@ def test_there_are_commands_and_queries():
 @pytest.fixture(scope="module")
 def tables(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The micro project's, and one that it lacks, as no subject of it writes digits."""
-    folder = Path(shutil.copytree(micro / "data", tmp_path_factory.mktemp("readme") / "data", copy_function=os.link))
-    circuits = test_digit_circuits.asked(test_digit_circuits.of_digits(np.ones((3, made.LAYERS, made.NEURONS))))
+    folder = Path(
+        shutil.copytree(
+            micro / "data", tmp_path_factory.mktemp("readme") / "data", copy_function=os.link
+        )
+    )
+    circuits = test_digit_circuits.asked(
+        test_digit_circuits.of_digits(np.ones((3, made.LAYERS, made.NEURONS)))
+    )
     write_table(circuits, folder / "neurons/digit_circuits/made.parquet")
     return folder
 
 
 @pytest.mark.parametrize(("place", "query", "shown"), QUERIES)
-def test_a_query_runs_and_has_the_columns_that_are_shown(micro: Path, tables: Path, place: str, query: list[str], shown: str):
+def test_a_query_runs_and_has_the_columns_that_are_shown(
+    micro: Path, tables: Path, place: str, query: list[str], shown: str
+):
     asked = ("--data", str(tables), "--csv", *query)
     done = run_in(micro, "bag", *asked) if query == QUERIES[0][1] else bag_in(micro, *asked)
     assert done.returncode == 0, done.stderr
     header = done.stdout.splitlines()[0]
     if "│" in shown:
-        assert [cell.strip() for cell in shown.splitlines()[1].split("│")[1:-1]] == header.split(",")
+        assert [cell.strip() for cell in shown.splitlines()[1].split("│")[1:-1]] == header.split(
+            ","
+        )
 
 
 def target(command: str) -> str:
@@ -86,15 +116,23 @@ def test_every_stage_is_one_that_repro_knows(micro: Path):
 
 
 def test_a_stage_is_run_where_it_says(micro: Path):
-    [command] = [command for place, command in REPRO if place == "README.md" and command.startswith("cd ")]
-    printed = run_in(micro, "bash", "-c", command.replace("dvc repro", "dvc --wait-for-lock repro")).stdout
+    [command] = [
+        command for place, command in REPRO if place == "README.md" and command.startswith("cd ")
+    ]
+    printed = run_in(
+        micro, "bash", "-c", command.replace("dvc repro", "dvc --wait-for-lock repro")
+    ).stdout
     assert "up to date" in printed
 
 
 @pytest.mark.parametrize("command", OTHERS)
 def test_every_other_command_is_run_by_a_test(command: str):
     words = command.split()
-    called = f'*MAKE, "{words[1]}"' if words[0] == "make" and len(words) > 1 else '"' + '", "'.join(words) + '"'
+    called = (
+        f'*MAKE, "{words[1]}"'
+        if words[0] == "make" and len(words) > 1
+        else '"' + '", "'.join(words) + '"'
+    )
     file, text = RUN_BY.get(command, ("tests/test_remotes.py", called))
     assert text in (ROOT / file).read_text(), f"{command} is run by no test"
 
@@ -110,7 +148,10 @@ def test_the_readme_fits_and_its_tree_has_every_chapter_in_order():
     blocks = re.findall(r"^```\w*\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
     [tree] = [block for block in blocks if block.startswith("stages/")]
     assert len(tree.splitlines()) <= 15
-    assert [line.split()[0] for line in tree.splitlines()] == [*(f"stages/{room}" for room in ROOMS), "stages/lib"]
+    assert [line.split()[0] for line in tree.splitlines()] == [
+        *(f"stages/{room}" for room in ROOMS),
+        "stages/lib",
+    ]
 
 
 @pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(ROOT)))

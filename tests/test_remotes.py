@@ -48,18 +48,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
         pytest.skip("no sshd here: install openssh-server")
     folder = tmp_path_factory.mktemp("server")
     for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True
+        )
     shutil.copy(folder / "user.pub", folder / "authorized")
     port = free_port()
     (folder / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nPidFile none\n"
-        "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n"
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile "
+        f"{folder}/authorized\nPidFile none\n"
+        "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nSubsystem sftp "
+        "internal-sftp\n"
     )
     Path("/run/sshd").mkdir(exist_ok=True)
-    process = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=subprocess.DEVNULL
+    )
     try:
         wait_for(port, process)
-        yield f"ssh://{getpass.getuser()}@127.0.0.1:{port}", {"keyfile": str(folder / "user"), "allow_agent": "false"}
+        yield (
+            f"ssh://{getpass.getuser()}@127.0.0.1:{port}",
+            {"keyfile": str(folder / "user"), "allow_agent": "false"},
+        )
     finally:
         process.terminate()
         process.wait()
@@ -71,7 +80,12 @@ def s3() -> Iterator[Remote]:
     with storage.serving() as bucket:
         yield (
             "s3://bag/store",
-            {"endpointurl": bucket.endpoint, "access_key_id": "user", "secret_access_key": "secret", "region": "us-east-1"},
+            {
+                "endpointurl": bucket.endpoint,
+                "access_key_id": "user",
+                "secret_access_key": "secret",
+                "region": "us-east-1",
+            },
         )
 
 
@@ -79,7 +93,9 @@ def configure(project: Path, remote: Remote) -> None:
     """The one documented command, and the server's own settings, which stay out of Git."""
     url, settings = remote
     run_in(project, *MAKE, "remote", f"URL={url}")
-    (project / ".dvc/config.local").write_text("\n".join(["['remote \"storage\"']", *(f"{name} = {settings[name]}" for name in settings)]))
+    (project / ".dvc/config.local").write_text(
+        "\n".join(["['remote \"storage\"']", *(f"{name} = {settings[name]}" for name in settings)])
+    )
     run_in(project, "git", "add", "-A")
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "results")
 
@@ -102,23 +118,37 @@ def pushed(micro: Path, server: Remote, tmp_path_factory: pytest.TempPathFactory
 
 
 def present(folder: Path) -> set[str]:
-    files = {str(p.relative_to(folder / "data")) for p in (folder / "data").rglob("*") if p.is_file()}
-    return {f for f in files if not f.startswith(("models/", "subjects/training_log/")) and ".gitignore" not in f}
+    files = {
+        str(p.relative_to(folder / "data")) for p in (folder / "data").rglob("*") if p.is_file()
+    }
+    return {
+        f
+        for f in files
+        if not f.startswith(("models/", "subjects/training_log/")) and ".gitignore" not in f
+    }
 
 
-def test_pull_of_a_file_of_a_subject_and_of_everything_and_rerun_of_the_last_query(pushed: Path, tmp_path: Path):
+def test_pull_of_a_file_of_a_subject_and_of_everything_and_rerun_of_the_last_query(
+    pushed: Path, tmp_path: Path
+):
     everything = present(pushed)
     clone = fresh_clone(pushed, tmp_path / "clone")
     assert present(clone) == set()
 
     run_in(clone, "dvc", "pull", "data/abacus/store/activations/add.h5")
     assert present(clone) == {"abacus/store/activations/add.h5"}
-    assert (clone / "data/abacus/store/activations/add.h5").read_bytes() == (pushed / "data/abacus/store/activations/add.h5").read_bytes()
+    assert (clone / "data/abacus/store/activations/add.h5").read_bytes() == (
+        pushed / "data/abacus/store/activations/add.h5"
+    ).read_bytes()
 
     query = clone / "stages/store/accuracy.sql"
     query.write_text("-- a remark\n" + query.read_text())
-    printed = run_in(clone, "dvc", "repro", "--allow-missing", "--pull", "stages/store/dvc.yaml:accuracy@abacus").stdout
-    assert re.findall(r"Running stage '([^']+)'", printed) == ["stages/store/dvc.yaml:accuracy@abacus"]
+    printed = run_in(
+        clone, "dvc", "repro", "--allow-missing", "--pull", "stages/store/dvc.yaml:accuracy@abacus"
+    ).stdout
+    assert re.findall(r"Running stage '([^']+)'", printed) == [
+        "stages/store/dvc.yaml:accuracy@abacus"
+    ]
     own = {
         f"abacus/store/{file}"
         for file in (
@@ -140,8 +170,15 @@ def test_pull_of_a_file_of_a_subject_and_of_everything_and_rerun_of_the_last_que
 
     run_in(clone, *MAKE, "pull", "SUBJECT=abacus")
     shared = ("abacus/", "corpus/", "heuristics/")
-    assert {f for f in present(clone) if f.startswith(shared)} == {f for f in everything if f.startswith(shared)}
-    assert "cells" in run_in(clone, "bag", "select count(*) as cells from cells join labels using (operator)").stdout
+    assert {f for f in present(clone) if f.startswith(shared)} == {
+        f for f in everything if f.startswith(shared)
+    }
+    assert (
+        "cells"
+        in run_in(
+            clone, "bag", "select count(*) as cells from cells join labels using (operator)"
+        ).stdout
+    )
     assert not any(f.startswith("planted/") for f in present(clone))
 
     run_in(clone, *MAKE, "pull")
@@ -151,7 +188,11 @@ def test_pull_of_a_file_of_a_subject_and_of_everything_and_rerun_of_the_last_que
 
 def test_a_pulled_file_whose_bytes_are_wrong_is_refused(pushed: Path, tmp_path: Path):
     content = (pushed / "data/abacus/store/accuracy.parquet").read_bytes()
-    [stored] = [p for p in pushed.with_name("storage").rglob("*") if p.is_file() and p.read_bytes() == content]
+    [stored] = [
+        p
+        for p in pushed.with_name("storage").rglob("*")
+        if p.is_file() and p.read_bytes() == content
+    ]
     stored.chmod(0o644)
     stored.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     try:

@@ -22,7 +22,9 @@ class Noted:
 
     def __init__(self, folder: str, what: str):
         self.folder = Path(folder)
-        self.told = {int(number): told for number, _, told in (one.partition(":") for one in what.split())}
+        self.told = {
+            int(number): told for number, _, told in (one.partition(":") for one in what.split())
+        }
         self.units = [Unit(f"the unit {number}", group=number // 5) for number in range(NUMBER)]
         first = self.folder / "first"
         if not first.exists():  # the driver is first
@@ -43,9 +45,14 @@ class Noted:
             before.touch()
             os.kill(self.driver, signal.SIGINT)
             signal.pause()  # until it is ended
-        if told in ("worker", "machine", "driver", "always") and (told == "always" or not before.exists()):
+        if told in ("worker", "machine", "driver", "always") and (
+            told == "always" or not before.exists()
+        ):
             before.touch()
-            os.kill({"machine": os.getppid(), "driver": self.driver}.get(told, os.getpid()), signal.SIGKILL)
+            os.kill(
+                {"machine": os.getppid(), "driver": self.driver}.get(told, os.getpid()),
+                signal.SIGKILL,
+            )
             if told == "machine":
                 signal.pause()
         with (self.folder / f"{number}").open("x") as file:

@@ -25,13 +25,26 @@ COLUMNS = {  # small tables
     "layers": ["subject", "layer", "kind"],
     "cells": ["operator", "op1", "op2", "result"],
 }
-LAZY = {"activations": [*KEYS, "op1", "op2", "activation"], "value_logits": ["subject", "layer", "neuron", "number", "logit"]}
+LAZY = {
+    "activations": [*KEYS, "op1", "op2", "activation"],
+    "value_logits": ["subject", "layer", "neuron", "number", "logit"],
+}
 VALUES = {
     "subject": ["'a'", "'b'"], "operator": ["'add'", "'divide'"], "layer": ["0", "2"], "neuron": ["1", "3", "5"],
     "rank": ["1", "2", "4"], "position": ["'last'", "'first'", "'limit'", "'random'"], "heuristic": ["'list'", "'now'"],
     "kind": ["'early'", "'late'"], "op1": ["0", "1"], "op2": ["0", "1"], "result": ["0", "1", "2"], "number": ["0", "2"],
 }  # fmt: skip
-JOINS = [*["join"] * 8, "inner join", "left join", "semi join", "semi join", "anti join", "natural join", "right join", "full join"]
+JOINS = [
+    *["join"] * 8,
+    "inner join",
+    "left join",
+    "semi join",
+    "semi join",
+    "anti join",
+    "natural join",
+    "right join",
+    "full join",
+]
 
 
 def connect_to_tables(folder: Path) -> tuple[Database, duckdb.DuckDBPyConnection]:
@@ -46,7 +59,9 @@ def connect_to_tables(folder: Path) -> tuple[Database, duckdb.DuckDBPyConnection
                 for layer in (0, 2):
                     writer.write(layer, 0, rng.normal(size=tuple(axes.values())))
         with layered.writing(folder / subject / "store/value_logits.h5") as file:
-            writer = layered.LayerWriter(file, [0, 2], {"neuron": 6, "number": 3}, "float32", (1, 3), {"subject": subject})
+            writer = layered.LayerWriter(
+                file, [0, 2], {"neuron": 6, "number": 3}, "float32", (1, 3), {"subject": subject}
+            )
             for layer in (0, 2):
                 writer.write(layer, 0, rng.normal(size=(6, 3)))
     for table, columns in COLUMNS.items():
@@ -99,7 +114,14 @@ class Generator:
         where = f" where {self._test({'': columns})}" if self._chance(0.6) else ""
         if self._chance(0.15) and (other := self._pick(*COLUMNS)) != table:
             return self._joined(table, other)
-        order = self._pick("", "", "", " order by all", " order by all limit 3", " order by all desc limit 1 offset 1")
+        order = self._pick(
+            "",
+            "",
+            "",
+            " order by all",
+            " order by all limit 3",
+            " order by all desc limit 1 offset 1",
+        )
         if self._chance(0.3):
             others = self.random.sample(columns, len(columns)) if self._chance(0.3) else columns
             pairs = list(zip(columns, others, strict=True))
@@ -114,7 +136,9 @@ class Generator:
         columns, others = self._tables()[first], self._tables()[second]
         shared = [name for name in columns if name in others]
         rest = [name for name in others if name not in shared]
-        kind = self._pick("join", "join", "left join", "right join", "full join", "semi join", "natural join")
+        kind = self._pick(
+            "join", "join", "left join", "right join", "full join", "semi join", "natural join"
+        )
         using = "" if kind == "natural join" else f" using ({', '.join(shared)})"
         text = f"select * from {first} {kind} {second}{using}"
         return text, columns if kind == "semi join" else [*columns, *rest]
@@ -125,7 +149,13 @@ class Generator:
         column = self._pick(*[name for name in sources[alias] if name in VALUES])
         place = f"{alias}.{column}" if alias and self._chance(0.7) else column
         value = self._pick(*VALUES[column])
-        test = self._pick(f"{place} = {value}", f"{place} = {value}", f"{place} <> {value}", f"{place} in ({value})", f"{place} >= {value}")
+        test = self._pick(
+            f"{place} = {value}",
+            f"{place} = {value}",
+            f"{place} <> {value}",
+            f"{place} in ({value})",
+            f"{place} >= {value}",
+        )
         if self._chance(0.15):
             return f"({test} or {self._test(sources)})"
         return f"not {test}" if self._chance(0.1) else test
@@ -136,7 +166,11 @@ class Generator:
         visible: dict[str, list[str]] = {}
         text, every = "", []
         for number in range(count):
-            table = self._pick(*LAZY) if number == lazy or self._chance(0.1) else self._pick(*self._tables())
+            table = (
+                self._pick(*LAZY)
+                if number == lazy or self._chance(0.1)
+                else self._pick(*self._tables())
+            )
             columns = (LAZY | self._tables())[table]
             alias = self._pick(table, f"x{number}")
             if alias in visible or alias in every:
@@ -166,8 +200,16 @@ class Generator:
             tests += [self._in(visible)]
         if self._chance(0.2):
             tests += [self._exists(visible)]
-        where = f" where {self._pick(' and ', ' and ', ' and ', ' and ', ' or ').join(tests)}" if tests else ""
-        shown = self._pick("count(*)", "count(*), " + ", ".join(f"count({alias})" for alias in visible), self._sums(visible))
+        where = (
+            f" where {self._pick(' and ', ' and ', ' and ', ' and ', ' or ').join(tests)}"
+            if tests
+            else ""
+        )
+        shown = self._pick(
+            "count(*)",
+            "count(*), " + ", ".join(f"count({alias})" for alias in visible),
+            self._sums(visible),
+        )
         return f"select {shown} {text}{where}"
 
     def _sums(self, visible: dict[str, list[str]]) -> str:
@@ -176,7 +218,11 @@ class Generator:
         return ", ".join(["count(*)", *(f"sum({alias}.{name}) as {name}" for name in numbers)])
 
     def _on(self, visible: dict[str, list[str]], alias: str, columns: list[str]) -> str:
-        shared = [name for name in columns if name in VALUES and any(name in others for others in visible.values())]
+        shared = [
+            name
+            for name in columns
+            if name in VALUES and any(name in others for others in visible.values())
+        ]
         if not shared:
             return f"on {self._test({alias: columns})}"
         some = self.random.sample(shared, min(len(shared), self.random.choice([1, 2, 4])))
@@ -216,11 +262,17 @@ class Generator:
         columns = self._tables()[table]
         inner = self._pick("e", "e", table, alias)
         shared = [name for name in columns if name in visible[alias] and name in VALUES]
-        tests = [f"{self._pick(inner + '.', '')}{name} = {alias}.{name}" for name in shared if self._chance(0.7)]
+        tests = [
+            f"{self._pick(inner + '.', '')}{name} = {alias}.{name}"
+            for name in shared
+            if self._chance(0.7)
+        ]
         tests += [self._test({inner: columns})] if self._chance(0.5) else []
         where = f" where {' and '.join(tests)}" if tests else ""
         shown = self._pick("1", "*", f"max({inner}.{columns[0]})")
-        return f"{self._pick('', '', '', 'not ')}exists (select {shown} from {table} {inner}{where})"
+        return (
+            f"{self._pick('', '', '', 'not ')}exists (select {shown} from {table} {inner}{where})"
+        )
 
 
 class Comparison:
@@ -261,7 +313,9 @@ def main() -> None:
         comparison = Comparison(Path(folder))
         comparison.run(options.seed, options.queries)
     print("\n".join(comparison.different))
-    print(f"{options.queries} queries, {comparison.valid} valid, {comparison.narrowed} narrowed, {len(comparison.different)} different")
+    print(
+        f"{options.queries} queries, {comparison.valid} valid, {comparison.narrowed} narrowed, {len(comparison.different)} different"
+    )
     raise SystemExit(bool(comparison.different))
 
 

@@ -17,11 +17,20 @@ class Terminal:
     streams: those of stdin, stdout and stderr that are to be something else, as subprocess.Popen takes them.
     """
 
-    def __init__(self, code: Path, *command: str, folder: Path | None = None, columns: int = 80, **streams: int):
+    def __init__(
+        self,
+        code: Path,
+        *command: str,
+        folder: Path | None = None,
+        columns: int = 80,
+        **streams: int,
+    ):
         self.own, side = pty.openpty()
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")
+        }
         environment |= {"PATH": path, "PYTHONPATH": str(code), "TERM": "xterm"}
         streams = {"stdin": side, "stdout": side, "stderr": side} | streams
         self.process = subprocess.Popen(command, cwd=folder or code, env=environment, **streams)

@@ -12,7 +12,12 @@ from stages.lib.core.digest import digest
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An importable package `keyed` with a module `inner`, and a folder of data with two files."""
-    for name, text in {"keyed/__init__.py": "", "keyed/inner.py": "x = 1\n", "data/a": "a", "data/below/b": "b"}.items():
+    for name, text in {
+        "keyed/__init__.py": "",
+        "keyed/inner.py": "x = 1\n",
+        "data/a": "a",
+        "data/below/b": "b",
+    }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
@@ -23,7 +28,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_key_is_of_files_folders_modules_and_facts(package: Path):
     keyed, inner = sys.modules["keyed"], sys.modules["keyed.inner"]
-    sources = {"file": package / "data/below/b", "folder": package / "data", "module": inner, "package": keyed}
+    sources = {
+        "file": package / "data/below/b",
+        "folder": package / "data",
+        "module": inner,
+        "package": keyed,
+    }
     before = {name: digest([source], 1) for name, source in sources.items()}
     assert len({*before.values()}) == 4
     assert before == {name: digest([source], 1) for name, source in sources.items()}

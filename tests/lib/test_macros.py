@@ -108,7 +108,15 @@ TABLES: dict[str, list[tuple[Any, ...]]] = {
 def given() -> Tables:
     """A row or two of all that macros read, beside what they are to leave out."""
     probabilities = {"answer_probability": [0.6], "counterfactual_probability": [0.1]}
-    clean = pl.DataFrame(probabilities | {"answer_logit": [5.0], "counterfactual_logit": [2.0], "mean_logit": [1.0], "max_logit": [9.0]})
+    clean = pl.DataFrame(
+        probabilities
+        | {
+            "answer_logit": [5.0],
+            "counterfactual_logit": [2.0],
+            "mean_logit": [1.0],
+            "max_logit": [9.0],
+        }
+    )
     patched = clean.with_columns(
         answer_probability=0.2, counterfactual_probability=0.2, answer_logit=4.0, counterfactual_logit=5.0, mean_logit=0.0, max_logit=4.0,
     )  # fmt: skip
@@ -117,20 +125,42 @@ def given() -> Tables:
         ("s", "cut", 0, 0, True, 8.0, 1.0), ("s", "cut", 1, 0, False, 2.0, 1.0), ("s", "cut", 2, 0, True, 5.0, 1.0),
         ("s", "cut", 0, 1, True, 4.0, 1.0), ("s", "cut", 1, 1, False, 2.0, 1.0), ("s", "cut", 2, 1, False, 4.0, 1.0),
     ]  # fmt: skip
-    columns = ["subject", "experiment", "intervention", "pair", "correct", "answer_logit", "mean_logit"]
+    columns = [
+        "subject",
+        "experiment",
+        "intervention",
+        "pair",
+        "correct",
+        "answer_logit",
+        "mean_logit",
+    ]
     runs = pl.DataFrame(answers, schema=columns, orient="row").with_columns(max_logit=9.0)
     heads = [
         ("s", "head", "op1", 3.0, -1.0), ("s", "head", "last", 1.0, 5.0), ("s", "mlp", "last", 99.0, 99.0), ("t", "head", "last", 9.0, 9.0)
     ]  # fmt: skip
     columns = ["subject", "component", "position", "effect", "logit_effect"]
-    effects = pl.DataFrame(heads, schema=columns, orient="row").with_columns(operator=pl.lit("add"), layer=0, head=1)
+    effects = pl.DataFrame(heads, schema=columns, orient="row").with_columns(
+        operator=pl.lit("add"), layer=0, head=1
+    )
     place = {"subject": "s", "operator": "add", "layer": 1, "position": "last"}
     ranks = {"rank": 1, "rank_mean_plus_std": 3, "rank_logit": 2}
     neurons = [
         {"method": method, "neuron": neuron, "effect": effect, "logit_effect": 0.25}
-        for method, neuron, effect in [("exact", 4, 0.5), ("attribution", 4, 0.5), ("exact", 5, None)]
+        for method, neuron, effect in [
+            ("exact", 4, 0.5),
+            ("attribution", 4, 0.5),
+            ("exact", 5, None),
+        ]
     ]
-    units = {"question": "words", "half": "both", "operator": "all", "component": "neuron", "layer": 1, "unit": 8, "subject": "s"}
+    units = {
+        "question": "words",
+        "half": "both",
+        "operator": "all",
+        "component": "neuron",
+        "layer": 1,
+        "unit": 8,
+        "subject": "s",
+    }
     return {
         "clean": clean,
         "patched": patched,
@@ -141,10 +171,24 @@ def given() -> Tables:
             operator=["add", "add", "subtract"],
             answer_token=[8, 9, 8],
         ),
-        "cut_interventions": made.frame(subject="s", intervention=[0, 1, 2, 2], circuit=["everything", "nothing", "circuit", "circuit"]),
+        "cut_interventions": made.frame(
+            subject="s",
+            intervention=[0, 1, 2, 2],
+            circuit=["everything", "nothing", "circuit", "circuit"],
+        ),
         "bootstrap_weights": pl.DataFrame(
-            [("s", "add", "evaluation", 0, [1.0, 1.0]), ("s", "add", "evaluation", 1, [2.0, 0.0]), ("s", "add", "discovery", 0, [1.0])],
-            schema={"subject": pl.String, "operator": pl.String, "split": pl.String, "replicate": pl.Int32, "weights": pl.List(pl.Float32)},
+            [
+                ("s", "add", "evaluation", 0, [1.0, 1.0]),
+                ("s", "add", "evaluation", 1, [2.0, 0.0]),
+                ("s", "add", "discovery", 0, [1.0]),
+            ],
+            schema={
+                "subject": pl.String,
+                "operator": pl.String,
+                "split": pl.String,
+                "replicate": pl.Int32,
+                "weights": pl.List(pl.Float32),
+            },
             orient="row",
         ),
         "architecture": made.frame(subject=["s", "t"], layers=[2, 1], heads=[2, 3]),
@@ -157,7 +201,12 @@ def given() -> Tables:
             condition=["result_varies", "entity_varies"],
             operator=["add", None],
         ),
-        "unit_effects": pl.DataFrame([units | {"rank": 5, "rank_logit": 1, "rank_size": 2, "effect": None, "logit_effect": -0.5}]),
+        "unit_effects": pl.DataFrame(
+            [
+                units
+                | {"rank": 5, "rank_logit": 1, "rank_size": 2, "effect": None, "logit_effect": -0.5}
+            ]
+        ),
     }
 
 
@@ -176,7 +225,11 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Database:
 def test_a_formula_gives_what_is_worked_out_by_hand(asked: Database, query: str):
     parameters = {"confidence": 0.8} if "$confidence" in query else {}
     [(value,)] = asked.sql(f"select {query}", **parameters).fetchall()
-    assert value == (pytest.approx(FORMULAS[query], rel=1e-12) if isinstance(FORMULAS[query], float | list) else FORMULAS[query])
+    assert value == (
+        pytest.approx(FORMULAS[query], rel=1e-12)
+        if isinstance(FORMULAS[query], float | list)
+        else FORMULAS[query]
+    )
 
 
 @pytest.mark.parametrize("query", TABLES)
@@ -202,14 +255,24 @@ def test_every_macro_has_a_case(asked: Database):
     names = set(re.findall(r"^create macro (\w+)\(", MACROS.read_text(), re.MULTILINE))
     # macros are made for the first query that may use them
     asked.sql(f"select '{' '.join(names)}'")
-    made_here = {name for (name,) in asked.sql("select function_name from duckdb_functions() where not internal").fetchall()}
+    made_here = {
+        name
+        for (name,) in asked.sql(
+            "select function_name from duckdb_functions() where not internal"
+        ).fetchall()
+    }
     assert made_here == names
-    assert made_here == {name for name in made_here if re.search(rf"\b{name}\(", " ".join([*FORMULAS, *TABLES]))}
+    assert made_here == {
+        name for name in made_here if re.search(rf"\b{name}\(", " ".join([*FORMULAS, *TABLES]))
+    }
 
 
 def test_a_macro_is_no_table_and_hides_no_function(asked: Database):
     assert asked.tables() == sorted(given())
-    twice = "select function_name from duckdb_functions() group by function_name having bool_or(internal) and not bool_and(internal)"
+    twice = (
+        "select function_name from duckdb_functions() group by function_name having "
+        "bool_or(internal) and not bool_and(internal)"
+    )
     assert asked.sql(twice).fetchall() == []
 
 
@@ -233,19 +296,38 @@ def test_macros_give_the_same_rows_twice_and_read_no_lazy_table(asked: Database)
 def test_a_lazy_table_is_narrowed_by_a_macro(tmp_path: Path):
     with layered.writing(tmp_path / "add.h5") as file:
         axes, attributes = {"neuron": 20, "op1": 4, "op2": 4}, {"subject": "s", "operator": "add"}
-        writer = layered.LayerWriter(file, [0, 1], axes, "float16", (2, 4, 4), attributes, columns={"result": np.zeros((4, 4), int)})
+        writer = layered.LayerWriter(
+            file,
+            [0, 1],
+            axes,
+            "float16",
+            (2, 4, 4),
+            attributes,
+            columns={"result": np.zeros((4, 4), int)},
+        )
         for layer in (0, 1):
             writer.write(layer, 0, np.arange(320).reshape(20, 4, 4) + layer)
     given()["neuron_effects"].write_parquet(tmp_path / "neuron_effects.parquet")
-    both = Database({"activations": [tmp_path / "add.h5"], "neuron_effects": [tmp_path / "neuron_effects.parquet"]}, threads=1)
-    query = "select layer, neuron, avg(activation) from activations join neuron_rankings() using (operator, layer, neuron) where place = 1 group by all"
+    both = Database(
+        {
+            "activations": [tmp_path / "add.h5"],
+            "neuron_effects": [tmp_path / "neuron_effects.parquet"],
+        },
+        threads=1,
+    )
+    query = (
+        "select layer, neuron, avg(activation) from activations join neuron_rankings() using "
+        "(operator, layer, neuron) where place = 1 group by all"
+    )
     assert both.sql(query).fetchall() == [(1, 4, 4 * 16 + 7.5 + 1)]
     assert both.lazy["activations"].reads.total() == 1
 
 
 def functions(query: str) -> set[str]:
     """The names of all functions that a query calls, from its parse tree."""
-    [[text]] = duckdb.execute("select json_serialize_sql($query::varchar)", {"query": query}).fetchall()
+    [[text]] = duckdb.execute(
+        "select json_serialize_sql($query::varchar)", {"query": query}
+    ).fetchall()
     tree = json.loads(text)
     assert not tree["error"], tree
     names: set[str] = set()
@@ -260,9 +342,15 @@ def functions(query: str) -> set[str]:
 
 def test_no_query_uses_a_function_that_passes_over_nulls():
     """greatest(x, 0) is 0 for a null x: an unknown end of an interval would become a number."""
-    queries = {path.name: path.read_text() for path in (ROOT / "stages").rglob("*.sql") if path != MACROS}
+    queries = {
+        path.name: path.read_text() for path in (ROOT / "stages").rglob("*.sql") if path != MACROS
+    }
     for path in (ROOT / "stages").rglob("claims.yaml"):
-        queries |= {entry["claim"]: entry["query"] for entry in yaml.safe_load(path.read_text()) if "query" in entry}
+        queries |= {
+            entry["claim"]: entry["query"]
+            for entry in yaml.safe_load(path.read_text())
+            if "query" in entry
+        }
     used = {name: functions(query) & {"greatest", "least"} for name, query in queries.items()}
     assert len(used) > 100
     assert {name for name, several in used.items() if several} == set()

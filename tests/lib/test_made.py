@@ -11,8 +11,18 @@ from stages.lib.console.made import made, size_of
 from stages.lib.sql.database import connect
 from tests.conftest import run_in
 
-ACCURACY = {"subject": ["mine"] * 3, "operator": ["add", "add", "divide"], "accuracy": [1.0, 0.5, 0.25], "cells": [300, 100, 8]}
-LABELS = {"subject": ["mine"] * 4, "layer": [0, 0, 1, 1], "neuron": [7, 7, 7, 8], "heuristic": ["op1 = 3", "op2 = 3", "op1 = 3", "op1 = 4"]}
+ACCURACY = {
+    "subject": ["mine"] * 3,
+    "operator": ["add", "add", "divide"],
+    "accuracy": [1.0, 0.5, 0.25],
+    "cells": [300, 100, 8],
+}
+LABELS = {
+    "subject": ["mine"] * 4,
+    "layer": [0, 0, 1, 1],
+    "neuron": [7, 7, 7, 8],
+    "heuristic": ["op1 = 3", "op2 = 3", "op1 = 3", "op1 = 4"],
+}
 
 
 @pytest.fixture
@@ -35,14 +45,20 @@ def test_a_whole_run_in_five_lines(micro: Path):
     counted, accuracy, labelled, page, asked = printed
     database = connect(micro / "data")
     [(subjects,)] = database.sql(
-        "select count(distinct subject) from (from predictions select subject union all from task_predictions select subject)"
+        "select count(distinct subject) from (from predictions select subject union all from "
+        "task_predictions select subject)"
     ).fetchall()
-    assert re.fullmatch(rf"{subjects} subjects, {len(database.tables())} tables, \d+ MB in data/", counted)
+    assert re.fullmatch(
+        rf"{subjects} subjects, {len(database.tables())} tables, \d+ MB in data/", counted
+    )
     for operator, share in database.sql(
-        "select operator, avg(correct::int) from predictions join cells using (operator, op1, op2) where subject = 'abacus' group by all"
+        "select operator, avg(correct::int) from predictions join cells using (operator, op1, op2) "
+        "where subject = 'abacus' group by all"
     ).fetchall():
         assert f"{operator} {share:.2%}" in accuracy
-    [(neurons,)] = database.sql("select count(*) from (select distinct layer, neuron from labels where subject = 'abacus')").fetchall()
+    [(neurons,)] = database.sql(
+        "select count(*) from (select distinct layer, neuron from labels where subject = 'abacus')"
+    ).fetchall()
     assert labelled.startswith(f"{neurons} neurons of abacus labelled with ")
     assert page == "The page to read: reports/index.html"
     assert run_in(micro, *shlex.split(asked.removeprefix("Try: "))).stdout.count("│") > 30
@@ -69,7 +85,10 @@ def test_nothing_made_is_said_too(lines):
     assert lines()[0] == "0 subjects, 0 tables, 0 B in data/"
 
 
-@pytest.mark.parametrize(("size", "words"), [(999, "999 B"), (1_500, "2 kB"), (12_345_678, "12 MB"), (3_210_000_000, "3.2 GB")])
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(999, "999 B"), (1_500, "2 kB"), (12_345_678, "12 MB"), (3_210_000_000, "3.2 GB")],
+)
 def test_a_size_in_words(tmp_path: Path, size: int, words: str):
     with (tmp_path / "sparse.h5").open("wb") as file:
         file.truncate(size)

@@ -32,7 +32,9 @@ LARGE = {  # as they stand on the Hub: configuration, (layers, neurons, heads, w
 
 
 def settings(source: Path, dtype: str = "float32") -> SubjectSettings:
-    return SubjectSettings(**SHIPPED["subjects"]["abacus"] | {"source": str(source), "dtype": dtype})
+    return SubjectSettings(
+        **SHIPPED["subjects"]["abacus"] | {"source": str(source), "dtype": dtype}
+    )
 
 
 def test_large_models_are_planned_in_little_memory(tmp_path: Path):
@@ -51,20 +53,47 @@ status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text
 print(int(status["VmHWM"].split()[0]) >> 10)  # getrusage's ru_maxrss would count what the forking process held
 """
     folders = [str(tmp_path / name) for name in LARGE]
-    done = subprocess.run([sys.executable, "-c", code, *folders], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *folders], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     *found, mib = done.stdout.splitlines()
-    assert [tuple(map(int, line.split())) for line in found] == [sizes for _, sizes in LARGE.values()]
+    assert [tuple(map(int, line.split())) for line in found] == [
+        sizes for _, sizes in LARGE.values()
+    ]
     assert int(mib) < 1024
 
 
 def test_the_plan_is_that_of_the_model_with_its_weights(checkpoint_folder: Path):
-    loaded, outline = checkpoint.load(checkpoint_folder, "float32", "cpu", 1), checkpoint.outline(settings(checkpoint_folder))
+    loaded, outline = (
+        checkpoint.load(checkpoint_folder, "float32", "cpu", 1),
+        checkpoint.outline(settings(checkpoint_folder)),
+    )
     table = pair_table(1, [(5, 5), (8, 8), (5, 8), (5, 5)])
-    patch = {"component": "neuron", "layer": 1, "units": [2], "position": "last", "key_position": None, "replacement": "zero"}
-    patches = [[patch | {"layer": layer, "units": [unit]}] for layer in (0, 1) for unit in range(20)]
-    rows = interventions.read(intervention_table(patches, [None] * len(patches)), outline.architecture, ROLES)
-    plans = [executor.Executor(loaded, None, 40, 1 << 28).plan(table, rows, 15), PassSizes(outline, 40, 1 << 28).plan(table, rows, 15)]
-    facts = [[(block.pairs.number.tolist(), [one.number for one in block.interventions]) for block in plan] for plan in plans]
+    patch = {
+        "component": "neuron",
+        "layer": 1,
+        "units": [2],
+        "position": "last",
+        "key_position": None,
+        "replacement": "zero",
+    }
+    patches = [
+        [patch | {"layer": layer, "units": [unit]}] for layer in (0, 1) for unit in range(20)
+    ]
+    rows = interventions.read(
+        intervention_table(patches, [None] * len(patches)), outline.architecture, ROLES
+    )
+    plans = [
+        executor.Executor(loaded, None, 40, 1 << 28).plan(table, rows, 15),
+        PassSizes(outline, 40, 1 << 28).plan(table, rows, 15),
+    ]
+    facts = [
+        [
+            (block.pairs.number.tolist(), [one.number for one in block.interventions])
+            for block in plan
+        ]
+        for plan in plans
+    ]
     assert len(facts[0]) > 3
     assert facts[0] == facts[1]
 

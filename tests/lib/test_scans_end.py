@@ -52,7 +52,9 @@ def start(data: Path, code: str, query: str, *options: str) -> subprocess.Popen[
 
 def test_a_process_ends_quietly_after_the_first_rows(data: Path):
     for first in range(0, len(RUNS), 2):  # two at a time
-        for process, (text, times) in [(start(data, *run), expected) for run, expected in RUNS[first : first + 2]]:
+        for process, (text, times) in [
+            (start(data, *run), expected) for run, expected in RUNS[first : first + 2]
+        ]:
             output, errors = process.communicate(timeout=120)
             assert (process.returncode, errors) == (0, b"")
             assert output.count(text) >= times

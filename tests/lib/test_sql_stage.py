@@ -15,7 +15,10 @@ from tests.micro import ROOT
     [
         (
             ["circuit/unknown", "abacus"],
-            "stages/circuit has no stage 'unknown' that runs queries; available stages: late_layers, ",
+            (
+                "stages/circuit has no stage 'unknown' that runs queries; available stages: "
+                "late_layers, "
+            ),
         ),
         (["circuit/circuit_figures", "abacus"], "no stage 'circuit_figures' that runs queries"),
         (
@@ -53,4 +56,7 @@ def test_a_stage_that_is_run_in_a_chapter_is_told_where_to_run():
         text=True,
         check=False,
     )
-    assert done.stderr == f"{ROOT / 'stages/circuit'} has no folder stages/: run this in the project's root; `cd {ROOT}`\n"
+    assert (
+        done.stderr
+        == f"{ROOT / 'stages/circuit'} has no folder stages/: run this in the project's root; `cd {ROOT}`\n"
+    )

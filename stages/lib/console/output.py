@@ -89,9 +89,11 @@ def _print_json(relation: Any) -> None:
         if len(rows):
             print(separator + rows.write_json().strip()[1:-1], end="")
             separator = ","
-    print("[]" if separator == "[" else "]")
     if separator == "[":
+        print("[]")
         remark("no rows")
+    else:
+        print("]")
     if lost:
         remark("NaN and infinity are null here, since JSON has neither; --csv tells them apart")
 

@@ -55,7 +55,7 @@ class Expected:
     def damage(self, path: Path, cache: Path) -> str:
         """Describe a copy whose sum is wrong."""
         if not self.md5:
-            return f"{self.stage} {'wrote' if self.is_output else 'read'} no such file"
+            return f"{self.stage} has no such file"
         if not self.is_output:
             return f"{self.stage} read it with other bytes"
         if path.is_relative_to(cache):
@@ -84,9 +84,8 @@ def verify(root: Path, heal: bool = False) -> tuple[list[str], bool]:
     for file, paths in copies.items():
         for path in paths:
             if sums[path] != file.md5:
-                lines.append(
-                    f"{_name(path, root)} differs from its lock: {file.damage(path, cache)}"
-                )
+                problem = file.damage(path, cache)
+                lines.append(f"{_name(path, root)} differs from its lock: {problem}")
                 damaged.append(file)
                 if heal and file.is_cached:
                     _remove(path, cache)

@@ -75,8 +75,8 @@ class LayerWriter:
     """Writes a layered store: for each layer, a number per neuron and coordinate of the other axes.
 
     axes: name -> length, "neuron" first; chunk: lengths along the same axes; attributes:
-    provenance, stored on the file; columns: arrays over the axes after "neuron", which describe their
-    coordinates, with -1 for none.
+    provenance, stored on the file; columns: arrays over the axes after "neuron", which describe
+    their coordinates, with -1 for none.
     """
 
     def __init__(
@@ -140,7 +140,9 @@ class LayerWriter:
         if not whole:
             self.partly_written.add(layer)
         direct = start < stop and layer not in self.partly_written
-        return (start, stop) if direct else (len(block), len(block))
+        if not direct:
+            return len(block), len(block)
+        return start, stop
 
     def _write_cached(self, layer: int, first: int, values: np.ndarray, neuron: int) -> None:
         """Write the values of neurons from `neuron` on through HDF5's cache."""

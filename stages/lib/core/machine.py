@@ -46,7 +46,9 @@ def threads() -> int:
 
     With a GPU, they store what the GPU has computed, for which one thread is too slow.
     """
-    return 1 if device() == "cpu" else max(1, cores() // workers())
+    if device() == "cpu":
+        return 1
+    return max(1, cores() // workers())
 
 
 def requested_workers() -> int | None:
@@ -59,7 +61,9 @@ def gpus() -> int:
 
     Raises ParamsError if BAG_GPUS is not such a number.
     """
-    return 0 if device() == "cpu" else _number(GPUS, "GPUs of one worker", 1)
+    if device() == "cpu":
+        return 0
+    return _number(GPUS, "GPUs of one worker", 1)
 
 
 def weights() -> int | None:
