@@ -1,4 +1,4 @@
-"""Environments that users have and tests seldom do.
+"""Test environments that users have: locales, settings of matplotlib, file systems.
 
 Locales without UTF-8, matplotlib settings of Jupyter and users, read-only folders, file systems
 without locks.

@@ -1,4 +1,4 @@
-"""The console `bag`, as a user types it."""
+"""The console `bag` answers what a user types."""
 
 import json
 import re
@@ -80,7 +80,10 @@ def test_an_error_is_one_message_and_a_status(micro: Path, arguments: list[str],
 
 
 def _described() -> dict[str, dictionary.Table]:
-    """Every table but those of which the micro project has none (no model of it writes digits; tests/neurons/test_digit_circuits.py)."""
+    """Return every documented table but digit_circuits, which the micro project lacks.
+
+    None of its models writes digits; tests/neurons/test_digit_circuits.py tests that table.
+    """
     return {
         name: table
         for name, table in dictionary.tables(ROOT / "stages").items()
@@ -115,7 +118,7 @@ def test_what_stands_behind_a_query_is_refused(micro: Path):
 
 
 def test_no_line_above_a_query_is_lost():
-    """A column's name, type and meaning may have any blanks between, and the meaning many lines."""
+    """Any blanks may separate a column's name, type and meaning, and the meaning has many lines."""
     described = dictionary.tables(ROOT / "stages")
     for path in (ROOT / "stages").glob("*/*.sql"):
         table, words = described[path.stem], []
@@ -144,7 +147,7 @@ def test_a_column_may_be_described_with_single_blanks(tmp_path: Path):
 
 
 def test_every_table_is_documented_as_it_is(micro: Path):
-    """Names, order and types of the columns, held against the files; a list's length is that of the subject's prompt."""
+    """Compare names, order and types of the documented columns with the files."""
     database, described = connect(micro / "data"), _described()
     assert set(database.tables()) == set(described)
     for name in database.tables():
@@ -192,7 +195,7 @@ def test_every_option_is_explained_and_in_the_readme():
 
 
 def test_an_answer_without_what_is_just_being_made_says_so(tmp_path: Path):
-    """DVC's own note of a running stage, made by a real `dvc repro` that a stage holds up."""
+    """Query from within a stage of a real `dvc repro`, which keeps its journal until the end."""
     (tmp_path / "data/a/store").mkdir(parents=True)
     (tmp_path / "data/b/store").mkdir(parents=True)
     pl.DataFrame({"subject": ["b"]}).write_parquet(tmp_path / "data/b/store/accuracy.parquet")
@@ -207,12 +210,7 @@ def test_an_answer_without_what_is_just_being_made_says_so(tmp_path: Path):
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"slow": stage}}))
     for command in (["git", "init", "-q"], ["dvc", "init", "-q"], ["dvc", "repro", "-q"]):
         run_in(tmp_path, *command, more={"PYTHONPATH": str(ROOT)})
-    said = (tmp_path / "said").read_text()
-    assert re.fullmatch(
-        (
-            r"bag: `dvc …` \(process \d+\) is making data/a/store/accuracy.parquet: this answer is "
-            r"without it\n"
-        ),
-        said,
-    )
+    warning = (tmp_path / "said").read_text()
+    problem = r"`dvc …` \(process \d+\) is making data/a/store/accuracy.parquet"
+    assert re.fullmatch(rf"bag: {problem}: this answer is without it\n", warning)
     assert (tmp_path / "silent").read_text() == ""

@@ -1,4 +1,4 @@
-"""Joins with lazy tables: the rows of plain DuckDB, from no more chunks than the keys of the join need."""
+"""Joins with lazy tables give the rows of plain DuckDB, and read only the chunks of their keys."""
 
 import pytest
 
@@ -48,7 +48,7 @@ SHAPES = {
 
 
 def chunks(comparison: Comparison, query: str, table: str = "activations") -> int:
-    """How many chunks a query reads."""
+    """Return the number of chunks that a query reads."""
     reads = comparison.database.lazy[table].reads
     reads.clear()
     comparison.database.sql(query).fetchall()
@@ -78,7 +78,7 @@ def test_a_lazy_table_is_narrowed_by_way_of_another(comparison: Comparison):
 
 
 def test_a_join_of_three_tables_is_right_and_narrow(comparison: Comparison):
-    """USING means the sources before it, not labels, whose operator is another."""
+    """USING means the sources before it, not labels, whose operator differs."""
     query = (
         "select count(*) from cells c join activations a using (operator, op1, op2) "
         "join labels l on l.subject = a.subject and l.layer = a.layer and l.neuron = a.neuron "

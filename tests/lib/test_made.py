@@ -1,4 +1,4 @@
-"""What `bag made` says when `make` is done, of whole projects and of parts of one."""
+"""`bag made` summarises whole projects and parts of projects."""
 
 import re
 import shlex
@@ -27,7 +27,7 @@ LABELS = {
 
 @pytest.fixture
 def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Writes these tables into a project without params.yaml and gives what is said of it."""
+    """Return a function that writes tables into a project without params.yaml and summarises it."""
     monkeypatch.chdir(tmp_path)
 
     def write(**tables: dict) -> list[str]:
@@ -42,7 +42,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_whole_run_in_five_lines(micro: Path):
     printed = run_in(micro, "bag", "made").stdout.splitlines()
-    counted, accuracy, labelled, page, asked = printed
+    counted, accuracy, labelled, page, query = printed
     database = connect(micro / "data")
     [(subjects,)] = database.sql(
         "select count(distinct subject) from (from predictions select subject union all from "
@@ -61,27 +61,27 @@ def test_a_whole_run_in_five_lines(micro: Path):
     ).fetchall()
     assert labelled.startswith(f"{neurons} neurons of abacus labelled with ")
     assert page == "The page to read: reports/index.html"
-    assert run_in(micro, *shlex.split(asked.removeprefix("Try: "))).stdout.count("│") > 30
+    assert run_in(micro, *shlex.split(query.removeprefix("Try: "))).stdout.count("│") > 30
 
 
 def test_shares_are_of_cells_and_neurons_count_once(lines):
-    counted, accuracy, labelled, page, asked = lines(accuracy=ACCURACY, labels=LABELS)
+    counted, accuracy, labelled, page, query = lines(accuracy=ACCURACY, labels=LABELS)
     assert re.fullmatch(r"1 subject, 2 tables, \d kB in data/", counted)
     assert accuracy == "accuracy of mine: add 87.50%, divide 25.00%"
     assert labelled == "3 neurons of mine labelled with 3 heuristics"
     assert page == "No page reports/index.html yet: the stage report makes it"
-    assert "from labels where subject = 'mine'" in asked
+    assert "from labels where subject = 'mine'" in query
 
 
-def test_what_is_missing_is_named_with_its_stage(lines):
-    counted, accuracy, labelled, _, asked = lines(task_accuracy={"subject": ["mine", "other"]})
+def test_a_missing_table_is_named_with_its_stage(lines):
+    counted, accuracy, labelled, _, query = lines(task_accuracy={"subject": ["mine", "other"]})
     assert counted.startswith("2 subjects, 1 table, ")
     assert accuracy == "No accuracy of mine yet: the stage accuracy makes it (table accuracy)"
     assert labelled == "No labelled neuron of mine yet: the stage labels makes it (table labels)"
-    assert asked == "Try: bag --help"
+    assert query == "Try: bag --help"
 
 
-def test_nothing_made_is_said_too(lines):
+def test_an_empty_project_is_summarised(lines):
     assert lines()[0] == "0 subjects, 0 tables, 0 B in data/"
 
 

@@ -1,4 +1,4 @@
-"""What `bag` prints of rows that do not fit, on terminals of known widths, in pipes and in the shell."""
+"""`bag` prints rows that do not fit: on terminals of known widths, in pipes and in the shell."""
 
 import csv
 import io
@@ -31,7 +31,10 @@ BAG = Path(sys.executable).parent / "bag"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one table: of 20 columns, one row with its column's number in each, one with `value <number>`."""
+    """Return a folder with a table of 20 columns and 2 rows.
+
+    One row has each column's number, the other `value <number>`.
+    """
     folder = tmp_path_factory.mktemp("project") / "data"
     pl.DataFrame(
         {name: [str(number), f"value {number}"] for number, name in enumerate(NAMES)}
@@ -46,7 +49,7 @@ def on_terminal(data: Path, *arguments: str, columns: int) -> str:
 
 
 def printed(text: str) -> list[str]:
-    """The columns of which a table shows values."""
+    """Return the columns of which a table shows values."""
     return [name for name in NAMES if re.search(rf"│ +{name} +│", text.replace("│", "││"))]
 
 
@@ -174,8 +177,10 @@ def test_every_type_has_a_form(capsys: pytest.CaptureFixture, query: str, style:
 
 
 VALUES = [  # of every kind of type that DuckDB has, by themselves and further in
-    "1::hugeint", "1::uhugeint", "bignum '1'", "1.5::decimal(4, 1)", "true", "null", "'a'::enum('a')", "uuid()", "'{}'::json", "'101'::bit",
-    "'x'::blob", "date '2020-01-01'", "time '10:00'", "timestamp_ns '2020-01-01'", "timestamptz '2020-01-01'", "interval 1 day", "[1]",
+    "1::hugeint", "1::uhugeint", "bignum '1'", "1.5::decimal(4, 1)", "true", "null",
+    "'a'::enum('a')", "uuid()", "'{}'::json", "'101'::bit",
+    "'x'::blob", "date '2020-01-01'", "time '10:00'", "timestamp_ns '2020-01-01'",
+    "timestamptz '2020-01-01'", "interval 1 day", "[1]",
     "[1]::int[1]", "{'a': 1}", "(1, 'a')", "map {1: 2}", "union_value(a := 1)", "1::variant",
 ]  # fmt: skip
 
@@ -193,16 +198,20 @@ def test_any_value_can_be_read_by_programs(capsys: pytest.CaptureFixture, value:
 
 
 BEYOND = [  # what Python, Polars or JSON cannot hold
-    "'infinity'::date", "'-infinity'::timestamp", "'infinity'::timestamptz", "timestamp_ns 'infinity'", "'0044-03-15 (BC)'::date",
-    "'290309-12-22 (BC)'::timestamp", "time '24:00:00'", "interval '9223372036854775807 microseconds'", "interval 2000000000 months",
-    "170141183460469231731687303715884105727::hugeint", "340282366920938463463374607431768211455::uhugeint", "'nan'::double",
-    "bignum '99999999999999999999999999999999999999999999'", "chr(0)", "'infinity'::date::variant", "18446744073709551615::ubigint",
+    "'infinity'::date", "'-infinity'::timestamp", "'infinity'::timestamptz",
+    "timestamp_ns 'infinity'", "'0044-03-15 (BC)'::date",
+    "'290309-12-22 (BC)'::timestamp", "time '24:00:00'",
+    "interval '9223372036854775807 microseconds'", "interval 2000000000 months",
+    "170141183460469231731687303715884105727::hugeint",
+    "340282366920938463463374607431768211455::uhugeint", "'nan'::double",
+    "bignum '99999999999999999999999999999999999999999999'", "chr(0)", "'infinity'::date::variant",
+    "18446744073709551615::ubigint",
 ]  # fmt: skip
 FORMS = ("{}", "[{}]", "{{'a \"b': [{}]}}", "map {{1: {}}}", "union_value(a := {})", "[null, [{}]]")
 
 
 def _refused(database: Database, query: str, style: str) -> str:
-    """The message that a query ends with instead of rows, empty if it prints them."""
+    """Return the message of a query that fails, empty if it prints rows."""
     try:
         show(database, query, {}, Look(style))
     except ERRORS as error:
@@ -243,15 +252,14 @@ def test_a_large_cell_is_cut_for_people_and_refused_to_programs(
     monkeypatch.setattr(cells, "SHOWN", 100)
     monkeypatch.setattr(cells, "WHOLE", 1000)
     for value in ("repeat('x', 5000)", "range(5000)", "map {1: repeat('x', 5000)}"):
-        if refused := _refused(Database({}), f"select {value} as wide_one", style):
+        refused = _refused(Database({}), f"select {value} as wide", style)
+        if refused:
             assert style != "records"
-            assert (
-                "a value of the column wide_one has more than 1,000 characters; cut it in the query"
-                in refused
-            )
-        out, said = capsys.readouterr()
+            problem = "a value of the column wide has more than 1,000 characters"
+            assert f"{problem}; cut it in the query" in refused
+        out, remarks = capsys.readouterr()
         assert len(out) < 2000
-        assert ("are cut; --csv prints them whole" in said) == ("…" in out)
+        assert ("are cut; --csv prints them whole" in remarks) == ("…" in out)
     show(Database({}), "select repeat('x', 900) as x", {}, Look("csv"))
     assert capsys.readouterr().out == f"x\n{'x' * 900}\n"
 
@@ -290,7 +298,7 @@ def test_a_terminal_that_lacks_letters_gets_the_rest(data: Path):
 
 
 def test_ctrl_c_ends_a_query_at_once_and_only_that_in_the_shell(data: Path):
-    """Of a query that would take hours."""
+    """Interrupt a query that would take hours."""
     endless = "select sum(a.i * b.i * c.i) from n a, n b, n c where (a.i + b.i) % 3 = c.i % 7"
     query = f"with n as (select range as i from range(100000)) {endless}"
     for arguments in (["--data", str(data), query], ["--data", str(data), "shell"]):
@@ -320,7 +328,7 @@ def busy(process: subprocess.Popen) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["from broad", "--rows", "-5"], "'-5' is not a number of rows, 1 to"),
         (["from broad", "--rows", "9" * 20], "is not a number of rows, 1 to"),
@@ -333,7 +341,7 @@ def test_a_mistake_is_a_sentence(
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
-    said: str,
+    message: str,
 ):
     monkeypatch.chdir(data.parent)
     Path("latin.sql").write_bytes("select 'é'".encode("latin-1"))
@@ -345,7 +353,7 @@ def test_a_mistake_is_a_sentence(
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGPIPE), before, strict=True):
             signal.signal(number, handler)
-    assert said in f"{ended.value.code} {capsys.readouterr().err}"
+    assert message in f"{ended.value.code} {capsys.readouterr().err}"
 
 
 @pytest.mark.parametrize(
@@ -368,8 +376,8 @@ def test_a_mistake_is_a_sentence(
     ],
 )
 def test_a_parameter_is_a_number_if_it_is_written_as_one(text: str, value: object):
-    found = parameters([f"x={text}"])["x"]
-    assert (type(found), found) == (type(value), value)
+    parameter = parameters([f"x={text}"])["x"]
+    assert (type(parameter), parameter) == (type(value), value)
 
 
 @pytest.mark.parametrize("arguments", [["tables"], ["from broad"], ["--help"]])

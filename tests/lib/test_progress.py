@@ -1,4 +1,4 @@
-"""How far a stage is, as a person at a terminal and as the reader of a log see it."""
+"""Progress of a stage, on a terminal and in a log."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from tests.micro import ROOT
 
 
 class Clock:
-    """Shows the time that it is told."""
+    """A clock whose time a test sets."""
 
     now = 100.0
 
@@ -71,7 +71,7 @@ def test_units_that_take_long_have_a_line_each(clock: Clock, capsys: pytest.Capt
 def test_what_an_earlier_run_did_does_not_count_as_speed(
     clock: Clock, capsys: pytest.CaptureFixture, at_once: bool
 ):
-    """Whether a stage gives it as `initial` or reports it as soon as it starts."""
+    """A stage may give earlier work as `initial`, or report it as soon as it starts."""
     with progress.Log(
         total=1000, desc="runs", unit="run", initial=0 if at_once else 900, clock=clock
     ) as log:

@@ -29,7 +29,8 @@ LIMIT = "select * from activations limit 2"
 INSIDE = "select count(*) from (select activation from activations limit 2)"
 ROWS, COUNT = (b"add", 2), (b"2", 1)  # what the output holds, and how often at least
 RUNS = [
-    ((CONSOLE, LIMIT), ROWS), ((CONSOLE, LIMIT, "--csv"), ROWS), ((CONSOLE, LIMIT, "--json"), ROWS), ((CONSOLE, INSIDE), COUNT),
+    ((CONSOLE, LIMIT), ROWS), ((CONSOLE, LIMIT, "--csv"), ROWS), ((CONSOLE, LIMIT, "--json"), ROWS),
+    ((CONSOLE, INSIDE), COUNT),
     ((SCRIPT, LIMIT), ROWS), ((SCRIPT, INSIDE), COUNT),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""SQL over lazy stores: the same rows as the materialised table, read from no more chunks than needed."""
+"""SQL over lazy stores gives the rows of the materialised table, and reads only needed chunks."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ BLOCKS = 3  # of rows, ceil(12 / 5)
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
-    """Two subjects, two operators, layers 0 and 2, and a table of a few neurons."""
+    """Make stores of two subjects, two operators and layers 0 and 2, and a table of few neurons."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     for subject in ("a", "b"):
         for operator in ("add", "divide"):
@@ -65,7 +65,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
 
 @pytest.fixture(scope="module")
 def whole(database: Database) -> duckdb.DuckDBPyConnection:
-    """The same tables, materialised in an ordinary DuckDB."""
+    """Return the same tables, materialised in an ordinary DuckDB."""
     other = duckdb.connect()
     for name in database.tables():
         frame = database.sql(f"from {name}").to_arrow_table()
@@ -76,7 +76,7 @@ def whole(database: Database) -> duckdb.DuckDBPyConnection:
 
 
 def chunks(database: Database, query: str, table: str = "activations", **parameters) -> int:
-    """How many chunks a query reads."""
+    """Return the number of chunks that a query reads."""
     database.lazy[table].reads.clear()
     database.sql(query, **parameters).fetchall()
     return database.lazy[table].reads.total()
@@ -142,10 +142,12 @@ leaf = st.one_of(
 predicates = st.recursive(
     leaf,
     lambda p: st.one_of(
-        st.builds(lambda a, b: f"({a} and {b})", p, p), st.builds(lambda a, b: f"({a} or {b})", p, p), st.builds(lambda a: f"(not {a})", p)
+        st.builds("({} and {})".format, p, p),
+        st.builds("({} or {})".format, p, p),
+        st.builds("(not {})".format, p),
     ),
     max_leaves=6,
-)  # fmt: skip
+)
 
 
 @settings(
@@ -172,14 +174,16 @@ ALL = 2 * 2 * 2 * 3 * BLOCKS  # subjects, operators, layers, chunks of neurons, 
         ("subject = 'a'", ALL // 2),
         ("subject = 'a' and operator = 'add' and layer = 2", ALL // 8),
         ("subject = 'a' and operator = 'add' and layer = 2 and neuron = 9", BLOCKS),
-        ("subject = 'a' and operator = 'add' and layer = 2 and neuron = 9 and op1 = 7 and op2 = 3", 1),
+        ("subject = 'a' and operator = 'add' and layer = 2 and neuron = 9 and op1 = 7 and op2 = 3",
+        1),
         ("neuron in (1, 2, 7)", 8 * BLOCKS),
         ("neuron in (1, 8, 19)", 8 * 3 * BLOCKS),
         ("op1 between 4 and 6", ALL * 2 // 3),
         ("op1 >= 10", ALL // 3),
         ("neuron < 8 and op1 < 5", 8),
         ("layer <> 0 and not (neuron >= 8)", 4 * BLOCKS),
-        ("(layer = 0 and neuron = 1 and op1 = 5) or (layer = 2 and neuron = 19 and op1 = 11)", 4 + 4),
+        ("(layer = 0 and neuron = 1 and op1 = 5) or (layer = 2 and neuron = 19 and op1 = 11)",
+        4 + 4),
         ("layer = 1", 0),
         ("subject = 'nobody'", 0),
         ("op1 > 11", 0),
@@ -440,7 +444,9 @@ def test_every_other_join_gives_the_rows_of_the_materialised_table(
     assert database.sql(query).fetchall() == whole.sql(query).fetchall()
 
 
-KINDS = {  # keys as other than what the stores have; those that DuckDB converts to compare are left out, the rest count
+# Keys of other types than the stores', and the chunks that are read. Keys that DuckDB converts to
+# compare do not narrow what is read; the others do.
+KINDS = {
     "operator as an ENUM": (
         "subject, operator::enum('divide', 'add', 'other') as operator, layer, neuron",
         3 * BLOCKS,
@@ -481,13 +487,13 @@ def test_keys_of_another_kind_match_as_they_do_in_the_materialised_table(
 
 @pytest.mark.parametrize("kind", [pl.String, pl.Categorical, pl.Enum(["divide", "a", "add"])])
 def test_text_keys_of_a_polars_table_match_whatever_their_type(tmp_path: Path, kind: pl.DataType):
-    """A table of a user's own may keep text as Categorical or Enum."""
+    """A user's own table may store text as Categorical or Enum."""
     for operator in ("add", "divide"):
         with layered.writing(tmp_path / f"a/store/activations/{operator}.h5") as file:
-            of = {"subject": "a", "operator": operator}
-            layered.LayerWriter(
-                file, [0], {"neuron": 4, "op1": 3, "op2": 3}, "float16", (1, 3, 3), of
-            ).write(0, 0, np.ones((4, 3, 3)))
+            axes = {"neuron": 4, "op1": 3, "op2": 3}
+            attributes = {"subject": "a", "operator": operator}
+            writer = layered.LayerWriter(file, [0], axes, "float16", (1, 3, 3), attributes)
+            writer.write(0, 0, np.ones((4, 3, 3)))
     listed = pl.DataFrame(
         {"subject": ["a", "a"], "operator": ["add", "divide"], "layer": [0, 0], "neuron": [1, 3]}
     )
@@ -606,13 +612,13 @@ def test_a_damaged_store_is_named_by_the_query_that_meets_it(tmp_path: Path):
 
 
 def test_a_foreign_store_among_those_of_a_table_is_named(tmp_path: Path):
-    """Its rows would be counted as the table's, of no subject and no operator."""
+    """It must not add rows without subject and operator to the table."""
     folder = tmp_path / "s/store/activations"
-    for name, of in (("add", {"subject": "s", "operator": "add"}), ("other", {})):
+    axes = {"neuron": 4, "op1": 3, "op2": 3}
+    for name, attributes in (("add", {"subject": "s", "operator": "add"}), ("other", {})):
         with layered.writing(folder / f"{name}.h5") as file:
-            layered.LayerWriter(
-                file, [0], {"neuron": 4, "op1": 3, "op2": 3}, "float32", (4, 3, 3), of
-            ).write(0, 0, np.ones((4, 3, 3)))
+            writer = layered.LayerWriter(file, [0], axes, "float32", (4, 3, 3), attributes)
+            writer.write(0, 0, np.ones((4, 3, 3)))
     with pytest.raises(
         layered.StoreError,
         match=r"other\.h5 has neuron, op1, op2; .*add\.h5 has subject, operator, neuron, op1, op2",
@@ -635,7 +641,7 @@ def test_plans_are_shown(query: str):
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("explain (analyze) copy (select 1) to 'x'", "COPY is not allowed, SELECT is"),
         ("explain analyze create table t (a int)", "CREATE is not allowed, SELECT is"),
@@ -643,6 +649,6 @@ def test_plans_are_shown(query: str):
         ("pivot (select 'a' as k, 1 as v) on k using sum(v)", "PIVOT without a list of values"),
     ],
 )
-def test_what_is_no_select_is_refused_in_a_sentence(query: str, said: str):
-    with pytest.raises(QueryError, match=re.escape(said)):
+def test_what_is_no_select_is_refused_in_a_sentence(query: str, message: str):
+    with pytest.raises(QueryError, match=re.escape(message)):
         Database({}).sql(query)

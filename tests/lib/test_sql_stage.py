@@ -1,4 +1,4 @@
-"""A stage of queries that is called by a wrong name is a sentence, before anything is read."""
+"""Running a stage of queries by a wrong name is an error of one sentence."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from tests.micro import ROOT
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("arguments", "words"),
     [
         (
             ["circuit/unknown", "abacus"],
@@ -37,8 +37,8 @@ from tests.micro import ROOT
         (["corpus/cells", "abacus"], "corpus/cells runs once, for no subject; leave out abacus"),
     ],
 )
-def test_a_wrong_name_is_a_sentence(asked: list[str], words: str):
-    command = [sys.executable, "-m", "stages.lib.sql.stage", *asked]
+def test_a_wrong_name_is_a_sentence(arguments: list[str], words: str):
+    command = [sys.executable, "-m", "stages.lib.sql.stage", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
@@ -56,7 +56,5 @@ def test_a_stage_that_is_run_in_a_chapter_is_told_where_to_run():
         text=True,
         check=False,
     )
-    assert (
-        done.stderr
-        == f"{ROOT / 'stages/circuit'} has no folder stages/: run this in the project's root; `cd {ROOT}`\n"
-    )
+    way_out = f"run this in the project's root; `cd {ROOT}`"
+    assert done.stderr == f"{ROOT / 'stages/circuit'} has no folder stages/: {way_out}\n"

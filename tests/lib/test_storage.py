@@ -1,4 +1,4 @@
-"""Files of object storage, read in blocks, are what they are read at once."""
+"""Files of object storage have the same content in blocks as read at once."""
 
 from pathlib import Path
 from unittest.mock import patch
@@ -32,7 +32,7 @@ def test_any_part_read_in_blocks_is_that_of_the_file(
 
 
 def test_a_store_of_many_blocks_is_what_it_is_on_disk(tmp_path: Path):
-    """Whose chunks, and what HDF5 keeps beside them, begin and end anywhere in a block."""
+    """Its chunks and HDF5's own data begin and end anywhere in a block."""
     path, values = (
         tmp_path / "store.h5",
         np.random.default_rng(0).integers(0, 1 << 30, (40, 70, 90), np.int32),

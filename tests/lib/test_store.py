@@ -1,4 +1,4 @@
-"""Stores: exact, whole or not there at all, and damage is noticed."""
+"""Stores are exact, complete or absent, and damage is noticed."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def write(
     dtype: str = "float32",
     chunk: tuple[int, ...] = (3, 5, 9),
 ) -> None:
-    """A store of one layer from values (neurons, rows, columns)."""
+    """Write a store of one layer from values (neurons, rows, columns)."""
     axes = dict(zip(("neuron", "op1", "op2"), values.shape, strict=True))
     with layered.writing(path) as file:
         results = np.arange(values.shape[1] * values.shape[2]).reshape(values.shape[1:]) - 1
@@ -164,7 +164,7 @@ def written(
 def test_chunks_written_directly_leave_the_bytes_that_hdf5_leaves(
     tmp_path_factory, *, chunk, groups, extra, blocks, last, rows, layers, dtype, cache, threads
 ):
-    """Whole chunks and parts of chunks, in blocks that are the chunks' rows or one row more."""
+    """Write blocks of the chunks' rows and of one row more: whole and partial chunks."""
     shape = (chunk[0] * groups + extra, chunk[1] * blocks + last, chunk[2])
     rng = np.random.default_rng(groups)
     values = {layer: rng.normal(size=shape).astype(dtype) for layer in range(layers)}
@@ -200,11 +200,11 @@ def test_large_blocks_are_written_directly(
 
 @pytest.mark.parametrize("length", [1, 2, 4999, 1 << 16, (1 << 16) + 1, 200_000])
 def test_checksums_are_those_of_hdf5(tmp_path: Path, length: int):
-    """Random bits, zeros, ones, and words whose sums are multiples of 65535 but not 0."""
-    chosen = np.random.default_rng(0).integers(0, 1 << 16, (5, length), dtype=np.uint16)
-    chosen[1:] = [[0], [0xFFFF], [1], [0x8000]]
-    chosen[3, length // 2 :] = 0xFFFE
-    values = chosen.view(np.float16)
+    """Try random bits, zeros, ones, and words whose sums are multiples of 65535 but not 0."""
+    words = np.random.default_rng(0).integers(0, 1 << 16, (5, length), dtype=np.uint16)
+    words[1:] = [[0], [0xFFFF], [1], [0x8000]]
+    words[3, length // 2 :] = 0xFFFE
+    values = words.view(np.float16)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         dataset = file.create_dataset("a", data=values, chunks=(1, length), fletcher32=True)
         file.flush()

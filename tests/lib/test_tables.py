@@ -1,4 +1,4 @@
-"""A table in which any byte has changed is refused by name, or is read as it was written."""
+"""A table with a changed byte is refused by name, or read as it was written."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,7 +54,7 @@ READERS = [read_by_stage, read_by_sql]
     [(read_by_stage, 1, 1), (read_by_stage, 255, 1), (read_by_sql, 1, 41), (read_by_sql, 128, 37)],
 )
 def test_no_byte_of_a_small_table_changes_unseen(tmp_path: Path, reader, bits: int, step: int):
-    """Data, what says where they are, the checksums themselves."""
+    """Change bytes of the data, of the footer and of the checksums."""
     path = tmp_path / "t.parquet"
     write_table(SMALL, path)
     places, refused = range(0, path.stat().st_size, step), 0
@@ -100,7 +100,7 @@ def test_a_cut_table_is_refused(tmp_path: Path, cut: int):
 
 @pytest.mark.parametrize("size", [9, 12, 15, 20, 23])
 def test_a_file_too_small_for_a_table_is_refused(tmp_path: Path, size: int):
-    """Though it ends as one."""
+    """It ends as a table does."""
     (tmp_path / "t.parquet").write_bytes(
         b"x" * (size - 8) + (size - 8).to_bytes(4, "little") + b"PAR1"
     )
@@ -140,7 +140,8 @@ def test_only_who_asks_for_it_hears_of_a_damaged_table(tmp_path: Path):
 def test_a_macro_does_not_hide_a_damaged_table(tmp_path: Path):
     """answers_of reads `runs`, which the query does not name."""
     runs = pl.DataFrame({
-        "subject": ["a"], "experiment": ["probe"], "intervention": [0], "pair": [0], "correct": [True], "answer_logit": [2.0],
+        "subject": ["a"], "experiment": ["probe"], "intervention": [0], "pair": [0],
+        "correct": [True], "answer_logit": [2.0],
         "mean_logit": [0.5],
     })  # fmt: skip
     path = tmp_path / "a/circuit/runs/probe.parquet"
@@ -167,7 +168,7 @@ def test_a_damaged_part_of_a_stopped_stage_is_made_again(tmp_path: Path):
 
 @pytest.mark.parametrize("output", ["heuristics/scores.parquet", "circuit/runs/heads.parquet"])
 def test_parts_of_a_stage_that_is_not_done_are_no_rows(tmp_path: Path, output: str):
-    """Neither for `bag`, nor for a stage that reads the folder in which they lie, nor beside another subject's whole table."""
+    """Neither `bag` nor a stage reads them, also beside another subject's complete table."""
     data, table = tmp_path / "data", output.split("/")[1].removesuffix(".parquet")
     parts = Parts(data / "a" / output, "key")
     parts.write(0, SMALL)
@@ -184,17 +185,17 @@ def test_parts_of_a_stage_that_is_not_done_are_no_rows(tmp_path: Path, output: s
 
 
 def test_a_file_that_is_no_table_is_named_with_the_way_out(tmp_path: Path):
-    """It ends as Parquet does, and was never sealed."""
+    """It ends as Parquet does, and has no seal."""
     path = tmp_path / "data/a/store/accuracy.parquet"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"PAR1" + bytes(range(200)) + (100).to_bytes(4, "little") + b"PAR1")
     way_out = "`bag verify --heal` removes .* `dvc repro` makes it again, or `make pull` fetches it"
-    said = rf"accuracy\.parquet is damaged: .*; {way_out}$"
+    problem = rf"accuracy\.parquet is damaged: .*; {way_out}$"
     for read in (read_table, lambda path: connect(path.parents[2]).sql("from accuracy")):
-        with pytest.raises(TableError, match=said):
+        with pytest.raises(TableError, match=problem):
             read(path)
     SMALL.write_parquet(path)
-    assert read_table(path).equals(SMALL)  # of another program: not judged
+    assert read_table(path).equals(SMALL)  # without a seal, as other programs write it
 
 
 NOTEBOOK = """

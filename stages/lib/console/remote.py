@@ -341,7 +341,7 @@ def listed(content: bytes) -> dict[str, str]:
         raise ListError("the list of its files names a file twice, or has more than names and sums")
     for name, md5 in files.items():
         if not _is_plain(name) or not MD5.fullmatch(str(md5)):
-            problem = "which is no name within a folder, or no sum"
+            problem = "which is not a name within a folder, or not a sum"
             raise ListError(f"the list of its files holds {name!r} with the sum {md5!r}, {problem}")
     return files
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
     from pyarrow import NativeFile
 
-BLOCK = 1 << 18  # bytes asked of object storage at once: about a chunk of a store
+BLOCK = 1 << 18  # bytes of a request to object storage: about a chunk of a store
 KEPT = 32  # blocks kept of a file
 
 

@@ -70,9 +70,8 @@ def _makers() -> dict[str, list[Maker]]:
 
 def _table(output: str | dict) -> list[str]:
     """Return the table that an output below data/ is, as a list of at most one."""
-    if isinstance(output, dict):  # path -> options
-        output = next(iter(output))
-    path = PurePath(output)
+    # an output with options is a mapping, path -> options
+    path = PurePath(next(iter(output)) if isinstance(output, dict) else output)
     parts = path.with_suffix("").parts
     if parts[0] != "data":
         return []

@@ -9,7 +9,7 @@ that reads only these keys. The rest of the text stays as it is.
 sqlglot says which source a column belongs to. A key too many is harmless and a missing key is not,
 therefore a query that this module does not understand reads more:
 * a source counts only if it gives the same rows twice (REPEATABLE in keys.py);
-* a condition counts only if it can be asked of that source alone; without it there are more keys;
+* a condition counts only if that source alone can evaluate it; without it there are more keys;
 * an equality counts only between numbers, or between texts, which Python compares as DuckDB does.
 """
 
@@ -92,7 +92,7 @@ class _Scope:
         self.asker = asker
         self.sources: dict[str, exp.Expr] = {}
         self.conditions: list[exp.Expr] = []
-        self.tables: list[exp.Table] = []  # lazy tables in FROM, none where it is not understood
+        self.tables: list[exp.Table] = []  # lazy tables in FROM, none if it is not understood
         lazy: list[exp.Table] = []
         for node in _from(select):
             if isinstance(node, exp.Table) and node.name in asker.lazy:
@@ -152,7 +152,7 @@ class _Scope:
         return self.asker.keys(query)
 
     def _about(self, other: str, condition: exp.Expr, equal: Equal) -> exp.Expr | None:
-        """Return a condition in columns of one source alone, None where it cannot be asked so."""
+        """Return a condition in columns of one source alone, None if that is not possible."""
         condition = condition.copy()
         if condition.find(exp.Query) or not self.asker.is_repeatable(condition):
             return None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from sqlglot import exp
 
-MANY = 100_000  # keys; a longer list is no short list
+MANY = 100_000  # keys; with more, the lazy table is read as a whole
 REPEATABLE = (  # no LIMIT, samples, windows; no sums, which depend on the order of rows
     exp.Select, exp.From, exp.Join, exp.Table, exp.TableAlias, exp.Subquery, exp.Values, exp.Tuple,
     exp.Where, exp.Group, exp.Having, exp.Order, exp.Ordered, exp.Distinct, exp.Union, exp.Except,
@@ -49,7 +49,7 @@ class Asker:
         return answer
 
     def is_repeatable(self, node: exp.Expr) -> bool:
-        """Return whether a query or a condition gives the same each time that it runs."""
+        """Return whether a query or a condition gives the same result in every run."""
         for part in node.walk():
             if isinstance(part, exp.Anonymous) and part.name.lower() in self.macros:
                 continue
