@@ -260,7 +260,7 @@ def test_push_to_s3_and_pull_from_it(small: Path, tmp_path: Path, s3: Remote):
 
 @pytest.fixture
 def shared(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Return a copy of the remote, filled by `make push`, and a clone of it as working directory."""
+    """Return a copy of the remote that `make push` filled, and a clone as working directory."""
     monkeypatch.chdir(small)
     first, last = sharing.push(Repo())
     assert re.fullmatch(r"in the remote: 4 outputs, \d files of them new", first)

@@ -82,8 +82,8 @@ FORMULAS = {
 }  # fmt: skip
 TABLES: dict[str, list[tuple[Any, ...]]] = {
     "from answers_of('knockout')": [("s", 3, 0, 1, 2.0), ("s", 3, 1, 0, -1.5)],
-    # logits above their mean of 1, divided by the largest one's 8: 4 and 3 of the circuit, 1 and 1 of
-    # `nothing`, 7 and 3 of `everything`
+    # logits above their mean of 1, divided by the largest one's 8: 4 and 3 of the circuit, 1 and 1
+    # of `nothing`, 7 and 3 of `everything`
     "select * exclude subject from answers_and_ends('cut')": [
         ("add", 0, 0, 8, True, 0.875, 0.125, 0.875), ("add", 0, 1, 9, True, 0.375, 0.125, 0.375),
         ("add", 1, 0, 8, False, 0.125, 0.125, 0.875), ("add", 1, 1, 9, False, 0.125, 0.125, 0.375),

@@ -1,4 +1,4 @@
-"""Outlines of models without weights: real sizes of large models, and the same plan as with them."""
+"""Outlines of models have the sizes of large models, and the plans of models with weights."""
 
 import subprocess
 import sys

@@ -213,6 +213,8 @@ class Database:
         remarks: list[str] = []
         names, texts = self._names(query, parameters)
         for column, wanted in texts.items():
+            if not wanted:
+                continue
             tables = [name for name in names & self.files.keys() if column in self.columns(name)]
             unsure = wanted - self._words_of_paths(tables) - {*OPERATORS}
             if not tables or not unsure:  # reading the tables takes time
