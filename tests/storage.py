@@ -1,4 +1,4 @@
-"""A real server of the S3 API on loopback, with one bucket, `bag`."""
+"""Run a real server of the S3 API on loopback, with one bucket, `bag`."""
 
 import subprocess
 import sys
@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-# A process of its own: a client that waits for an answer without letting other threads of Python run would wait for ever.
+# In a process of its own: a client that waits without releasing Python's lock would wait for ever
+# for a server in the same process.
 SERVER = """
 import sys
 from moto.server import ThreadedMotoServer
@@ -29,14 +30,16 @@ class Bucket:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What every client of S3 reads."""
+        """Return the environment variables that every client of S3 reads."""
         return {
-            "AWS_ENDPOINT_URL": self.endpoint, "AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": "user",
+            "AWS_SECRET_ACCESS_KEY": "secret",
             "AWS_DEFAULT_REGION": "us-east-1",
-        }  # fmt: skip
+        }
 
     def upload(self, folder: Path, prefix: str) -> None:
-        """Every file below a folder, under its name there."""
+        """Upload every file below a folder, under its path in the folder."""
         for file in folder.rglob("*"):
             if file.is_file():
                 self.client.upload_file(str(file), "bag", f"{prefix}/{file.relative_to(folder)}")
@@ -48,13 +51,19 @@ def serving() -> Iterator[Bucket]:
     import boto3
     import s3fs
 
-    s3fs.S3FileSystem.clear_instance_cache()  # of the last server's clients, where this process has had one
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    s3fs.S3FileSystem.clear_instance_cache()  # clients of an earlier server
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdin
         assert server.stdout
         endpoint = server.stdout.readline().strip()
-        keys = {"aws_access_key_id": "user", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+        keys = {
+            "aws_access_key_id": "user",
+            "aws_secret_access_key": "secret",
+            "region_name": "us-east-1",
+        }
         client = boto3.client("s3", endpoint_url=endpoint, **keys)
         client.create_bucket(Bucket="bag")
         yield Bucket(endpoint, client)
-        server.stdin.close()  # which ends it
+        server.stdin.close()  # this ends it

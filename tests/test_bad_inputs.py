@@ -453,7 +453,7 @@ def test_a_conflict_is_left_to_the_user(repository: Path, monkeypatch: pytest.Mo
         locks.main()
     sentence(
         error.value,
-        "stages/corpus/dvc.lock holds a conflict of a merge",
+        "stages/corpus/dvc.lock has a merge conflict",
         "git checkout --theirs -- stages/corpus/dvc.lock",
     )
     assert Path("stages/corpus/dvc.lock").read_bytes() == LOCKS["a conflict in a stage"]

@@ -1,4 +1,4 @@
-"""Environments that users have and tests seldom do.
+"""Test environments that users have: locales, settings of matplotlib, file systems.
 
 Locales without UTF-8, matplotlib settings of Jupyter and users, read-only folders, file systems
 without locks.
@@ -37,7 +37,9 @@ def test_every_text_file_is_read_and_written_with_an_encoding():
                 "read_text",
                 "write_text",
             ):
-                assert "encoding" in {keyword.arg for keyword in node.keywords}, f"{file}, line {node.lineno}"
+                assert "encoding" in {keyword.arg for keyword in node.keywords}, (
+                    f"{file}, line {node.lineno}"
+                )
 
 
 def test_settings_tables_and_queries_are_read_in_any_locale(tmp_path: Path):
@@ -47,8 +49,10 @@ def test_settings_tables_and_queries_are_read_in_any_locale(tmp_path: Path):
         project / "data/abacus/store/accuracy.parquet",
     )
     code = (
-        "import sys; from stages import settings; from stages.lib.console import bag; settings.main();"
-        "sys.argv = ['bag', 'tables', 'accuracy']; bag.main(); sys.argv = ['bag', 'select subject from accuracy']; bag.main()"
+        "import sys; from stages import settings; from stages.lib.console import bag; "
+        "settings.main();"
+        "sys.argv = ['bag', 'tables', 'accuracy']; bag.main(); sys.argv = ['bag', 'select subject "
+        "from accuracy']; bag.main()"
     )
     done = run_in(project, "python", "-c", code, more=ASCII)
     assert "gr??e" in done.stdout
@@ -79,8 +83,13 @@ def test_stores_are_written_and_read_on_a_file_system_without_locks(tmp_path: Pa
     run_in(tmp_path, "gcc", "-shared", "-fPIC", "-o", "no_locks.so", "no_locks.c")
     more = {"LD_PRELOAD": str(tmp_path / "no_locks.so"), "PYTHONPATH": str(ROOT)}
     flock = "import fcntl; fcntl.flock(open('no_locks.c'), fcntl.LOCK_SH)"
-    assert "No locks available" in run_in(tmp_path, "python", "-c", flock, more=more, check=False).stderr
-    assert run_in(tmp_path, "python", "-c", STORE, more=more).stdout == "[0. 1. 2.] {'subject': 'a'}\n"
+    assert (
+        "No locks available"
+        in run_in(tmp_path, "python", "-c", flock, more=more, check=False).stderr
+    )
+    assert (
+        run_in(tmp_path, "python", "-c", STORE, more=more).stdout == "[0. 1. 2.] {'subject': 'a'}\n"
+    )
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOLCK, errno.EMFILE])
@@ -118,7 +127,8 @@ drawing.legend(figure)
 drawing.save(figure, Path("figure"))
 """
 TASTES = (
-    "font.size: 20\nfont.family: serif\naxes.grid: True\nlines.linewidth: 7\nsavefig.facecolor: red\nsvg.fonttype: none\nbackend: tkagg\n"
+    "font.size: 20\nfont.family: serif\naxes.grid: True\nlines.linewidth: 7\nsavefig.facecolor: "
+    "red\nsvg.fonttype: none\nbackend: tkagg\n"
 )
 
 
@@ -164,14 +174,18 @@ def test_a_folder_too_long_for_the_sockets_of_ray_is_named_at_once(monkeypatch: 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for name in ("TMPDIR", "RAY_TMPDIR"):
         monkeypatch.setenv(name, "/tmp/" + "x" * 60)
-        with pytest.raises(ParamsError, match=r"a path of 65 bytes; at most \d\d are possible: set RAY_TMPDIR=/tmp"):
+        with pytest.raises(
+            ParamsError, match=r"a path of 65 bytes; at most \d\d are possible: set RAY_TMPDIR=/tmp"
+        ):
             actors.ready(print).__enter__()
         monkeypatch.setenv(name, "/tmp")
     actors._check_folder()
 
 
 @pytest.mark.parametrize("given", [["tables"], ["select 1"], ["check", "models/mine"]])
-def test_a_path_that_the_locale_cannot_name_is_refused_with_what_to_set(tmp_path: Path, given: list[str]):
+def test_a_path_that_the_locale_cannot_name_is_refused_with_what_to_set(
+    tmp_path: Path, given: list[str]
+):
     (tmp_path / "größe").mkdir()
     code = "import sys; from stages.lib.console import bag; sys.argv[0] = 'bag'; bag.main()"
     done = run_in(

@@ -1,4 +1,4 @@
-"""What make says of a mistake, with nothing written or fetched."""
+"""`make` reports mistakes, and writes and fetches nothing."""
 
 import re
 import tomllib
@@ -18,12 +18,12 @@ from tests.micro import ROOT, copy_project
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project before anything has run."""
+    """Return the project before anything has run."""
     return copy_project(tmp_path_factory.mktemp("make") / "project")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ("remote", "URL=ssh://user:SECRET@host/folder"),
@@ -39,22 +39,28 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     ],
 )
-def test_a_mistake_is_a_sentence(project: Path, arguments: tuple[str, ...], said: str):
+def test_a_mistake_is_a_sentence(project: Path, arguments: tuple[str, ...], message: str):
     before = (project / ".dvc/config").read_text()
     done = run_in(project, *MAKE, *arguments, check=False)
     assert done.returncode != 0
-    assert said in done.stderr
+    assert message in done.stderr
     assert "SECRET" not in done.stderr
     assert (project / ".dvc/config").read_text() == before
     assert not (project / "data").exists()
 
 
-def test_the_pythons_that_are_asked_for_are_those_that_all_pinned_packages_take():
-    asked = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
+def test_the_supported_pythons_are_those_of_all_pinned_packages():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    supported = SpecifierSet(project["requires-python"])
     pinned = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    theirs = [SpecifierSet(distribution(name).metadata.get("Requires-Python") or "") for name in pinned]
-    for version in ("3.10.9", *(f"3.{minor}.{patch}" for minor in range(11, 17) for patch in range(15))):
-        assert (version in asked) == all(version in each for each in theirs), version
+    theirs = []
+    for name in pinned:
+        theirs.append(SpecifierSet(distribution(name).metadata.get("Requires-Python") or ""))
+    versions = ["3.10.9"]
+    for minor in range(11, 17):
+        versions += [f"3.{minor}.{patch}" for patch in range(15)]
+    for version in versions:
+        assert (version in supported) == all(version in each for each in theirs), version
     assert "Python 3.11 to 3.14 (`make PYTHON=" in (ROOT / "README.md").read_text()
 
 
@@ -67,15 +73,21 @@ def test_a_subject_is_pulled_with_what_its_stages_read_of_all_subjects_and_its_p
     pulled = of_subject(Repo(project), subject)
     assert {stage.name.partition("@")[2] for stage in pulled} == {subject, ""}
     own = {_key(stage) for stage in pulled if "@" in stage.name}
+    common = {_key(stage) for stage in pulled} - own
     assert len(own) > 50
-    read = {path for name in own for path in declared.read(name)} | {f"data/models/{subject}"}
-    written = {path for stage in pulled if "@" not in stage.name for path in declared.written(_key(stage))}
-    once = {path for name, entry in declared.STAGES.items() if not entry["foreach"] for path in declared.written(name)}
+    assert page in common
+    read = {f"data/models/{subject}"}.union(*map(declared.read, own))
+    written = set().union(*map(declared.written, common))
+    once = set()
+    for name, entry in declared.STAGES.items():
+        if not entry["foreach"]:
+            once.update(declared.written(name))
     assert read & once <= written
     assert "data/models/planted" in written or subject != "planted"
-    assert page in {_key(stage) for stage in pulled}
 
 
 def _key(stage: Stage) -> str:
-    """As in `declared`."""
-    return declared.key(stage.name if stage.path_in_repo == "dvc.yaml" else f"{stage.path_in_repo}:{stage.name}")
+    """Return the key of a stage in `declared`."""
+    if stage.path_in_repo == "dvc.yaml":
+        return declared.key(stage.name)
+    return declared.key(f"{stage.path_in_repo}:{stage.name}")

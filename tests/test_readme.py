@@ -1,4 +1,4 @@
-"""Every command and every query of the READMEs works, and what they show is what there is."""
+"""Every command and query of the READMEs works, and prints what the READMEs show."""
 
 import os
 import re
@@ -17,17 +17,28 @@ from tests.micro import ROOT
 from tests.neurons import test_digit_circuits
 
 README = (ROOT / "README.md").read_text()
-ROOMS = (*CHAPTERS, "explorer")  # the explorer looks at what chapters wrote, and has no stages
+ROOMS = (*CHAPTERS, "explorer")  # the explorer has no stages
 READMES = [ROOT / "README.md", *(ROOT / "stages" / room / "README.md" for room in ROOMS)]
 PAGES = sorted({*READMES, *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
-BLOCK = re.compile(r"```sh\n(.*?)```(?:\n```\n(.*?)```)?", re.DOTALL)  # of commands, and what they print if it follows
-FOUND = [(str(file.relative_to(ROOT)), *blocks) for file in READMES if file.exists() for blocks in BLOCK.findall(file.read_text())]
-COMMANDS = [(place, line.split("  #")[0].strip()) for place, block, _ in FOUND for line in block.splitlines() if line.strip()]
-QUERIES = [(place, shlex.split(block)[1:], shown) for place, block, shown in FOUND if re.match("bag [\"']", block)]
-REPRO = [(place, command) for place, command in COMMANDS if re.match(r"(cd \S+ && )?dvc repro (?!-)", command)]
-OTHERS = [c for place, c in COMMANDS if not c.startswith("bag ") and (place, c) not in REPRO]
-OTHERS += [c for _, c in COMMANDS if c.startswith(("bag check", "bag add", "bag explore"))]
-RUN_BY = {  # what sets up, shares or takes long, and the test or script that runs it
+# commands, and what they print if it follows
+BLOCK = re.compile(r"```sh\n(.*?)```(?:\n```\n(.*?)```)?", re.DOTALL)
+COMMANDS: list[tuple[str, str]] = []  # (file, command)
+QUERIES: list[tuple[str, list[str], str]] = []  # (file, arguments of bag, what it prints)
+for file in filter(Path.exists, READMES):
+    name = str(file.relative_to(ROOT))
+    for block, shown in BLOCK.findall(file.read_text()):
+        if re.match("bag [\"']", block):
+            QUERIES.append((name, shlex.split(block)[1:], shown))
+        lines = [line.split("  #")[0].strip() for line in block.splitlines()]
+        COMMANDS += [(name, line) for line in lines if line]
+REPRO = [item for item in COMMANDS if re.match(r"(cd \S+ && )?dvc repro (?!-)", item[1])]
+OTHERS: list[str] = []
+for command in sorted({command for _, command in {*COMMANDS} - {*REPRO}}):
+    if not command.startswith("bag ") or command.startswith(
+        ("bag check", "bag add", "bag explore")
+    ):
+        OTHERS.append(command)
+RUN_BY = {  # command -> the test or script that runs it, if it is not tests/test_remotes.py
     "make": ("tests/test_pipeline.py", "*MAKE, target"),
     "make test": (".ci/run", "make --no-print-directory test"),
     "make lint": (".ci/run", "make --no-print-directory lint"),
@@ -53,46 +64,61 @@ def test_there_are_commands_and_queries():
 
 @pytest.fixture(scope="module")
 def tables(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The micro project's, and one that it lacks, as no subject of it writes digits."""
-    folder = Path(shutil.copytree(micro / "data", tmp_path_factory.mktemp("readme") / "data", copy_function=os.link))
-    circuits = test_digit_circuits.asked(test_digit_circuits.of_digits(np.ones((3, made.LAYERS, made.NEURONS))))
+    """Return the micro project's tables, and one that it lacks, as no model of it writes digits."""
+    folder = tmp_path_factory.mktemp("readme") / "data"
+    shutil.copytree(micro / "data", folder, copy_function=os.link)
+    digits = test_digit_circuits.of_digits(np.ones((3, made.LAYERS, made.NEURONS)))
+    circuits = test_digit_circuits.asked(digits)
     write_table(circuits, folder / "neurons/digit_circuits/made.parquet")
     return folder
 
 
 @pytest.mark.parametrize(("place", "query", "shown"), QUERIES)
-def test_a_query_runs_and_has_the_columns_that_are_shown(micro: Path, tables: Path, place: str, query: list[str], shown: str):
-    asked = ("--data", str(tables), "--csv", *query)
-    done = run_in(micro, "bag", *asked) if query == QUERIES[0][1] else bag_in(micro, *asked)
+def test_a_query_runs_and_has_the_columns_that_are_shown(
+    micro: Path,
+    tables: Path,
+    place: str,
+    query: list[str],
+    shown: str,
+):
+    arguments = ("--data", str(tables), "--csv", *query)
+    is_first = query == QUERIES[0][1]  # in a process of its own
+    done = run_in(micro, "bag", *arguments) if is_first else bag_in(micro, *arguments)
     assert done.returncode == 0, done.stderr
     header = done.stdout.splitlines()[0]
     if "│" in shown:
-        assert [cell.strip() for cell in shown.splitlines()[1].split("│")[1:-1]] == header.split(",")
+        columns = shown.splitlines()[1].split("│")[1:-1]
+        assert list(map(str.strip, columns)) == header.split(",")
 
 
 def target(command: str) -> str:
-    """What `dvc repro` runs, as it is called in the root."""
+    """Return what `dvc repro` runs, as it is called in the root."""
     folder, stage = re.fullmatch(r"(?:cd (\S+) && )?dvc repro (\S+)", command).groups()
     return f"{folder}/dvc.yaml:{stage}" if folder else stage
 
 
 def test_every_stage_is_one_that_repro_knows(micro: Path):
-    """All in one command, as DVC takes seconds to start, on a project where nothing is left to do."""
+    """Run all in one command, as DVC takes seconds to start, where nothing is left to do."""
     targets = sorted({target(command) for _, command in REPRO})
     assert len(targets) >= len(CHAPTERS) - 1
     assert "up to date" in run_in(micro, "dvc", "repro", *targets).stdout
 
 
 def test_a_stage_is_run_where_it_says(micro: Path):
-    [command] = [command for place, command in REPRO if place == "README.md" and command.startswith("cd ")]
-    printed = run_in(micro, "bash", "-c", command.replace("dvc repro", "dvc --wait-for-lock repro")).stdout
+    [command] = [
+        command for place, command in REPRO if place == "README.md" and command.startswith("cd ")
+    ]
+    waiting = command.replace("dvc repro", "dvc --wait-for-lock repro")
+    printed = run_in(micro, "bash", "-c", waiting).stdout
     assert "up to date" in printed
 
 
 @pytest.mark.parametrize("command", OTHERS)
 def test_every_other_command_is_run_by_a_test(command: str):
     words = command.split()
-    called = f'*MAKE, "{words[1]}"' if words[0] == "make" and len(words) > 1 else '"' + '", "'.join(words) + '"'
+    called = '"' + '", "'.join(words) + '"'
+    if words[0] == "make" and len(words) > 1:
+        called = f'*MAKE, "{words[1]}"'
     file, text = RUN_BY.get(command, ("tests/test_remotes.py", called))
     assert text in (ROOT / file).read_text(), f"{command} is run by no test"
 
@@ -108,7 +134,10 @@ def test_the_readme_fits_and_its_tree_has_every_chapter_in_order():
     blocks = re.findall(r"^```\w*\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
     [tree] = [block for block in blocks if block.startswith("stages/")]
     assert len(tree.splitlines()) <= 15
-    assert [line.split()[0] for line in tree.splitlines()] == [*(f"stages/{room}" for room in ROOMS), "stages/lib"]
+    assert [line.split()[0] for line in tree.splitlines()] == [
+        *(f"stages/{room}" for room in ROOMS),
+        "stages/lib",
+    ]
 
 
 @pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(ROOT)))

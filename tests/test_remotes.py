@@ -1,4 +1,4 @@
-"""Sharing artifacts through real servers on loopback: an SFTP server and an S3 API server."""
+"""Push and pull through real servers on loopback: an SFTP server and an S3 API server."""
 
 import getpass
 import hashlib
@@ -48,18 +48,33 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
         pytest.skip("no sshd here: install openssh-server")
     folder = tmp_path_factory.mktemp("server")
     for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True
+        )
     shutil.copy(folder / "user.pub", folder / "authorized")
     port = free_port()
-    (folder / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nPidFile none\n"
-        "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n"
-    )
+    options = {
+        "Port": port,
+        "ListenAddress": "127.0.0.1",
+        "HostKey": folder / "host",
+        "AuthorizedKeysFile": folder / "authorized",
+        "PidFile": "none",
+        "StrictModes": "no",
+        "UsePAM": "no",
+        "PasswordAuthentication": "no",
+        "PermitRootLogin": "yes",
+        "Subsystem": "sftp internal-sftp",
+    }
+    config = folder / "sshd_config"
+    config.write_text("".join(f"{name} {value}\n" for name, value in options.items()))
     Path("/run/sshd").mkdir(exist_ok=True)
-    process = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([SSHD, "-D", "-e", "-f", config], stderr=subprocess.DEVNULL)
     try:
         wait_for(port, process)
-        yield f"ssh://{getpass.getuser()}@127.0.0.1:{port}", {"keyfile": str(folder / "user"), "allow_agent": "false"}
+        yield (
+            f"ssh://{getpass.getuser()}@127.0.0.1:{port}",
+            {"keyfile": str(folder / "user"), "allow_agent": "false"},
+        )
     finally:
         process.terminate()
         process.wait()
@@ -71,15 +86,27 @@ def s3() -> Iterator[Remote]:
     with storage.serving() as bucket:
         yield (
             "s3://bag/store",
-            {"endpointurl": bucket.endpoint, "access_key_id": "user", "secret_access_key": "secret", "region": "us-east-1"},
+            {
+                "endpointurl": bucket.endpoint,
+                "access_key_id": "user",
+                "secret_access_key": "secret",
+                "region": "us-east-1",
+            },
         )
 
 
+def write_local(project: Path, settings: dict[str, str]) -> None:
+    """Write settings of the remote that stay out of Git."""
+    lines = ["['remote \"storage\"']"]
+    lines += [f"{name} = {value}" for name, value in settings.items()]
+    (project / ".dvc/config.local").write_text("\n".join(lines))
+
+
 def configure(project: Path, remote: Remote) -> None:
-    """The one documented command, and the server's own settings, which stay out of Git."""
+    """Run the one documented command, and write the server's own settings."""
     url, settings = remote
     run_in(project, *MAKE, "remote", f"URL={url}")
-    (project / ".dvc/config.local").write_text("\n".join(["['remote \"storage\"']", *(f"{name} = {settings[name]}" for name in settings)]))
+    write_local(project, settings)
     run_in(project, "git", "add", "-A")
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "results")
 
@@ -92,7 +119,10 @@ def fresh_clone(project: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pushed(micro: Path, server: Remote, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the micro project, with all that DVC keeps in the folder `storage` beside it, through the SFTP server; tests only read it."""
+    """Return a copy of the micro project, pushed through the SFTP server; tests only read it.
+
+    The folder `storage` beside it is the remote.
+    """
     folder = tmp_path_factory.mktemp("pushed")
     (folder / "storage").mkdir()
     project = copied(micro, folder / "project")
@@ -102,32 +132,31 @@ def pushed(micro: Path, server: Remote, tmp_path_factory: pytest.TempPathFactory
 
 
 def present(folder: Path) -> set[str]:
-    files = {str(p.relative_to(folder / "data")) for p in (folder / "data").rglob("*") if p.is_file()}
-    return {f for f in files if not f.startswith(("models/", "subjects/training_log/")) and ".gitignore" not in f}
+    """Return the files in data/ that DVC keeps."""
+    data = folder / "data"
+    files = {str(path.relative_to(data)) for path in data.rglob("*") if path.is_file()}
+    in_git = ("models/", "subjects/training_log/")
+    return {f for f in files if not f.startswith(in_git) and ".gitignore" not in f}
 
 
-def test_pull_of_a_file_of_a_subject_and_of_everything_and_rerun_of_the_last_query(pushed: Path, tmp_path: Path):
+def test_a_file_a_subject_and_everything_are_pulled(pushed: Path, tmp_path: Path):
+    """Also rerun a query, for which DVC pulls only what the query reads."""
     everything = present(pushed)
     clone = fresh_clone(pushed, tmp_path / "clone")
     assert present(clone) == set()
 
-    run_in(clone, "dvc", "pull", "data/abacus/store/activations/add.h5")
-    assert present(clone) == {"abacus/store/activations/add.h5"}
-    assert (clone / "data/abacus/store/activations/add.h5").read_bytes() == (pushed / "data/abacus/store/activations/add.h5").read_bytes()
+    add = "abacus/store/activations/add.h5"
+    run_in(clone, "dvc", "pull", f"data/{add}")
+    assert present(clone) == {add}
+    assert (clone / "data" / add).read_bytes() == (pushed / "data" / add).read_bytes()
 
     query = clone / "stages/store/accuracy.sql"
     query.write_text("-- a remark\n" + query.read_text())
-    printed = run_in(clone, "dvc", "repro", "--allow-missing", "--pull", "stages/store/dvc.yaml:accuracy@abacus").stdout
-    assert re.findall(r"Running stage '([^']+)'", printed) == ["stages/store/dvc.yaml:accuracy@abacus"]
-    own = {
-        f"abacus/store/{file}"
-        for file in (
-            "activations/add.h5",
-            "accuracy.parquet",
-            "predictions.parquet",
-            "prompts.parquet",
-        )
-    }
+    stage = "stages/store/dvc.yaml:accuracy@abacus"
+    printed = run_in(clone, "dvc", "repro", "--allow-missing", "--pull", stage).stdout
+    assert re.findall(r"Running stage '([^']+)'", printed) == [stage]
+    tables = ("accuracy", "predictions", "prompts")
+    own = {add, *(f"abacus/store/{table}.parquet" for table in tables)}
     read = {"corpus/cells.parquet", "subjects/origins/abacus.parquet"}
     assert present(clone) == own | read
     run_in(clone, "git", "checkout", "-q", ".")
@@ -140,18 +169,27 @@ def test_pull_of_a_file_of_a_subject_and_of_everything_and_rerun_of_the_last_que
 
     run_in(clone, *MAKE, "pull", "SUBJECT=abacus")
     shared = ("abacus/", "corpus/", "heuristics/")
-    assert {f for f in present(clone) if f.startswith(shared)} == {f for f in everything if f.startswith(shared)}
-    assert "cells" in run_in(clone, "bag", "select count(*) as cells from cells join labels using (operator)").stdout
-    assert not any(f.startswith("planted/") for f in present(clone))
+    pulled = present(clone)
+    assert {f for f in pulled if f.startswith(shared)} == {
+        f for f in everything if f.startswith(shared)
+    }
+    query = "select count(*) as cells from cells join labels using (operator)"
+    assert "cells" in run_in(clone, "bag", query).stdout
+    assert not any(f.startswith("planted/") for f in pulled)
 
     run_in(clone, *MAKE, "pull")
     assert present(clone) == everything
     assert "up to date" in run_in(clone, "dvc", "status").stdout
 
 
+def with_content(folder: Path, content: bytes) -> list[Path]:
+    files = filter(Path.is_file, folder.rglob("*"))
+    return [path for path in files if path.read_bytes() == content]
+
+
 def test_a_pulled_file_whose_bytes_are_wrong_is_refused(pushed: Path, tmp_path: Path):
     content = (pushed / "data/abacus/store/accuracy.parquet").read_bytes()
-    [stored] = [p for p in pushed.with_name("storage").rglob("*") if p.is_file() and p.read_bytes() == content]
+    [stored] = with_content(pushed.with_name("storage"), content)
     stored.chmod(0o644)
     stored.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     try:
@@ -199,30 +237,20 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_in(project, "dvc", "init", "-q")
     storage = str(project.with_name("storage"))
     run_in(project, "dvc", "remote", "add", "-q", "-d", "storage", storage)
-    run_in(
-        project,
-        "dvc",
-        "repro",
-        "-q",
-        "stages/store/dvc.yaml:dump@abacus",
-        "stages/corpus/dvc.yaml",
-        "stages/circuit/dvc.yaml",
-        "report",
-    )
+    dump, report = "stages/store/dvc.yaml:dump@abacus", "report"
+    tables = ("stages/corpus/dvc.yaml", "stages/circuit/dvc.yaml")
+    run_in(project, "dvc", "repro", "-q", dump, *tables, report)
     run_in(project, "git", "add", "-A")
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "made")
     return project
 
 
 def test_push_to_s3_and_pull_from_it(small: Path, tmp_path: Path, s3: Remote):
-    """By what `make push` and `make pull` run."""
+    """Push and pull with the module that `make push` and `make pull` run."""
     url, settings = s3
-    project, share = (
-        copied(small, tmp_path / "project"),
-        ("python", "-m", "stages.lib.console.remote"),
-    )
-    lines = [f"{name} = {value}" for name, value in {"url": url, **settings}.items()]
-    (project / ".dvc/config.local").write_text("\n".join(["['remote \"storage\"']", *lines]))
+    project = copied(small, tmp_path / "project")
+    share = ("python", "-m", "stages.lib.console.remote")
+    write_local(project, {"url": url, **settings})
     run_in(project, *share, "push", more={"PYTHONPATH": str(ROOT)})
     clone = fresh_clone(project, tmp_path / "clone")
     assert contents(clone) == {}
@@ -232,7 +260,7 @@ def test_push_to_s3_and_pull_from_it(small: Path, tmp_path: Path, s3: Remote):
 
 @pytest.fixture
 def shared(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A copy of the remote, filled by `make push`, and a clone that pulls from it, as the cwd."""
+    """Return a copy of the remote that `make push` filled, and a clone as working directory."""
     monkeypatch.chdir(small)
     first, last = sharing.push(Repo())
     assert re.fullmatch(r"in the remote: 4 outputs, \d files of them new", first)
@@ -249,9 +277,11 @@ def shared(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
 
 def contents(folder: Path) -> dict[str, str]:
     """Return the content of every file of a project's outputs."""
-    files = [path for name in ("data", "reports") for path in (folder / name).rglob("*")]
-    outputs = [path for path in files if path.is_file() and path.name != ".gitignore"]
-    return {str(path.relative_to(folder)): path.read_text() for path in outputs}
+    files: dict[str, str] = {}
+    for path in [*(folder / "data").rglob("*"), *(folder / "reports").rglob("*")]:
+        if path.is_file() and path.name != ".gitignore":
+            files[str(path.relative_to(folder))] = path.read_text()
+    return files
 
 
 def replaced(path: Path, content: bytes) -> None:
@@ -262,7 +292,7 @@ def replaced(path: Path, content: bytes) -> None:
 
 
 def list_of_folder(store: Path) -> Path:
-    """The object in a remote that lists the files of the subject's folder."""
+    """Return the object in a remote that lists the files of the subject's folder."""
     [path] = store.rglob("*.dir")
     return path
 
@@ -289,8 +319,7 @@ def no_list(store: Path) -> None:
 
 
 def another_file(store: Path) -> None:
-    files = [path for path in store.rglob("*") if path.is_file()]
-    [path] = [path for path in files if path.read_bytes() == b"abacus divide\n"]
+    [path] = with_content(store, b"abacus divide\n")
     replaced(path, b"abacus add\n")
 
 
@@ -337,7 +366,7 @@ def test_a_folder_that_plain_dvc_pull_takes_with_a_file_less_is_reported(shared:
     assert line.startswith(f"{FOLDER} has 2 files, its lock lists 3")
     lines, well = verify(clone)
     assert not well
-    assert f"{FOLDER} is not what the lock says: stages/store/dvc.yaml:dump@abacus made it" in lines
+    assert f"{FOLDER} differs from its lock: stages/store/dvc.yaml:dump@abacus wrote it" in lines
     (clone / FOLDER / "divide.h5").write_text("abacus divided\n")
     [line] = unlike_lock("from activations", Path("data"))
     problem = f"{FOLDER} has 42 bytes, its lock says 41"
@@ -349,10 +378,8 @@ def test_a_subject_is_pulled_with_what_is_shared_and_its_page(
     shared: tuple[Path, Path],
 ):
     _, clone = shared
-    with pytest.raises(
-        SystemExit,
-        match="unknown subject 'abacu'; available subjects: abacus later",
-    ):
+    problem = "unknown subject 'abacu'; available subjects: abacus later"
+    with pytest.raises(SystemExit, match=problem):
         sharing.pull(Repo(), "abacu")
     assert contents(clone) == {}
     assert sharing.pull(Repo(), "abacus") == ["pulled: 3 outputs"]
@@ -364,17 +391,15 @@ def test_one_file_is_pulled_and_what_the_remote_lacks_is_said(shared: tuple[Path
     store, clone = shared
     assert sharing.pull(Repo(), path=f"{FOLDER}/deeper/c.h5") == ["pulled: 1 output"]
     [line] = unlike_lock("select * from activations", Path("data"))
-    problem = f"{FOLDER} has 1 files, its lock lists 3: this answer is from those here"
+    problem = f"{FOLDER} has 1 files, its lock lists 3: this answer is from the present files"
     assert line.startswith(f"{problem}; `make pull FILE={FOLDER}` fetches")
     assert not list(unlike_lock("select * from cells", Path("data").absolute()))
     assert contents(clone) == {f"{FOLDER}/deeper/c.h5": "abacus deeper/c\n"}
     with pytest.raises(SystemExit, match="no stage writes 'data/x'"):
         sharing.pull(Repo(), path="data/x")
     shutil.rmtree(store)
-    with pytest.raises(
-        SystemExit,
-        match=r"the remote lacks all of 1 output \(reports/index.html\)",
-    ):
+    problem = r"the remote lacks all of 1 output \(reports/index.html\)"
+    with pytest.raises(SystemExit, match=problem):
         sharing.pull(Repo(), path="reports")
 
 

@@ -1,8 +1,11 @@
-"""Work that notes who did each unit of it, and in which units end by force what they are told to.
+"""Run work that notes which process did each unit, and in which some units end by force.
 
-`python -m tests.lib.noted FOLDER WHAT`; WHAT such as "3:worker 7:machine 9:driver": unit 3 kills the worker that first does it, unit 7
-its machine's raylet, unit 9 the process that the work is for ("9:interrupt" is Ctrl-C there); "5:always" kills every worker, "5:error"
-raises, and "5:foreign" is a worker that does not compute as the first one does.
+`python -m tests.lib.noted FOLDER ORDERS`. ORDERS such as "3:worker 7:machine 9:driver":
+* 3:worker: unit 3 kills the worker that does it first;
+* 7:machine: unit 7 kills the raylet of that worker's machine;
+* 9:driver: unit 9 kills the process that the work is for; 9:interrupt sends it Ctrl-C;
+* 5:always: unit 5 kills every worker that does it; 5:error: it raises an error;
+* 5:foreign: the worker that does it first computes other numbers than the first worker.
 """
 
 import os
@@ -20,9 +23,12 @@ NUMBER = 24
 class Noted:
     title, counts, few = "notes", "unit", 0
 
-    def __init__(self, folder: str, what: str):
+    def __init__(self, folder: str, orders: str):
         self.folder = Path(folder)
-        self.told = {int(number): told for number, _, told in (one.partition(":") for one in what.split())}
+        self.orders: dict[int, str] = {}
+        for text in orders.split():
+            number, _, order = text.partition(":")
+            self.orders[int(number)] = order
         self.units = [Unit(f"the unit {number}", group=number // 5) for number in range(NUMBER)]
         first = self.folder / "first"
         if not first.exists():  # the driver is first
@@ -33,23 +39,25 @@ class Noted:
         return [number for number in range(NUMBER) if not (self.folder / f"{number}").exists()]
 
     def do(self, number: int, report: Report) -> None:
-        told, before = self.told.get(number), self.folder / f"told {number}"
-        if told == "error":
+        order, before = self.orders.get(number), self.folder / f"before {number}"
+        if order == "error":
             raise ValueError(f"unit {number} cannot be done")
-        if told == "foreign" and not before.exists():
+        if order == "always" or (order and not before.exists()):
             before.touch()
-            raise Refused("its logits are not those of the first")
-        if told == "interrupt" and not before.exists():
-            before.touch()
-            os.kill(self.driver, signal.SIGINT)
-            signal.pause()  # until it is ended
-        if told in ("worker", "machine", "driver", "always") and (told == "always" or not before.exists()):
-            before.touch()
-            os.kill({"machine": os.getppid(), "driver": self.driver}.get(told, os.getpid()), signal.SIGKILL)
-            if told == "machine":
-                signal.pause()
+            self._end(order)
         with (self.folder / f"{number}").open("x") as file:
             file.write(str(os.getpid()))
+
+    def _end(self, order: str) -> None:
+        if order == "foreign":
+            raise Refused("its logits are not those of the first")
+        if order == "interrupt":
+            os.kill(self.driver, signal.SIGINT)
+        else:
+            processes = {"machine": os.getppid(), "driver": self.driver}
+            os.kill(processes.get(order, os.getpid()), signal.SIGKILL)
+        if order in ("interrupt", "machine"):
+            signal.pause()  # until it is ended
 
     def finish(self) -> None:
         (self.folder / "whole").touch()

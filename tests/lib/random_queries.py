@@ -1,8 +1,9 @@
-"""Random joins over lazy and ordinary tables, compared with plain DuckDB over copies of the same tables.
+"""Compare random joins over lazy and ordinary tables with plain DuckDB over copies of the tables.
 
     python -m tests.lib.random_queries 5000 --seed 1
 
-prints each query whose rows differ, and how many queries of how many read less than their lazy tables as a whole.
+prints each query whose rows differ, and the numbers of valid queries and of queries for which a
+lazy table was not read as a whole.
 """
 
 import argparse
@@ -25,17 +26,42 @@ COLUMNS = {  # small tables
     "layers": ["subject", "layer", "kind"],
     "cells": ["operator", "op1", "op2", "result"],
 }
-LAZY = {"activations": [*KEYS, "op1", "op2", "activation"], "value_logits": ["subject", "layer", "neuron", "number", "logit"]}
+LAZY = {
+    "activations": [*KEYS, "op1", "op2", "activation"],
+    "value_logits": ["subject", "layer", "neuron", "number", "logit"],
+}
 VALUES = {
-    "subject": ["'a'", "'b'"], "operator": ["'add'", "'divide'"], "layer": ["0", "2"], "neuron": ["1", "3", "5"],
-    "rank": ["1", "2", "4"], "position": ["'last'", "'first'", "'limit'", "'random'"], "heuristic": ["'list'", "'now'"],
-    "kind": ["'early'", "'late'"], "op1": ["0", "1"], "op2": ["0", "1"], "result": ["0", "1", "2"], "number": ["0", "2"],
-}  # fmt: skip
-JOINS = [*["join"] * 8, "inner join", "left join", "semi join", "semi join", "anti join", "natural join", "right join", "full join"]
+    "subject": ["'a'", "'b'"],
+    "operator": ["'add'", "'divide'"],
+    "layer": ["0", "2"],
+    "neuron": ["1", "3", "5"],
+    "rank": ["1", "2", "4"],
+    "position": ["'last'", "'first'", "'limit'", "'random'"],
+    "heuristic": ["'list'", "'now'"],
+    "kind": ["'early'", "'late'"],
+    "op1": ["0", "1"],
+    "op2": ["0", "1"],
+    "result": ["0", "1", "2"],
+    "number": ["0", "2"],
+}
+JOINS = [
+    *["join"] * 8,
+    "inner join",
+    "left join",
+    "semi join",
+    "semi join",
+    "anti join",
+    "natural join",
+    "right join",
+    "full join",
+]
+
+
+AND = [" and "] * 4
 
 
 def connect_to_tables(folder: Path) -> tuple[Database, duckdb.DuckDBPyConnection]:
-    """Small stores and tables below a folder, as a Database and copied into a plain DuckDB."""
+    """Write small stores and tables, and open them as a Database and in a plain DuckDB."""
     rng = np.random.default_rng(0)
     for subject in ("a", "b"):
         for operator in ("add", "divide"):
@@ -46,7 +72,9 @@ def connect_to_tables(folder: Path) -> tuple[Database, duckdb.DuckDBPyConnection
                 for layer in (0, 2):
                     writer.write(layer, 0, rng.normal(size=tuple(axes.values())))
         with layered.writing(folder / subject / "store/value_logits.h5") as file:
-            writer = layered.LayerWriter(file, [0, 2], {"neuron": 6, "number": 3}, "float32", (1, 3), {"subject": subject})
+            writer = layered.LayerWriter(
+                file, [0, 2], {"neuron": 6, "number": 3}, "float32", (1, 3), {"subject": subject}
+            )
             for layer in (0, 2):
                 writer.write(layer, 0, rng.normal(size=(6, 3)))
     for table, columns in COLUMNS.items():
@@ -93,13 +121,16 @@ class Generator:
         return COLUMNS | self.ctes
 
     def _listed(self) -> tuple[str, list[str]]:
-        """A subquery that lists keys, and its columns."""
+        """Return a subquery that lists keys, and its columns."""
         table = self._pick(*self._tables())
         columns = self._tables()[table]
         where = f" where {self._test({'': columns})}" if self._chance(0.6) else ""
-        if self._chance(0.15) and (other := self._pick(*COLUMNS)) != table:
-            return self._joined(table, other)
-        order = self._pick("", "", "", " order by all", " order by all limit 3", " order by all desc limit 1 offset 1")
+        if self._chance(0.15):
+            other = self._pick(*COLUMNS)
+            if other != table:
+                return self._joined(table, other)
+        orders = (" order by all", " order by all limit 3", " order by all desc limit 1 offset 1")
+        order = self._pick("", "", "", *orders)
         if self._chance(0.3):
             others = self.random.sample(columns, len(columns)) if self._chance(0.3) else columns
             pairs = list(zip(columns, others, strict=True))
@@ -110,22 +141,30 @@ class Generator:
         return self._pick("select * from ", "from ") + f"{table}{where}{order}", columns
 
     def _joined(self, first: str, second: str) -> tuple[str, list[str]]:
-        """A subquery that lists the columns of two tables, joined."""
+        """Return a subquery that joins two tables, and its columns."""
         columns, others = self._tables()[first], self._tables()[second]
         shared = [name for name in columns if name in others]
         rest = [name for name in others if name not in shared]
-        kind = self._pick("join", "join", "left join", "right join", "full join", "semi join", "natural join")
+        kind = self._pick(
+            "join", "join", "left join", "right join", "full join", "semi join", "natural join"
+        )
         using = "" if kind == "natural join" else f" using ({', '.join(shared)})"
         text = f"select * from {first} {kind} {second}{using}"
         return text, columns if kind == "semi join" else [*columns, *rest]
 
     def _test(self, sources: dict[str, list[str]]) -> str:
-        """A condition on columns of these sources, by alias."""
+        """Return a condition on columns of these sources, which are by alias."""
         alias = self._pick(*sources)
         column = self._pick(*[name for name in sources[alias] if name in VALUES])
         place = f"{alias}.{column}" if alias and self._chance(0.7) else column
         value = self._pick(*VALUES[column])
-        test = self._pick(f"{place} = {value}", f"{place} = {value}", f"{place} <> {value}", f"{place} in ({value})", f"{place} >= {value}")
+        test = self._pick(
+            f"{place} = {value}",
+            f"{place} = {value}",
+            f"{place} <> {value}",
+            f"{place} in ({value})",
+            f"{place} >= {value}",
+        )
         if self._chance(0.15):
             return f"({test} or {self._test(sources)})"
         return f"not {test}" if self._chance(0.1) else test
@@ -136,7 +175,8 @@ class Generator:
         visible: dict[str, list[str]] = {}
         text, every = "", []
         for number in range(count):
-            table = self._pick(*LAZY) if number == lazy or self._chance(0.1) else self._pick(*self._tables())
+            sources = LAZY if number == lazy or self._chance(0.1) else self._tables()
+            table = self._pick(*sources)
             columns = (LAZY | self._tables())[table]
             alias = self._pick(table, f"x{number}")
             if alias in visible or alias in every:
@@ -160,14 +200,15 @@ class Generator:
             if not kind.startswith(("semi", "anti")):
                 visible[alias] = columns
         tests = [self._test(visible) for _ in range(self.random.choice([0, 1, 1, 2]))]
-        if self._chance(0.2):
-            tests += [self._where_equal(visible)]
-        if self._chance(0.2):
-            tests += [self._in(visible)]
-        if self._chance(0.2):
-            tests += [self._exists(visible)]
-        where = f" where {self._pick(' and ', ' and ', ' and ', ' and ', ' or ').join(tests)}" if tests else ""
-        shown = self._pick("count(*)", "count(*), " + ", ".join(f"count({alias})" for alias in visible), self._sums(visible))
+        for test in (self._where_equal, self._in, self._exists):
+            if self._chance(0.2):
+                tests.append(test(visible))
+        where = f" where {self._pick(*AND, ' or ').join(tests)}" if tests else ""
+        shown = self._pick(
+            "count(*)",
+            "count(*), " + ", ".join(f"count({alias})" for alias in visible),
+            self._sums(visible),
+        )
         return f"select {shown} {text}{where}"
 
     def _sums(self, visible: dict[str, list[str]]) -> str:
@@ -176,7 +217,11 @@ class Generator:
         return ", ".join(["count(*)", *(f"sum({alias}.{name}) as {name}" for name in numbers)])
 
     def _on(self, visible: dict[str, list[str]], alias: str, columns: list[str]) -> str:
-        shared = [name for name in columns if name in VALUES and any(name in others for others in visible.values())]
+        shared = [
+            name
+            for name in columns
+            if name in VALUES and any(name in others for others in visible.values())
+        ]
         if not shared:
             return f"on {self._test({alias: columns})}"
         some = self.random.sample(shared, min(len(shared), self.random.choice([1, 2, 4])))
@@ -190,7 +235,7 @@ class Generator:
             tests.append(f"{pair[0]} = {pair[1]}" + (" + 0" if self._chance(0.05) else ""))
         if self._chance(0.2):
             tests.append(self._test(visible | {alias: columns}))
-        return "on " + self._pick(" and ", " and ", " and ", " and ", " and ", " or ").join(tests)
+        return "on " + self._pick(" and ", *AND, " or ").join(tests)
 
     def _where_equal(self, visible: dict[str, list[str]]) -> str:
         first, second = self._pick(*visible), self._pick(*visible)
@@ -216,15 +261,21 @@ class Generator:
         columns = self._tables()[table]
         inner = self._pick("e", "e", table, alias)
         shared = [name for name in columns if name in visible[alias] and name in VALUES]
-        tests = [f"{self._pick(inner + '.', '')}{name} = {alias}.{name}" for name in shared if self._chance(0.7)]
+        tests = [
+            f"{self._pick(inner + '.', '')}{name} = {alias}.{name}"
+            for name in shared
+            if self._chance(0.7)
+        ]
         tests += [self._test({inner: columns})] if self._chance(0.5) else []
         where = f" where {' and '.join(tests)}" if tests else ""
         shown = self._pick("1", "*", f"max({inner}.{columns[0]})")
-        return f"{self._pick('', '', '', 'not ')}exists (select {shown} from {table} {inner}{where})"
+        return (
+            f"{self._pick('', '', '', 'not ')}exists (select {shown} from {table} {inner}{where})"
+        )
 
 
 class Comparison:
-    """Runs queries on both databases and counts."""
+    """Runs queries on both databases, and counts those that are valid or read less."""
 
     def __init__(self, folder: Path):
         self.database, self.plain = connect_to_tables(folder)
@@ -261,7 +312,9 @@ def main() -> None:
         comparison = Comparison(Path(folder))
         comparison.run(options.seed, options.queries)
     print("\n".join(comparison.different))
-    print(f"{options.queries} queries, {comparison.valid} valid, {comparison.narrowed} narrowed, {len(comparison.different)} different")
+    counts = f"{comparison.valid} valid, {comparison.narrowed} narrowed"
+    different = len(comparison.different)
+    print(f"{options.queries} queries, {counts}, {different} different")
     raise SystemExit(bool(comparison.different))
 
 

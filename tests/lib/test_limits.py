@@ -22,7 +22,7 @@ SORTED = f"select count(*) from ({HASHES})"
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Labels of the subject able, and the heuristics of all."""
+    """Write labels of the subject able, and the heuristics of all."""
     folder = tmp_path_factory.mktemp("project")
     operators = ["add", "subtract"]
     labels = pl.DataFrame({"subject": ["able", "able"], "operator": operators, "layer": [0, 1]})

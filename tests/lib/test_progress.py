@@ -1,4 +1,4 @@
-"""How far a stage is, as a person at a terminal and as the reader of a log see it."""
+"""Progress of a stage, on a terminal and in a log."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from tests.micro import ROOT
 
 
 class Clock:
-    """Shows the time that it is told."""
+    """A clock whose time a test sets."""
 
     now = 100.0
 
@@ -31,7 +31,9 @@ def lines(capsys: pytest.CaptureFixture) -> list[str]:
     return printed.err.splitlines()
 
 
-def test_a_log_has_a_line_every_ten_seconds_and_one_at_the_end(clock: Clock, capsys: pytest.CaptureFixture):
+def test_a_log_has_a_line_every_ten_seconds_and_one_at_the_end(
+    clock: Clock, capsys: pytest.CaptureFixture
+):
     with progress.Log(total=6144, desc="nulls abacus", unit="neuron", clock=clock) as log:
         for second in range(1, 65):
             clock.now = 100.0 + second
@@ -66,9 +68,13 @@ def test_units_that_take_long_have_a_line_each(clock: Clock, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_what_an_earlier_run_did_does_not_count_as_speed(clock: Clock, capsys: pytest.CaptureFixture, at_once: bool):
-    """Whether a stage gives it as `initial` or reports it as soon as it starts."""
-    with progress.Log(total=1000, desc="runs", unit="run", initial=0 if at_once else 900, clock=clock) as log:
+def test_what_an_earlier_run_did_does_not_count_as_speed(
+    clock: Clock, capsys: pytest.CaptureFixture, at_once: bool
+):
+    """A stage may give earlier work as `initial`, or report it as soon as it starts."""
+    with progress.Log(
+        total=1000, desc="runs", unit="run", initial=0 if at_once else 900, clock=clock
+    ) as log:
         if at_once:
             log.update(900)
         clock.now += 20
@@ -83,13 +89,18 @@ def test_what_an_earlier_run_did_does_not_count_as_speed(clock: Clock, capsys: p
     ]
 
 
-def test_what_the_first_unit_takes_to_warm_up_is_not_expected_of_the_others(clock: Clock, capsys: pytest.CaptureFixture):
+def test_what_the_first_unit_takes_to_warm_up_is_not_expected_of_the_others(
+    clock: Clock, capsys: pytest.CaptureFixture
+):
     with progress.Log(total=512, desc="nulls", unit="neuron", clock=clock) as log:
         log.update(0)  # an earlier run did nothing
         for seconds, done in ((28, 1), (10, 200)):
             clock.now += seconds
             log.update(done)
-    assert lines(capsys)[:2] == ["nulls: 1 of 512 neurons, 28 s", "nulls: 201 of 512 neurons, 38 s, about 16 s left"]
+    assert lines(capsys)[:2] == [
+        "nulls: 1 of 512 neurons, 28 s",
+        "nulls: 201 of 512 neurons, 38 s, about 16 s left",
+    ]
 
 
 def schedule(workers: int, total: int, step: int) -> list[tuple[float, int, int]]:
@@ -134,14 +145,25 @@ def test_a_worker_that_stops_makes_the_estimate_longer(clock: Clock):
 
 
 def test_no_unit_is_lost_among_threads(clock: Clock, capsys: pytest.CaptureFixture):
-    with progress.Log(total=20000, desc="many", unit="neuron", clock=clock) as log, ThreadPoolExecutor(8) as pool:
+    with (
+        progress.Log(total=20000, desc="many", unit="neuron", clock=clock) as log,
+        ThreadPoolExecutor(8) as pool,
+    ):
         list(pool.map(lambda _: log.update(), range(20000)))
         clock.now += 11
     assert lines(capsys) == ["many: 20,000 of 20,000 neurons, 11 s"]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0 s"), (89.4, "89 s"), (90, "2 min"), (5339, "89 min"), (5399, "1 h 30 min"), (12000, "3 h 20 min")]
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"),
+        (89.4, "89 s"),
+        (90, "2 min"),
+        (5339, "89 min"),
+        (5399, "1 h 30 min"),
+        (12000, "3 h 20 min"),
+    ],
 )
 def test_a_duration_in_words(seconds: float, words: str):
     assert progress.spoken(seconds) == words
@@ -167,5 +189,7 @@ def test_a_terminal_shows_a_bar_with_what_is_left():
 
 
 def test_a_log_of_short_work_stays_empty():
-    done = subprocess.run([sys.executable, "-c", LOOP], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOOP], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout + done.stderr == ""

@@ -29,7 +29,8 @@ LIMIT = "select * from activations limit 2"
 INSIDE = "select count(*) from (select activation from activations limit 2)"
 ROWS, COUNT = (b"add", 2), (b"2", 1)  # what the output holds, and how often at least
 RUNS = [
-    ((CONSOLE, LIMIT), ROWS), ((CONSOLE, LIMIT, "--csv"), ROWS), ((CONSOLE, LIMIT, "--json"), ROWS), ((CONSOLE, INSIDE), COUNT),
+    ((CONSOLE, LIMIT), ROWS), ((CONSOLE, LIMIT, "--csv"), ROWS), ((CONSOLE, LIMIT, "--json"), ROWS),
+    ((CONSOLE, INSIDE), COUNT),
     ((SCRIPT, LIMIT), ROWS), ((SCRIPT, INSIDE), COUNT),
 ]  # fmt: skip
 
@@ -52,7 +53,9 @@ def start(data: Path, code: str, query: str, *options: str) -> subprocess.Popen[
 
 def test_a_process_ends_quietly_after_the_first_rows(data: Path):
     for first in range(0, len(RUNS), 2):  # two at a time
-        for process, (text, times) in [(start(data, *run), expected) for run, expected in RUNS[first : first + 2]]:
+        for process, (text, times) in [
+            (start(data, *run), expected) for run, expected in RUNS[first : first + 2]
+        ]:
             output, errors = process.communicate(timeout=120)
             assert (process.returncode, errors) == (0, b"")
             assert output.count(text) >= times

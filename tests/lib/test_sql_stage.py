@@ -1,4 +1,4 @@
-"""A stage of queries that is called by a wrong name is a sentence, before anything is read."""
+"""Running a stage of queries by a wrong name is an error of one sentence."""
 
 import os
 import re
@@ -11,31 +11,34 @@ from tests.micro import ROOT
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("arguments", "words"),
     [
         (
             ["circuit/unknown", "abacus"],
-            "stages/circuit has no stage 'unknown' that runs queries, only late_layers, ",
+            (
+                "stages/circuit has no stage 'unknown' that runs queries; available stages: "
+                "late_layers, "
+            ),
         ),
         (["circuit/circuit_figures", "abacus"], "no stage 'circuit_figures' that runs queries"),
         (
             ["nowhere/pairs", "abacus"],
-            "stages/nowhere has no stage 'pairs' that runs queries, and there is no such chapter; chapters: corpus, ",
+            "stages/nowhere has no stage 'pairs' that runs queries; available chapters: corpus, ",
         ),
         (
             ["circuit/late_layers", "mine"],
-            "circuit/late_layers is there for each of abacus, .*, not for mine",
+            "circuit/late_layers runs for the subjects abacus, .*; mine is not among them",
         ),
         (
             ["circuit/late_layers"],
-            "circuit/late_layers is there for each of abacus, .*, and none is named",
+            "circuit/late_layers runs for the subjects abacus, .*; name one of them",
         ),
         ([], "usage: python -m stages.lib.sql.stage CHAPTER/STAGE"),
-        (["corpus/cells", "abacus"], "corpus/cells is there once, not for abacus"),
+        (["corpus/cells", "abacus"], "corpus/cells runs once, for no subject; leave out abacus"),
     ],
 )
-def test_a_wrong_name_is_a_sentence(asked: list[str], words: str):
-    command = [sys.executable, "-m", "stages.lib.sql.stage", *asked]
+def test_a_wrong_name_is_a_sentence(arguments: list[str], words: str):
+    command = [sys.executable, "-m", "stages.lib.sql.stage", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
@@ -53,4 +56,5 @@ def test_a_stage_that_is_run_in_a_chapter_is_told_where_to_run():
         text=True,
         check=False,
     )
-    assert done.stderr == f"{ROOT / 'stages/circuit'} has no folder stages/: run this in the project's root; `cd {ROOT}`\n"
+    way_out = f"run this in the project's root; `cd {ROOT}`"
+    assert done.stderr == f"{ROOT / 'stages/circuit'} has no folder stages/: {way_out}\n"

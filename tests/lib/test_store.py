@@ -1,4 +1,4 @@
-"""Stores: exact, whole or not there at all, and damage is noticed."""
+"""Stores are exact, complete or absent, and damage is noticed."""
 
 from pathlib import Path
 
@@ -11,12 +11,20 @@ from hypothesis import strategies as st
 from stages.lib.core import chunks, layered, machine
 
 
-def write(path: Path, values: np.ndarray, block: int = 5, dtype: str = "float32", chunk: tuple[int, ...] = (3, 5, 9)) -> None:
-    """A store of one layer from values (neurons, rows, columns)."""
+def write(
+    path: Path,
+    values: np.ndarray,
+    block: int = 5,
+    dtype: str = "float32",
+    chunk: tuple[int, ...] = (3, 5, 9),
+) -> None:
+    """Write a store of one layer from values (neurons, rows, columns)."""
     axes = dict(zip(("neuron", "op1", "op2"), values.shape, strict=True))
     with layered.writing(path) as file:
         results = np.arange(values.shape[1] * values.shape[2]).reshape(values.shape[1:]) - 1
-        writer = layered.LayerWriter(file, [2], axes, dtype, chunk, {"subject": "s"}, columns={"result": results})
+        writer = layered.LayerWriter(
+            file, [2], axes, dtype, chunk, {"subject": "s"}, columns={"result": results}
+        )
         for first in range(0, values.shape[1], block):
             writer.write(2, first, values[:, first : first + block])
 
@@ -66,14 +74,19 @@ def test_a_flipped_byte_is_an_error_that_names_file_and_dataset(tmp_path: Path):
         opened.read(2, slice(3, 6), slice(5, 10))
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"not hdf5" * 100])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"not hdf5" * 100]
+)
 def test_a_file_that_is_not_whole_is_an_error(tmp_path: Path, damage):
     path = tmp_path / "add.h5"
     write(path, np.zeros((6, 10, 9)))
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(
         layered.StoreError,
-        match=r"add\.h5 is damaged.*; `bag verify --heal` .* `dvc repro` makes it again, or `make pull`",
+        match=(
+            r"add\.h5 is damaged.*; `bag verify --heal` .* `dvc repro` makes it again, or `make "
+            r"pull`"
+        ),
     ):
         layered.LayerStore(path).read(2, slice(0, 6), slice(0, 10))
 
@@ -81,7 +94,9 @@ def test_a_file_that_is_not_whole_is_an_error(tmp_path: Path, damage):
 def test_whole_arrays_come_back(tmp_path: Path):
     arrays = {"neurons": np.arange(24.0).reshape(2, 3, 4), "heads": np.ones((2, 2))}
     layered.write_array(tmp_path / "means.h5", arrays, {"subject": "s"})
-    np.testing.assert_array_equal(layered.read_array(tmp_path / "means.h5", "neurons"), arrays["neurons"])
+    np.testing.assert_array_equal(
+        layered.read_array(tmp_path / "means.h5", "neurons"), arrays["neurons"]
+    )
     with pytest.raises(layered.StoreError, match="dataset other"):
         layered.read_array(tmp_path / "means.h5", "other")
 
@@ -96,7 +111,10 @@ def test_a_store_that_is_not_there_and_one_of_a_stopped_stage_come_back_otherwis
     part = tmp_path / "predictions.parts/key/000000.sums.h5"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"cut")
-    with pytest.raises(layered.StoreError, match=r"000000\.sums\.h5 is damaged.*; remove it, and the stage makes it again"):
+    with pytest.raises(
+        layered.StoreError,
+        match=r"000000\.sums\.h5 is damaged.*; remove it, and the stage makes it again",
+    ):
         layered.read_array(part, "neurons")
 
 
@@ -146,7 +164,7 @@ def written(
 def test_chunks_written_directly_leave_the_bytes_that_hdf5_leaves(
     tmp_path_factory, *, chunk, groups, extra, blocks, last, rows, layers, dtype, cache, threads
 ):
-    """Whole chunks and parts of chunks, in blocks that are the chunks' rows or one row more."""
+    """Write blocks of the chunks' rows and of one row more: whole and partial chunks."""
     shape = (chunk[0] * groups + extra, chunk[1] * blocks + last, chunk[2])
     rng = np.random.default_rng(groups)
     values = {layer: rng.normal(size=shape).astype(dtype) for layer in range(layers)}
@@ -182,11 +200,11 @@ def test_large_blocks_are_written_directly(
 
 @pytest.mark.parametrize("length", [1, 2, 4999, 1 << 16, (1 << 16) + 1, 200_000])
 def test_checksums_are_those_of_hdf5(tmp_path: Path, length: int):
-    """Random bits, zeros, ones, and words whose sums are multiples of 65535 but not 0."""
-    chosen = np.random.default_rng(0).integers(0, 1 << 16, (5, length), dtype=np.uint16)
-    chosen[1:] = [[0], [0xFFFF], [1], [0x8000]]
-    chosen[3, length // 2 :] = 0xFFFE
-    values = chosen.view(np.float16)
+    """Try random bits, zeros, ones, and words whose sums are multiples of 65535 but not 0."""
+    words = np.random.default_rng(0).integers(0, 1 << 16, (5, length), dtype=np.uint16)
+    words[1:] = [[0], [0xFFFF], [1], [0x8000]]
+    words[3, length // 2 :] = 0xFFFE
+    values = words.view(np.float16)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         dataset = file.create_dataset("a", data=values, chunks=(1, length), fletcher32=True)
         file.flush()

@@ -1,5 +1,6 @@
-"""A table in which any byte has changed is refused by name, or is read as it was written."""
+"""A table with a changed byte is refused by name, or read as it was written."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import duckdb
@@ -10,13 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stages
 from stages.lib.core.tables import TableError, read_table, write_table
-from stages.lib.sql.database import Database, QueryError, connect
+from stages.lib.sql.database import Database, DatabaseError, QueryError, connect
 from stages.lib.sql.files import files_of, subject_files
 from stages.lib.units.parts import Parts
+from tests.conftest import run_in
+from tests.micro import ROOT
 
-SMALL = pl.DataFrame({"subject": ["a", "b"], "op1": [3, None], "share": [0.5, 0.25], "tokens": [[1, 2], []]})
-LARGE = pl.DataFrame({"op1": np.arange(300_000, dtype=np.int16), "share": np.random.default_rng(0).normal(size=300_000)})
+SMALL = pl.DataFrame(
+    {"subject": ["a", "b"], "op1": [3, None], "share": [0.5, 0.25], "tokens": [[1, 2], []]}
+)
+LARGE = pl.DataFrame(
+    {
+        "op1": np.arange(300_000, dtype=np.int16),
+        "share": np.random.default_rng(0).normal(size=300_000),
+    }
+)
 
 
 def flip(path: Path, place: int, bits: int) -> None:
@@ -39,10 +50,11 @@ READERS = [read_by_stage, read_by_sql]
 
 
 @pytest.mark.parametrize(
-    ("reader", "bits", "step"), [(read_by_stage, 1, 1), (read_by_stage, 255, 1), (read_by_sql, 1, 41), (read_by_sql, 128, 37)]
+    ("reader", "bits", "step"),
+    [(read_by_stage, 1, 1), (read_by_stage, 255, 1), (read_by_sql, 1, 41), (read_by_sql, 128, 37)],
 )
 def test_no_byte_of_a_small_table_changes_unseen(tmp_path: Path, reader, bits: int, step: int):
-    """Data, what says where they are, the checksums themselves."""
+    """Change bytes of the data, of the footer and of the checksums."""
     path = tmp_path / "t.parquet"
     write_table(SMALL, path)
     places, refused = range(0, path.stat().st_size, step), 0
@@ -88,8 +100,10 @@ def test_a_cut_table_is_refused(tmp_path: Path, cut: int):
 
 @pytest.mark.parametrize("size", [9, 12, 15, 20, 23])
 def test_a_file_too_small_for_a_table_is_refused(tmp_path: Path, size: int):
-    """Though it ends as one."""
-    (tmp_path / "t.parquet").write_bytes(b"x" * (size - 8) + (size - 8).to_bytes(4, "little") + b"PAR1")
+    """It ends as a table does."""
+    (tmp_path / "t.parquet").write_bytes(
+        b"x" * (size - 8) + (size - 8).to_bytes(4, "little") + b"PAR1"
+    )
     for reader in READERS:
         with pytest.raises(TableError, match=r"t\.parquet is damaged"):
             reader(tmp_path / "t.parquet")
@@ -99,7 +113,9 @@ def test_every_program_reads_it(large: Path):
     assert pl.read_parquet(large).equals(LARGE)
     assert pl.from_arrow(pq.read_table(large, page_checksum_verification=True)).equals(LARGE)
     assert duckdb.sql(f"from '{large}'").pl().equals(LARGE)
-    assert duckdb.sql(f"select sum(op1) from '{large}' where op1 > 1000").fetchall() == [(LARGE.filter(pl.col("op1") > 1000)["op1"].sum(),)]
+    assert duckdb.sql(f"select sum(op1) from '{large}' where op1 > 1000").fetchall() == [
+        (LARGE.filter(pl.col("op1") > 1000)["op1"].sum(),)
+    ]
 
 
 def test_only_who_asks_for_it_hears_of_a_damaged_table(tmp_path: Path):
@@ -112,7 +128,11 @@ def test_only_who_asks_for_it_hears_of_a_damaged_table(tmp_path: Path):
     assert len(database.sql("from accuracy").fetchall()) == 2
     assert database.tables() == ["accuracy", "cells", "numbers"]
     for name in ("cells", "numbers"):
-        for query in (f"from {name}", f'select (select count(*) from "{name.upper()}")', f"from query_table('{name[:2]}' || '{name[2:]}')"):
+        for query in (
+            f"from {name}",
+            f'select (select count(*) from "{name.upper()}")',
+            f"from query_table('{name[:2]}' || '{name[2:]}')",
+        ):
             with pytest.raises(TableError, match=r"(cells|numbers)\.parquet is damaged"):
                 database.sql(query)
 
@@ -120,7 +140,8 @@ def test_only_who_asks_for_it_hears_of_a_damaged_table(tmp_path: Path):
 def test_a_macro_does_not_hide_a_damaged_table(tmp_path: Path):
     """answers_of reads `runs`, which the query does not name."""
     runs = pl.DataFrame({
-        "subject": ["a"], "experiment": ["probe"], "intervention": [0], "pair": [0], "correct": [True], "answer_logit": [2.0],
+        "subject": ["a"], "experiment": ["probe"], "intervention": [0], "pair": [0],
+        "correct": [True], "answer_logit": [2.0],
         "mean_logit": [0.5],
     })  # fmt: skip
     path = tmp_path / "a/circuit/runs/probe.parquet"
@@ -147,7 +168,7 @@ def test_a_damaged_part_of_a_stopped_stage_is_made_again(tmp_path: Path):
 
 @pytest.mark.parametrize("output", ["heuristics/scores.parquet", "circuit/runs/heads.parquet"])
 def test_parts_of_a_stage_that_is_not_done_are_no_rows(tmp_path: Path, output: str):
-    """Neither for `bag`, nor for a stage that reads the folder in which they lie, nor beside another subject's whole table."""
+    """Neither `bag` nor a stage reads them, also beside another subject's complete table."""
     data, table = tmp_path / "data", output.split("/")[1].removesuffix(".parquet")
     parts = Parts(data / "a" / output, "key")
     parts.write(0, SMALL)
@@ -164,14 +185,61 @@ def test_parts_of_a_stage_that_is_not_done_are_no_rows(tmp_path: Path, output: s
 
 
 def test_a_file_that_is_no_table_is_named_with_the_way_out(tmp_path: Path):
-    """It ends as Parquet does, and was never sealed."""
+    """It ends as Parquet does, and has no seal."""
     path = tmp_path / "data/a/store/accuracy.parquet"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"PAR1" + bytes(range(200)) + (100).to_bytes(4, "little") + b"PAR1")
-    way_out = "`bag verify --heal` takes .* `dvc repro` makes it again, or `make pull` fetches it"
-    said = rf"accuracy\.parquet is damaged: .*; {way_out}$"
+    way_out = "`bag verify --heal` removes .* `dvc repro` makes it again, or `make pull` fetches it"
+    problem = rf"accuracy\.parquet is damaged: .*; {way_out}$"
     for read in (read_table, lambda path: connect(path.parents[2]).sql("from accuracy")):
-        with pytest.raises(TableError, match=said):
+        with pytest.raises(TableError, match=problem):
             read(path)
     SMALL.write_parquet(path)
-    assert read_table(path).equals(SMALL)  # of another program: not judged
+    assert read_table(path).equals(SMALL)  # without a seal, as other programs write it
+
+
+NOTEBOOK = """
+import sys
+from stages import connect
+assert {"torch", "transformers", "duckdb", "polars", "numpy"}.isdisjoint(sys.modules)
+with connect() as bag:
+    print(bag.sql("from accuracy where op1 = $number", number=3).pl())
+assert {"torch", "transformers", "matplotlib", "dvc"}.isdisjoint(sys.modules)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with one table; a chapter has settings of its own."""
+    project = tmp_path / "project"
+    (project / "stages/circuit").mkdir(parents=True)
+    (project / "params.yaml").write_text("default: a\n")
+    (project / "stages/circuit/params.yaml").write_text("runs: 1\n")
+    write_table(SMALL, project / "data/a/store/accuracy.parquet")
+    return project
+
+
+def test_a_notebook_in_any_folder_of_a_project_queries_it(project: Path):
+    folder = project / "stages/circuit"
+    done = run_in(folder, "python", "-c", NOTEBOOK, more={"PYTHONPATH": str(ROOT)})
+    assert str(SMALL.filter(pl.col("op1") == 3)) in done.stdout
+
+
+def test_a_connection_closes_and_makes_frames(project: Path):
+    with stages.connect(project / "data") as bag:
+        relation = bag.sql("from accuracy")
+        assert relation.pl().equals(SMALL)
+        if find_spec("pandas"):
+            assert len(relation.df()) == len(SMALL)
+        else:
+            with pytest.raises(DatabaseError, match="'pandas' is required"):
+                relation.df()
+    with pytest.raises(DatabaseError, match="closed"):
+        bag.sql("from accuracy")
+    with stages.connect(data=project / "data") as bag:
+        assert bag.tables() == ["accuracy"]
+
+
+def test_a_folder_without_a_project_is_named_with_the_fix(tmp_path: Path):
+    with pytest.raises(QueryError, match=f"^{tmp_path} is not in a project.*; pass the project's"):
+        stages.connect(tmp_path)

@@ -1,7 +1,8 @@
-"""The command `bag`: `bag check`, `add` and `explore` are chapters' (bag.commands in pyproject.toml), all else is command.py's.
+"""The command `bag`. Chapters register `bag check`, `add` and `explore` (pyproject.toml).
 
-What a command loads it needs until it ends, seconds later. Garbage is looked for less often in all of that, and at the end not at all:
-of the five seconds that torch and transformers take to come and go, this saves more than one.
+command.py has the other commands. What a command imports, it needs until it ends, seconds later.
+So the garbage collector runs less often, and not at exit: of the five seconds that torch and
+transformers take to load and unload, this saves more than one.
 """
 
 import atexit
@@ -22,33 +23,39 @@ OWN_SIGNALS = {"shell", "verify"}
 def main() -> None:
     gc.set_threshold(50_000, 10, 10)
     atexit.register(_leave)
-    if hasattr(signal, "SIGPIPE"):  # Windows has none
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # in `bag … | head`, a closed pipe ends bag as it ends any other command: quietly
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        # in `bag … | head`, a closed pipe ends bag quietly, as it ends other commands
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # where the terminal's encoding lacks a letter
-    given = sys.argv[1:]
-    _check_locale(given)
-    for chapters in entry_points(group="bag.commands", name=given[0]) if given else ():
-        return chapters.load()(given[1:])
-    if not OWN_SIGNALS & {*given} and hasattr(signal, "pthread_sigmask"):
+            # print ? for letters that the terminal's encoding lacks
+            stream.reconfigure(errors="replace")
+    arguments = sys.argv[1:]
+    _check_locale(arguments)
+    for command in entry_points(group="bag.commands", name=arguments[0]) if arguments else ():
+        return command.load()(arguments[1:])
+    if not OWN_SIGNALS & {*arguments} and hasattr(signal, "pthread_sigmask"):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         # blocked before the engine starts threads, so that these do not take the signals either
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         threading.Thread(target=_end_at_once, daemon=True).start()
-    from stages.lib.console import command  # only here: DuckDB and Polars take half a second to load
+    # only here: DuckDB and Polars take half a second to import
+    from stages.lib.console import command as queries
 
-    command.main(given)
+    queries.main(arguments)
 
 
-def _check_locale(given: list[str]) -> None:
-    """End the program where a path has letters that the engine, which expects UTF-8, misreads."""
+def _check_locale(arguments: list[str]) -> None:
+    """End the program if a path has letters that the engine, which expects UTF-8, misreads."""
     encoding = sys.getfilesystemencoding()
     if encoding == "utf-8":
         return
-    values = [text.rpartition("=")[2] if text.startswith("--") else text for text in given]
-    paths = [text for text in values if not _encodable(text) or os.path.exists(text)]
-    for path in [*paths, os.getcwd()]:
+    paths = [os.getcwd()]
+    for argument in arguments:
+        text = argument.rpartition("=")[2] if argument.startswith("--") else argument
+        if not _encodable(text) or os.path.exists(text):
+            paths.append(text)
+    for path in paths:
         if not path.isascii():
             shown = os.fsencode(path).decode("utf-8", "replace")
             problem = f"{shown} has letters beyond ASCII, and file names are {encoding} here"
@@ -56,7 +63,7 @@ def _check_locale(given: list[str]) -> None:
 
 
 def _encodable(text: str) -> bool:
-    """Whether a text is whole: bytes that a locale lacks are lone surrogates."""
+    """Return whether a text has no lone surrogates, which stand for bytes that a locale lacks."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
@@ -73,7 +80,8 @@ def _end_at_once() -> None:
 
 
 def _leave() -> None:
-    if "duckdb" not in sys.modules:  # it would say on stderr that it is still there
+    """Skip the last garbage collection, except with DuckDB, which would warn of leaked objects."""
+    if "duckdb" not in sys.modules:
         gc.freeze()
 
 

@@ -1,4 +1,4 @@
-"""SQL over neurons: what `bag` does with a query, and its own commands. `bag --help` shows them all."""
+"""Run `bag`'s queries and its own commands. `bag --help` lists them all."""
 
 import argparse
 import os
@@ -22,6 +22,10 @@ COMMANDS = ("tables", "made", "shell", "verify", "check", "add", "explore")
 # exceptions that printing a query's rows may raise
 ANY = (*ERRORS, MemoryError, pa.ArrowException, pl.exceptions.PolarsError)
 WAY_OUT = "Run bag in the project's root after `make` or `make pull`, or name a folder with --data."
+EXAMPLES = """\
+examples:
+  bag "select * from accuracy"    bag query.sql -p layer=1    bag tables    bag made
+  bag shell    bag verify    bag check models/mine    bag explore"""
 MEANINGS = {
     "wide": "print every column of a table, however wide the terminal is",
     "records": "print a block for each row, a line `column  value` for each of its columns",
@@ -34,48 +38,72 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="bag",
         description="Ask any question of any neuron, in SQL.",
-        epilog='examples:  bag "select * from accuracy"   bag query.sql -p layer=1   bag tables   bag made   bag shell   bag verify   '
-        "bag check models/mine   bag explore",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = ", ".join(COMMANDS)
-    result.add_argument("query", nargs="?", help=f'a SELECT, a file that ends in .sql, "-" for standard input, or one of: {commands}')
-    result.add_argument("tables", nargs="*", metavar="table", help="of the command tables: which ones are shown; by default all are")
     result.add_argument(
-        "-p", "--parameter", action="append", default=[], metavar="NAME=VALUE", help="value of $NAME in the query; repeatable"
+        "query",
+        nargs="?",
+        help=f'a SELECT, a .sql file, "-" for standard input, or a command: {", ".join(COMMANDS)}',
+    )
+    result.add_argument(
+        "tables",
+        nargs="*",
+        metavar="table",
+        help="after the command tables: the tables to show (default: all)",
+    )
+    result.add_argument(
+        "-p",
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="value of $NAME in the query; repeatable",
     )
     style = result.add_mutually_exclusive_group()
     for name, meaning in MEANINGS.items():
-        style.add_argument(f"--{name}", action="store_const", const=name, dest="style", help=meaning)
+        option = f"--{name}"
+        style.add_argument(option, action="store_const", const=name, dest="style", help=meaning)
     result.set_defaults(style="table")
-    result.add_argument("--data", default="data", help="folder with the tables (default: data), or one such as s3://bucket/data")
-    result.add_argument("--rows", type=_rows, default=40, help="rows a printed table shows at most (default: 40)")
+    result.add_argument(
+        "--data",
+        default="data",
+        help="folder with the tables (default: data), also in storage, such as s3://bucket/data",
+    )
+    result.add_argument(
+        "--rows",
+        type=_rows,
+        default=40,
+        help="rows to print of a table at most (default: 40)",
+    )
     result.add_argument(
         "--heal",
         action="store_true",
-        help="of verify: removes damaged copies, which `dvc repro` or `make pull` then replaces",
+        help="with verify: remove damaged copies, which `dvc repro` or `make pull` then replaces",
     )
     return result
 
 
 def _rows(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= UNLIMITED:
-        raise argparse.ArgumentTypeError(f"{text} is no number of rows, 1 to {UNLIMITED}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, 1 to {UNLIMITED}")
     return int(text)
 
 
 def main(given: list[str]) -> None:
     options = parser().parse_args(given)
     if options.query != "shell":
-        # Ctrl-C ends it at once, even in the middle of a query; see bag.py
+        # Ctrl-C ends bag at once, even within a query; see bag.py
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if not options.query:
         parser().print_help()
         return
     if options.tables and options.query != "tables":
-        parser().error(f"one query at a time, in quotes; behind it stands {' '.join(options.tables)!r}")
+        after = " ".join(options.tables)
+        parser().error(f"expected one query, in quotes; {after!r} follows it")
     try:
         run(options)
-        sys.stdout.flush()  # here, where a full disk is a message
+        sys.stdout.flush()  # a full disk raises now, and not at exit
     except (*ANY, OSError) as error:
         _drop_output()
         raise SystemExit(f"bag: {sentence(error)}") from None
@@ -90,7 +118,7 @@ def _drop_output() -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Does what is asked. Raises one of ERRORS, or OSError."""
+    """Run a command or a query. Raises one of ERRORS, or OSError."""
     if options.query == "verify":
         return _verify(options.heal)
     data = _folder(options.data)
@@ -111,20 +139,23 @@ def run(options: argparse.Namespace) -> None:
     else:
         query, values = _text(options.query), parameters(options.parameter)
         if values and query == options.query and "$" not in query:
-            raise QueryError(f"${min(values)} is not in the query: in double quotes the shell probably took it; use single quotes")
+            problem = f"${min(values)} is not in the query: in double quotes the shell replaces it"
+            raise QueryError(f"{problem}; use single quotes")
         for line in (*under_way(query, data), *unlike_lock(query, data)):
             print(f"bag: {line}", file=sys.stderr)
         show(database, query, values, look)
 
 
 def _folder(text: str) -> Path:
+    """Return the folder of the tables. Raises QueryError if there is none, or no access to it."""
     try:
         folder = place(text)
         if folder.is_dir():
             return folder
-    except Exception as error:  # of storage there are many kinds, each with errors of its own
-        raise QueryError(f"{text} cannot be reached: {type(error).__name__}: {error}") from None
-    raise QueryError(f"there is no folder {text}{'' if '://' in text else f' in {Path.cwd()}'}. {WAY_OUT}")
+    except Exception as error:  # every kind of storage has errors of its own
+        raise QueryError(f"cannot access {text}: {type(error).__name__}: {error}") from None
+    parent = "" if "://" in text else f" in {Path.cwd()}"
+    raise QueryError(f"there is no folder {text}{parent}. {WAY_OUT}")
 
 
 def _verify(heal: bool) -> None:
@@ -132,23 +163,32 @@ def _verify(heal: bool) -> None:
     from stages.lib.console.verify import verify
 
     try:
-        lines, well = verify(Path.cwd(), heal)
+        lines, is_whole = verify(Path.cwd(), heal)
     except LockError as error:
         raise SystemExit(f"bag: {error}") from None
     print("\n".join(lines))
-    if not well:
+    if not is_whole:
         raise SystemExit(1)
 
 
 def _text(query: str) -> str:
-    if query.endswith(".sql") and not Path(query).is_file():
-        raise QueryError(f"there is no file {query} in {Path.cwd()}. Give the path of one that holds a SELECT, or the SELECT itself.")
-    if query == "-" or query.endswith(".sql"):
-        try:
-            return (sys.stdin.buffer.read() if query == "-" else Path(query).read_bytes()).decode()
-        except UnicodeDecodeError as error:
-            where = "standard input" if query == "-" else query
-            raise QueryError(f"{where} is no text in UTF-8: its byte {error.start} is not") from None
+    """Return the SELECT that `bag QUERY` means: QUERY, or the content of a file or of stdin."""
+    if query == "-":
+        return _decoded(sys.stdin.buffer.read(), "standard input")
+    if query.endswith(".sql"):
+        if not Path(query).is_file():
+            problem = f"there is no file {query} in {Path.cwd()}"
+            raise QueryError(f"{problem}; give the path of a file with a SELECT, or the SELECT")
+        return _decoded(Path(query).read_bytes(), query)
     if re.fullmatch(r"\w+", query):
-        raise QueryError(f'there is no command {query}, only {", ".join(COMMANDS)}. For the rows of a table: "from {query}".')
+        commands = f"unknown command {query!r}; available commands: {', '.join(COMMANDS)}"
+        raise QueryError(f'{commands}. For the rows of a table: "from {query}".')
     return query
+
+
+def _decoded(content: bytes, source: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        problem = f"{source} is not text in UTF-8: byte {error.start} is wrong"
+        raise QueryError(f"{problem}; save it as UTF-8") from None

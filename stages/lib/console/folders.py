@@ -48,9 +48,9 @@ def unlike_lock(query: str, data: Path) -> Iterator[str]:
         size = sum(path.stat().st_size for path in files)
         if len(files) != locked.files:
             problem = f"{locked.path} has {len(files):,} files, its lock lists {locked.files:,}"
-            pull = f"`make pull FILE={locked.path}` fetches what is missing"
-            verify = "`bag verify` names what is too much"
-            yield f"{problem}: this answer is from those here; {pull}, {verify}"
+            pull = f"`make pull FILE={locked.path}` fetches missing files"
+            verify = "`bag verify` names extra files"
+            yield f"{problem}: this answer is from the present files; {pull}, {verify}"
         elif size != locked.size:
             problem = f"{locked.path} has {size:,} bytes, its lock says {locked.size:,}"
             yield f"{problem}; `bag verify` names the files that differ"

@@ -1,9 +1,11 @@
-"""Locks that were cut: DVC writes a lock in place after every stage, and whoever ends it then leaves a shorter one, or none.
+"""Find and restore locks that were cut off while DVC wrote them.
 
-`python -m stages.lib.console.locks`, which `make` and `make push` begin with, puts back what Git
-knows; DVC then takes from its cache what has run since. DVC's note of what runs, if cut as well, is
-removed. A merge conflict, in which DVC would read one side or none, and a project without Git end
-the command with a message.
+DVC writes a lock in place after every stage. If DVC is killed meanwhile, the lock is shorter or
+empty. `make` and `make push` first run `python -m stages.lib.console.locks`:
+* It restores the committed lock; DVC then takes later results from its cache.
+* It removes DVC's journal of running stages if that was cut off, too.
+* It ends the command with a message if a lock has a merge conflict, of which DVC would read one
+  side or none, or if there is no Git repository.
 """
 
 import json
@@ -20,15 +22,16 @@ import yaml
 
 CONFLICT = re.compile(r"^(<<<<<<<|>>>>>>>)", re.MULTILINE)
 STAGE = re.compile(r"^  (\S[^\n]*):$", re.MULTILINE)  # as DVC writes a stage's name
+NAMED = 3  # lost stages that a message names
 
 
 class LockError(ValueError):
-    """A lock that says less than Git knows, or nothing."""
+    """A lock that is unreadable or lacks stages of its committed version, or no Git repository."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A lock that was cut, or, if `merged`, one that holds a merge conflict.
+    """A lock that was cut off, or, if `merged`, one with a merge conflict.
 
     how: what is wrong with it; known: whether Git has it.
     """
@@ -41,16 +44,20 @@ class Cut:
     def way_out(self) -> str:
         if self.merged:
             return conflict(self.name)
-        back = f"`git checkout -- {self.name}` puts back the committed one" if self.known else f"remove it with `rm {self.name}`"
-        return f"{self.name} {self.how}. {back}, and `dvc repro` takes from the cache what has run since"
+        way_out = f"remove it with `rm {self.name}`"
+        if self.known:
+            way_out = f"restore the committed lock with `git checkout -- {self.name}`"
+        return (
+            f"{self.name} {self.how}: {way_out}, and `dvc repro` takes later results from its cache"
+        )
 
 
 def conflict(name: str) -> str:
     """Return what to do about a lock with a merge conflict."""
     return (
-        f"{name} holds a conflict of a merge: `git checkout --theirs -- {name}` takes their "
-        f"version, --ours yours, or `git checkout HEAD -- {name}` that of the last commit; "
-        "then `dvc repro` makes what differs"
+        f"{name} has a merge conflict: `git checkout --theirs -- {name}` takes their version, "
+        f"`git checkout --ours -- {name}` takes yours, `git checkout HEAD -- {name}` that of the "
+        "last commit; then `dvc repro` makes what differs"
     )
 
 
@@ -60,9 +67,10 @@ def main() -> None:
     except LockError as error:
         raise SystemExit(str(error)) from None
     journal = Path(".dvc/tmp/rwlock")
-    if all(_half_written(journal) for _ in range(100)):  # a DVC that is just writing it is done sooner
+    # many times, as a running DVC may just be writing it
+    if all(_half_written(journal) for _ in range(100)):
         journal.unlink()
-        print(f"{journal}, in which DVC notes what runs, was half-written. It is removed.", file=sys.stderr)
+        print(f"removed {journal}, DVC's journal, which was cut off", file=sys.stderr)
     for lock in cut(Path()):
         if lock.merged:
             raise SystemExit(lock.way_out())
@@ -70,8 +78,9 @@ def main() -> None:
             subprocess.run(["git", "checkout", "--quiet", "--", lock.name], check=True)
         else:
             Path(lock.name).unlink()
-        done = "put back as committed" if lock.known else "removed"
-        print(f"{lock.name} {lock.how}. It is {done}; DVC takes from its cache what has run since.", file=sys.stderr)
+        done = "restored the committed lock" if lock.known else "removed the lock"
+        after = "DVC takes later results from its cache"
+        print(f"{lock.name} {lock.how}: {done}; {after}", file=sys.stderr)
 
 
 def _half_written(journal: Path) -> bool:
@@ -84,7 +93,7 @@ def _half_written(journal: Path) -> bool:
 
 
 def check(root: Path) -> None:
-    """Raise LockError if a lock was cut or holds a conflict, or if there is no Git repository."""
+    """Raise LockError if a lock is cut off or has a conflict, or if there is no Git repository."""
     _check_git(root)
     for lock in cut(root):
         raise LockError(lock.way_out())
@@ -119,43 +128,51 @@ def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def cut(root: Path) -> Iterator[Cut]:
-    """Every lock that was cut. Git remembers how it was."""
+    """Yield every lock that was cut off or has a conflict, compared with its committed version."""
     for file in (root / "dvc.lock", *sorted((root / "stages").rglob("dvc.lock"))):
         name = str(file.relative_to(root))
         shown = _git(root, "show", f"HEAD:./{name}")
         is_known = shown.returncode == 0
-        known = _outputs(shown.stdout) if is_known and not CONFLICT.search(shown.stdout) else {}
+        committed: dict[str, int] = {}
+        if is_known and not CONFLICT.search(shown.stdout):
+            committed = _outputs(shown.stdout)
         try:
             text = file.read_text(encoding="utf-8") if file.exists() else None
             if text and CONFLICT.search(text):
-                yield Cut(name, "holds a conflict of a merge", is_known, merged=True)
+                yield Cut(name, "has a merge conflict", is_known, merged=True)
                 continue
-            here = _outputs(text) if text is not None else {}
+            present = {} if text is None else _outputs(text)
         except (yaml.YAMLError, TypeError, KeyError, AttributeError, UnicodeDecodeError):
-            yield Cut(name, "cannot be read: it was cut while it was written", is_known)
+            yield Cut(name, "cannot be read, as it was cut off", is_known)
             continue
-        last = next(reversed(here), "")
-        half = last if last and here[last] < max(1, known.get(last, 1)) else None
-        if lost := sorted({stage for stage in known if stage not in here or stage == half}):
-            some = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")
-            yield Cut(name, f"lacks {len(lost)} of the {len(known)} stages that Git knows it with ({some}): it was cut", known=True)
-        elif half:
-            yield Cut(name, f"ends in the midst of {half}: it was cut", is_known)
+        last = next(reversed(present), "")
+        is_half = last and present[last] < max(1, committed.get(last, 1))
+        whole = present.keys() - {last} if is_half else present.keys()
+        lost = sorted(committed.keys() - whole)
+        if lost:
+            listed = ", ".join(lost[:NAMED]) + (", …" if len(lost) > NAMED else "")
+            problem = f"lacks {len(lost)} of the {len(committed)} stages that are committed"
+            yield Cut(name, f"{problem} ({listed}), as it was cut off", known=True)
+        elif is_half:
+            yield Cut(name, f"ends within the stage {last}, as it was cut off", is_known)
 
 
 def _outputs(lock: str) -> dict[str, int]:
-    """Of how many outputs a lock has the sums, by stage; 0 of one that is half-written. That can only be the last one, so only that is
-    parsed, and all others count as 1: together, locks have tens of thousands of lines."""
+    """Return how many outputs of each stage have sums in a lock, 0 if the stage is incomplete.
+
+    Only the last stage can be incomplete. So only that is parsed, and all others count as 1:
+    together, locks have tens of thousands of lines.
+    """
     starts = list(STAGE.finditer(lock))
     counts = {start[1]: 1 for start in starts}
     try:
         last = _stages("stages:\n" + lock[starts[-1].start() :] if starts else lock)
-    except yaml.YAMLError:  # it may refer to something in front of it
+    except yaml.YAMLError:  # it may refer to an anchor before it
         last = _stages(lock)
     for name, entry in list(last.items())[-1:]:
         outs = (entry or {}).get("outs") or []
-        whole = lock.endswith("\n") and all("md5" in out and "size" in out for out in outs)
-        counts[name] = len(outs) if whole else 0
+        is_whole = lock.endswith("\n") and all({"md5", "size"} <= out.keys() for out in outs)
+        counts[name] = len(outs) if is_whole else 0
     return counts
 
 

@@ -1,4 +1,4 @@
-"""How the console prints rows: as a table that fits the terminal, whole, a record a block, or for programs."""
+"""Print rows: as a table that fits the terminal or is whole, as records, as CSV or as JSON."""
 
 import io
 import re
@@ -18,7 +18,7 @@ from stages.lib.sql.database import Database
 
 STYLES = ("table", "wide", "records", "csv", "json")
 UNLIMITED = 2**31 - 1
-AT_ONCE = 10_240  # rows in memory, of those that programs read
+AT_ONCE = 10_240  # rows in memory while CSV or JSON is printed
 
 
 @dataclass(frozen=True)
@@ -35,31 +35,41 @@ class Look:
 
 
 def show(database: Database, query: str, parameters: dict[str, object], look: Look) -> None:
-    """Prints a query's rows; what does not fit is said on stderr."""
+    """Print a query's rows, and on stderr what is left out."""
     relation = database.sql(query, **parameters)
     if look.style == "csv":
         _print_csv(relation)
     elif look.style == "json":
         _print_json(relation)
     elif look.style == "records":
-        values = cells.texts(relation.limit(look.rows + 1)).fetchall()
-        print(records(relation.columns, values[: look.rows]))
-        if len(values) > look.rows:
-            remark(f"only the first {look.rows} records are printed; --rows says how many")
-        texts = [value for row in values for value in row if value]
-        if any(len(text) == cells.SHOWN and text.endswith("…") for text in texts):
-            remark(_cut(look.asks))
+        _print_records(relation, look)
     else:
-        whole = look.style == "wide" or not sys.stdout.isatty()
-        printed = io.StringIO()
-        with redirect_stdout(printed):
-            cells.printed(relation).show(
-                max_rows=look.rows,
-                max_width=UNLIMITED if whole else shutil.get_terminal_size().columns,
-            )
-        print(printed.getvalue(), end="")
-        for line in remarks(printed.getvalue(), len(relation.columns), whole, look.asks):
-            remark(line)
+        _print_table(relation, look)
+
+
+def _print_records(relation: Any, look: Look) -> None:
+    rows = cells.texts(relation.limit(look.rows + 1)).fetchall()
+    print(records(relation.columns, rows[: look.rows]))
+    if len(rows) > look.rows:
+        remark(f"only the first {look.rows} records are printed; --rows says how many")
+    for row in rows:
+        if any(map(_is_cut, row)):
+            return remark(_cut(look.asks))
+
+
+def _is_cut(text: str | None) -> bool:
+    return text is not None and len(text) == cells.SHOWN and text.endswith("…")
+
+
+def _print_table(relation: Any, look: Look) -> None:
+    is_whole = look.style == "wide" or not sys.stdout.isatty()
+    width = UNLIMITED if is_whole else shutil.get_terminal_size().columns
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        cells.printed(relation).show(max_rows=look.rows, max_width=width)
+    print(printed.getvalue(), end="")
+    for line in remarks(printed.getvalue(), len(relation.columns), is_whole, look.asks):
+        remark(line)
 
 
 def _print_csv(relation: Any) -> None:
@@ -72,22 +82,24 @@ def _print_csv(relation: Any) -> None:
 
 
 def _print_json(relation: Any) -> None:
-    separator, lost = "[", False
+    separator, lost = "[", False  # lost: NaN or infinity
     for rows in _frames(cells.as_json(relation)):
-        floats = rows.select(cs.float())
-        lost |= any(bool((column.is_nan() | column.is_infinite()).any()) for column in floats)
+        for column in rows.select(cs.float()):
+            lost |= not column.drop_nulls().is_finite().all()
         if len(rows):
             print(separator + rows.write_json().strip()[1:-1], end="")
             separator = ","
-    print("[]" if separator == "[" else "]")
     if separator == "[":
+        print("[]")
         remark("no rows")
+    else:
+        print("]")
     if lost:
         remark("NaN and infinity are null here, since JSON has neither; --csv tells them apart")
 
 
 def _frames(relation: Any) -> Iterator[pl.DataFrame]:
-    """The rows, so many at a time in memory; at least one frame."""
+    """Yield the rows in frames of at most AT_ONCE rows; at least one frame."""
     reader = relation.to_arrow_reader(AT_ONCE)
     yield pl.DataFrame(reader.schema.empty_table())
     for batch in reader:
@@ -95,22 +107,25 @@ def _frames(relation: Any) -> Iterator[pl.DataFrame]:
 
 
 def records(columns: list[str], rows: list[tuple[str | None, ...]]) -> str:
-    """A block for each row, of a line `column  value` for each column."""
+    """Return a block of text for each row, with a line `column  value` for each column."""
     width = max(map(len, columns))
     blocks = []
     for number, row in enumerate(rows, start=1):
-        lines = [f"{column:<{width}}  {_indented(value, width + 2)}" for column, value in zip(columns, row, strict=True)]
-        blocks.append("\n".join([f"─── record {number} ───", *lines]))
-    return "\n\n".join(blocks) if blocks else "0 rows"
-
-
-def _indented(value: str | None, width: int) -> str:
-    return "NULL" if value is None else value.replace("\n", "\n" + " " * width)
+        lines = [f"─── record {number} ───"]
+        for column, value in zip(columns, row, strict=True):
+            indented = "NULL" if value is None else value.replace("\n", "\n" + " " * (width + 2))
+            lines.append(f"{column:<{width}}  {indented}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) or "0 rows"
 
 
 def remarks(table: str, columns: int, whole: bool, asks: str) -> list[str]:
-    """What a printed table of so many columns lacks, and how to see it."""
-    types = [cell.strip() for cell in table.splitlines()[2].split("│")[1:-1]]  # the third line names a type for every column printed
+    """Return what a printed table leaves out, and which style prints it.
+
+    columns: how many the query has; whole: whether the table is not fitted to the terminal.
+    """
+    # the third line names a type for every column printed
+    types = list(map(str.strip, table.splitlines()[2].split("│")[1:-1]))
     more = f"{asks}wide prints them whole, {asks}records a line `column  value` for each"
     if "…" in types:
         return [f"{columns - len(types) + 1} of {columns} columns are left out; {more}"]

@@ -1,27 +1,29 @@
 """Push and pull the outputs that DVC keeps, and verify everything that comes back from the remote.
 
-`make push` and `make pull` call this module.
+`make push` and `make pull` call this module:
+
+    python -m stages.lib.console.remote push                    # all outputs
+    python -m stages.lib.console.remote pull                    # all outputs
+    python -m stages.lib.console.remote pull SUBJECT            # a subject's, see `of_subject`
+    python -m stages.lib.console.remote pull "" data/x/y.parquet    # those in a file or folder
+
 A lock names a file by its MD5 sum, and a folder by the sum of a list: the names and sums of its
 files. DVC verifies files only where the remote is configured with `verify = true`, and lists
 nowhere. Whoever can write to the remote can thus take files out of a folder, or add files anywhere
 in the project, such as a module that the next stage imports.
 
-    python -m stages.lib.console.remote push python -m stages.lib.console.remote pull
-    all outputs python -m stages.lib.console.remote pull SUBJECT               those of a subject,
-    see `of_subject` python -m stages.lib.console.remote pull "" data/x/y.parquet   those in a file
-    or folder
-
-`pull` fetches the lists, keeps those that have the sum in the lock and harmless names, fetches the
-files, keeps those that have their sums, and lets DVC check out the outputs of which nothing is
-missing.
+`pull` fetches the lists, and keeps those that have the sum in the lock and harmless names. Then it
+fetches the files, and keeps those that have their sums. DVC then checks out the complete outputs.
 """
 
 import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
 from dvc.exceptions import DvcException
@@ -80,13 +82,13 @@ def main() -> None:
 
 def push(repo: Repo) -> list[str]:
     """Push every output that the cache has whole. Return the lines to print."""
-    outputs = [_wanted(repo, output) for output in _cached(repo.index.stages)]
+    outputs = _cached(repo, repo.index.stages)
     cache = Path(repo.cache.local.path)
     whole = [output.name for output in outputs if output.sum and _is_whole(output, cache)]
     pushed = repo.push(targets=whole) if whole else 0
-    lines = [f"in the remote: {_count(whole)}, {pushed:,} files of them new"]
-    if absent := [output for output in outputs if output.name not in whole]:
-        count = _count(absent)
+    lines = [f"in the remote: {_count(len(whole))}, {pushed:,} files of them new"]
+    if len(whole) < len(outputs):
+        count = _count(len(outputs) - len(whole))
         lines.append(f"not made yet, and not in the remote: {count}; `make study` makes them")
     return lines
 
@@ -98,9 +100,10 @@ def pull(repo: Repo, subject: str = "", path: str = "") -> list[str]:
     outputs are checked out, if it refused an object of the remote.
     """
     outputs = _selected(repo, subject, path)
-    locked = [output for output in outputs if output.sum]
+    locked = list(filter(attrgetter("sum"), outputs))
+    folders = filter(attrgetter("is_folder"), locked)
     cache = Path(repo.cache.local.path)
-    false_lists = _fetch(repo, {output.sum for output in locked if output.is_folder}, "lists")
+    false_lists = _fetch(repo, set(map(attrgetter("sum"), folders)), "lists")
     # output -> the sums of its files, where its list is there and harmless
     sums: dict[str, set[str]] = {}
     refused: dict[str, str] = {}  # output -> why
@@ -115,14 +118,16 @@ def pull(repo: Repo, subject: str = "", path: str = "") -> list[str]:
         except ListError as error:
             refused[output.name] = str(error)
     false = _fetch(repo, set().union(*sums.values()), "files")
-    for name, its in sums.items():
-        if its & false:
+    whole: list[str] = []
+    for name, needed in sums.items():
+        if needed & false:
             refused[name] = "a file in the remote differs from the sum in the lock"
-    whole = [name for name, its in sums.items() if all(_object(cache, md5).exists() for md5 in its)]
+        if _has_all(cache, needed):
+            whole.append(name)
     if whole:
         repo.drop_data_index()  # DVC keeps the lists that it has read, false ones as well
         repo.checkout(targets=whole)
-    return _report([output.name for output in outputs], whole, refused)
+    return _report(list(map(attrgetter("name"), outputs)), whole, refused)
 
 
 def _selected(repo: Repo, subject: str, path: str) -> list[Pulled]:
@@ -131,17 +136,21 @@ def _selected(repo: Repo, subject: str, path: str) -> list[Pulled]:
     Raises RemoteError if there are none.
     """
     stages = of_subject(repo, subject) if subject else repo.index.stages
-    outputs = [_wanted(repo, output) for output in _cached(stages)]
+    outputs = _cached(repo, stages)
     if not path:
         return outputs
     absolute = Path(os.path.abspath(path))
-    holding = [output for output in outputs if absolute.is_relative_to(output.path)]
-    parts = [replace(output, path=absolute, name=path) for output in holding]
-    parts = parts or [output for output in outputs if output.path.is_relative_to(absolute)]
-    if not parts:
+    parts: list[Pulled] = []
+    inside: list[Pulled] = []
+    for output in outputs:
+        if absolute.is_relative_to(output.path):
+            parts.append(replace(output, path=absolute, name=path))
+        elif output.path.is_relative_to(absolute):
+            inside.append(output)
+    if not parts and not inside:
         way_out = "outputs are files and folders in data/ and reports/"
         raise RemoteError(f"make pull: no stage writes {path!r}; {way_out}")
-    return parts
+    return parts or inside
 
 
 def _report(names: list[str], whole: list[str], refused: dict[str, str]) -> list[str]:
@@ -149,25 +158,26 @@ def _report(names: list[str], whole: list[str], refused: dict[str, str]) -> list
     for name, why in refused.items():
         print(f"refused {name}: {why}", file=sys.stderr)
     if refused:
-        problem = f"the remote has {_count(refused)} damaged or tampered with"
+        problem = f"the remote has {_count(len(refused))} damaged or tampered with"
         way_out = "push them again from a project that has them (`make push`)"
         raise RemoteError(f"make pull: {problem}; {way_out}, or make them here (`dvc repro`)")
     lacking = [name for name in names if name not in whole]
     if not whole:
         way_out = "`make push` pushes them where they were made"
         raise RemoteError(f"make pull: the remote lacks all of {_some(lacking)}; {way_out}")
-    lines = [f"pulled: {_count(whole)}"]
+    lines = [f"pulled: {_count(len(whole))}"]
     if lacking:
         lines.append(f"not in the remote: {_some(lacking)}; `make study` makes them")
     return lines
 
 
-def _count(outputs: Collection) -> str:
-    return f"{len(outputs):,} output{'' if len(outputs) == 1 else 's'}"
+def _count(number: int) -> str:
+    return "1 output" if number == 1 else f"{number:,} outputs"
 
 
 def _some(names: list[str]) -> str:
-    return f"{_count(names)} ({', '.join(names[:NAMED])}{', …' if len(names) > NAMED else ''})"
+    more = ", …" if len(names) > NAMED else ""
+    return f"{_count(len(names))} ({', '.join(names[:NAMED])}{more})"
 
 
 def of_subject(repo: Repo, subject: str) -> list[Stage]:
@@ -178,45 +188,48 @@ def of_subject(repo: Repo, subject: str) -> list[Stage]:
     that read what they make, such as the report page. Raises RemoteError on an unknown subject.
     """
     stages = repo.index.stages
-    own = [stage for stage in stages if stage.name.partition("@")[2] == subject]
-    if not own:
-        known = " ".join(sorted({stage.name.partition("@")[2] for stage in stages} - {""}))
+    by_subject: dict[str, list[Stage]] = {}  # "" for the stages of no subject
+    for stage in stages:
+        by_subject.setdefault(stage.name.partition("@")[2], []).append(stage)
+    common = by_subject.pop("", [])
+    if subject not in by_subject:
+        known = " ".join(sorted(by_subject))
         raise RemoteError(f"make pull: unknown subject {subject!r}; available subjects: {known}")
-    made, read = _paths(own, "outs"), _paths(own, "deps")
-    common = [stage for stage in stages if "@" not in stage.name]
-
-    def is_wanted(stage: Stage) -> bool:
-        is_neighbour = _touches(stage, "outs", read) or _touches(stage, "deps", made)
-        return _is_shared(stage) or is_neighbour
-
-    return own + [stage for stage in common if is_wanted(stage)]
-
-
-def _is_shared(stage: Stage) -> bool:
-    return Path(stage.path_in_repo).parent.name in SHARED
+    own = by_subject[subject]
+    written, read = _paths(own, "outs"), _paths(own, "deps")
+    wanted = list(own)
+    for stage in common:
+        is_shared = Path(stage.path_in_repo).parent.name in SHARED
+        if is_shared or _touches(stage, "outs", read) or _touches(stage, "deps", written):
+            wanted.append(stage)
+    return wanted
 
 
 def _paths(stages: Iterable[Stage], kind: str) -> set[Path]:
-    return {Path(entry.fs_path) for stage in stages for entry in getattr(stage, kind)}
+    """Return the paths of the stages' outputs (kind "outs") or dependencies ("deps")."""
+    paths: set[Path] = set()
+    for stage in stages:
+        paths.update(Path(entry.fs_path) for entry in getattr(stage, kind))
+    return paths
 
 
 def _touches(stage: Stage, kind: str, paths: Collection[Path]) -> bool:
-    """Return whether an output or a dependency of the stage overlaps with one of these paths."""
-    return any(_overlap(path, other) for path in _paths([stage], kind) for other in paths)
+    """Return whether an output or dependency of a stage is, holds or lies in one of the paths."""
+    for path in _paths([stage], kind):
+        for other in paths:
+            if path.is_relative_to(other) or other.is_relative_to(path):
+                return True
+    return False
 
 
-def _overlap(first: Path, second: Path) -> bool:
-    return first.is_relative_to(second) or second.is_relative_to(first)
-
-
-def _cached(stages: Iterable[Stage]) -> Iterator[Output]:
+def _cached(repo: Repo, stages: Iterable[Stage]) -> list[Pulled]:
     """Return the outputs that DVC keeps; Git keeps the others."""
-    return (output for stage in stages for output in stage.outs if output.use_cache)
-
-
-def _wanted(repo: Repo, output: Output) -> Pulled:
-    path = Path(output.fs_path)
-    return Pulled(output, path, str(path.relative_to(repo.root_dir)))
+    outputs = []
+    for stage in stages:
+        for output in filter(attrgetter("use_cache"), stage.outs):
+            path = Path(output.fs_path)
+            outputs.append(Pulled(output, path, str(path.relative_to(repo.root_dir))))
+    return outputs
 
 
 def _fetch(repo: Repo, sums: Collection[str], what: str) -> set[str]:
@@ -225,19 +238,19 @@ def _fetch(repo: Repo, sums: Collection[str], what: str) -> set[str]:
     The cache keeps none of these. Raises RemoteError if the remote cannot be reached.
     """
     cache = repo.cache.local
-    for md5 in sums:
+    path_of = partial(_object, Path(cache.path))
+    for md5 in filter(_is_list, sums):
         # left there by `dvc pull` or `dvc fetch`
-        if md5.endswith(".dir") and _is_false(Path(cache.oid_to_path(md5)), md5):
-            Path(cache.oid_to_path(md5)).unlink()
-    lacking = sorted(md5 for md5 in sums if not Path(cache.oid_to_path(md5)).exists())
+        if path_of(md5).exists() and _is_false(path_of(md5)):
+            path_of(md5).unlink()
+    lacking = sorted(md5 for md5 in sums if not path_of(md5).exists())
     if not lacking:
         return set()
     remote = repo.cloud.get_remote_odb()
     failed: dict[str, BaseException] = {}
     with TqdmCallback(desc=f"Fetching {what}", unit="file") as bar:
-        source = [remote.oid_to_path(md5) for md5 in lacking]
         cache.add(
-            source,
+            list(map(remote.oid_to_path, lacking)),
             remote.fs,
             lacking,
             verify=True,
@@ -249,26 +262,37 @@ def _fetch(repo: Repo, sums: Collection[str], what: str) -> set[str]:
         if not isinstance(error, FileNotFoundError):
             problem = f"{type(error).__name__}: {error}"
             raise RemoteError(f"make pull: the remote {remote.path} fails: {problem}")
-    fetched = (md5 for md5 in lacking if md5 not in failed)
-    return {md5 for md5 in fetched if _is_false(Path(cache.oid_to_path(md5)), md5, absent=True)}
+    false: set[str] = set()
+    for md5 in lacking:
+        # DVC removes a file, but not a list, whose sum is wrong
+        if md5 not in failed and (not path_of(md5).exists() or _is_false(path_of(md5))):
+            false.add(md5)
+    return false
 
 
-def _is_false(path: Path, md5: str, absent: bool = False) -> bool:
-    """Return whether a list in the cache has another sum than its name; `absent` if it is missing.
+def _is_list(md5: str) -> bool:
+    """Return whether a sum is that of a folder's list."""
+    return md5.endswith(".dir")
+
+
+def _is_false(path: Path) -> bool:
+    """Return whether a list in the cache has another sum than its name says.
 
     Files are never false: DVC has verified them.
     """
-    if not path.exists():
-        return absent
-    return md5.endswith(".dir") and file_sum(path) != md5.removesuffix(".dir")
+    return _is_list(path.name) and file_sum(path) != (path.parent.name + path.name)[: -len(".dir")]
 
 
 def _is_whole(output: Pulled, cache: Path) -> bool:
-    """Return whether the cache has the output; of a folder, its list and all files in the list."""
+    """Return whether the cache has the output; for a folder, its list and all files in the list."""
     try:
-        return all(_object(cache, md5).exists() for md5 in _files(output, cache).values())
+        return _has_all(cache, _files(output, cache).values())
     except (FileNotFoundError, ListError):
         return False
+
+
+def _has_all(cache: Path, sums: Iterable[str]) -> bool:
+    return all(_object(cache, md5).exists() for md5 in sums)
 
 
 def _object(cache: Path, md5: str) -> Path:
@@ -285,12 +309,21 @@ def _files(output: Pulled, cache: Path) -> dict[Path, str]:
         return {output.path: output.sum}
     root = Path(output.output.fs_path)
     entries = listed(_object(cache, output.sum).read_bytes())
-    files = {root / name: md5 for name, md5 in entries.items()}
-    folders = {folder for file in files for folder in file.parents if folder.is_relative_to(root)}
-    if link := next((folder for folder in sorted(folders) if folder.is_symlink()), None):
-        problem = "is a symbolic link, through which files would be written elsewhere"
-        raise ListError(f"{link} {problem}; remove it")
-    return {file: md5 for file, md5 in files.items() if file.is_relative_to(output.path)}
+    files: dict[Path, str] = {}
+    for name, md5 in entries.items():
+        file = root / name
+        _check_links(file, root)
+        if file.is_relative_to(output.path):
+            files[file] = md5
+    return files
+
+
+def _check_links(file: Path, root: Path) -> None:
+    """Raise ListError if `root` or a folder in it on the way to a file is a symbolic link."""
+    for folder in file.parents:
+        if folder.is_relative_to(root) and folder.is_symlink():
+            problem = "is a symbolic link, through which files would be written elsewhere"
+            raise ListError(f"{folder} {problem}; remove it")
 
 
 def listed(content: bytes) -> dict[str, str]:
@@ -300,15 +333,15 @@ def listed(content: bytes) -> dict[str, str]:
     """
     try:
         entries = json.loads(content)
-        plain = [entry for entry in entries if entry.keys() == {"relpath", "md5"}]
-        files = {entry["relpath"]: entry["md5"] for entry in plain}
+        files = {entry["relpath"]: entry["md5"] for entry in entries}
+        is_plain = all(len(entry) == 2 for entry in entries)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ListError("the list of its files is not one that DVC wrote") from None
-    if len(files) != len(entries):
+    if len(files) != len(entries) or not is_plain:
         raise ListError("the list of its files names a file twice, or has more than names and sums")
     for name, md5 in files.items():
         if not _is_plain(name) or not MD5.fullmatch(str(md5)):
-            problem = "which is no name within a folder, or no sum"
+            problem = "which is not a name within a folder, or not a sum"
             raise ListError(f"the list of its files holds {name!r} with the sum {md5!r}, {problem}")
     return files
 

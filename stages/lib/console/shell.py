@@ -15,7 +15,19 @@ from stages.lib.console.output import STYLES, Look, show
 from stages.lib.console.values import value_of
 from stages.lib.sql.database import ERRORS, Database, sentence
 
-WORDS = ["select", "from", "where", "join", "using", "group by", "order by", "limit", "avg", "count", "describe"]
+WORDS = [
+    "select",
+    "from",
+    "where",
+    "join",
+    "using",
+    "group by",
+    "order by",
+    "limit",
+    "avg",
+    "count",
+    "describe",
+]
 COMMANDS = ["help", "tables", "set", "exit"]
 ENDS = ("exit", "quit", "\\q")
 BANNER = "SQL over {count} tables: end a query with ;  Commands: help, tables, set, exit."

@@ -1,4 +1,4 @@
-"""Chunks of HDF5 datasets as they stand in the file: values, then their Fletcher32 checksum.
+"""Make chunks of HDF5 datasets as they are in the file: values, then their Fletcher32 checksum.
 
 HDF5 computes checksums in one thread. Several threads compute them here, to the same bytes.
 """
@@ -19,7 +19,8 @@ PIECE = 1 << 16  # words, whose weighted sum fits in 64 bits
 def sealed(values: np.ndarray) -> np.ndarray:
     """Return the bytes of chunks, each followed by its checksum, as 16-bit words.
 
-    values: (chunks, neurons, …) float16 or float32, in C order; returned: (chunks, words of a chunk + 2) uint16.
+    values: (chunks, neurons, …) float16 or float32, in C order.
+    Returns (chunks, words of a chunk + 2) uint16.
     """
     words = values.reshape(len(values), -1).view(np.uint16)
     chunks = np.empty((len(words), words.shape[1] + 2), np.uint16)
@@ -73,9 +74,9 @@ def _swapped(word):
 
 
 def in_order(function: Callable, arguments: Iterable, threads: int) -> Iterator[Any]:
-    """Yield function(argument) for each argument in order, computed by so many threads.
+    """Yield function(argument) for each argument in order, computed by this many threads.
 
-    At most one result more than there are threads is kept in memory.
+    At most `threads` + 1 results are kept in memory.
     """
     with ThreadPoolExecutor(threads) as pool:
         results: deque = deque()

@@ -1,4 +1,4 @@
-"""Functions that numba compiles. The one importer of numba."""
+"""Compile functions with numba. The one importer of numba."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,25 +1,33 @@
-"""What the results of a stage depend on, as one number."""
+"""Compute the key of a stage's parts: a sum over everything that its results depend on."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
 
-def digest(of: Iterable[Path | ModuleType], *facts: object) -> str:
-    """SHA-256 over the contents of files, in order of their names, and over whatever else matters.
+def digest(sources: Iterable[Path | ModuleType], *facts: object) -> str:
+    """Return the SHA-256 sum of the contents of files, ordered by name, and of any other facts.
 
-    of: files; folders, for all files in them; modules, for their code, that of a package for all modules in it.
+    sources: files; folders, for all files in them; modules, for their code; packages, for the code
+    of all their modules.
     """
     whole = hashlib.sha256(repr(facts).encode())
-    for file in sorted({file for one in of for file in _files(one)}):
+    files: set[Path] = set()
+    for source in sources:
+        files.update(_files(source))
+    for file in sorted(files):
         with file.open("rb") as stream:
-            whole.update(str(file).encode() + b"\0" + hashlib.file_digest(stream, "sha256").digest())
+            content = hashlib.file_digest(stream, "sha256").digest()
+        whole.update(str(file).encode() + b"\0" + content)
     return whole.hexdigest()
 
 
-def _files(of: Path | ModuleType) -> Iterator[Path]:
-    path = of if isinstance(of, Path) else Path(str(of.__file__))
-    if path.name == "__init__.py" and isinstance(of, ModuleType):
+def _files(source: Path | ModuleType) -> Iterable[Path]:
+    path = source if isinstance(source, Path) else Path(str(source.__file__))
+    if path.name == "__init__.py" and isinstance(source, ModuleType):
         path = path.parent
-    yield from (file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    files = filter(Path.is_file, path.rglob("*"))
+    return (file for file in files if "__pycache__" not in file.parts)

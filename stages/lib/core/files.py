@@ -1,6 +1,7 @@
-"""Files that are whole or not there: written under a temporary name, renamed when done.
+"""Write files that are complete or absent: under a temporary name, renamed when complete.
 
-Renaming also matters because outputs are links into DVC's cache: writing into one would change the cached copy.
+Outputs are links into DVC's cache. Renaming replaces the link; writing into it would change the
+cached copy.
 """
 
 from collections.abc import Iterator
@@ -8,26 +9,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-PARTS = ".parts"  # ends the names of folders in which stages that run keep what they have done so far
+PARTS = ".parts"  # suffix of the folders in which running stages keep their unfinished work
 
 
 def way_out(path: Path) -> str:
-    """How a file that is damaged, or not there, comes back, to end a message with. A part of a stage that was stopped is not DVC's yet."""
+    """Return how to restore a file that is damaged or missing, as the end of a message.
+
+    DVC does not know the unfinished work of a stage that was stopped.
+    """
     if any(folder.suffix == PARTS for folder in path.parents):
-        return "remove it, and the stage makes it again when it goes on"
-    heal = "`bag verify --heal` takes it and DVC's copy of it away"
+        return "remove it, and the stage makes it again when it resumes"
+    heal = "`bag verify --heal` removes it and DVC's copy of it"
     return f"{heal}, then `dvc repro` makes it again, or `make pull` fetches it"
 
 
 @contextmanager
 def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not.
+    """Yield a temporary path beside `path`. Rename it to `path` after the block, or remove it.
 
-    shared: several processes, on several machines, may write the file at once, all of them the same. What a killed one leaves is
-    otherwise written over by the next.
+    It is removed if the block raises. shared: several processes, on several machines, may write
+    the file at once, all with the same content. Otherwise the next process overwrites what a
+    killed one left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{uuid4().hex}.partial" if shared else f"{path.name}.partial")
+    unique = f".{uuid4().hex}" if shared else ""
+    partial = path.with_name(f"{path.name}{unique}.partial")
     try:
         yield partial
         partial.replace(path)

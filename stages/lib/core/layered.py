@@ -1,10 +1,11 @@
-"""HDF5 stores: activations over the operand square, value logits, mean component outputs. The one importer of h5py.
+"""Read and write HDF5 stores: activations, value logits, mean outputs. The one importer of h5py.
 
-A layered store has one dataset /layers/<layer> per kept layer. Activations are (neuron, op1, op2), with the answers of
-the square's prompts in /columns/result; value logits are (neuron, number). Chunks are (some neurons, some rows, all
-columns), so that blocks of rows are written, and one neuron's whole map is read, without touching much else. Every
-chunk carries a Fletcher32 checksum. A store is written under a temporary name and renamed when whole; equal content is
-equal bytes.
+A layered store has a dataset /layers/<layer> for each layer that it keeps:
+* activations are (neuron, op1, op2), with the answers of the grid's prompts in /columns/result;
+* value logits are (neuron, number).
+A chunk holds some neurons, some rows and all columns. So blocks of rows can be written, and one
+neuron's whole map be read, without touching much else. Every chunk has a Fletcher32 checksum. A
+store is written under a temporary name and renamed when complete; equal content is equal bytes.
 """
 
 import errno
@@ -49,9 +50,10 @@ def _need_space(path: Path, size: int) -> None:
 
 @contextmanager
 def writing(path: Path, shared: bool = False) -> Iterator[h5py.File]:
-    """An HDF5 file under a temporary name, renamed to `path` when the block ends well, removed when it does not.
+    """Yield an HDF5 file with a temporary name, renamed to `path` after the block.
 
-    shared: several processes may write it at once (see files.replacing).
+    It is removed if the block raises. shared: several processes may write it at once (see
+    files.replacing).
     """
     with replacing(path, shared) as partial:
         _need_space(partial, LEAST)
@@ -70,10 +72,11 @@ def _opened(path: Path) -> h5py.File:
 
 
 class LayerWriter:
-    """Writes a layered store: per layer, a number for each neuron and each coordinate of the other axes.
+    """Writes a layered store: for each layer, a number per neuron and coordinate of the other axes.
 
-    axes: name -> length, "neuron" first; chunk: of the same axes; columns: further facts of the coordinates, arrays
-    over the axes behind "neuron" with -1 for none; attributes: provenance, stored on the file.
+    axes: name -> length, "neuron" first; chunk: lengths along the same axes; attributes:
+    provenance, stored on the file; columns: arrays over the axes after "neuron", which describe
+    their coordinates, with -1 for none.
     """
 
     def __init__(
@@ -93,17 +96,24 @@ class LayerWriter:
         _need_space(Path(file.filename), size + LEAST)
         file.attrs.update({**attributes, "axes": ", ".join(axes), "dtype": dtype})
         for name, column in (columns or {}).items():
-            file.create_dataset(f"columns/{name}", data=column.astype(np.int32), chunks=column.shape, fletcher32=True)
-        chunks = tuple(min(c, n) for c, n in zip(chunk, shape, strict=True))
-        self.datasets = {
-            layer: file.create_dataset(f"layers/{layer}", shape, self.dtype, chunks=chunks, fletcher32=True) for layer in layers
-        }
+            data = column.astype(np.int32)
+            file.create_dataset(f"columns/{name}", data=data, chunks=column.shape, fletcher32=True)
+        chunks = tuple(map(min, chunk, shape))
+        self.datasets: dict[int, h5py.Dataset] = {}
+        for layer in layers:
+            self.datasets[layer] = file.create_dataset(
+                f"layers/{layer}",
+                shape,
+                self.dtype,
+                chunks=chunks,
+                fletcher32=True,
+            )
         self.partly_written: set[int] = set()  # layers
 
     def write(self, layer: int, first: int, block: np.ndarray) -> None:
         """Write the rows of a layer from `first` on; block: (neurons, some rows, …).
 
-        Raises StoreError where a value does not fit.
+        Raises StoreError on a value that does not fit into the store's dtype.
         """
         with np.errstate(over="ignore"):
             narrow = block.astype(self.dtype, copy=False)
@@ -130,7 +140,9 @@ class LayerWriter:
         if not whole:
             self.partly_written.add(layer)
         direct = start < stop and layer not in self.partly_written
-        return (start, stop) if direct else (len(block), len(block))
+        if not direct:
+            return len(block), len(block)
+        return start, stop
 
     def _write_cached(self, layer: int, first: int, values: np.ndarray, neuron: int) -> None:
         """Write the values of neurons from `neuron` on through HDF5's cache."""
@@ -161,7 +173,11 @@ class LayerWriter:
 
 
 class LayerStore:
-    """An open layered store. axes: name -> length; layers: those kept; chunk: of the same axes; columns: as written."""
+    """An open layered store.
+
+    axes: name -> length; layers: those that it keeps; chunk: lengths along the axes; columns: as
+    written.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -170,14 +186,16 @@ class LayerStore:
             self.attributes = dict(self.file.attrs)
             self.layers = sorted(map(int, self.file["layers"]))
             dataset = self.file[f"layers/{self.layers[0]}"]
-            self.axes: dict[str, int] = dict(zip(self.attributes["axes"].split(", "), dataset.shape, strict=True))
+            axes = self.attributes["axes"].split(", ")
+            self.axes: dict[str, int] = dict(zip(axes, dataset.shape, strict=True))
             self.chunk: tuple[int, ...] = tuple(dataset.chunks)
-            self.columns: dict[str, np.ndarray] = {name: column[:] for name, column in self.file.get("columns", {}).items()}
-        except Exception as error:  # damaged metadata make h5py raise whatever comes
+            columns = self.file.get("columns", {})
+            self.columns: dict[str, np.ndarray] = {name: columns[name][:] for name in columns}
+        except Exception as error:  # h5py raises anything on damaged metadata
             raise _damaged(path, error) from None
 
     def read(self, layer: int, neurons: slice, rows: slice) -> np.ndarray:
-        """Values (neurons, rows, …) in the store's own dtype. Raises StoreError on a damaged chunk."""
+        """Return values (neurons, rows, …) in the store's dtype. Raises StoreError on damage."""
         try:
             return self.file[f"layers/{layer}"][neurons, rows]
         except Exception as error:  # as above
@@ -192,14 +210,20 @@ def _need_finite(layer: int, values: np.ndarray) -> None:
 
 
 def _all_finite(values: np.ndarray) -> bool:
-    """Whether no value is infinite or NaN; on float16 by its exponent's bits, ten times faster than by numpy's isfinite."""
+    """Return whether no value is infinite or NaN.
+
+    For float16, the bits of the exponent tell this ten times faster than numpy's isfinite.
+    """
     if values.dtype != np.float16:
         return bool(np.isfinite(values).all())
     return all(int((part.view(np.uint16) & 0x7FFF).max()) < 0x7C00 for part in values if part.size)
 
 
 def widen(values: np.ndarray) -> np.ndarray:
-    """Finite float16 (or float32) as float32, exactly; twice as fast as numpy's own conversion of float16."""
+    """Convert finite float16 (or float32) values to float32, exactly.
+
+    This is twice as fast as numpy's conversion of float16.
+    """
     if values.dtype != np.float16:
         return values.astype(np.float32, copy=False)
     bits = values.view(np.int16).astype(np.int32)
@@ -210,8 +234,13 @@ def widen(values: np.ndarray) -> np.ndarray:
     return wide
 
 
-def write_array(path: Path, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str], shared: bool = False) -> None:
-    """A store of a few whole arrays, each under its name. shared: as of `writing`."""
+def write_array(
+    path: Path,
+    arrays: Mapping[str, np.ndarray],
+    attributes: Mapping[str, str],
+    shared: bool = False,
+) -> None:
+    """Write a store of a few arrays, each under its name. shared: see `writing`."""
     write_arrays(path, arrays.items(), attributes, shared)
 
 
@@ -221,15 +250,16 @@ def write_arrays(
     attributes: Mapping[str, str],
     shared: bool = False,
 ) -> None:
-    """Write a store of whole arrays, each under its name, taken one after another."""
+    """Write a store of arrays, each under its name, taken one after another."""
     with writing(path, shared) as file:
         file.attrs.update(attributes)
         for name, array in arrays:
-            file.create_dataset(name, data=array, chunks=array.shape if array.size else None, fletcher32=bool(array.size))
+            chunks = array.shape if array.size else None
+            file.create_dataset(name, data=array, chunks=chunks, fletcher32=bool(array.size))
 
 
 def read_array(path: Path, name: str) -> np.ndarray:
-    """One whole array of such a store. Raises StoreError where it is missing or damaged."""
+    """Return one array of such a store. Raises StoreError if it is missing or damaged."""
     try:
         with _opened(path) as file:
             return file[name][:]
@@ -238,7 +268,7 @@ def read_array(path: Path, name: str) -> np.ndarray:
 
 
 def read_attributes(path: Path) -> dict[str, str]:
-    """The attributes of a store. Raises StoreError where it is missing or damaged."""
+    """Return the attributes of a store. Raises StoreError if it is missing or damaged."""
     try:
         with _opened(path) as file:
             return dict(file.attrs)
@@ -248,10 +278,11 @@ def read_attributes(path: Path) -> dict[str, str]:
 
 def _damaged(path: Path, error: Exception, part: str = "") -> StoreError:
     """Return the error for a store that cannot be read."""
-    if isinstance(path, Path) and not path.exists():  # to ask object storage again might fail again
+    # not asked of object storage, where the same request may fail again
+    if isinstance(path, Path) and not path.exists():
         return StoreError(f"there is no store {path}; `dvc repro` makes it, `make pull` fetches it")
     if isinstance(error, OSError) and error.errno in REFUSED:
         problem = f"{path} cannot be read, but need not be damaged: {error}"
-        return StoreError(f"{problem}; see its permissions and its file system")
+        return StoreError(f"{problem}; check its permissions and its file system")
     problem = f"{part}{type(error).__name__}: {error}"
-    return StoreError(f"{path} is damaged, not whole, or no store ({problem}); {way_out(path)}")
+    return StoreError(f"{path} is damaged, incomplete or not a store ({problem}); {way_out(path)}")

@@ -1,90 +1,115 @@
-"""The machine that a stage runs on, as its environment says: how many processes share work, and on which device models run.
+"""Read from environment variables how stages run: worker processes, devices, memory for weights.
 
-None of it changes a result, so that none of it stands in params.yaml, and no stage is rerun for it.
+None of these changes a result. So they are not in params.yaml, and no stage reruns for them.
 """
 
 import os
 import re
+from typing import TypeVar
 
 from stages.lib.core.settings import ParamsError
 
-WORKERS, DEVICE, GPUS, WEIGHTS, PASSES = "BAG_WORKERS", "BAG_DEVICE", "BAG_GPUS", "BAG_WEIGHTS", "BAG_PASSES"
-# Passes of the settings' size, which suits a processor's cache, in one that suits a GPU: of prompts,
-# and of runs (docs/cluster.md has the measurements).
+WORKERS = "BAG_WORKERS"
+DEVICE = "BAG_DEVICE"
+GPUS = "BAG_GPUS"
+WEIGHTS = "BAG_WEIGHTS"
+PASSES = "BAG_PASSES"
+# How many passes of the settings' size, which suits a processor's cache, make one that suits a GPU:
+# passes of prompts, and passes of runs (docs/cluster.md has the measurements).
 PROMPTS, RUNS = 16, 64
-MODELS = (DEVICE, GPUS, WEIGHTS, PASSES)  # say how models run, wherever a worker is
+MODELS = (DEVICE, GPUS, WEIGHTS, PASSES)  # how models run, wherever a worker is
 MOST = 1024
+Default = TypeVar("Default", int, None)
 
 
 def workers() -> int:
-    """How many processes, or where there is only one how many of its threads, may share work: as asked for, or one for each core.
+    """Return how many processes share work, or how many threads of a single process.
 
-    One where models run on a GPU: a second would only wait for the first one's. Raises ParamsError as `asked`.
+    BAG_WORKERS, by default 1 per core. With models on a GPU the default is 1: a second process
+    would only wait for the first. Raises ParamsError if BAG_WORKERS is not such a number.
     """
-    if number := asked():
+    number = requested_workers()
+    if number:
         return number
     return 1 if device() == "cuda" else cores()
 
 
 def cores() -> int:
     """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def threads() -> int:
-    """Return the threads of each worker: 1, as there is one worker for each core; on a GPU all.
+    """Return the threads of each worker: 1 per worker on processors, all with a GPU.
 
-    There they put into place what the GPU has computed, which one thread does too slowly.
-    """
-    return 1 if device() == "cpu" else max(1, cores() // workers())
-
-
-def asked() -> int | None:
-    """BAG_WORKERS, None where it is not said. Raises ParamsError where it is no such number."""
-    return _number(WORKERS, "worker processes") if WORKERS in os.environ else None
-
-
-def gpus() -> int:
-    """GPUs of each worker: 0, or where models run on GPUs BAG_GPUS, by default 1. Raises ParamsError where that is no such number."""
-    if device() == "cpu":
-        return 0
-    return _number(GPUS, "GPUs of one worker") if GPUS in os.environ else 1
-
-
-def weights() -> int | None:
-    """Bytes of weights that a device may hold: BAG_WEIGHTS, in GiB, None where it says nothing. Raises ParamsError on no such number."""
-    given = os.environ.get(WEIGHTS)
-    if given is None:
-        return None
-    if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?", given) or not float(given):
-        raise ParamsError(f"the environment says {WEIGHTS}={given!r}, but it is GiB of weights that a device may hold, such as 40 or 0.5")
-    return int(float(given) * (1 << 30))
-
-
-def passes(usual: int) -> int:
-    """Return how many times what the settings say goes through a model at once.
-
-    1 on a processor; on a GPU BAG_PASSES, or `usual`, which is PROMPTS or RUNS. Like the device, it
-    decides the order in which numbers are added up, and so their last digits: work begun with one
-    is not gone on with by another. Raises ParamsError where BAG_PASSES is no such number.
+    With a GPU, they store what the GPU has computed, for which one thread is too slow.
     """
     if device() == "cpu":
         return 1
-    if PASSES not in os.environ:
-        return usual
-    return _number(PASSES, "passes of the settings' size that are one on a GPU")
+    return max(1, cores() // workers())
+
+
+def requested_workers() -> int | None:
+    """Return BAG_WORKERS, None if it is not set. Raises ParamsError if it is not such a number."""
+    return _number(WORKERS, "worker processes", None)
+
+
+def gpus() -> int:
+    """Return the GPUs of each worker: BAG_GPUS, by default 1; 0 if models run on processors.
+
+    Raises ParamsError if BAG_GPUS is not such a number.
+    """
+    if device() == "cpu":
+        return 0
+    return _number(GPUS, "GPUs of one worker", 1)
+
+
+def weights() -> int | None:
+    """Return how many bytes of weights a device may hold: BAG_WEIGHTS, in GiB; None if not set.
+
+    Raises ParamsError if BAG_WEIGHTS is not such a number.
+    """
+    text = os.environ.get(WEIGHTS)
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?", text) or not float(text):
+        meaning = "it is GiB of weights that a device may hold, such as 40 or 0.5"
+        raise ParamsError(f"environment variable {WEIGHTS}={text!r}, but {meaning}")
+    return int(float(text) * (1 << 30))
+
+
+def passes(usual: int) -> int:
+    """Return how many passes of the settings' size go through a model as one.
+
+    1 on a processor; on a GPU BAG_PASSES, by default `usual`, which is PROMPTS or RUNS. Like the
+    device, it decides the order in which numbers are summed, and so their last digits. So a stage
+    does not resume work with another value. Raises ParamsError if BAG_PASSES is not such a number.
+    """
+    if device() == "cpu":
+        return 1
+    return _number(PASSES, "passes of the settings' size that are one on a GPU", usual)
 
 
 def device() -> str:
-    """Where models run: BAG_DEVICE, cpu or cuda; cpu where it says nothing. Raises ParamsError on any other."""
-    given = os.environ.get(DEVICE, "cpu")
-    if given not in ("cpu", "cuda"):
-        raise ParamsError(f"the environment says {DEVICE}={given!r}, but models run on cpu or cuda")
-    return given
+    """Return where models run: BAG_DEVICE, cpu or cuda, by default cpu.
+
+    Raises ParamsError on another value.
+    """
+    text = os.environ.get(DEVICE, "cpu")
+    if text not in ("cpu", "cuda"):
+        problem = f"environment variable {DEVICE}={text!r}"
+        raise ParamsError(f"{problem}, but models run on cpu or cuda")
+    return text
 
 
-def _number(name: str, of: str) -> int:
-    given = os.environ[name]
-    if not given.isdecimal() or not 1 <= int(given) <= MOST:
-        raise ParamsError(f"the environment says {name}={given!r}, but it is a number of {of}, 1 to {MOST}")
-    return int(given)
+def _number(name: str, meaning: str, default: Default) -> int | Default:
+    """Return the number in an environment variable, `default` if it is not set."""
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or not 1 <= int(text) <= MOST:
+        problem = f"environment variable {name}={text!r}"
+        raise ParamsError(f"{problem}, but it is a number of {meaning}, 1 to {MOST}")
+    return int(text)

@@ -1,4 +1,4 @@
-"""How far a stage is: a bar on a terminal, in a log now and then a line. The one importer of tqdm.
+"""Show progress: as a bar on a terminal, as lines in a log. The one importer of tqdm.
 
     with progress.bar(total=6144, desc="nulls abacus", unit="neuron") as bar:
         bar.update()
@@ -125,7 +125,7 @@ class Log(Generic[Item]):
             self._print(now, self._left(now))
 
     def set_postfix_str(self, s: str, refresh: bool = True) -> None:
-        """A remark at the end of the next lines."""
+        """Set a remark that ends the next lines."""
         self.remark = f"; {s}"
 
     def _left(self, now: float) -> str:
@@ -135,9 +135,15 @@ class Log(Generic[Item]):
         return "" if seconds is None else f", about {spoken(seconds)} left"
 
     def _print(self, now: float, left: str = "") -> None:
-        units = self.unit if (self.total or self.done) == 1 else self.unit + ("es" if self.unit.endswith("s") else "s")
-        of = "" if self.total is None else f" of {self.total:,}"
-        print(f"{self.desc}: {self.done:,}{of} {units}, {spoken(now - self.started)}{left}{self.remark}", file=sys.stderr, flush=True)
+        count = f"{self.done:,}"
+        if self.total is not None:
+            count += f" of {self.total:,}"
+        units = self.unit
+        if (self.total or self.done) != 1:
+            units += "es" if units.endswith("s") else "s"
+        spent = spoken(now - self.started)
+        line = f"{self.desc}: {count} {units}, {spent}{left}{self.remark}"
+        print(line, file=sys.stderr, flush=True)
 
 
 class TerminalBar(tqdm):
@@ -160,25 +166,33 @@ def bar(
     disable: bool = False,
     **looks: Any,
 ) -> Bar:
-    """A bar over `iterable`, or over `total` units that are reported by `update`.
+    """Return a bar over `iterable`, or over `total` units that `update` reports.
 
-    total: by default the length of `iterable`, where it has one; initial: units that are done already; looks: what else
-    tqdm's own bar takes, such as unit_scale and leave.
+    total: by default the length of `iterable`, if it has one; initial: units that are done already;
+    looks: further options of tqdm's own bar, such as unit_scale and leave.
     """
     if total is None and isinstance(iterable, Sized):
         total = len(iterable)
     if disable or sys.stderr.isatty():
-        return TerminalBar(iterable, total=total, desc=desc, unit=unit, initial=initial, disable=disable, **looks)
+        return TerminalBar(
+            iterable,
+            total=total,
+            desc=desc,
+            unit=unit,
+            initial=initial,
+            disable=disable,
+            **looks,
+        )
     return Log(iterable, total=total, desc=desc, unit=unit, initial=initial)
 
 
 def say(text: str) -> None:
-    """A line that stays, above whatever bars there are."""
+    """Print a line that stays, above any bars."""
     tqdm.write(text, file=sys.stderr)
 
 
 def spoken(seconds: float) -> str:
-    """A duration in its two largest units at most, such as 45 s, 12 min, 3 h 20 min."""
+    """Write a duration in at most two units, such as 45 s, 12 min, 3 h 20 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,7 +1,8 @@
-"""How settings are read, those of params.yaml and of each stages/<chapter>/params.yaml: sections are frozen models, checked when loaded.
+"""Load and check the settings in params.yaml and in each stages/<chapter>/params.yaml.
 
-An unknown or missing key, a wrong type or a value out of range raises ParamsError, which names the key, the value and
-what is allowed. A section's class is named after it: `load(LateLayers)` is the section `late_layers`.
+Each section is a frozen model, checked when loaded. An unknown or missing key, a wrong type or a
+value out of range raises ParamsError, which names the key, the value and what is allowed. A
+section's class has its name: `load(LateLayers)` loads the section `late_layers`.
 """
 
 import json
@@ -30,7 +31,7 @@ Checked = TypeVar("Checked")
 
 
 class ParamsError(SystemExit):
-    """A setting that is not allowed; uncaught, it ends the program with its message and status 1."""
+    """A setting that is not allowed. If not caught, it ends the program with status 1."""
 
 
 class Section(BaseModel):
@@ -41,7 +42,7 @@ LoadedSection = TypeVar("LoadedSection", bound=Section)
 
 
 def load(section: type[LoadedSection]) -> LoadedSection:
-    """The checked section that this class describes, in whichever file it stands."""
+    """Return the checked section that a class describes. Raises ParamsError if there is none."""
     name = key_of(section.__name__)
     raw = read()
     if name not in raw:
@@ -50,54 +51,74 @@ def load(section: type[LoadedSection]) -> LoadedSection:
 
 
 def key_of(name: str) -> str:
-    """The key of the section that a class of this name describes."""
+    """Return the key of the section that a class describes: late_layers for LateLayers."""
     return re.sub("(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def files(root: Path = Path()) -> list[Path]:
-    """params.yaml, and those of the chapters."""
+    """Return params.yaml and those of the chapters."""
     return [root / "params.yaml", *sorted(root.glob("stages/*/params.yaml"))]
 
 
 def read() -> dict[str, Any]:
-    """Every section of all files, unchecked. Raises ParamsError on one that stands in two, and where a file is not YAML."""
+    """Return every section of all files, unchecked.
+
+    Raises ParamsError if two files have the same section, or if a file is not YAML.
+    """
     whole: dict[str, Any] = {}
     for file in files():
         sections = sections_of(file, file.read_text(encoding="utf-8"))
-        if both := sorted(whole.keys() & sections.keys()):
-            raise ParamsError(f"{file}: the section {both[0]} stands in another params.yaml as well; a setting has one place")
+        both = sorted(whole.keys() & sections.keys())
+        if both:
+            problem = f"{file}: another params.yaml has the section {both[0]} as well"
+            raise ParamsError(f"{problem}; remove one of the two")
         whole |= sections
     return whole
 
 
 @cache
 def sections_of(file: Path, text: str) -> dict[str, Any]:
-    """Return a YAML file's keys and values as DVC reads it, by YAML 1.2: 010 is ten, and no key stands twice."""
+    """Return the content of a YAML file as DVC reads it, by YAML 1.2: 010 is ten, keys are unique.
+
+    Raises ParamsError if it is not YAML, or not a mapping.
+    """
     try:
         sections = YAML(typ="safe").load(text) or {}
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ParamsError(f"{file}{line}: {error.problem}") from None
     if not isinstance(sections, dict):
-        raise ParamsError(f"{file} holds {type(sections).__name__} instead of sections, such as `runs:` and its keys below it")
+        problem = f"{file} holds {type(sections).__name__} instead of sections"
+        raise ParamsError(f"{problem}, such as `runs:` and its keys below it")
     return sections
 
 
 def repeated(raw: Any, at: str = "") -> str | None:
-    """The first value that stands twice in some list of settings, as `key = value`; lists of measures, such as shares, may repeat one."""
+    """Return the first value that is twice in a list of settings, as `key = value`.
+
+    The lists in MAY_REPEAT may repeat values. at: the key of `raw`.
+    """
     if isinstance(raw, dict):
-        return next((found for key, value in raw.items() if (found := repeated(value, f"{at}.{key}" if at else str(key)))), None)
-    if not isinstance(raw, list) or at.rpartition(".")[2] in MAY_REPEAT:
-        return None
-    twice = next((value for number, value in enumerate(raw) if value in raw[:number]), None)
-    return None if twice is None else f"{at} = {twice!r}"
+        problems = (repeated(value, _below(at, key)) for key, value in raw.items())
+        return next(filter(None, problems), None)
+    if isinstance(raw, list) and at.rpartition(".")[2] not in MAY_REPEAT:
+        for number, value in enumerate(raw):
+            if value in raw[:number]:
+                return f"{at} = {value!r}"
+    return None
 
 
-def _no_json(raw: Any, at: str) -> str | None:
-    """The first key whose value is no text, number, list or section, such as a date, and what it is."""
-    if isinstance(raw, dict | list):
-        items = raw.items() if isinstance(raw, dict) else enumerate(raw)
-        return next((found for key, value in items if (found := _no_json(value, f"{at}.{key}" if at else str(key)))), None)
+def _below(at: str, key: object) -> str:
+    return f"{at}.{key}" if at else str(key)
+
+
+def _not_json(raw: Any, at: str) -> str | None:
+    """Return the first key whose value JSON cannot hold, such as a date, and the fix."""
+    if isinstance(raw, list):
+        raw = dict(enumerate(raw))
+    if isinstance(raw, dict):
+        problems = (_not_json(value, _below(at, key)) for key, value in raw.items())
+        return next(filter(None, problems), None)
     if raw is None or isinstance(raw, str | int | float):
         return None
     return f"{at} = {raw}: YAML reads this as a {type(raw).__name__}; put it in quotes"
@@ -111,45 +132,67 @@ def place(section: str) -> Path:
 
 
 def check(kind: type[Checked], raw: Any, name: str = "") -> Checked:
-    """`raw` as a checked value of this kind; `name` is the key under which it stands. Raises ParamsError."""
-    if other := _no_json(raw, name):
-        raise ParamsError(f"{place(name.partition('.')[0] or other.partition('.')[0])} holds what is not allowed:\n  {other}")
+    """Return `raw` as a checked value of this kind. name: its key.
+
+    Raises ParamsError with a line for each problem.
+    """
+    problem = _not_json(raw, name)
+    if problem:
+        raise _error(name or problem, ["  " + problem])
     try:
-        # JSON, because pydantic's strict mode takes nested models from JSON but not from Python dicts.
+        # from JSON, since pydantic's strict mode does not take nested models from Python dicts
         return TypeAdapter(kind).validate_json(json.dumps(raw))
     except ValidationError as error:
-        lines = [_line(kind, name, e) for e in _once(error.errors())]
-        first = next((str(part) for part in (name.partition(".")[0], *error.errors()[0]["loc"]) if part), "")
-        raise ParamsError(f"{place(first)} holds what is not allowed:\n" + "\n".join(lines)) from None
+        errors = _once(error.errors())
+        first = next(filter(None, (name, *error.errors()[0]["loc"])), "")
+        raise _error(str(first), [_line(kind, name, each) for each in errors]) from None
+
+
+def _error(key: str, lines: list[str]) -> ParamsError:
+    """Return the error for a key with problems."""
+    file = place(key.partition(".")[0])
+    return ParamsError("\n".join([f"{file} holds what is not allowed:", *lines]))
 
 
 def _once(errors: list[Any]) -> list[Any]:
-    """Each error once: a model's entry stands in several sections, which YAML's anchors fill."""
-    first = {(error["loc"][1:] if len(error["loc"]) > 2 else error["loc"], error["msg"]): error for error in reversed(errors)}
-    return list(reversed(first.values()))
+    """Return each error once. YAML's anchors put the entry of a model into several sections."""
+    first: dict[tuple, Any] = {}
+    for error in errors:
+        path = error["loc"]
+        if len(path) > 2:
+            path = path[1:]
+        first.setdefault((path, error["msg"]), error)
+    return list(first.values())
 
 
 def _line(kind: Any, name: str, error: Any) -> str:
-    """One line of the message: the key, its value, and what is allowed there."""
+    """Return a line of the message: the key, its value, and what is allowed."""
     key = ".".join(str(part) for part in (name, *error["loc"]) if part != "")
     if error["type"] == "missing":
         return f"  {key} is missing"
+    value = f" = {error['input']!r}"
     if error["type"] == "extra_forbidden":
-        return f"  {key} = {error['input']!r}: no such key; there are {', '.join(_keys(kind, error['loc'][:-1]))}"
-    value = "" if isinstance(error["input"], dict) else f" = {error['input']!r}"
-    return f"  {key}{value if len(value) < LONGEST else ''}{': ' if key else ''}{error['msg']}"
+        known = ", ".join(_keys(kind, error["loc"][:-1]))
+        return f"  {key}{value}: no such key; available keys: {known}"
+    if isinstance(error["input"], dict) or len(value) >= LONGEST:
+        value = ""
+    problem = f"{key}{value}: {error['msg']}"
+    return "  " + problem.removeprefix(": ")
 
 
 def _keys(kind: Any, place: tuple) -> list[str]:
-    """The keys that are allowed at a place within a kind, from its JSON schema."""
-    schema = whole = TypeAdapter(kind).json_schema()
-    for part in (None, *place):
-        if part is not None:
-            schema = (
-                schema.get("properties", {}).get(part)
-                or schema.get("additionalProperties")
-                or next(iter(schema.get("patternProperties", {}).values()), {})
-            )
-        if "$ref" in schema:
-            schema = whole["$defs"][schema["$ref"].rsplit("/", 1)[1]]
+    """Return the keys that are allowed at a place within a kind, from its JSON schema."""
+    whole = TypeAdapter(kind).json_schema()
+    schema = _resolved(whole, whole)
+    for part in place:
+        patterns = schema.get("patternProperties", {}).values()
+        inner = schema.get("properties", {}).get(part) or schema.get("additionalProperties")
+        schema = _resolved(inner or next(iter(patterns), {}), whole)
     return sorted(schema.get("properties", {}))
+
+
+def _resolved(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    """Return the definition that a JSON schema refers to, or the schema itself."""
+    if "$ref" not in schema:
+        return schema
+    return whole["$defs"][schema["$ref"].rsplit("/", 1)[1]]

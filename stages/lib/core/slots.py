@@ -1,7 +1,8 @@
-"""Where the tokens of prompts of unequal length belong: the slots of the longest prompt, to whose operands shorter ones are aligned.
+"""Assign the tokens of prompts of unequal length to slots: those of the longest prompt.
 
-Units stand over units: an operand of fewer tokens than the longest one leaves slots empty in front of its first token. Every other token
-keeps its distance from its neighbours. Where all operands have one token, slots are positions.
+The last tokens of an operand share a slot in all prompts, and so do the tokens before them. An
+operand of fewer tokens than the longest leaves slots before its first token empty. Every other
+token keeps its distance from its neighbours. If all operands have one token, slots are positions.
 """
 
 from collections.abc import Mapping
@@ -12,29 +13,39 @@ OPERANDS = ("op1", "op2")
 
 
 def first_of(operand: str) -> str:
-    """The role of an operand's first token; the operand's own name is that of its last."""
+    """Return the role of an operand's first token. The last token's role is the operand's name."""
     return f"{operand}_first"
 
 
 def attributes(widths: Mapping[str, int] | None) -> dict[str, str]:
-    """How means.h5 says how many tokens the longest operands have; nothing where all have one."""
+    """Return attributes of means.h5 with the tokens of the longest operands; none if all are 1."""
     return {f"{operand}_tokens": str(width) for operand, width in (widths or {}).items()}
 
 
 def widths(attributes: Mapping[str, str]) -> dict[str, int] | None:
-    """What these attributes say."""
-    known = {operand: attributes[name] for operand in OPERANDS if (name := f"{operand}_tokens") in attributes}
-    return {operand: int(width) for operand, width in known.items()} or None
+    """Return the tokens of the longest operands from these attributes, None if they have none."""
+    known = {}
+    for operand in OPERANDS:
+        name = f"{operand}_tokens"
+        if name in attributes:
+            known[operand] = int(attributes[name])
+    return known or None
 
 
-def slots(length: int, positions: Mapping[str, np.ndarray], widths: Mapping[str, int]) -> np.ndarray:
-    """The slot of each token, (prompts, length), of prompts of one length.
+def slots(
+    length: int,
+    positions: Mapping[str, np.ndarray],
+    widths: Mapping[str, int],
+) -> np.ndarray:
+    """Return the slot of each token, (prompts, length), of prompts of one length.
 
-    positions: role -> (prompts,) token position, with the first and last token of each operand; widths: operand -> tokens of the longest.
+    positions: role -> (prompts,) token position, with the first and last token of each operand.
+    widths: operand -> tokens of the longest one.
     """
     places = np.arange(length)[None]
-    found = np.tile(places, (len(positions[OPERANDS[0]]), 1))
+    result = np.tile(places, (len(positions[OPERANDS[0]]), 1))
     for operand in OPERANDS:
         first, last = positions[first_of(operand)], positions[operand]
-        found += (places >= first[:, None]) * (widths[operand] - (last - first + 1))[:, None]
-    return found
+        missing = widths[operand] - (last - first + 1)  # tokens, (prompts,)
+        result += (places >= first[:, None]) * missing[:, None]
+    return result

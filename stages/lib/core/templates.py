@@ -1,4 +1,4 @@
-"""Templates of prompts, as settings hold them: text with placeholders such as {op1}, checked before anything is asked with them."""
+"""Check the templates of prompts in settings: text with placeholders such as {op1}."""
 
 from string import Formatter
 
@@ -6,12 +6,14 @@ from pydantic import AfterValidator
 
 
 def placeholders(template: str) -> list[str]:
-    """The names of a template's placeholders, in order.
+    """Return the names of a template's placeholders, in order.
 
-    Raises ValueError on a brace without its other half, on a placeholder that is more than a name, and on control characters.
+    Raises ValueError on an unpaired brace, on a placeholder that is more than a name, and on
+    control characters.
     """
-    if control := next((letter for letter in template if ord(letter) < 32), None):
-        raise ValueError(f"it holds the control character {control!r}")
+    for letter in template:
+        if ord(letter) < 32:
+            raise ValueError(f"it holds the control character {letter!r}")
     names = []
     for _, name, form, conversion in Formatter().parse(template):
         if name is None:
@@ -23,21 +25,29 @@ def placeholders(template: str) -> list[str]:
 
 
 def holding(*needed: str, any_of: tuple[str, ...] = ()) -> AfterValidator:
-    """Accepts templates with all the placeholders `needed`, one or more of `any_of` where it names any, and no others."""
-    known = ", ".join(f"{{{name}}}" for name in (*needed, *any_of))
+    """Return a check that a template has the placeholders `needed` and no unknown ones.
+
+    any_of: placeholders of which it must have one or more, if there are any.
+    """
 
     def check(template: str) -> str:
+        known = _listed(needed + any_of)
         try:
-            found = set(placeholders(template))
+            names = set(placeholders(template))
         except ValueError as error:
             raise ValueError(f"{error}; it needs {known}") from None
         for name in needed:
-            if name not in found:
+            if name not in names:
                 raise ValueError(f"it lacks the placeholder {{{name}}}; it needs {known}")
-        if any_of and not found & set(any_of):
-            raise ValueError(f"it lacks a placeholder for the operator: one or more of {', '.join(f'{{{name}}}' for name in any_of)}")
-        if unknown := sorted(found - {*needed, *any_of}):
-            raise ValueError(f"{{{unknown[0]}}} is no placeholder here; there are {known}")
+        if any_of and names.isdisjoint(any_of):
+            problem = "it lacks a placeholder for the operator"
+            raise ValueError(f"{problem}: one or more of {_listed(any_of)}")
+        for name in sorted(names.difference(needed, any_of)):
+            raise ValueError(f"{{{name}}} is no placeholder here; there are {known}")
         return template
 
     return AfterValidator(check)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"{{{name}}}" for name in names)

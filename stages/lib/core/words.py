@@ -1,25 +1,30 @@
-"""The field's words, of which tables, settings and figures take theirs; each list in the order in which it is shown."""
+"""Names that tables, settings and figures use; each list is in the order in which it is shown."""
 
 from typing import Literal, get_args
 
-# The questions that the pipeline asks, in the order of its data: imports and data run this way, never back.
+# The questions of the pipeline, in the order of its data: imports and data run this way only.
 CHAPTERS = (
-    "corpus", "subjects", "store", "circuit", "neurons", "heuristics", "bag", "trajectory", "mediation", "theories", "claims", "report",
+    "corpus", "subjects", "store", "circuit", "neurons", "heuristics",
+    "bag", "trajectory", "mediation", "theories", "claims", "report",
 )  # fmt: skip
 
 Operator = Literal["add", "subtract", "multiply", "divide"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
-ROLES = ("op1", "operator", "op2", "last")  # of tokens in a prompt of the grid; positions are named after them
-QUANTITIES = ("op1", "op2", "result")  # numbers of a cell, which a heuristic may be about
+# roles of tokens in a prompt of the grid; positions are named after them
+ROLES = ("op1", "operator", "op2", "last")
+QUANTITIES = ("op1", "op2", "result")  # numbers of a cell that a heuristic may be about
 
-Arithmetic = Literal["arithmetic", "number_words", "three_operands"]  # tasks that ask for a calculation
+# tasks that ask for a calculation
+Arithmetic = Literal["arithmetic", "number_words", "three_operands"]
 Task = Literal[Arithmetic, "retrieval", "factual"]
 ARITHMETIC: tuple[Arithmetic, ...] = get_args(Arithmetic)
-TASKS: tuple[Task, ...] = get_args(Task)  # a user's own come behind them
-ARITHMETIC_CONDITIONS = ("result_varies", "result_fixed", "operator_varies")  # how the two prompts of a pair differ in such a task
+TASKS: tuple[Task, ...] = get_args(Task)  # a user's own tasks follow these
+# how the two prompts of a pair differ in an arithmetic task
+ARITHMETIC_CONDITIONS = ("result_varies", "result_fixed", "operator_varies")
 CONDITIONS = (*ARITHMETIC_CONDITIONS, "query_varies", "entity_varies")
 
-# Ways of counting a heuristic's neurons, from the strictest on (see heuristic_neurons.sql). A label leaves out what says the same as a
-# better one, and with it neurons of a prompt's heuristics: whatever is about single prompts or cells takes the others.
+# Criteria by which a neuron counts for a heuristic, from the strictest (see heuristic_neurons.sql).
+# A label leaves out a heuristic that a better one makes redundant, and with it neurons of a
+# prompt's heuristics. So analyses of single prompts or cells use the other two criteria.
 MEMBERSHIPS = ("label", "called", "scored")
 OVERLAPPING_MEMBERSHIPS = ("called", "scored")

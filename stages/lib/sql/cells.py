@@ -29,7 +29,7 @@ def printed(relation: Any) -> Any:
     def form(column: str, kind: Any, name: str) -> str:
         if kind.id == "varchar":
             return cut(column, SHOWN)
-        return _limited(column, name) if _grows(kind) else column
+        return _limited(column, name, kind)
 
     return _each(relation, form)
 
@@ -58,7 +58,7 @@ def as_csv(relation: Any) -> Any:
     """Return the rows with numbers as they are and all else as text, and names that differ."""
 
     def form(column: str, kind: Any, name: str) -> str:
-        return column if kind.id in PLAIN else _limited(f"{column}::varchar", name)
+        return column if kind.id in PLAIN else _limited(f"{column}::varchar", name, kind)
 
     return _each(_numbered(relation), form)
 
@@ -67,8 +67,7 @@ def as_json(relation: Any) -> Any:
     """Return the rows with the types that JSON has, and names that differ."""
 
     def form(column: str, kind: Any, name: str) -> str:
-        typed = f"{column}::{json_type(kind)}"
-        return _limited(typed, name) if _grows(kind) else typed
+        return _limited(f"{column}::{json_type(kind)}", name, kind)
 
     return _each(_numbered(relation), form)
 
@@ -107,8 +106,13 @@ def cut(text: str, most: int) -> str:
     return f"case when {is_long} then left({text}, {most - 1}) || '…' else {text} end"
 
 
-def _limited(value: str, name: str) -> str:
-    """Return SQL for a value whose text has at most WHOLE characters; a longer one is an error."""
+def _limited(value: str, name: str, kind: Any) -> str:
+    """Return SQL for a value whose text has at most WHOLE characters; a longer one is an error.
+
+    kind: the type of the column.
+    """
+    if not _grows(kind):
+        return value
     problem = f"a value of the column {name} has more than {WHOLE:,} characters"
     message = f"{problem}; cut it in the query, as left(text, 1000) and list[:1000] do"
     literal = message.replace("'", "''")

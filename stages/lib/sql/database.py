@@ -1,12 +1,14 @@
 """SQL over the project's tables. The one importer of duckdb.
 
-`connect()` opens the read-only view of data/ that the console and notebooks share; stage.py runs the queries of the pipeline.
+`connect()` opens the read-only view of data/ that the console and notebooks share. stage.py runs
+the queries of the pipeline.
 """
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,18 @@ from stages.lib.sql.missing import explained
 
 DatabaseError = duckdb.Error
 EXPLAIN = re.compile(r"^\s*explain\b\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)
-ANY = "query"  # in what may compute the name of a table: query(…), query_table(…)
-CATALOG = ("show", "information_schema", "duckdb_", "pg_")  # in queries about tables
+# in queries that list tables
+CATALOG = re.compile("show|information_schema|duckdb_|pg_")
+# in queries that may compute a table's name: query(…), query_table(…)
+ANY = "query"
 SUMS_OF_DUMP = {"activations": "neuron_sums"}  # lazy table -> the table that has its sums
-SUMS_COLUMNS = "subject, operator, layer, neuron, prompts as rows__, total as total__, smallest as smallest__, largest as largest__"
+SUMS_COLUMNS = (
+    "subject, operator, layer, neuron, "
+    "prompts as rows__, total as total__, smallest as smallest__, largest as largest__"
+)
 MACROS = Path(__file__).with_name("macros.sql")
+MACRO = re.compile(r"create macro (\w+)")
+LISTED = 20  # subjects or operators that a remark names
 
 
 class QueryError(ValueError):
@@ -48,14 +57,18 @@ def sentence(error: BaseException) -> str:
 
 
 class Database:
-    """A DuckDB connection to tables in files; lazy tables are read from HDF5 as queries ask for them.
+    """A DuckDB connection to tables in files. Scans of lazy tables read only what a query needs.
 
-    files: table -> the Parquet or HDF5 files it is made of, one per subject or operator. They are
-    opened here, when a query first names the table, not by the engine, which can neither read nor
-    write any file, whatever a query says, and never sees the name of one. What is damaged is
-    refused to the query that names it, and to no other. settings: more settings of the engine, in
-    order; no query can change any. tell: is called with a sentence for each subject or operator
-    that a query names and its tables do not have.
+    As a context manager, it closes the connection at the end.
+
+    The engine can neither read nor write files, and never sees their names, whatever a query says.
+    This class opens a table's files when a query first names the table, and verifies them. A
+    damaged file is an error of the queries that name its table, and of no others.
+
+    files: table -> its Parquet or HDF5 files, one per subject or operator.
+    settings: more settings of the engine, in order; no query can change any.
+    tell: called with a sentence for each subject or operator that a query names and that its
+    tables lack.
     """
 
     def __init__(
@@ -65,7 +78,10 @@ class Database:
         settings: Mapping[str, str] | None = None,
         tell: Callable[[str], None] | None = None,
     ):
-        self.connection = duckdb.connect(config={"python_enable_replacements": False, **({"threads": threads} if threads else {})})
+        config: dict[str, Any] = {"python_enable_replacements": False}
+        if threads:
+            config["threads"] = threads
+        self.connection = duckdb.connect(config=config)
         for name, value in (settings or {}).items():
             quoted = value.replace("'", "''")
             self.connection.execute(f"set {name} = '{quoted}'")
@@ -73,73 +89,104 @@ class Database:
         self.connection.execute("set lock_configuration = true")
         self.files, self.lazy, self.tell = files, dict[str, LayerTable](), tell
         self._opened: set[str] = set()  # tables that the engine knows
-        self._checked: set[str] = set()  # those whose files were held against their checksums
-        statements = self.connection.extract_statements(MACROS.read_text(encoding="utf-8"))
-        # Formulas and small tables that queries share.
-        self._macros = {re.findall(r"create macro (\w+)", of.query)[0]: of for of in statements}
-        self._made: set[str] = set()  # macros that the engine knows
+        self._checked: set[str] = set()  # tables whose files were verified
+        self._macros: dict[str, str] = {}  # name -> statement; they build on earlier ones
+        for statement in self.connection.extract_statements(MACROS.read_text(encoding="utf-8")):
+            self._macros[MACRO.findall(statement.query)[0]] = statement.query
+        self._created: set[str] = set()  # macros that the engine knows
         self._narrowed = 0
 
-    def _prepare(self, query: str) -> None:
-        """Opens the tables that the query may read, by itself or by a macro, and makes these macros.
+    def __enter__(self) -> "Database":
+        return self
 
-        Raises TableError, StoreError or QueryError where one of these tables is damaged.
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    def _prepare(self, query: str) -> None:
+        """Open the tables that a query or its macros may read, and create these macros.
+
+        Raises TableError, StoreError or QueryError if one of these tables is damaged.
         """
-        text, called = query.lower(), set[str]()
-        while new := {name for name in self._macros.keys() - called if name in text}:
-            called |= new
-            text += "".join(self._macros[name].query.lower() for name in new)
+        text = query.lower()
+        called = self._called_macros(text)
+        whole_text = text + "".join(self._macros[name].lower() for name in called)
         for name in sorted(self.files.keys() - self._checked):
-            if name.lower() in text or ANY in text:  # one too many is only slow
+            if name.lower() in whole_text or ANY in whole_text:  # a table too many costs only time
                 tables.check(parquet(self.files[name]))
                 self._open(name)
                 self._checked.add(name)
-        if any(word in text for word in CATALOG):
-            for name in self.files:
-                with suppress(*ERRORS):
-                    self._open(name)
-        for name in self._macros:  # in the order in which they build on each other
-            if name in called - self._made:
-                with suppress(duckdb.CatalogException, duckdb.BinderException):  # a table that it reads, or a column, is not here
+        if CATALOG.search(whole_text):
+            self._open_all()
+        for name in called:
+            # a macro that reads a table or column that is missing here is not created
+            if name not in self._created:
+                with suppress(duckdb.CatalogException, duckdb.BinderException):
                     self.connection.execute(self._macros[name])
-                    self._made.add(name)
+                    self._created.add(name)
+
+    def _called_macros(self, text: str) -> list[str]:
+        """Return the macros that a text names, and those that they call, in order of definition."""
+        called: list[str] = []
+        for name, statement in reversed(self._macros.items()):
+            if name in text:
+                called.insert(0, name)
+                text += statement.lower()
+        return called
+
+    def _open_all(self) -> None:
+        """Make every readable table known to the engine."""
+        for name in self.files:
+            with suppress(*ERRORS):
+                self._open(name)
 
     def _open(self, name: str) -> None:
-        """Tells the engine of a table. Raises one of ERRORS where its files cannot be opened."""
+        """Make a table known to the engine. Raises one of ERRORS if its files cannot be opened."""
         if name in self._opened:
             return
-        paths = self.files[name]
         try:
             if name in MEASURES:
-                self.lazy[name] = LayerTable(parts(paths), MEASURES[name])
-                self.connection.register(name, self.lazy[name])
-                self._open_sums(name)
+                self._open_lazy(name)
             else:
-                tables.check(parquet(paths), data=False)  # a reader that trusts a damaged footer may hang
-                self.connection.register(name, dataset(paths))
-        except (*ERRORS, OSError, ValueError, pa.ArrowException) as error:
-            if isinstance(error, ERRORS):
-                raise
-            raise QueryError(f"the files of the table {name} cannot be read together, or one of them not at all: {error}") from None
+                # before any reader trusts the footer: it may hang on a damaged one
+                tables.check(parquet(self.files[name]), data=False)
+                self.connection.register(name, dataset(self.files[name]))
+        except ERRORS:
+            raise
+        except (OSError, ValueError, pa.ArrowException) as error:
+            problem = f"the files of the table {name} cannot be read, or not together: {error}"
+            raise QueryError(f"{problem}; `bag verify` names damaged files") from None
         self._opened.add(name)
 
-    def _open_sums(self, name: str) -> None:
-        """Tells the engine of a lazy table's sums over each neuron: those of the dump, where they are of all its stores, else its own."""
-        of_dump = SUMS_OF_DUMP.get(name)
-        if of_dump in self.files:
-            with suppress(*ERRORS):
-                tables.check(parquet(self.files[of_dump]))
-                self._open(of_dump)
-                found = self.connection.sql(f"select subject, operator, layer, count(*) from {of_dump} group by all").fetchall()
-                if {row[:3]: row[3] for row in found} == self.lazy[name].neurons():
-                    self.connection.execute(f"create temp view {name}{SUMS} as select {SUMS_COLUMNS} from {of_dump}")
-                    return
+    def _open_lazy(self, name: str) -> None:
+        """Make a lazy table and the table of its sums over each neuron known to the engine."""
+        self.lazy[name] = LayerTable(parts(self.files[name]), MEASURES[name])
+        self.connection.register(name, self.lazy[name])
+        with suppress(*ERRORS):
+            if self._open_sums_of_dump(name):
+                return
         self.connection.register(name + SUMS, LayerSums(self.lazy[name]))
 
-    def sql(self, query: str, **parameters: Any) -> duckdb.DuckDBPyRelation:
-        """The relation of one SELECT; its values for `$name` come by keyword. `.pl()` makes it a Polars frame.
+    def _open_sums_of_dump(self, name: str) -> bool:
+        """Use the sums that the dump wrote, if it wrote a row for each neuron of a lazy table."""
+        source = SUMS_OF_DUMP.get(name)
+        if source not in self.files:
+            return False
+        tables.check(parquet(self.files[source]))
+        self._open(source)
+        counts = f"select subject, operator, layer, count(*) from {source} group by all"
+        rows = self.connection.sql(counts).fetchall()
+        if {tuple(key): count for *key, count in rows} != self.lazy[name].neurons():
+            return False
+        view = f"create temp view {name}{SUMS} as select {SUMS_COLUMNS} from {source}"
+        self.connection.execute(view)
+        return True
 
-        Raises QueryError on any other statement, duckdb.Error on a wrong one, TableError or StoreError where it names what is damaged.
+    def sql(self, query: str, **parameters: Any) -> duckdb.DuckDBPyRelation:
+        """Return the relation of one SELECT; keywords are the values of its `$name`s.
+
+        The relation's `.pl()` returns a Polars frame, its `.df()` a pandas frame if pandas is
+        installed. Raises QueryError on any other statement, duckdb.Error on a wrong one, TableError
+        or StoreError if it names a damaged table.
         """
         try:
             relation = self._sql(query, parameters)
@@ -147,15 +194,14 @@ class Database:
             relation = self._sql_of_all(query, parameters)
         except RecursionError:
             raise QueryError(DEEP) from None
-        for remark in self.unknown_names(query, parameters) if self.tell else []:
-            self.tell(remark)  # type: ignore[misc]
+        if self.tell:
+            for remark in self.unknown_names(query, parameters):
+                self.tell(remark)
         return relation
 
     def _sql_of_all(self, query: str, parameters: dict[str, Any]) -> duckdb.DuckDBPyRelation:
         """Run a query with all tables open; on a missing table, name the stage that makes it."""
-        for name in self.files:
-            with suppress(*ERRORS):
-                self._open(name)
+        self._open_all()
         try:
             return self._sql(query, parameters)
         except duckdb.CatalogException as error:
@@ -164,22 +210,30 @@ class Database:
 
     def unknown_names(self, query: str, parameters: Mapping[str, Any]) -> list[str]:
         """Return remarks on subjects and operators of a query that none of its tables has."""
-        remarks = []
+        remarks: list[str] = []
         names, texts = self._names(query, parameters)
         for column, wanted in texts.items():
             if not wanted:
                 continue
             tables = [name for name in names & self.files.keys() if column in self.columns(name)]
-            paths = [path for name in tables for path in self.files[name]]
-            by_path = {part for path in paths for part in (*path.parts, path.stem)}
-            unsure = wanted - by_path - {*OPERATORS}
-            if not tables or not unsure:  # to look into the tables takes time
+            unsure = wanted - self._words_of_paths(tables) - {*OPERATORS}
+            if not tables or not unsure:  # reading the tables takes time
                 continue
-            known = {value for name in tables for value in self._values(name, column)}
-            listed = ", ".join(map(str, sorted(known)[:20])) + (", …" if len(known) > 20 else "")
+            known = set().union(*map(partial(self._values, column=column), tables))
+            listed = sorted(map(str, known))
+            ending = ", …" if len(listed) > LISTED else ""
+            present = ", ".join(listed[:LISTED]) + ending or "none"
             for text in sorted(unsure - known):
-                remarks.append(f"no {column} {text!r} here; {column}s here: {listed or 'none'}")
+                remarks.append(f"no {column} {text!r} here; {column}s here: {present}")
         return remarks
+
+    def _words_of_paths(self, tables: list[str]) -> set[str]:
+        """Return the names of all files and folders of some tables, files without their ending."""
+        words: set[str] = set()
+        for name in tables:
+            for path in self.files[name]:
+                words.update(path.parts, [path.stem])
+        return words
 
     def _values(self, table: str, column: str) -> list[str]:
         """Return the distinct values of a text column; those of a lazy table need no reading."""
@@ -211,40 +265,39 @@ class Database:
     def _subject(self, query: str, parameters: Mapping[str, Any]) -> str:
         """Return the subject that a query names, else the first subject that has tables here."""
         named = sorted(self._names(query, parameters)[1].get("subject", set()))
-        folders = {path.parent.parent.name for paths in self.files.values() for path in paths}
+        folders: set[str] = set()
+        for paths in self.files.values():
+            folders.update(path.parent.parent.name for path in paths)
         return next(iter([*named, *sorted(folders - {*CHAPTERS, "data"})]), "<subject>")
 
     def _sql(self, query: str, parameters: dict[str, Any]) -> duckdb.DuckDBPyRelation:
         statement = self._only_statement(query)
         self._prepare(query)
-        unknown = parameters.keys() - statement.named_parameters
-        missing = statement.named_parameters - parameters.keys()
-        if unknown or missing:
-            problems = [f"${name} is not in the query" for name in sorted(unknown)] + [f"${name} has no value" for name in sorted(missing)]
-            raise QueryError("; ".join(problems))
-        lazy = {name for name in self.lazy if name in query.lower()}  # others are read whole
-        if lazy and statement.type == duckdb.StatementType.SELECT:
-            from stages.lib.sql.lazy.group_by import summed  # only here: sqlglot, which they take, is slow to import
-            from stages.lib.sql.lazy.join import narrow
-
-            names = self.connection.sql(query, params=parameters or None).columns
-            if rewritten := summed(query, MEASURES, names):
-                return self.connection.sql(rewritten, params=parameters or None)
-            query = narrow(
-                query,
-                lazy,
-                set(self._macros),
-                lambda text: self._ask(text, parameters),
-                self._narrow,
-            )
+        _check_parameters(statement.named_parameters, parameters.keys())
+        if statement.type == duckdb.StatementType.SELECT:
+            query = self._rewritten(query, parameters)
         return self.connection.sql(query, params=parameters or None)
 
+    def _rewritten(self, query: str, parameters: dict[str, Any]) -> str:
+        """Return the query, changed where lazy tables give the same rows with fewer reads."""
+        lazy = {name for name in self.lazy if name in query.lower()}
+        if not lazy:
+            return query
+        # only here: sqlglot is slow to import
+        from stages.lib.sql.lazy.group_by import summed
+        from stages.lib.sql.lazy.join import narrow
+
+        names = self.connection.sql(query, params=parameters or None).columns
+        ask = partial(self._ask, parameters=parameters)
+        by_sums = summed(query, MEASURES, names)
+        return by_sums or narrow(query, lazy, set(self._macros), ask, self._narrow)
+
     def tables(self) -> list[str]:
-        """The names of all tables."""
+        """Return the names of all tables."""
         return sorted(self.files)
 
     def columns(self, table: str) -> dict[str, str]:
-        """A table's columns: name -> type. Raises one of ERRORS where it cannot be opened."""
+        """Return a table's columns: name -> type. Raises one of ERRORS if it cannot be opened."""
         self._open(table)
         relation = self.connection.sql(f'from "{table}" limit 0')
         return dict(zip(relation.columns, map(str, relation.types), strict=True))
@@ -255,20 +308,19 @@ class Database:
             raise QueryError(f"expected one statement, found {len(statements)}")
         try:
             kind = statements[0].type
-        except ValueError:  # of a statement that the bindings have no name for
+        except ValueError:  # the bindings have no name for this kind of statement
             raise QueryError("this connection only reads: SELECT is allowed, this is not") from None
         if kind == duckdb.StatementType.EXPLAIN:
             self._only_statement(EXPLAIN.sub("", statements[0].query))
         elif kind == duckdb.StatementType.MULTI:
-            raise QueryError(
-                "this is several statements in one: of PIVOT say which values to make columns of (pivot … on operator in ('add'))"
-            )
+            way_out = "list the values that become columns (pivot … on operator in ('add'))"
+            raise QueryError(f"PIVOT without a list of values runs several statements: {way_out}")
         elif kind != duckdb.StatementType.SELECT:
             raise QueryError(f"this connection only reads: {kind.name} is not allowed, SELECT is")
         return statements[0]
 
     def _ask(self, query: str, parameters: dict[str, Any]) -> pa.Table | None:
-        """The rows of a part of a query; None if it cannot stand alone."""
+        """Return the rows of a part of a query, None if it cannot be run alone."""
         try:
             names = self.connection.extract_statements(query)[0].named_parameters
             values = {name: parameters[name] for name in names}
@@ -283,6 +335,30 @@ class Database:
         narrowed = f"{name}__{self._narrowed}"
         self.connection.register(narrowed, self.lazy[name].narrowed(keys))
         return narrowed
+
+
+def _check_parameters(needed: Iterable[str], given: Iterable[str]) -> None:
+    """Raise QueryError on a value without its `$name`, and on a `$name` without a value."""
+    problems = [f"${name} is not in the query" for name in sorted({*given}.difference(needed))]
+    problems += [f"${name} has no value" for name in sorted({*needed}.difference(given))]
+    if problems:
+        raise QueryError("; ".join(problems))
+
+
+def project_data(folder: Path | str) -> Path:
+    """Return the folder data/ of the project that a folder is in.
+
+    Raises QueryError if it is in no project.
+    """
+    start = Path(folder).absolute()
+    for root in (start, *start.parents):
+        # chapters have a params.yaml as well, but no folder stages/
+        if (root / "params.yaml").is_file() and (root / "stages").is_dir():
+            return root / "data"
+    way_out = "pass the project's folder, as in connect('path/to/project')"
+    raise QueryError(
+        f"{start} is not in a project, as no params.yaml is in it or above it; {way_out}"
+    )
 
 
 def connect(

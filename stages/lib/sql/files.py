@@ -1,4 +1,7 @@
-"""Which files make up which table, and how they are opened together: Parquet as a dataset of pyarrow, HDF5 as parts of a lazy table."""
+"""Find the files of each table, and open them together.
+
+Parquet files become a dataset of pyarrow, HDF5 files the parts of a lazy table.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path, PurePath
@@ -16,58 +19,83 @@ from stages.lib.sql.lazy.where import StorePart
 
 TABLES = (".parquet", ".h5")
 MEASURES = {"activations": "activation", "value_logits": "logit"}  # lazy table -> its measure
+CONSTANTS = ("subject", "operator")  # attributes of a store that become columns
 
 
-def subject_files(subject: str | None, tables: list[str], data: Path = Path("data")) -> dict[str, list[Path]]:
-    """The files of these tables for a Database that sees nothing else: a subject's own, and those that are about none or about several.
+def subject_files(
+    subject: str | None,
+    tables: list[str],
+    data: Path = Path("data"),
+) -> dict[str, list[Path]]:
+    """Return the files of these tables that concern a subject: its own, and those of no subject.
 
-    Where such a table is a folder with a file of this subject, data/claims/claims/<subject>.parquet, it is that file: what a stage
-    says of one subject must not hang on which others have come so far.
+    If such a table is a folder with a file of this subject, as data/claims/claims/<subject>.parquet
+    is, it is that file alone. A stage's results for one subject must not depend on which other
+    subjects have results.
     """
-    folders = [*([subject] if subject else []), *CHAPTERS]
-    found = files_of((path for folder in folders for path in (data / folder).rglob("*")), data)
-    return {
-        name: [path for path in paths if path.stem == subject and path.parents[2] == data] or paths
-        for name, paths in found.items()
-        if name in tables
-    }
+    folders = [subject, *CHAPTERS] if subject else CHAPTERS
+    paths: list[Path] = []
+    for folder in folders:
+        paths += (data / folder).rglob("*")
+    files: dict[str, list[Path]] = {}
+    for name, every in files_of(paths, data).items():
+        if name in tables:
+            own = [path for path in every if path.stem == subject and path.parents[2] == data]
+            files[name] = own or every
+    return files
 
 
 def files_of(paths: Iterable[Path], data: Path = Path("data")) -> dict[str, list[Path]]:
-    """The files of each table among paths below `data`; of folders, all that is in them.
+    """Return the files of each table among paths below `data`; a folder counts with its content.
 
-    A table is what stands behind its chapter: data/<subject>/<chapter>/<table>.parquet, or, where it is about no subject or about
-    several, data/<chapter>/<table>.parquet. It may be a folder of files, such as activations/<operator>.h5, or of shards. What a stage has
-    not finished, parts in folders of their own and shards that no manifest lists yet, is of no table.
+    A table is data/<subject>/<chapter>/<table>.parquet, or data/<chapter>/<table>.parquet if it
+    is about no subject or about several. It may be a folder of files, such as
+    activations/<operator>.h5, or of shards. Unfinished work of a stage belongs to no table: folders
+    of parts, and shards that no manifest lists yet.
     """
-    found: dict[str, list[Path]] = {}
-    files = {PurePath(file.as_posix()): file for path in paths for file in ([path] if path.suffix in TABLES else path.rglob("*"))}
-    for name, file in sorted(files.items()):
-        if name.suffix in TABLES and (table := table_of(name.relative_to(data.as_posix()))):
-            found.setdefault(table, []).append(file)
-    return found
+    names: dict[PurePath, Path] = {}
+    for path in paths:
+        for file in [path] if path.suffix in TABLES else path.rglob("*"):
+            if file.suffix in TABLES:
+                names[PurePath(file.as_posix())] = file
+    files: dict[str, list[Path]] = {}
+    for name, file in sorted(names.items()):
+        table = table_of(name.relative_to(data.as_posix()))
+        if table:
+            files.setdefault(table, []).append(file)
+    return files
 
 
 def table_of(path: PurePath) -> str | None:
-    """The table that a file below data/ is (part of), None if it is of none."""
+    """Return the table that a file below data/ belongs to, None if it belongs to none."""
     if any(folder.suffix == PARTS for folder in path.parents):
         return None
-    for chapter, behind, within in zip(path.parts[:2], path.parts[1:3], (path.parts[2:], path.parts[3:]), strict=False):
-        if chapter in CHAPTERS:
-            name = Path(behind).stem
-            whole = path.suffix == ".h5" and len(within) <= 1  # further in are shards, which count as the manifest says
-            stored = whole or path.name == shards.MANIFEST
-            return name if (stored if name in MEASURES else path.suffix == ".parquet") else None
+    # the chapter is the first folder, or the second after the subject's
+    for number, chapter in enumerate(path.parts[:2], start=1):
+        if chapter in CHAPTERS and len(path.parts) > number:
+            name = Path(path.parts[number]).stem
+            return name if _is_part(path, name, len(path.parts) - number) else None
     return None
 
 
+def _is_part(path: PurePath, table: str, depth: int) -> bool:
+    """Return whether a file is part of a table. depth: names from the table's own to the file's."""
+    if table not in MEASURES:
+        return path.suffix == ".parquet"
+    # deeper .h5 files are shards, which count if the manifest lists them
+    return path.name == shards.MANIFEST or (path.suffix == ".h5" and depth <= 2)
+
+
 def parquet(paths: list[Path]) -> list[Path]:
-    """Those that are Parquet."""
+    """Return the Parquet files among paths."""
     return [path for path in paths if path.suffix == ".parquet"]
 
 
 def dataset(paths: list[Path]) -> ds.Dataset:
-    """Files of one table, whose columns are put together by name. Raises TableError on one that is no table."""
+    """Open the files of one table; their columns are matched by name.
+
+    Raises TableError on a file that is not a table.
+    """
     storage, names = None, [path.absolute().as_posix() for path in paths]
     if not isinstance(paths[0], Path):
         storage, names = FileSystem.from_uri(str(paths[0]))[0], [path.path for path in paths]
@@ -76,9 +104,9 @@ def dataset(paths: list[Path]) -> ds.Dataset:
         try:
             schemas.append(pq.read_schema(name, filesystem=storage))
         except (OSError, pa.ArrowException) as error:
+            # errors of object storage, and those that the system numbers, such as a refused
+            # permission, do not mean damage
             if not isinstance(path, Path) or getattr(error, "errno", None):
-                # object storage has errors of its own; one that the system numbers, such as a
-                # refused permission, is no damage
                 raise
             raise damaged(path, str(error).strip()) from None
     schema = pa.unify_schemas(schemas, promote_options="permissive")
@@ -86,17 +114,34 @@ def dataset(paths: list[Path]) -> ds.Dataset:
 
 
 def parts(paths: list[Path]) -> list[StorePart]:
-    """The stores in these files, and those that manifests among them list.
+    """Open the stores in these files, and those that manifests among the files list.
 
-    Raises StoreError on one that has other axes, columns or keys than the first: it would give rows to a table that is not its own.
+    Raises StoreError if two stores have different axes, columns or attributes.
     """
     folders = {path.parent for path in paths if path.name == shards.MANIFEST}
-    alone = [path for path in paths if path.suffix == ".h5" and not folders & set(path.parents)]
-    opened = [*(one for folder in sorted(folders) for one in shards.stores(folder)), *map(layered.LayerStore, alone)]
-    found = [StorePart(one, {name: one.attributes[name] for name in ("subject", "operator") if name in one.attributes}) for one in opened]
-    kinds = [[*part.constants, *part.store.axes, *part.store.columns] for part in found]
-    for part, kind in zip(found, kinds, strict=True):
-        if kind != kinds[0]:
-            has = f"has {', '.join(kind)}; {found[0].store.path} has {', '.join(kinds[0])}"
-            raise layered.StoreError(f"{part.store.path} {has}. One of them is no store of this table; {way_out(part.store.path)}")
-    return found
+    stores: list[layered.LayerStore] = []
+    for folder in sorted(folders):
+        stores += shards.stores(folder)
+    for path in paths:
+        if path.suffix == ".h5" and folders.isdisjoint(path.parents):
+            stores.append(layered.LayerStore(path))
+    opened = list(map(_part, stores))
+    expected = _columns(opened[0])
+    for part in opened:
+        if _columns(part) != expected:
+            path = part.store.path
+            first = f"{stores[0].path} has {', '.join(expected)}"
+            problem = f"{path} has {', '.join(_columns(part))}; {first}"
+            raise layered.StoreError(f"{problem}. They are not one table; {way_out(path)}")
+    return opened
+
+
+def _part(store: layered.LayerStore) -> StorePart:
+    return StorePart(
+        store,
+        {name: store.attributes[name] for name in CONSTANTS if name in store.attributes},
+    )
+
+
+def _columns(part: StorePart) -> list[str]:
+    return [*part.constants, *part.store.axes, *part.store.columns]

@@ -30,7 +30,9 @@ def tables_and_names(
 
 def _pairs(node: Any) -> Iterator[tuple[Any, Any]]:
     """Yield each expression of a comparison with each that it is compared with."""
-    others = node.expressions if isinstance(node, exp.In) else [node.expression]
+    others = [node.expression]
+    if isinstance(node, exp.In):
+        others = node.expressions
     for other in others:
         sides = [(node.this, other), (other, node.this)]
         if isinstance(node.this, exp.Tuple) and isinstance(other, exp.Tuple):
@@ -42,5 +44,8 @@ def _text(node: Any, parameters: Mapping[str, object]) -> list[str]:
     """Return the text that a literal or a parameter stands for, as a list of at most one."""
     if isinstance(node, exp.Literal) and node.is_string:
         return [node.name]
-    value = parameters.get(node.name) if isinstance(node, exp.Placeholder | exp.Parameter) else None
-    return [value] if isinstance(value, str) else []
+    if isinstance(node, exp.Placeholder | exp.Parameter):
+        value = parameters.get(node.name)
+        if isinstance(value, str):
+            return [value]
+    return []

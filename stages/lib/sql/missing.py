@@ -49,8 +49,10 @@ def explained(message: str, tables: list[str], subject: str) -> str:
     similar = get_close_matches(name.lower(), {*tables, *_makers()}, n=1)
     if not similar:
         return f"{start}{before}{name}{after} {ways_to(name, subject)}"
-    way = "" if similar[0] in tables else f" {ways_to(similar[0], subject)}"
-    return f'{start}{before}{name}{after} Did you mean "{similar[0]}"?{way}'
+    question = f'{start}{before}{name}{after} Did you mean "{similar[0]}"?'
+    if similar[0] in tables:
+        return question
+    return f"{question} {ways_to(similar[0], subject)}"
 
 
 @cache
@@ -68,6 +70,7 @@ def _makers() -> dict[str, list[Maker]]:
 
 def _table(output: str | dict) -> list[str]:
     """Return the table that an output below data/ is, as a list of at most one."""
+    # an output with options is a mapping, path -> options
     path = PurePath(next(iter(output)) if isinstance(output, dict) else output)
     parts = path.with_suffix("").parts
     if parts[0] != "data":

@@ -1,13 +1,17 @@
-"""Runs the queries of one stage: `python -m stages.lib.sql.stage circuit/component_effects [SUBJECT]`.
+"""Run the queries of one stage: `python -m stages.lib.sql.stage CHAPTER/STAGE [SUBJECT]`.
 
-They are the .sql files that the stage's entry in a dvc.yaml of the chapter depends on, in that order. A query sees what the entry
-declares: a table for every file below data/ that it depends on, the tables of the queries before it, the settings it lists as
-$names, $subject, and nothing else within reach, so that the declared dependencies are true. The rows of <name>.sql are the
-declared output <name>.parquet.
+The queries are the .sql files among the dependencies of the stage in a dvc.yaml of the chapter, in
+that order. The rows of <name>.sql are written to the declared output <name>.parquet.
+
+A query sees what the stage declares, and nothing else, so that the declared dependencies are true:
+* a table for every file below data/ among the dependencies,
+* the tables of the queries before it,
+* $subject, and as $names the settings that the stage lists.
 """
 
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
@@ -21,69 +25,129 @@ from stages.lib.core.words import CHAPTERS
 from stages.lib.sql.database import Database, QueryError
 from stages.lib.sql.files import files_of, table_of
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of C, where it is there, takes a fifteenth of the time
+# the C parser, where it is installed, takes a fifteenth of the time
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def main(stage: str, subject: str | None = None) -> None:
-    if not Path("stages").is_dir():
-        root = next((folder for folder in Path.cwd().parents if (folder / "stages").is_dir()), None)
-        way_out = "run this in the project's root" + (f"; `cd {root}`" if root else "")
-        raise QueryError(f"{Path.cwd()} has no folder stages/: {way_out}")
-    settings, found = read(), _found(stage)
-    entry, each = found.get("do", found), found.get("foreach", "").strip("${}")
-    subjects = settings[each] if each else {None: {}}
-    if subject not in subjects:
-        asked = f"not for {subject}" if subject else "and none is named"
-        raise QueryError(f"{stage} is there for each of {', '.join(subjects)}, {asked}" if each else f"{stage} is there once, {asked}")
-    names = {"${key}": str(subject), **{f"${{item.{name}}}": str(value) for name, value in subjects[subject].items()}}
-    expand = partial(re.sub, r"\$\{[\w.]+\}", lambda found: names[found[0]])
-    dependencies, written = ([Path(expand(path)) for path in entry[kind]] for kind in ("deps", "outs"))
+    """Run the queries of a stage, such as circuit/late_layers, for a subject.
+
+    Raises QueryError if the chapter has no such stage, or the stage is not run for this subject.
+    """
+    _check_folder()
+    settings = read()
+    entry, item = _entry(stage, subject, settings)
+    expand = partial(_expand, subject=subject, item=item)
+    dependencies = [Path(expand(path)) for path in entry["deps"]]
+    outputs = [Path(expand(path)) for path in entry["outs"]]
+    paths = {table_of(path.relative_to("data")): path for path in outputs}
     files = files_of(path for path in dependencies if path.parts[0] == "data")
-    values = {"subject": subject} | _settings(map(expand, _sections(entry)), settings)
-    outputs = {table_of(path.relative_to("data")): path for path in written}
-    for query in (path for path in dependencies if path.suffix == ".sql"):
-        text, output = query.read_text(encoding="utf-8"), outputs[query.stem]
-        database = Database(files, threads=1)  # one thread: sums of floats come out the same every time
-        named = database.connection.extract_statements(text)[0].named_parameters
-        write_table(database.sql(text, **{name: values[name] for name in named}).pl(), output)
-        files[query.stem] = [output]
+    values = {"subject": subject} | _values(map(expand, _sections(entry)), settings)
+    for query in dependencies:
+        if query.suffix == ".sql":
+            _run(query, files, values, paths[query.stem])
+            files[query.stem] = [paths[query.stem]]
 
 
-def _found(stage: str) -> dict[str, Any]:
-    """The entry of chapter/name in a dvc.yaml of the chapter. Raises QueryError where there is none, or one without queries."""
+def _run(query: Path, files: dict[str, list[Path]], values: dict[str, Any], output: Path) -> None:
+    """Write the rows of a query. files: the tables that it may read; values: of its $names."""
+    text = query.read_text(encoding="utf-8")
+    database = Database(files, threads=1)  # with one thread, sums of floats are always the same
+    names = database.connection.extract_statements(text)[0].named_parameters
+    rows = database.sql(text, **{name: values[name] for name in names})
+    write_table(rows.pl(), output)
+
+
+def _check_folder() -> None:
+    """Raise QueryError if the working directory is not the root of a project."""
+    if Path("stages").is_dir():
+        return
+    way_out = "run this in the project's root"
+    for folder in Path.cwd().parents:
+        if (folder / "stages").is_dir():
+            way_out += f"; `cd {folder}`"
+            break
+    raise QueryError(f"{Path.cwd()} has no folder stages/: {way_out}")
+
+
+def _entry(
+    stage: str,
+    subject: str | None,
+    settings: dict[str, Any],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the entry of a stage in its dvc.yaml, and the settings of the subject (`item`).
+
+    Raises QueryError if there is no such stage, or if it is not run for this subject.
+    """
     chapter, _, name = stage.partition("/")
-    of_queries: dict[str, dict[str, Any]] = {}
+    known = _stages_with_queries(chapter)
+    if name not in known:
+        problem = f"stages/{chapter} has no stage {name!r} that runs queries"
+        if known:
+            raise QueryError(f"{problem}; available stages: {', '.join(known)}")
+        raise QueryError(f"{problem}; available chapters: {', '.join(CHAPTERS)}")
+    entry = known[name]
+    if "foreach" not in entry:
+        if subject:
+            raise QueryError(f"{stage} runs once, for no subject; leave out {subject}")
+        return entry, {}
+    items = settings[entry["foreach"].strip("${}")]
+    if subject not in items:
+        way_out = f"{subject} is not among them" if subject else "name one of them"
+        raise QueryError(f"{stage} runs for the subjects {', '.join(items)}; {way_out}")
+    return entry["do"], items[subject]
+
+
+def _stages_with_queries(chapter: str) -> dict[str, dict[str, Any]]:
+    """Return the entries of a chapter's stages that depend on .sql files, by name."""
+    entries: dict[str, dict[str, Any]] = {}
     for file in sorted((Path("stages") / chapter).rglob("dvc.yaml")):
         stages = yaml.load(file.read_text(encoding="utf-8"), LOADER)["stages"]
-        of_queries |= {key: found for key, found in stages.items() if any(".sql" in path for path in found.get("do", found)["deps"])}
-    if name not in of_queries:
-        known = f"only {', '.join(of_queries) or 'none'}"
-        if not of_queries:
-            known = f"and there is no such chapter; chapters: {', '.join(CHAPTERS)}"
-        raise QueryError(f"stages/{chapter} has no stage {name!r} that runs queries, {known}")
-    return of_queries[name]
+        for name, entry in stages.items():
+            if any(".sql" in path for path in entry.get("do", entry)["deps"]):
+                entries[name] = entry
+    return entries
+
+
+def _expand(text: str, subject: str | None, item: Mapping[str, Any]) -> str:
+    """Replace ${key} by the subject, and ${item.NAME} by its setting NAME."""
+    values = {"key": subject} | {f"item.{name}": value for name, value in item.items()}
+    return re.sub(r"\$\{([\w.]+)\}", lambda match: str(values[match[1]]), text)
 
 
 def _sections(entry: dict[str, Any]) -> list[str]:
-    """The sections that a stage lists, those of params.yaml and those of a chapter's own."""
-    listed = [item if isinstance(item, dict) else {"params.yaml": [item]} for item in entry.get("params", [])]
-    return [section for file in listed for sections in file.values() for section in sections]
+    """Return the sections that a stage lists, of params.yaml and of a chapter's params.yaml."""
+    sections: list[str] = []
+    for listed in entry.get("params", []):
+        if isinstance(listed, dict):  # file -> sections
+            for names in listed.values():
+                sections += names
+        else:
+            sections.append(listed)
+    return sections
 
 
-def _settings(sections: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Every setting of the sections, or the one that is listed, such as tasks.arithmetic; what the entry of a model says, such as
-    subjects.abacus, goes first."""
+def _values(sections: Iterable[str], settings: dict[str, Any]) -> dict[str, Any]:
+    """Return every setting of the sections that a stage lists, by name.
+
+    A section such as tasks.arithmetic is a single setting. One such as subjects.abacus is the
+    entry of a model, whose settings take precedence over the others.
+    """
     values: dict[str, Any] = {}
-    own: dict[str, Any] = {}
+    single: dict[str, Any] = {}
     for section in sections:
-        found = reduce(getitem, section.split("."), settings)
-        if "." in section:
-            own |= found if isinstance(found, dict) else {section.rpartition(".")[2]: found}
-            continue
-        if twice := values.keys() & found.keys():
-            raise QueryError(f"${min(twice)} is a setting of two of the sections that the stage lists, {section} is the second")
-        values |= found
-    return values | own
+        content = reduce(getitem, section.split("."), settings)
+        if "." not in section:
+            repeated = values.keys() & content.keys()
+            if repeated:
+                problem = f"${min(repeated)} is a setting of {section} and of an earlier section"
+                raise QueryError(f"{problem} that the stage lists; rename one of the settings")
+            values |= content
+        elif isinstance(content, dict):
+            single |= content
+        else:
+            single[section.rpartition(".")[2]] = content
+    return values | single
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def _number(gpus: int) -> int:
     available = int(resources.get("CPU", 0))
     if gpus:
         available = int(resources.get("GPU", 0) // gpus)
-    number = machine.asked() or available
+    number = machine.requested_workers() or available
     if not number:
         total = f"{resources.get('GPU', 0):.0f} GPUs"
         raise ParamsError(

@@ -1,15 +1,15 @@
-"""Lets a join with a short list of neurons read only those neurons.
+"""Let a join with a short list of neurons read only those neurons.
 
 DuckDB hands a registered table the constants of a query, but not the keys of its joins. So before
 a query runs, this module looks in its parse tree for lazy tables that plain equalities tie to
 another source: in inner and semi joins, IN (subquery) and EXISTS. It asks for the distinct keys
-of that source, and replaces the name of the lazy table, in the query's text, by one that reads
-only these keys. The rest of the text stays as it is.
+of that source. In the query's text, it replaces the name of the lazy table by the name of a table
+that reads only these keys. The rest of the text stays as it is.
 
 sqlglot says which source a column belongs to. A key too many is harmless and a missing key is not,
 therefore a query that this module does not understand reads more:
 * a source counts only if it gives the same rows twice (REPEATABLE in keys.py);
-* a condition counts only if it can be asked of that source alone; without it there are more keys;
+* a condition counts only if that source alone can evaluate it; without it there are more keys;
 * an equality counts only between numbers, or between texts, which Python compares as DuckDB does.
 """
 
@@ -64,12 +64,13 @@ def narrow(
 
 def _is_plain(node: exp.Expr) -> bool:
     """Return whether a node has no part that changes its meaning, such as a sample."""
-    nested = isinstance(node, exp.Subquery) and not isinstance(node.this, exp.Query)
+    if isinstance(node, exp.Subquery) and not isinstance(node.this, exp.Query):
+        return False
     alias = node.args.get("alias")
-    renamed = isinstance(node, exp.Table) and (alias is None or alias.columns)
-    known = PLAIN.get(type(node), set())
-    parts = [name for name, part in node.args.items() if part]
-    return not nested and not renamed and all(name in known for name in parts)
+    if isinstance(node, exp.Table) and (alias is None or alias.columns):
+        return False
+    parts = {name for name, part in node.args.items() if part}
+    return parts <= PLAIN.get(type(node), set())
 
 
 def _conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
@@ -91,20 +92,26 @@ class _Scope:
         self.asker = asker
         self.sources: dict[str, exp.Expr] = {}
         self.conditions: list[exp.Expr] = []
-        self.tables: list[exp.Table] = []  # lazy tables in FROM, none where it is not understood
-        tables = [node for node in _from(select) if isinstance(node, exp.Table)]
-        lazy = [table for table in tables if table.name in asker.lazy]
+        self.tables: list[exp.Table] = []  # lazy tables in FROM, none if it is not understood
+        lazy: list[exp.Table] = []
+        for node in _from(select):
+            if isinstance(node, exp.Table) and node.name in asker.lazy:
+                lazy.append(node)
         if lazy and self._read(select):
             self.tables = lazy
             self.types = {name: asker.types(node) for name, node in self.sources.items()}
 
     def narrowed(self) -> Iterator[tuple[exp.Table, list[pa.Table]]]:
-        """Return the lazy tables that need not be read as a whole, each with the keys to read."""
-        equal = self._equal() if self.tables else {}
+        """Yield the lazy tables that need not be read as a whole, each with the keys to read."""
+        if not self.tables:
+            return
+        equal = self._equal()
         for table in self.tables:
-            others = [name for name in self.sources if name != table.alias]
-            keys = [self._keys(table.alias, other, equal) for other in others]
-            known = [listed for listed in keys if listed is not None]
+            known: list[pa.Table] = []
+            for other in self.sources:
+                keys = self._keys(table.alias, other, equal)
+                if keys is not None:
+                    known.append(keys)
             if known:
                 yield table, known
 
@@ -112,23 +119,30 @@ class _Scope:
         """Return the columns that `a.x = b.x` makes equal."""
         equal: Equal = {}
         for test in self.conditions:
-            ends = [test.this, test.expression] if isinstance(test, exp.EQ) else []
-            if ends and all(isinstance(end, exp.Column) for end in ends):
-                places = [(end.table, end.name) for end in ends]
-                kinds = {kind(self._type(place)) for place in places}
-                if len(kinds) == 1 and kinds != {""}:
-                    merged = {column for place in places for column in equal.get(place, [place])}
-                    equal |= dict.fromkeys(merged, sorted(merged))
+            left, right = test.this, test.args.get("expression")
+            is_equality = isinstance(test, exp.EQ)
+            if is_equality and isinstance(left, exp.Column) and isinstance(right, exp.Column):
+                first, second = (left.table, left.name), (right.table, right.name)
+                common = kind(self._type(first))
+                if common and common == kind(self._type(second)):
+                    merged = sorted({*equal.get(first, [first]), *equal.get(second, [second])})
+                    equal |= dict.fromkeys(merged, merged)
         return equal
+
+    def _names(self, source: str, column: Column, equal: Equal) -> list[str]:
+        """Return the names of a source's columns that are equal to a column."""
+        return [name for table, name in equal.get(column, [column]) if table == source]
 
     def _type(self, column: Column) -> pa.DataType | None:
         return self.types.get(column[0], {}).get(column[1])
 
     def _keys(self, table: str, other: str, equal: Equal) -> pa.Table | None:
-        """Return the keys of a lazy table that another source has, None where they are unknown."""
+        """Return the keys of a lazy table that another source has, None if they are unknown."""
+        if other == table:
+            return None
         query = exp.select().from_(self.sources[other].copy())
         for key in KEYS:
-            names = [name for source, name in equal.get((table, key), []) if source == other]
+            names = self._names(other, (table, key), equal)
             if names:
                 query = query.select(exp.column(names[0], table=other, quoted=True).as_(key))
         if not query.expressions:
@@ -138,31 +152,31 @@ class _Scope:
         return self.asker.keys(query)
 
     def _about(self, other: str, condition: exp.Expr, equal: Equal) -> exp.Expr | None:
-        """Return a condition in columns of one source alone, None where it cannot be asked so."""
+        """Return a condition in columns of one source alone, None if that is not possible."""
         condition = condition.copy()
         if condition.find(exp.Query) or not self.asker.is_repeatable(condition):
             return None
         for column in list(condition.find_all(exp.Column)):
             place = (column.table, column.name)
-            type_, same = self._type(place), equal.get(place, [place])
-            names = [end[1] for end in same if end[0] == other and self._type(end) == type_]
-            if not names or type_ is None:
+            known = self._type(place)
+            names = self._names(other, place, equal)
+            names = [name for name in names if self._type((other, name)) == known]
+            if known is None or not names:
                 return None
             column.replace(exp.column(names[0], table=other, quoted=True))
         return condition
 
     def _read(self, select: exp.Select) -> bool:
-        """Add the sources of a SELECT and what joins them; False where it is not understood."""
+        """Add the sources and conditions of a SELECT. Return False if it is not understood."""
         joins, nodes = select.args.get("joins") or [], _from(select)
-        names = [node.alias_or_name for node in nodes]
-        clash = len({*names, *self.sources}) < len(names) + len(self.sources)
-        kinds = [join.kind for join in joins if join.kind not in ("", "INNER", "CROSS")]
-        semi = kinds == ["SEMI"] and joins[-1].kind == "SEMI"  # no other can name its source
-        if clash or (kinds and not semi) or not all(map(_is_plain, [*nodes, *joins])):
+        sources = {node.alias_or_name: node for node in nodes}
+        if len(sources) < len(nodes) or sources.keys() & self.sources.keys():
             return False
-        self.sources |= dict(zip(names, nodes, strict=True))
-        for condition in [*(join.args.get("on") for join in joins), select.args.get("where")]:
-            for test in _conjuncts(condition):
+        if not _are_inner(joins) or not all(map(_is_plain, [*nodes, *joins])):
+            return False
+        self.sources |= sources
+        for node in [*joins, select]:
+            for test in _conjuncts(node.args.get("on") or node.args.get("where")):
                 self._add(test)
         return True
 
@@ -191,4 +205,15 @@ class _Scope:
 def _from(select: exp.Select) -> list[exp.Expr]:
     """Return the sources of a FROM clause, in order."""
     start = select.args.get("from_")
-    return [start.this, *(join.this for join in select.args.get("joins") or [])] if start else []
+    if start is None:
+        return []
+    return [start.this, *(join.this for join in select.args.get("joins") or [])]
+
+
+def _are_inner(joins: list[exp.Join]) -> bool:
+    """Return whether joins are inner, apart from a semi join at the end.
+
+    No other join can name the source of the last one.
+    """
+    outer = [join.kind for join in joins if join.kind not in ("", "INNER", "CROSS")]
+    return not outer or (outer == ["SEMI"] and joins[-1].kind == "SEMI")

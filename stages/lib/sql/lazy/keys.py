@@ -1,11 +1,11 @@
-"""Asks the database for the columns and the keys of what a query joins with a lazy table."""
+"""Ask the database for the columns and the keys of what a query joins with a lazy table."""
 
 from collections.abc import Callable
 
 import pyarrow as pa
 from sqlglot import exp
 
-MANY = 100_000  # keys; a longer list is no short list
+MANY = 100_000  # keys; with more, the lazy table is read as a whole
 REPEATABLE = (  # no LIMIT, samples, windows; no sums, which depend on the order of rows
     exp.Select, exp.From, exp.Join, exp.Table, exp.TableAlias, exp.Subquery, exp.Values, exp.Tuple,
     exp.Where, exp.Group, exp.Having, exp.Order, exp.Ordered, exp.Distinct, exp.Union, exp.Except,
@@ -33,7 +33,9 @@ class Asker:
     def types(self, source: exp.Expr) -> dict[str, pa.DataType]:
         """Return the types of a source's columns, none where they are unknown."""
         answer = self._rows(exp.select("*").from_(source.copy()).limit(0))
-        return {} if answer is None else {field.name.lower(): field.type for field in answer.schema}
+        if answer is None:
+            return {}
+        return {field.name.lower(): field.type for field in answer.schema}
 
     def keys(self, query: exp.Select) -> pa.Table | None:
         """Return the distinct rows, None where another run may give others or they are too many."""
@@ -42,10 +44,12 @@ class Asker:
         if tables & self.lazy or not self.is_repeatable(whole):
             return None
         answer = self._rows(query.distinct().limit(MANY + 1))
-        return None if answer is None or len(answer) > MANY else answer
+        if answer is None or len(answer) > MANY:
+            return None
+        return answer
 
     def is_repeatable(self, node: exp.Expr) -> bool:
-        """Return whether a query or a condition gives the same each time that it runs."""
+        """Return whether a query or a condition gives the same result in every run."""
         for part in node.walk():
             if isinstance(part, exp.Anonymous) and part.name.lower() in self.macros:
                 continue
@@ -63,7 +67,9 @@ def kind(column: pa.DataType | None) -> str:
     """Return "number" or "text", whose values Python compares as DuckDB does, "" for the rest."""
     if column is None:
         return ""
-    value = column.value_type if pa.types.is_dictionary(column) else column  # of an ENUM
+    value = column
+    if pa.types.is_dictionary(column):  # an ENUM
+        value = column.value_type
     if pa.types.is_integer(value) or pa.types.is_floating(value):
         return "number"
     return "text" if pa.types.is_string(value) else ""

@@ -1,9 +1,10 @@
-"""Layered stores as lazy tables: a pyarrow dataset whose scans read only the chunks that a filter can touch.
+"""Make layered stores lazy tables: datasets of pyarrow that read only what a filter can touch.
 
-DuckDB hands a registered dataset the columns and the filters of a query. Rows stream out one neuron at a time, so memory
-stays at one chunk however large the stores are.
+DuckDB hands a registered dataset the columns and the filters of a query. Rows stream out one
+neuron at a time, so a scan takes the memory of one chunk, however large the stores are.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,12 @@ from stages.lib.core.layered import LayerStore, widen
 from stages.lib.sql.lazy.where import Piece, Pruner, StorePart
 
 SUMS = "__sums"  # suffix of the table of sums (LayerSums)
+SUMS_COLUMNS = {
+    "rows__": pa.int64(),
+    "total__": pa.float64(),
+    "smallest__": pa.float32(),
+    "largest__": pa.float32(),
+}
 
 
 class Scan:
@@ -38,9 +45,10 @@ class Scan:
 class LayerTable(ds.InMemoryDataset):
     """The stores of one table as one dataset.
 
-    Columns: each part's constants, layer, neuron, the other axes, the stores' extra columns (null for -1), `measure`.
-    keys: tables of some of the key columns; a row whose keys are missing from one of them need not be read.
-    `reads` counts the chunks read so far, by this table and those narrowed from it.
+    Its columns are each part's constants, layer, neuron, the other axes, the stores' extra columns
+    (null for -1), and the measure. keys: tables of some of the key columns; a row whose keys are
+    missing from one of these tables need not be read. `reads` counts the chunks read so far, by
+    this table and those narrowed from it.
     """
 
     def __init__(self, parts: list[StorePart], measure: str):
@@ -52,11 +60,15 @@ class LayerTable(ds.InMemoryDataset):
         super().__init__(self.columns.empty_table())
 
     def neurons(self) -> dict[tuple[str | int, ...], int]:
-        """How many neurons each layer of each part has: (its part's constants, layer) -> count."""
-        return {(*part.constants.values(), layer): part.store.axes["neuron"] for part in self.parts for layer in part.store.layers}
+        """Return the number of neurons by (each constant of a part, layer)."""
+        numbers: dict[tuple[str | int, ...], int] = {}
+        for part in self.parts:
+            for layer in part.store.layers:
+                numbers[(*part.constants.values(), layer)] = part.store.axes["neuron"]
+        return numbers
 
     def narrowed(self, keys: Sequence[pa.Table]) -> "LayerTable":
-        """The same table, reading only rows whose keys are in every one of `keys`."""
+        """Return this table without the rows whose keys are missing from one of `keys`."""
         other = LayerTable(self.parts, self.measure)
         other.keys, other.reads, other.pruner = keys, self.reads, self.pruner
         return other
@@ -68,25 +80,36 @@ class LayerTable(ds.InMemoryDataset):
         **_: object,
     ) -> "Scan":
         """Return a stream of the rows that satisfy `filter`, with these columns, for DuckDB."""
-        wanted = self.columns if columns is None else pa.schema([self.columns.field(name) for name in columns])
+        wanted = _selected(self.columns, columns)
         return Scan(wanted, self._batches(wanted, filter))
 
-    def _batches(self, wanted: pa.Schema, condition: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+    def read(self, part: StorePart, layer: int, neurons: list[int], rows: slice) -> np.ndarray:
+        """Read the values (neurons, rows, …) of neurons of one chunk, and count the chunks."""
+        self.reads[part.store.path] += math.ceil((rows.stop - rows.start) / part.store.chunk[1])
+        return part.store.read(layer, slice(neurons[0], neurons[-1] + 1), rows)
+
+    def _batches(
+        self,
+        wanted: pa.Schema,
+        condition: pc.Expression | None,
+    ) -> Iterator[pa.RecordBatch]:
         for part, layer, groups in self.pruner.touched(condition):
             allowed = self._allowed_neurons(part, layer)
-            if allowed is not None and not allowed:
+            if allowed == set():
                 continue
             blocks: dict[tuple[int, int, bool], _Block] = {}
             for pieces, exact in groups:
-                kept = pieces if allowed is None else [piece for piece in pieces if piece[0] in allowed]
-                for rows, neurons in _reads(kept, part.store):
+                needed = pieces
+                if allowed is not None:
+                    needed = [piece for piece in pieces if piece[0] in allowed]
+                for rows, neurons in _reads(needed, part.store):
                     key = (rows.start, rows.stop, exact)
                     if key not in blocks:
                         blocks[key] = _Block(self, part, layer, rows, None if exact else condition)
                     yield from blocks[key].batches(neurons, wanted)
 
     def _allowed_neurons(self, part: StorePart, layer: int) -> set[int] | None:
-        """The neurons that `keys` leave in this layer, None for all."""
+        """Return the neurons of this layer that `keys` leave, None for all."""
         allowed: set[int] | None = None
         for keys in self.keys:
             kept = keys
@@ -101,14 +124,24 @@ class LayerTable(ds.InMemoryDataset):
         return allowed
 
 
+def _selected(schema: pa.Schema, names: list[str] | None) -> pa.Schema:
+    """Return the columns with these names, all for None."""
+    return schema if names is None else pa.schema(list(map(schema.field, names)))
+
+
 class LayerSums(ds.InMemoryDataset):
-    """One row per neuron of a table: its keys, how many rows__ it has, their total__, smallest__ and largest__ value."""
+    """A table's sums: one row per neuron.
+
+    Its columns are the neuron's keys, its number of rows (rows__), and the sum (total__), smallest
+    (smallest__) and largest value (largest__) of the measure.
+    """
 
     def __init__(self, table: LayerTable):
         self.table = table
-        keys = [field for field in table.columns if field.name in table.parts[0].constants or field.name in ("layer", "neuron")]
-        sums = [("rows__", pa.int64()), ("total__", pa.float64()), ("smallest__", pa.float32()), ("largest__", pa.float32())]
-        self.columns = pa.schema(keys + [pa.field(name, kind) for name, kind in sums])
+        keys = [*table.parts[0].constants, "layer", "neuron"]
+        self.columns = _selected(table.columns, keys)
+        for name, kind in SUMS_COLUMNS.items():
+            self.columns = self.columns.append(pa.field(name, kind))
         super().__init__(self.columns.empty_table())
 
     def scanner(
@@ -118,34 +151,52 @@ class LayerSums(ds.InMemoryDataset):
         **_: object,
     ) -> "Scan":
         """Return a stream as LayerTable's; a filter can name keys only."""
-        wanted = self.columns if columns is None else pa.schema([self.columns.field(name) for name in columns])
+        wanted = _selected(self.columns, columns)
         return Scan(wanted, self._batches(wanted, filter))
 
-    def _batches(self, wanted: pa.Schema, condition: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self,
+        wanted: pa.Schema,
+        condition: pc.Expression | None,
+    ) -> Iterator[pa.RecordBatch]:
         for part, layer, groups in self.table.pruner.touched(condition):
+            constants = {**part.constants, "layer": layer}
             for pieces, exact in groups:
                 for rows, neurons in _reads(pieces, part.store):
-                    values = part.store.read(layer, slice(neurons[0], neurons[-1] + 1), rows)
-                    self.table.reads[part.store.path] += -(-(rows.stop - rows.start) // part.store.chunk[1])
-                    sums = pa.Table.from_pylist(
-                        [{**part.constants, "layer": layer, **_sums(n, values[n - neurons[0]])} for n in neurons], schema=self.columns
-                    )
-                    yield from (sums if exact else sums.filter(condition)).select(wanted.names).to_batches()
+                    values = self.table.read(part, layer, neurons, rows)
+                    sums = [constants | _sums(n, values[n - neurons[0]]) for n in neurons]
+                    batch = pa.Table.from_pylist(sums, schema=self.columns)
+                    if not exact:
+                        batch = batch.filter(condition)
+                    yield from batch.select(wanted.names).to_batches()
 
 
 def _sums(neuron: int, values: np.ndarray) -> dict[str, float]:
     wide = widen(values.ravel())
-    total = float(wide.sum(dtype=np.float64))
-    return {"neuron": neuron, "rows__": wide.size, "total__": total, "smallest__": float(wide.min()), "largest__": float(wide.max())}
+    return {
+        "neuron": neuron,
+        "rows__": wide.size,
+        "total__": float(wide.sum(dtype=np.float64)),
+        "smallest__": float(wide.min()),
+        "largest__": float(wide.max()),
+    }
 
 
 class _Block:
-    """Some rows of one layer: the columns that all of its neurons share, each made once, and a batch per neuron.
+    """Some rows of one layer. It makes the columns that all neurons share once, and batches.
 
-    A filter that speaks of neither neuron nor measure keeps the same rows for every neuron, so it is applied once.
+    A filter that names neither neuron nor measure keeps the same rows of every neuron, so it is
+    applied once.
     """
 
-    def __init__(self, table: LayerTable, part: StorePart, layer: int, rows: slice, condition: pc.Expression | None):
+    def __init__(
+        self,
+        table: LayerTable,
+        part: StorePart,
+        layer: int,
+        rows: slice,
+        condition: pc.Expression | None,
+    ):
         self.table, self.part, self.layer, self.rows = table, part, layer, rows
         axes = list(part.store.axes)[1:]
         lengths = [rows.stop - rows.start, *list(part.store.axes.values())[2:]]
@@ -155,57 +206,63 @@ class _Block:
         constants: dict[str, str | int] = {**part.constants, "layer": layer}
         for name, value in constants.items():
             self.make[name] = partial(self._repeat, value, table.columns.field(name).type)
-        for i, name in enumerate(axes):
-            self.make[name] = partial(_coordinate, lengths, i, rows.start if i == 0 else 0)
+        starts = [rows.start] + [0] * len(axes)
+        for axis, name in enumerate(axes):
+            self.make[name] = partial(_coordinate, lengths, axis, starts[axis])
         for name, values in part.store.columns.items():
             self.make[name] = partial(_nullable, values[rows].ravel())
-        self.places: np.ndarray | None = None  # of the rows kept, None for all
+        self.kept: np.ndarray | None = None  # numbers of the rows that are kept, None for all
         self.condition = condition
-        spoken_of = {name for name in table.columns.names if re.search(rf"\b{name}\b", str(condition))}
-        self.needed = [name for name in table.columns.names if name in spoken_of]
-        if condition is not None and not spoken_of & {"neuron", table.measure}:
+        text = str(condition)
+        self.needed = [name for name in table.columns.names if re.search(rf"\b{name}\b", text)]
+        if condition is not None and {"neuron", table.measure}.isdisjoint(self.needed):
             self._keep(condition)
 
     def batches(self, neurons: list[int], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """One batch per neuron, of the rows that satisfy the filter."""
-        values = self.part.store.read(self.layer, slice(neurons[0], neurons[-1] + 1), self.rows)
-        self.table.reads[self.part.store.path] += -(-(self.rows.stop - self.rows.start) // self.part.store.chunk[1])
+        """Yield batches of the rows that satisfy the filter, neuron by neuron."""
+        values = self.table.read(self.part, self.layer, neurons, self.rows)
         for neuron in neurons:
             row = values[neuron - neurons[0]].ravel()
             if self.condition is None:
                 yield self._batch(neuron, row, wanted.names)
             else:
-                batch = self._batch(neuron, row, list(dict.fromkeys([*wanted.names, *self.needed])))
-                yield from pa.Table.from_batches([batch]).filter(self.condition).select(wanted.names).to_batches()
+                names = list(dict.fromkeys([*wanted.names, *self.needed]))
+                whole = pa.Table.from_batches([self._batch(neuron, row, names)])
+                yield from whole.filter(self.condition).select(wanted.names).to_batches()
 
     def _batch(self, neuron: int, values: np.ndarray, names: list[str]) -> pa.RecordBatch:
-        kept = values if self.places is None else values[self.places]
+        if self.kept is not None:
+            values = values[self.kept]
         arrays = []
         for name in names:
             if name == self.table.measure:
-                arrays.append(pa.array(widen(kept)))
+                arrays.append(pa.array(widen(values)))
             elif name == "neuron":
                 arrays.append(pa.array(np.full(self.size, neuron, np.int32)))
             else:
                 arrays.append(self._shared(name))
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.table.columns.field(name) for name in names]))
+        return pa.RecordBatch.from_arrays(arrays, schema=_selected(self.table.columns, names))
 
     def _shared(self, name: str) -> pa.Array:
         if name not in self.made:
             array = self.make[name]()
-            self.made[name] = array if len(array) == self.size else array.take(pa.array(self.places))
+            if len(array) != self.size:
+                array = array.take(pa.array(self.kept))
+            self.made[name] = array
         return self.made[name]
 
     def _repeat(self, value: str | int, kind: pa.DataType) -> pa.Array:
         if pa.types.is_dictionary(kind):
-            return pa.DictionaryArray.from_arrays(pa.array(np.zeros(self.size, np.int8)), pa.array([value]))
+            numbers = pa.array(np.zeros(self.size, np.int8))
+            return pa.DictionaryArray.from_arrays(numbers, pa.array([value]))
         return pa.repeat(pa.scalar(value, kind), self.size)
 
     def _keep(self, condition: pc.Expression) -> None:
-        """Applies the filter to the shared columns, once for all neurons."""
-        columns = {name: self._shared(name) for name in self.needed} | {"place": pa.array(np.arange(self.size))}
-        self.places = pa.table(columns).filter(condition)["place"].to_numpy()
-        self.size, self.made, self.condition = len(self.places), {}, None
+        """Apply the filter to the shared columns, once for all neurons."""
+        columns = {name: self._shared(name) for name in self.needed}
+        columns["row__"] = pa.array(np.arange(self.size))
+        self.kept = pa.table(columns).filter(condition)["row__"].to_numpy()
+        self.size, self.made, self.condition = len(self.kept), {}, None
 
 
 def _coordinate(lengths: list[int], axis: int, start: int) -> pa.Array:
@@ -217,21 +274,40 @@ def _nullable(values: np.ndarray) -> pa.Array:
 
 
 def _schema(part: StorePart, measure: str) -> pa.Schema:
-    return pa.schema(
-        [pa.field(name, pa.dictionary(pa.int8(), pa.string())) for name in part.constants]
-        + [pa.field("layer", pa.int16()), pa.field("neuron", pa.int32())]
-        + [pa.field(name, pa.int32()) for name in list(part.store.axes)[1:]]
-        + [pa.field(name, pa.int32()) for name in part.store.columns]
-        + [pa.field(measure, pa.float32())]
-    )
+    text = pa.dictionary(pa.int8(), pa.string())
+    integers = [*list(part.store.axes)[1:], *part.store.columns]
+    kinds = {
+        **dict.fromkeys(part.constants, text),
+        "layer": pa.int16(),
+        "neuron": pa.int32(),
+        **dict.fromkeys(integers, pa.int32()),
+        measure: pa.float32(),
+    }
+    return pa.schema(list(kinds.items()))
 
 
 def _reads(pieces: list[Piece], store: LayerStore) -> Iterator[tuple[slice, list[int]]]:
-    """Groups (neuron, block) pairs into reads, each of one chunk of neurons and of consecutive blocks of rows."""
+    """Group (neuron, block) pairs into reads: (rows, neurons).
+
+    A read is of one chunk of neurons, and of consecutive blocks of rows.
+    """
     size, step, rows = store.chunk[0], store.chunk[1], list(store.axes.values())[1]
-    by_neuron = [(neuron, tuple(b for _, b in group)) for neuron, group in groupby(pieces, key=lambda piece: piece[0])]
-    for (_, blocks), group in groupby(by_neuron, key=lambda item: (item[0] // size, item[1])):
-        neurons = [neuron for neuron, _ in group]
-        for _, run in groupby(enumerate(blocks), key=lambda pair: pair[1] - pair[0]):
-            consecutive = [block for _, block in run]
-            yield slice(consecutive[0] * step, min((consecutive[-1] + 1) * step, rows)), neurons
+    blocks: dict[int, list[int]] = {}  # by neuron
+    for neuron, block in pieces:
+        blocks.setdefault(neuron, []).append(block)
+    alike = groupby(blocks, key=lambda neuron: (neuron // size, blocks[neuron]))
+    for (_, of_each), group in alike:
+        neurons = list(group)
+        for start, stop in _runs(of_each):
+            yield slice(start * step, min(stop * step, rows)), neurons
+
+
+def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Split ascending numbers into runs of consecutive ones; yield (first, last + 1) of each."""
+    start = previous = numbers[0]
+    for number in numbers[1:]:
+        if number != previous + 1:
+            yield start, previous + 1
+            start = number
+        previous = number
+    yield start, previous + 1

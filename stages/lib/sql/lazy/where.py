@@ -1,8 +1,9 @@
-"""Which chunks of layered stores a filter can touch, by Arrow's own simplification of filters.
+"""Find the chunks of layered stores that a filter can touch, by Arrow's simplification of filters.
 
-Layers, groups of neurons and single (neuron, block of rows) pairs are fragments of a dataset that is never read, each
-with a guarantee such as `layer = 1 and neuron = 7 and op1 in 0..74`; Arrow drops the fragments whose guarantee
-contradicts a filter. Only what survives one level is looked at in the next.
+Layers, groups of neurons, and single pairs of a neuron and a block of rows are fragments of a
+dataset that is never read. Each has a guarantee such as `layer = 1 and neuron = 7 and op1 in
+0..74`. Arrow drops the fragments whose guarantee contradicts a filter. Each level looks only into
+what is left of the level above.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,21 +28,25 @@ class StorePart:
 
 
 class Guaranteed:
-    """Places, each with a guarantee that all of its rows satisfy."""
+    """Numbered sets of rows, each with a guarantee that all of its rows satisfy."""
 
     def __init__(self, guarantees: list[pc.Expression], schema: pa.Schema):
-        paths = list(map(str, range(len(guarantees))))
-        self.places = range(len(guarantees))
+        self.numbers = range(len(guarantees))
         self.fragments = ds.FileSystemDataset.from_paths(
-            paths, schema=schema, format=ds.IpcFileFormat(), filesystem=fs.LocalFileSystem(), partitions=guarantees
+            list(map(str, self.numbers)),
+            schema=schema,
+            format=ds.IpcFileFormat(),
+            filesystem=fs.LocalFileSystem(),
+            partitions=guarantees,
         )
 
-    def touched(self, condition: pc.Expression | None) -> list[tuple[int, bool]]:
-        """The places that may hold a row of the filter, and whether each of them holds nothing else."""
+    def touched(self, condition: pc.Expression | None) -> dict[int, bool]:
+        """Return the sets that may hold a row of the filter, and whether all their rows are."""
         if condition is None:
-            return [(place, True) for place in self.places]
+            return dict.fromkeys(self.numbers, True)
         doubtful = self._not_contradicting(~condition)
-        return [(place, place not in doubtful) for place in sorted(self._not_contradicting(condition))]
+        numbers = sorted(self._not_contradicting(condition))
+        return {number: number not in doubtful for number in numbers}
 
     def _not_contradicting(self, condition: pc.Expression) -> set[int]:
         return {int(fragment.path) for fragment in self.fragments.get_fragments(condition)}
@@ -63,45 +68,67 @@ class LayerPruner:
             self.guarantee &= self._between(name, value, value)
         self._single: dict[int, Guaranteed] = {}
 
-    def touched(self, condition: pc.Expression | None, exact: bool) -> Iterator[tuple[list[Piece], bool]]:
-        """Per group: the pieces to read, and whether all of their rows satisfy the filter. exact: whether all of the layer's do."""
-        for group, group_exact in self.groups.touched(None if exact else condition):
+    def touched(
+        self,
+        condition: pc.Expression | None,
+        exact: bool,
+    ) -> Iterator[tuple[list[Piece], bool]]:
+        """Yield per group the pieces to read, and whether all of their rows satisfy the filter.
+
+        exact: whether all rows of the layer satisfy it.
+        """
+        groups = self.groups.touched(None if exact else condition)
+        for group, is_exact in groups.items():
             pieces = self._pieces(group)
-            if group_exact:
+            if is_exact:
                 yield pieces, True
                 continue
             if group not in self._single:
-                self._single[group] = Guaranteed([self._guarantee_of(*piece) for piece in pieces], self.schema)
+                guarantees = [self._guarantee(*piece) for piece in pieces]
+                self._single[group] = Guaranteed(guarantees, self.schema)
             kept = self._single[group].touched(condition)
-            yield [pieces[place] for place, _ in kept], all(sure for _, sure in kept)
+            yield list(map(pieces.__getitem__, kept)), all(kept.values())
 
     @cached_property
     def groups(self) -> Guaranteed:
-        starts = range(0, self.neurons, self.size)
-        return Guaranteed([self.guarantee & self._between("neuron", s, min(s + self.size, self.neurons) - 1) for s in starts], self.schema)
+        guarantees = []
+        for start in range(0, self.neurons, self.size):
+            last = min(start + self.size, self.neurons) - 1
+            guarantees.append(self.guarantee & self._between("neuron", start, last))
+        return Guaranteed(guarantees, self.schema)
 
     def _pieces(self, group: int) -> list[Piece]:
         neurons = range(group * self.size, min((group + 1) * self.size, self.neurons))
         return list(product(neurons, self.blocks))
 
-    def _guarantee_of(self, neuron: int, block: int) -> pc.Expression:
+    def _guarantee(self, neuron: int, block: int) -> pc.Expression:
         first, last = block * self.step, min((block + 1) * self.step, self.rows) - 1
-        return self.guarantee & self._between("neuron", neuron, neuron) & self._between(self.row_axis, first, last)
+        rows = self._between(self.row_axis, first, last)
+        return self.guarantee & self._between("neuron", neuron, neuron) & rows
 
     def _between(self, name: str, first: str | int, last: str | int) -> pc.Expression:
-        low, high = (pa.scalar(value, self.schema.field(name).type) for value in (first, last))
-        return pc.field(name) == low if first == last else (pc.field(name) >= low) & (pc.field(name) <= high)
+        kind = self.schema.field(name).type
+        low, high = pa.scalar(first, kind), pa.scalar(last, kind)
+        if first == last:
+            return pc.field(name) == low
+        return (pc.field(name) >= low) & (pc.field(name) <= high)
+
+
+# part, layer, and the groups of pieces of LayerPruner.touched
+TouchedLayer = tuple[StorePart, int, Iterator[tuple[list[Piece], bool]]]
 
 
 class Pruner:
     """The pieces of every layer of every part of a table."""
 
     def __init__(self, parts: list[StorePart], schema: pa.Schema):
-        self.where = [(part, layer) for part in parts for layer in part.store.layers]
+        self.where: list[tuple[StorePart, int]] = []
+        for part in parts:
+            self.where += [(part, layer) for layer in part.store.layers]
         self.layers = [LayerPruner(part, layer, schema) for part, layer in self.where]
         self.whole = Guaranteed([layer.guarantee for layer in self.layers], schema)
 
-    def touched(self, condition: pc.Expression | None) -> Iterator[tuple[StorePart, int, Iterator[tuple[list[Piece], bool]]]]:
-        """Per layer that may hold a row of the filter: its part, its number, its groups of pieces as LayerPruner tells them."""
-        for place, exact in self.whole.touched(condition):
-            yield *self.where[place], self.layers[place].touched(condition, exact)
+    def touched(self, condition: pc.Expression | None) -> Iterator[TouchedLayer]:
+        """Yield each layer that may hold a row of the filter."""
+        for number, exact in self.whole.touched(condition).items():
+            yield *self.where[number], self.layers[number].touched(condition, exact)
