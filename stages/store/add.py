@@ -25,7 +25,11 @@ def main(arguments: list[str]) -> None:
     found = checked(options)
     print("\n".join(found.lines))
     if found.problems:
-        raise SystemExit("\n".join([*(f"But: {problem}" for problem in found.problems), "bag add: nothing was added"]))
+        raise SystemExit(
+            "\n".join(
+                [*(f"But: {problem}" for problem in found.problems), "bag add: nothing was added"]
+            )
+        )
     settings, files = found.settings, {}
     if source_kind(options.source) != "folder":
         settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
@@ -38,7 +42,9 @@ def main(arguments: list[str]) -> None:
         with replacing(file) as partial:
             partial.write_text(text, encoding="utf-8")
     dump = f"dvc repro stages/store/tensors/dvc.yaml:dump@{options.name}"
-    print(f"\n{PARAMS} has it now, under {found.section}. Its activations: {dump}; all chapters: make study")
+    print(
+        f"\n{PARAMS} has it now, under {found.section}. Its activations: {dump}; all chapters: make study"
+    )
 
 
 def _made_from(options: argparse.Namespace) -> tuple[str, list[str]]:
@@ -55,9 +61,13 @@ def refuse(name: str) -> None:
     check(dict[Name, None], {name: None}, "subjects")
     whole = read()
     if taken := [section for section in (*SECTIONS, *MAKERS) if name in (whole.get(section) or {})]:
-        raise ParamsError(f"{place(taken[0])} has {name} already, under {taken[0]}; choose another name")
+        raise ParamsError(
+            f"{place(taken[0])} has {name} already, under {taken[0]}; choose another name"
+        )
     if name in ("models", "planted", *CHAPTERS):
-        raise ParamsError(f"{name} is a folder of the pipeline's own below data/; choose another name")
+        raise ParamsError(
+            f"{name} is a folder of the pipeline's own below data/; choose another name"
+        )
     if name == "shared":
         raise ParamsError("the page calls shared what is of no one subject; choose another name")
 
@@ -66,7 +76,10 @@ def entry(name: str, settings: SubjectSettings, section: str) -> list[str]:
     """Lines of params.yaml. Raises ParamsError where the section cannot have it."""
     values = settings.model_dump(exclude_defaults=True)
     check(Subjects, {name: values}, section)
-    return [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())]
+    return [
+        f"  {name}:",
+        *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()),
+    ]
 
 
 def inserted(file: Path, added: dict[str, list[str]]) -> str:
@@ -84,6 +97,8 @@ def _inserted(file: Path, text: str, section: str, lines: list[str]) -> str:
     text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", text, flags=re.MULTILINE)
     found = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
     if found is None or re.match(rf"{section}: *(&\w+ *)?\{{", found[0]):
-        raise ParamsError(f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand")
+        raise ParamsError(
+            f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand"
+        )
     end = found.start() + len(found[0].rstrip())
     return text[:end] + "\n" + "\n".join(lines) + text[end:]

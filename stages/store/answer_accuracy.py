@@ -47,14 +47,19 @@ def main(name: str) -> None:
     known = known.join(tokens, on=CELL, maintain_order="left")
     if not trained_here(name):
         known = known.with_columns(split=pl.lit("all"))
-    whole = known["correct"] if subject.settings.answer_token is None else pl.Series(_whole(subject, known), dtype=pl.Boolean)
+    whole = (
+        known["correct"]
+        if subject.settings.answer_token is None
+        else pl.Series(_whole(subject, known), dtype=pl.Boolean)
+    )
     table = known.with_columns(whole.alias("whole")).group_by("operator", "split").agg(
         accuracy=pl.col("correct").mean(), whole_accuracy=pl.col("whole").mean(),
         cells=pl.len().cast(pl.Int64),
         majority_accuracy=_majority("answer_token"), majority_whole_accuracy=_majority("result"),
     )  # fmt: skip
     write_table(
-        table.select(pl.lit(name).alias("subject"), pl.all()).sort("operator", "split"), subject.path("store/answer_accuracy.parquet")
+        table.select(pl.lit(name).alias("subject"), pl.all()).sort("operator", "split"),
+        subject.path("store/answer_accuracy.parquet"),
     )
 
 
@@ -69,12 +74,17 @@ def _whole(subject: Subject, cells: pl.DataFrame) -> np.ndarray:
     own, words = tokenizer.load(chosen.source), load(Tasks).operators
     said, passes = np.zeros(len(cells), bool), chosen.passes or load(Passes)
     for operator in chosen.operators:
-        reader = Reader(Template(own, chosen.template, words[operator].symbol, chosen.bos, chosen.chat), chosen.answer_token or 0)
+        reader = Reader(
+            Template(own, chosen.template, words[operator].symbol, chosen.bos, chosen.chat),
+            chosen.answer_token or 0,
+        )
         here = np.flatnonzero(cells["operator"] == operator)
         if not len(here):  # no answer has a token of that place
             continue
         asked = reader.wholes(cells[here].select("op1", "op2", "result").rows())
-        said[here] = ask.says(loaded, asked, passes.prompts, f"whole answers {subject.name} {operator}")
+        said[here] = ask.says(
+            loaded, asked, passes.prompts, f"whole answers {subject.name} {operator}"
+        )
     return said
 
 

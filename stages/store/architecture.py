@@ -28,7 +28,10 @@ def main(name: str) -> None:
         "vocabulary": a.vocabulary,
     }  # fmt: skip
     columns = [pl.lit(value, pl.Int32).alias(size) for size, value in row.items()]
-    write_table(pl.select(pl.lit(subject.name).alias("subject"), *columns), subject.path("store/architecture.parquet"))
+    write_table(
+        pl.select(pl.lit(subject.name).alias("subject"), *columns),
+        subject.path("store/architecture.parquet"),
+    )
 
 
 if __name__ == "__main__":

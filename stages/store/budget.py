@@ -77,7 +77,9 @@ def between(costs: Costs, share: float, singles: Singles) -> Sizes:
         pairs_per_split=part(FEWEST_PAIRS, usual_pairs),
         patched_neurons=part(FEWEST_NEURONS, costs.patched(Sizes())),
         sampled_neurons=part(FEWEST_SAMPLE, costs.sampled(Sizes())),
-        pairs_per_template={task: part(FEWEST_TEMPLATE, count) for task, count in templates.items()},
+        pairs_per_template={
+            task: part(FEWEST_TEMPLATE, count) for task, count in templates.items()
+        },
         single_heads=singles[0],
         single_units=singles[1],
     )
@@ -125,5 +127,7 @@ def spoken(time: float) -> str:
     """Return a time in the unit that suits it."""
     for size, name in ((DAY, "days"), (HOUR, "h"), (MINUTE, "min")):
         if time >= 2 * size:
-            return f"{time / size:,.0f} {name}" if time >= 10 * size else f"{time / size:.1f} {name}"
+            return (
+                f"{time / size:,.0f} {name}" if time >= 10 * size else f"{time / size:.1f} {name}"
+            )
     return f"{max(1, time):.0f} s"

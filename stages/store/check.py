@@ -79,7 +79,9 @@ def parser(command: str) -> argparse.ArgumentParser:
         "source",
         help="folder of a model, with config.json, *.safetensors and its tokenizer; a GGUF file; or org/name@commit on the Hub",
     )
-    result.add_argument("--template", default=TEMPLATE, help=f"how a question is put (default: {TEMPLATE})")
+    result.add_argument(
+        "--template", default=TEMPLATE, help=f"how a question is put (default: {TEMPLATE})"
+    )
     kinds = ["float64", "float32", "float16", "bfloat16"]
     result.add_argument(
         "--dtype",
@@ -96,7 +98,9 @@ def parser(command: str) -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         help="whether BOS stands before each prompt (default: as the tokenizer itself does)",
     )
-    result.add_argument("--chat", action="store_true", help="ask as a user does in the tokenizer's chat template")
+    result.add_argument(
+        "--chat", action="store_true", help="ask as a user does in the tokenizer's chat template"
+    )
     result.add_argument(
         "--answer-token",
         type=int,
@@ -230,18 +234,24 @@ def source_kind(source: str) -> Kind:
     if path.is_dir():
         return "folder"
     if path.is_symlink() and not path.exists():
-        raise ModelError(f"{source} is a link to {path.readlink()}, which does not exist; correct the link")
+        raise ModelError(
+            f"{source} is a link to {path.readlink()}, which does not exist; correct the link"
+        )
     if header.is_gguf(path):
         if not path.is_file():
             raise ModelError(f"no GGUF file at {source}")
         return "gguf"
     if path.exists():
-        raise ModelError(f"{source} is a file; give the folder that holds it, with config.json, *.safetensors and tokenizer.json")
+        raise ModelError(
+            f"{source} is a file; give the folder that holds it, with config.json, *.safetensors and tokenizer.json"
+        )
     if "://" in source:
         raise ModelError(f"{source} is an address; a model of the Hub is written org/name@COMMIT")
     if ON_HUB.fullmatch(source) and not path.parent.is_dir():
         return "hub"
-    raise ModelError(f"no model folder at {source}, and it is no model of the Hub: that is written org/name@COMMIT")
+    raise ModelError(
+        f"no model folder at {source}, and it is no model of the Hub: that is written org/name@COMMIT"
+    )
 
 
 def _settings(entry: dict[str, Any]) -> SubjectSettings:
@@ -250,7 +260,9 @@ def _settings(entry: dict[str, Any]) -> SubjectSettings:
         return check(SubjectSettings, entry, "subject")
     except ParamsError as error:
         _, _, lines = str(error).partition("\n")
-        raise ParamsError(re.sub(r"subject\.(\w+)", lambda key: f"--{key[1].replace('_', '-')}", lines).strip()) from None
+        raise ParamsError(
+            re.sub(r"subject\.(\w+)", lambda key: f"--{key[1].replace('_', '-')}", lines).strip()
+        ) from None
 
 
 def _checked(
@@ -370,9 +382,13 @@ def _around(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -
         why = f"as {source} puts {'it there' if names else 'nothing there'}; --{'no-' if names else ''}bos changes that"
     lines = [f"BOS           {' '.join(names) or 'nothing'} before each prompt, {why}"]
     if settings.bos is not None and names != before:
-        lines.append(f"              the tokenizer itself puts {' '.join(before) or 'nothing'} there")
+        lines.append(
+            f"              the tokenizer itself puts {' '.join(before) or 'nothing'} there"
+        )
     if after:
-        lines.append(f"end           the tokenizer itself adds {' '.join(after)} after a text; prompts do not get it, as they go on")
+        lines.append(
+            f"end           the tokenizer itself adds {' '.join(after)} after a text; prompts do not get it, as they go on"
+        )
     return lines
 
 
@@ -386,9 +402,13 @@ def _parts(outline: checkpoint.Checkpoint, size: int) -> list[str]:
         f"layers        {len(a.layers)}, each of {a.neurons:,} neurons and {a.heads} heads, width {a.width:,}",
     ]
     if any(isinstance(layer.mlp_out, Mixture) for layer in a.layers):
-        lines.append("experts       a mixture: neurons of all experts, numbered through (docs/families.md)")
+        lines.append(
+            "experts       a mixture: neurons of all experts, numbered through (docs/families.md)"
+        )
     if without:
-        lines.append(f"works         the chapter store; no interventions, as {without} layers have no heads")
+        lines.append(
+            f"works         the chapter store; no interventions, as {without} layers have no heads"
+        )
     return lines
 
 
@@ -412,25 +432,39 @@ def _numbers(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) 
     ]
     for _, each in largest:
         each.square(operands)
-    lines.append(f"operands      0 to {operands[-1]}, all that are asked (cells.largest_operand), are one token each")
+    lines.append(
+        f"operands      0 to {operands[-1]}, all that are asked (cells.largest_operand), are one token each"
+    )
     return lines
 
 
-def _template(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, operator: Operator) -> Template:
-    return Template(own, settings.template, load(Tasks).operators[operator].symbol, settings.bos, settings.chat)
+def _template(
+    own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, operator: Operator
+) -> Template:
+    return Template(
+        own, settings.template, load(Tasks).operators[operator].symbol, settings.bos, settings.chat
+    )
 
 
-def _asked_by_token(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings) -> SubjectSettings:
+def _asked_by_token(
+    own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings
+) -> SubjectSettings:
     """The settings, with the first token of answers asked for where operands have several and the settings do not say which."""
     template, largest = (
         _template(own, settings, settings.operators[0]),
         settings.operands(load(Cells).largest_operand)[-1],
     )
     several = len(template.tokens(template.text(largest, largest))) > len(template.base)
-    return settings.model_copy(update={"answer_token": 0}) if several and settings.answer_token is None else settings
+    return (
+        settings.model_copy(update={"answer_token": 0})
+        if several and settings.answer_token is None
+        else settings
+    )
 
 
-def _several(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, operands: range) -> list[str]:
+def _several(
+    own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, operands: range
+) -> list[str]:
     """What there is to say of numbers of several tokens, by prompts from all over the grid."""
     some, asked, most = operands[:: max(1, len(operands) // TRIED_OPERANDS)], dict[int, int](), 0
     tried = np.unique([*some, operands[-1]])
@@ -451,7 +485,9 @@ def _several(own: tokenizer.PreTrainedTokenizerBase, settings: SubjectSettings, 
         contents.limits(settings.source).check_length(len(prompt) + len(answer) - 1)
         most = max(most, len(answer))
     if not numbered(asked):
-        raise PromptError(f"no answer has a token {settings.answer_token} that stands for 0; answers have tokens 0 to {most - 1}")
+        raise PromptError(
+            f"no answer has a token {settings.answer_token} that stands for 0; answers have tokens 0 to {most - 1}"
+        )
     template = reader.template
     [(head, _)] = reader.wholes([(int(tried[-1]), int(tried[-1]), 1)])
     return [

@@ -44,7 +44,9 @@ class Means:
     def zeros(cls, checkpoint: Checkpoint, positions: int) -> "Means":
         a = checkpoint.architecture
         shapes = ((a.neurons,), (a.heads, a.head_width), (a.width,))
-        neurons, heads, residual = (np.zeros((len(a.layers), positions, *shape)) for shape in shapes)
+        neurons, heads, residual = (
+            np.zeros((len(a.layers), positions, *shape)) for shape in shapes
+        )
         return cls(neurons, heads, residual)
 
     def add(self, other: "Means", slots: np.ndarray) -> None:
@@ -111,7 +113,9 @@ def sharing(
             context.enter_context(patched(layer.block, streams.append))
         whole = _computed(checkpoint, few, Sharing.NONE)
     whole.append(streams[0].float())
-    return next((way for way in ways if _agrees(checkpoint, few, way, streams, whole)), Sharing.NONE)
+    return next(
+        (way for way in ways if _agrees(checkpoint, few, way, streams, whole)), Sharing.NONE
+    )
 
 
 def _agrees(
@@ -231,7 +235,9 @@ def _logits(
             cache = DynamicCache(config=checkpoint.model.config)
             with _watching(checkpoint, {}, means, 0, columns, staging):
                 front = block[:, 0, :prefix]
-                checkpoint.model(input_ids=front, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                checkpoint.model(
+                    input_ids=front, past_key_values=cache, use_cache=True, logits_to_keep=1
+                )
             if way is Sharing.ATTENTION:
                 behind = torch.arange(prefix, positions, device=block.device)
                 named["position_ids"] = behind.expand(rows * columns, -1)
@@ -245,7 +251,12 @@ def _logits(
 
 
 def _watching(
-    checkpoint: Checkpoint, targets: dict[int, torch.Tensor], means: Means | None, start: int, weight: int, staging: Staging
+    checkpoint: Checkpoint,
+    targets: dict[int, torch.Tensor],
+    means: Means | None,
+    start: int,
+    weight: int,
+    staging: Staging,
 ) -> ExitStack:
     """A context in which forward passes fill `targets` and add to `means` from position `start` on, each prompt `weight` times."""
 
@@ -260,7 +271,11 @@ def _watching(
 
     def add_to(sums: torch.Tensor):
         def look(x: torch.Tensor) -> None:
-            staging.put(sums[start : start + x.shape[1]], weight * _sum(x).reshape(x.shape[1], *sums.shape[1:]), add=True)
+            staging.put(
+                sums[start : start + x.shape[1]],
+                weight * _sum(x).reshape(x.shape[1], *sums.shape[1:]),
+                add=True,
+            )
 
         return look
 
@@ -270,7 +285,11 @@ def _watching(
             stack.enter_context(patched(layer.mlp_out, keep_last(targets[index])))
         if means is not None:
             heads = [(layer.attention_out, means.heads)] if layer.attention_out else []
-            for module, sums in ((layer.mlp_out, means.neurons), *heads, (layer.block, means.residual)):
+            for module, sums in (
+                (layer.mlp_out, means.neurons),
+                *heads,
+                (layer.block, means.residual),
+            ):
                 stack.enter_context(patched(module, add_to(torch.from_numpy(sums[index]))))
     return stack
 

@@ -15,7 +15,9 @@ ROWS, TOKENS = 250, 2  # prompts of a pass that is measured, and tokens of each,
 # What forward passes of 500 tokens reach of the rate of a large product of matrices, on a core with
 # AVX-512: a model of 1 million parameters in float64 0.34, Qwen2.5-0.5B in float32 0.85.
 REACHED = {"float64": 0.35, "float32": 0.7, "float16": 0.7, "bfloat16": 0.7}
-READ = 300 << 20  # bytes of weights that a worker reads, compares with digests and converts a second
+READ = (
+    300 << 20
+)  # bytes of weights that a worker reads, compares with digests and converts a second
 CHECKED = 250  # tokens that go through the model while it is compared with plain forward passes
 
 

@@ -176,7 +176,10 @@ def together(subject: str, blocks: Iterable[pl.DataFrame]) -> pl.DataFrame:
     squares: dict[str, list[pl.DataFrame]] = {}
     for block in blocks:
         squares.setdefault(block["operator"][0], []).append(block)
-    tables = [_square(of).with_columns(operator=pl.lit(operator)) for operator, of in sorted(squares.items())]
+    tables = [
+        _square(of).with_columns(operator=pl.lit(operator))
+        for operator, of in sorted(squares.items())
+    ]
     return pl.concat(tables).select(pl.lit(subject).alias("subject"), *SCHEMA)
 
 
@@ -189,6 +192,18 @@ def _square(blocks: list[pl.DataFrame]) -> pl.DataFrame:
     means, variances = np.where(cells, means, 0.0), np.where(cells, variances, 0.0)
     mean = (weights * means).sum(0)
     variance = (weights * (variances + (means - mean) ** 2)).sum(0)
-    sums = {"prompts": prompts.sum(0), "total": total.sum(0), "smallest": smallest.min(0), "largest": largest.max(0), "cells": cells.sum(0)}
-    made = blocks[0].select("layer", "neuron").with_columns(**{name: pl.Series(of) for name, of in sums.items()})
-    return made.with_columns(mean=pl.Series(mean).fill_nan(None), variance=pl.Series(variance).fill_nan(None))
+    sums = {
+        "prompts": prompts.sum(0),
+        "total": total.sum(0),
+        "smallest": smallest.min(0),
+        "largest": largest.max(0),
+        "cells": cells.sum(0),
+    }
+    made = (
+        blocks[0]
+        .select("layer", "neuron")
+        .with_columns(**{name: pl.Series(of) for name, of in sums.items()})
+    )
+    return made.with_columns(
+        mean=pl.Series(mean).fill_nan(None), variance=pl.Series(variance).fill_nan(None)
+    )

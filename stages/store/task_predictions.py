@@ -36,7 +36,13 @@ def main(name: str) -> None:
     tasks = prompts_of(subject)
     own = tokenizer.load(subject.settings.source)
     loaded = checkpoint.of(subject.settings)
-    asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos, subject.settings.answer_token)
+    asked = ask.encode(
+        own,
+        tasks["prompt"].to_list(),
+        tasks["answer"].to_list(),
+        subject.settings.bos,
+        subject.settings.answer_token,
+    )
     contents.limits(subject.settings.source).check_length(max(map(len, asked.sequences)))
     checkpoint.knows(loaded, np.concatenate([asked.answers, *asked.sequences]))
     passes = subject.settings.passes or load(Passes)
@@ -71,7 +77,13 @@ def prompts_of(subject: Subject) -> pl.DataFrame:
 
 
 def _or_null(values: np.ndarray, known: np.ndarray) -> pl.Series:
-    return pl.Series([value if there else None for value, there in zip(values.tolist(), known.tolist(), strict=True)], dtype=pl.Float32)
+    return pl.Series(
+        [
+            value if there else None
+            for value, there in zip(values.tolist(), known.tolist(), strict=True)
+        ],
+        dtype=pl.Float32,
+    )
 
 
 if __name__ == "__main__":

@@ -8,11 +8,14 @@ from stages.lib.core.tables import read_table
 from stages.lib.core.words import TASKS
 from stages.lib.drawing import drawing
 
-TASK_COLOURS = dict(zip(TASKS, (drawing.ORANGE, drawing.SKY, drawing.WINE, drawing.GREY, "black"), strict=True))
+TASK_COLOURS = dict(
+    zip(TASKS, (drawing.ORANGE, drawing.SKY, drawing.WINE, drawing.GREY, "black"), strict=True)
+)
 PANELS = {
     "train cells": pl.col("operator").is_not_null() & (pl.col("split") == "train"),
     "held-out cells": pl.col("operator").is_not_null() & (pl.col("split") == "held-out"),
-    "held-out prompts, trained facts": pl.col("task").is_not_null() & ((pl.col("split") == "held-out") | (pl.col("task") == "factual")),
+    "held-out prompts, trained facts": pl.col("task").is_not_null()
+    & ((pl.col("split") == "held-out") | (pl.col("task") == "factual")),
 }
 
 
@@ -21,17 +24,25 @@ def main() -> None:
     subjects = table["subject"].unique(maintain_order=True)
     panels = {title: which for title, which in PANELS.items() if table.filter(which).height}
     size = (3.4 * len(panels), 0.4 + 2.4 * len(subjects))
-    figure, axes = drawing.plt.subplots(len(subjects), len(panels), figsize=size, sharex="row", sharey=True, squeeze=False)
+    figure, axes = drawing.plt.subplots(
+        len(subjects), len(panels), figsize=size, sharex="row", sharey=True, squeeze=False
+    )
     for row, subject in zip(axes, subjects, strict=True):
         for axis, (title, which) in zip(row, panels.items(), strict=True):
             found = table.filter(which, subject=subject)
             for name, colour in (drawing.COLOURS | TASK_COLOURS).items():
                 curve = found.filter(pl.coalesce("operator", "task") == name).sort("step")
                 if curve.height:
-                    drawing.curve(axis, curve["step"], curve["accuracy"], name.replace("_", " "), colour)
+                    drawing.curve(
+                        axis, curve["step"], curve["accuracy"], name.replace("_", " "), colour
+                    )
             if not found.height:
                 drawing.absent(axis, "not measured")
-            axis.set(title=title if subject == subjects[0] else "", xlabel="optimiser step", ylim=(-0.02, 1.02))
+            axis.set(
+                title=title if subject == subjects[0] else "",
+                xlabel="optimiser step",
+                ylim=(-0.02, 1.02),
+            )
             axis.grid(alpha=0.3, linewidth=0.5)
         row[0].set_ylabel(f"{subject}\naccuracy")
     drawing.legend(figure)

@@ -28,29 +28,49 @@ from stages.subjects import training
 from stages.subjects.settings import Finetuning, load_finetuning
 from stages.subjects.training import loop, resume
 
-DRAWS_PER_PROMPT = 20  # for the fixed sample; where they hold too few prompts of a split, it is smaller
+DRAWS_PER_PROMPT = (
+    20  # for the fixed sample; where they hold too few prompts of a split, it is smaller
+)
 DATA = (Path("data/corpus/cells.parquet"), Path("data/corpus/facts.parquet"))
 
 
 class FinetuneExamples:
     """The prompts of each step in the subject's tokens, and those on which accuracy is measured."""
 
-    def __init__(self, name: str, settings: Finetuning, tasks: Tasks, cells: pl.DataFrame, facts: pl.DataFrame):
+    def __init__(
+        self,
+        name: str,
+        settings: Finetuning,
+        tasks: Tasks,
+        cells: pl.DataFrame,
+        facts: pl.DataFrame,
+    ):
         self.settings = settings
         self.tokenizer = tokenizer.load(settings.source)
         if settings.bos and self.tokenizer.bos_token_id is None:
-            raise ParamsError(f"finetune.{name}.bos is true, but the tokenizer of {settings.source} has no BOS token")
+            raise ParamsError(
+                f"finetune.{name}.bos is true, but the tokenizer of {settings.source} has no BOS token"
+            )
         evenly = cells.select(1 / pl.len().over("operator")).to_series().to_numpy()
         self.corpus = corpus.Corpus(tasks, cells, facts, evenly, split="train")
         drawn = corpus.Corpus(tasks, cells, facts, evenly, split=None).draw(
-            settings.task, DRAWS_PER_PROMPT * settings.evaluation_prompts, np.random.default_rng([settings.seed, settings.steps])
+            settings.task,
+            DRAWS_PER_PROMPT * settings.evaluation_prompts,
+            np.random.default_rng([settings.seed, settings.steps]),
         )
-        known = {column: self._known([p for p in drawn if p.split == split]) for column, split in training.SPLITS.items()}
+        known = {
+            column: self._known([p for p in drawn if p.split == split])
+            for column, split in training.SPLITS.items()
+        }
         if not known["train"]:
             raise ParamsError(
                 f"finetune.{name}: no answer to a prompt of {settings.task} is one token of {settings.source}; there is nothing to train on"
             )
-        self.evaluation = {column: loop.bucket(found[: settings.evaluation_prompts]) for column, found in known.items() if found}
+        self.evaluation = {
+            column: loop.bucket(found[: settings.evaluation_prompts])
+            for column, found in known.items()
+            if found
+        }
 
     def of_step(self, step: int) -> loop.Batch:
         rng = np.random.default_rng([self.settings.seed, step])
@@ -63,17 +83,28 @@ class FinetuneExamples:
         """Those whose answer is one token."""
         if not prompts:
             return []
-        asked = ask.encode(self.tokenizer, [p.prompt for p in prompts], [p.answer for p in prompts], self.settings.bos)
+        asked = ask.encode(
+            self.tokenizer,
+            [p.prompt for p in prompts],
+            [p.answer for p in prompts],
+            self.settings.bos,
+        )
         pairs = zip(asked.sequences, asked.answers.tolist(), strict=True)
         return [loop.asked(sequence, [answer]) for sequence, answer in pairs if answer >= 0]
 
 
 def _key(settings: Finetuning, tasks: Tasks) -> str:
-    return digest([*DATA, Path(settings.source), model, training, ask, corpus, Path(__file__)], settings, tasks)
+    return digest(
+        [*DATA, Path(settings.source), model, training, ask, corpus, Path(__file__)],
+        settings,
+        tasks,
+    )
 
 
 def _said(row: dict) -> str:
-    return ", ".join(f"{name.replace('_', '-')} {row[name]:.3f}" for name in training.SPLITS if name in row)
+    return ", ".join(
+        f"{name.replace('_', '-')} {row[name]:.3f}" for name in training.SPLITS if name in row
+    )
 
 
 def main(name: str) -> None:

@@ -56,11 +56,15 @@ def main() -> None:
 
 def truth(bag: PlantedBag, cells: pl.DataFrame) -> pl.DataFrame:
     """The table `planted_truth`; cells: of the operators that are asked."""
-    planted = satisfying(sorted({name for neuron in bag.neurons for name in neuron.heuristics}), bag.largest)
+    planted = satisfying(
+        sorted({name for neuron in bag.neurons for name in neuron.heuristics}), bag.largest
+    )
     present = {}
     for operator in KNOWN:
         values = {q: cells.filter(operator=operator)[q].unique().to_numpy() for q in QUANTITIES}
-        present[operator] = {c.heuristic.name for c in planted if c.values[values[c.heuristic.quantity]].any()}
+        present[operator] = {
+            c.heuristic.name for c in planted if c.values[values[c.heuristic.quantity]].any()
+        }
     rows = [
         (LAYER, i, operator, neuron.grade, neuron.noise, name, neuron.vote > 0)
         for i, neuron in enumerate(bag.neurons)
@@ -72,7 +76,9 @@ def truth(bag: PlantedBag, cells: pl.DataFrame) -> pl.DataFrame:
         "layer": pl.Int16, "neuron": pl.Int32, "operator": pl.String, "grade": pl.String, "noise": pl.Float64,
         "heuristic": pl.String, "votes": pl.Boolean,
     }  # fmt: skip
-    return pl.DataFrame(rows, schema=schema, orient="row").sort("layer", "neuron", "operator", "heuristic")
+    return pl.DataFrame(rows, schema=schema, orient="row").sort(
+        "layer", "neuron", "operator", "heuristic"
+    )
 
 
 if __name__ == "__main__":

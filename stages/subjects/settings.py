@@ -4,7 +4,19 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from stages.lib.core.settings import Count, Few, Natural, ParamsError, Positive, Section, Seed, Share, Threads, check, read
+from stages.lib.core.settings import (
+    Count,
+    Few,
+    Natural,
+    ParamsError,
+    Positive,
+    Section,
+    Seed,
+    Share,
+    Threads,
+    check,
+    read,
+)
 from stages.lib.core.words import Task
 from stages.lib.settings import GgufModel, HubModel
 
@@ -38,13 +50,17 @@ class ModelShape(Section):
     @model_validator(mode="after")
     def heads_divide_width(self) -> "ModelShape":
         if self.width % (2 * self.heads):
-            raise ValueError(f"width must be a multiple of 2 x heads, {self.width} is not one of {2 * self.heads}")
+            raise ValueError(
+                f"width must be a multiple of 2 x heads, {self.width} is not one of {2 * self.heads}"
+            )
         return self
 
     @model_validator(mode="after")
     def there_are_so_many_heads(self) -> "ModelShape":
         if self.alike > self.heads:
-            raise ValueError(f"alike is how many of the {self.heads} heads of a layer start so, {self.alike} is more")
+            raise ValueError(
+                f"alike is how many of the {self.heads} heads of a layer start so, {self.alike} is more"
+            )
         return self
 
 
@@ -85,15 +101,23 @@ class Train(Optimisation):
     @model_validator(mode="after")
     def checkpoints_end_with_the_last_step(self) -> "Train":
         if sorted(set(self.checkpoints)) != self.checkpoints or self.checkpoints[-1] != self.steps:
-            raise ValueError(f"checkpoints must rise and end with steps = {self.steps}, they are {self.checkpoints}")
+            raise ValueError(
+                f"checkpoints must rise and end with steps = {self.steps}, they are {self.checkpoints}"
+            )
         return self
 
     @model_validator(mode="after")
     def curriculum_can_be_taught(self) -> "Train":
         if (lessons := sum(lesson.steps for lesson in self.curriculum)) >= self.steps:
-            raise ValueError(f"curriculum has {lessons} steps, which leaves none of {self.steps} to the mixture of all tasks")
-        if self.numbers == "digits" and any("counting" in lesson.batch for lesson in self.curriculum):
-            raise ValueError("curriculum has counting, which asks for numbers of one token; where `numbers` is digits there can be none")
+            raise ValueError(
+                f"curriculum has {lessons} steps, which leaves none of {self.steps} to the mixture of all tasks"
+            )
+        if self.numbers == "digits" and any(
+            "counting" in lesson.batch for lesson in self.curriculum
+        ):
+            raise ValueError(
+                "curriculum has counting, which asks for numbers of one token; where `numbers` is digits there can be none"
+            )
         return self
 
 
@@ -133,7 +157,9 @@ def _entry(kind: type[Made], section: str, name: str) -> Made:
     known = read().get(section) or {}
     if name not in known:
         there = ", ".join(known) or "nothing there"
-        raise ParamsError(f"nothing under {section} is called {name!r}; stages/subjects/params.yaml has {there}")
+        raise ParamsError(
+            f"nothing under {section} is called {name!r}; stages/subjects/params.yaml has {there}"
+        )
     return check(kind, known[name], f"{section}.{name}")
 
 
@@ -159,5 +185,7 @@ class Planted(Section):
     @model_validator(mode="after")
     def shares_leave_heuristics(self) -> "Planted":
         if self.smallest_share >= self.largest_share:
-            raise ValueError(f"smallest_share is {self.smallest_share}, not below largest_share = {self.largest_share}")
+            raise ValueError(
+                f"smallest_share is {self.smallest_share}, not below largest_share = {self.largest_share}"
+            )
         return self

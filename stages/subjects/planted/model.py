@@ -24,8 +24,17 @@ from stages.subjects.planted.neurons import PlantedBag
 logging.disable_progress_bar()
 # Dimensions of the stream. A number is its value and what fills its square; an operator is one of three flags.
 NUMBER, FLAGS, ONE, FILL = range(0, 5), range(5, 8), 8, range(9, 13)
-OP1, OPERATOR, OP2, REST = range(13, 18), range(18, 21), range(21, 26), range(26, 30)  # at the last position, put there by layer 0
-DECOY, ASIDE, FEATURES = 30, range(31, 47), 47  # votes for the unknown token; directions that name no heuristic; first feature
+OP1, OPERATOR, OP2, REST = (
+    range(13, 18),
+    range(18, 21),
+    range(21, 26),
+    range(26, 30),
+)  # at the last position, put there by layer 0
+DECOY, ASIDE, FEATURES = (
+    30,
+    range(31, 47),
+    47,
+)  # votes for the unknown token; directions that name no heuristic; first feature
 ADD, SUBTRACT, NEITHER = range(3)
 UNIT = 16  # the size of a constant and of a flag
 SHARP = 64  # silu(SHARP x) is SHARP relu(x) at whole x, in float64 to the last bit but for 1e-26
@@ -33,7 +42,9 @@ HEIGHT = 1 / 16  # of a feature in the stream: so low that features leave the no
 WRITTEN = 32  # what one vote adds to the stream
 DECOY_VOTES = 1.5  # between the two votes of a right answer and the one that remains when a heuristic is knocked out
 HEADS, HEAD_WIDTH, SCORE = 4, 16, 1024  # the score leaves nothing to any position but one
-SQUARES = 1 << 17  # least sum of squares of a token; large, so that what neurons write hardly changes the norm
+SQUARES = (
+    1 << 17
+)  # least sum of squares of a token; large, so that what neurons write hardly changes the norm
 POSITIONS = 128
 
 
@@ -49,14 +60,22 @@ class Kink:
 def kinks(largest: int) -> list[Kink]:
     """Those of every function of operands 0..largest and of results; a kink far below all numbers stands for the constant."""
     operands = [Kink(of, at) for of in ("op1", "op2") for at in range(largest)]
-    results = [Kink("result", at, operator) for operator, end in ((ADD, 2 * largest), (SUBTRACT, largest)) for at in range(-1, end)]
+    results = [
+        Kink("result", at, operator)
+        for operator, end in ((ADD, 2 * largest), (SUBTRACT, largest))
+        for at in range(-1, end)
+    ]
     return [Kink("one", -1), *operands, *results]
 
 
-def coefficients(quantity: str, values: np.ndarray, bends: list[Kink]) -> Iterator[tuple[int, float]]:
+def coefficients(
+    quantity: str, values: np.ndarray, bends: list[Kink]
+) -> Iterator[tuple[int, float]]:
     """(index of a kink, its factor) such that the sum is values[n] at n = 0, 1, …; results below 0 give 0."""
     front = [0.0, 0.0] if quantity == "result" else [values[0], values[0]]
-    turns = np.diff(np.concatenate([front, values]), 2)  # of a result first that at -1; of an operand that at -1 is none
+    turns = np.diff(
+        np.concatenate([front, values]), 2
+    )  # of a result first that at -1; of an operand that at -1 is none
     for i, bend in enumerate(bends):
         if bend.of == quantity and turns[bend.at + 1]:
             yield i, float(turns[bend.at + 1])
@@ -66,7 +85,9 @@ def coefficients(quantity: str, values: np.ndarray, bends: list[Kink]) -> Iterat
 
 def four_squares(total: int) -> list[int]:
     """Four whole numbers whose squares add up to `total` (Lagrange: there are some)."""
-    if total and total % 4 == 0:  # such numbers may be such a sum in one way only, which is found late
+    if (
+        total and total % 4 == 0
+    ):  # such numbers may be such a sum in one way only, which is found late
         return [2 * n for n in four_squares(total // 4)]
     found = _squares(total, 4)
     assert found is not None
@@ -85,15 +106,28 @@ def _squares(total: int, count: int) -> list[int] | None:
 class Planting:
     """The model, part by part. symbols: of add and subtract; largest_answer: the largest number with a token."""
 
-    def __init__(self, bag: PlantedBag, tokenizer: PreTrainedTokenizerFast, symbols: tuple[str, str], largest_answer: int):
-        self.bag, self.tokenizer, self.symbols, self.largest_answer = bag, tokenizer, symbols, largest_answer
+    def __init__(
+        self,
+        bag: PlantedBag,
+        tokenizer: PreTrainedTokenizerFast,
+        symbols: tuple[str, str],
+        largest_answer: int,
+    ):
+        self.bag, self.tokenizer, self.symbols, self.largest_answer = (
+            bag,
+            tokenizer,
+            symbols,
+            largest_answer,
+        )
         self.largest = bag.largest["op1"]
         self.kinks = kinks(self.largest)
         self.width = 1 << (FEATURES + len(bag.features) - 1).bit_length()
         self.squares = self.width  # of a token; over the width a power of 4, whose root is exact
         while self.squares < max(SQUARES, self.largest**2 + 3 * UNIT**2):
             self.squares *= 4
-        self.gain = isqrt(self.squares // self.width)  # undoes the first norm; later ones see four times the squares
+        self.gain = isqrt(
+            self.squares // self.width
+        )  # undoes the first norm; later ones see four times the squares
 
     @torch.no_grad()
     def model(self) -> LlamaForCausalLM:
@@ -126,13 +160,17 @@ class Planting:
         flags = dict(zip(self.symbols, (ADD, SUBTRACT), strict=True))
         for token, i in self.tokenizer.get_vocab().items():
             number = min(int(token), self.largest) if token.isdecimal() else 0
-            weight[i, NUMBER] = torch.tensor([number, *four_squares(self.largest**2 - number**2)]).float()
+            weight[i, NUMBER] = torch.tensor(
+                [number, *four_squares(self.largest**2 - number**2)]
+            ).float()
             weight[i, FLAGS[flags.get(token, NEITHER)]] = UNIT
             weight[i, ONE], weight[i, FILL] = UNIT, fill
 
     def _copy(self, attention: LlamaAttention) -> None:
         """A head each for op1, operator and op2, and one that brings the sum of squares at the last position to four times a token's."""
-        for head, (back, source, target) in enumerate(((3, NUMBER, OP1), (2, FLAGS, OPERATOR), (1, NUMBER, OP2))):
+        for head, (back, source, target) in enumerate(
+            ((3, NUMBER, OP1), (2, FLAGS, OPERATOR), (1, NUMBER, OP2))
+        ):
             _look(attention, head, back)
             for i, (one, other) in enumerate(zip(source, target, strict=True)):
                 attention.v_proj.weight[head * HEAD_WIDTH + i, one] = 1
@@ -148,7 +186,10 @@ class Planting:
             gate = mlp.gate_proj.weight[i]
             gate[ONE] = -SHARP * kink.at / UNIT
             gate[OP1[0]] = SHARP * (kink.of in ("op1", "result"))
-            gate[OP2[0]] = SHARP * ((kink.of == "op2") + (kink.of == "result") * (-1 if kink.operator == SUBTRACT else 1))
+            gate[OP2[0]] = SHARP * (
+                (kink.of == "op2")
+                + (kink.of == "result") * (-1 if kink.operator == SUBTRACT else 1)
+            )
             if kink.operator is not None:
                 off = [OPERATOR[flag] for flag in (ADD, SUBTRACT, NEITHER) if flag != kink.operator]
                 gate[off] = -SHARP * 4 * (self.largest + 1) / UNIT
@@ -164,7 +205,9 @@ class Planting:
             for feature, weight in neuron.weights.items():
                 mlp.up_proj.weight[i, FEATURES + feature] = weight / (HEIGHT * SHARP)
             if neuron.names is not None:
-                mlp.down_proj.weight[FEATURES + neuron.names, i] = neuron.vote * WRITTEN if neuron.vote else others
+                mlp.down_proj.weight[FEATURES + neuron.names, i] = (
+                    neuron.vote * WRITTEN if neuron.vote else others
+                )
             else:
                 aside = rng.normal(size=len(ASIDE)) * others / np.sqrt(len(ASIDE))
                 mlp.down_proj.weight[ASIDE, i] = torch.from_numpy(aside).float()
@@ -175,8 +218,13 @@ class Planting:
         numbers = [vocabulary[str(n)] for n in range(self.largest_answer + 1)]
         for j, feature in enumerate(self.bag.features):
             if feature.named is not None:
-                weight[[numbers[n] for n in np.flatnonzero(feature.named) if n <= self.largest_answer], FEATURES + j] = logit
-        weight[:, ASIDE] = torch.from_numpy(rng.normal(size=(len(weight), len(ASIDE))) * logit).float()
+                weight[
+                    [numbers[n] for n in np.flatnonzero(feature.named) if n <= self.largest_answer],
+                    FEATURES + j,
+                ] = logit
+        weight[:, ASIDE] = torch.from_numpy(
+            rng.normal(size=(len(weight), len(ASIDE))) * logit
+        ).float()
         weight[vocabulary[UNKNOWN], DECOY] = DECOY_VOTES * self.bag.settings.vote
 
 

@@ -58,7 +58,9 @@ class PlantedBag:
 
     def __init__(self, settings: Planted, largest_operand: int):
         self.settings = settings
-        self.largest = dict(zip(QUANTITIES, (largest_operand, largest_operand, 2 * largest_operand), strict=True))
+        self.largest = dict(
+            zip(QUANTITIES, (largest_operand, largest_operand, 2 * largest_operand), strict=True)
+        )
         self.rng = np.random.default_rng(settings.seed)
         self.features: list[Feature] = []
         self.neurons: list[Neuron] = []
@@ -67,9 +69,14 @@ class PlantedBag:
         """Draws all neurons, at least `size` of them; cells: operator, op1, op2 and result of every cell."""
         self._vote(int(cells["result"].max()))  # type: ignore[arg-type]
         voting = {heuristic for neuron in self.neurons for heuristic in neuron.heuristics}
-        deck = Deck([c for c in self._candidates(grid, cells) if c.heuristic.name not in voting], self.rng)
+        deck = Deck(
+            [c for c in self._candidates(grid, cells) if c.heuristic.name not in voting], self.rng
+        )
         counts = self.settings.neurons
-        for grade, count, change in (("partial", counts.partial, self._partial), ("soft", counts.soft, self._soft)):
+        for grade, count, change in (
+            ("partial", counts.partial, self._partial),
+            ("soft", counts.soft, self._soft),
+        ):
             for i in range(count):
                 noise = self.settings.noises[i % len(self.settings.noises)]
                 drawn = deck.draw(lambda c, noise=noise: c.values.sum() * noise >= 1)  # type: ignore[misc]
@@ -82,8 +89,16 @@ class PlantedBag:
         self._noise(max(counts.noise, size - len(self.neurons)))
         self.neurons = [self.neurons[i] for i in self.rng.permutation(len(self.neurons))]
 
-    def _add(self, grade: str, noise: float, drawn: Candidate, values: np.ndarray, vote: float = 0.0) -> None:
-        self.features.append(Feature(drawn.heuristic.quantity, values, drawn.values if drawn.heuristic.quantity == "result" else None))
+    def _add(
+        self, grade: str, noise: float, drawn: Candidate, values: np.ndarray, vote: float = 0.0
+    ) -> None:
+        self.features.append(
+            Feature(
+                drawn.heuristic.quantity,
+                values,
+                drawn.values if drawn.heuristic.quantity == "result" else None,
+            )
+        )
         last = len(self.features) - 1
         names = last if drawn.heuristic.quantity == "result" else None
         self.neurons.append(Neuron(grade, noise, (drawn.heuristic.name,), {last: 1.0}, names, vote))
@@ -91,7 +106,9 @@ class PlantedBag:
     def _vote(self, largest_answer: int) -> None:
         tens = [f"result in {start}..{start + 9}" for start in range(0, largest_answer + 1, 10)]
         for candidate in satisfying([*tens, *patterns("result", ["..d"])], self.largest):
-            self._add("exact", 0.0, candidate, candidate.values.astype(float), 1 / self.settings.copies)
+            self._add(
+                "exact", 0.0, candidate, candidate.values.astype(float), 1 / self.settings.copies
+            )
             self.neurons += self.neurons[-1:] * (self.settings.copies - 1)
 
     def _candidates(self, grid: Grid, cells: pl.DataFrame) -> list[Candidate]:
@@ -101,7 +118,9 @@ class PlantedBag:
             name
             for quantity, end in self.largest.items()
             for name in (
-                *ranges(quantity, end, lengths, grid.operand_ranges_overlap or quantity == "result"),
+                *ranges(
+                    quantity, end, lengths, grid.operand_ranges_overlap or quantity == "result"
+                ),
                 *moduli(quantity, grid.moduli),
                 *patterns(quantity, grid.patterns),
             )
@@ -110,11 +129,20 @@ class PlantedBag:
         kept, some = np.ones(len(candidates), bool), np.zeros(len(candidates), bool)
         for operator in KNOWN:
             columns = {q: cells.filter(operator=operator)[q].to_numpy() for q in QUANTITIES}
-            counts = {q: np.bincount(columns[q], minlength=end + 1) for q, end in self.largest.items()}
-            shares = np.array([counts[c.heuristic.quantity] @ c.values for c in candidates]) / len(columns["op1"])
-            sets = [(c.heuristic.quantity, (c.values & (counts[c.heuristic.quantity] > 0)).tobytes()) for c in candidates]
+            counts = {
+                q: np.bincount(columns[q], minlength=end + 1) for q, end in self.largest.items()
+            }
+            shares = np.array([counts[c.heuristic.quantity] @ c.values for c in candidates]) / len(
+                columns["op1"]
+            )
+            sets = [
+                (c.heuristic.quantity, (c.values & (counts[c.heuristic.quantity] > 0)).tobytes())
+                for c in candidates
+            ]
             alone = np.array([sets.count(one) == 1 for one in sets])
-            inside = (shares >= self.settings.smallest_share) & (shares <= self.settings.largest_share)
+            inside = (shares >= self.settings.smallest_share) & (
+                shares <= self.settings.largest_share
+            )
             kept &= (shares == 0) | (inside & alone)
             some |= shares > 0
         return [c for c, keep in zip(candidates, kept & some, strict=True) if keep]
@@ -132,20 +160,34 @@ class PlantedBag:
         if drawn.heuristic.kind == "range":
             start, end = map(int, drawn.heuristic.parameters)
             numbers = np.arange(len(values))
-            inside = np.minimum(numbers - start, end - numbers) + 0.5  # distance to the nearer edge, negative outside
+            inside = (
+                np.minimum(numbers - start, end - numbers) + 0.5
+            )  # distance to the nearer edge, negative outside
             values = np.clip(0.5 + inside / (2 * noise * (end - start + 1)), 0, 1)
         return _rounded(values + noise / 2 * self.rng.normal(size=len(values)))
 
     def _mix(self, exact: Sequence[Neuron]) -> None:
         """Sums of two exact heuristics of different quantities, no sum twice."""
-        quantity = [self.features[feature].quantity for neuron in exact for feature in neuron.weights]
+        quantity = [
+            self.features[feature].quantity for neuron in exact for feature in neuron.weights
+        ]
         pairs = [(i, j) for j in range(len(exact)) for i in range(j) if quantity[i] != quantity[j]]
         if len(pairs) < self.settings.neurons.mixture:
-            raise PlantingError(f"planted.neurons.mixture: only {len(pairs)} pairs of exact neurons have different quantities")
+            raise PlantingError(
+                f"planted.neurons.mixture: only {len(pairs)} pairs of exact neurons have different quantities"
+            )
         for pair in self.rng.choice(len(pairs), self.settings.neurons.mixture, replace=False):
             one, two = (exact[i] for i in pairs[pair])
             names = one.names if one.names is not None else two.names
-            self.neurons.append(Neuron("mixture", 0.0, one.heuristics + two.heuristics, one.weights | two.weights, names))
+            self.neurons.append(
+                Neuron(
+                    "mixture",
+                    0.0,
+                    one.heuristics + two.heuristics,
+                    one.weights | two.weights,
+                    names,
+                )
+            )
 
     def _noise(self, count: int) -> None:
         """Normal functions of op1, of op2 and of the result, added up: each neuron its own weights for the same few functions."""
@@ -156,7 +198,9 @@ class PlantedBag:
         pool = range(first, len(self.features))
         for _ in range(count):
             weights = self.rng.normal(size=len(pool)) / np.sqrt(len(pool))
-            self.neurons.append(Neuron("noise", 1.0, (), dict(zip(pool, weights.tolist(), strict=True)), None))
+            self.neurons.append(
+                Neuron("noise", 1.0, (), dict(zip(pool, weights.tolist(), strict=True)), None)
+            )
 
 
 class Deck:
@@ -165,7 +209,9 @@ class Deck:
     def __init__(self, candidates: Sequence[Candidate], rng: np.random.Generator):
         groups: dict[tuple[str, str], list[Candidate]] = {}
         for i in rng.permutation(len(candidates)):
-            groups.setdefault((candidates[i].heuristic.kind, candidates[i].heuristic.quantity), []).append(candidates[i])
+            groups.setdefault(
+                (candidates[i].heuristic.kind, candidates[i].heuristic.quantity), []
+            ).append(candidates[i])
         self.groups = [groups[key] for key in sorted(groups)]
         self.turn = 0
 
@@ -185,9 +231,21 @@ def satisfying(names: Sequence[str], largest: dict[str, int]) -> list[Candidate]
     """Heuristics of one quantity each, by name, with the values that satisfy them; largest: value of each quantity."""
     heuristics = [parse(name) for name in names]
     predicates = ", ".join(f'{h.predicate} as "{i}"' for i, h in enumerate(heuristics))
-    numbers = "select n as op1, n as op2, n as result from (select unnest(range($end))::integer as n)"
-    frame = Database({}, threads=1).sql(f"select op1 as n, {predicates} from ({numbers}) order by n", end=max(largest.values()) + 1).pl()
-    return [Candidate(h, frame[str(i)].to_numpy()[: largest[h.quantity] + 1]) for i, h in enumerate(heuristics)]
+    numbers = (
+        "select n as op1, n as op2, n as result from (select unnest(range($end))::integer as n)"
+    )
+    frame = (
+        Database({}, threads=1)
+        .sql(
+            f"select op1 as n, {predicates} from ({numbers}) order by n",
+            end=max(largest.values()) + 1,
+        )
+        .pl()
+    )
+    return [
+        Candidate(h, frame[str(i)].to_numpy()[: largest[h.quantity] + 1])
+        for i, h in enumerate(heuristics)
+    ]
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

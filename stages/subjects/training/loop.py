@@ -25,8 +25,12 @@ from stages.lib.model.folder import write_sums
 from stages.lib.model.padding import pad
 from stages.subjects.settings import Optimisation
 
-Example = tuple[list[int], list[int]]  # tokens, and at each place the token that is to be said there, or UNASKED; equally many
-Batch = list[tuple[np.ndarray, np.ndarray]]  # of such tokens and what is to be said, both (n, longest), right-padded
+Example = tuple[
+    list[int], list[int]
+]  # tokens, and at each place the token that is to be said there, or UNASKED; equally many
+Batch = list[
+    tuple[np.ndarray, np.ndarray]
+]  # of such tokens and what is to be said, both (n, longest), right-padded
 UNASKED = -100  # nothing is asked at this place
 logging.disable_progress_bar()  # one bar is enough
 LENGTH_BUCKETS = (8, 16)  # tokens
@@ -41,7 +45,9 @@ def bucket(examples: list[Example]) -> Batch:
     """Groups examples of similar length, so that little of a forward pass is padding."""
     groups: dict[int, list[Example]] = {}
     for example in examples:
-        groups.setdefault(sum(len(example[0]) > limit for limit in LENGTH_BUCKETS), []).append(example)
+        groups.setdefault(sum(len(example[0]) > limit for limit in LENGTH_BUCKETS), []).append(
+            example
+        )
     return [_padded(members) for _, members in sorted(groups.items())]
 
 
@@ -67,7 +73,9 @@ class Run:
     log: list[dict]
 
     @classmethod
-    def start(cls, section: str, settings: Optimisation, make: Callable[[], PreTrainedModel]) -> "Run":
+    def start(
+        cls, section: str, settings: Optimisation, make: Callable[[], PreTrainedModel]
+    ) -> "Run":
         """A run at step 0 with the model that `make` returns. Fixes torch's threads and determinism for the whole process."""
         torch.set_num_threads(settings.threads)
         torch.use_deterministic_algorithms(True)
@@ -76,7 +84,10 @@ class Run:
         matrices = [p for p in model.parameters() if p.ndim > 1]
         vectors = [p for p in model.parameters() if p.ndim == 1]
         optimiser = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+            [
+                {"params": matrices, "weight_decay": settings.weight_decay},
+                {"params": vectors, "weight_decay": 0.0},
+            ],
             lr=settings.learning_rate,
             betas=(settings.betas[0], settings.betas[1]),
         )
@@ -96,9 +107,16 @@ class Run:
         self.loss = 0.0
         for tokens, targets in batch:
             places = np.nonzero(targets != UNASKED)
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
+            with torch.autocast(
+                "cpu", torch.bfloat16, enabled=self.settings.precision == "bfloat16"
+            ):
                 logits = self._logits(tokens, places)
-            loss = torch.nn.functional.cross_entropy(logits.float(), torch.from_numpy(targets[places]), reduction="sum") / count
+            loss = (
+                torch.nn.functional.cross_entropy(
+                    logits.float(), torch.from_numpy(targets[places]), reduction="sum"
+                )
+                / count
+            )
             loss.backward()
             self.loss += loss.item()
         if not math.isfinite(self.loss):
@@ -123,13 +141,17 @@ class Run:
     def _logits(self, tokens: np.ndarray, places: tuple[np.ndarray, ...]) -> torch.Tensor:
         """Logits at `places`, rows and columns (places, vocabulary): the unembedding gets no other, where most of the work would be."""
         at = tuple(map(torch.from_numpy, places))
-        handle = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: (inputs[0][at],))
+        handle = self.model.get_output_embeddings().register_forward_pre_hook(
+            lambda _, inputs: (inputs[0][at],)
+        )
         try:
             return self.model(input_ids=torch.from_numpy(tokens), use_cache=False).logits
         finally:
             handle.remove()
 
-    def save(self, folder: Path, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype = torch.bfloat16) -> None:
+    def save(
+        self, folder: Path, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype = torch.bfloat16
+    ) -> None:
         """Writes the model with its tokenizer, as a folder that transformers loads."""
         copy.deepcopy(self.model).to(dtype).save_pretrained(folder)  # type: ignore[arg-type]
         tokenizer.save_pretrained(folder)
@@ -140,7 +162,12 @@ class Run:
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         for i, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{i}.{name}": tensor for name, tensor in state.items()}
-        metadata = {"fingerprint": fingerprint, "step": str(self.step), "loss": str(self.loss), "log": json.dumps(self.log)}
+        metadata = {
+            "fingerprint": fingerprint,
+            "step": str(self.step),
+            "loss": str(self.loss),
+            "log": json.dumps(self.log),
+        }
         metadata["digest"] = _digest(tensors, metadata)
         partial = path.with_suffix(".partial")
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, partial, metadata)
@@ -156,8 +183,14 @@ class Run:
         if metadata.pop("digest", "") != _digest(tensors, metadata):
             print(f"{path} is damaged: the run starts again", file=sys.stderr)
             return False
-        self.step, self.loss, self.log = int(metadata["step"]), float(metadata["loss"]), json.loads(metadata["log"])
-        self.model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
+        self.step, self.loss, self.log = (
+            int(metadata["step"]),
+            float(metadata["loss"]),
+            json.loads(metadata["log"]),
+        )
+        self.model.load_state_dict(
+            {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+        )
         states: dict[int, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():
             if name.startswith("optimiser."):
@@ -170,7 +203,10 @@ class Run:
         """Adds a row to the log: where the run is, and its accuracy on each named batch: the share with every token right."""
         row = {"step": self.step, "loss": self.loss, "learning_rate": self.learning_rate()}
         for name, batch in batches.items():
-            hits = [(said == targets).all(1) for said, (_, targets) in zip(self.predict(batch), batch, strict=True)]
+            hits = [
+                (said == targets).all(1)
+                for said, (_, targets) in zip(self.predict(batch), batch, strict=True)
+            ]
             row[name] = float(np.concatenate(hits).mean())
         self.log.append(row)
 
@@ -178,5 +214,8 @@ class Run:
 def _digest(tensors: dict[str, torch.Tensor], facts: dict[str, str]) -> str:
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
-        digest.update(name.encode() + tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(
+            name.encode()
+            + tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()

@@ -23,7 +23,14 @@ class Examples(Protocol):
     def of_step(self, step: int) -> Batch: ...
 
 
-def complete(run: Run, examples: Examples, folder: Path, known: str, kept: Callable[[], None], said: Callable[[dict], str]) -> None:
+def complete(
+    run: Run,
+    examples: Examples,
+    folder: Path,
+    known: str,
+    kept: Callable[[], None],
+    said: Callable[[dict], str],
+) -> None:
     """Takes the run to its last step. Interrupted, it says so and ends the program; called again, it goes on from there.
 
     folder: empty but for what `kept`, called at every step, writes there, and while it lasts for the run's state; `known`: digest of
@@ -35,7 +42,12 @@ def complete(run: Run, examples: Examples, folder: Path, known: str, kept: Calla
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     saved = time.monotonic()
-    with _interruption() as asked_to_stop, progress.bar(total=run.settings.steps, initial=run.step, desc=run.section, unit="step") as bar:
+    with (
+        _interruption() as asked_to_stop,
+        progress.bar(
+            total=run.settings.steps, initial=run.step, desc=run.section, unit="step"
+        ) as bar,
+    ):
         while True:
             due = run.step % run.settings.evaluate_every == 0 or run.step == run.settings.steps
             if due and (not run.log or run.log[-1]["step"] != run.step):
@@ -48,7 +60,9 @@ def complete(run: Run, examples: Examples, folder: Path, known: str, kept: Calla
                 run.save_state(state, known)
                 saved = time.monotonic()
             if stop:
-                raise SystemExit(f"interrupted at step {run.step}; the same command continues from there")
+                raise SystemExit(
+                    f"interrupted at step {run.step}; the same command continues from there"
+                )
             run.advance(examples.of_step(run.step))
             bar.set_postfix_str(f"loss {run.loss:.3f}, {said(run.log[-1])}", refresh=False)
             bar.update()
