@@ -93,8 +93,8 @@ class Reader:
                     raise PromptError(f"{problem} than after {prompt.text!r}")
         places = {}
         for role in roles[0]:
-            column = [positions[role] for positions in roles]
-            places[role] = np.array(column).reshape(results.shape)
+            values = [positions[role] for positions in roles]
+            places[role] = np.array(values).reshape(results.shape)
         return Pieces(tokens, places, numbers, number_tokens)
 
     def _row(self, op1: int, operands: Sequence[int], results: list[int]) -> list[Encoded]:
@@ -213,7 +213,7 @@ class Reader:
         Raises PromptError if these tokens do not decode to the role's text.
         """
         start, end = span
-        tokens = []
+        tokens: list[int] = []
         for i, (low, high) in enumerate(prompt.spans):
             inside = low < end and high > start
             if inside and (tokens or self.decoded((prompt.head[i],))):

@@ -72,8 +72,8 @@ def main(name: str) -> None:
     schema = {"number": pl.Int32, "token": pl.Int32}
     numbers = pl.DataFrame({"number": range(len(tokens)), "token": tokens}, schema=schema)
     tables = []
-    for operator, prompts in by_operator.items():
-        tables.append(prompts.table.with_columns(pl.lit(operator).alias("operator")))
+    for operator, own in by_operator.items():
+        tables.append(own.table.with_columns(pl.lit(operator).alias("operator")))
     result_if_known = pl.when(pl.col("answer_token").is_not_null()).then("result")
     prompts = (
         pl.concat(tables)

@@ -75,13 +75,13 @@ class PromptGrid:
         self.table = table.sort("op1", "op2")
         side = self.table["op1"].n_unique()
         self.shape = (side, len(table) // side)
-        tokens = self.table["tokens"]
-        lengths = tokens.list.len()
+        listed = self.table["tokens"]
+        lengths = listed.list.len()
         longest = int(lengths.max())  # type: ignore[arg-type]
         if lengths.n_unique() > 1:
-            rows = tokens.to_list()
-            tokens = pl.Series([row + [0] * (longest - len(row)) for row in rows])
-        tokens = tokens.list.to_array(longest).to_numpy()
+            rows = listed.to_list()
+            listed = pl.Series([row + [0] * (longest - len(row)) for row in rows])
+        tokens = listed.list.to_array(longest).to_numpy()
         self.tokens = tokens.reshape(*self.shape, longest).astype(np.int64)
         self.lengths = self._on_grid(lengths)
         self.answers = self._on_grid(self.table["answer_token"].fill_null(-1))

@@ -571,7 +571,7 @@ def test_costs_are_those_of_the_docs(project: Path):
         ("abacus-three-operands", "has abacus-three-operands already, under finetuned"),
         ("planted", "has planted already, under subjects"),
         ("from-hub", "stages/subjects/params.yaml has from-hub already, under hub"),
-        ("shared", "the page calls shared what is of no one subject"),
+        ("shared", "the page calls shared what belongs to no single model"),
         *((folder, f"{folder} is a folder") for folder in ("models", "corpus", "bag", "report")),
     ],
 )
