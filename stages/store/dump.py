@@ -20,7 +20,8 @@ Table predictions: the model's prediction for each cell
     correct             BOOLEAN   whether the most likely next token is the answer
     answer_logit        FLOAT     logit of the answer
     max_logit           FLOAT     largest logit of the vocabulary
-    answer_probability  FLOAT     softmax probability of the answer over the whole vocabulary, 0 to 1
+    answer_probability  FLOAT     softmax probability of the answer over the whole vocabulary, 0 to
+                                  1
 
 Table activations: every neuron's activation at the last position, over the whole operand grid
     (read lazily from HDF5)

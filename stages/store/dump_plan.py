@@ -1,4 +1,4 @@
-"""Plan a model's dump: the prompts of each operator, blocks of rows, and the layout of the stores."""
+"""Plan a model's dump: the prompts of each operator, blocks of rows, and layout of the stores."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

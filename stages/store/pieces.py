@@ -56,7 +56,7 @@ class Encoded:
 
 
 class Reader:
-    """Reads one operator's prompts. answer_token: which token of the answer is predicted, from 0."""
+    """Read one operator's prompts. answer_token: index of the answer's predicted token, from 0."""
 
     def __init__(self, template: Template, answer_token: int):
         self.template, self.answer_token = template, answer_token

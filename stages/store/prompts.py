@@ -1,8 +1,8 @@
 """Write the prompts of the operand grid in a model's tokens, and the numbers that it can answer.
 
 The limit, the largest number that is one token after the prompt, is found from the tokenizer. The
-table has the whole grid op1 x op2 of every operator, because mean ablation averages over it: prompts
-without a one-token answer have a null answer.
+table has the whole grid op1 x op2 of every operator, because mean ablation averages over it.
+Prompts without a one-token answer have a null answer.
 
 A model with the setting answer_token predicts that token of the answer, counted from 0. The tokens
 of the answer before it are part of the prompt, and prompts whose answer has too few tokens have a

@@ -60,11 +60,11 @@ def test_a_model_that_fits_is_described(project: Path, capsys: pytest.CaptureFix
         "family        llama (LlamaForCausalLM)",
         "layers        3, each of 48 neurons and 4 heads, width 32",
         "disk          99 MiB of activations",  # 2 bytes x 48 neurons x 3 layers x 90,000 prompts x 4 operators
-        "loaded        yes: its parts are what they seem",
+        "loaded        yes; its parts agree with plain forward passes",
         "times         measured on this model: a core takes ",
         "prompt        '1+1=', read as: <s> 1 + 1 =",
-        "answers       0 to 999 are one token",
-        "operands      0 to 299, all that are asked",
+        "answers       0 to 999 are one token each",
+        "operands      0 to 299 (cells.largest_operand) are one token each",
         "BOS           <s> before each prompt, as the tokenizer itself puts it there; --no-bos changes that",
     ):
         assert line in text
@@ -94,17 +94,13 @@ def test_numbers_of_several_tokens_are_asked_for_by_token(
     vocabularies.by_digit().save_pretrained("models/mine")
     status, text = said(capsys, "models/mine")
     assert status == 0
-    assert (
-        "numbers       of several tokens: use answer_token, which of the answer's, here 0 of 0 to 2\n"
-        in text
-    )
+    line = "have several tokens; answer_token selects which one is predicted, here 0 of 0 to 2"
+    assert f"numbers       {line}\n" in text
     assert "prompt        '299/299=', read as: 2 9 9 / 2 9 9 =\n" in text
     status, text = said(capsys, "models/mine", "--answer-token", "1", "--largest-operand", "34")
     assert status == 0
-    assert (
-        "prompt        '34/34=', read as: 3 4 / 3 4 =\nanswers       token 1 of each stands for one of 0 to 9\n"
-        in text
-    )
+    assert "prompt        '34/34=', read as: 3 4 / 3 4 =\n" in text
+    assert "answers       token 1 of each stands for a number from 0 to 9\n" in text
     assert "operands      0 to 34, of up to 4 tokens together" in text
     assert (
         "disk          1 MiB of activations" in text
@@ -160,7 +156,7 @@ def test_a_configuration_alone_is_enough(project: Path, name: str, capsys: pytes
         f"layers        {layers}, each of {neurons:,} neurons and {heads} heads, width {width:,}"
         in text
     )
-    assert "loaded        no, no weights here" in text
+    assert "loaded        no, the folder has no weights" in text
     runs = int(
         re.search(r"^neurons/neuron_runs +([\d,]+) runs", text, re.MULTILINE)[1].replace(",", "")
     )
@@ -329,8 +325,8 @@ def test_a_description_that_takes_long_is_ended(
     monkeypatch.setattr(check, "LONGEST", 0.001)
     status, text = said(capsys, "models/mine")
     assert status == 1
-    assert "But: models/mine: describing it takes more than 0.001 s of the processor" in text
-    assert "a number in config.json is far too large" in text
+    assert "But: models/mine: describing it takes more than 0.001 s of CPU time" in text
+    assert "a number in config.json or the tokenizer is far too large" in text
 
 
 def test_a_model_without_mlps_is_a_problem_that_is_said(
@@ -389,16 +385,16 @@ def test_a_model_with_fewer_positions_than_prompts_have_tokens_is_refused(
     [
         (
             "gpt2",
-            "no model folder at gpt2, and it is no model of the Hub: that is written org/name@COMMIT",
+            "no model folder at gpt2, and it does not name a model of the Hub",
         ),
         ("models/typo", "no model folder at models/typo"),
         ("./typo/mine", r"no model folder at \./typo/mine"),
         ("models/x.gguf", "no GGUF file at models/x.gguf"),
-        ("models/mine/config.json", "config.json is a file; give the folder that holds it"),
+        ("models/mine/config.json", "config.json is a file; give the folder that contains it"),
         ("models/broken", "models/broken is a link to nowhere, which does not exist"),
         (
             "https://huggingface.co/org/mine",
-            "is an address; a model of the Hub is written org/name@COMMIT",
+            "is an address; write a model of the Hub as org/name@COMMIT",
         ),
     ],
 )
@@ -451,7 +447,7 @@ def test_an_entry_and_its_sizes_come_from_a_file(project: Path, capsys: pytest.C
     """Options given beside the file count; the sizes are neither fitted nor changed."""
     entry = ROOT / "examples/qwen/entry.yaml"
     add.main(["mine", "models/mine", "--entry", str(entry), "--largest-operand", "19", "--no-bos"])
-    assert f"{entry} says so" in capsys.readouterr().out
+    assert f"as {entry} says" in capsys.readouterr().out
     written, settings = yaml.safe_load(entry.read_text()), load_subject("mine")
     assert settings.template == written["template"]
     assert (settings.dtype, settings.largest_operand, settings.bos) == ("float32", 19, False)
@@ -572,7 +568,7 @@ def test_costs_are_those_of_the_docs(project: Path):
         ("planted", "has planted already, under subjects"),
         ("from-hub", "stages/subjects/params.yaml has from-hub already, under hub"),
         ("shared", "the page calls shared what belongs to no single model"),
-        *((folder, f"{folder} is a folder") for folder in ("models", "corpus", "bag", "report")),
+        *((folder, f"has a folder data/{folder}") for folder in ("models", "corpus", "bag", "report")),
     ],
 )
 def test_a_name_that_would_stop_every_stage_is_refused(project: Path, name: str, sentence: str):
