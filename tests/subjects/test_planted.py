@@ -37,9 +37,9 @@ def test_kinks_add_up_to_any_function(largest: int, random):
             )
             total = np.zeros(len(numbers))
             for i, factor in coefficients(quantity, values, bends):
-                if bends[i].operator == operator or bends[i].of == "one":
+                if bends[i].operator == operator or bends[i].quantity == "constant":
                     total += factor * (
-                        1 if bends[i].of == "one" else np.maximum(numbers - bends[i].at, 0)
+                        1 if bends[i].quantity == "constant" else np.maximum(numbers - bends[i].at, 0)
                     )
             assert total.tolist() == [values[n] if n >= 0 else 0 for n in numbers]
 

@@ -221,7 +221,7 @@ def test_queries_and_keys_start_alike_in_as_many_heads_as_the_recipe_says():
             assert same == [True] * alike + [False] * (shape.heads - alike)
     with pytest.raises(
         ParamsError,
-        match=f"alike is how many of the {shape.heads} heads of a layer start so, 9 is more",
+        match=f"alike is 9, which must be at most heads = {shape.heads}",
     ):
         settings(model={"alike": 9})
 
