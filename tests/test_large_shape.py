@@ -40,7 +40,9 @@ def saved(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project in which `make model` took this model through every chapter, on a small grid."""
-    entry = yaml.safe_load((ROOT / "examples/qwen/entry.yaml").read_text()) | {"largest_operand": 19}
+    entry = yaml.safe_load((ROOT / "examples/qwen/entry.yaml").read_text()) | {
+        "largest_operand": 19
+    }
     entry |= {
         "source": "models/deep",
         "revision": "random",
@@ -80,7 +82,10 @@ def test_attribution_chooses_what_is_patched_and_its_recall_is_estimated(project
     neurons = pl.read_parquet(project / "data/deep/neurons/neuron_effects.parquet")
     patched = neurons.filter(method="exact", layer=0, position="op1").group_by("operator").len()
     assert patched["len"].is_between(6, 10).all()
-    assert len(neurons.filter(method="attribution", layer=0, position="op1", operator="add")) == NEURONS
+    assert (
+        len(neurons.filter(method="attribution", layer=0, position="op1", operator="add"))
+        == NEURONS
+    )
     recall = pl.read_parquet(project / "data/deep/neurons/attribution_recall.parquet")
     assert recall["subject"].unique().to_list() == ["deep"]
 

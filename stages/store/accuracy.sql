@@ -1,11 +1,11 @@
--- How often a subject answers the grid's cells correctly.
+-- How often a model's prediction is correct on the cells of the grid.
 --
 -- subject            VARCHAR  the model
 -- operator           VARCHAR  add, subtract, multiply or divide
 -- split              VARCHAR  train or held-out: whether the model was trained on these cells; all,
 --                             for a model that was not trained here
 -- accuracy           DOUBLE   share of cells whose most likely next token is the answer, 0 to 1
--- cells              BIGINT   how many cells that is a share of
+-- cells              BIGINT   number of cells of the operator and split
 -- majority_accuracy  DOUBLE   accuracy of always predicting the most frequent answer token of these
 --                             cells, 0 to 1
 select

@@ -1,5 +1,8 @@
-"""`bag add NAME SOURCE`: puts a model of one's own into params.yaml, once `bag check` finds nothing against it: under `subjects:`, or under
-`stored:` where only the chapter store is wanted or possible."""
+"""`bag add NAME SOURCE`: add a model to params.yaml, if `bag check` reports no problem.
+
+The entry goes under `subjects:`, or under `stored:` if only the chapter store is requested or
+possible.
+"""
 
 import argparse
 import json
@@ -22,57 +25,68 @@ MAKERS = ("train", "finetune", "hub", "gguf")
 def main(arguments: list[str]) -> None:
     options = parsed("add", arguments)
     refuse(options.name)
-    found = checked(options)
-    print("\n".join(found.lines))
-    if found.problems:
-        raise SystemExit("\n".join([*(f"But: {problem}" for problem in found.problems), "bag add: nothing was added"]))
-    settings, files = found.settings, {}
+    report = checked(options)
+    print("\n".join(report.lines))
+    if report.problems:
+        problems = [f"But: {problem}" for problem in report.problems]
+        raise SystemExit("\n".join([*problems, "bag add: nothing was added"]))
+    settings, files = report.settings, {}
     if source_kind(options.source) != "folder":
         settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
-        files[MODELS] = inserted(MODELS, dict([_made_from(options)]))
-    added = {found.section: entry(options.name, settings, found.section)}
-    if proposed := found.sizes.model_dump(exclude_defaults=True):
-        added["sizes"] = [f"  {options.name}: {json.dumps(proposed)}"]
+        section, line = _made_from(options)
+        files[MODELS] = inserted(MODELS, {section: [line]})
+    added = {report.section: entry(options.name, settings, report.section)}
+    sizes = report.sizes.model_dump(exclude_defaults=True)
+    if sizes:
+        added["sizes"] = [f"  {options.name}: {json.dumps(sizes)}"]
     files[PARAMS] = inserted(PARAMS, added)
-    for file, text in files.items():  # all of them, now that nothing stands against any
+    for file, text in files.items():  # only now, when no text can fail any more
         with replacing(file) as partial:
             partial.write_text(text, encoding="utf-8")
     dump = f"dvc repro stages/store/dvc.yaml:dump@{options.name}"
-    print(f"\n{PARAMS} has it now, under {found.section}. Its activations: {dump}; all chapters: make study")
+    print(f"\n{PARAMS} has it now, under {report.section}.")
+    print(f"Its activations: {dump}; all chapters: make study")
 
 
-def _made_from(options: argparse.Namespace) -> tuple[str, list[str]]:
-    """The section whose stage makes the model's folder, and the lines of its entry there."""
+def _made_from(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the section whose stage writes the model's folder, and the line to add to it."""
     if source_kind(options.source) == "gguf":
         file = json.dumps(options.source, ensure_ascii=False)
-        return "gguf", [f"  {options.name}: {{file: {file}}}"]
+        return "gguf", f"  {options.name}: {{file: {file}}}"
     model = hub.fixed(options.source)
-    return "hub", [f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"]
+    return "hub", f"  {options.name}: {{repo: {model.repo}, commit: {model.commit}}}"
 
 
 def refuse(name: str) -> None:
-    """Raises ParamsError where the name cannot be one, or something is called so already."""
+    """Raise ParamsError if a new model cannot have this name, or if the name is taken."""
     check(dict[Name, None], {name: None}, "subjects")
-    whole = read()
-    if taken := [section for section in (*SECTIONS, *MAKERS) if name in (whole.get(section) or {})]:
-        raise ParamsError(f"{place(taken[0])} has {name} already, under {taken[0]}; choose another name")
+    params = read()
+    for section in (*SECTIONS, *MAKERS):
+        if name in (params.get(section) or {}):
+            file = place(section)
+            raise ParamsError(f"{file} has {name} already, under {section}; choose another name")
     if name in ("models", "planted", *CHAPTERS):
-        raise ParamsError(f"{name} is a folder of the pipeline's own below data/; choose another name")
+        problem = f"the pipeline itself has a folder data/{name}"
+        raise ParamsError(f"{problem}; choose another name")
     if name == "shared":
-        raise ParamsError("the page calls shared what is of no one subject; choose another name")
+        problem = "the page calls shared what belongs to no single model"
+        raise ParamsError(f"{problem}; choose another name")
 
 
 def entry(name: str, settings: SubjectSettings, section: str) -> list[str]:
-    """Lines of params.yaml. Raises ParamsError where the section cannot have it."""
+    """Return the lines of a model's entry. Raises ParamsError if the section cannot have it."""
     values = settings.model_dump(exclude_defaults=True)
     check(Subjects, {name: values}, section)
-    return [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())]
+    lines = [f"  {name}:"]
+    for key, value in values.items():
+        lines.append(f"    {key}: {json.dumps(value, ensure_ascii=False)}")
+    return lines
 
 
 def inserted(file: Path, added: dict[str, list[str]]) -> str:
-    """Return the file's text with lines after each section's last one, whatever comments it has.
+    """Return a file's text with lines added after the last line of each section.
 
-    Raises ParamsError where the file lacks a section.
+    added: section -> its new lines. Comments stay. Raises ParamsError if the file lacks a section.
     """
     text = file.read_text(encoding="utf-8")
     for section, lines in added.items():
@@ -82,8 +96,11 @@ def inserted(file: Path, added: dict[str, list[str]]) -> str:
 
 def _inserted(file: Path, text: str, section: str, lines: list[str]) -> str:
     text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", text, flags=re.MULTILINE)
-    found = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
-    if found is None or re.match(rf"{section}: *(&\w+ *)?\{{", found[0]):
-        raise ParamsError(f"{file} has no section `{section}:` with a line for each entry; write it so, or add the entry by hand")
-    end = found.start() + len(found[0].rstrip())
+    match = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
+    if match is None or re.match(rf"{section}: *(&\w+ *)?\{{", match[0]):
+        raise ParamsError(
+            f"{file} has no section `{section}:` with a line for each entry; write it so, or add "
+            "the entry by hand"
+        )
+    end = match.start() + len(match[0].rstrip())
     return text[:end] + "\n" + "\n".join(lines) + text[end:]

@@ -1,20 +1,20 @@
-"""Measures how often a model predicts the token that is asked for, and the whole answer.
+"""Measure how often a model predicts the required token of the answer, and the whole answer.
 
-Greedy decoding must give the whole answer, token by token. One pass over prompt and answer tells:
-at each place of the answer, its token is the most likely one.
+The whole answer counts as predicted if greedy decoding gives it, token by token. One forward pass
+over prompt and answer is enough: at each position of the answer, its token must be the most likely.
 
-Table answer_accuracy: how often a model predicts the token that is asked for, and the whole answer
+Table answer_accuracy: accuracy for the predicted token of the answer, and for whole answers
     subject                  VARCHAR  the model
     operator                 VARCHAR  add, subtract, multiply or divide
     split                    VARCHAR  train or held-out: whether the model was trained on these
                                       cells; all, for a model that was not trained here
-    accuracy                 DOUBLE   share of cells whose most likely next token is the one that is
-                                      asked for, 0 to 1; as in accuracy
-    whole_accuracy           DOUBLE   share of the same cells whose whole answer is decoded, 0 to 1;
-                                      equal to accuracy where answers are one token
-    cells                    BIGINT   how many cells these are shares of
-    majority_accuracy        DOUBLE   accuracy of always predicting the most frequent token that is
-                                      asked for, 0 to 1
+    accuracy                 DOUBLE   share of cells whose most likely next token is the required
+                                      token of the answer, 0 to 1; as in the table accuracy
+    whole_accuracy           DOUBLE   share of cells whose whole answer is predicted, 0 to 1;
+                                      equal to accuracy if answers are one token
+    cells                    BIGINT   number of cells of the operator and split
+    majority_accuracy        DOUBLE   accuracy of always predicting the most frequent required
+                                      token, 0 to 1
     majority_whole_accuracy  DOUBLE   accuracy of always predicting the most frequent whole answer,
                                       0 to 1
 """
@@ -40,42 +40,50 @@ CELL = ["operator", "op1", "op2"]
 
 def main(name: str) -> None:
     subject = Subject.named(name)
-    cells = read_table("data/corpus/cells.parquet")
-    asked = subject.table("store/predictions.parquet", [*CELL, "correct"])
+    corpus = read_table("data/corpus/cells.parquet")
     tokens = subject.table("store/prompts.parquet", [*CELL, "answer_token"])
-    known = asked.join(cells, on=CELL, maintain_order="left")
-    known = known.join(tokens, on=CELL, maintain_order="left")
+    cells = subject.table("store/predictions.parquet", [*CELL, "correct"])
+    cells = cells.join(corpus, on=CELL, maintain_order="left")
+    cells = cells.join(tokens, on=CELL, maintain_order="left")
     if not trained_here(name):
-        known = known.with_columns(split=pl.lit("all"))
-    whole = known["correct"] if subject.settings.answer_token is None else pl.Series(_whole(subject, known), dtype=pl.Boolean)
-    table = known.with_columns(whole.alias("whole")).group_by("operator", "split").agg(
-        accuracy=pl.col("correct").mean(), whole_accuracy=pl.col("whole").mean(),
+        cells = cells.with_columns(split=pl.lit("all"))
+    whole = cells["correct"]
+    if subject.settings.answer_token is not None:
+        whole = pl.Series(_whole(subject, cells), dtype=pl.Boolean)
+    grouped = cells.with_columns(whole=whole).group_by("operator", "split")
+    table = grouped.agg(
+        accuracy=pl.col("correct").mean(),
+        whole_accuracy=pl.col("whole").mean(),
         cells=pl.len().cast(pl.Int64),
-        majority_accuracy=_majority("answer_token"), majority_whole_accuracy=_majority("result"),
-    )  # fmt: skip
-    write_table(
-        table.select(pl.lit(name).alias("subject"), pl.all()).sort("operator", "split"), subject.path("store/answer_accuracy.parquet")
+        majority_accuracy=_majority("answer_token"),
+        majority_whole_accuracy=_majority("result"),
     )
+    table = table.select(pl.lit(name).alias("subject"), pl.all()).sort("operator", "split")
+    write_table(table, subject.path("store/answer_accuracy.parquet"))
 
 
 def _majority(answers: str) -> pl.Expr:
-    """Return the accuracy of always predicting the most frequent of these answers, a column."""
+    """Return the accuracy of always predicting the most frequent value of a column of answers."""
     return pl.col(answers).unique_counts().max() / pl.len()
 
 
 def _whole(subject: Subject, cells: pl.DataFrame) -> np.ndarray:
-    """Whether each cell's whole answer is said, (cells,)."""
-    chosen, loaded = subject.settings, checkpoint.of(subject.settings)
-    own, words = tokenizer.load(chosen.source), load(Tasks).operators
-    said, passes = np.zeros(len(cells), bool), chosen.passes or load(Passes)
-    for operator in chosen.operators:
-        reader = Reader(Template(own, chosen.template, words[operator].symbol, chosen.bos, chosen.chat), chosen.answer_token or 0)
-        here = np.flatnonzero(cells["operator"] == operator)
-        if not len(here):  # no answer has a token of that place
+    """Return whether each cell's whole answer is predicted, (cells,)."""
+    settings, loaded = subject.settings, checkpoint.of(subject.settings)
+    own, words = tokenizer.load(settings.source), load(Tasks).operators
+    passes = settings.passes or load(Passes)
+    predicted = np.zeros(len(cells), bool)
+    for operator in settings.operators:
+        symbol = words[operator].symbol
+        template = Template(own, settings.template, symbol, settings.bos, settings.chat)
+        reader = Reader(template, settings.answer_token or 0)
+        rows = np.flatnonzero(cells["operator"] == operator)
+        if not len(rows):  # no answer has the required token
             continue
-        asked = reader.wholes(cells[here].select("op1", "op2", "result").rows())
-        said[here] = ask.says(loaded, asked, passes.prompts, f"whole answers {subject.name} {operator}")
-    return said
+        answers = reader.wholes(cells[rows].select("op1", "op2", "result").rows())
+        title = f"whole answers {subject.name} {operator}"
+        predicted[rows] = ask.says(loaded, answers, passes.prompts, title)
+    return predicted
 
 
 if __name__ == "__main__":

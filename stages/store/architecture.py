@@ -1,13 +1,13 @@
-"""Finds a subject's layers, heads and neurons, so that queries can name every one of them.
+"""Write down a model's numbers of layers, heads and neurons, so that queries can list them.
 
-Table architecture: a subject's sizes, one row
+Table architecture: the sizes of a model, one row
     subject     VARCHAR   the model
-    layers      INTEGER   decoder layers
-    width       INTEGER   of the residual stream
-    neurons     INTEGER   per MLP
-    heads       INTEGER   attention heads per layer
-    head_width  INTEGER   of one head's output, before the attention's output projection
-    vocabulary  INTEGER   tokens
+    layers      INTEGER   number of decoder layers
+    width       INTEGER   dimensions of the residual stream
+    neurons     INTEGER   number of neurons per MLP
+    heads       INTEGER   number of attention heads per layer
+    head_width  INTEGER   dimensions of one head's output, before the attention's output projection
+    vocabulary  INTEGER   number of tokens in the vocabulary
 """
 
 import sys
@@ -21,14 +21,18 @@ from stages.lib.subject import Subject
 
 def main(name: str) -> None:
     subject = Subject.named(name)
-    loaded = checkpoint.of(subject.settings)
-    a = loaded.architecture
-    row = {
-        "layers": len(a.layers), "width": a.width, "neurons": a.neurons, "heads": a.heads, "head_width": a.head_width,
+    a = checkpoint.of(subject.settings).architecture
+    sizes = {
+        "layers": len(a.layers),
+        "width": a.width,
+        "neurons": a.neurons,
+        "heads": a.heads,
+        "head_width": a.head_width,
         "vocabulary": a.vocabulary,
-    }  # fmt: skip
-    columns = [pl.lit(value, pl.Int32).alias(size) for size, value in row.items()]
-    write_table(pl.select(pl.lit(subject.name).alias("subject"), *columns), subject.path("store/architecture.parquet"))
+    }
+    row = pl.DataFrame(sizes, schema=dict.fromkeys(sizes, pl.Int32))
+    table = row.select(pl.lit(subject.name).alias("subject"), pl.all())
+    write_table(table, subject.path("store/architecture.parquet"))
 
 
 if __name__ == "__main__":

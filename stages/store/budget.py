@@ -1,4 +1,4 @@
-"""How many pairs and neurons a model's experiments may take, so that all its stages fit a time."""
+"""Choose how many pairs and neurons a model's experiments use, so that they fit a time budget."""
 
 import re
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ from stages.lib.subject import Sizes
 from stages.store.costs import Costs, Row
 
 DAY, HOUR, MINUTE = 86_400, 3600, 60
-USUAL = DAY  # seconds that fit where no budget is given
+USUAL = DAY  # seconds of the budget if none is given
 FORM = "a duration is hours and minutes, such as 5h, 90m or 1h30m, from 1m to 8760h"
 DURATION = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,6})m)?")
-# The fewest of each that still say something: 25 pairs of an operator, some neurons of a layer.
+# The fewest that are still informative: 25 pairs of an operator, some neurons of a layer.
 FEWEST_PAIRS, FEWEST_NEURONS, FEWEST_SAMPLE, FEWEST_TEMPLATE = 5, 10, 20, 2
 STEPS = 40  # halvings of the range between the fewest and the usual sizes
 Singles = tuple[bool | None, bool | None]
-# What is tried in turn: single heads, then single units, are given up where with them not even
-# halfway to the usual sizes fits.
+# The options, tried in turn. Single heads, then single units, are left out if the budget does not
+# even allow sizes halfway between the fewest and the usual ones with them.
 OPTIONS: list[tuple[float, Singles]] = [
     (0.5, (None, None)),
     (0.5, (False, None)),
@@ -25,10 +25,12 @@ OPTIONS: list[tuple[float, Singles]] = [
 
 
 def seconds(text: str) -> float:
-    """Return the seconds of a duration. Raises ParamsError where it is none."""
-    parts = DURATION.fullmatch(text.strip())
-    hours, minutes = (int(part or 0) for part in parts.groups()) if parts else (0, 0)
-    total = hours * HOUR + minutes * MINUTE
+    """Return the seconds of a duration. Raises ParamsError if the text is not a duration."""
+    match = DURATION.fullmatch(text.strip())
+    total = 0
+    if match:
+        hours, minutes = match.groups("0")
+        total = int(hours) * HOUR + int(minutes) * MINUTE
     if not MINUTE <= total <= 8760 * HOUR:
         raise ParamsError(f"--budget {text!r} is not allowed; {FORM}")
     return total
@@ -40,7 +42,7 @@ def total(rows: list[Row]) -> float:
 
 
 def fitted(costs: Costs, section: str, budget: float) -> Sizes | None:
-    """Return the largest sizes whose stages fit the budget, or None where none do."""
+    """Return the largest sizes whose stages fit the budget in seconds, or None if none do."""
 
     def fits(sizes: Sizes) -> bool:
         return total(costs.rows(sizes, section)) <= budget
@@ -53,7 +55,10 @@ def fitted(costs: Costs, section: str, budget: float) -> Sizes | None:
     high = 1.0
     for _ in range(STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if fits(between(costs, middle, singles)) else (low, middle)
+        if fits(between(costs, middle, singles)):
+            low = middle
+        else:
+            high = middle
     return between(costs, low, singles)
 
 
@@ -65,33 +70,39 @@ def fewest(costs: Costs) -> Sizes:
 def between(costs: Costs, share: float, singles: Singles) -> Sizes:
     """Return sizes between the fewest (share 0) and the usual ones (1), in equal ratios.
 
-    singles: single_heads and single_units; None: as the settings say.
+    singles: single_heads and single_units; None: the value of the settings.
     """
 
     def part(least: int, usual: int) -> int:
         least = min(least, usual)
-        return int(least * (usual / least) ** share) if least else usual
+        if not least:
+            return usual
+        return int(least * (usual / least) ** share)
 
     usual_pairs, templates = costs.params["pairs"]["pairs_per_split"], costs.per_template(Sizes())
     return Sizes(
         pairs_per_split=part(FEWEST_PAIRS, usual_pairs),
         patched_neurons=part(FEWEST_NEURONS, costs.patched(Sizes())),
         sampled_neurons=part(FEWEST_SAMPLE, costs.sampled(Sizes())),
-        pairs_per_template={task: part(FEWEST_TEMPLATE, count) for task, count in templates.items()},
+        pairs_per_template={
+            task: part(FEWEST_TEMPLATE, count) for task, count in templates.items()
+        },
         single_heads=singles[0],
         single_units=singles[1],
     )
 
 
 def given_up(costs: Costs, sizes: Sizes) -> Iterator[str]:
-    """Yield what the sizes leave out of what the settings ask for."""
+    """Yield what is left out with these sizes, compared with the settings."""
     usual = costs.params["pairs"]["pairs_per_split"]
     if sizes.patched_neurons is not None:
-        every = costs.patched(Sizes())
-        random = f"and {costs.sampled(sizes):,} random ones"
-        yield f"neurons patched: the {sizes.patched_neurons:,} of largest attribution {random} of {every:,} of a layer"
+        usual_patched = f"{costs.patched(Sizes()):,} of a layer"
+        largest = f"the {sizes.patched_neurons:,} of largest attribution"
+        random = f"{costs.sampled(sizes):,} random ones"
+        yield f"neurons patched: {largest} and {random} of {usual_patched}"
     if sizes.pairs_per_split is not None:
-        yield f"pairs of prompts: {sizes.pairs_per_split} of {usual} for each operator, split and seed"
+        pairs = f"{sizes.pairs_per_split} of {usual}"
+        yield f"pairs of prompts: {pairs} for each operator, split and seed"
     if sizes.pairs_per_template is not None:
         before = costs.per_template(Sizes())
         parts = [f"{task} {n} of {before[task]}" for task, n in sizes.pairs_per_template.items()]
@@ -103,27 +114,30 @@ def given_up(costs: Costs, sizes: Sizes) -> Iterator[str]:
 
 
 def refusal(costs: Costs, section: str, text: str) -> str:
-    """Say that a budget is too short, the shortest one, and what takes most of it."""
+    """Return the message that a budget is too short, with the shortest possible one."""
     rows = costs.rows(fewest(costs), section)
     longest = sorted(rows, key=lambda row: -row.wall)[:3]
     parts = ", ".join(f"{row.name} {spoken(row.wall)}" for row in longest)
     return (
         f"--budget {text} is too short: the smallest sizes take {spoken(total(rows))} here, "
         f"most of it {parts}; "
-        f"give --budget {duration(total(rows))} or more, lower --largest-operand, or use --store-only"
+        f"give --budget {duration(total(rows))} or more, lower --largest-operand, or use "
+        "--store-only"
     )
 
 
 def duration(time: float) -> str:
-    """Return a duration of at least so many seconds as `--budget` takes it."""
+    """Return a duration of at least `time` seconds in the form of `--budget`."""
     if time <= 2 * HOUR:
         return f"{-(-time // MINUTE):.0f}m"
     return f"{-(-time // HOUR):.0f}h"
 
 
 def spoken(time: float) -> str:
-    """Return a time in the unit that suits it."""
+    """Return a time in seconds as text, in a suitable unit."""
     for size, name in ((DAY, "days"), (HOUR, "h"), (MINUTE, "min")):
+        if time >= 10 * size:
+            return f"{time / size:,.0f} {name}"
         if time >= 2 * size:
-            return f"{time / size:,.0f} {name}" if time >= 10 * size else f"{time / size:.1f} {name}"
+            return f"{time / size:.1f} {name}"
     return f"{max(1, time):.0f} s"

@@ -1,10 +1,10 @@
-"""What every stage will cost for a model that nobody has run yet: time, memory and disk.
+"""Estimate what every stage costs for a model that has not been run: time, memory and disk.
 
-Each row counts what its stage counts (prompts, runs, maps) from the settings and the architecture,
-and multiplies by what one of them takes. Forward passes take what `rates` says. The constants
-below were measured on the subjects of this project, on two cores with AVX-512, by the times at
-which their outputs were written and by the processor's time of single stages (November 2026).
-Late layers, known only once there are probes, are taken for the second half.
+Each row derives the number of prompts, runs or maps of its stage from the settings and the
+architecture, and multiplies it by the time of one of them. The module `rates` has the time of a
+forward pass. The constants below were measured on the models of this project, on two cores with
+AVX-512, from the modification times of their outputs and from the CPU time of single stages
+(November 2026). Late layers are known only after the probes; the second half is assumed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,62 +21,60 @@ from stages.lib.settings import Passes, Runs
 from stages.lib.subject import Sizes, SubjectSettings
 from stages.store.rates import Rates
 
-ROLES, OPERANDS = 4, 3  # positions that are patched; those at which layer 0's neurons are
+ROLES, OPERANDS = 4, 3  # patched positions; those at which neurons of layer 0 are patched
 KINDS = {
     "arithmetic": 72,
     "number_words": 60,
     "three_operands": 87,
     "retrieval": 8,
     "factual": 6,
-}  # of pairs: conditions, templates, operators
+}  # combinations of condition, template and operator
 QUESTIONS = {
     "arithmetic": (4, 32),
     "number_words": (30,),
     "three_operands": (29,),
     "retrieval": (8,),
     "factual": (6,),
-}  # of these kinds, those on which single units may be patched, by question
-PLACES = 11  # tokens of such a prompt, on average
+}  # combinations with single neurons and coordinates patched, by question
+PLACES = 11  # tokens of a prompt of these tasks, on average
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
-# Seconds of a core, beside forward passes.
-TOKENIZED = 6e-5  # a prompt that is tokenized and searched for its operands
-STORED = 1.1  # times its forward passes, a dump takes: sums of all activations, HDF5
-REPEATED = 4e-8  # a coordinate of the prefix's keys and values, repeated for each prompt of a row
-STARTED = 7.0  # a stage that imports torch and transformers, whose workers are forks
-PASSED = 0.75  # times its forward passes, a run takes: passes of runs are larger
-RUN = 5e-6  # a run: its patch, its measures, its row
+# Seconds of a core, besides forward passes.
+TOKENIZED = 6e-5  # to tokenize a prompt and find its operands
+STORED = 1.1  # a dump, relative to its forward passes: sums of all activations, HDF5
+REPEATED = 4e-8  # to repeat a coordinate of a prefix's keys and values for a prompt of its row
+STARTED = 7.0  # to start a stage that imports torch and transformers; its workers are forks
+PASSED = 0.75  # a run, relative to its forward passes: passes of runs are larger
+RUN = 5e-6  # the patch, measures and row of a run
 HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
-SINGLE = 4e-4  # a run on a pair of its own, which shares no pass
-MOVING = 0.4  # of mediation's runs, the share that changes anything before the last layer's end
-SCORES = 1.1e-2 / 90_000  # a map and cell
-# A map, and a cell of it, relabelled: 6.9 ms for 900 cells, 16.4 for 10,000, 57 to 91 for 90,000.
+SINGLE = 4e-4  # the same for a run on a pair of its own, which shares no pass
+MOVING = 0.4  # share of mediation's runs that change anything before the last layer's end
+SCORES = 1.1e-2 / 90_000  # a cell of a map
+# The permutation tests of a map, and of a cell of it: 6.9 ms for 900 cells, 16.4 ms for 10,000, 57
+# to 91 ms for 90,000.
 NULLS, NULLS_CELL = 6e-3, 7.5e-2 / 90_000
-SPECTRA = 3.4e-3 / 90_000  # a map and cell
-EXPLAINED, FAULTS = 2.4e-3 / 90_000, 3.5e-3 / 90_000  # a map and cell
-FITTED = 4.5e-3  # a late neuron's map, by three theories
+SPECTRA = 3.4e-3 / 90_000  # a cell of a map
+EXPLAINED, FAULTS = 2.4e-3 / 90_000, 3.5e-3 / 90_000  # a cell of a map
+FITTED = 4.5e-3  # to fit three theories to a late neuron's map
 HELIX = 7e-3  # a layer and operator, for each coordinate of the residual stream
-ESTIMATED = 4e-7  # an attribution: its row
-AVERAGED = 3.5e-7  # an attribution: its part of the means of queries
+ESTIMATED = 4e-7  # the row of an attribution
+AVERAGED = 3.5e-7  # an attribution in the means of queries
 SUMMED = 2e-8  # a late neuron and prompt in failures
-QUERY, ROW = 4.0, 4e-6  # a query, most of which is DVC's own time; a row of runs in queries
+QUERY, ROW = 4.0, 4e-6  # a query, mostly DVC's own time; a row of runs in queries
 FIGURE = 12.0  # figures of a chapter, or a page
 # Bytes.
-LIBRARIES, ARRAYS = (
-    480 << 20,
-    194 << 20,
-)  # a process that imported torch, or no torch
-SMALL = 300 << 20  # tables alone, with DuckDB and Polars
+LIBRARIES, ARRAYS = 480 << 20, 194 << 20  # a process with torch, and one without
+SMALL = 300 << 20  # a process that reads tables with DuckDB and Polars
 RUN_ROW, PREDICTION_ROW, ESTIMATE_ROW = 20, 6, 4  # a row on disk
-GROUPED = 25  # an attribution that queries average
-PLANNED, LISTED = 500, 4000  # a prompt in a dump's plan, and in lists of tokens
-TERMS = 80_000  # a cell: the terms that three theories choose from
-# What is found decides how much these do; the counts are those of models whose neurons nearly all
-# stand for something.
-SCORED = 0.9  # of neurons that match a heuristic, and are ablated one by one
-KNOCKED = 130  # heuristics of an operator whose neurons are ablated together
-BAGS = 34  # interventions of an operator that keep a bag of neurons
-CUTS = 6  # circuits of an operator with attention edges cut
+GROUPED = 25  # an attribution in the means of queries
+PLANNED, LISTED = 500, 4000  # a prompt in the plan of a dump, and in lists of tokens
+TERMS = 80_000  # a cell in the terms of three theories
+# These depend on the results. The values are those of models nearly all of whose neurons match a
+# heuristic.
+SCORED = 0.9  # share of neurons that match a heuristic and are ablated one by one
+KNOCKED = 130  # heuristics per operator whose neurons are ablated together
+BAGS = 34  # interventions per operator that keep a bag of neurons
+CUTS = 6  # circuits per operator with attention edges cut
 ARMS = 5 * 2 * 2  # of ablations by prompt: arms, criteria, replacements
 
 QUERIES = {
@@ -110,10 +108,11 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Row:
-    """One stage, or several cheap ones together.
+    """The costs of one stage, or of several cheap ones together.
 
-    stages: chapter/stage; cpu: seconds of one core; memory: bytes of one worker at its peak; disk:
-    bytes that stay; workers: processes that share the work; most: whether it may take far less.
+    stages: chapter/stage; count, counted: how many of what the stage computes.
+    cpu: seconds of one core; memory: bytes of one worker at its peak; disk: bytes of the outputs.
+    workers: processes that share the work; most: whether the stage may take far less.
     """
 
     stages: tuple[str, ...]
@@ -144,16 +143,17 @@ class PromptLengths:
     answer: int = 1
 
     @property
-    def behind(self) -> int:
-        """Tokens behind those that all prompts begin with, where these are computed only once."""
+    def unshared(self) -> int:
+        """Tokens after those that all prompts begin with, if these are computed only once."""
         shared = self.length - self.own - 2
         return self.length - shared if shared >= FEWEST else self.length
 
 
 class Costs:
-    """The costs of one model with an entry's settings.
+    """The costs of one model with its entry's settings.
 
-    side: operands of the grid; weights: bytes of the weights in memory; rates: of this machine.
+    a: the architecture; side: number of operands of the grid; weights: bytes of the weights in
+    memory; rates: of this machine; prompts: lengths in tokens.
     """
 
     def __init__(
@@ -179,11 +179,11 @@ class Costs:
 
     @property
     def maps(self) -> int:
-        """Neurons' maps: of each kept layer and operator."""
+        """Number of neurons' maps: one for each neuron of a kept layer and operator."""
         return self.a.neurons * self.kept * self.operators
 
     def rows(self, sizes: Sizes, section: str = "subjects") -> list[Row]:
-        """Return the costs of every stage of a model in this section of params.yaml."""
+        """Return the costs of every stage for a model in this section of params.yaml."""
         rows = list(self._store())
         if section == "subjects":
             chapters = (
@@ -197,20 +197,20 @@ class Costs:
         rows.append(self._figures(chapters_shown))
         return rows
 
-    # Prompts, pairs and runs, as the chapters' tables count them.
+    # Numbers of prompts, pairs and runs, as in the chapters' tables.
 
     def pairs(self, sizes: Sizes) -> int:
-        """Return the pairs of prompts of one split."""
+        """Return the number of pairs of prompts of one split, over seeds and operators."""
         usual = self.params["pairs"]
         each = sizes.pairs_per_split or usual["pairs_per_split"]
         return each * len(usual["seeds"]) * self.operators
 
     def components(self, sizes: Sizes) -> int:
-        """Return the runs with one MLP or head patched."""
+        """Return the number of runs with one MLP or head patched."""
         return (self.depth * (self.a.heads + 1) * ROLES + 1) * self.pairs(sizes)
 
     def head_circuits(self, sizes: Sizes) -> int:
-        """Return the runs with all heads but a few ablated: three rankings, random ones, ends."""
+        """Return the number of runs with only the first or random heads kept."""
         heads = self.depth * self.a.heads
         settings = self.params["head_circuits"]
         counts = {min(count, heads) for count in settings["head_counts"]} | {heads}
@@ -219,18 +219,18 @@ class Costs:
         return (3 * len(counts) + drawn + 3) * self.pairs(sizes)
 
     def neurons(self, sizes: Sizes) -> int:
-        """Return the runs with one neuron patched."""
+        """Return the number of runs with one neuron patched."""
         patched = self.patched(sizes) + self.sampled(sizes)
         neurons = min(patched, self.a.neurons)
         return ((self.late + OPERANDS) * neurons + 1) * self.pairs(sizes)
 
     def patched(self, sizes: Sizes) -> int:
-        """Return how many neurons of a layer are patched for each operator, random ones aside."""
+        """Return how many neurons of a layer are patched for each operator, without random ones."""
         few = sizes.patched_neurons or self.params["neuron_interventions"]["patched_neurons"]
         return min(few or self.a.neurons, self.a.neurons)
 
     def sampled(self, sizes: Sizes) -> int:
-        """Return how many random neurons of a layer are patched besides."""
+        """Return how many random neurons of a layer are patched in addition."""
         own, usual = sizes.sampled_neurons, self.params["neuron_interventions"]["sampled_neurons"]
         return usual if own is None else own
 
@@ -239,9 +239,9 @@ class Costs:
         return (self.late + OPERANDS) * self.a.neurons * self.pairs(sizes)
 
     def neuron_circuits(self, sizes: Sizes) -> int:
-        """Return the runs with neurons ablated but for the first k of four rankings or lots.
+        """Return the number of runs that keep only the first k neurons of a layer.
 
-        Three rankings end with the neurons that are patched.
+        There are four rankings and random orders. Three rankings end with the patched neurons.
         """
         settings = self.params["neuron_circuits"]
         ks = [k for k in settings["neurons_per_layer"] if k < self.a.neurons]
@@ -250,43 +250,39 @@ class Costs:
         return (2 * circuits + 3) * self.pairs(sizes)
 
     def neuron_knockouts(self, sizes: Sizes) -> int:
-        """Return the runs with one neuron ablated, to zero and to its mean.
+        """Return the number of runs with one neuron ablated, to zero and to its mean.
 
-        Layers before the late ones have no attributions, so only random neurons where few are patched.
+        Layers before the late ones have no attributions: unless all neurons are patched, only
+        random ones are.
         """
-        scored, patched, late = (
-            SCORED * self.a.neurons,
-            self.patched(sizes),
-            min(self.late, self.kept),
-        )
+        scored, patched = SCORED * self.a.neurons, self.patched(sizes)
         early = scored if patched == self.a.neurons else self.sampled(sizes)
-        neurons = late * min(scored, patched + self.sampled(sizes)) + (self.kept - late) * min(
-            scored,
-            early,
-        )
+        late_layers = min(self.late, self.kept)
+        neurons = late_layers * min(scored, patched + self.sampled(sizes))
+        neurons += (self.kept - late_layers) * min(scored, early)
         return int((2 * neurons + 1) * self.pairs(sizes))
 
     def knockouts(self, sizes: Sizes) -> int:
-        """Return the runs with a heuristic's neurons, or a control's, ablated."""
+        """Return the number of runs with the neurons of a heuristic or control ablated."""
         draws = self.params["knockouts"]["control_draws"]
         return (2 * (1 + draws) * KNOCKED + 1) * self.pairs(sizes)
 
     def prompt_knockouts(self, sizes: Sizes) -> int:
-        """Return the runs with neurons chosen for the one prompt ablated."""
+        """Return the number of runs with neurons ablated that are selected for each prompt."""
         counts = len(self.params["prompt_knockouts"]["neurons_per_layer"])
         return (ARMS * counts + 1) * self.pairs(sizes)
 
     def helices(self, sizes: Sizes) -> int:
-        """Return the runs with a residual stream replaced by nine theories at operands and last."""
+        """Return the number of runs with a residual stream replaced by a theory's prediction."""
         return (18 * (3 * self.depth - 1) + 1) * self.pairs(sizes)
 
     def theories(self, sizes: Sizes) -> int:
-        """Return the runs with the late neurons replaced by what three theories predict."""
+        """Return the number of runs with late neurons replaced by the predictions of theories."""
         budgets = len(self.params["theory_fits"]["budgets"])
         return (3 * (budgets + 1) + 3) * self.pairs(sizes)
 
     def mediation_pairs(self, sizes: Sizes) -> int:
-        """Return the pairs of every task; where too few fit, there are fewer."""
+        """Return the most pairs of all tasks together."""
         each = self.per_template(sizes)
         return sum(KINDS.get(task, 1) * count for task, count in each.items())
 
@@ -294,16 +290,16 @@ class Costs:
         return self.params["mediation"]["pairs_per_template"] | (sizes.pairs_per_template or {})
 
     def mediation(self, sizes: Sizes) -> int:
-        """Return the runs with one MLP, attention block or head patched at one token."""
+        """Return the number of runs with one MLP, attention block or head patched at a token."""
         single = self._single(sizes.single_heads, "mediation_interventions", "single_heads")
         components = 2 + self.a.heads * single
         pairs, examples = self.mediation_pairs(sizes), self.settings.template.count("\n")
         each = self.per_template(sizes)
-        sums = sum(KINDS[task] * each[task] for task in ARITHMETIC)  # which follow solved examples
+        sums = sum(KINDS[task] * each[task] for task in ARITHMETIC)  # they follow solved examples
         return components * self.depth * PLACES * (pairs + examples * sums) + pairs
 
     def units(self, sizes: Sizes) -> int:
-        """Return the runs with one late neuron, or coordinate of a late MLP's output, patched."""
+        """Return the number of runs with a late neuron, or output coordinate of an MLP, patched."""
         most, each = self.params["unit_mediation"]["mediated_pairs"], self.per_template(sizes)
         pairs = 0
         for task, count in each.items():
@@ -318,14 +314,14 @@ class Costs:
     def _single(self, own: bool | None, section: str, key: str) -> bool:
         return self.params[section][key] if own is None else own
 
-    # What they take.
+    # Seconds and bytes of these numbers.
 
     def forward(self, prompts: float, tokens: float, answers: float = 1) -> float:
-        """Return the seconds of prompts of so many tokens, with logits at so many positions."""
+        """Return the seconds of prompts. tokens, answers: tokens and logits of each prompt."""
         return prompts * (tokens * self.rates.token + answers * self.rates.answer)
 
     def _model(self, stage: str, count: float, counted: str, cpu: float, working: float) -> Row:
-        """One process with the model, whose threads are all cores. working: bytes beside it."""
+        """Return a stage with the model in one process. working: bytes besides the weights."""
         workers = 1 if cpu < STARTED else machine.workers()
         cpu += STARTED + self.rates.start
         return Row((stage,), count, counted, cpu, self.loaded + working, workers=workers)
@@ -338,7 +334,7 @@ class Costs:
         each: float = RUN,
         most: bool = False,
     ) -> Row:
-        """Runs that go through all layers with so many tokens, on average."""
+        """Return a stage of runs. share: tokens of a run that pass all layers, on average."""
         workers = machine.workers()
         passes = PASSED * self.forward(runs, share)
         cpu = STARTED + workers * self.rates.start + passes + each * runs
@@ -346,7 +342,7 @@ class Costs:
         return Row((stage,), runs, "runs", cpu, self.loaded + self._in_runs(), disk, workers, most)
 
     def _in_runs(self) -> float:
-        """Bytes of a worker's passes, within the bound that the settings set."""
+        """Return the bytes of a worker's forward passes, within the bound of the settings."""
         a, rows = self.a, self.runs.rows
         activations = rows * (8 * a.width + 4 * a.neurons + 4 * a.heads * a.head_width) * self.bytes
         logits = rows * a.vocabulary * (self.bytes + 2 * max(4, self.bytes))
@@ -354,17 +350,17 @@ class Costs:
         return FIXED + min(activations, half) + min(logits, half / 2)
 
     def _in_pass(self, prompts: float, tokens: float) -> float:
-        """Bytes of a pass of prompts that only look, without logits."""
+        """Return the bytes of a forward pass without interventions and logits."""
         return prompts * tokens * 4 * (self.a.width + self.a.neurons) * self.bytes
 
     def _answered(self, tokens: float, answers: float = 1) -> float:
-        """Bytes of a pass of prompts, few enough for their logits to fit into a bound."""
+        """Return the bytes of a forward pass of prompts whose logits fit a bound."""
         logits = answers * self.a.vocabulary * self.bytes
         prompts = min(self.passes.prompts, max(1, LOGITS // logits))
         return self._in_pass(prompts, tokens) + 2 * min(LOGITS, prompts * logits)
 
     def _maps(self, stage: str, each: float, per_map: int, shared: bool = True) -> Row:
-        """Work on every map. per_map: bytes of a map's cell, times the maps held at once."""
+        """Return a stage over all maps. per_map: bytes per cell of the maps held at once."""
         workers = machine.workers() if shared else 1
         cpu = QUERY + each * self.maps
         return Row((stage,), self.maps, "maps", cpu, ARRAYS + per_map * self.cells, 0, workers)
@@ -390,7 +386,7 @@ class Costs:
         cpu = self.forward(tasks, 2 * PLACES)
         yield self._model("store/task_predictions", tasks, "prompts", cpu, working)
         whole = self.grid if several else 0
-        tokens = prompts.behind + prompts.answer - 1
+        tokens = prompts.unshared + prompts.answer - 1
         cpu = self.forward(whole, tokens, prompts.answer)
         working = self._answered(tokens, prompts.answer) + LISTED * whole
         yield self._model("store/answer_accuracy", whole, "prompts", cpu, working)
@@ -398,17 +394,17 @@ class Costs:
 
     def _circuit(self, sizes: Sizes) -> Iterator[Row]:
         probes, length = self.params["probes"], self.prompts.length
-        behind = self.prompts.behind
+        unshared = self.prompts.unshared
         prompts = self.operators * min(probes["prompts"], self.cells)
         fits = prompts * self.depth * ROLES * 12 * self.a.width**2 * self._product()
-        cpu = self.forward(prompts, behind, 0) + fits
-        streams = 4 * ROLES * prompts / self.operators * self.a.width * 8  # one level's, and copies
+        cpu = self.forward(prompts, unshared, 0) + fits
+        streams = 4 * ROLES * prompts / self.operators * self.a.width * 8  # of a level, and copies
         yield self._model(
             "circuit/probes",
             prompts,
             "prompts",
             cpu,
-            streams + min(HELD, self._in_pass(self.passes.prompts, behind)),
+            streams + min(HELD, self._in_pass(self.passes.prompts, unshared)),
         )
         pairs = self.pairs(sizes)
         cpu = self.forward(pairs, length, 0)
@@ -418,16 +414,16 @@ class Costs:
         yield self._runs("circuit/cut_runs", CUTS * pairs, length)
 
     def _after(self, roles: int = ROLES) -> float:
-        """Tokens from the last token of op1, operator, op2 or last on: mean of the first roles."""
+        """Return the tokens from a patched role to the end, the mean over the first roles."""
         own = self.prompts.own
         return sum((own + 2, own + 1, 2, 1)[:roles]) / roles
 
     def _product(self) -> float:
-        """Seconds of one multiplication."""
+        """Return the seconds of one multiplication."""
         return self.rates.answer / (self.a.vocabulary * self.a.width)
 
     def swept(self) -> float:
-        """Tokens of a run with one neuron patched, as if they passed all layers."""
+        """Return the tokens of a run with one neuron patched, as if they passed all layers."""
         late, first = self.late**2 / self.depth / 2, self._after(OPERANDS) * OPERANDS
         return (late + first) / (self.late + OPERANDS)
 
@@ -455,15 +451,17 @@ class Costs:
     def _bag(self, sizes: Sizes) -> Iterator[Row]:
         half = self.late / self.depth
         yield Row(("bag/prompt_associations",), self.pairs(sizes), "pairs", 2, SMALL)
-        chosen = self.prompt_knockouts(sizes)
-        cpu = 2 + 1e-5 * chosen
-        yield Row(("bag/prompt_knockout_interventions",), chosen, "interventions", cpu, SMALL)
+        interventions = self.prompt_knockouts(sizes)
+        cpu = 2 + 1e-5 * interventions
+        yield Row(
+            ("bag/prompt_knockout_interventions",), interventions, "interventions", cpu, SMALL
+        )
         bags = BAGS * self.pairs(sizes)
         yield self._runs("bag/bag_runs", bags, half)
         yield self._runs("bag/knockout_runs", self.knockouts(sizes), half, most=True)
         neurons = self.neuron_knockouts(sizes)
         yield self._runs("bag/neuron_knockout_runs", neurons, 0.5, most=True)
-        yield self._runs("bag/prompt_knockout_runs", chosen, half, SINGLE)
+        yield self._runs("bag/prompt_knockout_runs", interventions, half, SINGLE)
         maps = self.late * self.a.neurons * self.operators
         cpu = QUERY + SUMMED * maps * self.cells
         yield Row(("bag/failures",), maps, "maps", cpu, ARRAYS + 2300 * self.cells)
@@ -472,28 +470,28 @@ class Costs:
         helix, pairs, width = self.params["helix"], self.pairs(sizes), self.a.width
         levels = self.operators * (self.depth + 1)
         sample = min(helix["prompts"], self.cells) + pairs / self.operators
-        behind = self.prompts.behind
-        cpu = self.operators * self.forward(sample, behind) + HELIX * levels * width
+        unshared = self.prompts.unshared
+        cpu = self.operators * self.forward(sample, unshared) + HELIX * levels * width
         values = 18 * (3 * self.depth - 1) * pairs * width
-        streams = 12 * sample * width * 8  # one level's, and copies
+        streams = 12 * sample * width * 8  # of a level, and copies
         level = 24 * values / (3 * self.depth - 1) + streams
-        memory = level + min(HELD, self._in_pass(self.passes.prompts, behind))
+        memory = level + min(HELD, self._in_pass(self.passes.prompts, unshared))
         fits = self._model("theories/helix_fits", levels, "layers", cpu, memory)
         yield Row(fits.stages, fits.count, fits.counted, cpu, fits.memory, 4 * values)
         yield self._runs("theories/helix_runs", self.helices(sizes), self._after() / 2)
         neurons = self.a.neurons
         maps = self.late * neurons * self.operators
-        told = 17 * pairs * self.late * neurons * 4
+        predicted = 17 * pairs * self.late * neurons * 4
         fits = self.params["theory_fits"]
         cells = fits["train_cells"] + fits["held_out_cells"]
-        memory = ARRAYS + told + TERMS * cells + 512 * self.cells
-        yield Row(("theories/theory_fits",), maps, "maps", QUERY + FITTED * maps, memory, told)
+        memory = ARRAYS + predicted + TERMS * cells + 512 * self.cells
+        yield Row(("theories/theory_fits",), maps, "maps", QUERY + FITTED * maps, memory, predicted)
         yield self._runs("theories/theory_runs", self.theories(sizes), self.late / self.depth)
 
     def _mediation(self, sizes: Sizes) -> Iterator[Row]:
         pairs = self.mediation_pairs(sizes)
         yield Row(("mediation/mediation_pairs",), pairs, "pairs", 6, LIBRARIES)
-        # patches of examples, which both prompts of a pair share, are written down and not run
+        # patches of examples, which both prompts of a pair share, are listed and not run
         components = 2 + self.a.heads * self._single(
             sizes.single_heads,
             "mediation_interventions",
@@ -506,7 +504,7 @@ class Costs:
         yield self._runs("mediation/unit_mediation_runs", self.units(sizes), through)
 
     def _queries(self, sizes: Sizes, chapters: Iterable[str]) -> Row:
-        """Every SQL stage, in one row: each takes seconds, most of which is DVC's own time."""
+        """Return all SQL stages as one row: each takes seconds, mostly DVC's own time."""
         stages = named(QUERIES, chapters)
         counts = (self.neurons, self.neuron_knockouts, self.mediation, self.units)
         shown = "neurons" in chapters
@@ -523,6 +521,6 @@ class Costs:
 
 
 def named(table: dict[str, list[str]], chapters: Iterable[str]) -> tuple[str, ...]:
-    """Return chapter/stage for each stage of these chapters."""
+    """Return chapter/stage for each stage of a table in these chapters."""
     present = [chapter for chapter in table if chapter in chapters]
     return tuple(f"{chapter}/{stage}" for chapter in present for stage in table[chapter])

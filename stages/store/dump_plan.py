@@ -1,6 +1,7 @@
-"""What there is to dump of a subject: its squares of prompts, cut into blocks of rows, and what is written on every store."""
+"""Plan a model's dump: the prompts of each operator, blocks of rows, and layout of the stores."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,54 +11,106 @@ from stages.lib.core.slots import OPERANDS
 from stages.lib.model import checkpoint
 from stages.lib.subject import Subject
 from stages.lib.units.queue import Unit
-from stages.store.rectangles import PromptSquare, asked_attribute
+from stages.store.rectangles import PromptGrid, asked_attribute
 from stages.store.settings import Dump
+
+CONVENTION = "activation after the non-linearity (gated: act(gate) * up), last position"
+
+
+class Block(NamedTuple):
+    """Some consecutive rows, that is values of op1, of one operator's grid of prompts."""
+
+    prompts: PromptGrid
+    rows: range
 
 
 class DumpPlan:
-    """Which units of work a dump has.
+    """Describe the units of work of a dump, and what its files have in common.
 
-    squares: operator -> its prompts; blocks: a square and some of its rows; units: each block, then the value logits of each layer.
-    widths: tokens of the longest operands, None where all prompts have one length; slots: positions of the longest prompt.
-    sharded: whether a square is too large for one file. Raises ModelError or PromptError where the model cannot be asked them.
+    grids: operator -> its prompts.
+    units: one for each of `blocks`, then one for the value logits of each layer.
+    widths: operand -> tokens of the longest one; None if all prompts have the same form.
+    slots: positions of the longest prompt.
+    sharded: whether an operator's activations are too large for one file.
+    Raises ModelError or PromptError if the model cannot read the prompts.
     """
 
     def __init__(self, name: str):
         self.subject, self.settings = Subject.named(name), load(Dump)
-        chosen = self.subject.settings
-        prompts, self.numbers = self.subject.table("store/prompts.parquet"), self.subject.table("store/numbers.parquet")
-        outline = checkpoint.outline(chosen)
+        model = self.subject.settings
+        prompts = self.subject.table("store/prompts.parquet")
+        self.numbers = self.subject.table("store/numbers.parquet")
+        outline = checkpoint.outline(model)
         self.neurons, self.depth = outline.architecture.neurons, len(outline.architecture.layers)
-        self.layers = chosen.kept_layers(self.depth)
-        self.weights = checkpoint.fingerprint(chosen.source)
+        self.layers = model.kept_layers(self.depth)
+        self.weights = checkpoint.fingerprint(model.source)
         self.attributes = {
-            "subject": name, "source": chosen.source, "revision": chosen.revision, **self.weights,
-            "limit": str(len(self.numbers) - 1), "convention": "activation after the non-linearity (gated: act(gate) * up), last position",
-            **asked_attribute(prompts, self.numbers, chosen.answer_token),
-        }  # fmt: skip
-        self.squares = {operator: PromptSquare(operator, prompts.filter(operator=operator)) for operator in chosen.operators}
-        every = [square.widths for square in self.squares.values() if square.widths]
-        self.widths = {operand: max(of[operand] for of in every) for operand in OPERANDS} if every else None
-        self.slots = max(square.slots(self.widths) for square in self.squares.values())
-        for square in self.squares.values():
-            checkpoint.knows(outline, np.append(square.tokens.ravel(), square.answers.ravel()))
-        self.prompts_per_block = self.settings.prompts_per_block(len(self.layers) * self.neurons, chosen.dtype)
-        self.blocks = [(square, rows) for square in self.squares.values() for rows in square.blocks(self.prompts_per_block)]
-        self.units = [
-            Unit(f"{square.operator}, op1 {rows[0]} to {rows[-1]}", len(rows) * square.shape[1], square.operator)
-            for square, rows in self.blocks
-        ]
-        self.units += [Unit(f"value logits of layer {layer}", 0, "value logits") for layer in range(self.depth)]
-        largest = max(len(self.layers) * self.neurons * square.answers.size for square in self.squares.values())
-        self.sharded = largest * np.dtype(self.settings.store_dtype).itemsize > self.settings.largest_file_mib << 20
+            "subject": name,
+            "source": model.source,
+            "revision": model.revision,
+            **self.weights,
+            "limit": str(len(self.numbers) - 1),
+            "convention": CONVENTION,
+            **asked_attribute(prompts, self.numbers, model.answer_token),
+        }
+        self.grids: dict[str, PromptGrid] = {}
+        for operator in model.operators:
+            grid = PromptGrid(operator, prompts.filter(operator=operator))
+            checkpoint.knows(outline, np.append(grid.tokens.ravel(), grid.answers.ravel()))
+            self.grids[operator] = grid
+        grids = self.grids.values()
+        self.widths = _widest([grid.widths for grid in grids if grid.widths])
+        self.slots = max(grid.slots(self.widths) for grid in grids)
+        values = len(self.layers) * self.neurons  # of each prompt
+        self.prompts_per_block = self.settings.prompts_per_block(values, model.dtype)
+        self.blocks: list[Block] = []
+        for grid in grids:
+            ranges = grid.blocks(self.prompts_per_block)
+            self.blocks += [Block(grid, rows) for rows in ranges]
+        self.units = [*map(_unit, self.blocks), *map(_unit_of_logits, range(self.depth))]
+        value_bytes = np.dtype(self.settings.store_dtype).itemsize
+        largest = values * max(grid.answers.size for grid in grids) * value_bytes
+        self.sharded = largest > self.settings.largest_file_mib << 20
 
-    def axes(self, square: PromptSquare, rows: int) -> dict[str, int]:
-        """The axes of a store of so many rows of a square."""
-        return {"neuron": self.neurons, "op1": rows, "op2": square.shape[1]}
+    def axes(self, prompts: PromptGrid, rows: int) -> dict[str, int]:
+        """Return the axes, name -> length, of a store with `rows` rows of a grid of prompts."""
+        return {"neuron": self.neurons, "op1": rows, "op2": prompts.shape[1]}
 
-    def writer(self, file: Any, layers: list[int], square: PromptSquare, results: np.ndarray) -> LayerWriter:
-        """Writes activations of some layers. results: (op1, op2), those of the rows that the file is of."""
-        block = square.blocks(self.prompts_per_block)[0]
-        chunk = (self.settings.neurons_per_chunk, len(block), square.shape[1])
-        of = {**self.attributes, "operator": square.operator}
-        return LayerWriter(file, layers, self.axes(square, len(results)), self.settings.store_dtype, chunk, of, columns={"result": results})
+    def writer(
+        self,
+        file: Any,
+        layers: list[int],
+        prompts: PromptGrid,
+        results: np.ndarray,
+    ) -> LayerWriter:
+        """Return the writer of some layers' activations to an open HDF5 file.
+
+        results: (rows, op2), the answers to the prompts of the file's rows, -1 for none.
+        """
+        first_block = prompts.blocks(self.prompts_per_block)[0]
+        return LayerWriter(
+            file,
+            layers,
+            self.axes(prompts, len(results)),
+            self.settings.store_dtype,
+            (self.settings.neurons_per_chunk, len(first_block), prompts.shape[1]),
+            {**self.attributes, "operator": prompts.operator},
+            columns={"result": results},
+        )
+
+
+def _widest(widths: list[Mapping[str, int]]) -> dict[str, int] | None:
+    """Return the tokens of the longest operands over all operators, or None if there are none."""
+    if not widths:
+        return None
+    return {operand: max(width[operand] for width in widths) for operand in OPERANDS}
+
+
+def _unit(block: Block) -> Unit:
+    operator, rows = block.prompts.operator, block.rows
+    size = len(rows) * block.prompts.shape[1]
+    return Unit(f"{operator}, op1 {rows[0]} to {rows[-1]}", size, operator)
+
+
+def _unit_of_logits(layer: int) -> Unit:
+    return Unit(f"value logits of layer {layer}", 0, "value logits")

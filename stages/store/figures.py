@@ -1,6 +1,6 @@
-"""Draws activation maps of the neurons that vary most.
+"""Draw activation maps of the neurons that vary most, a figure for each operator.
 
-Each operator has a figure; the first neuron of each operator is in another one.
+Another figure has the first neuron of each operator.
 """
 
 import sys
@@ -26,8 +26,8 @@ MAPS = """
     where operator = $operator and rank <= $count and result is not null
 """
 COLUMNS = 3  # most maps in a row
-SIDE = 300  # pixels, about, of a map; every cell has a whole number of them if there are enough
-EXTREME = 0.995  # share of cells within the colours, so that a few do not pale the others
+SIDE = 300  # approximate pixels of a map; a cell is a whole number of pixels if possible
+EXTREME = 0.995  # share of cells within the colour scale, so that a few do not pale the others
 # Pixels: left of a row of maps, right of a map for its scale, above and below a map, and of a
 # line of the title.
 LEFT, RIGHT, ABOVE, BELOW, TOP = 70, 90, 42, 56, 30
@@ -45,8 +45,8 @@ class NeuronMap:
 
     @property
     def name(self) -> str:
-        place = f"layer {self.layer}, neuron {self.neuron}"
-        return f"{place}\nrank {self.rank}, variance {self.variance:.3g}"
+        neuron = f"layer {self.layer}, neuron {self.neuron}"
+        return f"{neuron}\nrank {self.rank}, variance {self.variance:.3g}"
 
 
 def main(subject: str) -> None:
@@ -56,13 +56,10 @@ def main(subject: str) -> None:
     for operator in settings.operators:
         maps = read_maps(database.sql(MAPS, operator=operator, count=count).pl())
         title = f"{subject}, {operator}: activations of the {len(maps)} neurons that vary most"
-        figure = draw(
-            [(map.name, map.values) for map in maps],
-            title,
-            _why_none(settings.answer_token),
-        )
+        panels = [(neuron.name, neuron.values) for neuron in maps]
+        figure = draw(panels, title, _why_none(settings.answer_token))
         drawing.save(figure, folder / "figures" / f"neurons_{operator}")
-        first += [(f"{operator}: {map.name}", map.values) for map in maps[:1]]
+        first += [(f"{operator}: {name}", values) for name, values in panels[:1]]
     title = f"{subject}: activations of each operator's neuron that varies most"
     drawing.save(draw(first, title, _why_none(settings.answer_token)), folder / "neurons")
 
@@ -81,7 +78,7 @@ def read_maps(cells: pl.DataFrame) -> list[NeuronMap]:
 
 
 def _why_none(answer_token: int | None) -> str:
-    """Return why an operator has no map."""
+    """Return the reason why an operator has no map."""
     if answer_token is None:
         return "no prompt has a one-token answer"
     return f"no answer has a token {answer_token}, counted from 0"
@@ -90,8 +87,7 @@ def _why_none(answer_token: int | None) -> str:
 def draw(panels: list[tuple[str, np.ndarray]], title: str, why: str) -> Figure:
     """Draw maps over op1 (down) and op2 (across), each with its own scale centred at 0.
 
-    panels: what is written above a map, and its values, NaN for grey; why: what to say where there
-    are none.
+    panels: title and values of each map, NaN for grey; why: the text if there is no map.
     """
     if not panels:
         figure, [[axis]] = drawing.panels(1, 1, title, (4.0, 1.5))
@@ -103,7 +99,7 @@ def draw(panels: list[tuple[str, np.ndarray]], title: str, why: str) -> Figure:
     lines = fill(title, (LEFT + columns * across) // 10).splitlines()
     size = np.array([LEFT + columns * across, TOP * len(lines) + rows * down])
     figure = drawing.plt.figure(figsize=size / drawing.plt.rcParams["figure.dpi"])
-    figure.set_layout_engine("none")  # places are given in pixels
+    figure.set_layout_engine("none")  # axes are placed by pixels
     figure.suptitle("\n".join(lines), fontsize=9, y=1 - 6 / size[1], va="top")
     for number, (name, values) in enumerate(panels):
         row, column = divmod(number, columns)
@@ -125,12 +121,12 @@ def draw(panels: list[tuple[str, np.ndarray]], title: str, why: str) -> Figure:
 
 
 def _pixels(cells: int) -> int:
-    """Return the pixels of as many cells in a row: a whole number of each, or SIDE."""
+    """Return the pixels of `cells` cells in a row: a whole number for each cell, or SIDE."""
     return cells * max(round(SIDE / cells), 1) if cells < 2 * SIDE else SIDE
 
 
 def _axis(figure: Figure, corner: np.ndarray, size: list[int]) -> Axes:
-    """Return new axes; corner: pixels from the figure's lower left corner."""
+    """Return new axes of some pixels. corner: pixels from the figure's lower left corner."""
     whole = figure.get_size_inches() * figure.dpi
     return figure.add_axes((*(corner / whole), *(np.array(size) / whole)))
 

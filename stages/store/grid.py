@@ -1,7 +1,7 @@
-"""Runs a square of prompts, op1 x op2, through a model, computing what the prompts of a row share only once.
+"""Run a grid of prompts, op1 x op2, through a model, and compute the prefix of each row only once.
 
-The prompts of a row share their first tokens (BOS, op1, operator): those go through the model once per row, and their
-keys and values serve every op2. Prompts that share no prefix take the plain path: the whole prompt, every time.
+The prompts of a row share their first tokens (BOS, op1, operator). These go through the model once
+per row, and their keys and values serve every op2. Prompts without a shared prefix are run whole.
 """
 
 from collections.abc import Iterator
@@ -29,10 +29,11 @@ SUMS = ("neurons", "heads", "residual")  # of Means
 
 @dataclass
 class Means:
-    """Running sums of every component's activations by position, over all prompts seen.
+    """Running sums of every component's activations by position, over all prompts so far.
 
-    neurons: (layers, positions, neurons), the MLPs' activations; heads: (layers, positions, heads, head width), the
-    attention's output before its output projection; residual: (layers, positions, width), the stream entering each layer.
+    neurons: (layers, positions, neurons), the MLPs' activations.
+    heads: (layers, positions, heads, head width), the attention before its output projection.
+    residual: (layers, positions, width), the residual stream entering each layer.
     """
 
     neurons: np.ndarray
@@ -43,29 +44,34 @@ class Means:
     @classmethod
     def zeros(cls, checkpoint: Checkpoint, positions: int) -> "Means":
         a = checkpoint.architecture
-        shapes = ((a.neurons,), (a.heads, a.head_width), (a.width,))
-        neurons, heads, residual = (np.zeros((len(a.layers), positions, *shape)) for shape in shapes)
-        return cls(neurons, heads, residual)
+        shape = (len(a.layers), positions)
+        return cls(
+            neurons=np.zeros((*shape, a.neurons)),
+            heads=np.zeros((*shape, a.heads, a.head_width)),
+            residual=np.zeros((*shape, a.width)),
+        )
 
     def add(self, other: "Means", slots: np.ndarray) -> None:
-        """Adds other sums, each of its positions to one of these."""
+        """Add other sums. slots: (positions of `other`,), which position here each belongs to."""
         for name in SUMS:
             getattr(self, name)[:, slots] += getattr(other, name)
         self.prompts += other.prompts
 
 
 def shared_prefix(tokens: np.ndarray) -> int:
-    """How many leading tokens the prompts of each row share; tokens: (rows, columns, positions)."""
-    same = (tokens == tokens[:, :1]).all(axis=(0, 1))
-    prefix = int(np.argmin(same)) if not same.all() else len(same)
-    return min(prefix, tokens.shape[2] - 1)
+    """Return how many first tokens the prompts of each row share.
+
+    tokens: (rows, columns, positions). The last token does not count: it is always run.
+    """
+    same = (tokens[:, :, :-1] == tokens[:, :1, :-1]).all(axis=(0, 1))
+    return int(np.logical_and.accumulate(same).sum())
 
 
 def bytes_per_prompt(checkpoint: Checkpoint, tokens: np.ndarray, way: "Sharing") -> int:
-    """Return about how many bytes each prompt of a pass takes besides the weights.
+    """Estimate the bytes that each prompt of a forward pass takes besides the weights.
 
     These are its logits, its keys and values of all layers if it continues a prefix, and what one
-    layer computes on the way. tokens: (rows, columns, positions) of prompts that share a prefix.
+    layer computes meanwhile. tokens: (rows, columns, positions) of prompts that share a prefix.
     """
     a, positions = checkpoint.architecture, tokens.shape[2]
     prefix = 0 if way is Sharing.NONE else shared_prefix(tokens)
@@ -79,11 +85,11 @@ def bytes_per_prompt(checkpoint: Checkpoint, tokens: np.ndarray, way: "Sharing")
 
 
 class Sharing(Enum):
-    """How the prompts of a row share what is computed of their prefix."""
+    """How the prompts of a row share the computation of their prefix."""
 
     NONE = auto()  # every prompt is computed whole
     CACHE = auto()  # transformers' own cache, repeated for each prompt
-    ATTENTION = auto()  # one copy of keys and values per row, and quick norms
+    ATTENTION = auto()  # one copy of keys and values per row, and faster norms
 
 
 @torch.no_grad()
@@ -92,26 +98,29 @@ def sharing(
     tokens: np.ndarray,
     ways: tuple[Sharing, ...] | None = None,
 ) -> Sharing:
-    """Return the first of these ways that agrees with whole prompts on a few of tokens, or NONE.
+    """Return the first of these ways that agrees with whole prompts on a sample, or NONE.
 
-    tokens: (rows, columns, positions). A model's cache may be of another kind, or its mask or
-    positions may not be those of a continued prompt. A float64 model on a processor does not try
-    ATTENTION unless ways name it: models of ours are small, which gain little, and keep their bytes.
+    tokens: (rows, columns, positions). Some models have another kind of cache, or do not support a
+    mask or positions that continue a prompt. A float64 model on a CPU does not try ATTENTION unless
+    `ways` names it: the models trained here are small, gain little, and must keep their bytes.
     """
     if ways is None:
         exact = checkpoint.model.device.type == "cpu" and checkpoint.model.dtype == torch.float64
         ways = (Sharing.CACHE,) if exact else (Sharing.ATTENTION, Sharing.CACHE)
     step = max(1, len(tokens) // 3), max(1, tokens.shape[1] // 4)
-    few = np.ascontiguousarray(tokens[:: step[0], :: step[1]])
-    if not shared_prefix(few):
+    sample = np.ascontiguousarray(tokens[:: step[0], :: step[1]])
+    if not shared_prefix(sample):
         return ways[-1]  # nothing is shared
     streams: list[torch.Tensor] = []
     with ExitStack() as context:
         for layer in checkpoint.architecture.layers:
             context.enter_context(patched(layer.block, streams.append))
-        whole = _computed(checkpoint, few, Sharing.NONE)
+        whole = _computed(checkpoint, sample, Sharing.NONE)
     whole.append(streams[0].float())
-    return next((way for way in ways if _agrees(checkpoint, few, way, streams, whole)), Sharing.NONE)
+    for way in ways:
+        if _agrees(checkpoint, sample, way, streams, whole):
+            return way
+    return Sharing.NONE
 
 
 def _agrees(
@@ -121,13 +130,14 @@ def _agrees(
     streams: list[torch.Tensor],
     whole: list[torch.Tensor],
 ) -> bool:
-    """Whether each layer computes the same in this way from what enters it in whole prompts.
+    """Whether each layer, given the residual stream of whole prompts, computes the same this way.
 
-    streams: what enters each layer there, (prompts, positions, width); whole: what _computed
-    returns there. Layers are compared one by one, as rounding grows through many of them.
+    streams: the residual stream entering each layer for whole prompts, (prompts, positions, width);
+    whole: what _computed returns for them. Layers are compared one by one, because rounding errors
+    grow through many layers.
     """
     prefix, (rows, columns, positions) = shared_prefix(tokens), tokens.shape
-    entered: list[torch.Tensor] = []  # into the first layer: the prefix of each row, then the rest
+    entered: list[torch.Tensor] = []  # the first layer: the prefix of each row, then the rest
 
     def enter(layer: int, x: torch.Tensor, calls: list[int]) -> torch.Tensor:
         if layer == 0:
@@ -155,19 +165,19 @@ def _agrees(
 
 
 def _computed(checkpoint: Checkpoint, tokens: np.ndarray, way: Sharing) -> list[torch.Tensor]:
-    """Return each prompt's largest logit, and by layer the last position's activations and heads."""
+    """Return each prompt's largest logit, and each layer's values at the last position."""
     a = checkpoint.architecture
     shape = (a.neurons, *tokens.shape[:2])
     activations = {layer: np.empty(shape, np.float32) for layer in range(len(a.layers))}
-    heads: dict[int, torch.Tensor] = {}  # the later pass, of whole prompts or of their ends, counts
+    heads: dict[int, torch.Tensor] = {}  # if prefixes are shared, the pass of the ends comes last
     with ExitStack() as context:
         for number, layer in enumerate(a.layers):
             if layer.attention_out is not None:
                 keep = partial(_keep_last, heads, number)
                 context.enter_context(patched(layer.attention_out, keep))
         answers = np.full(tokens.shape[:2], -1)
-        [said] = run(checkpoint, tokens, answers, len(tokens), activations, sharing=way)
-    arrays = (said.max_logit, *activations.values())
+        [predicted] = run(checkpoint, tokens, answers, len(tokens), activations, sharing=way)
+    arrays = (predicted.max_logit, *activations.values())
     return [*map(torch.from_numpy, arrays), *heads.values()]
 
 
@@ -186,27 +196,27 @@ def run(
     *,
     sharing: Sharing = Sharing.CACHE,
 ) -> Iterator[Predictions]:
-    """Stream a square of prompts through the model; yield what it answers, some rows at a time.
+    """Run a grid of prompts through the model, and yield its predictions, some rows at a time.
 
-    tokens: (rows, columns, positions); answers: (rows, columns), -1 where a prompt has none;
-    activations: layer -> (neurons, rows, columns), float16 or float32, to which the last position's
-    are written; a value that does not fit becomes infinite. means: added to, if given. Both are
-    whole once the last answers were taken. sharing: as the function of that name finds; NONE
-    computes every prefix again.
+    tokens: (rows, columns, positions); answers: (rows, columns), -1 where a prompt has none.
+    activations: layer -> (neurons, rows, columns), float16 or float32; receives the activations at
+    the last position. A value that does not fit becomes infinite.
+    means: receives sums, unless None. Both are complete once the last predictions are taken.
+    sharing: what the function of that name returns; NONE computes every prefix again.
     """
     way = sharing if tokens.shape[1] > 1 else Sharing.NONE
     prefix = 0 if way is Sharing.NONE else shared_prefix(tokens)
     device, staging = checkpoint.model.device, Staging()
     with quicker(quick_norms(checkpoint) if prefix and way is Sharing.ATTENTION else []):
         for first in range(0, len(tokens), rows_at_once):
-            some = slice(first, first + rows_at_once)
-            block = torch.from_numpy(tokens[some]).to(device)
-            targets = {i: torch.from_numpy(array[:, some]) for i, array in activations.items()}
+            rows = slice(first, first + rows_at_once)
+            block = torch.from_numpy(tokens[rows]).to(device)
+            targets = {i: torch.from_numpy(array[:, rows]) for i, array in activations.items()}
             kept: dict[str, Any] = {"targets": targets, "means": means, "staging": staging}
             logits = _logits(checkpoint, block, prefix, way, **kept)
             if means is not None:
                 means.prompts += block.shape[0] * block.shape[1]
-            yield read_off(logits, torch.from_numpy(answers[some].ravel()).to(device))
+            yield read_off(logits, torch.from_numpy(answers[rows].ravel()).to(device))
         staging.finish()
 
 
@@ -222,7 +232,7 @@ def _logits(
 ) -> torch.Tensor:
     """Return the last position's logits (rows x columns, vocabulary) of a block of rows.
 
-    block: tokens (rows, columns, positions); targets and means are filled on the way.
+    block: tokens, (rows, columns, positions). Fills `targets` and adds to `means`.
     """
     rows, columns, positions = block.shape
     named: dict[str, Any] = {"use_cache": False}
@@ -231,10 +241,12 @@ def _logits(
             cache = DynamicCache(config=checkpoint.model.config)
             with _watching(checkpoint, {}, means, 0, columns, staging):
                 front = block[:, 0, :prefix]
-                checkpoint.model(input_ids=front, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                checkpoint.model(
+                    input_ids=front, past_key_values=cache, use_cache=True, logits_to_keep=1
+                )
             if way is Sharing.ATTENTION:
-                behind = torch.arange(prefix, positions, device=block.device)
-                named["position_ids"] = behind.expand(rows * columns, -1)
+                after = torch.arange(prefix, positions, device=block.device)
+                named["position_ids"] = after.expand(rows * columns, -1)
                 context.enter_context(attending(checkpoint.model, cache))
             else:
                 cache.batch_repeat_interleave(columns)
@@ -245,9 +257,17 @@ def _logits(
 
 
 def _watching(
-    checkpoint: Checkpoint, targets: dict[int, torch.Tensor], means: Means | None, start: int, weight: int, staging: Staging
+    checkpoint: Checkpoint,
+    targets: dict[int, torch.Tensor],
+    means: Means | None,
+    start: int,
+    weight: int,
+    staging: Staging,
 ) -> ExitStack:
-    """A context in which forward passes fill `targets` and add to `means` from position `start` on, each prompt `weight` times."""
+    """Return a context in which forward passes fill `targets` and add to `means`.
+
+    start: position of the pass's first token; weight: how often each prompt of the pass counts.
+    """
 
     def keep_last(target: torch.Tensor):
         def look(x: torch.Tensor) -> None:
@@ -260,7 +280,8 @@ def _watching(
 
     def add_to(sums: torch.Tensor):
         def look(x: torch.Tensor) -> None:
-            staging.put(sums[start : start + x.shape[1]], weight * _sum(x).reshape(x.shape[1], *sums.shape[1:]), add=True)
+            added = weight * _sum(x).reshape(x.shape[1], *sums.shape[1:])
+            staging.put(sums[start : start + x.shape[1]], added, add=True)
 
         return look
 
@@ -268,13 +289,19 @@ def _watching(
     for index, layer in enumerate(checkpoint.architecture.layers):
         if index in targets:
             stack.enter_context(patched(layer.mlp_out, keep_last(targets[index])))
-        if means is not None:
-            heads = [(layer.attention_out, means.heads)] if layer.attention_out else []
-            for module, sums in ((layer.mlp_out, means.neurons), *heads, (layer.block, means.residual)):
+        if means is None:
+            continue
+        watched = [
+            (layer.mlp_out, means.neurons),
+            (layer.attention_out, means.heads),
+            (layer.block, means.residual),
+        ]
+        for module, sums in watched:
+            if module is not None:
                 stack.enter_context(patched(module, add_to(torch.from_numpy(sums[index]))))
     return stack
 
 
 def _sum(x: torch.Tensor) -> torch.Tensor:
-    """Sum over the prompts of one pass, in at least float32; passes are added up in float64."""
+    """Sum over the prompts of a pass, in at least float32. Passes are added up in float64."""
     return x.sum(0, dtype=torch.promote_types(x.dtype, torch.float32)).double()

@@ -1,4 +1,4 @@
-"""How fast one core of this machine runs a model: measured, or assumed from matrix products."""
+"""Measure how fast one core of this machine runs a model, or estimate it from matrix products."""
 
 import time
 from collections.abc import Callable
@@ -10,21 +10,23 @@ import torch
 from stages.lib.model.architecture import Architecture
 from stages.lib.model.checkpoint import Checkpoint
 
-BRIEFLY, LONG = 0.2, 3.0  # seconds of the processor that a measurement takes
-ROWS, TOKENS = 250, 2  # prompts of a pass that is measured, and tokens of each, as in a dump
-# What forward passes of 500 tokens reach of the rate of a large product of matrices, on a core with
+BRIEFLY, LONG = 0.2, 3.0  # seconds of CPU time of a measurement
+ROWS, TOKENS = 250, 2  # prompts of a measured pass, and tokens of each, as in a dump
+# Rate of forward passes of 500 tokens, relative to that of large matrix products, on a core with
 # AVX-512: a model of 1 million parameters in float64 0.34, Qwen2.5-0.5B in float32 0.85.
 REACHED = {"float64": 0.35, "float32": 0.7, "float16": 0.7, "bfloat16": 0.7}
-READ = 300 << 20  # bytes of weights that a worker reads, compares with digests and converts a second
+READ = (
+    300 << 20
+)  # bytes of weights that a worker reads, compares with digests and converts a second
 CHECKED = 250  # tokens that go through the model while it is compared with plain forward passes
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds of one core.
+    """Seconds that one core takes.
 
     token: for one token to pass all layers; answer: for the logits at one position; start: until
-    a worker has loaded the model and checked it; measured: whether on this model.
+    a worker has loaded and checked the model; measured: whether on this model.
     """
 
     token: float
@@ -34,19 +36,19 @@ class Rates:
 
     @property
     def source(self) -> str:
-        """Where they are from, as `bag check` says it."""
+        """Where the rates are from, as `bag check` prints it."""
         if self.measured:
             return f"measured on this model: a core takes {1 / self.token:,.0f} tokens a second"
-        return "assumed from this machine's products of matrices; --measure runs the model itself"
+        return "assumed from this machine's matrix products; --measure runs the model itself"
 
 
 def layer_products(a: Architecture) -> int:
-    """Return the multiplications of one layer at one position."""
+    """Return the number of multiplications of one layer at one position."""
     return 3 * a.neurons * a.width + 4 * a.heads * a.head_width * a.width
 
 
 def assumed(a: Architecture, dtype: str, size: float) -> Rates:
-    """Return rates from products of matrices alone. size: bytes of the weights in memory."""
+    """Return rates from matrix products alone. size: bytes of the weights in memory."""
     speed = REACHED[dtype] * _products("float64" if dtype == "float64" else "float32")
     token = len(a.layers) * layer_products(a) / speed
     answer = a.vocabulary * a.width / speed
@@ -56,7 +58,7 @@ def assumed(a: Architecture, dtype: str, size: float) -> Rates:
 
 @torch.no_grad()
 def measured(loaded: Checkpoint, seconds: float, start: float) -> Rates:
-    """Run random tokens through a loaded model for some seconds. start: what loading it took."""
+    """Return rates from running random tokens. start: seconds that loading the model took."""
     vocabulary = loaded.architecture.vocabulary
     tokens = torch.randint(vocabulary, (ROWS, TOKENS), device=loaded.model.device)
 
@@ -70,9 +72,9 @@ def measured(loaded: Checkpoint, seconds: float, start: float) -> Rates:
 
 
 def _repeated(run: Callable[[], object], seconds: float) -> float:
-    """Return the seconds of the processor that one call takes, over calls for some seconds.
+    """Return the mean CPU seconds of one call, from calls for some seconds.
 
-    The processor's time counts, so that other work beside it changes little.
+    CPU time changes little with other work on the machine.
     """
     begin, calls = time.process_time(), 0
     while time.process_time() < begin + seconds or not calls:
@@ -83,6 +85,6 @@ def _repeated(run: Callable[[], object], seconds: float) -> float:
 
 @cache
 def _products(dtype: str) -> float:
-    """Return multiplications that one core does in a second, in a large product of matrices."""
+    """Return how many multiplications per second one core does in a large matrix product."""
     matrix = torch.ones(512, 512, dtype=getattr(torch, dtype))
     return len(matrix) ** 3 / _repeated(lambda: matrix @ matrix, BRIEFLY)

@@ -1,8 +1,9 @@
-"""One operator's prompts as arrays over (op1, op2), and the rectangles of prompts of one form that they are made of.
+"""Arrange one operator's prompts over (op1, op2), and cut them into rectangles for a model to run.
 
-Prompts have one form where they are of one length and every role stands at the same place. A model runs a rectangle, some rows times
-some columns, at once, so that the prompts of a row share what is computed of their first tokens. A square whose numbers are one token
-each is one rectangle.
+Two prompts have the same form if they have the same length and every role stands at the same
+position. A rectangle is some rows (op1) times some columns (op2) whose prompts have the same form,
+so that the prompts of a row can share the computation of their first tokens. If all numbers are one
+token, the whole grid is one rectangle.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,10 +16,19 @@ import polars as pl
 
 from stages.lib.core.slots import OPERANDS, first_of, slots
 
+PREDICTIONS = [
+    "subject", "operator", "op1", "op2", "predicted", "correct", "answer_logit", "max_logit",
+    "answer_probability",
+]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Rectangle:
-    """Rows and columns of a square whose prompts have one form. tokens: (rows, columns, positions); slots: (positions,)."""
+    """Rows and columns of a grid whose prompts have the same form.
+
+    rows, columns: indices, ascending; tokens: (rows, columns, positions); slots: (positions,),
+    where each token belongs among those of the longest prompt (stages/lib/core/slots.py).
+    """
 
     rows: np.ndarray
     columns: np.ndarray
@@ -26,14 +36,18 @@ class Rectangle:
     slots: np.ndarray
 
     @property
+    def prompts(self) -> int:
+        return len(self.rows) * len(self.columns)
+
+    @property
     def consecutive(self) -> bool:
-        """Whether no row and no column lies between its own."""
-        return all(np.ptp(places) == len(places) - 1 for places in (self.rows, self.columns))
+        """Whether the rows, and the columns, have no gaps between them."""
+        return all(np.ptp(indices) == len(indices) - 1 for indices in (self.rows, self.columns))
 
     def pieces(self, prompts: int) -> Iterator["Rectangle"]:
-        """Yield parts of at most so many columns.
+        """Yield parts of at most `prompts` columns.
 
-        Parts with gaps between their rows or columns have at most so many prompts as well.
+        Parts with gaps between their rows or columns have at most `prompts` prompts, too.
         """
         for first in range(0, len(self.columns), prompts):
             columns = slice(first, first + prompts)
@@ -41,39 +55,61 @@ class Rectangle:
             if not self.consecutive:
                 rows = max(1, prompts // len(self.columns[columns]))
             for start in range(0, len(self.rows), rows):
-                some = slice(start, start + rows)
-                tokens = self.tokens[some, columns]
-                yield Rectangle(self.rows[some], self.columns[columns], tokens, self.slots)
+                part = slice(start, start + rows)
+                tokens = self.tokens[part, columns]
+                yield Rectangle(self.rows[part], self.columns[columns], tokens, self.slots)
 
 
-class PromptSquare:
-    """tokens: (op1, op2, longest), 0 behind a prompt's end; the others (op1, op2): lengths; answers, tokens, and results, -1 for none;
-    positions, by role. widths: operand -> tokens of the longest one, None where the table says of none that it has several."""
+class PromptGrid:
+    """One operator's prompts as arrays over (op1, op2).
 
-    def __init__(self, operator: str, prompts: pl.DataFrame):
+    table: the operator's rows of the table `prompts`, sorted.
+    tokens: (op1, op2, length of the longest prompt), 0 after a prompt's end.
+    lengths, answers, results: (op1, op2), -1 where a prompt has no answer; answers are tokens.
+    positions: role -> (op1, op2).
+    widths: operand -> tokens of the longest one; None if the table has no first tokens of operands.
+    """
+
+    def __init__(self, operator: str, table: pl.DataFrame):
         self.operator = operator
-        self.prompts = prompts.sort("op1", "op2")
-        side = self.prompts["op1"].n_unique()
-        self.shape = (side, len(prompts) // side)
-        lengths = self.prompts["tokens"].list.len()
+        self.table = table.sort("op1", "op2")
+        side = self.table["op1"].n_unique()
+        self.shape = (side, len(table) // side)
+        listed = self.table["tokens"]
+        lengths = listed.list.len()
         longest = int(lengths.max())  # type: ignore[arg-type]
-        padded = self.prompts["tokens"]
         if lengths.n_unique() > 1:
-            padded = pl.Series([tokens + [0] * (longest - len(tokens)) for tokens in padded.to_list()])
-        self.tokens = padded.list.to_array(longest).to_numpy().reshape(*self.shape, longest).astype(np.int64)
-        self.lengths = lengths.to_numpy().reshape(self.shape).astype(np.int64)
-        self.answers = self.prompts["answer_token"].fill_null(-1).to_numpy().reshape(self.shape).astype(np.int64)
-        self.results = self.prompts["result"].fill_null(-1).to_numpy().reshape(self.shape)
-        named = {name.removesuffix("_position"): name for name in prompts.columns if name.endswith("_position")}
-        self.positions = {role: self.prompts[name].to_numpy().reshape(self.shape).astype(np.int64) for role, name in named.items()}
-        several = all(first_of(operand) in self.positions for operand in OPERANDS)
-        self.widths = {o: int((self.positions[o] - self.positions[first_of(o)] + 1).max()) for o in OPERANDS} if several else None
+            rows = listed.to_list()
+            listed = pl.Series([row + [0] * (longest - len(row)) for row in rows])
+        tokens = listed.list.to_array(longest).to_numpy()
+        self.tokens = tokens.reshape(*self.shape, longest).astype(np.int64)
+        self.lengths = self._on_grid(lengths)
+        self.answers = self._on_grid(self.table["answer_token"].fill_null(-1))
+        self.results = self.table["result"].fill_null(-1).to_numpy().reshape(self.shape)
+        self.positions: dict[str, np.ndarray] = {}
+        for name in table.columns:
+            role = name.removesuffix("_position")
+            if role != name:
+                self.positions[role] = self._on_grid(self.table[name])
+        self.widths = self._widths()
+
+    def _on_grid(self, column: pl.Series) -> np.ndarray:
+        return column.to_numpy().reshape(self.shape).astype(np.int64)
+
+    def _widths(self) -> dict[str, int] | None:
+        widths = {}
+        for operand in OPERANDS:
+            first = self.positions.get(first_of(operand))
+            if first is None:
+                return None
+            widths[operand] = int((self.positions[operand] - first + 1).max())
+        return widths
 
     def blocks(self, prompts: int) -> list[range]:
-        """Split the rows into as few blocks as have at most so many prompts, or one row, each.
+        """Split the rows into as few blocks as have at most `prompts` prompts, or one row, each.
 
-        All blocks but the last have the same number of rows, and the last has few rows less, since
-        a file's chunks have a block's rows even where the square ends.
+        All blocks but the last have the same number of rows. The last has few rows less, because
+        a file's chunks have a block's rows even where the grid ends.
         """
         rows, columns = self.shape
         most = max(1, min(rows, prompts // columns))
@@ -82,58 +118,93 @@ class PromptSquare:
 
     @cached_property
     def forms(self) -> np.ndarray:
-        """Which form each prompt has, (op1, op2), from 0."""
+        """The form of each prompt, (op1, op2), as a number from 0."""
         facts = np.stack([self.lengths, *self.positions.values()], -1)
-        return np.unique(facts.reshape(-1, facts.shape[-1]), axis=0, return_inverse=True)[1].reshape(self.shape)
+        facts = facts.reshape(-1, facts.shape[-1])
+        _, forms = np.unique(facts, axis=0, return_inverse=True)
+        return forms.reshape(self.shape)
 
     def rectangles(self, rows: slice, widths: Mapping[str, int] | None) -> Iterator[Rectangle]:
-        """Those that these rows are made of; widths: of the longest operands of all squares, None where all are one token."""
-        forms = self.forms[rows]
-        alike, which = np.unique(forms, axis=0, return_inverse=True)
-        for number, columns_of in enumerate(alike):
-            for form in np.unique(columns_of):
-                chosen, columns = np.flatnonzero(which == number), np.flatnonzero(columns_of == form)
-                at = np.ix_(chosen + rows.start, columns)
-                length = int(self.lengths[at][0, 0])
-                one = {role: positions[at][0, :1] for role, positions in self.positions.items()}
-                places = slots(length, one, widths)[0] if widths else np.arange(length)
-                yield Rectangle(chosen, columns, self.tokens[at][:, :, :length], places)
+        """Yield the rectangles that make up some rows; their rows count from the first of these.
+
+        widths: operand -> tokens of the longest one over all operators; None if all are one token.
+        """
+        alike, kinds = np.unique(self.forms[rows], axis=0, return_inverse=True)
+        for kind, forms in enumerate(alike):  # rows of a kind have the same form in each column
+            for form in np.unique(forms):
+                yield self._rectangle(
+                    rows.start,
+                    np.flatnonzero(kinds == kind),
+                    np.flatnonzero(forms == form),
+                    widths,
+                )
+
+    def _rectangle(
+        self,
+        start: int,
+        rows: np.ndarray,
+        columns: np.ndarray,
+        widths: Mapping[str, int] | None,
+    ) -> Rectangle:
+        at = np.ix_(rows + start, columns)
+        length = int(self.lengths[at][0, 0])
+        places = np.arange(length)
+        if widths:
+            first = {role: positions[at][0, :1] for role, positions in self.positions.items()}
+            places = slots(length, first, widths)[0]
+        return Rectangle(rows, columns, self.tokens[at][:, :, :length], places)
+
+    def _all(self, widths: Mapping[str, int] | None) -> Iterator[Rectangle]:
+        return self.rectangles(slice(0, self.shape[0]), widths)
 
     def largest(self, widths: Mapping[str, int] | None) -> Rectangle:
-        """The one of most prompts."""
-        return max(self.rectangles(slice(0, self.shape[0]), widths), key=lambda one: one.tokens[:, :, 0].size)
+        """Return the rectangle with the most prompts."""
+        return max(self._all(widths), key=lambda rectangle: rectangle.prompts)
 
     def slot_counts(self, widths: Mapping[str, int] | None, number: int) -> np.ndarray:
-        """How many prompts have a token in each of so many slots, (slots,)."""
+        """Return how many prompts have a token in each of `number` slots, (slots,)."""
         counts = np.zeros(number, np.int64)
-        for one in self.rectangles(slice(0, self.shape[0]), widths):
-            counts[one.slots] += len(one.rows) * len(one.columns)
+        for rectangle in self._all(widths):
+            counts[rectangle.slots] += rectangle.prompts
         return counts
 
     def slots(self, widths: Mapping[str, int] | None) -> int:
-        """How many slots there are: tokens of the longest prompt, were its operands the longest of all."""
+        """Return the number of slots: the length of a prompt with the longest operands of all."""
         if not widths or not self.widths:
             return self.tokens.shape[2]
-        return max(int(one.slots[-1]) for one in self.rectangles(slice(0, self.shape[0]), widths)) + 1
+        return max(int(rectangle.slots[-1]) for rectangle in self._all(widths)) + 1
 
-    def predictions(self, said: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
-        """The cells' rows of the table `predictions`."""
+    def predictions(self, predicted: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
+        """Return the cells' rows of the table `predictions`.
+
+        predicted: a row per prompt, in the grid's order, in which `predicted` is a token;
+        numbers: the table of that name.
+        """
+        keys = self.table.select("subject", "operator", "op1", "op2", "answer_token")
+        token = pl.col("predicted")
+        number = token.replace_strict(numbers["token"], numbers["number"], default=None)
         return (
-            pl.concat([self.prompts.select("subject", "operator", "op1", "op2", "answer_token"), said], how="horizontal")
+            pl.concat([keys, predicted], how="horizontal")
             .filter(pl.col("answer_token").is_not_null())
-            .with_columns(
-                correct=pl.col("predicted") == pl.col("answer_token"),
-                predicted=pl.col("predicted").replace_strict(numbers["token"], numbers["number"], default=None),
-            )
-            .select("subject", "operator", "op1", "op2", "predicted", "correct", "answer_logit", "max_logit", "answer_probability")
+            .with_columns(correct=token == pl.col("answer_token"), predicted=number)
+            .select(PREDICTIONS)
         )
 
 
-def asked_attribute(prompts: pl.DataFrame, numbers: pl.DataFrame, answer_token: int | None) -> dict[str, str]:
-    """What a store's votes are about, where that is a token of the answer: for each result, from 0, the number asked for, -1 for none."""
+def asked_attribute(
+    prompts: pl.DataFrame,
+    numbers: pl.DataFrame,
+    answer_token: int | None,
+) -> dict[str, str]:
+    """Return the attribute `asked` of the stores of a model with the setting answer_token.
+
+    It lists, for each result from 0, the number that the predicted token of the answer stands for,
+    -1 for none. Without that setting there is no attribute.
+    """
     if answer_token is None:
         return {}
-    known = prompts.filter(pl.col("result").is_not_null()).join(numbers.select("number", answer_token="token"), on="answer_token")
-    asked = np.full(int(known["result"].max() or 0) + 1, -1)  # type: ignore[arg-type]
-    asked[known["result"]] = known["number"]
-    return {"asked": ",".join(map(str, asked))}
+    known = prompts.filter(pl.col("result").is_not_null())
+    known = known.join(numbers.select("number", answer_token="token"), on="answer_token")
+    asked_numbers = np.full(int(known["result"].max() or 0) + 1, -1)  # type: ignore[arg-type]
+    asked_numbers[known["result"]] = known["number"]
+    return {"asked": ",".join(map(str, asked_numbers))}

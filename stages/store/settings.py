@@ -22,15 +22,15 @@ class Dump(Section):
 
     @property
     def memory_of_pass(self) -> int:
-        """Bytes of one forward pass: half of the memory, times the size of a GPU's passes."""
+        """Bytes of one forward pass: half of the memory; more on a GPU, with larger passes."""
         return self._half * machine.passes(machine.PROMPTS)
 
     def prompts_per_block(self, values: int, dtype: str) -> int:
         """Return the most prompts of a block.
 
-        values: activations that each prompt leaves; dtype: what the model is computed in. A block
-        must hold a GPU's pass, so it grows with it. In float64 it does not: its bytes, which blocks
-        lay out, are the same on every machine.
+        values: number of activations of each prompt; dtype: data type of the computation. A block
+        holds at least a forward pass, so it is larger for a GPU. In float64 it is not: blocks
+        determine the layout of the files, whose bytes must be the same on every machine.
         """
         memory = self._half if dtype == "float64" else self.memory_of_pass
         fitting = memory // (values * np.dtype(self.store_dtype).itemsize)

@@ -1,17 +1,17 @@
-"""Sums over each neuron's activations, made while a dump still holds them, so that nobody has to read a store again for them.
+"""Add up each neuron's activations while a dump still holds them, so that no store is read again.
 
-Table neuron_sums: every neuron's activations over the whole square, added up
+Table neuron_sums: sums, extremes, mean and variance of every neuron's activations
     subject      VARCHAR   the model
     operator     VARCHAR   add, subtract, multiply or divide
     layer        SMALLINT  decoder layer, from 0
     neuron       INTEGER   neuron of the layer's MLP, from 0
-    prompts      BIGINT    prompts of the square
-    total        DOUBLE    sum of the activations
-    smallest     FLOAT     smallest activation
-    largest      FLOAT     largest activation
-    cells        BIGINT    prompts that have an answer of one token, that is, cells
-    mean         DOUBLE    mean activation over the cells; null where there is none
-    variance     DOUBLE    variance of the activation over the cells; null where there is none
+    prompts      BIGINT    number of prompts of the operand grid
+    total        DOUBLE    sum of the activations over these prompts
+    smallest     FLOAT     smallest activation over these prompts
+    largest      FLOAT     largest activation over these prompts
+    cells        BIGINT    number of prompts that are cells, that is, have a one-token answer
+    mean         DOUBLE    mean activation over the cells; null if there are no cells
+    variance     DOUBLE    variance of the activation over the cells; null if there are no cells
 """
 
 from collections.abc import Callable, Iterable
@@ -24,15 +24,22 @@ import polars as pl
 from stages.lib.core import machine
 from stages.lib.core.compiled import compiled
 
-KEYS = ["operator", "layer", "neuron"]
-LAYERS_AT_ONCE = 4  # that are being written
+LAYERS_AT_ONCE = 4  # written at the same time
 AT_ONCE = 16  # neurons, whose values fit in a processor's cache
 LANES = 16  # numbers compared at once
-PIECE = 128  # numbers that numpy's pairwise summation adds up without halving them
+PIECE = 128  # most numbers that numpy's pairwise summation adds up without halving them
 SCHEMA = {
-    "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "prompts": pl.Int64, "total": pl.Float64, "smallest": pl.Float32,
-    "largest": pl.Float32, "cells": pl.Int64, "mean": pl.Float64, "variance": pl.Float64,
-}  # fmt: skip
+    "operator": pl.String,
+    "layer": pl.Int16,
+    "neuron": pl.Int32,
+    "prompts": pl.Int64,
+    "total": pl.Float64,
+    "smallest": pl.Float32,
+    "largest": pl.Float32,
+    "cells": pl.Int64,
+    "mean": pl.Float64,
+    "variance": pl.Float64,
+}
 
 
 def while_writing(
@@ -41,14 +48,14 @@ def while_writing(
     activations: dict[int, np.ndarray],
     results: np.ndarray,
 ) -> pl.DataFrame:
-    """Write every layer by write(layer), and return the table's rows, as of_block does.
+    """Call write(layer) for every layer, and return the table's rows, as of_block does.
 
-    While a layer waits for the disk, others are prepared and added up.
+    While one layer waits for the disk, others are prepared and added up.
     """
     with ThreadPoolExecutor(min(LAYERS_AT_ONCE, machine.threads())) as threads:
         written = threads.map(write, activations)
         rows = of_block(operator, activations, results)
-        list(written)  # raises what a thread has raised
+        list(written)  # raises the exception of a thread, if any
     return rows
 
 
@@ -57,20 +64,22 @@ def of_block(
     activations: dict[int, np.ndarray],
     results: np.ndarray,
 ) -> pl.DataFrame:
-    """Return the table's rows of a block of prompts, with as many threads as a worker has.
+    """Return the table's rows for a block of prompts, computed by all threads of a worker.
 
-    activations: layer -> (neurons, rows, columns), as stored; results: (rows, columns), -1 for
-    none.
+    activations: layer -> (neurons, rows, columns), as stored; results: (rows, columns), -1 where a
+    prompt has no answer.
     """
     cells = np.flatnonzero(results >= 0)
     maps = [block.reshape(len(block), -1) for block in activations.values()]
-    parts = [block[i : i + AT_ONCE] for block in maps for i in range(0, len(block), AT_ONCE)]
+    parts: list[np.ndarray] = []
+    for block in maps:
+        parts += [block[i : i + AT_ONCE] for i in range(0, len(block), AT_ONCE)]
     with ThreadPoolExecutor(machine.threads()) as threads:
         sums = list(threads.map(lambda part: _of_neurons(part, cells), parts))
     total, smallest, largest, mean, variance = np.concatenate(sums, axis=1)
     columns = {
         "operator": pl.repeat(operator, len(total), eager=True),
-        "layer": np.repeat(list(activations), [len(block) for block in maps]),
+        "layer": np.repeat(list(activations), list(map(len, maps))),
         "neuron": np.concatenate([np.arange(len(block)) for block in maps]),
         "prompts": np.full(len(total), results.size),
         "total": total,
@@ -86,7 +95,7 @@ def of_block(
 def _of_neurons(values: np.ndarray, cells: np.ndarray) -> np.ndarray:
     """Return total, smallest, largest, mean and variance of some neurons: (5, neurons) float64.
 
-    values: (neurons, prompts) float16 or float32; cells: the prompts that are cells.
+    values: (neurons, prompts), float16 or float32; cells: indices of the prompts that are cells.
     """
     sums = np.empty((5, len(values)))
     if values.dtype == np.float16:
@@ -98,23 +107,24 @@ def _of_neurons(values: np.ndarray, cells: np.ndarray) -> np.ndarray:
 
 @cache
 def _every_float16() -> np.ndarray:
-    """Return all numbers of float16 by their bits, as float32."""
+    """Return the float16 number of each 16-bit pattern, as float32."""
     return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
 @compiled()
 def _add_up(values, numbers, cells, sums):
-    """Write each neuron's sums, (5, neurons); means over no cells are NaN.
+    """Write each neuron's sums into `sums`, (5, neurons); means over no cells are NaN.
 
-    Numbers are added as numpy adds those of several neurons, to the last digit: all of a neuron's
-    pairwise, those of cells from the first to the last. numbers: those that values stand for, or
-    None. Only one neuron's float32 are kept: threads would wait for the memory of more.
+    numbers: the number that each value stands for, or None if values are numbers.
+    The order of additions gives numpy's results to the last digit: all values pairwise, those of
+    cells from the first to the last. Only one neuron is converted to float32 at a time: with more,
+    threads would wait for memory.
     """
     row = np.empty(values.shape[1], np.float32)
     for neuron in range(len(values)):
         for i in range(len(row)):
             row[i] = values[neuron, i] if numbers is None else numbers[values[neuron, i]]
-        sums[0, neuron] = 0.0 + _pairwise(row)  # 0, never -0: either is least
+        sums[0, neuron] = 0.0 + _pairwise(row)  # 0, never -0, which compares equal
         sums[1, neuron] = 0.0 + _least(row)
         sums[2, neuron] = 0.0 - _least(-row)
         sums[3, neuron] = sums[4, neuron] = np.nan
@@ -130,7 +140,7 @@ def _add_up(values, numbers, cells, sums):
 
 @compiled()
 def _least(row):
-    """Return the smallest number. Several are compared at once."""
+    """Return the smallest number of a row, comparing several at once."""
     lanes = np.full(LANES, np.inf, np.float32)
     whole = len(row) - len(row) % LANES
     for start in range(0, whole, LANES):
@@ -145,7 +155,7 @@ def _least(row):
 
 @compiled()
 def _pairwise(values):
-    """Add up numbers in float64 in the order of numpy's pairwise summation."""
+    """Return the sum of numbers in float64, added in the order of numpy's pairwise summation."""
     n = len(values)
     if n > PIECE:
         half = n // 2 - n // 2 % 8
@@ -168,27 +178,39 @@ def _pairwise(values):
 
 
 def together(subject: str, blocks: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """The table of blocks that are parts of the same squares, each as of_block makes it.
+    """Return the table for a model from its blocks, as of_block returns them.
 
-    Means and variances are put together from those of the blocks and the blocks' distances from the common mean (Chan, Golub and
-    LeVeque 1979), so that no large sums of squares are subtracted from each other.
+    Means and variances are combined from those of the blocks and the blocks' distances from the
+    common mean (Chan, Golub and LeVeque 1979), so that no large sums of squares are subtracted.
     """
-    squares: dict[str, list[pl.DataFrame]] = {}
+    by_operator: dict[str, list[pl.DataFrame]] = {}
     for block in blocks:
-        squares.setdefault(block["operator"][0], []).append(block)
-    tables = [_square(of).with_columns(operator=pl.lit(operator)) for operator, of in sorted(squares.items())]
+        by_operator.setdefault(block["operator"][0], []).append(block)
+    tables = []
+    for operator, own_blocks in sorted(by_operator.items()):
+        tables.append(_combined(own_blocks).with_columns(operator=pl.lit(operator)))
     return pl.concat(tables).select(pl.lit(subject).alias("subject"), *SCHEMA)
 
 
-def _square(blocks: list[pl.DataFrame]) -> pl.DataFrame:
-    prompts, total, smallest, largest, cells, means, variances = (
-        np.stack([block[name].to_numpy() for block in blocks]) for name in list(SCHEMA)[len(KEYS) :]
-    )  # (blocks, neurons)
+def _combined(blocks: list[pl.DataFrame]) -> pl.DataFrame:
+    """Combine the blocks of one operator."""
+
+    def column(name: str) -> np.ndarray:  # (blocks, neurons)
+        return np.stack([block[name].to_numpy() for block in blocks])
+
+    cells = column("cells")
     with np.errstate(invalid="ignore"):  # no cell at all: 0 / 0
         weights = cells / cells.sum(0)
-    means, variances = np.where(cells, means, 0.0), np.where(cells, variances, 0.0)
+    means = np.where(cells, column("mean"), 0.0)
+    variances = np.where(cells, column("variance"), 0.0)
     mean = (weights * means).sum(0)
     variance = (weights * (variances + (means - mean) ** 2)).sum(0)
-    sums = {"prompts": prompts.sum(0), "total": total.sum(0), "smallest": smallest.min(0), "largest": largest.max(0), "cells": cells.sum(0)}
-    made = blocks[0].select("layer", "neuron").with_columns(**{name: pl.Series(of) for name, of in sums.items()})
-    return made.with_columns(mean=pl.Series(mean).fill_nan(None), variance=pl.Series(variance).fill_nan(None))
+    return blocks[0].with_columns(
+        prompts=pl.Series(column("prompts").sum(0)),
+        total=pl.Series(column("total").sum(0)),
+        smallest=pl.Series(column("smallest").min(0)),
+        largest=pl.Series(column("largest").max(0)),
+        cells=pl.Series(cells.sum(0)),
+        mean=pl.Series(mean).fill_nan(None),
+        variance=pl.Series(variance).fill_nan(None),
+    )

@@ -1,18 +1,21 @@
-"""Predicts the answer to each prompt of the tasks outside the grid.
+"""Predict the answer to each prompt of the tasks outside the grid.
 
 A model that was trained here reads the prompts of `tasks`. Any other model reads those of
-`real_tasks`; `largest_operand` in its entry leaves out sums with larger operands. The two tables
-number their prompts apart, so that a row here belongs to a prompt of one of them.
+`real_tasks`, without calculations whose operands exceed the `largest_operand` of its entry. The two
+tables have different prompt numbers, so that a row belongs to a prompt of one of them.
 
-Table task_predictions: a subject's answers to the prompts of the tasks
+Table task_predictions: a model's prediction for each prompt of the tasks
     subject             VARCHAR  the model
-    task                VARCHAR  as in tasks and real_tasks
+    task                VARCHAR  as in the tables tasks and real_tasks
     prompt_number       INTEGER  as in tasks or, for a model not trained here, in real_tasks
-    predicted           VARCHAR  the most likely next token
-    correct             BOOLEAN  whether that is the answer, or the one of its tokens that the subject is asked for
-    answer_logit        FLOAT    logit of the answer; null where the answer is not one token of the subject
-    max_logit           FLOAT    largest logit
-    answer_probability  FLOAT    softmax probability of the answer over the whole vocabulary
+    predicted           VARCHAR  text of the most likely next token
+    correct             BOOLEAN  whether the most likely next token is the answer or, for a model
+                                 with answer_token, that token of the answer
+    answer_logit        FLOAT    logit of the answer; null if the answer is not one token of the
+                                 model
+    max_logit           FLOAT    largest logit of the vocabulary
+    answer_probability  FLOAT    softmax probability of the answer over the whole vocabulary, 0 to
+                                 1; null if the answer is not one token of the model
 """
 
 import sys
@@ -33,45 +36,49 @@ from stages.lib.subject import Subject
 
 def main(name: str) -> None:
     subject = Subject.named(name)
-    tasks = prompts_of(subject)
-    own = tokenizer.load(subject.settings.source)
-    loaded = checkpoint.of(subject.settings)
-    asked = ask.encode(own, tasks["prompt"].to_list(), tasks["answer"].to_list(), subject.settings.bos, subject.settings.answer_token)
-    contents.limits(subject.settings.source).check_length(max(map(len, asked.sequences)))
-    checkpoint.knows(loaded, np.concatenate([asked.answers, *asked.sequences]))
-    passes = subject.settings.passes or load(Passes)
-    said = ask.ask(loaded, asked, passes.prompts, desc=f"tasks {name}")
-    one_token = asked.answers >= 0
-    if unknown := (~one_token).sum():
+    settings, tasks = subject.settings, prompts_of(subject)
+    own = tokenizer.load(settings.source)
+    loaded = checkpoint.of(settings)
+    texts, answers = tasks["prompt"].to_list(), tasks["answer"].to_list()
+    encoded = ask.encode(own, texts, answers, settings.bos, settings.answer_token)
+    contents.limits(settings.source).check_length(max(map(len, encoded.sequences)))
+    checkpoint.knows(loaded, np.concatenate([encoded.answers, *encoded.sequences]))
+    passes = settings.passes or load(Passes)
+    predictions = ask.ask(loaded, encoded, passes.prompts, desc=f"tasks {name}")
+    one_token = encoded.answers >= 0
+    unknown = (~one_token).sum()
+    if unknown:
         progress.say(
-            f"tasks {name}: {unknown} of {len(tasks)} answers are not one token of its tokenizer; no one can say whether it knows them"
+            f"tasks {name}: {unknown} of {len(tasks)} answers are not one token of its tokenizer; "
+            "accuracies leave them out"
         )
+
+    def if_known(values: np.ndarray) -> pl.Expr:
+        return pl.when(pl.Series(one_token)).then(pl.Series(values)).cast(pl.Float32)
+
     answered = tasks.select(
         pl.lit(name).alias("subject"),
         "task",
         "prompt_number",
-        predicted=pl.Series(own.batch_decode([[token] for token in said.predicted])),
-        correct=pl.Series(said.predicted == asked.answers),
-        answer_logit=_or_null(said.answer_logit, one_token),
-        max_logit=pl.Series(said.max_logit),
-        answer_probability=_or_null(said.answer_probability, one_token),
+        predicted=pl.Series(own.batch_decode(predictions.predicted.reshape(-1, 1).tolist())),
+        correct=pl.Series(predictions.predicted == encoded.answers),
+        answer_logit=if_known(predictions.answer_logit),
+        max_logit=pl.Series(predictions.max_logit),
+        answer_probability=if_known(predictions.answer_probability),
     )
     write_table(answered, subject.path("store/task_predictions.parquet"))
 
 
 def prompts_of(subject: Subject) -> pl.DataFrame:
-    """Return the prompts that a model is asked, with the columns of `tasks`."""
+    """Return the prompts for a model, with the columns of `tasks`."""
     if trained_here(subject.name):
         return read_table("data/corpus/tasks.parquet")
     tasks = read_table("data/corpus/real_tasks.parquet")
-    if (largest := subject.settings.largest_operand) is None:
+    largest = subject.settings.largest_operand
+    if largest is None:
         return tasks
     calculated = pl.col("task").is_in(ARITHMETIC)
     return tasks.filter(~calculated | (pl.max_horizontal("op1", "op2", "op3") <= largest))
-
-
-def _or_null(values: np.ndarray, known: np.ndarray) -> pl.Series:
-    return pl.Series([value if there else None for value, there in zip(values.tolist(), known.tolist(), strict=True)], dtype=pl.Float32)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Converts a GGUF file to a safetensors folder, data/models/<name> (stages/lib/gguf).
+"""Convert a GGUF file to a safetensors folder, data/models/<name> (stages/lib/gguf).
 
 An entry under `gguf:` in stages/subjects/params.yaml names the file; `bag add NAME x.gguf` writes
 the entry.

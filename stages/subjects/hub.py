@@ -1,6 +1,7 @@
-"""Downloads a model of the Hugging Face Hub, at one commit, to data/models/<name>, with SHA256SUMS of its files (lib/hub.py).
+"""Download a model of the Hugging Face Hub at one commit to data/models/<name> (lib/hub.py).
 
-An entry under `hub:` in stages/subjects/params.yaml says which; `bag add NAME org/name@commit` writes it.
+The folder also gets SHA256SUMS of its files. An entry under `hub:` in stages/subjects/params.yaml
+names repository and commit; `bag add NAME org/name@commit` writes the entry.
 """
 
 import sys

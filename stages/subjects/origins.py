@@ -1,14 +1,14 @@
-"""Finds out which models this project trained, and which it took from elsewhere.
+"""Write down which models this project trained, and which it took from elsewhere.
 
 A model is trained here if its folder is one that `train` or `plant` writes. A fine-tuned model is
 trained here if its source is. All other models are pretrained: those of `hub`, of `gguf`, and
 folders that a user names. They never saw the project's grid and its invented facts, so their
 accuracies have no train / held-out split, and their facts are real.
 
-Writes data/subjects/origins/<subject>.parquet, a file per model: stages of one model do not rerun
-when another is added.
+Each model has its own file, data/subjects/origins/<subject>.parquet, so that its stages do not
+rerun when another model is added.
 
-Table origins: where each model's weights are from
+Table origins: where the weights of each model are from
     subject       VARCHAR  the model
     source        VARCHAR  folder of its weights
     trained_here  BOOLEAN  whether this project trained it from scratch or planted it, or
@@ -42,12 +42,12 @@ def main() -> None:
 
 
 def began_here(source: str, trained: Collection[str], finetuned: Mapping[str, str]) -> bool:
-    """Return whether the weights in a folder began as those of a model that is trained here.
+    """Return whether the weights in a folder are those of a model trained here, or come from it.
 
-    trained: names of models that are made here from scratch; finetuned: name of a fine-tuned
-    model -> its source.
+    trained: names of the models made here from scratch; finetuned: name of a fine-tuned model ->
+    its source.
     """
-    for _ in finetuned:  # at most so many times was it fine-tuned
+    for _ in finetuned:  # a model is fine-tuned at most so many times
         source = finetuned.get(_model(source), source)
     return _model(source) in trained
 

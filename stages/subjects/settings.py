@@ -4,13 +4,25 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from stages.lib.core.settings import Count, Few, Natural, ParamsError, Positive, Section, Seed, Share, Threads, check, read
+from stages.lib.core.settings import (
+    Count,
+    Few,
+    Natural,
+    ParamsError,
+    Positive,
+    Section,
+    Seed,
+    Share,
+    Threads,
+    check,
+    read,
+)
 from stages.lib.core.words import Task
 from stages.lib.settings import GgufModel, HubModel
 
 
 class Optimisation(Section):
-    """How a model is trained, from scratch or further."""
+    """How a model is trained, from scratch or fine-tuned."""
 
     steps: Annotated[int, Field(ge=1, le=1_000_000)]
     learning_rate: Annotated[float, Field(gt=0, le=1)]
@@ -38,13 +50,14 @@ class ModelShape(Section):
     @model_validator(mode="after")
     def heads_divide_width(self) -> "ModelShape":
         if self.width % (2 * self.heads):
-            raise ValueError(f"width must be a multiple of 2 x heads, {self.width} is not one of {2 * self.heads}")
+            multiple = f"multiple of 2 x heads = {2 * self.heads}"
+            raise ValueError(f"width is {self.width}, which must be a {multiple}")
         return self
 
     @model_validator(mode="after")
-    def there_are_so_many_heads(self) -> "ModelShape":
+    def alike_heads_are_heads(self) -> "ModelShape":
         if self.alike > self.heads:
-            raise ValueError(f"alike is how many of the {self.heads} heads of a layer start so, {self.alike} is more")
+            raise ValueError(f"alike is {self.alike}, which must be at most heads = {self.heads}")
         return self
 
 
@@ -58,7 +71,7 @@ class Batch(Section):
 
 
 class Lesson(Section):
-    """Steps before the mixture of all tasks, of these alone."""
+    """Steps before the mixture of all tasks, with examples of some tasks alone."""
 
     steps: Count
     batch: Annotated[dict[Task | Literal["counting"], Few], Field(min_length=1)]
@@ -85,15 +98,22 @@ class Train(Optimisation):
     @model_validator(mode="after")
     def checkpoints_end_with_the_last_step(self) -> "Train":
         if sorted(set(self.checkpoints)) != self.checkpoints or self.checkpoints[-1] != self.steps:
-            raise ValueError(f"checkpoints must rise and end with steps = {self.steps}, they are {self.checkpoints}")
+            needed = f"checkpoints must rise and end with steps = {self.steps}"
+            raise ValueError(f"{needed}, they are {self.checkpoints}")
         return self
 
     @model_validator(mode="after")
     def curriculum_can_be_taught(self) -> "Train":
-        if (lessons := sum(lesson.steps for lesson in self.curriculum)) >= self.steps:
-            raise ValueError(f"curriculum has {lessons} steps, which leaves none of {self.steps} to the mixture of all tasks")
-        if self.numbers == "digits" and any("counting" in lesson.batch for lesson in self.curriculum):
-            raise ValueError("curriculum has counting, which asks for numbers of one token; where `numbers` is digits there can be none")
+        lessons = sum(lesson.steps for lesson in self.curriculum)
+        if lessons >= self.steps:
+            left = f"leaves none of {self.steps} to the mixture of all tasks"
+            raise ValueError(f"curriculum has {lessons} steps, which {left}; shorten it")
+        counting = any("counting" in lesson.batch for lesson in self.curriculum)
+        if self.numbers == "digits" and counting:
+            raise ValueError(
+                "curriculum has counting, which asks for numbers of one token; leave it out if "
+                "`numbers` is digits"
+            )
         return self
 
 
@@ -107,17 +127,17 @@ class Finetuning(Optimisation):
 
 
 def load_training(name: str) -> Train:
-    """The checked entry of this name in the section train. Raises ParamsError naming those there are."""
+    """Return the checked entry of this name in the section train; raises as load_gguf does."""
     return _entry(Train, "train", name)
 
 
 def load_finetuning(name: str) -> Finetuning:
-    """The checked entry of this name in the section finetune. Raises ParamsError naming those there are."""
+    """Return the checked entry of this name in the section finetune; raises as load_gguf does."""
     return _entry(Finetuning, "finetune", name)
 
 
 def load_hub(name: str) -> HubModel:
-    """The checked entry of this name in the section hub. Raises ParamsError naming those there are."""
+    """Return the checked entry of this name in the section hub; raises as load_gguf does."""
     return _entry(HubModel, "hub", name)
 
 
@@ -132,8 +152,10 @@ def load_gguf(name: str) -> GgufModel:
 def _entry(kind: type[Made], section: str, name: str) -> Made:
     known = read().get(section) or {}
     if name not in known:
-        there = ", ".join(known) or "nothing there"
-        raise ParamsError(f"nothing under {section} is called {name!r}; stages/subjects/params.yaml has {there}")
+        names = ", ".join(known) or "nothing there"
+        raise ParamsError(
+            f"nothing under {section} is called {name!r}; stages/subjects/params.yaml has {names}"
+        )
     return check(kind, known[name], f"{section}.{name}")
 
 
@@ -159,5 +181,6 @@ class Planted(Section):
     @model_validator(mode="after")
     def shares_leave_heuristics(self) -> "Planted":
         if self.smallest_share >= self.largest_share:
-            raise ValueError(f"smallest_share is {self.smallest_share}, not below largest_share = {self.largest_share}")
+            needed = f"must be below largest_share = {self.largest_share}"
+            raise ValueError(f"smallest_share is {self.smallest_share}, which {needed}")
         return self

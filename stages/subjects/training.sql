@@ -1,15 +1,22 @@
--- Accuracy of models of our own while they were trained, on a fixed sample of cells and of prompts.
+-- Accuracy of the models trained here during training, on a fixed sample of cells and of prompts.
 --
--- subject        VARCHAR  what was trained: an entry of `train` in stages/subjects/params.yaml
+-- subject        VARCHAR  the trained model: an entry of `train` in stages/subjects/params.yaml
 -- step           BIGINT   optimiser steps so far
--- operator       VARCHAR  whose cells; null: prompts of a task
--- task           VARCHAR  whose prompts; null: cells of the grid
+-- operator       VARCHAR  operator of the cells; null for prompts of a task
+-- task           VARCHAR  task of the prompts; null for cells of the grid
 -- split          VARCHAR  train or held-out
--- accuracy       DOUBLE   share of the sample answered correctly, 0 to 1; answers of several tokens: every one of them
+-- accuracy       DOUBLE   share of the sample answered correctly, 0 to 1; if answers have several
+--                         tokens, all of them must be correct
 -- loss           DOUBLE   cross entropy at the answers of the last batch, nats; null at step 0
--- learning_rate  DOUBLE   at that step
-with long as (unpivot training_log on columns(* exclude (subject, step, loss, learning_rate)) into name sample value accuracy),
-named as (select *, regexp_replace(sample, '_(train|held_out)$', '') as name from long)
+-- learning_rate  DOUBLE   learning rate at this step
+with
+    long as (
+        unpivot training_log on columns(* exclude (subject, step, loss, learning_rate))
+        into name sample value accuracy
+    ),
+    named as (
+        select *, regexp_replace(sample, '_(train|held_out)$', '') as name from long
+    )
 select
     subject,
     step,

@@ -15,7 +15,7 @@ from stages.lib.sql.database import connect
 from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
 from stages.store import grid
-from stages.store.dump import DumpWork, PromptSquare
+from stages.store.dump import DumpWork, PromptGrid
 from tests.bench.timing import median
 
 SUBJECT = "abacus"
@@ -29,7 +29,7 @@ def dump() -> None:
     subject, at_once = Subject.named(SUBJECT), load(Passes).prompts
     loaded = checkpoint.of(subject.settings)
     prompts = subject.table("store/prompts.parquet").filter(operator="add")
-    square = PromptSquare("add", prompts)
+    square = PromptGrid("add", prompts)
 
     def plain() -> None:
         for start in range(0, len(prompts), at_once):

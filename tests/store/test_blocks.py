@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.lib.core import machine
-from stages.store.rectangles import PromptSquare, Rectangle
+from stages.store.rectangles import PromptGrid, Rectangle
 from stages.store.settings import Dump
 from tests.micro import ROOT, SHIPPED
 
@@ -24,7 +24,7 @@ QWEN = 24 * 4_864  # layers x neurons of Qwen2.5-0.5B
 
 def blocks(rows: int, columns: int, prompts: int) -> list[range]:
     square: Any = SimpleNamespace(shape=(rows, columns))
-    return PromptSquare.blocks(square, prompts)
+    return PromptGrid.blocks(square, prompts)
 
 
 @pytest.mark.parametrize("name", DUMPS)
@@ -37,7 +37,9 @@ def test_memory_leaves_the_blocks_of_shipped_models_as_they_are(name: str):
     prompts = DUMP.prompts_per_block(values, "float64")
     assert prompts == DUMP.cells_per_block
     rows = DUMP.cells_per_block // SIDE
-    assert blocks(SIDE, SIDE, prompts) == [range(first, first + rows) for first in range(0, SIDE, rows)]
+    assert blocks(SIDE, SIDE, prompts) == [
+        range(first, first + rows) for first in range(0, SIDE, rows)
+    ]
 
 
 def test_a_block_of_a_deep_model_fits_into_half_of_the_memory():
@@ -74,7 +76,9 @@ def test_blocks_are_as_few_as_can_be_and_alike(rows: int, columns: int, prompts:
     st.sets(st.integers(0, 12), min_size=1),
     st.integers(1, 40),
 )
-def test_pieces_are_a_rectangle_and_small_where_it_has_gaps(rows: set[int], columns: set[int], prompts: int):
+def test_pieces_are_a_rectangle_and_small_where_it_has_gaps(
+    rows: set[int], columns: set[int], prompts: int
+):
     places = np.array(sorted(rows)), np.array(sorted(columns))
     tokens = (places[0][:, None] * 100 + places[1])[..., None]
     whole = Rectangle(*places, tokens, np.arange(1))

@@ -28,7 +28,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     whole["dump"] |= {"cells_per_block": 4 * OPERANDS}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
     (tmp_path / "stages").symlink_to(ROOT / "stages")
-    monkeypatch.setattr("stages.lib.core.settings.files", lambda root=Path(): [root / "params.yaml"])
+    monkeypatch.setattr(
+        "stages.lib.core.settings.files", lambda root=Path(): [root / "params.yaml"]
+    )
     monkeypatch.chdir(tmp_path)
     query.main("corpus/cells")
     prompts.main("s")

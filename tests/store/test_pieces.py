@@ -10,11 +10,18 @@ from stages.store.pieces import Pieces, Reader, numbered
 from stages.store.template import PromptError, Template
 from tests import vocabularies
 
-TEMPLATES = ["{op1}{symbol}{op2}=", "{op1} {symbol} {op2} =", "2+3=5\n4+11=15\n{op1}{symbol}{op2}=", "What is {op1} {symbol} {op2}? "]
+TEMPLATES = [
+    "{op1}{symbol}{op2}=",
+    "{op1} {symbol} {op2} =",
+    "2+3=5\n4+11=15\n{op1}{symbol}{op2}=",
+    "What is {op1} {symbol} {op2}? ",
+]
 OPERANDS = [0, 1, 3, 7, 9, 10, 12, 45, 99, 100, 107, 299, 700]
 
 
-def read(own, template: str, answer_token: int, *, bos: bool, operands=OPERANDS) -> tuple[Reader, Pieces, np.ndarray]:
+def read(
+    own, template: str, answer_token: int, *, bos: bool, operands=OPERANDS
+) -> tuple[Reader, Pieces, np.ndarray]:
     made = Template(own, template, "+", bos)
     results = np.add.outer(operands, operands)
     results[results % 5 == 4] = -1  # some prompts have no answer
@@ -41,14 +48,18 @@ def assert_right(reader: Reader, found: Pieces, results: np.ndarray, operands=OP
         whole = own(text + answer, add_special_tokens=False)["input_ids"]
         assert tokens[:front] == reader.template.front
         assert tokens[front:] == whole[: len(tokens) - front]
-        assert said(tokens[front:]) == "".join(text.split()) + answer[: len(said(tokens[front:])) - len("".join(text.split()))]
+        assert (
+            said(tokens[front:])
+            == "".join(text.split())
+            + answer[: len(said(tokens[front:])) - len("".join(text.split()))]
+        )
         number, behind = found.numbers[row, column], whole[len(tokens) - front :]
         known = own(text, add_special_tokens=False)["input_ids"]
         assert (number >= 0) == (bool(answer) and len(whole) - len(known) > reader.answer_token)
         if number >= 0:
             assert len(tokens) - front == len(known) + reader.answer_token
             assert int(said(behind[:1])) == number
-            assert found.asked[number] == behind[0]
+            assert found.number_tokens[number] == behind[0]
 
 
 @pytest.mark.parametrize("answer_token", [0, 1, 2])
@@ -59,7 +70,10 @@ def test_the_usual_tokenizers_are_read_right(kind: str, template: str, answer_to
     reader, found, results = read(own, template, answer_token, bos=own.bos_token is not None)
     assert_right(reader, found, results)
     if kind in ("digits", "qwen", "llama-2"):
-        assert numbered(found.asked) == own.convert_tokens_to_ids(list("0123456789"))[: len(found.asked)]
+        assert (
+            numbered(found.number_tokens)
+            == own.convert_tokens_to_ids(list("0123456789"))[: len(found.number_tokens)]
+        )
         widths = (found.positions["op1"] - found.positions["op1_first"])[:, 0] + 1
         assert widths.tolist() == [len(str(number)) for number in OPERANDS]
 
@@ -80,12 +94,26 @@ def test_whatever_the_merges_a_role_decodes_to_what_it_says_or_is_refused(data: 
         if pair not in merges and len("".join(pair)) < 5:
             merges.append(pair)
             pieces.append("".join(pair))
-    split = data.draw(st.sampled_from([None, r"\p{N}", r"\p{N}{1,3}", r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", r" ?[^\s\p{N}]+| ?\p{N}+"]))
+    split = data.draw(
+        st.sampled_from(
+            [
+                None,
+                r"\p{N}",
+                r"\p{N}{1,3}",
+                r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+                r" ?[^\s\p{N}]+| ?\p{N}+",
+            ]
+        )
+    )
     bos, answer_token = data.draw(st.booleans()), data.draw(st.integers(0, 2))
     operands = [0, 1, 4, 9, 10, 33, 120]
     try:
         reader, found, results = read(
-            vocabularies.merged(merges, split, bos), data.draw(st.sampled_from(TEMPLATES)), answer_token, bos=bos, operands=operands
+            vocabularies.merged(merges, split, bos),
+            data.draw(st.sampled_from(TEMPLATES)),
+            answer_token,
+            bos=bos,
+            operands=operands,
         )
     except PromptError:
         return
@@ -96,8 +124,12 @@ def test_whatever_the_merges_a_role_decodes_to_what_it_says_or_is_refused(data: 
     ("merges", "template", "words"),
     [
         ([("=", "7")], TEMPLATES[0], r"'1\+1=' has other tokens than the beginning of '1\+1=7'"),
-        ([("3", "+")], TEMPLATES[0], r"the tokens of op1 in '3\+0=' say '3\+', not '3'"),
-        ([("\u0120", "3")], TEMPLATES[1], r"between the numbers has other tokens in '0 \+ 3 =' than in '0 \+ 0 ='"),
+        ([("3", "+")], TEMPLATES[0], r"the tokens of op1 in '3\+0=' decode to '3\+', not '3'"),
+        (
+            [("\u0120", "3")],
+            TEMPLATES[1],
+            r"between the numbers has other tokens in '0 \+ 3 =' than in '0 \+ 0 ='",
+        ),
         ([("1", "0"), ("0", "5")], TEMPLATES[0], "stands for 5, as elsewhere"),
     ],
 )
@@ -115,9 +147,17 @@ def test_a_chat_template_stands_around_the_prompt():
     own.chat_template = CHAT
     made = Template(own, "{op1}{symbol}{op2}=", "+", True, True)
     assert made.text(12, 7) == "<|user|> 12+7= <|assistant|> "
-    assert made.tokens(made.text(12, 7)) == own(f"<s>{made.text(12, 7)}", add_special_tokens=False)["input_ids"]
+    assert (
+        made.tokens(made.text(12, 7))
+        == own(f"<s>{made.text(12, 7)}", add_special_tokens=False)["input_ids"]
+    )
     reader = Reader(made, 0)
-    assert_right(reader, reader.square([1, 10], np.array([[2, 11], [11, 20]]), "test"), np.array([[2, 11], [11, 20]]), [1, 10])
+    assert_right(
+        reader,
+        reader.square([1, 10], np.array([[2, 11], [11, 20]]), "test"),
+        np.array([[2, 11], [11, 20]]),
+        [1, 10],
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +175,9 @@ def test_a_chat_template_stands_around_the_prompt():
         ("{% for", None, "fails on a user's message: "),
     ],
 )
-def test_a_chat_template_that_is_not_there_or_changes_the_prompt_is_refused(chat: str | None, bos: bool, words: str):
+def test_a_chat_template_that_is_not_there_or_changes_the_prompt_is_refused(
+    chat: str | None, bos: bool, words: str
+):
     own = vocabularies.by_three_digits()
     own.chat_template = chat
     with pytest.raises(PromptError) as error:
@@ -158,7 +200,9 @@ def test_a_chat_template_says_where_bos_stands(chat: str, bos: bool | None, befo
     own.chat_template = chat
     made = Template(own, "{op1}{symbol}{op2}=", "+", bos, True)
     assert own.convert_ids_to_tokens(made.front) == before
-    whole = own.apply_chat_template([{"role": "user", "content": "12+7="}], add_generation_prompt=True)["input_ids"]
+    whole = own.apply_chat_template(
+        [{"role": "user", "content": "12+7="}], add_generation_prompt=True
+    )["input_ids"]
     added = [own.bos_token_id] if bos else []
     assert made.tokens(made.text(12, 7)) == added + whole
 

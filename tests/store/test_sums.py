@@ -24,18 +24,28 @@ TOTALS = "select subject, operator, layer, neuron, sum(activation) as total, min
     unanswered=st.sampled_from([0.0, 0.3, 1.0]),
     offset=st.sampled_from([0.0, 1e3]),
 )
-def test_blocks_together_are_the_square(seed: int, rows: list[int], unanswered: float, offset: float):
+def test_blocks_together_are_the_square(
+    seed: int, rows: list[int], unanswered: float, offset: float
+):
     rng = np.random.default_rng(seed)
-    square = {layer: (rng.normal(size=(70, sum(rows), 6)) + offset).astype(np.float32) for layer in (1, 3)}
+    square = {
+        layer: (rng.normal(size=(70, sum(rows), 6)) + offset).astype(np.float32) for layer in (1, 3)
+    }
     results = np.where(rng.random((sum(rows), 6)) < unanswered, -1, 7)
     ends = np.cumsum(rows)
     blocks = [
-        sums.of_block("add", {layer: values[:, end - n : end] for layer, values in square.items()}, results[end - n : end])
+        sums.of_block(
+            "add",
+            {layer: values[:, end - n : end] for layer, values in square.items()},
+            results[end - n : end],
+        )
         for end, n in zip(ends, rows, strict=True)
     ]
     table = sums.together("one", blocks)
     assert table.select("subject", "operator").unique().rows() == [("one", "add")]
-    assert table.select("layer", "neuron").rows() == [(layer, neuron) for layer in (1, 3) for neuron in range(70)]
+    assert table.select("layer", "neuron").rows() == [
+        (layer, neuron) for layer in (1, 3) for neuron in range(70)
+    ]
     values = np.concatenate([square[1], square[3]]).astype(np.float64)
     assert (table["prompts"] == results.size).all()
     assert (table["cells"] == (results >= 0).sum()).all()
@@ -92,12 +102,16 @@ def test_sums_are_numpys_to_the_last_bit(seed, shape, dtype, kind, answered, wor
 def test_the_dumps_sums_are_those_of_its_store(micro: Path, subject: str):
     table = read_table(micro / f"data/{subject}/store/neuron_sums.parquet")
     opened = stores(micro / f"data/{subject}/store/activations")
-    assert table["operator"].unique().sort().to_list() == sorted(one.attributes["operator"] for one in opened)
+    assert table["operator"].unique().sort().to_list() == sorted(
+        one.attributes["operator"] for one in opened
+    )
     for one in opened:
         for layer in one.layers:
             values = one.read(layer, slice(None), slice(None)).astype(np.float64)
             kept = values[:, one.columns["result"] >= 0]
-            own = table.filter(pl.col("operator") == one.attributes["operator"], pl.col("layer") == layer)
+            own = table.filter(
+                pl.col("operator") == one.attributes["operator"], pl.col("layer") == layer
+            )
             assert own["neuron"].to_list() == list(range(len(values)))
             np.testing.assert_allclose(own["total"], values.sum((1, 2)), rtol=1e-12, atol=1e-9)
             np.testing.assert_allclose(own["mean"], kept.mean(1), rtol=1e-10, atol=1e-12)

@@ -65,7 +65,12 @@ def task_accuracy(
 
 def test_answers_of_several_tokens_are_no_wrong_ones():
     tasks = [("factual", "Rome"), ("factual", "Oslo"), ("factual", "Rome"), ("factual", "Oslo")]
-    predicted = [("Rome", True, 1.0), ("Rome", False, 0.5), (" Rome", True, 1.0), ("x", False, None)]
+    predicted = [
+        ("Rome", True, 1.0),
+        ("Rome", False, 0.5),
+        (" Rome", True, 1.0),
+        ("x", False, None),
+    ]
     tasks += [("retrieval", "a b"), ("retrieval", "a b")]
     predicted += [("a", False, None), ("a", False, None)]
     assert task_accuracy(tasks, predicted) == [

@@ -48,14 +48,20 @@ class Grown:
 
     @cached_property
     def tokens(self) -> torch.Tensor:
-        prompts = self.cells.select(pl.format("{}{}{}=", "op1", pl.col("operator").replace_strict(SYMBOLS), "op2")).to_series()
+        prompts = self.cells.select(
+            pl.format("{}{}{}=", "op1", pl.col("operator").replace_strict(SYMBOLS), "op2")
+        ).to_series()
         return torch.tensor(self.tokenizer(prompts.to_list())["input_ids"])
 
     @cached_property
     def answers(self) -> torch.Tensor:
-        return torch.tensor(self.tokenizer.convert_tokens_to_ids(self.cells["result"].cast(pl.String).to_list()))
+        return torch.tensor(
+            self.tokenizer.convert_tokens_to_ids(self.cells["result"].cast(pl.String).to_list())
+        )
 
-    def run(self, neurons: list[int] | None = None, values: torch.Tensor | float = 0.0) -> tuple[torch.Tensor, np.ndarray]:
+    def run(
+        self, neurons: list[int] | None = None, values: torch.Tensor | float = 0.0
+    ) -> tuple[torch.Tensor, np.ndarray]:
         """Answers and late activations of all cells, with these neurons' activations at the last position replaced."""
         seen = []
 
@@ -80,16 +86,33 @@ class Grown:
         path = self.folder / "asked.parquet"
         self.cells.with_row_index("i").write_parquet(path)
         predicates = ", ".join(f'{parse(name).predicate} as "{i}"' for i, name in enumerate(names))
-        return Database({"asked": [path]}, threads=1).sql(f"select i, {predicates} from asked order by i").pl().drop("i").to_numpy()
+        return (
+            Database({"asked": [path]}, threads=1)
+            .sql(f"select i, {predicates} from asked order by i")
+            .pl()
+            .drop("i")
+            .to_numpy()
+        )
 
-    def planted(self, grade: str, noise: float | None = None) -> Iterator[tuple[list[str], np.ndarray, list[np.ndarray], np.ndarray]]:
+    def planted(
+        self, grade: str, noise: float | None = None
+    ) -> Iterator[tuple[list[str], np.ndarray, list[np.ndarray], np.ndarray]]:
         """Of every neuron and operator of a grade: heuristics, activations, per heuristic which of those cells satisfy it, and which cells."""
-        rows = self.truth.filter(grade=grade) if noise is None else self.truth.filter(grade=grade, noise=noise)
+        rows = (
+            self.truth.filter(grade=grade)
+            if noise is None
+            else self.truth.filter(grade=grade, noise=noise)
+        )
         names = sorted(set(rows["heuristic"]) - {None})
         where = dict(zip(names, self.satisfied(names).T, strict=True))
         for (neuron, operator), some in rows.group_by("neuron", "operator", maintain_order=True):
             cells = (self.cells["operator"] == operator).to_numpy()
-            yield some["heuristic"].to_list(), self.activations[cells, neuron], [where[name][cells] for name in some["heuristic"]], cells
+            yield (
+                some["heuristic"].to_list(),
+                self.activations[cells, neuron],
+                [where[name][cells] for name in some["heuristic"]],
+                cells,
+            )
 
 
 def grow(folder: Path, largest_operand: int = 19, largest_answer: int = 99, **changes) -> Grown:
@@ -97,7 +120,9 @@ def grow(folder: Path, largest_operand: int = 19, largest_answer: int = 99, **ch
     base = merged(SHIPPED, SETTINGS)
     base["cells"] |= {"largest_operand": largest_operand, "largest_answer": largest_answer}
     (folder / "data/corpus").mkdir(parents=True)
-    (folder / "params.yaml").write_text(yaml.safe_dump(base | {"planted": merged(PLANTED, changes)}))
+    (folder / "params.yaml").write_text(
+        yaml.safe_dump(base | {"planted": merged(PLANTED, changes)})
+    )
     operands = range(largest_operand + 1)
     cells = pl.DataFrame(
         [(o, a, b, a + b if o == "add" else a - b, "train") for o in SYMBOLS for a in operands for b in operands],
@@ -113,4 +138,8 @@ def grow(folder: Path, largest_operand: int = 19, largest_answer: int = 99, **ch
 
 def digests(folder: Path) -> dict[str, str]:
     data = folder / "data"
-    return {str(p.relative_to(data)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(data.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(data)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(data.rglob("*"))
+        if p.is_file()
+    }

@@ -25,23 +25,43 @@ from tests.conftest import SIZES, random_model
 from tests.mediation.paired import tables, tokenizer
 from tests.micro import SHIPPED, TUNED, changed, merged
 
-SMALL = {"steps": 40, "batch": 48, "warmup_steps": 4, "learning_rate": 0.01, "evaluate_every": 10, "evaluation_prompts": 50}
-TASKS = sections.check(Tasks, merged(SHIPPED["tasks"], {"largest_operand_of_three": 6, "held_out_percent": 30}))
+SMALL = {
+    "steps": 40,
+    "batch": 48,
+    "warmup_steps": 4,
+    "learning_rate": 0.01,
+    "evaluate_every": 10,
+    "evaluation_prompts": 50,
+}
+TASKS = sections.check(
+    Tasks, merged(SHIPPED["tasks"], {"largest_operand_of_three": 6, "held_out_percent": 30})
+)
 OUTPUTS = ("data/models/new", "data/new")
 
 
 def project(folder: Path, source: Path, **settings: Any) -> Path:
     """A folder in which the stage makes `new` from the model in `source`."""
-    entry = changed({})["finetune"][TUNED] | SMALL | {"source": str(source), "precision": "float32", "threads": 1} | settings
+    entry = (
+        changed({})["finetune"][TUNED]
+        | SMALL
+        | {"source": str(source), "precision": "float32", "threads": 1}
+        | settings
+    )
     (folder / "data/corpus").mkdir(parents=True)
-    (folder / "params.yaml").write_text(yaml.safe_dump({"finetune": {"new": entry}, "tasks": TASKS.model_dump()}))
+    (folder / "params.yaml").write_text(
+        yaml.safe_dump({"finetune": {"new": entry}, "tasks": TASKS.model_dump()})
+    )
     for name, table in tables().items():
         table.write_parquet(folder / f"data/corpus/{name}.parquet")
     return folder
 
 
 def digests(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
 
 
 def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -61,11 +81,17 @@ def examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> finetune.Finetune
 
 def prompts(batch: Any) -> list[tuple[list[int], int]]:
     """Each prompt up to where its answer, of one token, is asked for; and that answer."""
-    places = [(row, targets, int((targets >= 0).argmax())) for group in batch for row, targets in zip(*group, strict=True)]
+    places = [
+        (row, targets, int((targets >= 0).argmax()))
+        for group in batch
+        for row, targets in zip(*group, strict=True)
+    ]
     return [(row[: place + 1].tolist(), int(targets[place])) for row, targets, place in places]
 
 
-def test_any_architecture_learns_and_its_source_stays(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_any_architecture_learns_and_its_source_stays(
+    checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     before = digests(checkpoint_folder)
     folder = project(tmp_path / "project", checkpoint_folder)
     first = made(folder, monkeypatch)
@@ -77,24 +103,38 @@ def test_any_architecture_learns_and_its_source_stays(checkpoint_folder: Path, t
     assert np.isnan(losses[0])
     assert losses[-1] < losses[1] - 0.1
     assert log["train"][-1] > log["train"][0]
-    old, new = load_file(checkpoint_folder / "model.safetensors"), load_file(folder / "data/models/new/model.safetensors")
-    assert {n: (t.dtype, t.shape) for n, t in new.items()} == {n: (t.dtype, t.shape) for n, t in old.items()}
+    old, new = (
+        load_file(checkpoint_folder / "model.safetensors"),
+        load_file(folder / "data/models/new/model.safetensors"),
+    )
+    assert {n: (t.dtype, t.shape) for n, t in new.items()} == {
+        n: (t.dtype, t.shape) for n, t in old.items()
+    }
     assert not any(torch.equal(new[n], t) for n, t in old.items() if t.ndim > 1)
     assert made(folder, monkeypatch) == first
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_weights_are_stored_as_in_the_source_and_are_those_of_the_log(dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_weights_are_stored_as_in_the_source_and_are_those_of_the_log(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     random_model("llama").to(dtype).save_pretrained(tmp_path / "llama")
     tokenizer("signs").save_pretrained(tmp_path / "llama")
-    folder = project(tmp_path / "project", tmp_path / "llama", precision="float32", evaluation_prompts=200)
+    folder = project(
+        tmp_path / "project", tmp_path / "llama", precision="float32", evaluation_prompts=200
+    )
     made(folder, monkeypatch)
     log = pl.read_parquet(folder / "data/new/subjects/finetune_log.parquet")
     model = AutoModelForCausalLM.from_pretrained(folder / "data/models/new", dtype="auto")
     assert model.dtype == dtype
     asked = prompts(examples(folder, monkeypatch).evaluation["train"])
-    right = [int(model.float()(torch.tensor([tokens])).logits[0, -1].argmax()) == answer for tokens, answer in asked]
-    assert np.mean(right) == pytest.approx(log["train"][-1], abs=0.1)  # which was measured before the weights were rounded
+    right = [
+        int(model.float()(torch.tensor([tokens])).logits[0, -1].argmax()) == answer
+        for tokens, answer in asked
+    ]
+    assert np.mean(right) == pytest.approx(
+        log["train"][-1], abs=0.1
+    )  # which was measured before the weights were rounded
     assert np.mean(right) > log["train"][0]
 
 
@@ -102,18 +142,25 @@ def test_held_out_prompts_are_never_drawn(tmp_path: Path, monkeypatch: pytest.Mo
     tokenizer("signs").save_pretrained(tmp_path / "model")
     given = examples(project(tmp_path / "project", tmp_path / "model"), monkeypatch)
     rng = np.random.default_rng(3)
-    known = Corpus(TASKS, *tables().values(), np.ones(len(tables()["cells"])), None).draw("three_operands", 40000, rng)
+    known = Corpus(TASKS, *tables().values(), np.ones(len(tables()["cells"])), None).draw(
+        "three_operands", 40000, rng
+    )
     splits = {tuple(given.tokenizer(p.prompt)["input_ids"]): p.split for p in known}  # BOS included
     assert 0.2 < np.mean([split == "held-out" for split in splits.values()]) < 0.4
     trained = {tuple(tokens) for step in range(60) for tokens, _ in prompts(given.of_step(step))}
     assert len(trained) > 1000
     assert {splits[tokens] for tokens in trained} == {"train"}
-    measured = {name: {splits[tuple(tokens)] for tokens, _ in prompts(batch)} for name, batch in given.evaluation.items()}
+    measured = {
+        name: {splits[tuple(tokens)] for tokens, _ in prompts(batch)}
+        for name, batch in given.evaluation.items()
+    }
     assert measured == {"train": {"train"}, "held_out": {"held-out"}}
     assert [len(prompts(batch)) for batch in given.evaluation.values()] == [50, 50]
 
 
-def test_answers_of_several_tokens_are_left_out_and_batches_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_answers_of_several_tokens_are_left_out_and_batches_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     own = tokenizer("pieces")
     own.save_pretrained(tmp_path / "model")
     given = examples(project(tmp_path / "project", tmp_path / "model", bos=False), monkeypatch)
@@ -141,7 +188,13 @@ def forgetful(tmp_path: Path) -> Path:
     """A model that would drop out a third of everything in training."""
     torch.manual_seed(0)
     config = GPTNeoXConfig(
-        **SIZES, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, hidden_dropout=0.3, attention_dropout=0.3
+        **SIZES,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        hidden_dropout=0.3,
+        attention_dropout=0.3,
     )
     GPTNeoXForCausalLM(config).save_pretrained(tmp_path / "neox")
     tokenizers.build(99, ["+ - * / = ( )"]).save_pretrained(tmp_path / "neox")
@@ -165,16 +218,22 @@ def test_interrupted_amid_a_step_it_goes_on_to_the_same_bytes(
         whole(self)
 
     monkeypatch.setattr(torch.optim.AdamW, "zero_grad", counted)
-    with pytest.raises(SystemExit, match=rf"at step {interrupted_at}; the same command continues from there"):
+    with pytest.raises(
+        SystemExit, match=rf"at step {interrupted_at}; the same command continues from there"
+    ):
         made(folder, monkeypatch)
     assert not any((folder / name).exists() for name in OUTPUTS)
     torch.manual_seed(99)
     finetune.main("new")
-    assert {file: digest for name in OUTPUTS for file, digest in digests(folder / name).items()} == expected
+    assert {
+        file: digest for name in OUTPUTS for file, digest in digests(folder / name).items()
+    } == expected
     assert len(steps) == SMALL["steps"]
 
 
-def test_a_state_is_not_used_for_another_source(forgetful: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_state_is_not_used_for_another_source(
+    forgetful: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(project(tmp_path / "project", forgetful))
     settings, before = load_finetuning("new"), finetune._key(load_finetuning("new"), TASKS)
     assert finetune._key(settings, TASKS) == before
@@ -182,10 +241,17 @@ def test_a_state_is_not_used_for_another_source(forgetful: Path, tmp_path: Path,
     assert finetune._key(settings, TASKS) != before
 
 
-def test_what_cannot_be_trained_is_named_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    tokenizer("signs").save_pretrained(tmp_path / "model")  # which knows no entity of a fact; there is no model beside it
+def test_what_cannot_be_trained_is_named_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tokenizer("signs").save_pretrained(
+        tmp_path / "model"
+    )  # which knows no entity of a fact; there is no model beside it
     monkeypatch.chdir(project(tmp_path / "project", tmp_path / "model", task="factual"))
-    with pytest.raises(sections.ParamsError, match=r"finetune\.new: no answer to a prompt of factual is one token of .*model"):
+    with pytest.raises(
+        sections.ParamsError,
+        match=r"finetune\.new: no answer to a prompt of factual is one token of .*model",
+    ):
         finetune.main("new")
     with pytest.raises(sections.ParamsError, match=r"'old'; stages/subjects/params.yaml has new"):
         finetune.main("old")
@@ -196,5 +262,8 @@ def test_a_tokenizer_without_bos_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     own = tokenizers.build(99, ["+ - * / = ( )"])
     own.bos_token = None
     own.save_pretrained(tmp_path / "model")
-    with pytest.raises(sections.ParamsError, match=r"finetune\.new\.bos is true, but the tokenizer of .*model has no BOS"):
+    with pytest.raises(
+        sections.ParamsError,
+        match=r"finetune\.new\.bos is true, but the tokenizer of .*model has no BOS",
+    ):
         examples(project(tmp_path / "project", tmp_path / "model", bos=True), monkeypatch)

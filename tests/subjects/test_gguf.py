@@ -80,7 +80,9 @@ def test_quantised_weights_are_those_that_gguf_dequantises(tmp_path: Path):
     for name, weight in loaded.state_dict().items():
         close = 0 if weight.ndim == 1 else weight.abs().max() / 127
         assert (weight - made.state_dict()[name]).abs().max() <= close, name
-    listed = [line.split("  ") for line in (tmp_path / "made" / source.NOTE).read_text().splitlines()]
+    listed = [
+        line.split("  ") for line in (tmp_path / "made" / source.NOTE).read_text().splitlines()
+    ]
     assert listed == [[hashlib.sha256(file.read_bytes()).hexdigest(), "x.gguf"]]
 
 
@@ -139,7 +141,9 @@ def test_text_is_cut_and_begun_as_the_file_says(
     loaded = tokenizer.load(tmp_path / "made")
     assert loaded.convert_ids_to_tokens(loaded("226-10=")["input_ids"]) == pieces
     assert loaded.get_vocab() == {token: number for number, token in enumerate(TOKENS)}
-    assert loaded(f"1{BOS}0")["input_ids"][-3:] == [TOKENS.index(token) for token in ("1", BOS, "0")]
+    assert loaded(f"1{BOS}0")["input_ids"][-3:] == [
+        TOKENS.index(token) for token in ("1", BOS, "0")
+    ]
     chat = loaded.apply_chat_template([{"role": "user", "content": "1+1"}], tokenize=False)
     assert (chat, loaded.bos_token, loaded.eos_token) == ("1+1=", BOS, gguf_files.END)
 
@@ -149,7 +153,10 @@ def test_a_cut_that_transformers_does_not_keep_for_the_family_is_kept_here(tmp_p
     file = gguf_files.of(tmp_path / "x.gguf", gguf_files.model("qwen2"), "qwen2", pre="gpt-2")
     source.outline(file, empty(tmp_path / "made"))
     loaded = tokenizer.load(tmp_path / "made")
-    assert loaded.convert_ids_to_tokens(loaded("226-10=", add_special_tokens=False)["input_ids"]) == TOGETHER
+    assert (
+        loaded.convert_ids_to_tokens(loaded("226-10=", add_special_tokens=False)["input_ids"])
+        == TOGETHER
+    )
 
 
 PIECES = ["<unk>", "<s>", "▁", *"0123456789+-=", "10", "▁1"]
@@ -174,7 +181,9 @@ def test_sentencepiece_puts_a_blank_and_bos_first_unless_the_file_says_no(
         "token_type": [2, 3] + [1] * (len(PIECES) - 2), "unknown_token_id": 0,
         "bos_token_id": 1, "eos_token_id": None, "padding_token_id": None, "add_bos_token": None,
     }  # fmt: skip
-    source.outline(gguf_files.of(tmp_path / "x.gguf", made, "llama", **own | more), empty(tmp_path / "made"))
+    source.outline(
+        gguf_files.of(tmp_path / "x.gguf", made, "llama", **own | more), empty(tmp_path / "made")
+    )
     loaded = tokenizer.load(tmp_path / "made")
     assert loaded.convert_ids_to_tokens(loaded("2-10=")["input_ids"]) == pieces
 

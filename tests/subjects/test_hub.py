@@ -43,7 +43,11 @@ def settings(place: Path, repo: str, commit: str = COMMIT) -> Path:
         (place / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place / file.relative_to(ROOT))
     chapter = place / "stages/subjects/params.yaml"
-    chapter.write_text(chapter.read_text().replace("hub: {}", f"hub:\n  mine: {{repo: {repo}, commit: '{commit}'}}\n"))
+    chapter.write_text(
+        chapter.read_text().replace(
+            "hub: {}", f"hub:\n  mine: {{repo: {repo}, commit: '{commit}'}}\n"
+        )
+    )
     return place
 
 
@@ -56,20 +60,37 @@ def stage(project: Path, hub: Hub, *command: str) -> subprocess.CompletedProcess
         "HF_HOME": str(project / "home"),
     }
     command = command or ("stages.subjects.hub", "mine")
-    return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=project, env=environment, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        capture_output=True,
+        text=True,
+        cwd=project,
+        env=environment,
+        check=False,
+    )
 
 
 def test_a_model_comes_whole_without_code_and_can_be_loaded(hub: Hub, project: Path):
     done = stage(project, hub)
     assert done.returncode == 0, done.stderr
     made, source = project / "data/models/mine", hub.models["org/mine"]
-    names = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    names = {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     assert {file.name for file in made.iterdir()} == {*names, NOTE, folder.SUMS}
     assert (made / NOTE).read_text() == f"org/mine@{COMMIT}\n"
     for name in names:
         assert (made / name).read_bytes() == (source / name).read_bytes()
-    listed = dict(reversed(line.split("  ")) for line in (made / folder.SUMS).read_text().splitlines())
-    assert listed == {name: hashlib.sha256((made / name).read_bytes()).hexdigest() for name in {*names, NOTE}}
+    listed = dict(
+        reversed(line.split("  ")) for line in (made / folder.SUMS).read_text().splitlines()
+    )
+    assert listed == {
+        name: hashlib.sha256((made / name).read_bytes()).hexdigest() for name in {*names, NOTE}
+    }
     assert checkpoint.load(made, "float32", "cpu", 1).architecture.neurons == 48
     assert [file.name for file in made.parent.iterdir()] == ["mine"]
 
@@ -98,11 +119,23 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(hub: Hub, project: Path
 def test_what_is_left_of_another_model_is_not_taken_up(hub: Hub, project: Path):
     """The entry is corrected once its first download has failed, behind files that the right model does not have."""
     (hub.models["org/old"] / "vocab.old").write_text("of another model")
-    assert "org/old has no weights in safetensors" in stage(settings(project, "org/old"), hub).stderr
+    assert (
+        "org/old has no weights in safetensors" in stage(settings(project, "org/old"), hub).stderr
+    )
     done = stage(settings(project, "org/mine"), hub)
     assert done.returncode == 0, done.stderr
-    names = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    assert {file.name for file in (project / "data/models/mine").iterdir()} == {*names, NOTE, folder.SUMS}
+    names = {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    assert {file.name for file in (project / "data/models/mine").iterdir()} == {
+        *names,
+        NOTE,
+        folder.SUMS,
+    }
 
 
 @pytest.mark.parametrize(
@@ -114,7 +147,9 @@ def test_what_is_left_of_another_model_is_not_taken_up(hub: Hub, project: Path):
         ("org/mine", "main", "hub.mine.commit = 'main'"),
     ],
 )
-def test_what_the_hub_does_not_have_is_said_in_a_line(hub: Hub, tmp_path: Path, repo: str, commit: str, sentence: str):
+def test_what_the_hub_does_not_have_is_said_in_a_line(
+    hub: Hub, tmp_path: Path, repo: str, commit: str, sentence: str
+):
     done = stage(settings(tmp_path / "other", repo, commit), hub)
     assert done.returncode == 1
     assert sentence in done.stderr
@@ -123,7 +158,10 @@ def test_what_the_hub_does_not_have_is_said_in_a_line(hub: Hub, tmp_path: Path, 
 
 def test_a_gated_model_asks_for_a_login(hub: Hub, project: Path):
     hub.gated.add("org/mine")
-    assert "org/mine is gated: ask for access on its page, then `hf auth login`" in stage(project, hub).stderr
+    assert (
+        "org/mine is gated: ask for access on its page, then `hf auth login`"
+        in stage(project, hub).stderr
+    )
 
 
 def test_a_server_that_does_not_answer_is_said_in_a_line(hub: Hub, project: Path):
@@ -141,8 +179,13 @@ def test_a_model_is_checked_and_added_before_it_is_downloaded(hub: Hub, project:
     assert "layers        3, each of 48 neurons and 4 heads, width 32" in done.stdout
     assert not (project / "data").exists()
     assert stage(project, hub, "stages.lib.console.bag", "add", "other", source).returncode == 0
-    chapter, root = (yaml.safe_load((project / file).read_text()) for file in ("stages/subjects/params.yaml", "params.yaml"))
-    assert chapter["hub"] == {"mine": {"repo": "org/mine", "commit": COMMIT}} | {"other": {"repo": "org/mine", "commit": COMMIT}}
+    chapter, root = (
+        yaml.safe_load((project / file).read_text())
+        for file in ("stages/subjects/params.yaml", "params.yaml")
+    )
+    assert chapter["hub"] == {"mine": {"repo": "org/mine", "commit": COMMIT}} | {
+        "other": {"repo": "org/mine", "commit": COMMIT}
+    }
     assert root["subjects"]["other"]["source"] == "data/models/other"
     assert root["subjects"]["other"]["revision"] == source
 
@@ -158,7 +201,11 @@ def test_dvc_downloads_it_before_what_reads_it(hub: Hub, tmp_path: Path):
     project = tmp_path / "whole"
     copy_project(project)
     chapter = project / "stages/subjects/params.yaml"
-    chapter.write_text(chapter.read_text().replace("hub: {}", f"hub: {{mine: {{repo: org/mine, commit: '{COMMIT}'}}}}"))
+    chapter.write_text(
+        chapter.read_text().replace(
+            "hub: {}", f"hub: {{mine: {{repo: org/mine, commit: '{COMMIT}'}}}}"
+        )
+    )
     more = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "home")}
     run_in(project, "dvc", "repro", "stages/subjects/dvc.yaml:hub@mine", more=more)
     assert (project / "data/models/mine/model.safetensors").is_file()

@@ -52,7 +52,9 @@ def test_our_models_are_trained_here_and_a_users_is_not(
     origins.main()
     written = sorted(ORIGINS.iterdir())
     table = pl.concat(pl.read_parquet(path) for path in written)
-    assert dict(table.filter(~pl.col("trained_here")).select("subject", "source").rows()) == {"mine": "models/mine"}
+    assert dict(table.filter(~pl.col("trained_here")).select("subject", "source").rows()) == {
+        "mine": "models/mine"
+    }
     assert {"abacus", "planted", "abacus-three-operands"} <= set(table["subject"])
     assert trained_here("abacus")
     assert not trained_here("mine")

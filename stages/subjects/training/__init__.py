@@ -1,1 +1,3 @@
-SPLITS = {"train": "train", "held_out": "held-out"}  # in logs, and in the corpus
+"""Train language models to the same bytes every time, and resume interrupted runs."""
+
+SPLITS = {"train": "train", "held_out": "held-out"}  # columns of logs -> splits of the corpus

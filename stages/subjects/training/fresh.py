@@ -1,20 +1,22 @@
-"""A small Llama-architecture model with random weights, for training from scratch."""
+"""Make a small model of the Llama architecture with random weights, to train from scratch."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from stages.subjects.settings import ModelShape
 
-# Standard deviation of weights that start alike. Of the values tried, retrieval is learnt fastest
-# with this one (docs/notes/training.md).
+# Standard deviation of queries and keys that start with the same weights. Of the values tried,
+# retrieval is learnt fastest with this one (docs/notes/training.md).
 ALIKE = 0.12
 
 
 def llama(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A model of this shape and of the tokenizer's vocabulary. Its weights are torch's next random numbers.
+    """Return a model of this shape with the tokenizer's vocabulary.
 
-    The queries and keys of the first `shape.alike` heads of every layer start as the same weights, so that tokens look for their like:
-    looking things up is then learnt within some hundred steps, and without it not at all. With more such heads all else is learnt later.
+    Its weights are torch's next random numbers. The queries and keys of the first `shape.alike`
+    heads of every layer start with the same weights, so that tokens attend to equal tokens. The
+    model then learns retrieval within some hundred steps, and without it not at all. With more such
+    heads it learns everything else later.
     """
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -32,7 +34,9 @@ def llama(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> LlamaForCaus
     model = LlamaForCausalLM(config)
     model.set_attn_implementation("eager")  # faster than sdpa on short prompts
     rows = shape.alike * shape.width // shape.heads
-    for attention in (layer.self_attn for layer in model.model.layers if rows):
-        torch.nn.init.normal_(attention.q_proj.weight[:rows], std=ALIKE)
-        attention.k_proj.weight.data[:rows] = attention.q_proj.weight[:rows]
+    if rows:
+        for layer in model.model.layers:
+            attention = layer.self_attn
+            torch.nn.init.normal_(attention.q_proj.weight[:rows], std=ALIKE)
+            attention.k_proj.weight.data[:rows] = attention.q_proj.weight[:rows]
     return model

@@ -1,4 +1,4 @@
-"""Carries a training run to its last step, with a bar, and on from where it was interrupted."""
+"""Run a training run to its last step, with a progress bar, and resume it after an interruption."""
 
 import shutil
 import signal
@@ -11,71 +11,88 @@ from typing import Any, Protocol
 from stages.lib.core import progress
 from stages.subjects.training.loop import Batch, Run
 
-STATE = ".state.safetensors"  # hidden: no file of the model's
-SECONDS_BETWEEN_STATES = 45  # a kill loses no more than this
+STATE = ".state.safetensors"  # hidden, because it is not a file of the model
+SECONDS_BETWEEN_STATES = 45  # at most so much work is lost if the process is killed
 
 
 class Examples(Protocol):
-    """The examples of each step, and those by name on which accuracy is measured."""
+    """The examples of each step. evaluation: name -> examples on which accuracy is measured."""
 
     evaluation: dict[str, Batch]
 
     def of_step(self, step: int) -> Batch: ...
 
 
-def complete(run: Run, examples: Examples, folder: Path, known: str, kept: Callable[[], None], said: Callable[[dict], str]) -> None:
-    """Takes the run to its last step. Interrupted, it says so and ends the program; called again, it goes on from there.
+def complete(
+    run: Run,
+    examples: Examples,
+    folder: Path,
+    fingerprint: str,
+    keep: Callable[[], None],
+    summary: Callable[[dict], str],
+) -> None:
+    """Run a training run to its last step. After an interruption, another call continues it.
 
-    folder: empty but for what `kept`, called at every step, writes there, and while it lasts for the run's state; `known`: digest of
-    all that the trained weights depend on, so that a state of other settings, data or code is never used; said: what the bar shows
-    of the log's last row.
+    folder: for the run's state and for what `keep` writes; otherwise empty.
+    fingerprint: digest of everything that the trained weights depend on, so that the state of other
+    settings, data or code is not used.
+    keep: called at every step; summary: returns the progress bar's text for the log's last row.
+    Raises SystemExit if interrupted.
     """
     state = folder / STATE
-    if not (state.exists() and run.load_state(state, known)):
+    if not (state.exists() and run.load_state(state, fingerprint)):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    saved = time.monotonic()
-    with _interruption() as asked_to_stop, progress.bar(total=run.settings.steps, initial=run.step, desc=run.section, unit="step") as bar:
+    saved, steps = time.monotonic(), run.settings.steps
+    with (
+        _interruption() as interrupted,
+        progress.bar(total=steps, initial=run.step, desc=run.section, unit="step") as bar,
+    ):
         while True:
-            due = run.step % run.settings.evaluate_every == 0 or run.step == run.settings.steps
+            due = run.step % run.settings.evaluate_every == 0 or run.step == steps
             if due and (not run.log or run.log[-1]["step"] != run.step):
                 run.measure(examples.evaluation)
-            kept()
-            if run.step == run.settings.steps:
+            keep()
+            if run.step == steps:
                 return
-            stop = asked_to_stop()
+            stop = interrupted()
             if stop or time.monotonic() - saved > SECONDS_BETWEEN_STATES:
-                run.save_state(state, known)
+                run.save_state(state, fingerprint)
                 saved = time.monotonic()
             if stop:
-                raise SystemExit(f"interrupted at step {run.step}; the same command continues from there")
+                way_out = "the same command continues from there"
+                raise SystemExit(f"interrupted at step {run.step}; {way_out}")
             run.advance(examples.of_step(run.step))
-            bar.set_postfix_str(f"loss {run.loss:.3f}, {said(run.log[-1])}", refresh=False)
+            bar.set_postfix_str(f"loss {run.loss:.3f}, {summary(run.log[-1])}", refresh=False)
             bar.update()
 
 
 def deliver(partial: Path, folder: Path) -> None:
-    """Puts what a completed run has written in its place."""
+    """Move what a completed run has written to its folder."""
     whole = folder.with_suffix(".whole")
     shutil.rmtree(whole, ignore_errors=True)
     shutil.copytree(partial, whole, ignore=lambda *_: [STATE])
     shutil.rmtree(folder, ignore_errors=True)
     whole.rename(folder)
-    shutil.rmtree(partial)  # only now: a kill before this goes on from the last state
+    shutil.rmtree(partial)  # last: if the process is killed before, the last state is still there
 
 
 @contextmanager
 def _interruption() -> Iterator[Callable[[], bool]]:
-    """Within it the first Ctrl-C is only noted: amid a step, weights and optimiser are half of this step and half of the last."""
-    noted: list[int] = []
+    """Postpone Ctrl-C, and yield a function that returns whether it was pressed.
+
+    Within a step, weights and optimiser are partly of this step and partly of the last. A second
+    Ctrl-C interrupts at once.
+    """
+    pressed: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        if noted:
+        if pressed:
             raise KeyboardInterrupt
-        noted.append(number)
+        pressed.append(number)
 
     before = signal.signal(signal.SIGINT, note)
     try:
-        yield lambda: bool(noted)
+        yield lambda: bool(pressed)
     finally:
         signal.signal(signal.SIGINT, before)
