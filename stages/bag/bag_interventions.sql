@@ -1,20 +1,25 @@
--- The other direction: only the heuristic neurons of the late layers are kept at the last position, or only the rest.
+-- Keep only the heuristic neurons of the late layers at the last position, or only the other
+-- neurons.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
--- operator      VARCHAR    whose heuristics, and prompts it is run on
--- split         VARCHAR    prompts it is run on: evaluation
--- component     VARCHAR    neuron, or none where everything is kept
--- layer         SMALLINT   a late layer, from 0
--- units         INTEGER[]  the ablated neurons, from 0
--- position      VARCHAR    token position: last
--- key_position  VARCHAR    null, of edges only
--- replacement   VARCHAR    mean (over all prompts, pooled over operators with equal weight) or zero
--- kept          VARCHAR    heuristic (neurons that stand for some heuristic), rest (all others), random (as many random neurons of each
---                          layer as heuristic), everything or nothing, of all late layers
--- membership    VARCHAR    label, called or scored, as in heuristic_neurons; null for everything and nothing
--- draw          INTEGER    of random, from 0; null otherwise
--- neurons       INTEGER    late neurons that are kept
+-- operator      VARCHAR    operator whose heuristic neurons are meant, and whose prompts it is run
+--                          on
+-- split         VARCHAR    split of the prompts that it is run on: evaluation
+-- component     VARCHAR    component that is ablated: neuron, or none where everything is kept
+-- layer         SMALLINT   late layer of the ablated neurons, from 0
+-- units         INTEGER[]  the ablated neurons of the layer's MLP, from 0
+-- position      VARCHAR    token position of the patch: last
+-- key_position  VARCHAR    always null; only attention edges have a key position
+-- replacement   VARCHAR    value that ablated neurons take: mean (over all prompts, pooled over
+--                          operators with equal weight) or zero
+-- kept          VARCHAR    late neurons that are kept: heuristic (those that have some heuristic),
+--                          rest (all others), random (as many random neurons of each layer as
+--                          heuristic), everything or nothing
+-- membership    VARCHAR    criterion by which neurons have heuristics, as in heuristic_neurons:
+--                          label, called or scored; null for everything and nothing
+-- draw          INTEGER    number of the random draw, from 0; null unless kept is random
+-- neurons       INTEGER    number of late neurons that are kept
 with
     late as (
         select distinct layer, neuron from naming join late_layers on layer >= first_layer  -- of those that the store keeps

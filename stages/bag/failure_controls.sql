@@ -1,18 +1,24 @@
--- Do cells that fail have other heuristics than correct cells of equal difficulty? The control of failure_tests: only cells of the same
--- stratum are compared, those of equal result and equally many carries (add), borrows (subtract), tens of the product of the units
--- (multiply) or, within a factor of two, slack (divide: how far op1 is from giving another quotient).
+-- Whether cells that fail have other heuristics than correct cells of equal difficulty. This is the
+-- control of failure_tests: only cells of the same stratum are compared. Cells of a stratum have
+-- the same result and the same number of carries (add), borrows (subtract) or tens of the product
+-- of the units (multiply). For divide they have, within a factor of two, the same slack: how far
+-- op1 is from giving another quotient.
 --
 -- subject          VARCHAR  the model
 -- operator         VARCHAR  add, subtract, multiply or divide
--- membership       VARCHAR  as in failures
--- measure          VARCHAR  associated_neurons or answer_contribution, as in failures
--- strata           BIGINT   strata with cells of both kinds
--- cells_correct    BIGINT   correct cells in these
--- cells_incorrect  BIGINT   incorrect ones
--- auc              DOUBLE   probability that an incorrect cell has more than a correct one of its stratum; as much counts half; mean over
---                           all such pairs of cells
--- auc_ci_low       DOUBLE   lower end of its interval, $normal standard errors wide on either side: strata are taken for independent draws
--- auc_ci_high      DOUBLE   upper end; null with fewer than 2 strata
+-- membership       VARCHAR  criterion by which neurons have heuristics, as in failures: called or
+--                           scored
+-- measure          VARCHAR  what is compared, as in failures: associated_neurons or
+--                           answer_contribution
+-- strata           BIGINT   number of strata that hold correct and incorrect cells
+-- cells_correct    BIGINT   number of correct cells in these strata
+-- cells_incorrect  BIGINT   number of incorrect cells in these strata
+-- auc              DOUBLE   probability that the measure is larger for an incorrect cell than for a
+--                           correct cell of its stratum, ties counting half, 0 to 1; mean over all
+--                           such pairs of cells
+-- auc_ci_low       DOUBLE   lower end of the interval of auc, 0 to 1, $normal standard errors below
+--                           it; strata count as independent draws
+-- auc_ci_high      DOUBLE   upper end of the interval of auc, 0 to 1; null with fewer than 2 strata
 with
     asked as (
         select failures.*, cells.result,

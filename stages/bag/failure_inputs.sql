@@ -1,18 +1,22 @@
--- Which inputs fail: each simple feature of a cell as one split of a decision tree; `order by gain desc` puts the telling ones first.
+-- Which inputs fail: each simple feature of a cell as one split of a decision tree. `order by gain
+-- desc` puts the most informative features first.
 --
 -- subject      VARCHAR  the model
 -- operator     VARCHAR  add, subtract, multiply or divide
--- feature      VARCHAR  what cells are told apart by: split; split and mirror (that of op2 before op1, where the result is the same);
---                       neither of a model that was not trained here;
---                       order of operands; units, digits (how many) and span ($span long) of op1, op2 and result; carries; borrows;
---                       carried (tens of the product of the units); slack (how far op1 is from giving another quotient)
--- value        VARCHAR  of the feature
--- cells        BIGINT   cells that have it
--- failures     BIGINT   those of them that are answered wrongly
--- share        DOUBLE   failures / cells
--- lift         DOUBLE   share / share of all the operator's cells; null where none fails
--- gain         DOUBLE   bits that the feature, all its values together, tells about whether a cell fails
--- gain_chance  DOUBLE   (values - 1) / (2 ln 2 cells): bits that a feature tells by chance, on average; rough where few cells fail
+-- feature      VARCHAR  feature by which cells are grouped: split; split and mirror (that of op2
+--                       before op1, where the result is the same), both only for models trained
+--                       here; order of operands; units, digits (how many) and span ($span long) of
+--                       op1, op2 and result; carries; borrows; carried (tens of the product of the
+--                       units); slack (how far op1 is from giving another quotient)
+-- value        VARCHAR  value of the feature
+-- cells        BIGINT   number of cells with this value
+-- failures     BIGINT   number of these cells that are answered wrongly
+-- share        DOUBLE   failures / cells, 0 to 1
+-- lift         DOUBLE   share / share of all the operator's cells; null if no cell fails
+-- gain         DOUBLE   information gain of the feature about whether a cell fails, in bits, over
+--                       all its values
+-- gain_chance  DOUBLE   information gain expected by chance, in bits: (values - 1) / (2 ln 2
+--                       cells); rough if few cells fail
 with
     asked as (
         select

@@ -1,25 +1,28 @@
--- Knock-outs of whole heuristics: all neurons that stand for one are silenced together at the last
--- position (Sec. 4.2, Fig. 7). A control silences as many neurons of other heuristics in each of
--- the same layers; where a layer has too few, there is none. Every heuristic that is a label is
--- knocked out; of the other two ways of counting, those with most neurons.
+-- Ablations of whole heuristics: all neurons that have a heuristic are ablated together at the last
+-- position (Sec. 4.2, Fig. 7). A control ablates as many neurons of other heuristics in each of the
+-- same layers; if a layer has too few, there is no control. Every heuristic that is a label is
+-- ablated. By each of the other two criteria, the heuristics with most neurons are.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
--- operator      VARCHAR    whose heuristics, and prompts it is run on
--- split         VARCHAR    prompts it is run on: evaluation
--- component     VARCHAR    neuron, or none for the clean run
+-- operator      VARCHAR    operator of the heuristic and of the prompts that it is run on
+-- split         VARCHAR    split of the prompts that it is run on: evaluation
+-- component     VARCHAR    component that is ablated: neuron, or none for the clean run
 -- layer         SMALLINT   decoder layer of the neurons, from 0
--- units         INTEGER[]  the silenced neurons of the layer's MLP, from 0
--- position      VARCHAR    token position: last
--- key_position  VARCHAR    null, of edges only
--- replacement   VARCHAR    zero or mean (pooled over operators), each once for the same neurons;
---                          null for the clean run
--- membership    VARCHAR    how the heuristic's neurons are counted, as in heuristic_neurons; null for the clean run
--- arm           VARCHAR    heuristic, control (random neurons of other heuristics, by no way of counting of this one), or none for the
---                          operator's clean run
--- heuristic     VARCHAR    whose neurons are silenced, or counted and avoided by a control; null for the clean run
--- neurons       INTEGER    neurons that the intervention silences, in all layers; at least $fewest_neurons, 0 in the clean run
--- draw          INTEGER    of a control, from 0; null otherwise
+-- units         INTEGER[]  the ablated neurons of the layer's MLP, from 0
+-- position      VARCHAR    token position of the patch: last
+-- key_position  VARCHAR    always null; only attention edges have a key position
+-- replacement   VARCHAR    value that ablated neurons take: zero or mean (pooled over operators),
+--                          each once for the same neurons; null for the clean run
+-- membership    VARCHAR    criterion by which neurons have the heuristic, as in heuristic_neurons:
+--                          label, called or scored; null for the clean run
+-- arm           VARCHAR    heuristic; control (random neurons of other heuristics, which have this
+--                          one by no criterion); or none for the operator's clean run
+-- heuristic     VARCHAR    heuristic whose neurons are ablated, or matched in number and avoided by
+--                          a control; null for the clean run
+-- neurons       INTEGER    number of ablated neurons in all layers together, at least
+--                          $fewest_neurons; 0 in the clean run
+-- draw          INTEGER    number of a control's random draw, from 0; null otherwise
 with
     sized as (select operator, membership, heuristic, count(*) as neurons from heuristic_neurons group by all),
     chosen as (

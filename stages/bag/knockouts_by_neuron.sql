@@ -1,26 +1,37 @@
--- Does silencing one neuron hurt the prompts that its heuristic is about more than the rest? Neuron by neuron, what a reviewer asked for.
--- The null is every neuron of the same layer that stands for some heuristic but not for this one, silenced alone just as well.
--- Where not every neuron was silenced (neuron_knockout_interventions), both are those that were:
--- many of large attribution.
+-- Whether ablating one neuron hurts the prompts of its heuristic more than other prompts, neuron by
+-- neuron, as a reviewer asked. The null distribution is over all neurons of the same layer that
+-- have some heuristic but not this one, each ablated alone on the same prompts. If not every neuron
+-- was ablated (neuron_knockout_interventions), both groups hold only those that were, which are
+-- many neurons of large attribution.
 --
 -- subject                  VARCHAR   the model
 -- operator                 VARCHAR   add, subtract, multiply or divide
 -- layer                    SMALLINT  decoder layer, from 0
--- neuron                   INTEGER   the silenced neuron of the layer's MLP, from 0
--- heuristic                VARCHAR   one that it stands for
--- membership               VARCHAR   label, called or scored: the strictest way of counting by which it does
--- ablation                 VARCHAR   zero or mean (pooled over operators)
--- prompts_associated       BIGINT    evaluation prompts that satisfy the heuristic
--- prompts_other            BIGINT    that do not
--- logit_change_associated  DOUBLE    mean change of the answer's logit above the mean logit, on associated prompts
--- logit_change_other       DOUBLE    on the others
--- lost_associated          DOUBLE    share of associated prompts that are answered wrongly now, but rightly before
--- lost_other               DOUBLE    share of the others
--- selectivity              DOUBLE    logit_change_other - logit_change_associated: positive where the heuristic's own prompts are hurt more
--- null_neurons             BIGINT    neurons of the null
--- null_mean                DOUBLE    their mean selectivity on the same prompts; null without any
--- null_deviation           DOUBLE    its standard deviation
--- p_value                  DOUBLE    (1 + neurons of the null that are as selective) / (1 + null_neurons)
+-- neuron                   INTEGER   number of the ablated neuron of the layer's MLP, from 0
+-- heuristic                VARCHAR   a heuristic that the neuron has
+-- membership               VARCHAR   strictest criterion by which the neuron has the heuristic:
+--                                    label, called or scored
+-- ablation                 VARCHAR   value that the neuron takes: zero or mean (pooled over
+--                                    operators)
+-- prompts_associated       BIGINT    number of evaluation prompts that satisfy the heuristic
+-- prompts_other            BIGINT    number of the operator's evaluation prompts that do not
+--                                    satisfy the heuristic
+-- logit_change_associated  DOUBLE    mean change of the answer's logit above the mean logit, on
+--                                    associated prompts
+-- logit_change_other       DOUBLE    mean change of the answer's logit above the mean logit, on
+--                                    other prompts
+-- lost_associated          DOUBLE    share of associated prompts that are answered correctly before
+--                                    and wrongly after the ablation, 0 to 1
+-- lost_other               DOUBLE    share of other prompts that are answered correctly before and
+--                                    wrongly after the ablation, 0 to 1
+-- selectivity              DOUBLE    logit_change_other - logit_change_associated, in logits;
+--                                    positive if associated prompts are hurt more
+-- null_neurons             BIGINT    number of neurons in the null distribution
+-- null_mean                DOUBLE    mean selectivity of the neurons in the null distribution, in
+--                                    logits; null if there are none
+-- null_deviation           DOUBLE    standard deviation of their selectivity, in logits
+-- p_value                  DOUBLE    (1 + neurons in the null distribution that are at least as
+--                                    selective) / (1 + null_neurons), above 0 to 1
 with
     answers as (from answers_of('neuron_knockout')),
     clean as (
