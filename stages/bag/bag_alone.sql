@@ -21,8 +21,9 @@
 -- majority_accuracy  DOUBLE   accuracy of always predicting the most frequent answer of these
 --                             prompts, 0 to 1
 with
-    interventions as (  -- one row per patch there
-        select distinct intervention, operator, membership, kept, replacement as ablation, neurons from bag_interventions
+    interventions as (  -- bag_interventions has one row per patch
+        select distinct intervention, operator, membership, kept, replacement as ablation, neurons
+        from bag_interventions
     ),
     answers as (
         select
@@ -36,12 +37,14 @@ with
     ),
     ends as (
         select operator, ablation,
-            avg(nl) filter (where kept = 'nothing') as nothing, avg(nl) filter (where kept = 'everything') as everything
+            avg(nl) filter (where kept = 'nothing') as nothing,
+            avg(nl) filter (where kept = 'everything') as everything
         from answers group by all
     ),
     measured as (
         select
-            operator, membership, kept, ablation, neurons, avg(correct) as accuracy, avg(nl) as nl, count(*) as prompts,
+            operator, membership, kept, ablation, neurons, avg(correct) as accuracy, avg(nl) as nl,
+            count(*) as prompts,
             majority_accuracy(answer_token) as majority_accuracy,
             list(correct::double order by pair) as corrects
         from answers group by all
@@ -54,7 +57,8 @@ with
         group by all
     )
 select
-    $subject as subject, operator, measured.membership, kept, ablation, neurons, accuracy, edges[1] as ci_low, edges[2] as ci_high,
+    $subject as subject, operator, measured.membership, kept, ablation, neurons, accuracy,
+    edges[1] as ci_low, edges[2] as ci_high,
     faithfulness(nl, nothing, everything) as faithfulness, prompts, majority_accuracy
 from measured
 join ends using (operator, ablation)

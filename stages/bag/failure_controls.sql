@@ -32,34 +32,40 @@ with
     ),
     measured as (
         unpivot (
-            select operator, membership, result, difficulty, correct, associated_neurons::double as associated_neurons,
+            select operator, membership, result, difficulty, correct,
+                associated_neurons::double as associated_neurons,
                 answer_contribution::double as answer_contribution
             from asked
         ) on associated_neurons, answer_contribution into name measure value value
     ),
     valued as (
-        select operator, membership, measure, result, difficulty, value, count(*) filter (correct) as correct,
+        select operator, membership, measure, result, difficulty, value,
+            count(*) filter (correct) as correct,
             count(*) filter (not correct) as incorrect
         from measured group by all
     ),
-    placed as (  -- twice the correct cells that each one beats, so that ties are whole numbers too
-        select *, 2 * sum(correct) over (partition by operator, membership, measure, result, difficulty order by value) - correct as beaten
+    placed as (  -- twice the correct cells below each value, so that ties give whole numbers, too
+        select *, 2 * sum(correct) over (partition by operator, membership, measure, result,
+            difficulty order by value) - correct as beaten
         from valued
     ),
     strata as (
-        select operator, membership, measure, sum(correct) as n1, sum(incorrect) as n2, sum(incorrect * beaten) / 2 as wins, n1 * n2 as pairs
+        select operator, membership, measure, sum(correct) as n1, sum(incorrect) as n2,
+            sum(incorrect * beaten) / 2 as wins, n1 * n2 as pairs
         from placed
         group by operator, membership, measure, result, difficulty
         having n1 > 0 and n2 > 0
     ),
     areas as (
-        select operator, membership, measure, count(*) as strata, sum(n1)::bigint as cells_correct, sum(n2)::bigint as cells_incorrect,
+        select operator, membership, measure, count(*) as strata, sum(n1)::bigint as cells_correct,
+            sum(n2)::bigint as cells_incorrect,
             sum(wins) / sum(pairs) as auc
         from strata group by operator, membership, measure
     ),
-    errors as (  -- of a ratio of two sums over strata
+    errors as (  -- standard error of a ratio of two sums over strata
         select operator, membership, measure,
-            sqrt(sum((wins - auc * pairs) ** 2) * any_value(areas.strata) / nullif(any_value(areas.strata) - 1, 0)) / sum(pairs) as error
+            sqrt(sum((wins - auc * pairs) ** 2) * any_value(areas.strata)
+                / nullif(any_value(areas.strata) - 1, 0)) / sum(pairs) as error
         from strata join areas using (operator, membership, measure)
         group by operator, membership, measure
     )

@@ -25,15 +25,21 @@ with
         from predictions
         join origins using (subject)
         join cells using (operator, op1, op2)
-        left join cells as mirror on (mirror.operator, mirror.op1, mirror.op2) = (operator, op2, op1) and operator in ('add', 'multiply')
+        left join cells as mirror
+            on (mirror.operator, mirror.op1, mirror.op2) = (operator, op2, op1)
+            and operator in ('add', 'multiply')
     ),
     described as (
         select
             operator, failed, split, split || ', mirror ' || mirror as "split and mirror",
-            case when op1 < op2 then 'op1 < op2' when op1 > op2 then 'op1 > op2' else 'op1 = op2' end as "order of operands",
-            op1 % 10 as "units of op1", op2 % 10 as "units of op2", result % 10 as "units of result",
-            len(op1::varchar) as "digits of op1", len(op2::varchar) as "digits of op2", len(result::varchar) as "digits of result",
-            span(op1, $span) as "span of op1", span(op2, $span) as "span of op2", span(result, $span) as "span of result",
+            case when op1 < op2 then 'op1 < op2' when op1 > op2 then 'op1 > op2'
+                else 'op1 = op2' end as "order of operands",
+            op1 % 10 as "units of op1", op2 % 10 as "units of op2",
+            result % 10 as "units of result",
+            len(op1::varchar) as "digits of op1", len(op2::varchar) as "digits of op2",
+            len(result::varchar) as "digits of result",
+            span(op1, $span) as "span of op1", span(op2, $span) as "span of op2",
+            span(result, $span) as "span of result",
             if(operator = 'add', carries(op1, op2), null) as carries,
             if(operator = 'subtract', borrows(op1, op2), null) as borrows,
             if(operator = 'multiply', carried(op1, op2), null) as carried,
@@ -43,14 +49,16 @@ with
         from asked
     ),
     facts as (
-        unpivot (select * exclude (steps, doubling) from described) on columns(* exclude (operator, failed))::varchar
+        unpivot (select * exclude (steps, doubling) from described)
+            on columns(* exclude (operator, failed))::varchar
         into name feature value value
     ),
     counted as (
-        select operator, feature, value, grouping(value) = 1 as whole, count(*) as cells, count(*) filter (failed) as failures
+        select operator, feature, value, grouping(value) = 1 as whole, count(*) as cells,
+            count(*) filter (failed) as failures
         from facts group by grouping sets ((operator, feature, value), (operator, feature))
     ),
-    unknown as (  -- bits it takes to say which of the cells fail
+    unknown as (  -- bits needed to say which of the cells fail
         select *, cells - failures as rest,
             cells * log2(cells) - failures * log2(larger(failures, 1))
                 - rest * log2(larger(rest, 1)) as bits
@@ -58,11 +66,13 @@ with
     ),
     told as (
         select operator, feature, larger(sum(if(whole, bits, -bits)) / max(cells), 0) as gain,
-            (count(*) - 2) / (2 * ln(2) * max(cells)) as gain_chance, max(failures) / max(cells) as usual
+            (count(*) - 2) / (2 * ln(2) * max(cells)) as gain_chance,
+            max(failures) / max(cells) as usual
         from unknown group by operator, feature
     )
 select
-    $subject as subject, operator, feature, value, cells, failures, failures / cells as share, share / nullif(usual, 0) as lift,
+    $subject as subject, operator, feature, value, cells, failures, failures / cells as share,
+    share / nullif(usual, 0) as lift,
     gain, gain_chance
 from counted join told using (operator, feature)
 where not whole

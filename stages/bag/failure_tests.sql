@@ -38,9 +38,11 @@ with
         ) on associated_neurons, answer_contribution into name measure value value
     ),
     sides as (
-        select operator, membership, measure, count(*) filter (correct) as n1, count(*) filter (not correct) as n2,
+        select operator, membership, measure, count(*) filter (correct) as n1,
+            count(*) filter (not correct) as n2,
             avg(value) filter (correct) as mean1, avg(value) filter (not correct) as mean2,
-            var_samp(value) filter (correct) as variance1, var_samp(value) filter (not correct) as variance2
+            var_samp(value) filter (correct) as variance1,
+            var_samp(value) filter (not correct) as variance2
         from measured group by all
     ),
     pooled as (
@@ -50,20 +52,27 @@ with
     ),
     effects as (
         select operator, membership, measure, (mean2 - mean1) / sqrt(variance) as d,
-            sqrt((part1 + part2) / variance  -- of the difference, and of what it is divided by
-                + d ** 2 * ((n1 - 1) * variance1 ** 2 + (n2 - 1) * variance2 ** 2) / (2 * (n1 + n2 - 2) ** 2 * variance ** 2)) as error,
-            (part1 ** 2 / (n1 - 1) + part2 ** 2 / (n2 - 1)) / (part1 + part2) ** 2 as unfree,  -- 1 / Welch's degrees of freedom
-            $normal + ($normal ** 3 + $normal) / 4 * unfree  -- quantile of Student's t, by Cornish and Fisher
-                + (5 * $normal ** 5 + 16 * $normal ** 3 + 3 * $normal) / 96 * unfree ** 2 as quantile
+            sqrt((part1 + part2) / variance  -- variance of the difference, and of its divisor
+                + d ** 2 * ((n1 - 1) * variance1 ** 2 + (n2 - 1) * variance2 ** 2)
+                    / (2 * (n1 + n2 - 2) ** 2 * variance ** 2)) as error,
+            -- 1 / Welch's degrees of freedom
+            (part1 ** 2 / (n1 - 1) + part2 ** 2 / (n2 - 1)) / (part1 + part2) ** 2 as unfree,
+            -- quantile of Student's t (Cornish and Fisher)
+            $normal + ($normal ** 3 + $normal) / 4 * unfree
+                + (5 * $normal ** 5 + 16 * $normal ** 3 + 3 * $normal) / 96
+                    * unfree ** 2 as quantile
         from pooled where variance > 0
     ),
     valued as (
-        select operator, membership, measure, value, count(*) filter (correct) as correct, count(*) filter (not correct) as incorrect
+        select operator, membership, measure, value, count(*) filter (correct) as correct,
+            count(*) filter (not correct) as incorrect
         from measured group by all
     ),
-    placed as (  -- twice the cells of the other side that each one beats, so that ties are whole numbers too
+    -- twice the cells of the other group below each value, so that ties give whole numbers, too
+    placed as (
         select operator, membership, measure, correct, incorrect,
-            2 * sum(correct) over lower - correct as beaten, 2 * sum(incorrect) over higher - incorrect as beaten_by
+            2 * sum(correct) over lower - correct as beaten,
+            2 * sum(incorrect) over higher - incorrect as beaten_by
         from valued
         window
             lower as (partition by operator, membership, measure order by value),
@@ -73,7 +82,8 @@ with
         select operator, membership, measure, n1, n2, sum(incorrect * beaten) as wins,
             n2 * sum(incorrect * beaten * beaten) - wins * wins as spread2,
             n1 * sum(correct * beaten_by * beaten_by) - wins * wins as spread1
-        from placed join pooled using (operator, membership, measure) group by operator, membership, measure, n1, n2
+        from placed join pooled using (operator, membership, measure)
+        group by operator, membership, measure, n1, n2
     ),
     areas as (
         select operator, membership, measure, wins / (2 * n1 * n2) as auc,

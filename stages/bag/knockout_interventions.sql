@@ -24,21 +24,26 @@
 --                          $fewest_neurons; 0 in the clean run
 -- draw          INTEGER    number of a control's random draw, from 0; null otherwise
 with
-    sized as (select operator, membership, heuristic, count(*) as neurons from heuristic_neurons group by all),
+    sized as (select operator, membership, heuristic, count(*) as neurons from heuristic_neurons
+        group by all),
     chosen as (
         select * from sized where neurons >= $fewest_neurons
         qualify membership = 'label'
-            or row_number() over (partition by operator, membership order by neurons desc, heuristic) <= $most_heuristics
+            or row_number() over (partition by operator, membership
+                order by neurons desc, heuristic) <= $most_heuristics
     ),
     members as (
         select operator, membership, heuristic, neurons, layer, neuron
         from heuristic_neurons join chosen using (operator, membership, heuristic)
     ),
-    sizes as (select operator, membership, heuristic, neurons, layer, count(*) as wanted from members group by all),
+    sizes as (select operator, membership, heuristic, neurons, layer, count(*) as wanted
+        from members group by all),
     others as (
         select operator, membership, heuristic, neurons, layer, wanted, neuron
-        from sizes join (select distinct operator, membership, layer, neuron from heuristic_neurons) using (operator, membership, layer)
-        anti join heuristic_neurons using (operator, layer, neuron, heuristic)  -- by no way of counting
+        from sizes join (select distinct operator, membership, layer, neuron from heuristic_neurons)
+            using (operator, membership, layer)
+        -- they have this heuristic by no criterion
+        anti join heuristic_neurons using (operator, layer, neuron, heuristic)
     ),
     drawn as (
         select *, row_number() over (
@@ -49,12 +54,15 @@ with
         qualify place <= wanted
     ),
     silenced as (
-        select operator, membership, heuristic, neurons, 'heuristic' as arm, null as draw, layer, list(neuron order by neuron) as units
+        select operator, membership, heuristic, neurons, 'heuristic' as arm, null as draw, layer,
+            list(neuron order by neuron) as units
         from members group by all
         union all
-        select operator, membership, heuristic, neurons, 'control', draw, layer, list(neuron order by neuron)
+        select operator, membership, heuristic, neurons, 'control', draw, layer,
+            list(neuron order by neuron)
         from drawn group by operator, membership, heuristic, neurons, draw, layer
-        qualify sum(count(*)) over (partition by operator, membership, heuristic, draw) = neurons  -- fewer would be no control
+        -- with fewer neurons it would not be a control
+        qualify sum(count(*)) over (partition by operator, membership, heuristic, draw) = neurons
     ),
     patches as (
         select *, unnest(['zero', 'mean']) as replacement from silenced
@@ -64,10 +72,12 @@ with
 select
     $subject as subject,
     (dense_rank() over (
-        order by operator, membership nulls first, heuristic nulls first, arm, draw nulls first, replacement
+        order by operator, membership nulls first, heuristic nulls first, arm, draw nulls first,
+            replacement
     ) - 1)::integer as intervention,
     operator, 'evaluation' as split, if(arm = 'none', 'none', 'neuron') as component,
-    layer::smallint as layer, units::integer[] as units, if(arm = 'none', null, 'last') as position, null::varchar as key_position,
+    layer::smallint as layer, units::integer[] as units, if(arm = 'none', null, 'last') as position,
+    null::varchar as key_position,
     replacement, membership, arm, heuristic, neurons::integer as neurons, draw::integer as draw
 from patches
 order by intervention, layer

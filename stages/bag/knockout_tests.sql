@@ -61,19 +61,23 @@ with
             own.dissociation - control.dissociation as difference
         from measures as own
         join measures as control using (operator, membership, heuristic, ablation, measure)
-        where own.arm = 'heuristic' and control.arm = 'control' and own.dissociation - control.dissociation is not null
+        where own.arm = 'heuristic' and control.arm = 'control' and own.dissociation
+            - control.dissociation is not null
     ),
     compared as (
         select
-            operator, membership, ablation, measure, count(*) as heuristics, avg(neurons) as neurons,
-            avg(associated) as associated, avg(other) as other, avg(control_associated) as control_associated,
-            avg(control_other) as control_other, avg(difference) as difference, stddev_samp(difference) as deviation,
+            operator, membership, ablation, measure, count(*) as heuristics,
+            avg(neurons) as neurons,
+            avg(associated) as associated, avg(other) as other,
+            avg(control_associated) as control_associated,
+            avg(control_other) as control_other, avg(difference) as difference,
+            stddev_samp(difference) as deviation,
             stddev_pop(difference) as spread, avg((difference > 0)::integer) as positive,
             sum(difference order by heuristic) as total,
             sum(difference ** 2 order by heuristic) as squares
         from paired group by all
     ),
-    members as (  -- weight: gives the sum over a heuristic's neurons a single neuron's variance
+    members as (  -- weights give the sum over a heuristic's neurons the variance of a single neuron
         select *, 1 / sqrt(count(*) over (partition by operator, membership, heuristic)) as weight
         from (select distinct operator, membership, heuristic, layer, neuron from heuristic_neurons)
         semi join paired using (operator, membership, heuristic)
@@ -83,7 +87,7 @@ with
             sum(weight order by heuristic) as weight
         from paired join members using (operator, membership, heuristic) group by all
     ),
-    sharing as (  -- the sum of all correlations is that of squares over neurons
+    sharing as (  -- the sum of all correlations equals the sum of squares over neurons
         select operator, membership, ablation, measure,
             heuristics ** 2 / sum(weight ** 2 order by layer, neuron) as effective
         from shared join compared using (operator, membership, ablation, measure)

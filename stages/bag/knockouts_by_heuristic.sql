@@ -46,17 +46,20 @@
 -- majority_accuracy_other       DOUBLE   accuracy of always predicting the most frequent answer of
 --                                        the other prompts, 0 to 1; null if there are none
 with
-    interventions as (  -- one row per patch there
-        select distinct intervention, operator, membership, heuristic, replacement as ablation, arm, neurons from knockout_interventions
+    interventions as (  -- knockout_interventions has one row per patch
+        select distinct intervention, operator, membership, heuristic, replacement as ablation, arm,
+            neurons
+        from knockout_interventions
     ),
     answers as (from answers_of('knockout')),
     clean as (
         select pair, correct as correct_before, logit as logit_before
         from answers join interventions using (intervention) where arm = 'none'
     ),
-    compared as (  -- a control's draws are averaged prompt by prompt
+    compared as (  -- a control's draws are averaged for each prompt
         select
-            interventions.operator, membership, interventions.heuristic, ablation, arm, neurons, pair,
+            interventions.operator, membership, interventions.heuristic, ablation, arm, neurons,
+            pair,
             (associated.pair is not null)::integer as about,
             answer_token, avg(correct) as correct, any_value(correct_before) as before,
                 avg(logit - logit_before) as logit_change
@@ -74,9 +77,12 @@ with
         select
             operator, membership, heuristic, ablation, arm, neurons,
             sum(about)::integer as associated, count(*)::integer as prompts,
-            avg(correct) filter (about = 1) as accuracy_associated, avg(correct) filter (about = 0) as accuracy_other,
-            avg(before) filter (about = 1) as associated_before, avg(before) filter (about = 0) as other_before,
-            avg(logit_change) filter (about = 1) as logit_associated, avg(logit_change) filter (about = 0) as logit_other,
+            avg(correct) filter (about = 1) as accuracy_associated,
+            avg(correct) filter (about = 0) as accuracy_other,
+            avg(before) filter (about = 1) as associated_before,
+            avg(before) filter (about = 0) as other_before,
+            avg(logit_change) filter (about = 1) as logit_associated,
+            avg(logit_change) filter (about = 0) as logit_other,
             majority_accuracy(if(about = 1, answer_token, null)) as majority_associated,
             majority_accuracy(if(about = 0, answer_token, null)) as majority_other,
             list(about::double order by pair) as abouts,
@@ -89,9 +95,12 @@ with
     drawn as (
         select
             operator, membership, heuristic, ablation, arm,
-            nullif(list_dot_product(abouts, weights), 0) as n, nullif(prompts - list_dot_product(abouts, weights), 0) as m,
-            list_dot_product(right_associated, weights) / n as associated, list_dot_product(right_other, weights) / m as other,
-            list_dot_product(lost_associated, weights) / n - list_dot_product(lost_other, weights) / m as dissociation
+            nullif(list_dot_product(abouts, weights), 0) as n,
+            nullif(prompts - list_dot_product(abouts, weights), 0) as m,
+            list_dot_product(right_associated, weights) / n as associated,
+            list_dot_product(right_other, weights) / m as other,
+            list_dot_product(lost_associated, weights) / n - list_dot_product(lost_other, weights)
+                / m as dissociation
         from measured join bootstrap('evaluation') using (operator)
         where replicate < $knockout_replicates
     ),
@@ -106,7 +115,8 @@ with
 select
     $subject as subject, operator, membership, heuristic, ablation, arm, neurons,
     measured.associated as prompts_associated, prompts - measured.associated as prompts_other,
-    accuracy_associated, intervals.associated[1] as associated_low, intervals.associated[2] as associated_high,
+    accuracy_associated, intervals.associated[1] as associated_low,
+    intervals.associated[2] as associated_high,
     accuracy_other, intervals.other[1] as other_low, intervals.other[2] as other_high,
     associated_before as accuracy_associated_before, other_before as accuracy_other_before,
     associated_before - accuracy_associated - (other_before - accuracy_other) as dissociation,

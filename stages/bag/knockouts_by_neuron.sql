@@ -36,7 +36,8 @@ with
     answers as (from answers_of('neuron_knockout')),
     clean as (
         select pair, correct, logit
-        from answers join neuron_knockout_interventions using (intervention) where component = 'none'
+        from answers join neuron_knockout_interventions using (intervention)
+        where component = 'none'
     ),
     changes as (
         select
@@ -48,18 +49,22 @@ with
         where component = 'neuron'
     ),
     totals as (
-        select operator, layer, neuron, ablation, count(*) as n, sum(logit) as logit, sum(lost) as lost from changes group by all
+        select operator, layer, neuron, ablation, count(*) as n, sum(logit) as logit,
+            sum(lost) as lost
+        from changes group by all
     ),
     members as (
         select operator, layer, neuron, heuristic,
-            arg_min(membership, case membership when 'label' then 1 when 'called' then 2 else 3 end) as membership
+            arg_min(membership,
+                case membership when 'label' then 1 when 'called' then 2 else 3 end) as membership
         from heuristic_neurons group by all
     ),
-    tried as (  -- each heuristic with each neuron of the layers in which some neuron stands for it
+    tried as (  -- each heuristic with each layer in which some neuron has it
         select distinct operator, heuristic, layer from members
     ),
     own as (
-        select operator, layer, neuron, heuristic, ablation, count(*) as n, sum(logit) as logit, sum(lost) as lost
+        select operator, layer, neuron, heuristic, ablation, count(*) as n, sum(logit) as logit,
+            sum(lost) as lost
         from changes
         join prompt_associations using (operator, pair)
         join tried using (operator, heuristic, layer)
@@ -67,24 +72,31 @@ with
     ),
     selective as (
         select
-            own.operator, own.layer, own.neuron, heuristic, own.ablation, own.n as associated, totals.n - own.n as other,
-            own.logit / own.n as logit_associated, (totals.logit - own.logit) / nullif(totals.n - own.n, 0) as logit_other,
-            own.lost / own.n as lost_associated, (totals.lost - own.lost) / nullif(totals.n - own.n, 0) as lost_other,
+            own.operator, own.layer, own.neuron, heuristic, own.ablation, own.n as associated,
+            totals.n - own.n as other,
+            own.logit / own.n as logit_associated,
+            (totals.logit - own.logit) / nullif(totals.n - own.n, 0) as logit_other,
+            own.lost / own.n as lost_associated,
+            (totals.lost - own.lost) / nullif(totals.n - own.n, 0) as lost_other,
             logit_other - logit_associated as selectivity, membership
         from own
         join totals using (operator, layer, neuron, ablation)
         left join members using (operator, layer, neuron, heuristic)
     ),
     nulls as (
-        select operator, layer, heuristic, ablation, count(*) as neurons, avg(selectivity) as mean, stddev_samp(selectivity) as deviation,
+        select operator, layer, heuristic, ablation, count(*) as neurons, avg(selectivity) as mean,
+            stddev_samp(selectivity) as deviation,
             list(selectivity order by selectivity) as selectivities
         from selective where membership is null group by all
     )
 select
-    $subject as subject, operator, layer, neuron, heuristic, membership, ablation, associated as prompts_associated, other as prompts_other,
-    logit_associated as logit_change_associated, logit_other as logit_change_other, lost_associated, lost_other, selectivity,
+    $subject as subject, operator, layer, neuron, heuristic, membership, ablation,
+    associated as prompts_associated, other as prompts_other,
+    logit_associated as logit_change_associated, logit_other as logit_change_other, lost_associated,
+    lost_other, selectivity,
     coalesce(neurons, 0) as null_neurons, mean as null_mean, deviation as null_deviation,
-    (1 + len(list_filter(coalesce(selectivities, []), lambda s: s >= selectivity))) / (1 + null_neurons) as p_value
+    (1 + len(list_filter(coalesce(selectivities, []), lambda s: s >= selectivity)))
+        / (1 + null_neurons) as p_value
 from selective
 left join nulls using (operator, layer, heuristic, ablation)
 where membership is not null and selectivity is not null

@@ -23,8 +23,9 @@
 -- majority_accuracy  DOUBLE   accuracy of always predicting the most frequent answer of these
 --                             prompts, 0 to 1
 with
-    interventions as (  -- one row per patch there
-        select distinct intervention, operator, membership, arm, replacement as ablation, neurons_per_layer, neurons
+    interventions as (  -- prompt_knockout_interventions has one row per patch
+        select distinct intervention, operator, membership, arm, replacement as ablation,
+            neurons_per_layer, neurons
         from prompt_knockout_interventions
     ),
     answers as (from answers_of('prompt_knockout')),
@@ -45,12 +46,14 @@ with
         where arm <> 'none'
         union all
         select operator, membership, arm, ablation, 0, 0, pair, answer_token, correct, 0
-        from (select distinct operator, membership, arm, ablation from interventions where arm <> 'none')
+        from (select distinct operator, membership, arm, ablation from interventions
+            where arm <> 'none')
         join clean using (operator)
     ),
     measured as (
         select
-            operator, membership, arm, ablation, neurons_per_layer, avg(neurons) as neurons, avg(correct) as accuracy,
+            operator, membership, arm, ablation, neurons_per_layer, avg(neurons) as neurons,
+            avg(correct) as accuracy,
             avg(logit_change) as logit_change, count(*) as prompts,
             majority_accuracy(answer_token) as majority_accuracy,
                 list(correct::double order by pair) as corrects

@@ -31,15 +31,18 @@ with
                     order by attribution desc nulls last, neuron) <= $patched_neurons
     ),
     patches as (
-        select operator, 'neuron' as component, layer, [neuron] as units, 'last' as position, unnest(['zero', 'mean']) as replacement
+        select operator, 'neuron' as component, layer, [neuron] as units, 'last' as position,
+            unnest(['zero', 'mean']) as replacement
         from neurons
         union all
         select distinct operator, 'none', null, null, null, null from neurons
     )
 select
     $subject as subject,
-    (row_number() over (order by operator, layer nulls first, units, replacement) - 1)::integer as intervention,
-    operator, 'evaluation' as split, component, layer::smallint as layer, units::integer[] as units, position,
+    (row_number() over (order by operator, layer nulls first, units, replacement)
+        - 1)::integer as intervention,
+    operator, 'evaluation' as split, component, layer::smallint as layer, units::integer[] as units,
+    position,
     null::varchar as key_position, replacement
 from patches
 order by intervention
