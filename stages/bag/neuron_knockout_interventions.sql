@@ -39,8 +39,8 @@ with
     )
 select
     $subject as subject,
-    (row_number() over (order by operator, layer nulls first, units, replacement)
-        - 1)::integer as intervention,
+    (row_number() over (order by operator, layer nulls first, units, replacement) - 1)::integer
+        as intervention,
     operator, 'evaluation' as split, component, layer::smallint as layer, units::integer[] as units,
     position,
     null::varchar as key_position, replacement

@@ -162,19 +162,19 @@ def _pooled(
     moments by position; prompts: (slots,) how many have each slot.
     """
     shape = (*means[0].shape[:2], len(prompts), len(prompts))
-    in_slots = [_in_slots(mean, slot, shape) for mean, slot in zip(means, slots_of, strict=True)]
+    in_slots = list(map(partial(_in_slots, shape=shape), means, slots_of))
     total, squares = np.zeros(shape), np.zeros(shape)
     for size, mean in zip(sizes, in_slots, strict=True):
         total += size * mean
     divisor = np.maximum(prompts, 1)[:, None]
     pooled = total / divisor
     for size, slot, mean, std in zip(sizes, slots_of, in_slots, stds, strict=True):
-        moment = _in_slots(std, slot, shape) ** 2 + (mean - pooled) ** 2
+        moment = _in_slots(std, slot, shape=shape) ** 2 + (mean - pooled) ** 2
         squares[:, :, slot] += size * moment[:, :, slot]  # only queries that the prompts have
     return pooled, np.sqrt(squares / divisor)
 
 
-def _in_slots(weights: np.ndarray, slot: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _in_slots(weights: np.ndarray, slot: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
     """Return weights by slot instead of position; 0 in slots that the prompts lack."""
     result = np.zeros(shape)
     result[..., slot[:, None], slot] = weights
