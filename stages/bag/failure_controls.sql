@@ -20,7 +20,7 @@
 --                           it; strata count as independent draws
 -- auc_ci_high      DOUBLE   upper end of the interval of auc, 0 to 1; null with fewer than 2 strata
 with
-    asked as (
+    graded as (
         select failures.*, cells.result,
             case operator
                 when 'add' then carries(op1, op2)
@@ -35,7 +35,7 @@ with
             select operator, membership, result, difficulty, correct,
                 associated_neurons::double as associated_neurons,
                 answer_contribution::double as answer_contribution
-            from asked
+            from graded
         ) on associated_neurons, answer_contribution into name measure value value
     ),
     valued as (

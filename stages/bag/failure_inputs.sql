@@ -18,7 +18,7 @@
 -- gain_chance  DOUBLE   information gain expected by chance, in bits: (values - 1) / (2 ln 2
 --                       cells); rough if few cells fail
 with
-    asked as (
+    answered as (
         select
             operator, op1, op2, cells.result, not correct as failed,
             if(trained_here, cells.split, null) as split, mirror.split as mirror
@@ -46,7 +46,7 @@ with
             if(operator = 'divide', slack(op1, op2, result), null) as steps,
             (2 ** floor(log2(steps)))::integer as doubling,
             if(doubling = 1, '1', doubling || '..' || 2 * doubling - 1) as slack
-        from asked
+        from answered
     ),
     facts as (
         unpivot (select * exclude (steps, doubling) from described)
@@ -64,7 +64,7 @@ with
                 - rest * log2(larger(rest, 1)) as bits
         from counted
     ),
-    told as (
+    gains as (
         select operator, feature, larger(sum(if(whole, bits, -bits)) / max(cells), 0) as gain,
             (count(*) - 2) / (2 * ln(2) * max(cells)) as gain_chance,
             max(failures) / max(cells) as usual
@@ -74,6 +74,6 @@ select
     $subject as subject, operator, feature, value, cells, failures, failures / cells as share,
     share / nullif(usual, 0) as lift,
     gain, gain_chance
-from counted join told using (operator, feature)
+from counted join gains using (operator, feature)
 where not whole
 order by operator, gain desc, feature, share desc, value

@@ -26,7 +26,7 @@
 with
     sized as (select operator, membership, heuristic, count(*) as neurons from heuristic_neurons
         group by all),
-    chosen as (
+    selected as (
         select * from sized where neurons >= $fewest_neurons
         qualify membership = 'label'
             or row_number() over (partition by operator, membership
@@ -34,7 +34,7 @@ with
     ),
     members as (
         select operator, membership, heuristic, neurons, layer, neuron
-        from heuristic_neurons join chosen using (operator, membership, heuristic)
+        from heuristic_neurons join selected using (operator, membership, heuristic)
     ),
     sizes as (select operator, membership, heuristic, neurons, layer, count(*) as wanted
         from members group by all),
@@ -67,7 +67,7 @@ with
     patches as (
         select *, unnest(['zero', 'mean']) as replacement from silenced
         union all
-        select distinct operator, null, null, 0, 'none', null, null, null, null from chosen
+        select distinct operator, null, null, 0, 'none', null, null, null, null from selected
     )
 select
     $subject as subject,

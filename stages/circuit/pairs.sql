@@ -54,19 +54,19 @@ with
         where correct
         qualify number <= $pairs_per_split
     ),
-    chosen as (
+    sampled as (
         select ranked.*, result, answer_token, form, concat_ws(':', seed, operator, op1, op2) as key
         from ranked join candidates using (operator, op1, op2)
     ),
     with_operator as (
-        select chosen.*, operators.operator as other, cells - coalesce(size, 0) as others, start,
+        select sampled.*, operators.operator as other, cells - coalesce(size, 0) as others, start,
             size
-        from chosen
-        join operators on operators.form = chosen.form
-            and ($counterfactual = 'any_operator' or operators.operator = chosen.operator)
+        from sampled
+        join operators on operators.form = sampled.form
+            and ($counterfactual = 'any_operator' or operators.operator = sampled.operator)
         left join blocks
             on (blocks.operator, blocks.form, blocks.answer_token)
-                = (operators.operator, operators.form, chosen.answer_token)
+                = (operators.operator, operators.form, sampled.answer_token)
         where others > 0
         qualify row_number() over (partition by key order by other) - 1
             = lot('operator', key) % count(*) over (partition by key)

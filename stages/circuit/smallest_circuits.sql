@@ -31,12 +31,12 @@ with
     )
 select
     $subject as subject, targets.operator, target, reaching.heads,
-    chosen.faithfulness, chosen.accuracy, random_faithfulness, random_accuracy,
-    chosen.majority_accuracy
+    smallest.faithfulness, smallest.accuracy, random_faithfulness, random_accuracy,
+    smallest.majority_accuracy
 from targets
 left join reaching using (operator, target)
-left join head_faithfulness as chosen
-    on (chosen.operator, chosen.heads, chosen.circuit)
+left join head_faithfulness as smallest
+    on (smallest.operator, smallest.heads, smallest.circuit)
         = (reaching.operator, reaching.heads, $ranking)
 left join random on (random.operator, random.heads) = (reaching.operator, reaching.heads)
 order by targets.operator, target

@@ -39,11 +39,11 @@ with
             ('kind', 'thing', 'kind'),
             ('born_in', 'person', 'city'), ('native_language', 'person', 'language'),
             ('died_in', 'person', 'city')
-        ) as relations(relation, of, category)
+        ) as relations(relation, entity_category, category)
     )
 select relation, entity.name as entity, object.name as object
 from relations
-join nouns as entity on entity.category = of
+join nouns as entity on entity.category = entity_category
 join starts on starts.category = relations.category
 join nouns as object
     on object.category = relations.category

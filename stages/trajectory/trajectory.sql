@@ -53,7 +53,7 @@
 -- majority_accuracy_held_out  DOUBLE   accuracy of always predicting the most frequent answer of
 --                                      the held-out cells, 0 to 1
 with
-    here as (select * from trajectory_neurons where subject = $subject),
+    present as (select * from trajectory_neurons where subject = $subject),
     ending as (select operator, layer, neuron, heuristic from trajectory_neurons
         where subject = $last),
     width as (select layer, count(distinct neuron) as neurons from naming group by layer),
@@ -61,7 +61,7 @@ with
         select operator, sum(last_pairs * coalesce(pairs, 0) / width.neurons) as pairs,
             sum(last_pairs) as last_pairs
         from (select operator, heuristic, layer, count(*) as last_pairs from ending group by all)
-        left join (select operator, heuristic, layer, count(*) as pairs from here group by all)
+        left join (select operator, heuristic, layer, count(*) as pairs from present group by all)
             using (operator, heuristic, layer)
         join width using (layer)
         group by operator
@@ -70,7 +70,7 @@ with
         select operator, count(*) as pairs, count(*) filter (shared) as shared,
             count(distinct (layer, neuron)) as neurons,
             count(distinct (layer, neuron)) filter (shared) as neurons_shared
-        from here group by operator
+        from present group by operator
     ),
     solved as (
         select operator, any_value(accuracy) filter (split = 'train') as accuracy_trained,

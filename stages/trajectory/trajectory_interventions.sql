@@ -91,7 +91,7 @@ with
         from standing join prompts using (operator) anti join own using (pair, layer, neuron)
     ),
     sizes as (select pair, layer, count(*) as size from own group by pair, layer),
-    chosen as (
+    candidates as (
         select 'heuristic' as arm, operator, pair, layer, neuron, place from ranked
         union all
         select 'control', operator, pair, layer, neuron, place from others
@@ -101,11 +101,11 @@ with
         select arm, operator, pair, neurons_per_layer, layer,
             list(neuron::integer order by neuron) as units,
             sum(count(*)) over (partition by arm, pair, neurons_per_layer) as neurons
-        from chosen join (select unnest($neurons_per_layer)::integer as neurons_per_layer)
+        from candidates join (select unnest($neurons_per_layer)::integer as neurons_per_layer)
             on place <= neurons_per_layer
         group by arm, operator, pair, neurons_per_layer, layer
     ),
-    asked as (  -- every prompt, whether or not it has neurons to ablate
+    planned as (  -- every prompt, whether or not it has neurons to ablate
         select arm, operator, pair, neurons_per_layer
         from prompts, (select unnest(['heuristic', 'control']) as arm),
             (select unnest($neurons_per_layer)::integer as neurons_per_layer)
@@ -120,7 +120,7 @@ with
         union all
         select operator, pair, layer, units, null, null, arm, neurons_per_layer,
             coalesce(neurons, 0)
-        from asked left join silenced using (arm, operator, pair, neurons_per_layer)
+        from planned left join silenced using (arm, operator, pair, neurons_per_layer)
     )
 select
     $subject as subject,

@@ -16,13 +16,13 @@
 -- shared_by_chance  DOUBLE   share expected if each heuristic's neurons at this checkpoint were
 --                            random neurons of their layer, 0 to 1
 with
-    here as (select * from trajectory_neurons where subject = $subject),
+    present as (select * from trajectory_neurons where subject = $subject),
     ending as (select * from trajectory_neurons where subject = $last),
     width as (select layer, count(distinct neuron) as neurons from naming group by layer),
     counted as (
         select operator, quantity, kind, heuristic, layer, count(*) as pairs,
             count(*) filter (shared) as shared
-        from here group by all
+        from present group by all
     ),
     last_counted as (select operator, quantity, kind, heuristic, layer, count(*) as last_pairs
         from ending group by all),
