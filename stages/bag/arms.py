@@ -1,4 +1,4 @@
-"""Which neurons of a layer to silence for one prompt: those of its heuristics, or others that could stand in for them."""
+"""Choose neurons of one layer to ablate for one prompt: those of its heuristics, or controls."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -10,9 +10,12 @@ ARMS = ("heuristic", "count", "control", "contaminated", "matched")
 
 @dataclass(frozen=True)
 class LayerHeuristics:
-    """Heuristics of one layer. scores: corrected scores (heuristics, neurons), 0 where a neuron does not stand for one.
+    """Hold the heuristics of one layer.
 
-    effects: of each neuron on the answer (neurons,), NaN where not measured.
+    number: the layer, from 0.
+    heuristics: their names.
+    scores: (heuristics, neurons) chance-corrected scores, 0 where a neuron lacks the heuristic.
+    effects: (neurons,) effect of each neuron on the answer, NaN where it was not measured.
     """
 
     number: int
@@ -21,31 +24,43 @@ class LayerHeuristics:
     effects: np.ndarray
 
 
-def chosen(layer: LayerHeuristics, about: np.ndarray, most: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """For each arm, up to `most` neurons, the first ones first. about: which heuristics the prompt satisfies, bool (heuristics,)."""
+def neurons_by_arm(
+    layer: LayerHeuristics, associated: np.ndarray, most: int, seed: tuple[int, ...]
+) -> dict[str, np.ndarray]:
+    """Return at most `most` neurons for each arm, in order of preference.
+
+    associated: bool (heuristics,), whether the prompt satisfies each heuristic.
+    """
     rng = np.random.default_rng([*seed, layer.number])
-    best = layer.scores[about].max(axis=0, initial=0)
-    counts = (layer.scores[about] > 0).sum(axis=0)
-    elsewhere = (layer.scores[~about] > 0).any(axis=0)
-    mine = best > 0
-    first = np.flatnonzero(mine)
-    ranked = first[np.lexsort((first, -best[first]))][:most]
+    best = layer.scores[associated].max(axis=0, initial=0)
+    counts = (layer.scores[associated] > 0).sum(axis=0)
+    has_other = (layer.scores[~associated] > 0).any(axis=0)
+    is_own = best > 0
+    own = np.flatnonzero(is_own)
+    ranked = own[np.lexsort((own, -best[own]))][:most]
+    comparable = np.flatnonzero(~is_own & ~np.isnan(layer.effects))
     return {
         "heuristic": ranked,
-        "count": first[np.lexsort((first, -best[first], -counts[first]))][:most],
-        "control": rng.permutation(np.flatnonzero(elsewhere & ~mine))[: len(ranked)],
-        "contaminated": rng.permutation(np.flatnonzero(elsewhere))[: len(ranked)],
-        "matched": _partners(layer.effects, ranked, np.flatnonzero(~mine & ~np.isnan(layer.effects))),
+        "count": own[np.lexsort((own, -best[own], -counts[own]))][:most],
+        "control": rng.permutation(np.flatnonzero(has_other & ~is_own))[: len(ranked)],
+        "contaminated": rng.permutation(np.flatnonzero(has_other))[: len(ranked)],
+        "matched": _partners(layer.effects, ranked, comparable),
     }
 
 
-def _partners(effects: np.ndarray, of: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """For each neuron in turn, the one of nearest effect that is still free; none where it has no effect or nobody is left."""
-    order = among[np.argsort(effects[among], kind="stable")]
-    free, values, found = order.tolist(), effects[order].tolist(), []  # of lists it is faster to take one away
-    for effect in effects[of][~np.isnan(effects[of])][: len(free)].tolist():
+def _partners(effects: np.ndarray, neurons: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """Return for each neuron in turn the free candidate of nearest effect.
+
+    Neurons without an effect, and those left when no candidate is free, have no partner.
+    """
+    order = candidates[np.argsort(effects[candidates], kind="stable")]
+    # plain lists, because removing an element is faster than from an array
+    free, values = order.tolist(), effects[order].tolist()
+    partners = []
+    for effect in effects[neurons][~np.isnan(effects[neurons])][: len(free)].tolist():
         right = bisect_left(values, effect)
-        _, nearest = min((abs(values[i] - effect), i) for i in (right - 1, right) if 0 <= i < len(values))
-        found.append(free.pop(nearest))
+        neighbours = range(max(right - 1, 0), min(right + 1, len(values)))
+        nearest = min(neighbours, key=lambda i, effect=effect: abs(values[i] - effect))
+        partners.append(free.pop(nearest))
         del values[nearest]
-    return np.array(found, dtype=np.int64)
+    return np.array(partners, dtype=np.int64)

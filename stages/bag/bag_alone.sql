@@ -1,27 +1,29 @@
--- How much of the answer the bag of heuristics carries alone, and how much the neurons without a heuristic do.
--- NL is the answer's logit / the largest one, both above their mean over the vocabulary (Eq. 2), here with late neurons ablated alone.
+-- How much of the answer the bag of heuristics carries alone, and how much the neurons without a
+-- heuristic carry. NL is the answer's logit divided by the largest logit, both above their mean
+-- over the vocabulary (Eq. 2). Only late neurons are ablated.
 --
 -- subject            VARCHAR  the model
 -- operator           VARCHAR  add, subtract, multiply or divide
--- membership         VARCHAR  label, called or scored, as in heuristic_neurons; null for everything
---                             and nothing
--- kept               VARCHAR  heuristic, rest, random (mean of all draws), everything or nothing,
---                             as in bag_interventions
--- ablation           VARCHAR  mean (pooled over operators with equal weight) or zero: what other
---                             late neurons become at the last position
--- neurons            INTEGER  late neurons that are kept
--- accuracy           DOUBLE   share of prompts answered correctly, 0 to 1; all are with everything
---                             kept
--- ci_low             DOUBLE   lower end of its bootstrap interval, over seeds and prompts
--- ci_high            DOUBLE   upper end
+-- membership         VARCHAR  criterion by which neurons have heuristics, as in heuristic_neurons:
+--                             label, called or scored; null for everything and nothing
+-- kept               VARCHAR  late neurons that are kept: heuristic, rest, random (mean over all
+--                             draws), everything or nothing, as in bag_interventions
+-- ablation           VARCHAR  value that all other late neurons take at the last position: mean
+--                             (pooled over operators with equal weight) or zero
+-- neurons            INTEGER  number of late neurons that are kept
+-- accuracy           DOUBLE   share of prompts answered correctly, 0 to 1; 1 with everything kept
+-- ci_low             DOUBLE   lower end of the accuracy's bootstrap interval, over seeds and
+--                             prompts, 0 to 1
+-- ci_high            DOUBLE   upper end of the accuracy's bootstrap interval, 0 to 1
 -- faithfulness       DOUBLE   (mean NL - mean NL of nothing) / (mean NL of everything - mean NL of
---                             nothing)
--- prompts            BIGINT   prompts in these means
+--                             nothing); 0 is nothing, 1 is everything
+-- prompts            BIGINT   number of evaluation prompts in these means
 -- majority_accuracy  DOUBLE   accuracy of always predicting the most frequent answer of these
 --                             prompts, 0 to 1
 with
-    interventions as (  -- one row per patch there
-        select distinct intervention, operator, membership, kept, replacement as ablation, neurons from bag_interventions
+    interventions as (  -- bag_interventions has one row per patch
+        select distinct intervention, operator, membership, kept, replacement as ablation, neurons
+        from bag_interventions
     ),
     answers as (
         select
@@ -35,12 +37,14 @@ with
     ),
     ends as (
         select operator, ablation,
-            avg(nl) filter (where kept = 'nothing') as nothing, avg(nl) filter (where kept = 'everything') as everything
+            avg(nl) filter (where kept = 'nothing') as nothing,
+            avg(nl) filter (where kept = 'everything') as everything
         from answers group by all
     ),
     measured as (
         select
-            operator, membership, kept, ablation, neurons, avg(correct) as accuracy, avg(nl) as nl, count(*) as prompts,
+            operator, membership, kept, ablation, neurons, avg(correct) as accuracy, avg(nl) as nl,
+            count(*) as prompts,
             majority_accuracy(answer_token) as majority_accuracy,
             list(correct::double order by pair) as corrects
         from answers group by all
@@ -53,7 +57,8 @@ with
         group by all
     )
 select
-    $subject as subject, operator, measured.membership, kept, ablation, neurons, accuracy, edges[1] as ci_low, edges[2] as ci_high,
+    $subject as subject, operator, measured.membership, kept, ablation, neurons, accuracy,
+    edges[1] as ci_low, edges[2] as ci_high,
     faithfulness(nl, nothing, everything) as faithfulness, prompts, majority_accuracy
 from measured
 join ends using (operator, ablation)

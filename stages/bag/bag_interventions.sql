@@ -1,29 +1,36 @@
--- The other direction: only the heuristic neurons of the late layers are kept at the last position, or only the rest.
+-- Keep only the heuristic neurons of the late layers at the last position, or only the other
+-- neurons.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
--- operator      VARCHAR    whose heuristics, and prompts it is run on
--- split         VARCHAR    prompts it is run on: evaluation
--- component     VARCHAR    neuron, or none where everything is kept
--- layer         SMALLINT   a late layer, from 0
--- units         INTEGER[]  the ablated neurons, from 0
--- position      VARCHAR    token position: last
--- key_position  VARCHAR    null, of edges only
--- replacement   VARCHAR    mean (over all prompts, pooled over operators with equal weight) or zero
--- kept          VARCHAR    heuristic (neurons that stand for some heuristic), rest (all others), random (as many random neurons of each
---                          layer as heuristic), everything or nothing, of all late layers
--- membership    VARCHAR    label, called or scored, as in heuristic_neurons; null for everything and nothing
--- draw          INTEGER    of random, from 0; null otherwise
--- neurons       INTEGER    late neurons that are kept
+-- operator      VARCHAR    operator whose heuristic neurons are meant, and whose prompts it is run
+--                          on
+-- split         VARCHAR    split of the prompts that it is run on: evaluation
+-- component     VARCHAR    component that is ablated: neuron, or none where everything is kept
+-- layer         SMALLINT   late layer of the ablated neurons, from 0
+-- units         INTEGER[]  the ablated neurons of the layer's MLP, from 0
+-- position      VARCHAR    token position of the patch: last
+-- key_position  VARCHAR    always null; only attention edges have a key position
+-- replacement   VARCHAR    value that ablated neurons take: mean (over all prompts, pooled over
+--                          operators with equal weight) or zero
+-- kept          VARCHAR    late neurons that are kept: heuristic (those that have some heuristic),
+--                          rest (all others), random (as many random neurons of each layer as
+--                          heuristic), everything or nothing
+-- membership    VARCHAR    criterion by which neurons have heuristics, as in heuristic_neurons:
+--                          label, called or scored; null for everything and nothing
+-- draw          INTEGER    number of the random draw, from 0; null unless kept is random
+-- neurons       INTEGER    number of late neurons that are kept
 with
     late as (
-        select distinct layer, neuron from naming join late_layers on layer >= first_layer  -- of those that the store keeps
+        -- neurons that the activation store holds
+        select distinct layer, neuron from naming join late_layers on layer >= first_layer
     ),
     operators as (select distinct operator from pairs),
     bags as (select distinct operator, membership, layer, neuron from heuristic_neurons where late),
     every as (
         select operator, membership, layer, neuron, bags.neuron is not null as heuristic
-        from (select distinct operator, membership from bags) cross join late left join bags using (operator, membership, layer, neuron)
+        from (select distinct operator, membership from bags) cross join late
+        left join bags using (operator, membership, layer, neuron)
     ),
     shuffled as (
         select *, row_number() over (
@@ -33,7 +40,9 @@ with
         from every, (select unnest(range($control_draws)) as draw)
     ),
     marked as (
-        select 'heuristic' as kept, operator, membership, null as draw, layer, neuron, heuristic as stays from every
+        select 'heuristic' as kept, operator, membership, null as draw, layer, neuron,
+            heuristic as stays
+        from every
         union all select 'rest', operator, membership, null, layer, neuron, not heuristic from every
         union all
         select 'random', operator, membership, draw, layer, neuron,
@@ -42,21 +51,29 @@ with
         union all select 'nothing', operator, null, null, layer, neuron, false from operators, late
     ),
     ablated as (
-        select kept, operator, membership, draw, layer, list(neuron::integer order by neuron) filter (not stays) as units,
+        select kept, operator, membership, draw, layer,
+            list(neuron::integer order by neuron) filter (not stays) as units,
             count(*) filter (stays) as staying
         from marked group by kept, operator, membership, draw, layer
     ),
-    counted as (select *, sum(staying) over (partition by kept, operator, membership, draw) as neurons from ablated),
+    counted as (select *,
+        sum(staying) over (partition by kept, operator, membership, draw) as neurons from ablated),
     patches as (
-        select kept, operator, membership, draw, layer, units, neurons, unnest(['mean', 'zero']) as replacement from counted
+        select kept, operator, membership, draw, layer, units, neurons,
+            unnest(['mean', 'zero']) as replacement
+        from counted
         union all
-        select 'everything', operator, null, null, null, null, count(*), unnest(['mean', 'zero']) from operators, late group by operator
+        select 'everything', operator, null, null, null, null, count(*), unnest(['mean', 'zero'])
+        from operators, late group by operator
     )
 select
     $subject as subject,
-    (dense_rank() over (order by operator, kept, membership nulls first, draw nulls first, replacement) - 1)::integer as intervention,
+    (dense_rank() over (order by operator, kept, membership nulls first, draw nulls first,
+        replacement) - 1)::integer as intervention,
     operator, 'evaluation' as split, if(units is null, 'none', 'neuron') as component,
-    if(units is null, null, layer)::smallint as layer, units, if(units is null, null, 'last') as position,
-    null::varchar as key_position, replacement, kept, membership, draw::integer as draw, neurons::integer as neurons
+    if(units is null, null, layer)::smallint as layer, units,
+    if(units is null, null, 'last') as position,
+    null::varchar as key_position, replacement, kept, membership, draw::integer as draw,
+    neurons::integer as neurons
 from patches
 order by intervention, layer

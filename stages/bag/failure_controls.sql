@@ -1,20 +1,26 @@
--- Do cells that fail have other heuristics than correct cells of equal difficulty? The control of failure_tests: only cells of the same
--- stratum are compared, those of equal result and equally many carries (add), borrows (subtract), tens of the product of the units
--- (multiply) or, within a factor of two, slack (divide: how far op1 is from giving another quotient).
+-- Whether cells that fail have other heuristics than correct cells of equal difficulty. This is the
+-- control of failure_tests: only cells of the same stratum are compared. Cells of a stratum have
+-- the same result and the same number of carries (add), borrows (subtract) or tens of the product
+-- of the units (multiply). For divide they have, within a factor of two, the same slack: how far
+-- op1 is from giving another quotient.
 --
 -- subject          VARCHAR  the model
 -- operator         VARCHAR  add, subtract, multiply or divide
--- membership       VARCHAR  as in failures
--- measure          VARCHAR  associated_neurons or answer_contribution, as in failures
--- strata           BIGINT   strata with cells of both kinds
--- cells_correct    BIGINT   correct cells in these
--- cells_incorrect  BIGINT   incorrect ones
--- auc              DOUBLE   probability that an incorrect cell has more than a correct one of its stratum; as much counts half; mean over
---                           all such pairs of cells
--- auc_ci_low       DOUBLE   lower end of its interval, $normal standard errors wide on either side: strata are taken for independent draws
--- auc_ci_high      DOUBLE   upper end; null with fewer than 2 strata
+-- membership       VARCHAR  criterion by which neurons have heuristics, as in failures: called or
+--                           scored
+-- measure          VARCHAR  what is compared, as in failures: associated_neurons or
+--                           answer_contribution
+-- strata           BIGINT   number of strata that hold correct and incorrect cells
+-- cells_correct    BIGINT   number of correct cells in these strata
+-- cells_incorrect  BIGINT   number of incorrect cells in these strata
+-- auc              DOUBLE   probability that the measure is larger for an incorrect cell than for a
+--                           correct cell of its stratum, ties counting half, 0 to 1; mean over all
+--                           such pairs of cells
+-- auc_ci_low       DOUBLE   lower end of the interval of auc, 0 to 1, $normal standard errors below
+--                           it; strata count as independent draws
+-- auc_ci_high      DOUBLE   upper end of the interval of auc, 0 to 1; null with fewer than 2 strata
 with
-    asked as (
+    graded as (
         select failures.*, cells.result,
             case operator
                 when 'add' then carries(op1, op2)
@@ -26,34 +32,40 @@ with
     ),
     measured as (
         unpivot (
-            select operator, membership, result, difficulty, correct, associated_neurons::double as associated_neurons,
+            select operator, membership, result, difficulty, correct,
+                associated_neurons::double as associated_neurons,
                 answer_contribution::double as answer_contribution
-            from asked
+            from graded
         ) on associated_neurons, answer_contribution into name measure value value
     ),
     valued as (
-        select operator, membership, measure, result, difficulty, value, count(*) filter (correct) as correct,
+        select operator, membership, measure, result, difficulty, value,
+            count(*) filter (correct) as correct,
             count(*) filter (not correct) as incorrect
         from measured group by all
     ),
-    placed as (  -- twice the correct cells that each one beats, so that ties are whole numbers too
-        select *, 2 * sum(correct) over (partition by operator, membership, measure, result, difficulty order by value) - correct as beaten
+    placed as (  -- twice the correct cells below each value, so that ties give whole numbers, too
+        select *, 2 * sum(correct) over (partition by operator, membership, measure, result,
+            difficulty order by value) - correct as beaten
         from valued
     ),
     strata as (
-        select operator, membership, measure, sum(correct) as n1, sum(incorrect) as n2, sum(incorrect * beaten) / 2 as wins, n1 * n2 as pairs
+        select operator, membership, measure, sum(correct) as n1, sum(incorrect) as n2,
+            sum(incorrect * beaten) / 2 as wins, n1 * n2 as pairs
         from placed
         group by operator, membership, measure, result, difficulty
         having n1 > 0 and n2 > 0
     ),
     areas as (
-        select operator, membership, measure, count(*) as strata, sum(n1)::bigint as cells_correct, sum(n2)::bigint as cells_incorrect,
+        select operator, membership, measure, count(*) as strata, sum(n1)::bigint as cells_correct,
+            sum(n2)::bigint as cells_incorrect,
             sum(wins) / sum(pairs) as auc
         from strata group by operator, membership, measure
     ),
-    errors as (  -- of a ratio of two sums over strata
+    errors as (  -- standard error of a ratio of two sums over strata
         select operator, membership, measure,
-            sqrt(sum((wins - auc * pairs) ** 2) * any_value(areas.strata) / nullif(any_value(areas.strata) - 1, 0)) / sum(pairs) as error
+            sqrt(sum((wins - auc * pairs) ** 2) * any_value(areas.strata)
+                / nullif(any_value(areas.strata) - 1, 0)) / sum(pairs) as error
         from strata join areas using (operator, membership, measure)
         group by operator, membership, measure
     )

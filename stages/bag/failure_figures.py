@@ -1,4 +1,4 @@
-"""Figures of cells that fail: what their heuristics do for them beside other cells, and which inputs they are."""
+"""Draw figures of cells that the model answers wrongly: their heuristics and their features."""
 
 import re
 from typing import Any
@@ -10,32 +10,35 @@ from stages.bag import why
 from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import BLUE, VERMILION, Axes, Figure, Tables
 
-MEASURES = {"associated_neurons": "neurons of its heuristics", "answer_contribution": "added to the answer, logits"}
-SIDES = {True: ("answered correctly", "mean_correct", BLUE), False: ("answered wrongly", "mean_incorrect", VERMILION)}
+MEASURES = {
+    "associated_neurons": "associated neurons of late layers",
+    "answer_contribution": "contribution to the answer, logits",
+}
+SIDES = {
+    True: ("answered correctly", "mean_correct", BLUE),
+    False: ("answered wrongly", "mean_incorrect", VERMILION),
+}
+STATISTICS = {"d": "d", "AUC": "auc"}  # name in the panel -> column of failure_tests
 BINS = 40  # of a density, about
-TAIL = 0.002  # share of cells, at either end, that does not widen a density
+TAIL = 0.002  # share of cells at either end that does not widen a density
 FEWEST = 5  # cells that fail, and cells that do not, for a comparison
-FEATURES = 3  # of those that tell most
+FEATURES = 3  # features that are drawn, those with the largest information gain
 
 
 def failures(tables: Tables, subject: str, membership: str = "called") -> Figure:
-    """Densities of each measure (rows) over the cells of each operator that are answered correctly, and over those that are not."""
+    """Draw densities of each measure over correct cells and over wrong cells, by operator."""
     title = (
-        f"{subject}: {membership} neurons of cells that are answered correctly and wrongly; dashed: means; d, AUC: wrong against correct"
+        f"{subject}: heuristic neurons ({membership}) of cells answered correctly and wrongly; "
+        "dashed: means; d and AUC compare wrong cells with correct cells"
     )
-    figure, axes, columns = drawing.operator_panels(2, tables["pairs_found"], title, (2.2, 1.8))
+    pairs_found = tables["pairs_found"]
+    figure, axes, columns = drawing.operator_panels(2, pairs_found, title, (2.2, 1.8))
     for operator, column, _ in columns:
-        cells, tests = (tables[name].filter(operator=operator, membership=membership) for name in ("failures", "failure_tests"))
-        none = (
-            ""
-            if cells["associated_neurons"].sum()
-            else why.no_associated(
-                tables,
-                operator,
-                membership,
-            )
-        )
-        reason = too_few(tests, why.no_pairs(tables, operator)) or none
+        rows = {"operator": operator, "membership": membership}
+        cells, tests = (tables[name].filter(**rows) for name in ("failures", "failure_tests"))
+        reason = too_few(tests, why.no_pairs(tables, operator))
+        if not reason and not cells["associated_neurons"].sum():
+            reason = why.no_associated(tables, operator, membership)
         column[0].set_title(f"{operator}\n{wrongly(tests)}")
         for axis, (measure, label) in zip(column, MEASURES.items(), strict=True):
             axis.set_xlabel(label)
@@ -50,7 +53,7 @@ def failures(tables: Tables, subject: str, membership: str = "called") -> Figure
 
 
 def wrongly(tests: pl.DataFrame) -> str:
-    """How many cells fail; tests: an operator's rows of failure_tests."""
+    """Return how many cells are answered wrongly; tests: an operator's rows of failure_tests."""
     counts = tests.select("cells_correct", "cells_incorrect").head(1).rows()
     return "".join(f"{wrong:,} of {correct + wrong:,} cells wrong" for correct, wrong in counts)
 
@@ -60,43 +63,69 @@ def too_few(tests: pl.DataFrame, no_pairs: str) -> str:
 
     tests: its rows of failure_tests; no_pairs: why it has no prompts.
     """
-    for correct, wrong in tests.select("cells_correct", "cells_incorrect").head(1).iter_rows():
-        few, how = min((wrong, "wrongly"), (correct, "correctly"))
-        count = f"only {few} cell" if few else "no cell"
-        return f"{count}{'s are' if few > 1 else ' is'} answered {how}" if few < FEWEST else ""
-    return no_pairs or drawing.NO_ROWS
+    if tests.is_empty():
+        return no_pairs or drawing.NO_ROWS
+    correct, wrong = tests.select("cells_correct", "cells_incorrect").row(0)
+    few, how = min((wrong, "wrongly"), (correct, "correctly"))
+    if few >= FEWEST:
+        return ""
+    cells = {0: "no cell is", 1: "only 1 cell is"}.get(few, f"only {few} cells are")
+    return f"{cells} answered {how}"
 
 
 def _densities(axis: Axes, cells: pl.DataFrame, measure: str, test: dict[str, Any]) -> None:
-    """Each side's share of cells by bin, whole numbers whole, rare extremes in the outermost; test: the measure's row of failure_tests."""
-    ends = [cells.filter(correct=side)[measure].quantile(share) or 0.0 for side in SIDES for share in (TAIL, 1 - TAIL)]
-    low, high = min(ends), max(ends)
-    whole = cells[measure].dtype.is_integer()
-    width = max(np.ceil((high - low) / BINS), 1) if whole else (high - low) / BINS or 1.0
-    edges = low - whole / 2 + width * np.arange(np.floor((high - low) / width) + 2)
+    """Draw the share of correct cells and of wrong cells in each bin.
+
+    Bins of whole numbers have whole widths. The outermost bins hold rare extremes. test: the
+    measure's row of failure_tests.
+    """
+    values = {side: cells.filter(correct=side)[measure] for side in SIDES}
+    edges = _edges(list(values.values()))
     for side, (label, mean, colour) in SIDES.items():
-        values = cells.filter(correct=side)[measure].to_numpy().clip(low, high)
-        axis.stairs(np.histogram(values, edges)[0] / len(values), edges, color=colour, fill=True, alpha=0.5, label=label)
+        clipped = values[side].to_numpy().clip(edges[0], edges[-1])
+        shares = np.histogram(clipped, edges)[0] / len(clipped)
+        axis.stairs(shares, edges, color=colour, fill=True, alpha=0.5, label=label)
         axis.axvline(test[mean], ymax=0.75, color=colour, linewidth=1, linestyle="--")
     axis.set_ylim(top=axis.get_ylim()[1] / 0.75)  # room for text
-    said = [
+    lines = [
         f"{name} {test[key]:z.2f} ({test[key + '_ci_low']:z.2f} to {test[key + '_ci_high']:z.2f})"
-        for name, key in (("d", "d"), ("AUC", "auc"))
+        for name, key in STATISTICS.items()
         if test[key] is not None
     ]
-    axis.text(0.97, 0.97, "\n".join(said), transform=axis.transAxes, ha="right", va="top", fontsize=7)
+    position = {"transform": axis.transAxes, "ha": "right", "va": "top"}
+    axis.text(0.97, 0.97, "\n".join(lines), **position, fontsize=7)
+
+
+def _edges(samples: list[pl.Series]) -> np.ndarray:
+    """Return the edges of bins that hold all samples but their rarest extremes."""
+    ends = [sample.quantile(TAIL) or 0.0 for sample in samples]
+    ends += [sample.quantile(1 - TAIL) or 0.0 for sample in samples]
+    low, high = min(ends), max(ends)
+    start, width = low, (high - low) / BINS or 1.0
+    if samples[0].dtype.is_integer():
+        start, width = low - 0.5, max(np.ceil((high - low) / BINS), 1)
+    return start + width * np.arange(np.floor((high - low) / width) + 2)
 
 
 def failure_inputs(tables: Tables, subject: str) -> Figure:
-    """Bars: which share of the cells fails by value of the features that tell most, and how many; line: of all the operator's cells."""
-    title = f"{subject}: share of cells answered wrongly, and how many, by the features that tell most about it"
-    figure, _, columns = drawing.operator_panels(FEATURES, tables["pairs_found"], title, (2.3, 1.8))
+    """Draw the share of cells that fail by value of the most informative features, as bars.
+
+    A dashed line is the share among all the operator's cells.
+    """
+    title = (
+        f"{subject}: share of cells answered wrongly, and their number, "
+        "by the features with the largest information gain about failure"
+    )
+    pairs_found = tables["pairs_found"]
+    figure, _, columns = drawing.operator_panels(FEATURES, pairs_found, title, (2.3, 1.8))
     for operator, column, _ in columns:
         table = tables["failure_inputs"].filter(operator=operator)
         tests = tables["failure_tests"].filter(operator=operator)
         reason = too_few(tests, why.no_pairs(tables, operator))
-        ranked = table.sort("gain", "feature", descending=[True, False])["feature"].unique(maintain_order=True).head(FEATURES)
-        for axis, feature in zip(column, [*ranked, *[None] * (FEATURES - len(ranked))], strict=True):
+        ranked = table.sort("gain", "feature", descending=[True, False])["feature"]
+        features = ranked.unique(maintain_order=True).head(FEATURES).to_list()
+        features += [None] * (FEATURES - len(features))
+        for axis, feature in zip(column, features, strict=True):
             if reason or feature is None:
                 drawing.absent(axis, reason or "no further feature")
             else:
@@ -107,23 +136,25 @@ def failure_inputs(tables: Tables, subject: str) -> Figure:
 
 
 def _shares(axis: Axes, rows: pl.DataFrame, colour: str) -> None:
-    """rows: of one feature of one operator."""
-    shown = sorted(rows.select("value", "share", "failures", "cells").iter_rows(), key=lambda row: _natural(row[0]))
-    values, shares, failures, cells = zip(*shown, strict=True)
+    """Draw one feature of one operator, a bar for each value."""
+    bars = rows.select("value", "share", "failures", "cells").rows()
+    bars.sort(key=lambda row: _natural(row[0]))
+    values, shares, failures, cells = zip(*bars, strict=True)
     usual = sum(failures) / sum(cells)
     axis.barh(range(len(values)), shares, 0.8, color=colour)
-    for y, (share, wrong, of) in enumerate(zip(shares, failures, cells, strict=True)):
-        axis.text(max(share, usual), y, f" {wrong} of {of}", ha="left", va="center", fontsize=7)
-    axis.axvline(usual, color=drawing.GUIDE, linewidth=0.8, linestyle="--", label="all cells of the operator")
-    said = "gain {:.2g} bits, {:.1g} by chance".format(*rows.select("gain", "gain_chance").row(0))
+    for y, (_, share, wrong, count) in enumerate(bars):
+        axis.text(max(share, usual), y, f" {wrong} of {count}", ha="left", va="center", fontsize=7)
+    dashes = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
+    axis.axvline(usual, **dashes, label="all cells of the operator")
     axis.set(xlim=(0, 1.7 * max(shares)), axisbelow=True)
-    axis.set_xlabel(said, fontsize=7)
+    gains = rows.select("gain", "gain_chance").row(0)
+    axis.set_xlabel("gain {:.2g} bits, {:.1g} by chance".format(*gains), fontsize=7)
     axis.locator_params(axis="x", nbins=4)
     axis.set_yticks(range(len(values)), [value.replace(", ", ",\n") for value in values])
     axis.invert_yaxis()
 
 
 def _natural(value: str) -> tuple[int, str]:
-    """Numbers and spans of them in order of size, words by the alphabet."""
+    """Return a key that sorts numbers and spans by size, and words after the alphabet."""
     number = re.match(r"\d+", value)
     return (int(number[0]) if number else -1, value)

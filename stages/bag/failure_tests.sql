@@ -1,26 +1,34 @@
--- Do cells that fail have other heuristics than cells that are answered correctly (Sec. 4.3, Fig.
--- 9)? Every cell counts; none is drawn.
+-- Whether cells that fail have other heuristics than cells that are answered correctly (Sec. 4.3,
+-- Fig. 9). All cells count; none is sampled.
 --
--- Cohen's d is the difference in pooled standard deviations; its interval lets either side have a variance of its own (delta method,
--- Welch's degrees of freedom). The auc is the Mann-Whitney statistic; its interval is Wilson's, for as many comparisons as give the
--- variance of DeLong et al. 1988 or, where that is 0, as the smaller side has cells. Intervals take cells for independent draws of
--- more such cells. Where one side has fewer than 2 cells, there are only counts and means.
+-- Cohen's d is the difference of means in pooled standard deviations. Its interval allows either
+-- group its own variance (delta method, Welch's degrees of freedom). The auc is the Mann-Whitney
+-- statistic. Its interval is Wilson's, for the number of comparisons that gives the variance of
+-- DeLong et al. 1988; where that variance is 0, for the number of cells in the smaller group.
+-- Intervals treat cells as independent draws from more such cells. Where a group has fewer than 2
+-- cells, there are only counts and means.
 --
 -- subject          VARCHAR  the model
 -- operator         VARCHAR  add, subtract, multiply or divide
--- membership       VARCHAR  as in failures
--- measure          VARCHAR  associated_neurons or answer_contribution, as in failures
--- cells_correct    BIGINT   cells that are answered correctly
--- cells_incorrect  BIGINT   cells that are not
--- mean_correct     DOUBLE   mean of the measure over correct cells; null where there are none
--- mean_incorrect   DOUBLE   over incorrect ones
--- difference       DOUBLE   mean_incorrect - mean_correct
--- d                DOUBLE   Cohen's d of that difference; null where the measure does not vary
--- d_ci_low         DOUBLE   lower end of d's interval, whose confidence is that of $normal standard errors of a normal distribution
--- d_ci_high        DOUBLE   upper end
--- auc              DOUBLE   probability that a random incorrect cell has more than a random correct one; as much counts half
--- auc_ci_low       DOUBLE   lower end of its interval, of the same confidence
--- auc_ci_high      DOUBLE   upper end
+-- membership       VARCHAR  criterion by which neurons have heuristics, as in failures: called or
+--                           scored
+-- measure          VARCHAR  what is compared, as in failures: associated_neurons or
+--                           answer_contribution
+-- cells_correct    BIGINT   number of cells that are answered correctly
+-- cells_incorrect  BIGINT   number of cells that are answered wrongly
+-- mean_correct     DOUBLE   mean of the measure over correct cells; null if there are none
+-- mean_incorrect   DOUBLE   mean of the measure over incorrect cells; null if there are none
+-- difference       DOUBLE   mean_incorrect - mean_correct, in units of the measure
+-- d                DOUBLE   Cohen's d of the difference, in pooled standard deviations; null if the
+--                           measure does not vary
+-- d_ci_low         DOUBLE   lower end of the interval of d; its confidence is that of $normal
+--                           standard errors of a normal distribution
+-- d_ci_high        DOUBLE   upper end of the interval of d
+-- auc              DOUBLE   probability that the measure is larger for a random incorrect cell than
+--                           for a random correct cell, ties counting half, 0 to 1
+-- auc_ci_low       DOUBLE   lower end of the interval of auc, 0 to 1, of the same confidence as
+--                           that of d
+-- auc_ci_high      DOUBLE   upper end of the interval of auc, 0 to 1
 with
     measured as (
         unpivot (
@@ -30,9 +38,11 @@ with
         ) on associated_neurons, answer_contribution into name measure value value
     ),
     sides as (
-        select operator, membership, measure, count(*) filter (correct) as n1, count(*) filter (not correct) as n2,
+        select operator, membership, measure, count(*) filter (correct) as n1,
+            count(*) filter (not correct) as n2,
             avg(value) filter (correct) as mean1, avg(value) filter (not correct) as mean2,
-            var_samp(value) filter (correct) as variance1, var_samp(value) filter (not correct) as variance2
+            var_samp(value) filter (correct) as variance1,
+            var_samp(value) filter (not correct) as variance2
         from measured group by all
     ),
     pooled as (
@@ -42,20 +52,27 @@ with
     ),
     effects as (
         select operator, membership, measure, (mean2 - mean1) / sqrt(variance) as d,
-            sqrt((part1 + part2) / variance  -- of the difference, and of what it is divided by
-                + d ** 2 * ((n1 - 1) * variance1 ** 2 + (n2 - 1) * variance2 ** 2) / (2 * (n1 + n2 - 2) ** 2 * variance ** 2)) as error,
-            (part1 ** 2 / (n1 - 1) + part2 ** 2 / (n2 - 1)) / (part1 + part2) ** 2 as unfree,  -- 1 / Welch's degrees of freedom
-            $normal + ($normal ** 3 + $normal) / 4 * unfree  -- quantile of Student's t, by Cornish and Fisher
-                + (5 * $normal ** 5 + 16 * $normal ** 3 + 3 * $normal) / 96 * unfree ** 2 as quantile
+            sqrt((part1 + part2) / variance  -- variance of the difference, and of its divisor
+                + d ** 2 * ((n1 - 1) * variance1 ** 2 + (n2 - 1) * variance2 ** 2)
+                    / (2 * (n1 + n2 - 2) ** 2 * variance ** 2)) as error,
+            -- 1 / Welch's degrees of freedom
+            (part1 ** 2 / (n1 - 1) + part2 ** 2 / (n2 - 1)) / (part1 + part2) ** 2 as unfree,
+            -- quantile of Student's t (Cornish and Fisher)
+            $normal + ($normal ** 3 + $normal) / 4 * unfree
+                + (5 * $normal ** 5 + 16 * $normal ** 3 + 3 * $normal) / 96
+                    * unfree ** 2 as quantile
         from pooled where variance > 0
     ),
     valued as (
-        select operator, membership, measure, value, count(*) filter (correct) as correct, count(*) filter (not correct) as incorrect
+        select operator, membership, measure, value, count(*) filter (correct) as correct,
+            count(*) filter (not correct) as incorrect
         from measured group by all
     ),
-    placed as (  -- twice the cells of the other side that each one beats, so that ties are whole numbers too
+    -- twice the cells of the other group below each value, so that ties give whole numbers, too
+    placed as (
         select operator, membership, measure, correct, incorrect,
-            2 * sum(correct) over lower - correct as beaten, 2 * sum(incorrect) over higher - incorrect as beaten_by
+            2 * sum(correct) over lower - correct as beaten,
+            2 * sum(incorrect) over higher - incorrect as beaten_by
         from valued
         window
             lower as (partition by operator, membership, measure order by value),
@@ -65,7 +82,8 @@ with
         select operator, membership, measure, n1, n2, sum(incorrect * beaten) as wins,
             n2 * sum(incorrect * beaten * beaten) - wins * wins as spread2,
             n1 * sum(correct * beaten_by * beaten_by) - wins * wins as spread1
-        from placed join pooled using (operator, membership, measure) group by operator, membership, measure, n1, n2
+        from placed join pooled using (operator, membership, measure)
+        group by operator, membership, measure, n1, n2
     ),
     areas as (
         select operator, membership, measure, wins / (2 * n1 * n2) as auc,

@@ -1,20 +1,27 @@
-"""Add up what each cell's heuristics contribute to its answer (Sec. 4.3, Fig. 9).
+"""Sum what each cell's heuristic neurons contribute to its answer (Sec. 4.3, Fig. 9).
 
-It should be less where the subject fails.
-Reads data/corpus/cells.parquet, data/heuristics/heuristics.parquet, the subject's predictions.parquet and heuristic_neurons.parquet,
-and its stores; writes data/<subject>/bag/failures.parquet. A neuron of the late layers is associated with a cell that satisfies one
-or more of the neuron's heuristics, and counts once. Every cell that the subject was asked has its rows, also where no neuron counts.
+The sum should be smaller where the model fails. The stage reads data/corpus/cells.parquet,
+data/heuristics/heuristics.parquet, the model's predictions.parquet and heuristic_neurons.parquet,
+and its HDF5 stores. It writes data/<subject>/bag/failures.parquet. A neuron of the late layers is
+associated with a cell that satisfies at least one of the neuron's heuristics, and counts once.
+Every cell that the model was prompted with has its rows, even if no neuron is associated with it.
 
-Table failures: how many heuristic neurons each cell has, and what they add to its answer
-    subject                  VARCHAR   the model
-    operator                 VARCHAR   add, subtract, multiply or divide
-    op1                      INTEGER   first operand
-    op2                      INTEGER   second operand
-    membership               VARCHAR   called or scored, as in heuristic_neurons: which neurons stand for which heuristics
-    correct                  BOOLEAN   as in predictions
-    associated_neurons       INTEGER   late neurons of which the cell satisfies a heuristic
-    answer_contribution      FLOAT     sum over them of activation · value logit of the answer; 0 where there are none
-    prediction_contribution  FLOAT     the same neurons' sum for what the subject says instead; null where that is no number
+Table failures: how many heuristic neurons each cell has, and what they contribute to its answer
+    subject                  VARCHAR  the model
+    operator                 VARCHAR  add, subtract, multiply or divide
+    op1                      INTEGER  first operand
+    op2                      INTEGER  second operand
+    membership               VARCHAR  criterion by which neurons have heuristics, as in
+                                      heuristic_neurons: called or scored
+    correct                  BOOLEAN  whether the model answers the cell correctly, as in
+                                      predictions
+    associated_neurons       INTEGER  neurons of late layers that have a heuristic which the cell
+                                      satisfies
+    answer_contribution      FLOAT    sum over the associated neurons of activation · value logit of
+                                      the answer, in logits; 0 without such neurons
+    prediction_contribution  FLOAT    sum over the associated neurons of activation · value logit of
+                                      the model's prediction, in logits; null if the prediction is
+                                      not a number
 """
 
 import sys
@@ -37,93 +44,132 @@ from stages.lib.subject import Subject
 KEYS = ["operator", "op1", "op2", "membership"]
 CELLS = """
     select op1, op2, correct, predicted, if(correct is null, null, result) as answer
-    from cells left join predictions using (operator, op1, op2) where operator = $operator order by op1, op2
+    from cells left join predictions using (operator, op1, op2)
+    where operator = $operator
+    order by op1, op2
 """
 NEURONS = """
-    select layer, neuron, list(heuristic order by heuristic) filter (membership = 'called') as called,
+    select layer, neuron,
+        list(heuristic order by heuristic) filter (membership = 'called') as called,
         list(heuristic order by heuristic) filter (membership = 'scored') as scored
-    from heuristic_neurons where operator = $operator and late and membership in ('called', 'scored')
-    group by layer, neuron order by layer, neuron
+    from heuristic_neurons
+    where operator = $operator and late and membership in ('called', 'scored')
+    group by layer, neuron
+    order by layer, neuron
 """
 
 
 def main(name: str) -> None:
     subject, settings = Subject.named(name), load(Failures)
     catalogue = read_table("data/heuristics/heuristics.parquet")
-    own = map(subject.path, ("store/predictions.parquet", "heuristics/heuristic_neurons.parquet"))
-    paths = [Path("data/corpus/cells.parquet"), *own]
-    database = Database({path.stem: [path] for path in paths}, threads=1)
-    votes = subject.votes()
-    frames = [
-        OperatorBag(database, catalogue, activations, votes).rows(settings.neurons_at_once, f"failures {name}")
-        for activations in subject.squares()
-    ]
-    write_table(pl.concat(frames).select(pl.lit(name).alias("subject"), pl.all()).sort(KEYS), subject.path("bag/failures.parquet"))
+    tables = {
+        "cells": Path("data/corpus/cells.parquet"),
+        "predictions": subject.path("store/predictions.parquet"),
+        "heuristic_neurons": subject.path("heuristics/heuristic_neurons.parquet"),
+    }
+    files = {table: [path] for table, path in tables.items()}
+    database = Database(files, threads=1)
+    value_logits = subject.votes()
+    frames = []
+    for activations in subject.squares():
+        bag = OperatorBag(database, catalogue, activations, value_logits)
+        frames.append(bag.rows(settings.neurons_at_once, f"failures {name}"))
+    table = pl.concat(frames).select(pl.lit(name).alias("subject"), pl.all())
+    write_table(table.sort(KEYS), subject.path("bag/failures.parquet"))
 
 
 class Sums:
-    """What is added up for each cell over the neurons that it is associated with, in float64 and one neuron after the other."""
+    """Sum contributions to each cell over its associated neurons, in float64.
+
+    Neurons are added in order, so that the rounding is the same in every run.
+    """
 
     def __init__(self, cells: int):
-        self.neurons, self.answer, self.prediction = np.zeros(cells, np.int32), np.zeros(cells), np.zeros(cells)
+        self.neurons = np.zeros(cells, np.int32)
+        self.answer = np.zeros(cells)
+        self.prediction = np.zeros(cells)
 
     def add(self, associated: np.ndarray, answer: np.ndarray, prediction: np.ndarray) -> None:
-        """One neuron: which cells it is about, and what it adds to the answer of each and to what is said there (cells,)."""
+        """Add one neuron.
+
+        associated: bool (cells,); answer, prediction: (cells,) its contributions, in logits.
+        """
         self.neurons += associated
-        self.answer += associated * answer  # faster than to add where it is
+        self.answer += associated * answer  # faster than adding to the associated cells alone
         self.prediction += associated * prediction
 
 
 class OperatorBag:
-    """One operator's cells, in order of op1, then op2, and the late neurons that stand for heuristics.
+    """Hold one operator's cells, in order of op1, then op2, and its late heuristic neurons.
 
-    Cells that the subject was not asked, having no token for the answer, are summed like the others and have no row.
+    Cells that the model was not prompted with, as their answer has no token, are summed like all
+    others and have no row.
     """
 
-    def __init__(self, database: Database, catalogue: pl.DataFrame, activations: LayerStore, votes: LayerStore):
-        self.database, self.catalogue, self.activations, self.votes = database, catalogue, activations, votes
+    def __init__(
+        self,
+        database: Database,
+        catalogue: pl.DataFrame,
+        activations: LayerStore,
+        value_logits: LayerStore,
+    ):
+        self.database, self.catalogue = database, catalogue
+        self.activations, self.value_logits = activations, value_logits
         self.operator: str = activations.attributes["operator"]
         self.cells = database.sql(CELLS, operator=self.operator).pl()
-        op1, op2, self.answers, self.said = self.cells.select("op1", "op2", "answer", "predicted").fill_null(0).to_numpy().astype(np.intp).T
-        ends = activations.axes["op1"] - 1, activations.axes["op2"] - 1
-        self.places = np.minimum(op1, ends[0]) * activations.axes["op2"] + np.minimum(op2, ends[1])  # in the square of prompts
-        self.asked, self.voted = asked.numbers(activations), asked.voted(activations, self.answers)
+        columns = self.cells.select("op1", "op2", "answer", "predicted").fill_null(0)
+        op1, op2, answers, self.predicted = columns.to_numpy().astype(np.intp).T
+        height, width = activations.axes["op1"], activations.axes["op2"]
+        # where each cell is in a neuron's flattened map of the operand grid
+        self.locations = np.minimum(op1, height - 1) * width + np.minimum(op2, width - 1)
+        self.numbers = asked.numbers(activations)
+        self.answers = asked.voted(activations, answers)
         self.neurons = database.sql(NEURONS, operator=self.operator).pl()
 
     def rows(self, neurons_at_once: int, title: str) -> pl.DataFrame:
-        """The operator's rows; so many maps in memory."""
+        """Return the operator's rows; neurons_at_once: maps that are in memory together."""
         sums = {membership: Sums(len(self.cells)) for membership in MEMBERSHIPS}
-        with progress.bar(total=len(self.neurons), desc=f"{title} {self.operator}", unit="neuron") as bar:
-            blocks = self.neurons.with_columns(block=pl.col("neuron") // neurons_at_once)
-            for (layer, block), some in blocks.group_by("layer", "block", maintain_order=True):
-                self._add(layer, slice(block * neurons_at_once, (block + 1) * neurons_at_once), some, sums)
-                bar.update(len(some))
-        return pl.concat([self._frame(membership, of) for membership, of in sums.items()])
+        neurons = self.neurons.with_columns(block=pl.col("neuron") // neurons_at_once)
+        title = f"{title} {self.operator}"
+        with progress.bar(total=len(neurons), desc=title, unit="neuron") as bar:
+            for (layer, block), part in neurons.group_by("layer", "block", maintain_order=True):
+                start = block * neurons_at_once
+                self._add(layer, slice(start, start + neurons_at_once), part, sums)
+                bar.update(len(part))
+        return pl.concat(map(self._frame, sums.keys(), sums.values()))
 
     def _add(self, layer: int, block: slice, neurons: pl.DataFrame, sums: dict[str, Sums]) -> None:
-        """Adds the neurons of one block, each to every membership by which it has heuristics."""
-        names = sorted(set(neurons["scored"].explode()))  # what is called is scored too
-        row = {name: number for number, name in enumerate(names)}
-        satisfied = members(self.database, self.operator, listed(self.catalogue, self.operator, names), self.asked)
+        """Add the neurons of one block, each to every criterion by which it has heuristics."""
+        names = sorted(set(neurons["scored"].explode()))  # neurons called are scored, too
+        row = dict(zip(names, range(len(names)), strict=True))
+        heuristics = listed(self.catalogue, self.operator, names)
+        satisfied = members(self.database, self.operator, heuristics, self.numbers)
         maps = widen(self.activations.read(layer, block, slice(None)))
         maps = maps.reshape(len(maps), -1)
-        logits = self.votes.read(layer, block, slice(None))
-        for neuron, *of in neurons.select("neuron", *MEMBERSHIPS).iter_rows():
-            values, votes = maps[neuron - block.start].take(self.places).astype(np.float64), logits[neuron - block.start]
-            answer, prediction = values * votes[self.voted], values * votes[self.said]
-            for membership, heuristics in zip(MEMBERSHIPS, of, strict=True):
-                if heuristics:
-                    associated = np.logical_or.reduce(satisfied[[row[name] for name in heuristics]])
+        logits = self.value_logits.read(layer, block, slice(None))
+        for neuron, *heuristics_of in neurons.select("neuron", *MEMBERSHIPS).iter_rows():
+            values = maps[neuron - block.start].take(self.locations).astype(np.float64)
+            own_logits = logits[neuron - block.start]
+            answer = values * own_logits[self.answers]
+            prediction = values * own_logits[self.predicted]
+            for membership, own in zip(MEMBERSHIPS, heuristics_of, strict=True):
+                if own:
+                    associated = np.logical_or.reduce(satisfied[list(map(row.__getitem__, own))])
                     sums[membership].add(associated, answer, prediction)
 
     def _frame(self, membership: str, sums: Sums) -> pl.DataFrame:
-        says_number = pl.col("predicted").is_not_null()
-        return self.cells.select(
-            pl.lit(self.operator).alias("operator"), "op1", "op2", pl.lit(membership).alias("membership"), "correct",
+        prediction = pl.when(pl.col("predicted").is_not_null()).then(pl.Series(sums.prediction))
+        rows = self.cells.select(
+            pl.lit(self.operator).alias("operator"),
+            "op1",
+            "op2",
+            pl.lit(membership).alias("membership"),
+            "correct",
             pl.Series("associated_neurons", sums.neurons),
             pl.Series("answer_contribution", sums.answer).cast(pl.Float32),
-            pl.when(says_number).then(pl.Series(sums.prediction)).cast(pl.Float32).alias("prediction_contribution"),
-        ).filter(pl.col("correct").is_not_null())  # fmt: skip
+            prediction.cast(pl.Float32).alias("prediction_contribution"),
+        )
+        return rows.filter(pl.col("correct").is_not_null())
 
 
 if __name__ == "__main__":

@@ -1,39 +1,51 @@
--- Do heuristics' neurons do their own job alone? All knock-outs of an operator together, each
--- beside its control (Sec. 4.2, Fig. 7). Heuristics without associated prompts, other prompts or
--- control are left out.
+-- Whether ablating a heuristic's neurons hurts the heuristic's own prompts alone: a test over all
+-- heuristics of an operator, each compared with its control (Sec. 4.2, Fig. 7). Heuristics without
+-- associated prompts, other prompts or a control are left out.
 --
--- The test takes account of heuristics that share neurons. If silencing a heuristic's neurons
--- dissociates no better than silencing others, its difference is a mean of contributions of its
--- neurons, each as likely above zero as below, and heuristics that share neurons have correlated
--- differences: by shared neurons / sqrt(neurons of one * neurons of the other), if the same neuron
--- contributes alike to both. The statistic is sum of differences / sqrt(sum of their squares); a
--- draw gives every neuron a random number, every heuristic the sum of its neurons' numbers /
--- sqrt(its neurons), and takes the same statistic. Where no neuron is shared, this is a test of
--- independent differences. It is conservative where a neuron contributes differently to different
--- heuristics.
+-- The test takes account of heuristics that share neurons. Under the null hypothesis, ablating a
+-- heuristic's neurons dissociates no better than ablating others. Then a heuristic's difference is
+-- a mean of contributions of its neurons, each as likely above zero as below. Heuristics that share
+-- neurons have correlated differences. If a neuron contributes alike to both heuristics, the
+-- correlation is the number of shared neurons / sqrt(product of both heuristics' numbers of
+-- neurons).
+--
+-- The statistic is the sum of differences / sqrt(sum of their squares). A draw gives every neuron a
+-- random number, gives every heuristic the sum of its neurons' numbers / sqrt(number of its
+-- neurons), and takes the same statistic. Without shared neurons, this is a test of independent
+-- differences. It is conservative if a neuron contributes differently to different heuristics.
 --
 -- subject             VARCHAR  the model
 -- operator            VARCHAR  add, subtract, multiply or divide
--- membership          VARCHAR  label, called or scored, as in heuristic_neurons
--- ablation            VARCHAR  zero or mean (over all prompts, pooled over operators)
--- measure             VARCHAR  accuracy (share lost), or logit (of the answer, above the mean logit)
--- heuristics          BIGINT   knock-outs that are compared
--- effective           DOUBLE   independent heuristics that would make the mean difference as
---                              precise: heuristics ** 2 / sum of their correlations by shared
---                              neurons, each with each; 1 to heuristics
--- neurons             DOUBLE   mean number of neurons that are silenced together
--- associated          DOUBLE   mean of the measure on associated prompts: accuracy after the knock-out, or change of the logit
--- other               DOUBLE   on the others
--- control_associated  DOUBLE   on associated prompts, with the control's neurons silenced
--- control_other       DOUBLE   on the others, with the control's neurons silenced
+-- membership          VARCHAR  criterion by which neurons have heuristics, as in heuristic_neurons:
+--                              label, called or scored
+-- ablation            VARCHAR  value that ablated neurons take: zero or mean (over all prompts,
+--                              pooled over operators)
+-- measure             VARCHAR  what is compared: accuracy (share of prompts lost) or logit (the
+--                              answer's, above the mean logit)
+-- heuristics          BIGINT   number of ablated heuristics that are compared
+-- effective           DOUBLE   number of independent heuristics that would make the mean difference
+--                              as precise: heuristics ** 2 / sum of the correlations of all pairs
+--                              by shared neurons; 1 to heuristics
+-- neurons             DOUBLE   mean number of neurons that are ablated together
+-- associated          DOUBLE   mean of the measure on associated prompts: accuracy after the
+--                              ablation, 0 to 1, or change of the logit
+-- other               DOUBLE   mean of the measure on other prompts: accuracy after the ablation, 0
+--                              to 1, or change of the logit
+-- control_associated  DOUBLE   mean of the measure on associated prompts when the control's neurons
+--                              are ablated
+-- control_other       DOUBLE   mean of the measure on other prompts when the control's neurons are
+--                              ablated
 -- difference          DOUBLE   mean over heuristics of the dissociation - the control's
--- deviation           DOUBLE   its standard deviation over heuristics; null of a single one
--- standard_error      DOUBLE   standard error of difference, with the same correlations; null with
---                              fewer than 2 effective heuristics
--- positive            DOUBLE   share of heuristics whose neurons dissociate better than the control's
--- p_value             DOUBLE   share of draws that give so large a statistic, this one included: at
---                              least 1 / ($test_draws + 1); null with fewer than 2 effective
---                              heuristics, which cannot be tested
+--                              dissociation; in accuracy, -2 to 2, or in logits
+-- deviation           DOUBLE   standard deviation of the difference over heuristics; null for a
+--                              single heuristic
+-- standard_error      DOUBLE   standard error of the difference, which accounts for the
+--                              correlations; null with fewer than 2 effective heuristics
+-- positive            DOUBLE   share of heuristics whose neurons dissociate better than the
+--                              control's, 0 to 1
+-- p_value             DOUBLE   share of draws with a statistic at least as large, the measured one
+--                              included: at least 1 / ($test_draws + 1); null with fewer than 2
+--                              effective heuristics, which cannot be tested
 with
     measures as (
         select
@@ -49,19 +61,23 @@ with
             own.dissociation - control.dissociation as difference
         from measures as own
         join measures as control using (operator, membership, heuristic, ablation, measure)
-        where own.arm = 'heuristic' and control.arm = 'control' and own.dissociation - control.dissociation is not null
+        where own.arm = 'heuristic' and control.arm = 'control' and own.dissociation
+            - control.dissociation is not null
     ),
     compared as (
         select
-            operator, membership, ablation, measure, count(*) as heuristics, avg(neurons) as neurons,
-            avg(associated) as associated, avg(other) as other, avg(control_associated) as control_associated,
-            avg(control_other) as control_other, avg(difference) as difference, stddev_samp(difference) as deviation,
+            operator, membership, ablation, measure, count(*) as heuristics,
+            avg(neurons) as neurons,
+            avg(associated) as associated, avg(other) as other,
+            avg(control_associated) as control_associated,
+            avg(control_other) as control_other, avg(difference) as difference,
+            stddev_samp(difference) as deviation,
             stddev_pop(difference) as spread, avg((difference > 0)::integer) as positive,
             sum(difference order by heuristic) as total,
             sum(difference ** 2 order by heuristic) as squares
         from paired group by all
     ),
-    members as (  -- weight: gives the sum over a heuristic's neurons a single neuron's variance
+    members as (  -- weights give the sum over a heuristic's neurons the variance of a single neuron
         select *, 1 / sqrt(count(*) over (partition by operator, membership, heuristic)) as weight
         from (select distinct operator, membership, heuristic, layer, neuron from heuristic_neurons)
         semi join paired using (operator, membership, heuristic)
@@ -71,7 +87,7 @@ with
             sum(weight order by heuristic) as weight
         from paired join members using (operator, membership, heuristic) group by all
     ),
-    sharing as (  -- the sum of all correlations is that of squares over neurons
+    sharing as (  -- the sum of all correlations equals the sum of squares over neurons
         select operator, membership, ablation, measure,
             heuristics ** 2 / sum(weight ** 2 order by layer, neuron) as effective
         from shared join compared using (operator, membership, ablation, measure)

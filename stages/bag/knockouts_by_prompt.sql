@@ -1,26 +1,31 @@
--- How many correct prompts survive when their own heuristics' neurons are silenced, and when others
--- are (Sec. 4.2, Fig. 8). Every evaluation prompt has neurons of its own, chosen by
--- prompt_knockout_interventions; all are ones the subject answers correctly.
+-- Share of correct prompts that stay correct when neurons of their own heuristics are ablated, and
+-- when others are (Sec. 4.2, Fig. 8). Every evaluation prompt has its own neurons, which
+-- prompt_knockout_interventions chooses. The unablated model answers all these prompts correctly.
 --
 -- subject            VARCHAR  the model
 -- operator           VARCHAR  add, subtract, multiply or divide
--- membership         VARCHAR  called or scored, as in heuristic_neurons
--- arm                VARCHAR  heuristic, count, control, contaminated or matched, as there
--- ablation           VARCHAR  zero or mean (pooled over operators)
--- neurons_per_layer  INTEGER  neurons to be silenced in each late layer; 0 is the clean run
--- neurons            DOUBLE   mean number of neurons that were silenced, in all layers; an arm may
---                             have no more
+-- membership         VARCHAR  criterion by which neurons have heuristics, as in heuristic_neurons:
+--                             called or scored
+-- arm                VARCHAR  which neurons are ablated: heuristic, count, control, contaminated or
+--                             matched, as in prompt_knockout_interventions
+-- ablation           VARCHAR  value that ablated neurons take: zero or mean (pooled over operators)
+-- neurons_per_layer  INTEGER  number of neurons to be ablated in each late layer; 0 is the clean
+--                             run
+-- neurons            DOUBLE   mean number of neurons that were ablated, in all layers together; an
+--                             arm may have no more
 -- accuracy           DOUBLE   share of prompts still answered correctly, 0 to 1
--- ci_low             DOUBLE   lower end of its bootstrap interval, over seeds and prompts
--- ci_high            DOUBLE   upper end
+-- ci_low             DOUBLE   lower end of the accuracy's bootstrap interval, over seeds and
+--                             prompts, 0 to 1
+-- ci_high            DOUBLE   upper end of the accuracy's bootstrap interval, 0 to 1
 -- logit_change       DOUBLE   mean change of the answer's logit above the mean logit, after -
 --                             before
--- prompts            BIGINT   prompts in these means
+-- prompts            BIGINT   number of prompts in these means
 -- majority_accuracy  DOUBLE   accuracy of always predicting the most frequent answer of these
 --                             prompts, 0 to 1
 with
-    interventions as (  -- one row per patch there
-        select distinct intervention, operator, membership, arm, replacement as ablation, neurons_per_layer, neurons
+    interventions as (  -- prompt_knockout_interventions has one row per patch
+        select distinct intervention, operator, membership, arm, replacement as ablation,
+            neurons_per_layer, neurons
         from prompt_knockout_interventions
     ),
     answers as (from answers_of('prompt_knockout')),
@@ -41,12 +46,14 @@ with
         where arm <> 'none'
         union all
         select operator, membership, arm, ablation, 0, 0, pair, answer_token, correct, 0
-        from (select distinct operator, membership, arm, ablation from interventions where arm <> 'none')
+        from (select distinct operator, membership, arm, ablation from interventions
+            where arm <> 'none')
         join clean using (operator)
     ),
     measured as (
         select
-            operator, membership, arm, ablation, neurons_per_layer, avg(neurons) as neurons, avg(correct) as accuracy,
+            operator, membership, arm, ablation, neurons_per_layer, avg(neurons) as neurons,
+            avg(correct) as accuracy,
             avg(logit_change) as logit_change, count(*) as prompts,
             majority_accuracy(answer_token) as majority_accuracy,
                 list(correct::double order by pair) as corrects

@@ -1,19 +1,20 @@
--- Knock-outs of single neurons: each that stands for some heuristic is silenced alone, at the last
--- position. Of models too large for that (patched_neurons > 0), of each operator and layer the
--- patched_neurons of largest attribution among them, and sampled_neurons drawn by lot. Layers
--- before the late ones have no attributions, so only those drawn by lot.
+-- Ablations of single neurons: each neuron that has a heuristic is ablated alone, at the last
+-- position. For models too large for that (patched_neurons > 0), each operator and layer has the
+-- patched_neurons of largest attribution among these neurons, and sampled_neurons random ones.
+-- Layers before the late layers have no attributions, and therefore only random neurons.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row each
--- operator      VARCHAR    on which it stands for a heuristic, and whose prompts it is run on
--- split         VARCHAR    prompts it is run on: evaluation
--- component     VARCHAR    neuron, or none for the operator's clean run
+-- operator      VARCHAR    operator with which the neuron has a heuristic, and whose prompts it is
+--                          run on
+-- split         VARCHAR    split of the prompts that it is run on: evaluation
+-- component     VARCHAR    component that is ablated: neuron, or none for the operator's clean run
 -- layer         SMALLINT   decoder layer of the neuron, from 0
--- units         INTEGER[]  the neuron, from 0
--- position      VARCHAR    token position: last
--- key_position  VARCHAR    null, of edges only
--- replacement   VARCHAR    zero or mean (pooled over operators), each once for the same neuron;
---                          null for the clean run
+-- units         INTEGER[]  the one ablated neuron of the layer's MLP, from 0
+-- position      VARCHAR    token position of the patch: last
+-- key_position  VARCHAR    always null; only attention edges have a key position
+-- replacement   VARCHAR    value that the neuron takes: zero or mean (pooled over operators), each
+--                          once for the same neuron; null for the clean run
 with
     attributions as (
         select operator, layer, neuron, effect as attribution from neuron_effects
@@ -30,15 +31,18 @@ with
                     order by attribution desc nulls last, neuron) <= $patched_neurons
     ),
     patches as (
-        select operator, 'neuron' as component, layer, [neuron] as units, 'last' as position, unnest(['zero', 'mean']) as replacement
+        select operator, 'neuron' as component, layer, [neuron] as units, 'last' as position,
+            unnest(['zero', 'mean']) as replacement
         from neurons
         union all
         select distinct operator, 'none', null, null, null, null from neurons
     )
 select
     $subject as subject,
-    (row_number() over (order by operator, layer nulls first, units, replacement) - 1)::integer as intervention,
-    operator, 'evaluation' as split, component, layer::smallint as layer, units::integer[] as units, position,
+    (row_number() over (order by operator, layer nulls first, units, replacement) - 1)::integer
+        as intervention,
+    operator, 'evaluation' as split, component, layer::smallint as layer, units::integer[] as units,
+    position,
     null::varchar as key_position, replacement
 from patches
 order by intervention

@@ -1,14 +1,16 @@
-"""Says which prompts each heuristic that any neuron comes near is about: those whose own cell satisfies it.
+"""Find the prompts associated with each heuristic: those whose cell satisfies it.
 
-Reads data/heuristics/heuristics.parquet and the subject's pairs.parquet, scores.parquet and value_logits.h5; writes
-data/<subject>/bag/prompt_associations.parquet. A prompt without a row of a heuristic is not associated with it, whether or not it was
-ever looked at.
+Only heuristics that some neuron has a score for are considered. The stage reads
+data/heuristics/heuristics.parquet and the model's pairs.parquet, scores.parquet and
+value_logits.h5. It writes data/<subject>/bag/prompt_associations.parquet. A prompt that has no row
+with a heuristic is not associated with it.
 
 Table prompt_associations: the heuristics that the clean prompt of each pair satisfies
     subject    VARCHAR  the model
-    operator   VARCHAR  of the clean prompt
-    pair       INTEGER  as in pairs, of both splits
-    heuristic  VARCHAR  one that some neuron has a row of in scores, on this operator
+    operator   VARCHAR  operator of the clean prompt: add, subtract, multiply or divide
+    pair       INTEGER  number of the pair, of either split, as in pairs
+    heuristic  VARCHAR  name of a heuristic that some neuron has a row for in scores, with this
+                        operator
 """
 
 import sys
@@ -28,26 +30,36 @@ SCHEMA = {"operator": pl.String, "pair": pl.Int32, "heuristic": pl.String}
 
 def main(name: str) -> None:
     subject = Subject.named(name)
-    # The prompts stand in for the cells: a predicate is about one at a time.
+    # the prompts take the place of the cells, because a predicate is evaluated on single cells
     database = Database({"cells": [subject.path("circuit/pairs.parquet")]}, threads=1)
-    named = subject.table("heuristics/scores.parquet", ["operator", "heuristic"]).unique()
+    names = subject.table("heuristics/scores.parquet", ["operator", "heuristic"]).unique()
     pairs = subject.table("circuit/pairs.parquet", ["operator", "op1", "op2", "pair"])
     catalogue = read_table("data/heuristics/heuristics.parquet")
-    numbers = None if subject.settings.answer_token is None else asked.numbers(subject.votes())
+    has_whole_answers = subject.settings.answer_token is None
+    numbers = None if has_whole_answers else asked.numbers(subject.votes())
     frames = [pl.DataFrame(schema=SCHEMA)]
     for operator in pairs["operator"].unique().sort():
-        of = listed(catalogue, operator, named.filter(operator=operator)["heuristic"].sort())
-        prompts = pairs.filter(operator=operator).sort("op1", "op2")  # the order of `members`, in which equal prompts are equal
-        frames.append(satisfied(prompts, of, members(database, operator, of, numbers)))
-    table = pl.concat(frames).select(pl.lit(name).alias("subject"), pl.all()).sort("operator", "pair", "heuristic")
-    write_table(table, subject.path("bag/prompt_associations.parquet"))
+        scored = names.filter(operator=operator)["heuristic"].sort()
+        heuristics = listed(catalogue, operator, scored)
+        # the order of `members`, which does not tell equal prompts apart
+        prompts = pairs.filter(operator=operator).sort("op1", "op2")
+        holds = members(database, operator, heuristics, numbers)
+        frames.append(satisfied(prompts, heuristics, holds))
+    table = pl.concat(frames).select(pl.lit(name).alias("subject"), pl.all())
+    path = subject.path("bag/prompt_associations.parquet")
+    write_table(table.sort("operator", "pair", "heuristic"), path)
 
 
-def satisfied(prompts: pl.DataFrame, heuristics: list[Heuristic], holds: np.ndarray) -> pl.DataFrame:
-    """One row for each prompt and each heuristic that it satisfies; holds: bool (heuristics, prompts)."""
-    which, at = np.nonzero(holds)
-    names = pl.Series("heuristic", [heuristic.name for heuristic in heuristics], pl.String)
-    return prompts.select("operator", "pair")[at].with_columns(names[which])
+def satisfied(
+    prompts: pl.DataFrame, heuristics: list[Heuristic], holds: np.ndarray
+) -> pl.DataFrame:
+    """Return one row for each prompt and each heuristic that it satisfies.
+
+    holds: bool (heuristics, prompts).
+    """
+    heuristic, prompt = np.nonzero(holds)
+    names = pl.Series("heuristic", [each.name for each in heuristics], pl.String)
+    return prompts.select("operator", "pair")[prompt].with_columns(names[heuristic])
 
 
 if __name__ == "__main__":

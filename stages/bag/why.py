@@ -5,9 +5,9 @@ import polars as pl
 from stages.lib.drawing import drawing, reasons
 from stages.lib.drawing.drawing import Tables
 
-WORDS = {  # membership -> what its neurons are
+WORDS = {  # membership -> what is true of its neurons
     "label": "has a label",
-    "called": "stands for a heuristic beyond chance",
+    "called": "has a heuristic beyond chance",
     "scored": "has a score that reaches the threshold",
 }
 
@@ -23,21 +23,17 @@ def no_late_neuron(tables: Tables, operator: str, membership: str) -> str:
 
 
 def no_associated(tables: Tables, operator: str, membership: str) -> str:
-    """Return why no late neuron stands for a heuristic of a cell."""
+    """Return why no late neuron has a heuristic that some cell satisfies."""
     late = _no_member(tables, operator, membership, "late neuron", pl.col("late"))
     return _not_late(tables) or late or "no cell satisfies a heuristic of a late neuron"
 
 
 def no_heuristic(tables: Tables, operator: str, membership: str) -> str:
     """Return why no heuristic was ablated."""
-    if why := no_pairs(tables, operator) or _no_member(
-        tables,
-        operator,
-        membership,
-        "neuron",
-        pl.lit(True),
-    ):
-        return why
+    none = no_pairs(tables, operator)
+    none = none or _no_member(tables, operator, membership, "neuron", pl.lit(True))
+    if none:
+        return none
     neurons = tables["heuristic_neurons"].filter(operator=operator, membership=membership)
     most = neurons.group_by("heuristic").len()["len"].to_numpy().max()
     return f"no heuristic has enough neurons to be ablated: at most {most}"
@@ -47,8 +43,9 @@ def no_neuron(tables: Tables, operator: str, layer: int, fewest: int) -> str:
     """Return why no neuron of a layer was compared with at least `fewest` others."""
     in_layer = pl.col("layer") == layer
     what = f"neuron of layer {layer}"
-    if why := no_pairs(tables, operator) or _no_member(tables, operator, "scored", what, in_layer):
-        return why
+    none = no_pairs(tables, operator) or _no_member(tables, operator, "scored", what, in_layer)
+    if none:
+        return none
     rows = tables["knockouts_by_neuron"].filter(in_layer, operator=operator, ablation="zero")
     most = max(rows["null_neurons"], default=0)
     what = f"fewer than {fewest} neurons of other heuristics to compare with in layer {layer}"
@@ -69,15 +66,10 @@ def _not_late(tables: Tables) -> str:
 
 
 def _no_member(tables: Tables, operator: str, membership: str, what: str, which: pl.Expr) -> str:
-    """Return why none of these neurons stands for a heuristic; empty if one does."""
+    """Return why none of these neurons has a heuristic; empty if one does."""
     if tables["heuristic_neurons"].filter(which, operator=operator, membership=membership).height:
         return ""
-    chance = (
-        ""
-        if membership == "scored"
-        else reasons.too_few_draws(
-            tables["label_limits"],
-            operator,
-        )
-    )
-    return chance or f"no {what} {WORDS[membership]}"
+    few = ""
+    if membership != "scored":
+        few = reasons.too_few_draws(tables["label_limits"], operator)
+    return few or f"no {what} {WORDS[membership]}"

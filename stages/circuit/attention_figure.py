@@ -1,4 +1,4 @@
-"""The figure of what heads look at from the last position."""
+"""Draw the attention of heads from the last position."""
 
 from dataclasses import dataclass
 
@@ -10,6 +10,7 @@ from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import ROLES, Axes, Figure, Tables
 
 HEADS = 45  # most heads of a model that are all drawn
+NO_WEIGHTS = "this model does not return its attention weights"
 SHOWN = 30  # heads of an operator that are drawn of a model with more
 
 
@@ -27,10 +28,10 @@ def no_circuit(tables: Tables, operator: str) -> list[str]:
 
 @dataclass(frozen=True)
 class KeyColumns:
-    """What the columns of the figure are.
+    """Hold the columns of the figure.
 
-    names: columns operator, key_position and column; columns: all of them in order; earlier: those
-    of what precedes the question.
+    names: table with columns operator, key_position and column; columns: their names in order;
+    earlier: names of the columns with tokens before the question.
     """
 
     names: pl.DataFrame
@@ -39,10 +40,11 @@ class KeyColumns:
 
 
 def attention(tables: Tables, subject: str) -> Figure:
-    """Draw the mean attention from the last position to the question; frames: heads of the circuit.
+    """Draw the mean attention from the last position to the question.
 
-    Of what precedes the question, such as solved examples, the first token has a column of its own,
-    since it often takes most of the attention, and all others share one, with their sum.
+    Frames mark heads of the circuit. Tokens before the question, such as solved examples, have two
+    columns: one of the first token, which often takes most of the attention, and one of the sum of
+    all others.
     """
     table = tables["attention_patterns"].filter(query_position="last")
     columns = _columns(table, tables["pairs"])
@@ -63,7 +65,7 @@ def attention(tables: Tables, subject: str) -> Figure:
 
 
 def _columns(table: pl.DataFrame, pairs: pl.DataFrame) -> KeyColumns:
-    """Return the columns of prompts; an operator's positions stand in the table in order."""
+    """Return the columns; the table has each operator's positions in order."""
     rows: list[tuple[str, str, str]] = []
     earlier: list[str] = []
     for (operator,), part in table.group_by("operator", maintain_order=True):
@@ -101,18 +103,18 @@ def _names(positions: list[str], pairs: pl.DataFrame) -> tuple[dict[str, str], l
 
 
 def _width(pairs: pl.DataFrame, role: str) -> int:
-    """Return the most tokens of an operand; 1 of what is not an operand."""
-    places = pairs["positions"].struct.unnest()
-    if first_of(role) not in places.columns:
+    """Return the largest number of tokens of an operand; 1 for other roles."""
+    positions = pairs["positions"].struct.unnest()
+    if first_of(role) not in positions.columns:
         return 1
-    return 1 + int((places[role] - places[first_of(role)]).to_numpy().max())
+    return 1 + int((positions[role] - positions[first_of(role)]).to_numpy().max())
 
 
 def _shown(tables: Tables, table: pl.DataFrame, count: int) -> pl.DataFrame:
-    """Return the heads that are drawn: those of a circuit by rank, then others by logit effect.
+    """Return the heads that are drawn: those of the circuit by rank, then others by logit effect.
 
-    count: heads of each operator. Column framed: whether a head is of a circuit that is smaller
-    than all heads.
+    count: number of heads for each operator. The column framed says whether a head is in the
+    circuit; no head is framed if the circuit holds all heads.
     """
     keys = ["operator", "layer", "head"]
     effects = tables["component_effects"].filter(component="head")
@@ -129,17 +131,19 @@ def _shown(tables: Tables, table: pl.DataFrame, count: int) -> pl.DataFrame:
 def _attention(tables: Tables, table: pl.DataFrame, keys: KeyColumns, title: str) -> Figure:
     """Draw a panel for each operator, with its own heads.
 
-    What precedes the question has a scale of its own.
+    Tokens before the question have their own colour scale.
     """
     question = table.filter(~pl.col("column").is_in(keys.earlier))
-    limits = (0, (max(question["value"], default=1.0) or 1.0) if keys.earlier else 1.0)
+    limits = (0, 1.0)
+    if keys.earlier:
+        limits = (0, max(question["value"], default=1.0) or 1.0)
     heads = {
         operator: table.filter(operator=operator)["row"].unique(maintain_order=True).to_list()
         for operator in table["operator"].unique(maintain_order=True)
     }
     most = max(heads.values(), key=len, default=[])
     alike = all(names == most for names in heads.values())
-    width = max(1.7, heat.COLUMN * len(keys.columns)) + (0 if alike else 0.6)
+    width = max(1.7, heat.COLUMN * len(keys.columns)) + 0.6 * (not alike)
     size = (width, min(max(0.17 * len(most), 1.2), 9))
     figure, axes, panels = drawing.operator_panels(
         1,
@@ -151,11 +155,11 @@ def _attention(tables: Tables, table: pl.DataFrame, keys: KeyColumns, title: str
     )
     for operator, [axis], why in panels:
         part = table.filter(operator=operator)
-        rows = heads.get(operator, most)  # shared panels without data have the rows of the others
+        rows = heads.get(operator, most)  # a panel without data shares the rows of the others
         heat.heat_table(axis, question.filter(operator=operator), rows, keys.columns, limits)
         if part.is_empty():
-            known = operator in tables["pairs"]["operator"]
-            drawing.absent(axis, "this model does not give its attention weights" if known else why)
+            has_pairs = operator in tables["pairs"]["operator"]
+            drawing.absent(axis, NO_WEIGHTS if has_pairs else why)
         elif keys.earlier:
             _earlier(axis, heat.matrix(part, rows, keys.columns)[:, : len(keys.earlier)])
         for row in part.filter("framed")["row"].unique(maintain_order=True):
@@ -163,12 +167,8 @@ def _attention(tables: Tables, table: pl.DataFrame, keys: KeyColumns, title: str
         axis.set_xlabel("\n".join(no_circuit(tables, operator)))
     if keys.earlier:
         heat.colour_bar(figure, axes, (0, 1), "weight on earlier tokens", cmap="Greys")
-    heat.colour_bar(
-        figure,
-        axes,
-        limits,
-        "attention weight" + " on the question" * bool(keys.earlier),
-    )
+    label = "attention weight" + " on the question" * bool(keys.earlier)
+    heat.colour_bar(figure, axes, limits, label)
     heat.finish(figure)
     return figure
 

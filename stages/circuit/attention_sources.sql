@@ -1,15 +1,17 @@
--- Which operand or operator each head of the circuit brings to the last position (App. B.2, Fig.
--- 14).
+-- Which operand, or the operator, each head of the circuit attends to most from the last position
+-- (App. B.2, Fig. 14).
 --
 -- subject          VARCHAR   the model
 -- operator         VARCHAR   add, subtract, multiply or divide
 -- layer            SMALLINT  decoder layer, from 0
--- head             SMALLINT  attention head, from 0
--- source           VARCHAR   op1, operator or op2: where the last position looks most, among these
+-- head             SMALLINT  attention head of the layer, from 0
+-- source           VARCHAR   the position with the largest weight among op1, operator and op2
 -- weight           FLOAT     mean attention weight from the last position to the source, 0 to 1
--- op1_weight       FLOAT     the same to the first operand
--- operator_weight  FLOAT     the same to the operator
--- op2_weight       FLOAT     the same to the second operand
+-- op1_weight       FLOAT     mean attention weight from the last position to the first operand, 0
+--                            to 1
+-- operator_weight  FLOAT     mean attention weight from the last position to the operator, 0 to 1
+-- op2_weight       FLOAT     mean attention weight from the last position to the second operand, 0
+--                            to 1
 select
     $subject as subject, operator, layer, head,
     first(key_position order by weight desc, key_position) as source,

@@ -1,13 +1,15 @@
--- Two-level bootstrap: how often each replicate draws each pair; seeds first, then prompts within
--- the drawn seeds. Its intervals are conservative: seeds count as a source of variance, though all
--- draw from the same prompts. With five seeds of 50 pairs an interval of 95 % holds the true mean
--- in 98 % of simulated cases and is 1.3 times as wide as one that draws pairs alone.
+-- Two-level bootstrap: how often each replicate draws each pair. Seeds are drawn first, then
+-- prompts within the drawn seeds. The intervals are conservative, because seeds count as a source
+-- of variance although all of them draw from the same prompts. With five seeds of 50 pairs, an
+-- interval of 95 % contains the true mean in 98 % of simulated cases. It is 1.3 times as wide as an
+-- interval from drawing pairs alone.
 --
 -- subject    VARCHAR  the model
--- operator   VARCHAR  whose pairs
--- split      VARCHAR  discovery or evaluation
+-- operator   VARCHAR  operator of the pairs: add, subtract, multiply or divide
+-- split      VARCHAR  split of the pairs: discovery or evaluation
 -- replicate  INTEGER  number of the replicate, from 0
--- weights    FLOAT[]  how often each of the operator's pairs in the split was drawn, in order of pair; they sum to the number of pairs
+-- weights    FLOAT[]  how often the replicate draws each of the operator's pairs in the split, in
+--                     order of pair; the sum is the number of pairs
 with
     seeds as (
         select operator, split, seed, min(pair) as start, count(*) as size,
@@ -23,9 +25,11 @@ with
     ),
     draws as (
         select replicate, start
-            + lot($resampling_seed, slots.operator, slots.split, replicate, slot, turn) % seeds.size as pair
+            + lot($resampling_seed, slots.operator, slots.split, replicate, slot, turn)
+                % seeds.size as pair
         from slots
-        join seeds on (seeds.operator, seeds.split, place) = (slots.operator, slots.split, drawn), unnest(range(slots.size)) as turns(turn)
+        join seeds on (seeds.operator, seeds.split, place) = (slots.operator, slots.split, drawn),
+            unnest(range(slots.size)) as turns(turn)
     ),
     counts as (select replicate, pair, count(*) as weight from draws group by replicate, pair)
 select

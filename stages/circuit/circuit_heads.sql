@@ -1,16 +1,17 @@
--- The heads of each operator's circuit: the fewest of largest effect that reach the target faithfulness.
--- All heads, which are the whole model's, always reach it: where no smaller circuit does, none was
--- found.
+-- The heads of each operator's circuit: the fewest heads of largest effect that reach the target
+-- faithfulness. The circuit of all heads is the whole model and always reaches it. If no smaller
+-- circuit does, all heads are listed.
 --
 -- subject       VARCHAR   the model
 -- operator      VARCHAR   add, subtract, multiply or divide
 -- layer         SMALLINT  decoder layer, from 0
--- head          SMALLINT  head of the layer, from 0
--- rank          BIGINT    1 for the largest effect by $ranking, at the position where it is largest; equal ones by layer, then head
+-- head          SMALLINT  attention head of the layer, from 0
+-- rank          BIGINT    rank of the head by $ranking at the position where its effect is largest,
+--                         from 1 for the largest; ties by layer, then head
 -- effect        DOUBLE    mean effect (Eq. 1) at the position where it is largest
--- logit_effect  DOUBLE    mean logit effect at the position where it is largest
--- reached       BOOLEAN   whether a circuit smaller than all heads reaches $target; where none
---                         does, all heads are here
+-- logit_effect  DOUBLE    mean logit effect at the position where it is largest, in logits
+-- reached       BOOLEAN   whether a circuit smaller than all heads reaches $target; if false, the
+--                         rows are all heads
 with
     smallest as (
         select operator, max(heads) as all_heads,
@@ -19,7 +20,8 @@ with
     ),
     ranked as (
         select *, row_number() over (
-            partition by operator order by if($ranking = 'effect', effect, logit_effect) desc nulls last, layer, head
+            partition by operator
+            order by if($ranking = 'effect', effect, logit_effect) desc nulls last, layer, head
         ) as rank
         from head_effects()
     )

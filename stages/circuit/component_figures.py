@@ -1,6 +1,6 @@
-"""Figures of what components do to the answer.
+"""Draw the effects of components on the answer.
 
-Each component is a row; if there are many, each operator has maps of layers and heads.
+Each component is a row. If there are many, each operator has maps of layers and heads.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ GAP, STRIP = 0.6, 1.8  # in heads: between the heads of a map and its MLPs, and 
 
 @dataclass(frozen=True)
 class Measure:
-    """An effect. low, high: the ends of its interval; label: the unit of what is drawn."""
+    """Name an effect, the columns of its interval (low, high), and the label of its axis."""
 
     effect: str
     low: str
@@ -30,7 +30,7 @@ class Measure:
     label: str
 
     def drawn(self, column: str) -> pl.Expr:
-        """Return a column as it is drawn: of a wide range, the logarithm with the value's sign."""
+        """Return a column as it is drawn; is_logarithmic compresses a wide range around 0."""
         value = pl.col(column)
         return value.sign() * value.abs().log1p() if self.is_logarithmic else value
 
@@ -135,7 +135,7 @@ def _nothing(row: np.ndarray, why: str) -> None:
 
 
 def _map(axis: Axes, part: pl.DataFrame, limits: dict[str, tuple[float, float]]) -> None:
-    """Draw the heads of every layer, and right of them its MLP."""
+    """Draw the heads of every layer, and its MLP right of them."""
     layers, heads = (part[name].drop_nulls().n_unique() for name in ("layer", "head"))
     values = {"head": np.full((layers, heads), np.nan), "mlp": np.full((layers, 1), np.nan)}
     rows = part.select("component", "layer", "head", "value").drop_nulls("value")

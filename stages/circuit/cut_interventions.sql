@@ -1,32 +1,40 @@
--- What the circuit does not need: attention into the positions it reads from (App. B.2, stated
--- there without code). A head that copies an operand's position reads what that token alone became
--- there, if cutting every earlier edge into it, below that head, changes nothing: circuit_cut
--- against circuit, model_cut against everything. The control, last_cut, is the circuit whose last
--- position cannot see these positions: that must destroy the answer. Every circuit except nothing
--- keeps all MLPs.
+-- Cut attention that the circuit should not need: attention into the positions it reads from (App.
+-- B.2, stated there without code).
+--
+-- If a head only copies an operand, it reads what that token alone became. Then cutting every
+-- earlier edge into that token's position, in layers below the head, changes nothing. circuit_cut
+-- is compared with circuit, and model_cut with everything. The control last_cut is the circuit
+-- whose last position cannot attend to these positions, which must destroy the answer. Every
+-- circuit except nothing keeps all MLPs.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
--- operator      VARCHAR    whose circuit, and prompts it is run on
--- split         VARCHAR    prompts it is run on: evaluation
--- component     VARCHAR    head or mlp that is ablated, edge that is cut, or none
+-- operator      VARCHAR    operator whose circuit it is, and whose prompts it is run on
+-- split         VARCHAR    split of the prompts that it is run on: evaluation
+-- component     VARCHAR    component of the patch: head or mlp that is ablated, edge that is cut,
+--                          or none
 -- layer         SMALLINT   decoder layer, from 0
--- units         INTEGER[]  heads; null: all of them
--- position      VARCHAR    token position: all; of an edge, the one that looks
--- key_position  VARCHAR    of an edge, the one looked at, or earlier: all before; null otherwise
--- replacement   VARCHAR    mean (pooled over operators, each weighted equally); zero of an edge;
---                          null where nothing is patched
+-- units         INTEGER[]  attention heads, from 0; null for all heads
+-- position      VARCHAR    token position of the patch: all; for an edge, the query position
+-- key_position  VARCHAR    for an edge, the key position, or earlier for all positions before the
+--                          query; null otherwise
+-- replacement   VARCHAR    value that is written: mean (pooled over operators, each weighted
+--                          equally); zero for an edge; null where nothing is patched
 -- circuit       VARCHAR    everything, nothing, circuit, circuit_cut, model_cut or last_cut
--- heads         SMALLINT   heads in the circuit
--- seed          INTEGER    null, of random circuits only
+-- heads         SMALLINT   number of heads in the circuit
+-- seed          INTEGER    always null; only random circuits have a seed
 with
     operators as (select operator, count(*) as heads from circuit_heads group by operator),
     circuits as (
         select
             operator, row_number() over (order by operator, place) - 1 as intervention, circuit,
-            case when circuit in ('everything', 'model_cut') then architecture.heads * layers when circuit = 'nothing' then 0
+            case when circuit in ('everything', 'model_cut') then architecture.heads * layers
+                when circuit = 'nothing' then 0
                 else operators.heads end as heads
-        from operators, architecture, unnest(['everything', 'nothing', 'circuit', 'circuit_cut', 'model_cut', 'last_cut']) with ordinality
+        from operators, architecture,
+            unnest([
+                'everything', 'nothing', 'circuit', 'circuit_cut', 'model_cut', 'last_cut'
+            ]) with ordinality
             as circuits(circuit, place)
     ),
     heads_left_out as (
@@ -37,19 +45,26 @@ with
     sources as (select operator, source, max(layer) as highest from attention_sources group by all),
     patches as (
         select operator, unnest(['circuit', 'circuit_cut', 'last_cut']) as circuit,
-            'head' as component, layer, units, 'all' as position, null as key_position, 'mean' as replacement
+            'head' as component, layer, units, 'all' as position, null as key_position,
+            'mean' as replacement
         from heads_left_out
         union all
-        select operator, 'nothing', unnest(['head', 'mlp']), layer, null, 'all', null, 'mean' from operators, each_layer()
+        select operator, 'nothing', unnest(['head', 'mlp']), layer, null, 'all', null, 'mean'
+        from operators, each_layer()
         union all
-        select operator, unnest(['circuit_cut', 'model_cut']), 'edge', layer, null, source, 'earlier', 'zero'
-        from sources join each_layer() on layer < highest  -- the head reads the stream that enters its own layer
+        select operator, unnest(['circuit_cut', 'model_cut']), 'edge', layer, null, source,
+            'earlier', 'zero'
+        -- the head reads the residual stream that enters its layer
+        from sources join each_layer() on layer < highest
         union all
-        select operator, 'last_cut', 'edge', layer, null, 'last', source, 'zero' from sources, each_layer()
+        select operator, 'last_cut', 'edge', layer, null, 'last', source, 'zero'
+        from sources, each_layer()
     )
 select
-    $subject as subject, intervention::integer as intervention, operator, 'evaluation' as split, coalesce(component, 'none') as component,
-    layer::smallint as layer, units, position, key_position, replacement, circuit, heads::smallint as heads, null::integer as seed
+    $subject as subject, intervention::integer as intervention, operator, 'evaluation' as split,
+    coalesce(component, 'none') as component,
+    layer::smallint as layer, units, position, key_position, replacement, circuit,
+    heads::smallint as heads, null::integer as seed
 from circuits
 left join patches using (operator, circuit)
 order by intervention, component, layer, position, key_position

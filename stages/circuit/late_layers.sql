@@ -1,19 +1,20 @@
--- The layers that promote the answer: from the first one on, a linear probe of what they put out
--- reads the answer at the last position.
+-- The late layers, which promote the answer: from the first of them on, a linear probe of the
+-- residual stream after the layer reads the answer at the last position.
 --
--- Accuracies are corrected for chance: 0 is the better of the two controls, the most frequent
--- answer and shuffled answers, and 1 is every answer. An operator's plateau is its best layer. An
--- operator counts if its plateau reaches $least_plateau. A layer is readable if operators that
--- count reach, on average, $readable of their plateaus there. All late layers are readable.
+-- Accuracies are corrected for chance: 0 is the better of two controls, the most frequent answer
+-- and shuffled answers, and 1 is no error. An operator's plateau is its best layer. An operator
+-- counts if its plateau reaches $least_plateau. A layer is readable if the operators that count
+-- reach, on average, $readable of their plateaus there. All late layers are readable.
 --
 -- subject      VARCHAR   the model
--- first_layer  SMALLINT  first of the late layers, from 0; null where no operator counts, or where
---                        the last layer is not readable
--- layers       SMALLINT  layers of the model, so that the late ones are first_layer to layers - 1
+-- first_layer  SMALLINT  first late layer, from 0; null if no operator counts, or if the last layer
+--                        is not readable
+-- layers       SMALLINT  number of layers of the model; the late layers are first_layer to layers -
+--                        1
 -- accuracy     DOUBLE    accuracy of the probe after first_layer, 0 to 1, mean over all operators
 --                        that have a probe
 with
-    corrected as (  -- null without a probe, and where the controls are always right
+    corrected as (  -- null without a probe, and if a control is always correct
         select operator, layer, accuracy,
             larger(shuffled_accuracy, majority_accuracy) as control,
             (accuracy - control) / nullif(1 - control, 0) as gain

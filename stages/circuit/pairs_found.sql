@@ -1,13 +1,14 @@
--- How many pairs were wanted and found, by operator, split and seed, and why any are missing.
+-- How many pairs were planned and drawn for each operator, split and seed, and why any are missing.
 --
 -- subject   VARCHAR  the model
--- operator  VARCHAR  every operator the subject was asked about
+-- operator  VARCHAR  operator of the prompts that the model was given: add, subtract, multiply or
+--                    divide
 -- split     VARCHAR  discovery or evaluation
--- seed      INTEGER  of the draw
--- wanted    INTEGER  pairs asked for
--- found     INTEGER  pairs there are
+-- seed      INTEGER  seed of the draw
+-- wanted    INTEGER  number of planned pairs
+-- found     INTEGER  number of pairs that were drawn
 -- missing   INTEGER  wanted - found
--- problem   VARCHAR  why pairs are missing; null where none is
+-- problem   VARCHAR  why pairs are missing; null if none is
 with
     operators as (select operator, count(result) > 0 as answerable from prompts group by operator),
     answered as (
@@ -20,11 +21,14 @@ with
         left join answered using (operator, split)
         cross join (select unnest($seeds)::integer as seed)
     ),
-    found as (select operator, split, seed, count(*) as found from pairs group by operator, split, seed),
-    counted as (select wanted.*, coalesce(found, 0) as found from wanted left join found using (operator, split, seed))
+    found as (select operator, split, seed, count(*) as found from pairs
+        group by operator, split, seed),
+    counted as (select wanted.*, coalesce(found, 0) as found from wanted
+        left join found using (operator, split, seed))
 select
     $subject as subject, operator, split, seed,
-    $pairs_per_split::integer as wanted, found::integer as found, ($pairs_per_split - found)::integer as missing,
+    $pairs_per_split::integer as wanted, found::integer as found,
+    ($pairs_per_split - found)::integer as missing,
     case
         when missing = 0 then null
         when not answerable then 'no prompt has a one-token answer'

@@ -1,19 +1,25 @@
-"""Asks how well a linear map reads the answer from the residual stream, by layer and position (the study's Fig. 3).
+"""Measure how well a linear map reads the answer from the residual stream (Fig. 3).
 
-The prompts are those answered correctly, or a sample of them; each keeps its own answer (the published code shuffles the answers at all
-positions but one: our control beside the probe). The probe is a linear discriminant analysis, see stages/circuit/discriminant.py; an
-operator with too few correct answers has none. One forward pass of each prompt serves all layers (stages/lib/model/residuals.py).
+Probes read at each layer and position. Their prompts are those that the model answers correctly, or
+a sample of them. Each prompt keeps its own answer: the published code shuffles the answers at all
+positions but one, which is a control here. The probe is a linear discriminant analysis
+(stages/circuit/discriminant.py). An operator with too few correct answers has no probe. One forward
+pass of each prompt serves all layers (stages/lib/model/residuals.py).
 
-Table probes: how often a linear probe of the residual stream names the answer
+Table probes: accuracy with which a linear probe of the residual stream predicts the answer
     subject            VARCHAR   the model
     operator           VARCHAR   add, subtract, multiply or divide
-    layer              SMALLINT  decoder layer, from 0; the probe reads the stream that leaves it
+    layer              SMALLINT  decoder layer, from 0; the probe reads the residual stream after it
     position           VARCHAR   role of the token at which it is read: op1, operator, op2 or last
-    accuracy           DOUBLE    share of the test prompts whose answer the probe names, 0 to 1; null where there are too few
-    shuffled_accuracy  DOUBLE    the same with the answers shuffled among the prompts before the probe is made, a control
-    majority_accuracy  DOUBLE    share of the test prompts whose answer is the most frequent one of the training prompts, a control
-    answers            INTEGER   different answers among the training prompts, those the probe can name
-    prompts            BIGINT    test prompts
+    accuracy           DOUBLE    share of the test prompts whose answer the probe predicts, 0 to 1;
+                                 null if there are too few prompts
+    shuffled_accuracy  DOUBLE    accuracy of a probe trained and tested on answers shuffled among
+                                 the prompts, a control, 0 to 1
+    majority_accuracy  DOUBLE    accuracy on the test prompts of always predicting the most frequent
+                                 answer of the training prompts, a control, 0 to 1
+    answers            INTEGER   number of different answers among the training prompts, which the
+                                 probe can predict
+    prompts            BIGINT    number of test prompts
 """
 
 import sys
@@ -34,21 +40,28 @@ from stages.lib.settings import Passes
 from stages.lib.subject import Subject
 
 COLUMNS = {
-    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "position": pl.String, "accuracy": pl.Float64,
-    "shuffled_accuracy": pl.Float64, "majority_accuracy": pl.Float64, "answers": pl.Int32, "prompts": pl.Int64,
-}  # fmt: skip
+    "subject": pl.String,
+    "operator": pl.String,
+    "layer": pl.Int16,
+    "position": pl.String,
+    "accuracy": pl.Float64,
+    "shuffled_accuracy": pl.Float64,
+    "majority_accuracy": pl.Float64,
+    "answers": pl.Int32,
+    "prompts": pl.Int64,
+}
 
 
 class KnowsNothing(SystemExit):
-    """A subject without any right answer; uncaught, it ends the program with its message and status 1."""
+    """A model without any correct answer; uncaught, it ends the program with status 1."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Prompts of an operator in random order, the first `tests` of which are for testing.
+    """Hold prompts of an operator in random order, the first `tests` of which are for testing.
 
-    tokens: of each prompt; positions: (prompts, ROLES); answers, shuffled: (prompts,), the latter
-    without relation to the prompts.
+    tokens: tokens of each prompt; positions: (prompts, ROLES); answers: (prompts,); shuffled:
+    (prompts,) the answers in a random order.
     """
 
     operator: str
@@ -60,7 +73,7 @@ class Sample:
 
     @classmethod
     def draw(cls, operator: str, prompts: pl.DataFrame, settings: Probes) -> "Sample":
-        """A sample of `prompts`, the operator's correctly answered ones."""
+        """Draw a sample of `prompts`, the operator's correctly answered prompts."""
         generator = np.random.default_rng(settings.seed)
         drawn = prompts.sort("op1", "op2")[generator.permutation(len(prompts))[: settings.prompts]]
         answers = np.array(drawn["answer_token"].to_list(), np.int64)
@@ -68,6 +81,10 @@ class Sample:
         tests = len(drawn) * settings.test_percent // 100
         shuffled = generator.permutation(answers)
         return cls(operator, drawn["tokens"].to_list(), positions, answers, shuffled, tests)
+
+    @property
+    def different_answers(self) -> int:
+        return len(np.unique(self.answers[self.tests :]))
 
     @property
     def majority(self) -> float:
@@ -78,29 +95,25 @@ class Sample:
 def main(name: str) -> None:
     subject, settings = Subject.named(name), load(Probes)
     passes = subject.settings.passes or load(Passes)
-    predictions = subject.table("store/predictions.parquet").filter("correct").select("operator", "op1", "op2")
-    if predictions.is_empty():
-        raise KnowsNothing(
-            f"{name} answers no prompt of the grid correctly, so that there is nothing to explain: see whether its template suits it "
-            f"(bag \"select * from predictions where subject = '{name}'\"), or put it under `stored` in params.yaml"
-        )
-    prompts = subject.table("store/prompts.parquet").join(predictions, on=["operator", "op1", "op2"])
-    samples = [Sample.draw(o, prompts.filter(pl.col("operator") == o), settings) for o in subject.settings.operators]
+    samples = _samples(subject, settings)
     loaded = checkpoint.of(subject.settings)
     layers, device = range(len(loaded.architecture.layers)), str(loaded.model.device)
+    total = sum(len(sample.answers) for sample in samples) * len(layers)
     rows: list[tuple] = []
-    with progress.bar(total=sum(len(s.answers) for s in samples) * len(layers), desc=f"probes {name}", unit="prompt-layer") as bar:
+    with progress.bar(total=total, desc=f"probes {name}", unit="prompt-layer") as bar:
         for sample in samples:
-            answers, key = len(np.unique(sample.answers[sample.tests :])), (name, sample.operator)
+            keys, counts = (name, sample.operator), (sample.different_answers, sample.tests)
+            sites = list(product(layers, ROLES))
             if len(sample.answers) < settings.fewest_prompts:
-                rows += [(*key, layer, role, None, None, None, answers, sample.tests) for layer in layers for role in ROLES]
+                rows += [(*keys, *site, None, None, None, *counts) for site in sites]
                 continue
-            title, folder = f"streams {name} {sample.operator}", subject.path("circuit")
-            with residuals.read(loaded, sample.tokens, sample.positions, passes.prompts, folder, title) as streams:
-                for layer, role in product(layers, ROLES):
+            title = f"streams {name} {sample.operator}"
+            inputs = loaded, sample.tokens, sample.positions, passes.prompts
+            with residuals.read(*inputs, subject.path("circuit"), title) as streams:
+                for layer, role in sites:
                     features = streams.at(layer + 1, ROLES.index(role)).astype(np.float32)
-                    real, shuffled = probe(features, sample, settings.shrinkage, device)
-                    rows.append((*key, layer, role, real, shuffled, sample.majority, answers, sample.tests))
+                    accuracies = probe(features, sample, settings.shrinkage, device)
+                    rows.append((*keys, layer, role, *accuracies, sample.majority, *counts))
                     if role == ROLES[-1]:
                         bar.update(len(sample.answers))
     frame = pl.DataFrame(rows, schema=COLUMNS, orient="row")
@@ -108,8 +121,30 @@ def main(name: str) -> None:
     write_table(frame.sort("operator", "layer", order), subject.path("circuit/probes.parquet"))
 
 
+def _samples(subject: Subject, settings: Probes) -> list[Sample]:
+    """Return a sample of the prompts of each operator that the model answers correctly.
+
+    Raises KnowsNothing if there is no such prompt.
+    """
+    keys = ["operator", "op1", "op2"]
+    correct = subject.table("store/predictions.parquet").filter("correct").select(keys)
+    if correct.is_empty():
+        query = f"bag \"select * from predictions where subject = '{subject.name}'\""
+        raise KnowsNothing(
+            f"{subject.name} answers no prompt of the grid correctly, so there is nothing to "
+            f"explain: check whether its template suits it ({query}), or move it to `stored` "
+            "in params.yaml"
+        )
+    prompts = subject.table("store/prompts.parquet").join(correct, on=keys)
+    operators = subject.settings.operators
+    return [Sample.draw(each, prompts.filter(operator=each), settings) for each in operators]
+
+
 def probe(features: np.ndarray, sample: Sample, shrinkage: float, device: str) -> list[float]:
-    """Return the accuracy of a probe of these features (prompts, width), and on shuffled answers."""
+    """Return the accuracy of probes of the answers and of shuffled answers.
+
+    features: (prompts, width).
+    """
     labels = [sample.answers, sample.shuffled]
     return discriminant.probe(features, labels, sample.tests, shrinkage, device)
 

@@ -1,24 +1,28 @@
-"""Counts the neurons that some heuristic describes if Algorithm 1 looks at the number of cells that the published code does.
+"""Count the neurons that some heuristic describes with the faulty sizes of the published code.
 
-Reads data/heuristics/heuristics.parquet, data/corpus/cells.parquet and the subject's stores; writes
-data/<subject>/claims/fault_scores.parquet. Scores are raw, of the better side, as the study's are; sets of results, found on a map
-instead of in the catalogue, have no such fault and are left out, as in null_shares.
+Algorithm 1 then looks at the number of cells that the published code uses. The stage reads
+data/heuristics/heuristics.parquet, data/corpus/cells.parquet and the model's HDF5 stores. It writes
+data/<subject>/claims/fault_scores.parquet. Scores are not corrected for chance and are those of the
+better side, as in the study. Sets of results have no such fault and are left out, as in
+null_shares: they come from a neuron's map, not from the catalogue.
 
 Table fault_scores: neurons that the published sizes gain and lose
     subject     VARCHAR   the model
     operator    VARCHAR   add, subtract, multiply or divide
     layer       SMALLINT  decoder layer, from 0
-    fault       VARCHAR   none; op2 range with op1's size; result modulo with (M // n)^2, M operands, cut off for × and ÷; or both
-    quantities  VARCHAR   operands, result or any: whose heuristics count
-    threshold   DOUBLE    the score from which a heuristic describes a neuron
-    neurons     INTEGER   neurons of the layer
-    classified  INTEGER   those that some heuristic describes
-    gained      INTEGER   of them, those that none describes without the fault
-    lost        INTEGER   neurons that some heuristic describes only without the fault
+    fault       VARCHAR   none; op2 range with op1's size; result modulo with (M // n)^2, where M is
+                          the number of operands, cut off for × and ÷; or both
+    quantities  VARCHAR   heuristics that count: those of operands, of result, or any
+    threshold   DOUBLE    least score with which a heuristic describes a neuron, 0 to 1
+    neurons     INTEGER   number of neurons of the layer
+    classified  INTEGER   number of neurons that some heuristic describes
+    gained      INTEGER   number of neurons that some heuristic describes only with the fault
+    lost        INTEGER   number of neurons that some heuristic describes only without the fault
 """
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +35,23 @@ from stages.lib.core import machine, progress
 from stages.lib.core.layered import LayerStore
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.heuristics.square import Square
+from stages.lib.heuristics.square import Neuron, Square
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 
 SCHEMA = {
-    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "fault": pl.String, "quantities": pl.String, "threshold": pl.Float64,
-    "neurons": pl.Int32, "classified": pl.Int32, "gained": pl.Int32, "lost": pl.Int32,
-}  # fmt: skip
+    "subject": pl.String,
+    "operator": pl.String,
+    "layer": pl.Int16,
+    "fault": pl.String,
+    "quantities": pl.String,
+    "threshold": pl.Float64,
+    "neurons": pl.Int32,
+    "classified": pl.Int32,
+    "gained": pl.Int32,
+    "lost": pl.Int32,
+}
+ORDER = ["operator", "layer", "fault", "quantities", "threshold"]
 
 
 def main(name: str) -> None:
@@ -46,53 +59,82 @@ def main(name: str) -> None:
     thresholds = sorted({*load(Nulls).thresholds, settings.published})
     catalogue = read_table("data/heuristics/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-    votes = subject.votes()
-    rows: list[dict[str, object]] = []
+    value_logits = subject.votes()
+    frames = [pl.DataFrame(schema=SCHEMA)]
     for activations in subject.squares():
-        square, layers = (
-            Square(database, catalogue, activations, scored.least_cells),
-            activations.layers,
-        )
+        square = Square(database, catalogue, activations, scored.least_cells)
         sizes = operand_sizes(square), result_sizes(square, settings.cap)
-        with progress.bar(total=len(layers) * activations.axes["neuron"], desc=f"faults {name} {square.operator}", unit="neuron") as bar:
-            for layer in layers:
-                found = layer_bests(square, layer, votes, sizes, scored, bar)
+        total = len(activations.layers) * activations.axes["neuron"]
+        title = f"faults {name} {square.operator}"
+        with progress.bar(total=total, desc=title, unit="neuron") as bar:
+            for layer in activations.layers:
+                bests = layer_bests(square, layer, value_logits, sizes, scored, bar)
                 keys = {"subject": name, "operator": square.operator, "layer": layer}
-                rows += [keys | row for row in counted(found, thresholds)]
-    table = pl.DataFrame(rows, schema=SCHEMA, orient="row")
-    write_table(table.sort("operator", "layer", "fault", "quantities", "threshold"), subject.path("claims/fault_scores.parquet"))
+                rows = counted(bests, thresholds).with_columns(**_literals(keys))
+                frames.append(rows.select(pl.col(key).cast(kind) for key, kind in SCHEMA.items()))
+    write_table(pl.concat(frames).sort(ORDER), subject.path("claims/fault_scores.parquet"))
+
+
+def _literals(values: dict[str, object]) -> dict[str, pl.Expr]:
+    return dict(zip(values, map(pl.lit, values.values()), strict=True))
 
 
 def layer_bests(
-    square: Square, layer: int, votes: LayerStore, sizes: tuple[Sizes, Sizes], settings: Scores, bar: progress.Bar
+    square: Square,
+    layer: int,
+    value_logits: LayerStore,
+    sizes: tuple[Sizes, Sizes],
+    settings: Scores,
+    bar: progress.Bar,
 ) -> np.ndarray:
-    """The best score of each neuron of a layer: (neurons, operands and result, right and published sizes)."""
+    """Return the best score of each neuron of a layer.
 
-    def score(of: tuple[int, np.ndarray, np.ndarray]) -> list[np.ndarray]:
-        _, whole, logits = of
-        activations = whole.ravel()[square.cells]
-        bar.update()
-        return [best(activations, sizes[0]), best(activations * logits[square.results], sizes[1])]
-
+    The result is (neurons, operands and result, right and published sizes).
+    """
+    bests: list[list[np.ndarray]] = []
+    score = partial(_score, square, sizes)
     with ThreadPoolExecutor(machine.workers()) as pool:
-        return np.array([found for some in square.layer(layer, votes, settings.neurons_per_unit) for found in pool.map(score, some)])
+        for neurons in square.layer(layer, value_logits, settings.neurons_per_unit):
+            for scores in pool.map(score, neurons):
+                bests.append(scores)
+                bar.update()
+    return np.array(bests)
 
 
-def counted(bests: np.ndarray, thresholds: list[float]) -> list[dict[str, object]]:
-    """The rows of one layer, without its name. bests: as layer_bests gives them."""
-    reached = bests[..., None] >= np.array(thresholds, np.float32)  # (neurons, groups, sizes, thresholds)
-    rows = []
-    for fault, (operands, result) in FAULTS.items():
-        now, right = (
-            {"operands": reached[:, 0, o], "result": reached[:, 1, r], "any": reached[:, 0, o] | reached[:, 1, r]}
-            for o, r in ((operands, result), FAULTS["none"])
-        )
-        for quantities, yes in now.items():
-            counts = [which.sum(0) for which in (yes, yes & ~right[quantities], right[quantities] & ~yes)]
-            for threshold, *found in zip(thresholds, *counts, strict=True):
-                numbers = dict(zip(("classified", "gained", "lost"), map(int, found), strict=True))
-                rows.append({"fault": fault, "quantities": quantities, "threshold": threshold, "neurons": len(bests)} | numbers)
-    return rows
+def _score(square: Square, sizes: tuple[Sizes, Sizes], neuron: Neuron) -> list[np.ndarray]:
+    _, maps, logits = neuron
+    activations = maps.ravel()[square.cells]
+    contributions = activations * logits[square.results]
+    return [best(activations, sizes[0]), best(contributions, sizes[1])]
+
+
+def counted(bests: np.ndarray, thresholds: list[float]) -> pl.DataFrame:
+    """Return the rows of one layer, without its name; bests: as layer_bests returns them."""
+    # (neurons, groups of heuristics, sizes, thresholds)
+    reached = bests[..., None] >= np.array(thresholds, np.float32)
+    without = _described(reached, *FAULTS["none"])
+    frames = []
+    for fault, sizes in FAULTS.items():
+        for quantities, described in _described(reached, *sizes).items():
+            counts = {
+                "classified": described,
+                "gained": described & ~without[quantities],
+                "lost": without[quantities] & ~described,
+            }
+            columns = {name: neurons.sum(0) for name, neurons in counts.items()}
+            frame = pl.DataFrame({"threshold": thresholds, **columns})
+            keys = {"fault": fault, "quantities": quantities, "neurons": len(bests)}
+            frames.append(frame.with_columns(**_literals(keys)))
+    return pl.concat(frames)
+
+
+def _described(reached: np.ndarray, operands: int, result: int) -> dict[str, np.ndarray]:
+    """Return whether some heuristic describes each neuron, by quantities: (neurons, thresholds).
+
+    operands, result: with which sizes the two groups of heuristics are scored, RIGHT or PUBLISHED.
+    """
+    by_operands, by_result = reached[:, 0, operands], reached[:, 1, result]
+    return {"operands": by_operands, "result": by_result, "any": by_operands | by_result}
 
 
 if __name__ == "__main__":

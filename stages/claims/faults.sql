@@ -1,30 +1,38 @@
--- What each fault of the published code that changes a number does on this subject: the number without the fault and with it.
+-- What each fault of the published code that changes a number does on this model: the number
+-- without the fault and with it.
 --
 -- subject       VARCHAR  the model
 -- operator      VARCHAR  add, subtract, multiply or divide
--- fault         VARCHAR  of sizes k, as in fault_scores, or both sizes; of controls, as in fault_knockouts; of knock-outs by prompt,
---                        ranking by count or control with associated neurons; of circuits, ranking by mean + std
--- number        VARCHAR  of the fault in the list that the study's page ends in; null where only its text has it
--- membership    VARCHAR  of knock-outs, how the neurons of a heuristic are counted, as in heuristic_neurons; null otherwise
--- ablation      VARCHAR  of knock-outs, zero or mean; null otherwise
+-- fault         VARCHAR  name of the fault. Of sizes k: as in fault_scores, or both sizes. Of
+--                        controls: as in fault_knockouts. Of ablations by prompt: ranking by count,
+--                        or control with associated neurons. Of circuits: ranking by mean + std
+-- number        VARCHAR  number of the fault in the list at the end of the study's page; null if
+--                        only its text has it
+-- membership    VARCHAR  for ablations, criterion by which neurons have heuristics, as in
+--                        heuristic_neurons; null otherwise
+-- ablation      VARCHAR  for ablations, value that neurons take: zero or mean; null otherwise
 -- measure       VARCHAR  what is measured, in words
--- right_value   DOUBLE   without the fault
--- faulty_value  DOUBLE   with it; null where it leaves nothing to measure
+-- right_value   DOUBLE   value without the fault
+-- faulty_value  DOUBLE   value with the fault; null if the fault leaves nothing to measure
 -- difference    DOUBLE   faulty_value - right_value
 with
     sizes as (  -- neurons of all layers, classified by a raw score of $published
         select
             operator, if(fault = 'both', 'both sizes', fault) as fault,
-            case when fault = 'both' then '2 and 3' when fault like 'op2%' then '2' else '3' end as number,
-            null as membership, null as ablation, 'share of neurons classified, heuristics of ' || quantities as measure,
-            sum(classified - gained + lost) / sum(neurons) as right_value, sum(classified) / sum(neurons) as faulty_value
+            case when fault = 'both' then '2 and 3' when fault like 'op2%' then '2'
+                else '3' end as number,
+            null as membership, null as ablation,
+            'share of neurons classified, heuristics of ' || quantities as measure,
+            sum(classified - gained + lost) / sum(neurons) as right_value,
+            sum(classified) / sum(neurons) as faulty_value
         from fault_scores where fault <> 'none' and threshold = $published
         group by operator, fault, quantities
     ),
     by_heuristic as (
         select operator, membership, fault, ablation, unnest([
                 {'measure': 'heuristics compared', 'value': heuristics::double},
-                {'measure': 'share of other prompts that are associated', 'value': associated_among_other},
+                {'measure': 'share of other prompts that are associated',
+                    'value': associated_among_other},
                 {'measure': 'accuracy of associated prompts', 'value': accuracy_associated},
                 {'measure': 'accuracy of other prompts', 'value': accuracy_other},
                 {'measure': 'accuracy, other - associated prompts', 'value': dissociation},
@@ -33,7 +41,8 @@ with
         from fault_knockouts
     ),
     controls as (
-        select named.fault, number, clean.* exclude (fault, value), clean.value as right_value, faulty.value as faulty_value
+        select named.fault, number, clean.* exclude (fault, value), clean.value as right_value,
+            faulty.value as faulty_value
         from by_heuristic as clean
         join (values ('contaminated control', '4'), ('true division', '5')) as named(fault, number)
             on clean.fault = 'none' and (number = '4' or operator = 'divide')
@@ -44,11 +53,14 @@ with
     by_prompt as (
         select
             operator, membership, ablation, neurons_per_layer as n,
-            any_value(accuracy) filter (arm = 'heuristic') as by_score, any_value(accuracy) filter (arm = 'count') as by_count,
-            any_value(accuracy) filter (arm = 'control') as control, any_value(accuracy) filter (arm = 'contaminated') as contaminated
-        from knockouts_by_prompt where neurons_per_layer > 0 group by operator, membership, ablation, neurons_per_layer
+            any_value(accuracy) filter (arm = 'heuristic') as by_score,
+            any_value(accuracy) filter (arm = 'count') as by_count,
+            any_value(accuracy) filter (arm = 'control') as control,
+            any_value(accuracy) filter (arm = 'contaminated') as contaminated
+        from knockouts_by_prompt where neurons_per_layer > 0
+        group by operator, membership, ablation, neurons_per_layer
     ),
-    circuits as (  -- of the top neurons by mean effect, and by mean + standard deviation
+    circuits as (  -- circuits of the top neurons by mean effect, and by mean + standard deviation
         select
             operator, neurons_per_layer as k,
             any_value(faithfulness) filter (circuit = 'effect') as right_faithfulness,
@@ -59,32 +71,42 @@ with
     ),
     tops as (
         select operator, k, avg(shared) as shared from ranking_agreement
-        where position = 'last' and ranking_a = 'effect' and ranking_b = 'effect_plus_std' group by operator, k
+        where position = 'last' and ranking_a = 'effect' and ranking_b = 'effect_plus_std'
+        group by operator, k
     ),
     measured as (
-        select operator, fault, number, membership, ablation, measure, right_value, faulty_value from sizes
+        select operator, fault, number, membership, ablation, measure, right_value, faulty_value
+        from sizes
         union all
-        select operator, fault, number, membership, ablation, measure, right_value, faulty_value from controls
+        select operator, fault, number, membership, ablation, measure, right_value, faulty_value
+        from controls
         union all
         select
-            operator, 'ranking by count', '9', membership, ablation, format('accuracy of prompts without {} neurons of theirs per layer', n),
+            operator, 'ranking by count', '9', membership, ablation,
+            format('accuracy of prompts without {} neurons of theirs per layer', n),
             by_score, by_count
         from by_prompt
         union all
         select
             operator, 'control with associated neurons', '9', membership, ablation,
-            format('accuracy of prompts without {} other neurons per layer', n), control, contaminated
+            format('accuracy of prompts without {} other neurons per layer', n), control,
+            contaminated
         from by_prompt
         union all
-        select operator, 'ranking by mean + std', null, null, null, format('share of a layer''s top {} neurons', k), 1, shared
+        select operator, 'ranking by mean + std', null, null, null,
+            format('share of a layer''s top {} neurons', k), 1, shared
         from tops
         union all
         select operator, 'ranking by mean + std', null, null, null, unnest([
-                format('faithfulness of the top {} neurons', k), format('accuracy of the top {} neurons', k)
-            ]), unnest([right_faithfulness, right_accuracy]), unnest([faulty_faithfulness, faulty_accuracy])
+                format('faithfulness of the top {} neurons', k),
+                format('accuracy of the top {} neurons', k)
+            ]),
+            unnest([right_faithfulness, right_accuracy]),
+            unnest([faulty_faithfulness, faulty_accuracy])
         from circuits join tops using (operator, k)
     )
-select $subject as subject, operator, fault, number, membership, ablation, measure, right_value::double as right_value,
+select $subject as subject, operator, fault, number, membership, ablation, measure,
+    right_value::double as right_value,
     faulty_value::double as faulty_value, faulty_value::double - right_value::double as difference
 from measured
 order by operator, number nulls last, fault, membership, ablation, measure

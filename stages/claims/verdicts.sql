@@ -1,17 +1,19 @@
--- What became of every statement on each subject that it was held against, beside the value and model of the study.
+-- The verdict on every statement for each model that it was checked on, with the study's value and
+-- model.
 --
--- claim              VARCHAR    its short name
+-- claim              VARCHAR    short name of the statement
 -- operator           VARCHAR    add, subtract, multiply or divide; null for all of them
--- source             VARCHAR    study and place
--- statement          VARCHAR    what is said, and what is measured in brackets
+-- source             VARCHAR    study and place in it
+-- statement          VARCHAR    the statement, and in brackets what is measured
 -- published          DOUBLE     the study's value of the measured quantity; null if it gives none
--- published_subject  VARCHAR    of which model
--- reproduced         VARCHAR[]  subjects of which it holds; where one of them is untrained, it says little of the others
--- not_reproduced     VARCHAR[]  subjects of which it does not
--- not_testable       VARCHAR[]  subjects that cannot tell
--- lowest             DOUBLE     least value measured; null where there is none
--- highest            DOUBLE     greatest
--- differ             BOOLEAN    whether it holds of some subjects and not of others
+-- published_subject  VARCHAR    model of the published value
+-- reproduced         VARCHAR[]  models for which the statement holds; if an untrained model is
+--                               among them, the statement says little about the others
+-- not_reproduced     VARCHAR[]  models for which the statement does not hold
+-- not_testable       VARCHAR[]  models on which the statement cannot be tested
+-- lowest             DOUBLE     least measured value over models; null if there is none
+-- highest            DOUBLE     greatest measured value over models; null if there is none
+-- differ             BOOLEAN    whether the statement holds for some models and not for others
 select
     claim,
     operator,

@@ -1,4 +1,4 @@
-"""Evaluation prompts: as many of each task, drawn from a corpus, as a table."""
+"""Draw equally many evaluation prompts of each task from a corpus, as a table."""
 
 import numpy as np
 import polars as pl
@@ -8,8 +8,17 @@ from stages.corpus.settings import Tasks
 from stages.lib.core.words import TASKS
 
 COLUMNS = [
-    "task", "prompt_number", "template", "operator", "op1", "op2", "op3", "prompt", "answer", "split",
-]  # fmt: skip
+    "task",
+    "prompt_number",
+    "template",
+    "operator",
+    "op1",
+    "op2",
+    "op3",
+    "prompt",
+    "answer",
+    "split",
+]
 NUMBERS = dict.fromkeys(["prompt_number", "template", "op1", "op2", "op3"], pl.Int32)
 
 
@@ -29,7 +38,8 @@ def drawn(corpus: Corpus, settings: Tasks) -> dict[str, list[Prompt]]:
 
 def table(prompts: dict[str, list[Prompt]], first: int = 0) -> pl.DataFrame:
     """Return prompts as rows, numbered within each task from `first`."""
-    numbered = ((i, prompt) for some in prompts.values() for i, prompt in enumerate(some, first))
-    rows = [{"prompt_number": i, **vars(prompt)} for i, prompt in numbered]
+    rows: list[dict[str, object]] = []
+    for of_task in prompts.values():
+        rows += ({"prompt_number": i, **vars(prompt)} for i, prompt in enumerate(of_task, first))
     frame = pl.DataFrame(rows, schema_overrides=NUMBERS, infer_schema_length=None)
     return frame.select(COLUMNS)

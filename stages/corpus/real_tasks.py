@@ -1,30 +1,32 @@
-"""Prompts for models that were not trained here: facts of the world, and sums of small numbers.
+"""Draw prompts for models that were not trained here: real facts, and sums of small numbers.
 
-`tasks` asks for invented facts, which only our own models learned. A pretrained model is asked for
-the facts in real_facts.csv, which is curated by hand. Its sums have small operands, which most
-tokenizers write in one or two tokens, and follow solved examples, without which a base model
-rarely answers in digits.
+The table `tasks` has invented facts, which only our own models learned. Pretrained models get the
+facts in real_facts.csv, which is curated by hand. Their sums have small operands, which most
+tokenizers write in one or two tokens. The sums follow solved examples, because a base model rarely
+answers in digits without them.
 
-Reads data/corpus/cells.parquet; writes data/corpus/real_facts.parquet and
+The stage reads data/corpus/cells.parquet. It writes data/corpus/real_facts.parquet and
 data/corpus/real_tasks.parquet.
 
-Table real_facts: facts of the world that pretrained models are asked for
+Table real_facts: facts of the world for pretrained models
     relation  VARCHAR  capital, capital_of, kind, born_in, native_language or died_in
     entity    VARCHAR  country, city, thing or person that the question is about
     object    VARCHAR  the answer
 
 Table real_tasks: prompts of the same tasks as in `tasks`, for models that were not trained here
     task           VARCHAR  arithmetic, number_words, three_operands, retrieval or factual
-    prompt_number  INTEGER  within the task, from tasks.evaluation_prompts: no number is in `tasks`
-    template       INTEGER  within the task, from 0; the relation of a fact
-    operator       VARCHAR  of arithmetic and number_words; of three_operands both, in reading
-                            order; else null
-    op1            INTEGER  first number of the prompt, null for facts
-    op2            INTEGER  second number of the prompt, null for facts
-    op3            INTEGER  third operand, null except for three_operands
-    prompt         VARCHAR  what the model reads, solved examples included
-    answer         VARCHAR  what should follow
-    split          VARCHAR  all: no prompt was held out from a training here
+    prompt_number  INTEGER  number of the prompt within the task, from tasks.evaluation_prompts on,
+                            so that no number is in `tasks`
+    template       INTEGER  number of the template within the task, from 0; for facts, of the
+                            relation
+    operator       VARCHAR  operator of arithmetic and number_words; for three_operands both
+                            operators in reading order; else null
+    op1            INTEGER  first number of the prompt; null for facts
+    op2            INTEGER  second number of the prompt; null for facts
+    op3            INTEGER  third operand; null except for three_operands
+    prompt         VARCHAR  text that the model reads, solved examples included
+    answer         VARCHAR  text that should follow the prompt
+    split          VARCHAR  all: no prompt was held out from training here
 """
 
 from dataclasses import replace
@@ -62,11 +64,11 @@ def real_facts(path: Path) -> pl.DataFrame:
     capitals = facts.filter(relation="capital")
     cities = capitals.select(relation=pl.lit("capital_of"), entity="object", object="entity")
     facts = pl.concat([facts, cities]).sort("relation", "entity")
-    asked = facts.select("relation", "entity")
-    if asked.is_duplicated().any():
-        relation, entity = asked.filter(asked.is_duplicated()).row(0)
-        problem = f"{path}: {relation} of {entity!r} stands there twice"
-        raise ParamsError(f"{problem}; a fact has one answer, leave out the other row")
+    questions = facts.select("relation", "entity")
+    if questions.is_duplicated().any():
+        relation, entity = questions.filter(questions.is_duplicated()).row(0)
+        problem = f"{path}: two rows have relation {relation} and entity {entity!r}"
+        raise ParamsError(f"{problem}; a fact has one answer, remove one of the rows")
     return facts
 
 
@@ -76,7 +78,10 @@ def real_prompts(
     cells: pl.DataFrame,
     facts: pl.DataFrame,
 ) -> dict[str, list[Prompt]]:
-    """Return prompts of each task, each prompt once; sums follow so many solved examples."""
+    """Return prompts of each task, each prompt once.
+
+    examples: number of solved examples before each sum.
+    """
     shots = settings.model_copy(update={"shots": [0.0] * examples + [1.0]})
     corpus = Corpus(shots, cells, facts, evaluation.evenly(cells), split=None)
     prompts = evaluation.drawn(corpus, shots)
@@ -90,7 +95,10 @@ def _once(prompts: list[Prompt]) -> list[Prompt]:
 
 
 def _after_examples(prompts: list[Prompt], examples: int) -> list[Prompt]:
-    """Return each prompt after the prompts drawn before it, solved; the first ones have too few."""
+    """Return prompts after the solved prompts that were drawn before them.
+
+    The first prompts, which have too few before them, are left out.
+    """
     lines = [f"{prompt.prompt} {prompt.answer}" for prompt in prompts]
     after = []
     for number, prompt in list(enumerate(prompts))[examples:]:

@@ -1,6 +1,7 @@
 """Settings of the chapter corpus, stages/corpus/params.yaml: types and allowed values."""
 
-from typing import Annotated, Literal, get_args
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -29,6 +30,7 @@ Word = Annotated[str, Field(pattern=r"^[^\s{}\x00-\x1f](?:[^{}\x00-\x1f]*[^\s{}\
 
 
 TwoOperands = Annotated[str, holding("x", "y", any_of=("symbol", "verb", "noun"))]
+Thing = Annotated[str, Field(pattern=r"^[^\s{}\x00-\x1f]+$")]
 Retrieval = Annotated[str, holding("x", "y", "a", "b", "q")]
 Relation = Literal["capital", "capital_of", "kind", "born_in", "native_language", "died_in"]
 Fact = Annotated[str, holding("entity")]
@@ -40,11 +42,17 @@ class Words(Section):
     noun: Word
 
 
+def _require(key: str, names: Iterable[str], entries: Mapping[Any, object]) -> None:
+    missing = [name for name in names if name not in entries]
+    if missing:
+        raise ValueError(f"{key} lacks {', '.join(missing)}; add an entry for each")
+
+
 class Tasks(Section):
     operators: dict[Operator, Words]
     arithmetic: Annotated[list[TwoOperands], Field(min_length=2)]
     retrieval: Annotated[list[Retrieval], Field(min_length=1)]
-    retrieval_things: Annotated[list[Annotated[str, Field(pattern=r"^[^\s{}\x00-\x1f]+$")]], Field(min_length=2)]
+    retrieval_things: Annotated[list[Thing], Field(min_length=2)]
     factual: dict[Relation, Fact]
     largest_word_number: Annotated[int, Field(ge=1, le=99)]
     largest_operand_of_three: Annotated[int, Field(ge=1, le=99)]
@@ -55,14 +63,14 @@ class Tasks(Section):
 
     @model_validator(mode="after")
     def nothing_is_missing_or_meant_twice(self) -> "Tasks":
-        for key, known, there in (("operators", OPERATORS, self.operators), ("factual", get_args(Relation), self.factual)):
-            if missing := [name for name in known if name not in there]:
-                raise ValueError(f"{key} lacks {', '.join(missing)}")
+        _require("operators", OPERATORS, self.operators)
+        _require("factual", get_args(Relation), self.factual)
         for kind in ("symbol", "verb", "noun"):
             words = [getattr(self.operators[operator], kind) for operator in OPERATORS]
             for number, word in enumerate(words):
                 if word in words[:number]:
-                    raise ValueError(f"operators: {kind} {word!r} is that of two operators")
+                    problem = f"operators: {kind} {word!r} is that of two operators"
+                    raise ValueError(f"{problem}; give each its own")
         return self
 
     @model_validator(mode="after")

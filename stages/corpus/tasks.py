@@ -1,17 +1,21 @@
-"""The prompts on which tasks outside the grid are measured, drawn at random: templates and facts evenly, operators as settings leave them
-prompts (number words are confined to small numbers, three operands to sums that the grid has), so that they are not equally many.
+"""Draw the prompts on which tasks outside the grid are measured.
 
-Table tasks: prompts of the tasks of the causal-mediation study, with their answers
-    task           VARCHAR   arithmetic, number_words, three_operands, retrieval or factual
-    prompt_number  INTEGER   within the task, from 0
-    template       INTEGER   within the task, from 0; of facts, the relation
-    operator       VARCHAR   of arithmetic and number_words; of three_operands both, in reading order; else null
-    op1            INTEGER   first number of the prompt, null for facts
-    op2            INTEGER   second number of the prompt, null for facts
-    op3            INTEGER   third operand, null except for three_operands
-    prompt         VARCHAR   what the subject reads
-    answer         VARCHAR   what it should say next
-    split          VARCHAR   train or held-out: whether our own subject may have been trained on it
+Templates and facts are drawn uniformly. Operators are not equally frequent, because settings limit
+the prompts: number words are for small numbers, and three operands for answers that the grid has.
+
+Table tasks: prompts of the tasks of the causal mediation study, with their answers
+    task           VARCHAR  arithmetic, number_words, three_operands, retrieval or factual
+    prompt_number  INTEGER  number of the prompt within the task, from 0
+    template       INTEGER  number of the template within the task, from 0; for facts, of the
+                            relation
+    operator       VARCHAR  operator of arithmetic and number_words; for three_operands both
+                            operators in reading order; else null
+    op1            INTEGER  first number of the prompt; null for facts
+    op2            INTEGER  second number of the prompt; null for facts
+    op3            INTEGER  third operand; null except for three_operands
+    prompt         VARCHAR  text that the model reads
+    answer         VARCHAR  text that should follow the prompt
+    split          VARCHAR  train or held-out: whether our own models may have been trained on it
 """
 
 from pathlib import Path

@@ -59,7 +59,7 @@ def test_a_panel_without_data_says_why(name: str):
         uncalled = [
             operator == "subtract" and (name == "knockouts_by_heuristic" or ("prompt" in name and row == 0)) for row in range(len(column))
         ]
-        absent = "neuron stands for a heuristic beyond chance"
+        absent = "neuron has a heuristic beyond chance"
         assert [absent in texts(axis) for axis in column] == uncalled
         assert ["no data: " in texts(axis) for axis in column] == [silent or alone for alone in uncalled]
 
@@ -116,7 +116,7 @@ def test_small_heuristics_and_few_others_are_reasons_with_numbers():
         "knockouts_by_heuristic",
         MADE | {"knockouts_by_heuristic": empty},
     )["add"]
-    assert "no prompt, or every one, is about such a heuristic" in texts(accuracy)
+    assert "the heuristics hold for no prompt, or for every prompt" in texts(accuracy)
     assert "no data" not in texts(logit)
     few = MADE["knockouts_by_neuron"].with_columns(null_neurons=pl.lit(3, pl.Int64))
     [axis, _] = panels(
@@ -266,7 +266,7 @@ def test_cells_without_associated_neurons_are_not_drawn():
         assert "no data: no cell satisfies a heuristic of a late neuron" in texts(axis)
     late = MADE["heuristic_neurons"].with_columns(late=pl.lit(False))
     for axis in panels("failures", MADE | {"failures": none, "heuristic_neurons": late})["add"]:
-        assert "no data: no late neuron stands for a heuristic beyond chance" in texts(axis)
+        assert "no data: no late neuron has a heuristic beyond chance" in texts(axis)
 
 
 def test_features_that_tell_most_are_bars_in_order_of_value():

@@ -256,7 +256,7 @@ def test_sizes_of_circuits_of_many_heads_stay_apart():
 def test_a_model_that_hides_its_attention_is_why_there_is_none(tables: Tables):
     hidden = tables | {"attention_patterns": tables["attention_patterns"].clear()}
     add, subtract, divide = panels(figures.attention(hidden, "s"))
-    assert all("does not give its attention weights" in texts(axis) for axis in (add, subtract))
+    assert all("does not return its attention weights" in texts(axis) for axis in (add, subtract))
     assert WHY in texts(divide)
 
 
