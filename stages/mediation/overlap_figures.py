@@ -12,7 +12,21 @@ import polars as pl
 
 from stages.lib.core.settings import load
 from stages.lib.drawing import drawing, heat
-from stages.lib.drawing.drawing import BLUE, GREEN, GREY, ORANGE, PINK, SKY, VERMILION, WINE, Axes, Figure, Row, Tables, in_rows
+from stages.lib.drawing.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PINK,
+    SKY,
+    VERMILION,
+    WINE,
+    Axes,
+    Figure,
+    Row,
+    Tables,
+    in_rows,
+)
 from stages.mediation.conditions import TASKS, name, ordered
 from stages.mediation.settings import OverlapFigures
 
@@ -40,7 +54,11 @@ def draw(subject: str) -> None:
 
 def overlap(tables: Tables, subject: str, settings: OverlapFigures, ranking: str) -> Figure:
     """Heat maps of questions: top units that the first half of one's pairs has in common with the second half of another's."""
-    table = tables["neuron_overlap"].filter(ranking=ranking, sample="half").with_columns(row="question", column="other", value="share")
+    table = (
+        tables["neuron_overlap"]
+        .filter(ranking=ranking, sample="half")
+        .with_columns(row="question", column="other", value="share")
+    )
     rows: list[Row] = []
     for component, plural in COMPONENTS.items():
         part = _closest(table.filter(component=component), settings.drawn_share)
@@ -54,7 +72,9 @@ def by_k(tables: Tables, subject: str, _: OverlapFigures, ranking: str) -> Figur
     """The same share, of word problems with every other question, against the number of units."""
     first, second = pl.col("question") == REFERENCE, pl.col("other") == REFERENCE
     table = tables["neuron_overlap"].filter(first | second, ranking=ranking, sample="half")
-    table = table.with_columns(against=pl.when(first).then("other").otherwise("question")).sort("k", "question", "other")
+    table = table.with_columns(against=pl.when(first).then("other").otherwise("question")).sort(
+        "k", "question", "other"
+    )
     layers = drawing.evenly(sorted({*table["layer"]}) or [0], LAYERS)
     above = f"{subject}: share of the units of largest {name([ranking])} that word problems have in common with other questions"
     figure, axes = drawing.panels(
@@ -81,16 +101,28 @@ def _curves(axis: Axes, table: pl.DataFrame, colours: dict[str, str], why: str) 
         return
     axis.set_xscale("log")
     chance = table.unique("k", keep="first", maintain_order=True)
-    drawing.curve(axis, chance["k"], chance["chance"], "chance", drawing.GUIDE, linestyle="--", marker="")
+    drawing.curve(
+        axis, chance["k"], chance["chance"], "chance", drawing.GUIDE, linestyle="--", marker=""
+    )
     for against, colour in colours.items():
-        mean = table.filter(against=against).group_by("k", maintain_order=True).agg(pl.mean("share"))
-        drawing.curve(axis, mean["k"], mean["share"], "their own halves" if against == REFERENCE else name([against]), colour)
+        mean = (
+            table.filter(against=against).group_by("k", maintain_order=True).agg(pl.mean("share"))
+        )
+        drawing.curve(
+            axis,
+            mean["k"],
+            mean["share"],
+            "their own halves" if against == REFERENCE else name([against]),
+            colour,
+        )
 
 
 def heuristics(tables: Tables, subject: str, settings: OverlapFigures, ranking: str) -> Figure:
     """Heat maps of operators: of the top neurons of an operator's questions, those that the grid names for an operator, above chance."""
     table = _closest(tables["mediating_heuristics"].filter(ranking=ranking), settings.drawn_share)
-    table = table.with_columns(row="operator", column="grid_operator", value=pl.col("share") - pl.col("chance"))
+    table = table.with_columns(
+        row="operator", column="grid_operator", value=pl.col("share") - pl.col("chance")
+    )
     rows: list[Row] = []
     for question in ordered(table["question"], QUESTIONS):
         panels = [
@@ -155,14 +187,20 @@ def _maps(
 
     What chance explains is crossed out. why: what to say of one without rows.
     """
-    figure, panels = drawing.rows_of_panels(rows, f"{title}; crossed out: p > {level:g}", (2.7, 2.2))
+    figure, panels = drawing.rows_of_panels(
+        rows, f"{title}; crossed out: p > {level:g}", (2.7, 2.2)
+    )
     for axis, table in panels:
-        downs, acrosses = ([name([one]) for one in ordered(table[side], known)] for side in ("row", "column"))
+        downs, acrosses = (
+            [name([one]) for one in ordered(table[side], known)] for side in ("row", "column")
+        )
         named = table.with_columns(pl.col("row", "column").str.replace_all("_", " "))
         heat.heat_table(axis, named, downs, acrosses, limits)
         p_values = heat.matrix(named.with_columns(value="p_value"), downs, acrosses)
         for y, x in np.argwhere(p_values > level):
-            axis.plot([x - 0.45, x + 0.45], [y + 0.45, y - 0.45], color=drawing.GUIDE, linewidth=0.6)
+            axis.plot(
+                [x - 0.45, x + 0.45], [y + 0.45, y - 0.45], color=drawing.GUIDE, linewidth=0.6
+            )
         if table.is_empty():
             drawing.absent(axis, why)
     heat.finish(figure)

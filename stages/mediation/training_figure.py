@@ -12,10 +12,16 @@ from stages.lib.drawing import drawing, steps
 from stages.lib.drawing.drawing import BLUE, GREEN, ORANGE, PINK, VERMILION, Figure
 from stages.mediation.conditions import CONDITIONS, TASKS, name, ordered
 
-TABLE = "trajectory_mediation"  # a folder below data/mediation/, with a file for each point of training
+TABLE = (
+    "trajectory_mediation"  # a folder below data/mediation/, with a file for each point of training
+)
 FOLDER = Path("reports/mediation/trajectory")
 COLOURS = dict(zip(CONDITIONS, [VERMILION, BLUE, GREEN, PINK, ORANGE], strict=True))
-MEASURES = {"importance": "relative importance\nof late MLPs", "log_effects": "sum of all MLPs'\nlog effects", "correct": "accuracy"}
+MEASURES = {
+    "importance": "relative importance\nof late MLPs",
+    "log_effects": "sum of all MLPs'\nlog effects",
+    "correct": "accuracy",
+}
 LIMITS = (-0.5, 1.5)  # of importance
 NO_PAIRS = "no pairs of such prompts"
 
@@ -32,7 +38,9 @@ def draw(table: pl.DataFrame, last: str) -> Figure:
     """Columns: tasks; lines: conditions. Importance is a part of the sum below it, and says nothing where that is near 0."""
     tasks = ordered(table["task"], TASKS)
     title = f"{last}: late MLPs at the last position, over training; bands: intervals, none where log effects may add up to 0"
-    figure, axes = drawing.panels(len(MEASURES), max(len(tasks), 1), title, (1.9, 1.6), sharex=True, sharey="row")
+    figure, axes = drawing.panels(
+        len(MEASURES), max(len(tasks), 1), title, (1.9, 1.6), sharex=True, sharey="row"
+    )
     steps.axis(axes[0, 0], table["step"].unique().sort().to_list())
     for column, task in zip(axes.T, tasks, strict=False):
         column[0].set_title(name([task]))
@@ -43,11 +51,30 @@ def draw(table: pl.DataFrame, last: str) -> Figure:
             line = rows.filter(condition=condition)
             for axis, measure in zip(column, MEASURES, strict=True):
                 values = steps.floats(line, measure)
-                band = (steps.floats(line, "ci_low"), steps.floats(line, "ci_high")) if measure == "importance" else None
-                drawing.curve(axis, line["step"], values, name([condition]), COLOURS.get(condition, "black"), band=band)
+                band = (
+                    (steps.floats(line, "ci_low"), steps.floats(line, "ci_high"))
+                    if measure == "importance"
+                    else None
+                )
+                drawing.curve(
+                    axis,
+                    line["step"],
+                    values,
+                    name([condition]),
+                    COLOURS.get(condition, "black"),
+                    band=band,
+                )
         alike = rows.group_by("step").agg(pl.col("without_effect").mean()).sort("step")
         label = "if all effects were alike"
-        drawing.curve(column[0], alike["step"], steps.floats(alike, "without_effect"), label, drawing.GUIDE, linestyle="--", marker="")
+        drawing.curve(
+            column[0],
+            alike["step"],
+            steps.floats(alike, "without_effect"),
+            label,
+            drawing.GUIDE,
+            linestyle="--",
+            marker="",
+        )
     for axis, label in zip(axes[:, 0], MEASURES.values(), strict=True):
         axis.set_ylabel(label)
     axes[0, 0].set_ylim(LIMITS)
