@@ -8,8 +8,8 @@
 -- parameters  INTEGER  largest number of terms per neuron, without the intercept; 0 for mean, null
 --                      for itself
 -- what        VARCHAR  what value measures: activation, logit and written, as in theory_fits, on
---                      held-out cells; or restored (share of the answer's logit) and accuracy,
---                      when the predictions replace all late neurons at the last position
+--                      held-out cells; or restored (share of the answer's logit) and accuracy, when
+--                      the predictions replace all late neurons at the last position
 -- value       DOUBLE   activation, logit, written: explained share, at most 1; restored: 0 as with
 --                      the neurons' means, 1 as without a patch; accuracy: share of prompts whose
 --                      most likely next token is the answer, 0 to 1
