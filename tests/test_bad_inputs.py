@@ -197,8 +197,8 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "an escape": ("a.csv", b"entity,answer\nA,\x1b[31mx\n", "\\x1b"),
     "a Parquet file": ("a.csv", b"PAR1\x15\x04\x80", "UTF-8"),
     "a spreadsheet": ("a.csv", b"PK\x03\x04\xe2\x28\xa1", "UTF-8"),
-    "an empty list": ("a.jsonl", b"[]\n", "no object"),
-    "a number": ("a.jsonl", b"7\n", "no object"),
+    "an empty list": ("a.jsonl", b"[]\n", "not an object"),
+    "a number": ("a.jsonl", b"7\n", "not an object"),
     "JSON over several lines": ("a.jsonl", b'{\n"entity": "A"\n}\n', "line 1 is not JSON"),
     "single quotes": ("a.jsonl", b"{'entity': 'A', 'answer': 'x'}\n", "line 1 is not JSON"),
     "two objects in a line": (
@@ -241,10 +241,7 @@ def test_a_folder_of_facts(tmp_path: Path):
 SEAS = {"template": "The sea of {entity} is", "file": "seas.csv"}
 ENTRIES: dict[str, tuple[dict, str]] = {
     "no placeholder": ({"seas": [{**SEAS, "template": "The sea is"}]}, "needs a placeholder"),
-    "the answer asked for": (
-        {"seas": [{**SEAS, "template": "{entity}: {answer}"}]},
-        "{answer} is not for the prompt",
-    ),
+    "the answer asked for": ({"seas": [{**SEAS, "template": "{entity}: {answer}"}]}, "must not contain {answer}"),
     "a brace that stays open": ({"seas": [{**SEAS, "template": "{entity"}]}, "template"),
     "an attribute": ({"seas": [{**SEAS, "template": "{entity.name}"}]}, "template"),
     "another format": ({"seas": [{**SEAS, "file": "seas.xlsx"}]}, "file"),
@@ -255,7 +252,7 @@ ENTRIES: dict[str, tuple[dict, str]] = {
     ),
     "no templates": ({"seas": []}, "at least 1 item"),
     "a template that is a text": ({"seas": ["The sea of {entity} is"]}, "seas"),
-    "the name of a task": ({"factual": [SEAS]}, "which is a task already"),
+    "the name of a task": ({"factual": [SEAS]}, "which is already a task"),
     "a name with a capital": ({"Seas": [SEAS]}, "Seas"),
     "no number of pairs": ({"seas": [SEAS]}, "lacks 'seas'"),
 }

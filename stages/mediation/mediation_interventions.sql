@@ -1,22 +1,23 @@
--- Every MLP, every whole attention block and, where single_heads is true, every head takes its
--- counterfactual value: one at a time, at one token. Of a head with units null, all heads of the
--- layer together: the attention block's output.
+-- Patches of single components at single tokens with their counterfactual values: of every MLP,
+-- every attention block and, if single_heads is true, every head. `head` with units null patches
+-- all heads of the layer together, which is the attention block's output.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0, the clean run
--- operator      VARCHAR    null: run on the prompts of every operator
--- split         VARCHAR    null: these pairs have no splits
--- component     VARCHAR    mlp or head that is patched, or none
--- layer         SMALLINT   decoder layer, from 0; null where nothing is patched
--- units         INTEGER[]  the one head; null for an MLP and for a whole attention block
--- position      VARCHAR    the token's place in the prompt, from 0, up to the longest prompt's last; pairs of shorter prompts are left out
--- key_position  VARCHAR    null, of edges only
--- replacement   VARCHAR    counterfactual; null where nothing is patched
+-- operator      VARCHAR    always null: the intervention runs on prompts of all operators
+-- split         VARCHAR    always null: these pairs have no splits
+-- component     VARCHAR    mlp or head, or none for the clean run
+-- layer         SMALLINT   decoder layer, from 0; null for the clean run
+-- units         INTEGER[]  the single head; null for an MLP and for an attention block
+-- position      VARCHAR    position of the token in the prompt, from 0 to the end of the longest
+--                          prompt; shorter prompts are left out; null for the clean run
+-- key_position  VARCHAR    always null: no attention edge is patched
+-- replacement   VARCHAR    counterfactual; null for the clean run
 with
     layers as (
         select layer, if($single_heads, heads, 0) as heads from each_layer()
     ),
-    components as (
+    components as (  -- unit: a head, -1 for all heads, -2 for the MLP
         select layer, 'mlp' as component, -2 as unit from layers
         union all
         select layer, 'head', unnest(range(-1, heads)) from layers
@@ -30,8 +31,13 @@ with
 select
     $subject as subject,
     (row_number() over (order by layer nulls first, unit, place) - 1)::integer as intervention,
-    null::varchar as operator, null::varchar as split,
-    component, layer::smallint as layer, if(unit >= 0, [unit::integer], null) as units, place::varchar as position,
-    null::varchar as key_position, if(layer is null, null, 'counterfactual') as replacement
+    null::varchar as operator,
+    null::varchar as split,
+    component,
+    layer::smallint as layer,
+    if(unit >= 0, [unit::integer], null) as units,
+    place::varchar as position,
+    null::varchar as key_position,
+    if(layer is null, null, 'counterfactual') as replacement
 from patches
 order by intervention

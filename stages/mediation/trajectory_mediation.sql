@@ -1,22 +1,30 @@
--- Causal mediation over training: when late MLPs at the last position come to carry the answer, beside how often it is right.
+-- Causal mediation over training: when late MLPs at the last position begin to carry the answer,
+-- with the accuracy at the same checkpoint.
 --
--- subject         VARCHAR  the model at this point
--- last            VARCHAR  the subject that training ended with
--- step            INTEGER  optimiser steps so far
+-- subject         VARCHAR  the model at this checkpoint
+-- last            VARCHAR  the model with which training ended
+-- step            INTEGER  optimiser steps of the checkpoint
 -- task            VARCHAR  task of the pairs
 -- condition       VARCHAR  what differs within a pair
--- operator        VARCHAR  operator of the clean prompt; all: every operator together, and tasks without operators
--- importance      DOUBLE   as in relative_importance, of all pairs
--- ci_low          DOUBLE   lower end of its interval
--- ci_high         DOUBLE   upper end
--- without_effect  DOUBLE   importance if every effect were the same
--- log_effects     DOUBLE   sum of all MLPs' log effects; near 0 there is nothing of which importance could be a part
--- late_effects    DOUBLE   late MLPs' part of that sum
--- correct         DOUBLE   share of clean prompts answered correctly, 0 to 1
+-- operator        VARCHAR  operator of the clean prompt; all: all operators together, and tasks
+--                          without operators
+-- importance      DOUBLE   relative importance, of all pairs, as in relative_importance
+-- ci_low          DOUBLE   lower end of the interval of importance
+-- ci_high         DOUBLE   upper end of the interval of importance
+-- without_effect  DOUBLE   importance if all effects were equal, 0 to 1
+-- log_effects     DOUBLE   sum of all MLPs' log effects; near 0, importance means nothing
+-- late_effects    DOUBLE   sum of the late MLPs' log effects
+-- correct         DOUBLE   share of clean prompts that the model answers correctly, 0 to 1
 -- pairs           BIGINT   pairs
 select
-    $subject as subject, $last as last, $step::integer as step, task, condition, operator, a.importance, a.ci_low, a.ci_high,
-    a.without_effect, a.log_effects, a.importance * a.log_effects as late_effects, c.pairs / a.pairs as correct, a.pairs
+    $subject as subject,
+    $last as last,
+    $step::integer as step,
+    task, condition, operator,
+    a.importance, a.ci_low, a.ci_high, a.without_effect, a.log_effects,
+    a.importance * a.log_effects as late_effects,
+    c.pairs / a.pairs as correct,
+    a.pairs
 from relative_importance as a
 join relative_importance as c using (task, condition, operator)
 where a.which = 'all' and c.which = 'answered'

@@ -1,6 +1,8 @@
-"""What theories of a neuron build its map from: heuristics, helices of the three numbers of a cell, or waves over the square.
+"""Build the dictionaries of terms from which theories of a neuron's map are fitted.
 
-Each theory is a dictionary of terms, and says of a neuron a few of them with a coefficient each.
+A theory predicts a neuron's map as a weighted sum of a few terms of its dictionary. The terms are
+heuristics (bag), lines and circles of the cell's three numbers (helix), or Fourier components over
+the operand grid (waves).
 """
 
 import numpy as np
@@ -11,34 +13,53 @@ from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
 from stages.theories import bases
 
-CONSTANT = 1e-12  # of a term's mean square; a smaller variance is rounding
+CONSTANT = 1e-12  # share of a term's mean square; a smaller variance is rounding
 
 
-def bag(database: Database, catalogue: pl.DataFrame, operator: str, places: np.ndarray) -> np.ndarray:
-    """Every heuristic of the catalogue as 0 and 1, (terms, cells); places: which of the operator's cells, by op1, then op2."""
-    return members(database, operator, listed(catalogue, operator))[:, places].astype(np.float64)
+def bag(
+    database: Database, catalogue: pl.DataFrame, operator: str, order: np.ndarray
+) -> np.ndarray:
+    """Return every heuristic of the catalogue as 0 and 1, (terms, cells).
+
+    order: (cells,) row numbers of the cells in the operator's cells, sorted by op1, then op2
+    """
+    return members(database, operator, listed(catalogue, operator))[:, order].astype(np.float64)
 
 
 def helices(numbers: dict[str, np.ndarray], periods: list[float]) -> np.ndarray:
-    """The helix's terms of op1, op2 and the result, (terms, cells), as the study fits them to neurons (Sec. 5)."""
-    return np.concatenate([bases.helix(of, periods).T for of in numbers.values()])
+    """Return the helix's terms of op1, op2 and the result, (terms, cells).
+
+    The study fits these terms to neurons, too (Kantamneni and Tegmark 2025, Sec. 5).
+    numbers: quantity -> its value in each cell
+    """
+    return np.concatenate([bases.helix(values, periods).T for values in numbers.values()])
 
 
-def waves(spectra: pl.DataFrame, shape: tuple[int, int], count: int, op1: np.ndarray, op2: np.ndarray) -> np.ndarray:
-    """Cosine and sine, (terms, cells), of the `count` waves that carry most of these neurons' variance together.
+def waves(
+    spectra: pl.DataFrame, shape: tuple[int, int], count: int, op1: np.ndarray, op2: np.ndarray
+) -> np.ndarray:
+    """Return cosine and sine of the strongest Fourier components, (terms, cells).
 
-    spectra: rows of the table, of the neurons in question.
+    These are the `count` components that carry most of the neurons' summed share of variance.
+    spectra: rows of the table for these neurons; shape: of the operand grid
     """
     pairs, names = FrequencyPairs.of(shape), ["frequency1", "frequency2"]
-    share = pl.col("share").cast(pl.Float64).sum().round(6)  # equal on every kind of processor
-    strongest = spectra.group_by(names).agg(share).sort("share", *names, descending=[True, False, False]).head(count)
-    numbers = {tuple(one): number for number, one in enumerate(pairs.frequencies.tolist())}
-    terms = [pairs.waves(numbers[one], op1, op2) for one in strongest.select(names).rows()]
+    # Rounded sums have the same order on every kind of processor.
+    share = pl.col("share").cast(pl.Float64).sum().round(6)
+    shares = spectra.group_by(names).agg(share)
+    strongest = shares.sort("share", *names, descending=[True, False, False]).head(count)
+    frequencies = map(tuple, pairs.frequencies.tolist())
+    numbers = {frequency: number for number, frequency in enumerate(frequencies)}
+    rows = strongest.select(names).rows()
+    terms = [pairs.waves(numbers[frequency], op1, op2) for frequency in rows]
     return np.concatenate([np.zeros((0, len(op1))), *terms])
 
 
 def scaled(terms: np.ndarray, training: int) -> np.ndarray:
-    """Terms (terms, cells) with mean 0 and length 1 on the first `training` cells; those that do not vary there are left out."""
+    """Scale terms (terms, cells) to mean 0 and length 1 on the first `training` cells.
+
+    Terms that are constant on these cells are left out.
+    """
     centred = terms - terms[:, :training].mean(1, keepdims=True)
     squares = (centred[:, :training] ** 2).sum(1)
     varied = squares > CONSTANT * (terms[:, :training] ** 2).sum(1)

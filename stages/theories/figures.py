@@ -1,4 +1,4 @@
-"""Draws numbers in the residual stream, what is left of the answer when a theory stands in for it, and the theories of late neurons.
+"""Draw how the residual stream encodes numbers, and how theories of late neurons compare.
 
 A panel without data says why.
 """
@@ -6,72 +6,96 @@ A panel without data says why.
 import sys
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from stages.lib.drawing import drawing
-from stages.lib.drawing.drawing import BLUE, GREEN, GREY, GUIDE, ORANGE, PINK, SKY, VERMILION, WINE, Axes, Figure, Tables
+from stages.lib.drawing.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    GUIDE,
+    ORANGE,
+    PINK,
+    SKY,
+    VERMILION,
+    WINE,
+    Axes,
+    Figure,
+    Tables,
+)
 
 TABLES = [
-    "theories/helix_fits.parquet", "theories/helix_effects.parquet", "theories/theories.parquet", "circuit/pairs_found.parquet",
-]  # fmt: skip
-OF_NUMBERS = {  # theory of a number -> colour; those of as many terms as the helix are drawn through, the others dashed
-    "number": GREY, "pca": BLUE, "polynomial": GREEN, "helix": VERMILION, "other_periods": PINK, "circles": ORANGE, "circle": SKY,
-    "line": WINE, "shuffled": GUIDE,
-}  # fmt: skip
-AS_MANY = ("pca", "polynomial", "helix", "other_periods")
-OF_NEURONS = {"bag": VERMILION, "helix": BLUE, "waves": GREEN}
-SITES = {  # the number, at its own token, and whether only numbers as small as the study's -> label
-    ("op1", False): "op1", ("op1", True): "op1, small", ("result", False): "answer\nat last", ("result", True): "answer, small\nat last",
-}  # fmt: skip
+    "theories/helix_fits.parquet",
+    "theories/helix_effects.parquet",
+    "theories/theories.parquet",
+    "circuit/pairs_found.parquet",
+]
+# Theory of a number -> its label, colour and line. Lines are solid if the theory has as many terms
+# as the helix.
+NUMBER_THEORIES = {
+    "number": ("mean of each number", GREY, "--"),
+    "pca": ("principal components", BLUE, "-"),
+    "polynomial": ("polynomial", GREEN, "-"),
+    "helix": ("helix", VERMILION, "-"),
+    "other_periods": ("helix, random periods", PINK, "-"),
+    "circles": ("circles", ORANGE, "--"),
+    "circle": ("one circle", SKY, "--"),
+    "line": ("line", WINE, "--"),
+    "shuffled": ("helix, shuffled numbers", GUIDE, ":"),
+}
+NEURON_THEORIES = {  # theory of neurons -> its label and colour
+    "bag": ("heuristics", VERMILION),
+    "helix": ("helix", BLUE),
+    "waves": ("Fourier components", GREEN),
+}
+SITES = {  # (number at its own token, whether only small numbers are used) -> label of the row
+    ("op1", False): "op1",
+    ("op1", True): "op1, small",
+    ("result", False): "answer\nat last",
+    ("result", True): "answer, small\nat last",
+}
 MEASURES = {
-    "activation": "activations\n(held-out variance)", "written": "answer's logit,\nas written", "restored": "answer's logit,\nrestored",
+    "activation": "activations\n(held-out variance)",
+    "written": "answer's logit,\nas written",
+    "restored": "answer's logit,\nrestored",
     "accuracy": "accuracy",
-}  # fmt: skip
+}
 SAME = "the residual stream is the same in all prompts"
-NOT_LOST = "the stream of another number does not surely lower the answer's logit"
-CONSTANT = "what is to be explained does not vary"
-LOWEST, HIGHEST = -0.3, 1.2  # of what is drawn
+NOT_LOST = "another number's residual stream does not clearly lower the answer's logit"
+CONSTANT = "the quantity to be explained does not vary"
+LOWEST, HIGHEST = -0.3, 1.2  # values outside this range are drawn at its edge
 
 
 def main(subject: str) -> None:
+    """Draw all figures of one model."""
     folder = Path("reports") / subject / "theories/figures"
     drawing.write(FIGURES, folder, drawing.tables(subject, TABLES), subject, front="theories")
 
 
-def _drawn(values: pl.Series) -> pl.Series:
-    """Values beyond what is drawn stand at its edge."""
-    return values.clip(LOWEST, HIGHEST)
-
-
-def _number_curve(axis: Axes, part: pl.DataFrame, theory: str, value: str, edges: tuple[str, str] | None) -> None:
-    """One theory's values by layer, with a band between these columns."""
-    line = part.filter(theory=theory).drop_nulls(value).sort("layer")
-    style = {"linestyle": "-" if theory in AS_MANY else ":" if theory == "shuffled" else "--"}
-    band = (_drawn(line[edges[0]]), _drawn(line[edges[1]])) if edges else None
-    drawing.curve(axis, line["layer"], _drawn(line[value]), theory, OF_NUMBERS[theory], band=band, **style)
-
-
 def helix_fits(tables: Tables, subject: str) -> Figure:
-    """How much of the stream each theory of a number explains, by layer, of all numbers and of those as small as the study's."""
+    """Draw the share of the residual stream's variance that each theory of a number explains.
+
+    Rows are sites, with all numbers and with small ones; columns are operators.
+    """
     table = tables["helix_fits"]
-    shuffled = table.filter(theory="helix").with_columns(theory=pl.lit("shuffled"), explained="shuffled")
-    title = f"{subject}: share of the residual stream's held-out variance that a number explains, by the layer it enters"
-    return _by_layer(pl.concat([table, shuffled]), tables["pairs_found"], "explained", title, SAME)
+    helix = table.filter(theory="helix")
+    shuffled = helix.with_columns(theory=pl.lit("shuffled"), explained="shuffled")
+    both = pl.concat([table, shuffled])
+    title = f"{subject}: held-out variance of the residual stream that a number explains, by layer"
+    return _by_layer(both, tables["pairs_found"], "explained", title, SAME)
 
 
 def helix_effects(tables: Tables, subject: str) -> Figure:
-    """How much of the answer's logit each theory of a number restores, by layer, with bootstrap intervals."""
+    """Draw the share of the answer's logit that each theory of a number restores."""
     quantity = pl.when(position="last").then(pl.lit("result")).otherwise("position")
-    title = f"{subject}: share of the answer's logit that comes back when a theory of the number replaces the stream of another number"
     table = tables["helix_effects"].with_columns(quantity=quantity)
-    return _by_layer(
-        table,
-        tables["pairs_found"],
-        "restored",
-        title,
-        NOT_LOST,
-        ("ci_low", "ci_high"),
+    title = (
+        f"{subject}: share of the answer's logit that is restored when a theory's prediction "
+        "replaces another number's residual stream"
     )
+    edges = ("ci_low", "ci_high")
+    return _by_layer(table, tables["pairs_found"], "restored", title, NOT_LOST, edges)
 
 
 def _by_layer(
@@ -82,62 +106,104 @@ def _by_layer(
     undefined: str,
     edges: tuple[str, str] | None = None,
 ) -> Figure:
-    """Draw a panel for each site and operator; undefined: what to say of one without values."""
-    figure, axes, panels = drawing.operator_panels(len(SITES), pairs_found, title, (1.9, 1.4), sharex=True, sharey=True)
+    """Draw a column of values by layer, with a panel for each site and operator.
+
+    edges: columns of the ends of the interval; undefined: text of a panel without values
+    """
+    figure, axes, panels = drawing.operator_panels(
+        len(SITES), pairs_found, title, (1.9, 1.4), sharex=True, sharey=True
+    )
     for operator, column, why in panels:
         for axis, (quantity, small) in zip(column, SITES, strict=True):
+            position = "last" if quantity == "result" else quantity
             of_study = pl.col("numbers_below").is_not_null() == small
-            own = pl.col("position") == ("last" if quantity == "result" else quantity)
-            part = table.filter(of_study, own, operator=operator, quantity=quantity)
-            for theory in OF_NUMBERS:
-                if theory in part["theory"]:
-                    _number_curve(axis, part, theory, value, edges)
+            own = {"operator": operator, "quantity": quantity, "position": position}
+            part = table.filter(of_study, **own)
+            _number_curves(axis, part.drop_nulls(value), value, edges)
             axis.axhline(0, color=GUIDE, linewidth=0.6)
             if part[value].drop_nulls().is_empty():
-                drawing.absent(axis, why if operator not in table["operator"] else undefined)
+                drawing.absent(axis, undefined if operator in table["operator"] else why)
         column[-1].set_xlabel("layer")
     layers = sorted({*table["layer"]}) or [0]
     axes[0, 0].set_xticks(layers[:: -(-len(layers) // 12)])
-    axes[0, 0].set_ylim(LOWEST - 0.05, HIGHEST + 0.05)
-    for axis, label in zip(axes[:, 0], SITES.values(), strict=True):
-        axis.set_ylabel(label)
+    _label_rows(axes, list(SITES.values()))
     drawing.legend(figure, 5)
     return figure
 
 
+def _number_curves(
+    axis: Axes, part: pl.DataFrame, value: str, edges: tuple[str, str] | None
+) -> None:
+    """Draw one curve for each theory of a number, with a band between the columns `edges`."""
+    for theory, (label, colour, dashes) in NUMBER_THEORIES.items():
+        line = part.filter(theory=theory).sort("layer")
+        if line.is_empty():
+            continue
+        band = (_clip(line[edges[0]]), _clip(line[edges[1]])) if edges else None
+        drawing.curve(
+            axis,
+            line["layer"],
+            _clip(line[value]),
+            label,
+            colour,
+            band=band,
+            linestyle=dashes,
+        )
+
+
+def _label_rows(axes: np.ndarray, labels: list[str]) -> None:
+    axes[0, 0].set_ylim(LOWEST - 0.05, HIGHEST + 0.05)
+    for axis, label in zip(axes[:, 0], labels, strict=True):
+        axis.set_ylabel(label)
+
+
+def _clip(values: pl.Series) -> pl.Series:
+    return values.clip(LOWEST, HIGHEST)
+
+
 def theories(tables: Tables, subject: str) -> Figure:
-    """Bag, helix and waves at equal numbers of parameters: what each explains of late neurons, and does in their place."""
+    """Draw what heuristics, helix and Fourier components explain, against parameters per neuron."""
     table = tables["theories"]
-    title = f"{subject}: three theories of the late neurons at equal numbers of parameters; dotted: the same, operands relabelled"
-    figure, axes, panels = drawing.operator_panels(len(MEASURES), tables["pairs_found"], title, (1.9, 1.4), sharex=True, sharey=True)
+    title = (
+        f"{subject}: three theories of the late neurons with equal numbers of parameters; "
+        "dotted: fits to relabelled operands"
+    )
+    figure, axes, panels = drawing.operator_panels(
+        len(MEASURES), tables["pairs_found"], title, (1.9, 1.4), sharex=True, sharey=True
+    )
     for operator, column, why in panels:
         for axis, measure in zip(column, MEASURES, strict=True):
             rows = table.filter(operator=operator, what=measure)
             part = rows.drop_nulls("value")
-            for theory, colour in OF_NEURONS.items():
-                line = part.filter(theory=theory).sort("parameters")
-                band = _drawn(line["ci_low"]), _drawn(line["ci_high"])
-                drawing.curve(axis, line["parameters"], _drawn(line["value"]), theory, colour, band=band)
-                chance = line.drop_nulls("relabelled")
-                drawing.curve(axis, chance["parameters"], _drawn(chance["relabelled"]), "", colour, linestyle=":", marker="_")
-            for value in part.filter(theory="mean")["value"]:
-                axis.axhline(value, color=GUIDE, linewidth=0.8, linestyle="--", label="means alone")
-            axis.axhline(0, color=GUIDE, linewidth=0.4)
+            _neuron_curves(axis, part)
             if part.is_empty():
                 drawing.absent(axis, why if rows.is_empty() else CONSTANT)
-        column[-1].set_xlabel("parameters of a neuron")
+        column[-1].set_xlabel("parameters per neuron")
     budgets = table["parameters"].filter(table["parameters"] > 0).unique().sort().to_list() or [1]
     axes[0, 0].set_xscale("log", base=2)
     axes[0, 0].set_xticks(budgets, budgets)
     axes[0, 0].minorticks_off()
-    axes[0, 0].set_ylim(LOWEST - 0.05, HIGHEST + 0.05)
-    for axis, label in zip(axes[:, 0], MEASURES.values(), strict=True):
-        axis.set_ylabel(label)
+    _label_rows(axes, list(MEASURES.values()))
     drawing.legend(figure)
     return figure
 
 
-FIGURES = {f.__name__: f for f in (helix_fits, helix_effects, theories)}
+def _neuron_curves(axis: Axes, part: pl.DataFrame) -> None:
+    """Draw each theory of neurons with its interval, its control, and the neurons' means alone."""
+    for theory, (label, colour) in NEURON_THEORIES.items():
+        line = part.filter(theory=theory).sort("parameters")
+        band = _clip(line["ci_low"]), _clip(line["ci_high"])
+        values = _clip(line["value"])
+        drawing.curve(axis, line["parameters"], values, label, colour, band=band)
+        control = line.drop_nulls("relabelled")
+        x, values = control["parameters"], _clip(control["relabelled"])
+        drawing.curve(axis, x, values, "", colour, linestyle=":", marker="_")
+    for value in part.filter(theory="mean")["value"]:
+        axis.axhline(value, color=GUIDE, linewidth=0.8, linestyle="--", label="means alone")
+    axis.axhline(0, color=GUIDE, linewidth=0.4)
+
+
+FIGURES = {figure.__name__: figure for figure in (helix_fits, helix_effects, theories)}
 
 if __name__ == "__main__":
     main(sys.argv[1])

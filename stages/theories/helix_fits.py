@@ -1,30 +1,47 @@
-"""Fits numbers as helices to the residual stream, and what else they may be: a circle, a line, any few directions.
+"""Fit the residual stream as a function of a number: a helix, its parts, and alternatives.
 
-Kantamneni and Tegmark 2025, Sec. 4: the stream at an operand's token is a linear map of B(a) (bases.py). Fits are made on trained cells
-and scored on held-out ones. As all numbers are seen in training, a theory could learn each by heart, as `number` does: a second fit is
-scored on numbers that it never saw. The study looks at the 100 first principal components; here it is the whole stream.
+Kantamneni and Tegmark 2025, Sec. 4: the residual stream at an operand's token is a linear map of
+the helix B(a) (bases.py). Theories are fitted on trained cells and scored on held-out cells. All
+numbers occur in training, so a theory could memorise each of them, as `number` does. A second fit
+is therefore scored on numbers that it never saw. The study fits the first 100 principal components
+of the residual stream. Here all coordinates are fitted.
 
-Theories: helix, a line and a circle of each period; circles, without the line; circle, of the one period that fits best; line;
-polynomial, with as many terms as the helix; other_periods, a helix of periods drawn at random, mean over draws; pca, as many principal
-components, which look at the stream itself; number, a mean for each number. Where a stream does not vary there are no rows.
+Theories:
+* helix: a line, and a circle of each period
+* circles: the helix without its line
+* circle: the circle of the single period that fits best
+* line: the number itself
+* polynomial: as many terms as the helix has
+* other_periods: a helix of random periods, mean over draws
+* pca: as many principal components as the helix has terms. It sees the residual stream itself.
+* number: a mean for each number
 
-Writes theories/helix_given.h5, too: what each theory says of the stream in the prompts of `pairs` for evaluation, to be put in its place.
+A site whose residual stream does not vary has no rows.
 
-Table helix_fits: how much of the residual stream is a function of one number, by theory of that function
+The stage also writes theories/helix_given.h5: each theory's prediction of the residual stream in
+the evaluation prompts of `pairs`, with which an experiment patches the model.
+
+Table helix_fits: how well functions of a number predict the residual stream
     subject        VARCHAR   the model
     operator       VARCHAR   add, subtract, multiply or divide
-    layer          SMALLINT  decoder layer that the stream enters, from 0; the number of layers: what leaves the last one
+    layer          SMALLINT  decoder layer that the residual stream enters, from 0; the number of
+                             layers stands for the stream after the last layer
     position       VARCHAR   role of the token: op1, op2 or last
-    quantity       VARCHAR   the number: op1, op2 or result
-    numbers_below  INTEGER   the cells whose number is below this, which the study has; null: all
+    quantity       VARCHAR   the number that the theory is a function of: op1, op2 or result
+    numbers_below  INTEGER   only cells whose number is below this are used, as in the study; null:
+                             all cells
     theory         VARCHAR   helix, circles, circle, line, polynomial, pca, other_periods or number
-    parameters     INTEGER   terms that are free, without the intercept: parameters per coordinate; for pca, directions
-    period         DOUBLE    of the circle that fits best; null of other theories
-    explained      DOUBLE    1 - error / variance over held-out cells, all coordinates together
-    explained_new  DOUBLE    the same of a fit without some numbers, over the cells of these; null of number
-    shuffled       DOUBLE    explained with the numbers shuffled before the fit, mean over shufflings; null of pca, number and other_periods
-    shuffled_most  DOUBLE    the largest of them; of other_periods, explained by the best draw
-    numbers        INTEGER   different numbers among the cells of training
+    parameters     INTEGER   free terms per coordinate, without the intercept; for pca, components
+    period         DOUBLE    period of the circle that fits best; null for other theories
+    explained      DOUBLE    explained share of the variance over held-out cells, at most 1:
+                             1 - squared error / variance, all coordinates together
+    explained_new  DOUBLE    the same share for a fit that leaves some numbers out, over the cells
+                             of these numbers; null for the theory number
+    shuffled       DOUBLE    explained share of a fit to shuffled numbers, mean over shuffles; null
+                             for pca, number and other_periods
+    shuffled_most  DOUBLE    largest explained share over the shuffles; for other_periods, over the
+                             draws of periods
+    numbers        INTEGER   distinct numbers among the training cells
     cells          INTEGER   held-out cells
 """
 
@@ -45,128 +62,170 @@ from stages.lib.model import checkpoint, residuals
 from stages.lib.model.residuals import Residuals
 from stages.lib.settings import Passes
 from stages.lib.subject import Subject
-from stages.theories.number_theories import SITES, Told
+from stages.theories.number_theories import SITES, NumberTheories, SplitVectors
 from stages.theories.settings import Helix
 
 SCHEMA = {
-    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "position": pl.String, "quantity": pl.String,
-    "numbers_below": pl.Int32, "theory": pl.String,
-    "parameters": pl.Int32, "period": pl.Float64, "explained": pl.Float64, "explained_new": pl.Float64, "shuffled": pl.Float64,
-    "shuffled_most": pl.Float64, "numbers": pl.Int32, "cells": pl.Int32,
-}  # fmt: skip
+    "subject": pl.String,
+    "operator": pl.String,
+    "layer": pl.Int16,
+    "position": pl.String,
+    "quantity": pl.String,
+    "numbers_below": pl.Int32,
+    "theory": pl.String,
+    "parameters": pl.Int32,
+    "period": pl.Float64,
+    "explained": pl.Float64,
+    "explained_new": pl.Float64,
+    "shuffled": pl.Float64,
+    "shuffled_most": pl.Float64,
+    "numbers": pl.Int32,
+    "cells": pl.Int32,
+}
 POSITIONS = ("op1", "op2", "last")
-DIGITS = 6  # of shares, that do not depend on the processor: decimals, and of what is beyond 1 all digits
-Drawn = dict[str, np.ndarray]  # quantity -> of each prompt
-
-
-@dataclass(frozen=True, eq=False)
-class Prompts:
-    """Prompts of an operator: a sample of its cells, and behind them those whose streams are to be replaced.
-
-    tokens: of each prompt; positions: (prompts, POSITIONS); numbers: quantity -> (prompts,);
-    training: (sample,); pairs: numbers of the last ones.
-    """
-
-    tokens: list[list[int]]
-    positions: np.ndarray
-    numbers: Drawn
-    training: np.ndarray
-    pairs: np.ndarray
-
-    @classmethod
-    def of(cls, cells: pl.DataFrame, pairs: pl.DataFrame, settings: Helix) -> "Prompts":
-        """cells: the operator's, with tokens, positions and split; pairs: its pairs for evaluation."""
-        generator = np.random.default_rng(settings.helix_seed)
-        drawn = cells.sort("op1", "op2")[np.sort(generator.permutation(len(cells))[: settings.prompts])]
-        places = [f"{role}_position" for role in POSITIONS]
-        theirs = pairs.with_columns(pl.col("positions").struct.unnest().name.suffix("_position"))
-        both = pl.concat([drawn, theirs], how="diagonal_relaxed").select("op1", "op2", "result", "tokens", *places)
-        positions = both.select(pl.col(places).cast(pl.Int64)).to_numpy()
-        numbers = {quantity: both[quantity].to_numpy().astype(np.int64) for quantity in ("op1", "op2", "result")}
-        training = (drawn["split"] == "train").to_numpy()
-        tokens = both["tokens"].to_list()
-        return cls(tokens, positions, numbers, training, pairs["pair"].to_numpy())
+QUANTITIES = ("op1", "op2", "result")
+# Shares get this many decimals, and no more significant digits beyond 1. Further digits depend on
+# the kind of processor.
+DIGITS = 6
 
 
 def main(name: str) -> None:
-    subject, settings = Subject.named(name), load(Helix)
-    passes = subject.settings.passes or load(Passes)
-    keys = ["operator", "op1", "op2"]
-    split = read_table("data/corpus/cells.parquet").select(*keys, "split")
-    prompts = subject.table("store/prompts.parquet").filter(pl.col("answer_token").is_not_null())
-    cells = prompts.join(split, on=keys)
+    """Fit the theories to one model's residual stream; write both outputs."""
+    subject = Subject.named(name)
     pairs = subject.table("circuit/pairs.parquet").filter(split="evaluation").sort("pair")
-    loaded = checkpoint.of(subject.settings)
+    numbers = pairs["pair"].to_numpy()
     with ExitStack() as files:
-        fits = []
-        for operator in subject.settings.operators:
-            own, some = (table.filter(operator=operator) for table in (cells, pairs))
-            sample, title = Prompts.of(own, some, settings), f"streams {name} {operator}"
-            reading = residuals.read(
-                loaded,
-                sample.tokens,
-                sample.positions,
-                passes.prompts,
-                subject.path("theories"),
-                title,
-            )
-            fits.append(Fits((name, operator), sample, files.enter_context(reading), settings))
-        values = replacements(fits, pairs["pair"].to_numpy(), f"helix {name}")
-        path = subject.path("theories/helix_given.h5")
-        given.write_each(path, pairs["pair"].to_numpy(), values)
+        fits = _read_streams(subject, pairs, files)
+        predictions = _predictions(fits, numbers, f"helix {name}")
+        given.write_each(subject.path("theories/helix_given.h5"), numbers, predictions)
     rows = chain.from_iterable(fit.rows for fit in fits)
-    shares = pl.col("explained", "explained_new", "^shuffled.*$")
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
+    shares = pl.col("explained", "explained_new", "^shuffled.*$")
     rounded = frame.with_columns(shares.round(DIGITS).round_sig_figs(DIGITS))
     write_table(rounded, subject.path("theories/helix_fits.parquet"))
 
 
-@dataclass(frozen=True, eq=False)
-class Fits:
-    """Fits to the streams of an operator's prompts. key: model and operator; rows: of helix_fits."""
+def _read_streams(subject: Subject, pairs: pl.DataFrame, files: ExitStack) -> list["OperatorFits"]:
+    """Run the model on each operator's prompts; the residual streams stay open with `files`."""
+    settings = load(Helix)
+    passes = subject.settings.passes or load(Passes)
+    loaded = checkpoint.of(subject.settings)
+    cells = _answered_cells(subject)
+    fits = []
+    for operator in subject.settings.operators:
+        own_pairs = pairs.filter(operator=operator)
+        prompts = Prompts.draw(cells.filter(operator=operator), own_pairs, settings)
+        reading = residuals.read(
+            loaded,
+            prompts.tokens,
+            prompts.positions,
+            passes.prompts,
+            subject.path("theories"),
+            f"streams {subject.name} {operator}",
+        )
+        streams = files.enter_context(reading)
+        fits.append(OperatorFits(subject.name, operator, prompts, streams, settings))
+    return fits
 
-    key: tuple[str, str]
+
+def _answered_cells(subject: Subject) -> pl.DataFrame:
+    """Return the model's prompts that have an answer token, with their split."""
+    keys = ["operator", "op1", "op2"]
+    split = read_table("data/corpus/cells.parquet").select(*keys, "split")
+    prompts = subject.table("store/prompts.parquet")
+    return prompts.filter(pl.col("answer_token").is_not_null()).join(split, on=keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Prompts:
+    """An operator's prompts: first a sample of its cells, then the prompts to be patched.
+
+    tokens: token ids of each prompt
+    positions: (prompts, POSITIONS) position of each role's token
+    numbers: quantity -> its value in each prompt (prompts,)
+    training: (sample,) True for trained cells
+    pairs: (patched,) pair numbers of the prompts after the sample
+    """
+
+    tokens: list[list[int]]
+    positions: np.ndarray
+    numbers: dict[str, np.ndarray]
+    training: np.ndarray
+    pairs: np.ndarray
+
+    @classmethod
+    def draw(cls, cells: pl.DataFrame, pairs: pl.DataFrame, settings: Helix) -> "Prompts":
+        """Draw the sample from an operator's cells, and add its evaluation pairs.
+
+        cells: with tokens, positions and split
+        """
+        generator = np.random.default_rng(settings.helix_seed)
+        rows = np.sort(generator.permutation(len(cells))[: settings.prompts])
+        sample = cells.sort("op1", "op2")[rows]
+        roles = [f"{role}_position" for role in POSITIONS]
+        positions = pl.col("positions").struct.unnest().name.suffix("_position")
+        both = pl.concat([sample, pairs.with_columns(positions)], how="diagonal_relaxed")
+        return cls(
+            tokens=both["tokens"].to_list(),
+            positions=both.select(pl.col(roles).cast(pl.Int64)).to_numpy(),
+            numbers={name: both[name].to_numpy().astype(np.int64) for name in QUANTITIES},
+            training=(sample["split"] == "train").to_numpy(),
+            pairs=pairs["pair"].to_numpy(),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorFits:
+    """Fits to the residual streams of one operator's prompts. rows: of helix_fits, so far."""
+
+    subject: str
+    operator: str
     prompts: Prompts
     streams: Residuals
     settings: Helix
     rows: list[tuple] = field(default_factory=list)
 
-    def at(self, level: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """Fit one level and add its rows; yield replacements of the streams of pairs.
+    def fit_level(self, level: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Fit the residual stream that enters one layer, and add the rows.
 
-        Each is its name, the numbers of the pairs and their vectors (pairs, width).
+        Yields each theory's predictions for the prompts to be patched: a name, the pair numbers
+        (patched,) and the vectors (patched, width).
         """
         last, sample = self.streams.shape[0] - 1, len(self.prompts.training)
         for site, below in product(SITES, (None, self.settings.study_numbers)):
             vectors = self.streams.at(level, POSITIONS.index(site.position)).astype(np.float64)
             numbers, training = self.prompts.numbers[site.quantity], self.prompts.training
-            told = Told.of(vectors, numbers, training, self.settings, below)
-            if not told.varies:
+            split = SplitVectors.draw(vectors, numbers, training, self.settings, below)
+            if not split.varies:
                 continue
-            what = (*self.key, level, *site, below)
-            self.rows.extend((*what, *row, *told.sizes()) for row in told.rows())
+            theories = NumberTheories(split, self.settings)
+            keys = self.subject, self.operator, level, *site, below
+            self.rows.extend((*keys, *score, *split.sizes()) for score in theories.scores())
             if site.replaceable(level, last):
-                which = self.prompts.pairs[numbers[sample:] < (below or np.inf)]
-                suffix = "" if below is None else " below"
-                for theory, fitted in told.replacements():
-                    yield f"{theory} {site.position} {level}{suffix}", which, fitted
+                pairs = self.prompts.pairs[numbers[sample:] < (below or np.inf)]
+                suffix = " below" if below else ""
+                for theory, predicted in theories.predictions():
+                    yield f"{theory} {site.position} {level}{suffix}", pairs, predicted
 
 
-def replacements(fits: list[Fits], pairs: np.ndarray, title: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Fit level by level; yield named replacements (pairs, width), 0 where a pair has none.
+def _predictions(
+    fits: list[OperatorFits], pairs: np.ndarray, title: str
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Fit level by level; yield named predictions (pairs, width), 0 where a pair has none.
 
-    One level's are in memory together: those of all levels take gigabytes for a deep model.
+    Only one level is in memory at a time: all levels of a deep model take gigabytes.
     """
     levels = fits[0].streams.shape[0]
     with progress.bar(total=len(fits) * levels, desc=title, unit="layer") as bar:
         for level in range(levels):
-            values: dict[str, np.ndarray] = {}
+            arrays: dict[str, np.ndarray] = {}
             for fit in fits:
-                for name, which, fitted in fit.at(level):
-                    whole = values.setdefault(name, np.zeros((len(pairs), fitted.shape[1])))
-                    whole[np.searchsorted(pairs, which)] = fitted
+                for name, fitted_pairs, predicted in fit.fit_level(level):
+                    empty = np.zeros((len(pairs), predicted.shape[1]))
+                    array = arrays.setdefault(name, empty)
+                    array[np.searchsorted(pairs, fitted_pairs)] = predicted
                 bar.update()
-            yield from values.items()
+            yield from arrays.items()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,9 @@
-"""Theories of how a number stands in a stream, each fitted to the same vectors and scored on others."""
+"""Theories of how the residual stream encodes a number, all fitted and scored on the same vectors.
+
+`SplitVectors` holds the vectors of one site and splits them into training, held-out and new
+numbers. `NumberTheories` fits every theory to the training vectors, scores it on the others, and
+predicts the vectors of the prompts that an experiment patches.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,28 +13,41 @@ from typing import NamedTuple
 import numpy as np
 
 from stages.theories import bases
-from stages.theories.numbered import Fitted, Numbered, by_number, fit
+from stages.theories.numbered import Fitted, Numbered, fit, fit_means
 from stages.theories.settings import Helix
 
 
 class Site(NamedTuple):
-    """Where a number is looked for: the role of the token, and which number of the cell."""
+    """A token whose residual stream may encode a number.
+
+    position: role of the token, op1, op2 or last; quantity: the number, op1, op2 or result.
+    """
 
     position: str
     quantity: str
 
     def replaceable(self, level: int, layers: int) -> bool:
-        """Whether the stream there is to be replaced: the operand's own token, or the answer at the last one, in front of some layer. What
-        enters the first layer at the last position is the same in all prompts."""
+        """Return whether the experiment patches the residual stream that enters this layer.
+
+        It patches an operand at the operand's own token, and the result at the last token. The
+        last token enters the first layer with the same vector in all prompts. No layer reads the
+        stream at level `layers`.
+        """
         own = self.position == self.quantity or (self.quantity == "result" and level > 0)
         return own and level < layers
 
 
-SITES = (Site("op1", "op1"), Site("op2", "op2"), Site("last", "op1"), Site("last", "op2"), Site("last", "result"))
+SITES = (
+    Site("op1", "op1"),
+    Site("op2", "op2"),
+    Site("last", "op1"),
+    Site("last", "op2"),
+    Site("last", "result"),
+)
 
 
-class Scored(NamedTuple):
-    """A row of helix_fits, from `theory` on."""
+class Score(NamedTuple):
+    """How well a theory predicts held-out vectors: the columns of helix_fits from `theory` on."""
 
     theory: str
     parameters: int
@@ -41,152 +59,248 @@ class Scored(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """Vectors that carry a number, split, and every theory of them.
+class SplitVectors:
+    """Vectors of the residual stream, each with its number, split for fitting and scoring.
 
-    vectors: (sample and more, width), numbers: of each; every: the numbers there are, rising; train, held_out, known, new: parts of the
-    sample; the last two have no number in common.
+    The first vectors are the sample, on which theories are fitted and scored. The others belong to
+    the prompts that the experiment patches.
+
+    vectors: (sample + patched, width)
+    numbers: (sample + patched,) the number of each vector
+    training: (sample,) True for training vectors, False for held-out ones
+    is_new: (sample,) True for vectors whose numbers the second fit does not see
     """
 
     vectors: np.ndarray
     numbers: np.ndarray
     training: np.ndarray
-    settings: Helix
-    every: np.ndarray
     is_new: np.ndarray
 
     @classmethod
-    def of(cls, vectors: np.ndarray, numbers: np.ndarray, training: np.ndarray, settings: Helix, below: int | None = None) -> "Told":
-        """vectors: (sample and more, width), numbers: of each; training: (sample,); below: leaves out what has other numbers."""
-        if below is not None:
-            chosen = numbers < below
-            vectors, numbers, training = vectors[chosen], numbers[chosen], training[chosen[: len(training)]]
-        every = np.unique(numbers)
-        drawn = np.random.default_rng(settings.helix_seed).permutation(every)[: len(every) * settings.new_numbers_percent // 100]
-        return cls(vectors, numbers, training, settings, every, np.isin(numbers[: len(training)], drawn))
+    def draw(
+        cls,
+        vectors: np.ndarray,
+        numbers: np.ndarray,
+        training: np.ndarray,
+        settings: Helix,
+        below: int | None = None,
+    ) -> "SplitVectors":
+        """Draw the numbers that the second fit does not see.
 
-    def _part(self, chosen: np.ndarray) -> Numbered:
-        size = len(self.training)
-        return Numbered.of(self.vectors[:size][chosen], self.numbers[:size][chosen])
+        below: keeps only vectors whose number is smaller; None keeps all.
+        """
+        if below is not None:
+            small = numbers < below
+            training = training[small[: len(training)]]
+            vectors, numbers = vectors[small], numbers[small]
+        distinct = np.unique(numbers)
+        count = len(distinct) * settings.new_numbers_percent // 100
+        new = np.random.default_rng(settings.helix_seed).permutation(distinct)[:count]
+        return cls(vectors, numbers, training, np.isin(numbers[: len(training)], new))
+
+    @cached_property
+    def distinct(self) -> np.ndarray:
+        """The distinct numbers of all vectors, rising."""
+        return np.unique(self.numbers)
+
+    @property
+    def sample(self) -> np.ndarray:
+        """The vectors of the sample (sample, width)."""
+        return self.vectors[: len(self.training)]
 
     @cached_property
     def train(self) -> Numbered:
-        return self._part(self.training)
+        """The vectors of the first fit."""
+        return self._group(self.training)
 
     @cached_property
     def held_out(self) -> Numbered:
-        return self._part(~self.training)
+        """The vectors that score the first fit."""
+        return self._group(~self.training)
 
     @cached_property
     def known(self) -> Numbered:
-        return self._part(self.training & ~self.is_new)
+        """The vectors of the second fit, whose numbers are not new."""
+        return self._group(self.training & ~self.is_new)
 
     @cached_property
     def new(self) -> Numbered:
-        return self._part(self.is_new)
+        """The vectors that score the second fit, whose numbers it does not see."""
+        return self._group(self.is_new)
 
-    @cached_property
-    def terms(self) -> dict[str, np.ndarray]:
-        """Terms (every number, terms) of each theory that is a function of the number."""
-        helix = bases.helix(self.every, self.settings.periods)
-        return {
-            "helix": helix,
-            "circles": bases.circles(self.every, self.settings.periods),
-            "line": bases.line(self.every),
-            "polynomial": bases.polynomial(self.every, helix.shape[1]),
-        }
-
-    def sizes(self) -> tuple[int, int]:
-        """How many numbers there are in training, and how many held-out cells."""
-        return len(self.train.numbers), int((~self.training).sum())
+    def _group(self, rows: np.ndarray) -> Numbered:
+        return Numbered.group(self.sample[rows], self.numbers[: len(self.training)][rows])
 
     @cached_property
     def varies(self) -> bool:
-        """Whether there is anything to explain, and to learn it from."""
-        return len(self.train.numbers) > 1 and len(self.held_out.numbers) > 1 and self.held_out.varies
+        """Whether there are at least two numbers to fit and to score, and variance to explain."""
+        several = len(self.train.numbers) > 1 and len(self.held_out.numbers) > 1
+        return several and self.held_out.varies
 
-    def rows(self) -> Iterator[Scored]:
-        """What each theory explains."""
-        for theory, terms in self.terms.items():
-            fitted = fit(terms, self.every, self.train)
-            nulls = [self._score(fit(terms[order], self.every, self.train)) for order in self._orders()]
-            new = self._score_new(fit(terms, self.every, self.known))
-            yield Scored(theory, fitted.rank, None, self._score(fitted), new, *_summary(nulls))
-        yield from self._others()
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of distinct training numbers, and of held-out vectors."""
+        return len(self.train.numbers), int((~self.training).sum())
 
-    def _others(self) -> Iterator[Scored]:
-        (period, circle), explained = self._circle(self.train), self._score
-        nulls = [explained(self._circle(self.train, order)[1]) for order in self._orders()]
-        new = self._score_new(self._circle(self.known)[1])
-        yield Scored("circle", circle.rank, period, explained(circle), new, *_summary(nulls))
-        size = self.terms["helix"].shape[1]
-        yield Scored("pca", size, None, self._projected(self.training, ~self.training, size), self._pca_new(size))
-        drawn = [bases.helix(self.every, periods) for periods in self._periods()]
-        draws = [explained(fit(terms, self.every, self.train)) for terms in drawn]
-        new_draws = [self._score_new(fit(terms, self.every, self.known)) for terms in drawn]
-        average = float(np.mean([x for x in new_draws if x is not None])) if None not in new_draws else None
-        mean, high = _summary(draws)
-        yield Scored("other_periods", size, None, mean, average, None, high)
-        every = by_number(self.every, self.train)
-        yield Scored("number", every.rank, None, explained(every), None)
 
-    def replacements(self) -> Iterator[tuple[str, np.ndarray]]:
-        """What each theory puts in place of the vectors behind the sample, (more, width); `shuffled` is the helix of shuffled numbers,
-        `another` the mean of the number of another cell."""
-        size = len(self.training)
-        numbers, every = self.numbers[size:], by_number(self.every, self.train)
-        generator = np.random.default_rng(self.settings.helix_seed)
-        fitted = {theory: fit(terms, self.every, self.train) for theory, terms in self.terms.items()}
-        fitted["circle"] = self._circle(self.train)[1]
-        fitted["number"] = every
-        fitted["shuffled"] = fit(self.terms["helix"][self._orders()[0]], self.every, self.train)
-        for theory, one in fitted.items():
-            yield theory, one.values[np.searchsorted(self.every, numbers)]
-        of_train = self.numbers[:size][self.training]
-        other = np.array([generator.choice(apart if len(apart := of_train[of_train != n]) else of_train) for n in numbers], int)
-        yield "another", every.values[np.searchsorted(self.every, other)]
-        centre, directions = self._directions(self.training, self.terms["helix"].shape[1])
-        yield "pca", centre + (self.vectors[size:] - centre) @ directions @ directions.T
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Principal components of some vectors. centre: their mean (width,); axes: (width, size)."""
 
-    def _score(self, fitted: Fitted) -> float:
-        return self.held_out.explained(self.every, fitted.values)
+    centre: np.ndarray
+    axes: np.ndarray
 
-    def _score_new(self, fitted: Fitted) -> float | None:
-        return self.new.explained(self.every, fitted.values) if len(self.new.numbers) > 1 and self.new.varies else None
-
-    def _orders(self) -> list[np.ndarray]:
-        generator = np.random.default_rng(self.settings.helix_seed)
-        return [generator.permutation(len(self.every)) for _ in range(self.settings.shuffles)]
-
-    def _periods(self) -> list[np.ndarray]:
-        """As many periods as the helix has, as often as there are shufflings, evenly on a logarithmic scale."""
-        generator, (low, high) = np.random.default_rng(self.settings.helix_seed), np.log([2, self.settings.longest_period])
-        return [np.exp(generator.uniform(low, high, len(self.settings.periods))) for _ in range(self.settings.shuffles)]
-
-    def _circle(self, to: Numbered, order: np.ndarray | slice = slice(None)) -> tuple[float, Fitted]:
-        """The period whose circle fits best, and its fit."""
-        fits = {period: fit(bases.circles(self.every, [period])[order], self.every, to) for period in self.settings.periods}
-        best = max(fits, key=lambda period: to.explained(self.every, fits[period].values))
-        return best, fits[best]
-
-    def _directions(self, chosen: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """The mean of these vectors of the sample, and their first principal directions (width, size)."""
-        vectors = self.vectors[: len(self.training)][chosen]
+    @classmethod
+    def fit(cls, vectors: np.ndarray, size: int) -> "Directions":
+        """Fit the `size` first principal components."""
         centre = vectors.mean(0)
         around = vectors - centre
-        return centre, np.linalg.eigh(around.T @ around)[1][:, ::-1][:, :size]
+        return cls(centre, np.linalg.eigh(around.T @ around)[1][:, ::-1][:, :size])
 
-    def _projected(self, fitted_on: np.ndarray, scored_on: np.ndarray, size: int) -> float:
-        """What the principal directions of some vectors explain of others."""
-        centre, directions = self._directions(fitted_on, size)
-        vectors = self.vectors[: len(self.training)][scored_on]
-        left = (vectors - centre) - (vectors - centre) @ directions @ directions.T
+    def offsets(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the projections, less the mean, of vectors (vectors, width)."""
+        return (vectors - self.centre) @ self.axes @ self.axes.T
+
+    def explained(self, vectors: np.ndarray) -> float:
+        """Return 1 - error / variance of the projections of these vectors."""
+        left = (vectors - self.centre) - self.offsets(vectors)
         return 1 - float((left**2).sum() / ((vectors - vectors.mean(0)) ** 2).sum())
 
-    def _pca_new(self, size: int) -> float | None:
-        return self._projected(self.training & ~self.is_new, self.is_new, size) if len(self.new.numbers) > 1 and self.new.varies else None
+
+class NumberTheories:
+    """Every theory of the number at one site.
+
+    terms: theory -> its terms (distinct numbers, terms), for theories that are linear in terms;
+    orders: permutations of the distinct numbers, one per shuffle, for the controls.
+    """
+
+    def __init__(self, split: SplitVectors, settings: Helix):
+        self.split, self.settings, self.distinct = split, settings, split.distinct
+        helix = bases.helix(self.distinct, settings.periods)
+        self.helix_terms = helix.shape[1]
+        self.terms = {
+            "helix": helix,
+            "circles": bases.circles(self.distinct, settings.periods),
+            "line": bases.line(self.distinct),
+            "polynomial": bases.polynomial(self.distinct, self.helix_terms),
+        }
+        generator = np.random.default_rng(settings.helix_seed)
+        count = len(self.distinct)
+        self.orders = [generator.permutation(count) for _ in range(settings.shuffles)]
+
+    def scores(self) -> Iterator[Score]:
+        """Yield the score of each theory."""
+        for theory, terms in self.terms.items():
+            yield self._score_terms(theory, terms)
+        yield self._score_circle()
+        yield self._score_pca()
+        yield self._score_other_periods()
+        means = fit_means(self.distinct, self.split.train)
+        yield Score("number", means.rank, None, self._explained(means), None)
+
+    def _score_terms(self, theory: str, terms: np.ndarray) -> Score:
+        fitted = self._fit(terms, self.split.train)
+        controls = [self._fit(terms[order], self.split.train) for order in self.orders]
+        new = self._explained_new(self._fit(terms, self.split.known))
+        summary = _mean_and_largest(map(self._explained, controls))
+        return Score(theory, fitted.rank, None, self._explained(fitted), new, *summary)
+
+    def _score_circle(self) -> Score:
+        period, circle = self._fit_circle(self.split.train)
+        controls = [self._fit_circle(self.split.train, order)[1] for order in self.orders]
+        new = self._explained_new(self._fit_circle(self.split.known)[1])
+        summary = _mean_and_largest(map(self._explained, controls))
+        return Score("circle", circle.rank, period, self._explained(circle), new, *summary)
+
+    def _score_pca(self) -> Score:
+        """Score principal components, as many as the helix has terms.
+
+        They see the held-out vector itself, not its number.
+        """
+        split, size = self.split, self.helix_terms
+        fitted = Directions.fit(split.sample[split.training], size)
+        explained, new = fitted.explained(split.sample[~split.training]), None
+        if self._new_varies:
+            fitted = Directions.fit(split.sample[split.training & ~split.is_new], size)
+            new = fitted.explained(split.sample[split.is_new])
+        return Score("pca", size, None, explained, new)
+
+    def _score_other_periods(self) -> Score:
+        """Score helices of random periods: the mean over draws, and the best draw."""
+        draws = [bases.helix(self.distinct, periods) for periods in self._random_periods()]
+        fits = [self._fit(terms, self.split.train) for terms in draws]
+        mean, best = _mean_and_largest(map(self._explained, fits))
+        new = None
+        if self._new_varies:
+            fits = [self._fit(terms, self.split.known) for terms in draws]
+            new, _ = _mean_and_largest(map(self._explained_of_new, fits))
+        return Score("other_periods", self.helix_terms, None, mean, new, None, best)
+
+    def predictions(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each theory's predictions (patched, width) for the vectors after the sample.
+
+        `shuffled` is the helix of shuffled numbers. `another` is the mean vector of a different
+        number, drawn from the training vectors.
+        """
+        patched = slice(len(self.split.training), None)
+        numbers, train = self.split.numbers[patched], self.split.train
+        means = fit_means(self.distinct, train)
+        fits = {theory: self._fit(terms, train) for theory, terms in self.terms.items()}
+        fits["circle"] = self._fit_circle(train)[1]
+        fits["number"] = means
+        fits["shuffled"] = self._fit(self.terms["helix"][self.orders[0]], train)
+        for theory, fitted in fits.items():
+            yield theory, self._at(fitted, numbers)
+        yield "another", self._at(means, self._draw_other_numbers(numbers))
+        directions = Directions.fit(self.split.sample[self.split.training], self.helix_terms)
+        yield "pca", directions.centre + directions.offsets(self.split.vectors[patched])
+
+    def _at(self, fitted: Fitted, numbers: np.ndarray) -> np.ndarray:
+        return fitted.values[np.searchsorted(self.distinct, numbers)]
+
+    def _draw_other_numbers(self, numbers: np.ndarray) -> np.ndarray:
+        """Draw, for each of these numbers, the number of a training vector that differs from it."""
+        generator = np.random.default_rng(self.settings.helix_seed)
+        training = self.split.numbers[: len(self.split.training)][self.split.training]
+        drawn = np.zeros(len(numbers), int)
+        for prompt, number in enumerate(numbers):
+            others = training[training != number]
+            drawn[prompt] = generator.choice(others if len(others) else training)
+        return drawn
+
+    def _fit(self, terms: np.ndarray, vectors: Numbered) -> Fitted:
+        return fit(terms, self.distinct, vectors)
+
+    def _fit_circle(
+        self, vectors: Numbered, order: np.ndarray | slice = slice(None)
+    ) -> tuple[float, Fitted]:
+        """Return the period of the best circle, and its fit. order: shuffles the numbers."""
+        fits = {}
+        for period in self.settings.periods:
+            fits[period] = self._fit(bases.circles(self.distinct, [period])[order], vectors)
+        best = max(fits, key=lambda period: vectors.explained(self.distinct, fits[period].values))
+        return best, fits[best]
+
+    def _random_periods(self) -> Iterator[np.ndarray]:
+        """Draw as many periods as the helix has, log-uniformly, once per shuffle."""
+        generator = np.random.default_rng(self.settings.helix_seed)
+        low, high = np.log([2, self.settings.longest_period])
+        for _ in range(self.settings.shuffles):
+            yield np.exp(generator.uniform(low, high, len(self.settings.periods)))
+
+    def _explained(self, fitted: Fitted) -> float:
+        return self.split.held_out.explained(self.distinct, fitted.values)
+
+    def _explained_new(self, fitted: Fitted) -> float | None:
+        return self._explained_of_new(fitted) if self._new_varies else None
+
+    def _explained_of_new(self, fitted: Fitted) -> float:
+        return self.split.new.explained(self.distinct, fitted.values)
+
+    @property
+    def _new_varies(self) -> bool:
+        return len(self.split.new.numbers) > 1 and self.split.new.varies
 
 
-def _summary(scores: list[float]) -> tuple[float, float]:
-    """Mean and largest."""
-    return float(np.mean(scores)), max(scores)
+def _mean_and_largest(scores: Iterator[float]) -> tuple[float, float]:
+    listed = list(scores)
+    return float(np.mean(listed)), max(listed)

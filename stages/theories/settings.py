@@ -1,4 +1,4 @@
-"""Settings of the chapter theories, stages/theories/params.yaml: types and allowed values."""
+"""Check the settings in stages/theories/params.yaml: their types and allowed values."""
 
 from typing import Annotated
 
@@ -10,6 +10,8 @@ Period = Annotated[float, Field(ge=2, le=10_000)]
 
 
 class Helix(Section):
+    """Numbers as helices in the residual stream."""
+
     periods: Annotated[list[Period], Field(min_length=1, max_length=20)]
     prompts: Annotated[int, Field(ge=100, le=10**9)]
     study_numbers: Count
@@ -20,6 +22,8 @@ class Helix(Section):
 
 
 class TheoryFits(Section):
+    """Theories of the late neurons."""
+
     budgets: Annotated[list[Few], Field(min_length=1)]
     train_cells: Annotated[int, Field(ge=20, le=10**7)]
     held_out_cells: Annotated[int, Field(ge=20, le=10**7)]

@@ -1,76 +1,128 @@
-"""Keeps the score of theories: how much of the held-out variance each explains, neuron by neuron, and of what they write together."""
+"""Score theories of neurons: the share of the held-out variance that each explains.
+
+Scores cover single neurons' activations, and the sum that the neurons write to the answer's logit.
+"""
 
 from collections.abc import Iterator
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 from stages.theories.settings import TheoryFits
 
-Key = tuple[int, str, int, str]  # layer, theory, parameters, kind: "" or relabelled
+
+class Key(NamedTuple):
+    """A fit to one layer's neurons. kind: "" for the real maps, or "relabelled" for the control."""
+
+    layer: int
+    theory: str
+    parameters: int
+    kind: str
 
 
 class Tally:
-    """Sums over blocks of neurons. choices: theory -> terms to choose from; cells: those that are scored."""
+    """Sums over blocks of neurons, and the rows of theory_fits that follow from them.
+
+    choices: theory -> number of terms in its dictionary; cells: number of held-out cells;
+    errors: fit -> blocks of squared error and variance (2, neurons);
+    written: fit -> (3, cells) what the layer's neurons write to the answer's logit, the error of
+    the fit in it, and the error of each neuron's mean in it.
+    """
 
     def __init__(self, choices: dict[str, int], cells: int, settings: TheoryFits):
         self.choices, self.cells, self.settings = choices, cells, settings
-        self.errors: dict[Key, list[np.ndarray]] = {}  # of each neuron: error, variance
-        self.written: dict[Key, np.ndarray] = {}  # (3, cells): what neurons write of the answer's logit, left of it by a theory, by means
+        self.errors: dict[Key, list[np.ndarray]] = {}
+        self.written: dict[Key, np.ndarray] = {}
 
-    def add(self, key: Key, values: np.ndarray, said: np.ndarray, centre: np.ndarray, votes: np.ndarray) -> None:
-        """Some neurons; each array (neurons, cells): their values, what is said of them, their means in training (neurons, 1), and how much
-        they vote for each cell's answer."""
-        left = values - said
+    def add(
+        self,
+        key: Key,
+        values: np.ndarray,
+        predictions: np.ndarray,
+        means: np.ndarray,
+        value_logits: np.ndarray,
+    ) -> None:
+        """Add a block of neurons.
+
+        values, predictions: (neurons, cells) activations, and what the fit predicts of them
+        means: (neurons, 1) mean activations over training cells
+        value_logits: (neurons, cells) what one unit of activation adds to the cell's answer
+        """
+        error = values - predictions
         around = values - values.mean(1, keepdims=True) if self.cells else values
-        self.errors.setdefault(key, []).append(np.stack([(left**2).sum(1), (around**2).sum(1)]))
-        here = np.stack([(x * votes).sum(0) for x in (values, left, values - centre)])
-        self.written[key] = self.written.get(key, 0) + here
+        sums = np.stack([(error**2).sum(1), (around**2).sum(1)])
+        self.errors.setdefault(key, []).append(sums)
+        parts = [values, error, values - means]
+        logits = np.stack([(part * value_logits).sum(0) for part in parts])
+        self.written[key] = self.written.get(key, 0) + logits
 
     def rows(self) -> Iterator[tuple]:
-        """Rows of theory_fits, from `layer` on: each layer's, and those of all layers together."""
-        layers = sorted({layer for layer, *_ in self.errors})
-        for layer, chosen in [*((layer, [layer]) for layer in layers), *([(None, layers)] if layers else [])]:
-            for theory, choices in self.choices.items():
-                for budget in self.settings.budgets:
-                    keys, nulls = ([(one, theory, budget, kind) for one in chosen] for kind in ("", "relabelled"))
-                    neurons = self._activation(keys).shape[1]
-                    for what, of in (("activation", self._activation), ("logit", self._logit), ("written", self._written)):
-                        samples = of(keys)
-                        value, interval, null = _share(samples), self._interval(samples), _share(of(nulls))
-                        yield (layer, theory, budget, what, value, *interval, null, choices, neurons, self.cells)
+        """Yield rows of theory_fits, from `layer` on: each layer's, then those of all layers."""
+        layers = sorted({key.layer for key in self.errors})
+        for layer in layers:
+            yield from self._rows(layer, [layer])
+        if layers:
+            yield from self._rows(None, layers)
+
+    def _rows(self, layer: int | None, layers: list[int]) -> Iterator[tuple]:
+        measures = {
+            "activation": self._activation,
+            "logit": self._logit,
+            "written": self._written,
+        }
+        for theory, choices in self.choices.items():
+            for budget in self.settings.budgets:
+                fits = [Key(number, theory, budget, "") for number in layers]
+                controls = [key._replace(kind="relabelled") for key in fits]
+                neurons = self._activation(fits).shape[1]
+                for what, measure in measures.items():
+                    samples = measure(fits)
+                    value, interval = _share(samples), self._interval(samples)
+                    control = _share(measure(controls))
+                    counts = choices, neurons, self.cells
+                    yield (layer, theory, budget, what, value, *interval, control, *counts)
 
     def _activation(self, keys: list[Key]) -> np.ndarray:
-        """Error and variance (2, neurons)."""
-        return np.concatenate([part for key in keys for part in self.errors[key]], axis=1)
+        """Return squared error and variance of each neuron, (2, neurons)."""
+        blocks: list[np.ndarray] = []
+        for key in keys:
+            blocks += self.errors[key]
+        return np.concatenate(blocks, axis=1)
 
     def _logit(self, keys: list[Key]) -> np.ndarray:
-        """Squares of the error, and of what is written around its mean, (2, cells)."""
-        written, left, _ = np.sum([self.written[key] for key in keys], axis=0)
-        return np.stack([left**2, (written - (written.mean() if self.cells else 0)) ** 2])
+        """Return squared error and variance of the written logit, (2, cells)."""
+        written, error, _ = np.sum([self.written[key] for key in keys], axis=0)
+        mean = written.mean() if self.cells else 0
+        return np.stack([error**2, (written - mean) ** 2])
 
     def _written(self, keys: list[Key]) -> np.ndarray:
-        """Squares of the error, and of that of the neurons' means, (2, cells)."""
-        _, left, varying = np.sum([self.written[key] for key in keys], axis=0)
-        return np.stack([left**2, varying**2])
+        """Return squared errors of the fit and of the neurons' means, (2, cells)."""
+        _, error, error_of_means = np.sum([self.written[key] for key in keys], axis=0)
+        return np.stack([error**2, error_of_means**2])
 
     def _interval(self, samples: np.ndarray) -> tuple[float | None, float | None]:
-        """Of the share, neurons or cells being drawn again."""
+        """Return the bootstrap interval of the share, over neurons or cells."""
         if _share(samples) is None:
             return None, None
-        half = (1 - self.settings.fit_confidence) / 2
-        error, variance = (_weights(samples.shape[1], self.settings.fit_replicates, self.settings.fit_seed) @ samples.T).T
-        low, high = np.quantile(1 - error / np.maximum(variance, np.finfo(float).tiny), [half, 1 - half])
+        settings = self.settings
+        half = (1 - settings.fit_confidence) / 2
+        weights = _weights(samples.shape[1], settings.fit_replicates, settings.fit_seed)
+        error, variance = (weights @ samples.T).T
+        shares = 1 - error / np.maximum(variance, np.finfo(float).tiny)
+        low, high = np.quantile(shares, [half, 1 - half])
         return float(low), float(high)
 
 
 @cache
 def _weights(count: int, replicates: int, seed: int) -> np.ndarray:
-    """How often each replicate draws each of so many samples, (replicates, samples)."""
-    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), replicates).astype(np.float64)
+    """Draw how often each bootstrap replicate takes each sample, (replicates, samples)."""
+    generator = np.random.default_rng(seed)
+    drawn = generator.multinomial(count, np.full(count, 1 / count), replicates)
+    return drawn.astype(np.float64)
 
 
 def _share(samples: np.ndarray) -> float | None:
-    """1 - error / variance of samples (2, …); None where nothing varies."""
+    """Return 1 - error / variance of samples (2, samples); None where nothing varies."""
     error, variance = samples.sum(1)
     return float(1 - error / variance) if variance > 0 else None

@@ -130,7 +130,7 @@ def test_a_users_own_task_needs_no_python(tmp_path: Path, monkeypatch: pytest.Mo
         ({"template": "No one lives in"}, ["tables.homes.1.template = 'No one lives in'", "needs a placeholder"]),
         ({"template": "{who lives in"}, ["tables.homes.1.template = '{who lives in'", "expected '}'"]),
         ({"file": "own.txt"}, ["tables.homes.1.file = 'own.txt'", "csv|jsonl"]),
-        ({"file": "own.jsonl", "columns": {}}, ["own.jsonl", "line 2 is not JSON", "one object per line"]),
+        ({"file": "own.jsonl", "columns": {}}, ["own.jsonl", "line 2 is not JSON", "each line needs one object"]),
     ],
 )
 def test_a_table_that_lacks_something_is_named(table: dict, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -167,7 +167,7 @@ def test_a_template_that_lacks_a_placeholder_is_named(tasks: dict, words: list[s
         ({"pairs_per_template": {"arithmetic": 3}}, ["pairs_per_template lacks 'factual'", "three_operands"]),
         ({"shots": MEDIATION["shots"] | {"factual": 1}}, ["shots.factual"]),
         ({"operands": [9, 3]}, ["operands is [9, 3]", "smallest"]),
-        ({"tables": {"retrieval": [OWN]}}, ["'retrieval'", "task already"]),
+        ({"tables": {"retrieval": [OWN]}}, ["'retrieval'", "already a task"]),
         ({"bracketed": {"left": "({x} {first} {y}) {z}", "right": "{x}"}}, ["bracketed.left", "{second}", "bracketed.right", "{y}"]),
     ],
 )

@@ -361,17 +361,9 @@ def _streams(subject: Subject, model) -> None:
     """What enters each layer at the roles, of prompts of several lengths together."""
     operator = answered(subject)
     split = pl.read_parquet("data/corpus/cells.parquet").select("operator", "op1", "op2", "split")
-    cells = (
-        subject.table("store/prompts.parquet")
-        .filter(pl.col("answer_token").is_not_null())
-        .join(split, on=["operator", "op1", "op2"])
-    )
-    pairs = (
-        subject.table("circuit/pairs.parquet")
-        .filter(operator=operator, split="evaluation")
-        .sort("pair")
-    )
-    prompts = helix_fits.Prompts.of(cells.filter(operator=operator), pairs, load(Helix))
+    cells = subject.table("store/prompts.parquet").filter(pl.col("answer_token").is_not_null()).join(split, on=["operator", "op1", "op2"])
+    pairs = subject.table("circuit/pairs.parquet").filter(operator=operator, split="evaluation").sort("pair")
+    prompts = helix_fits.Prompts.draw(cells.filter(operator=operator), pairs, load(Helix))
     assert len(prompts.training) > 20
     assert [len(prompts.positions) - len(pairs), len(pairs)] == [
         len(prompts.training),
@@ -413,17 +405,8 @@ def _theories(subject: Subject) -> None:
         assert (some["cells"] > 0).all() == known
         assert some["value"].is_null().all() == (not known)
     [store] = [one for one in subject.squares() if one.attributes["operator"] == operator]
-    settings, votes = (
-        load(TheoryFits),
-        subject.votes().read(1, slice(None), slice(None)).astype(np.float64),
-    )
-    theorists = theory_fits.Theorists(
-        subject,
-        store,
-        [1],
-        subject.table("circuit/pairs.parquet").filter(operator=operator),
-        settings,
-    )
+    settings, votes = load(TheoryFits), subject.votes().read(1, slice(None), slice(None)).astype(np.float64)
+    theorists = theory_fits.NeuronTheories(subject, store, [1], subject.table("circuit/pairs.parquet").filter(operator=operator), settings)
     late = subject.table("heuristics/spectra.parquet").filter(operator=operator, layer=1)
     strongest = atoms.waves(
         late,
@@ -436,8 +419,8 @@ def _theories(subject: Subject) -> None:
         theorists.terms["waves"], atoms.scaled(strongest, theorists.cells.training)
     )
     said: dict[str, list[np.ndarray]] = {}
-    for part in theorists.blocks(1):
-        for what, values in theorists.told(1, part):
+    for part in theorists.blocks():
+        for what, values in theorists.predictions(1, part):
             said.setdefault(what, []).append(values)
     trained = slice(theorists.cells.training)
     mean = (

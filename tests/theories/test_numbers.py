@@ -1,13 +1,15 @@
 """Theories of numbers in a stream: planted curves are found, noise is not, and least squares is numpy's."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.theories import bases
-from stages.theories.number_theories import Site, Told
-from stages.theories.numbered import Numbered, by_number, fit
+from stages.theories.number_theories import NumberTheories, Score, Site, SplitVectors
+from stages.theories.numbered import Numbered, fit, fit_means
 from stages.theories.settings import Helix
 
 SETTINGS = Helix(
@@ -22,7 +24,7 @@ SETTINGS = Helix(
 WIDTH, CELLS, SIDE = 12, 1500, 120
 
 
-def told(curve: str, noise: float = 0.0) -> Told:
+def split(curve: str, noise: float = 0.0) -> SplitVectors:
     """Vectors that are some curve of a number, in random directions, with noise of this size (the curve's own is 1) in each cell."""
     random = np.random.default_rng(3)
     numbers, training = random.integers(0, SIDE, CELLS), np.arange(CELLS) % 5 > 0
@@ -37,15 +39,19 @@ def told(curve: str, noise: float = 0.0) -> Told:
     of_number = (terms / np.maximum(terms.std(0), 1e-9)) @ random.normal(size=(terms.shape[1], WIDTH))
     of_number -= of_number.mean(0)
     of_number /= max(of_number.std(), 1e-9)
-    return Told.of(5 + of_number[numbers] + noise * random.normal(size=(CELLS, WIDTH)), numbers, training, SETTINGS)
+    return SplitVectors.draw(5 + of_number[numbers] + noise * random.normal(size=(CELLS, WIDTH)), numbers, training, SETTINGS)
+
+
+def scores(curve: str, noise: float = 0.0) -> Iterator[Score]:
+    return NumberTheories(split(curve, noise), SETTINGS).scores()
 
 
 def explained(curve: str, noise: float = 0.0) -> dict[str, tuple[float, float | None]]:
-    return {row.theory: (row.explained, row.explained_new) for row in told(curve, noise).rows()}
+    return {row.theory: (row.explained, row.explained_new) for row in scores(curve, noise)}
 
 
 def test_a_planted_helix_is_a_helix_and_less_of_anything_smaller():
-    found = {row.theory: row for row in told("helix").rows()}
+    found = {row.theory: row for row in scores("helix")}
     assert found["helix"].parameters == found["pca"].parameters == found["polynomial"].parameters == 8  # the sine of period 2 is 0
     assert found["helix"].explained == pytest.approx(1)
     assert found["helix"].explained_new == pytest.approx(1)
@@ -69,7 +75,7 @@ def test_a_number_without_order_is_known_by_heart_alone():
 
 @pytest.mark.parametrize(("curve", "theory"), [("line", "line"), ("polynomial", "polynomial"), ("circle", "circle")])
 def test_other_curves_are_what_they_are(curve: str, theory: str):
-    found = {row.theory: row for row in told(curve, 0.1).rows()}
+    found = {row.theory: row for row in scores(curve, 0.1)}
     assert found[theory].explained == pytest.approx(1 / (1 + 0.1**2), abs=0.01)  # noise is not explained
     if curve == "circle":
         assert (found["circle"].period, found["circle"].parameters) == (10, 2)
@@ -84,17 +90,17 @@ def test_noise_is_not_explained():
 
 
 def test_what_does_not_vary_has_nothing_to_explain():
-    assert not told("nothing").varies
-    assert told("nothing", 1e-3).varies
+    assert not split("nothing").varies
+    assert split("nothing", 1e-3).varies
 
 
 def test_replacements_are_what_theories_say_of_the_prompts_behind_the_sample():
-    whole = told("helix", 0.3)
+    whole = split("helix", 0.3)
     sample = 1200
-    part = Told.of(whole.vectors, whole.numbers, whole.training[:sample], SETTINGS)
-    said = dict(part.replacements())
+    part = SplitVectors.draw(whole.vectors, whole.numbers, whole.training[:sample], SETTINGS)
+    said = dict(NumberTheories(part, SETTINGS).predictions())
     behind, numbers = whole.vectors[sample:], whole.numbers[sample:]
-    fitted = fit(bases.helix(part.every, SETTINGS.periods), part.every, part.train)
+    fitted = fit(bases.helix(part.distinct, SETTINGS.periods), part.distinct, part.train)
     np.testing.assert_allclose(said["helix"], fitted.values[numbers])
     of_train = part.vectors[:sample][part.training], part.numbers[:sample][part.training]
     for row, number in zip(said["number"], numbers, strict=True):
@@ -114,30 +120,30 @@ def test_fit_is_numpys_least_squares_over_cells(seed: int, terms: int, numbers: 
     vectors, every = random.normal(size=(80, 3)), np.arange(numbers)
     table = random.normal(size=(numbers, terms))
     table[:, -1] = table[:, 0]  # a term that follows from another adds nothing
-    fitted = fit(table, every, Numbered.of(vectors, of))
+    fitted = fit(table, every, Numbered.group(vectors, of))
     design = np.concatenate([np.ones((80, 1)), table[of]], axis=1)
     solution, _, rank, _ = np.linalg.lstsq(design, vectors)
     np.testing.assert_allclose(fitted.values[of], design @ solution, atol=1e-6)
     assert fitted.rank == rank - 1
     others, carry = random.normal(size=(40, 3)), random.integers(0, numbers, 40)
     expected = 1 - ((others - fitted.values[carry]) ** 2).sum() / ((others - others.mean(0)) ** 2).sum()
-    assert Numbered.of(others, carry).explained(every, fitted.values) == pytest.approx(expected)
+    assert Numbered.group(others, carry).explained(every, fitted.values) == pytest.approx(expected)
 
 
 def test_a_number_never_seen_gets_the_mean_of_all():
     vectors, numbers = np.arange(12.0).reshape(6, 2), np.array([1, 1, 3, 3, 3, 7])
-    fitted = by_number(np.array([0, 1, 3, 7]), Numbered.of(vectors, numbers))
+    fitted = fit_means(np.array([0, 1, 3, 7]), Numbered.group(vectors, numbers))
     np.testing.assert_allclose(fitted.values, [vectors.mean(0), vectors[:2].mean(0), vectors[2:5].mean(0), vectors[5]])
     assert fitted.rank == 2
 
 
 def test_numbers_below_a_limit_are_looked_at_alone():
-    whole = told("polynomial", 0.2)
-    small = Told.of(whole.vectors, whole.numbers, whole.training, SETTINGS, below=60)
-    assert small.every.tolist() == list(range(60))
+    whole = split("polynomial", 0.2)
+    small = SplitVectors.draw(whole.vectors, whole.numbers, whole.training, SETTINGS, below=60)
+    assert small.distinct.tolist() == list(range(60))
     chosen = whole.numbers < 60
-    again = Told.of(whole.vectors[chosen], whole.numbers[chosen], whole.training[chosen], SETTINGS)
-    assert list(small.rows()) == list(again.rows())
+    again = SplitVectors.draw(whole.vectors[chosen], whole.numbers[chosen], whole.training[chosen], SETTINGS)
+    assert list(NumberTheories(small, SETTINGS).scores()) == list(NumberTheories(again, SETTINGS).scores())
 
 
 def test_streams_are_replaced_where_a_number_stands_and_a_layer_follows():

@@ -10,7 +10,7 @@ from stages.heuristics.waves.fourier import FrequencyPairs
 from stages.theories import atoms
 from stages.theories.pursuit import pursue
 from stages.theories.settings import TheoryFits
-from stages.theories.theory_fits import Chosen
+from stages.theories.theory_fits import SampledCells
 
 SIDE = 40
 OP1, OP2 = (axis.ravel() for axis in np.indices((SIDE, SIDE)))
@@ -116,7 +116,7 @@ def test_cells_of_a_subject_with_a_smaller_square_are_its_own():
     results = np.subtract.outer(np.arange(12), np.arange(12)).clip(min=-1)
     prompts = pl.DataFrame({"op1": [7, 11], "op2": [3, 0]})
     sizes = {"waves": 5, "neurons_at_once": 4, "fit_replicates": 10, "fit_confidence": 0.9, "fit_seed": 0}
-    chosen = Chosen.of(cells, results, prompts, TheoryFits(budgets=[2], train_cells=20, held_out_cells=20, **sizes))
+    chosen = SampledCells.draw(cells, results, prompts, TheoryFits(budgets=[2], train_cells=20, held_out_cells=20, **sizes))
     assert cells[chosen.order].select("op1", "op2").rows() == list(zip(chosen.op1.tolist(), chosen.op2.tolist(), strict=True))
     assert chosen.result.tolist() == (chosen.op1 - chosen.op2).tolist()
     assert max(chosen.op1.max(), chosen.op2.max()) < 12

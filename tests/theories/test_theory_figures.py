@@ -37,7 +37,7 @@ def test_curves_are_those_of_the_table_and_an_operator_without_pairs_says_why():
     columns = len(figure.axes) // len(figures.MEASURES)
     first = figure.axes[0]
     drawn = {line.get_label(): list(line.get_ydata()) for line in first.get_lines()}
-    assert (drawn["bag"], drawn["helix"]) == ([0.9, 0.9], [0.2, 0.2])
+    assert (drawn["heuristics"], drawn["helix"]) == ([0.9, 0.9], [0.2, 0.2])
     accuracy = figure.axes[3 * columns]
     assert "means alone" in {line.get_label() for line in accuracy.get_lines()}
     assert any(WHY.split()[0] in text.get_text() for text in figure.axes[columns - 1].texts)

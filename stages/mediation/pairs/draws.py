@@ -1,47 +1,67 @@
-"""Draws two of many questions that differ in a known way: in their answers, or in all but the answer.
+"""Draw two questions that differ in a known way: in their answers, or in everything but the answer.
 
-Questions of equal answer stand in one block, so that a draw steps over a block instead of trying again.
+Questions with equal answers form one block. A draw can therefore skip a whole block, and never has
+to be repeated.
 """
 
 import numpy as np
 
 
 class Blocks:
-    """Stretches of a sequence: start, end and size of the one that each place is in; first: where they start."""
+    """Blocks of a sequence. starts, ends, sizes: (elements,) those of the block of each element."""
 
-    def __init__(self, first: np.ndarray):
-        block = np.cumsum(first) - 1
-        starts = np.flatnonzero(first)
-        self.starts, self.ends = starts[block], np.append(starts[1:], len(first))[block]
+    def __init__(self, opens_block: np.ndarray):
+        """opens_block: (elements,) whether a block begins with this element."""
+        block = np.cumsum(opens_block) - 1
+        first = np.flatnonzero(opens_block)
+        self.starts = first[block]
+        self.ends = np.append(first[1:], len(opens_block))[block]
         self.sizes = self.ends - self.starts
 
 
 class Counterparts:
-    """Questions by number. answers, alike: (questions,) whole numbers from 0; questions of equal `alike` ask the same, turned round."""
+    """Draws of two questions, by number."""
 
-    def __init__(self, answers: np.ndarray, alike: np.ndarray):
-        self.order = np.lexsort((alike, answers))  # stable: equal ones stay in order
-        another_answer, other_operands = (np.diff(values[self.order], prepend=-1) != 0 for values in (answers, alike))
+    def __init__(self, answers: np.ndarray, operands: np.ndarray):
+        """Sort the questions into blocks.
+
+        answers, operands: (questions,) whole numbers from 0. Questions with equal answers and equal
+        `operands` are the same question with its operands in another order.
+        """
+        self.order = np.lexsort((operands, answers))  # stable: equal questions stay in order
+        other_answer = np.diff(answers[self.order], prepend=-1) != 0
+        other_operands = np.diff(operands[self.order], prepend=-1) != 0
         self.all = Blocks(np.arange(len(answers)) == 0)
-        self.equal = Blocks(another_answer)
-        self.alike = Blocks(another_answer | other_operands)
-        self.with_varied, self.with_fixed = (
-            np.flatnonzero(many.sizes > few.sizes) for many, few in ((self.all, self.equal), (self.equal, self.alike))
-        )
+        self.same_answer = Blocks(other_answer)
+        self.same_question = Blocks(other_answer | other_operands)
+        self.with_varied = np.flatnonzero(self.all.sizes > self.same_answer.sizes)
+        self.with_fixed = np.flatnonzero(self.same_answer.sizes > self.same_question.sizes)
 
     def varied(self, rng: np.random.Generator) -> tuple[int, int] | None:
-        """A question, and one with another answer, each as likely as any. None where all answers are the same."""
-        return self._draw(rng, self.with_varied, self.all, self.equal)
+        """Draw a question, and uniformly one with another answer.
+
+        Returns None if all answers are equal.
+        """
+        return self._draw(rng, self.with_varied, self.all, self.same_answer)
 
     def fixed(self, rng: np.random.Generator) -> tuple[int, int] | None:
-        """A question, and another with the same answer that is not alike. None where no answer has two."""
-        return self._draw(rng, self.with_fixed, self.equal, self.alike)
+        """Draw a question, and uniformly another question with the same answer.
 
-    def _draw(self, rng: np.random.Generator, places: np.ndarray, within: Blocks, without: Blocks) -> tuple[int, int] | None:
-        """A question at one of `places`, and one of its block `within` that is not in its block `without`, a part of that."""
-        if not len(places):
+        Returns None if no answer has two questions.
+        """
+        return self._draw(rng, self.with_fixed, self.same_answer, self.same_question)
+
+    def _draw(
+        self, rng: np.random.Generator, candidates: np.ndarray, within: Blocks, without: Blocks
+    ) -> tuple[int, int] | None:
+        """Draw one of the candidates, and an element of its block that is not in its inner block.
+
+        within: the blocks; without: the inner blocks, each a part of a block
+        """
+        if not len(candidates):
             return None
-        place = places[rng.integers(len(places))]
-        start, size = within.starts[place], within.sizes[place]
-        other = start + (without.ends[place] - start + rng.integers(size - without.sizes[place])) % size
-        return int(self.order[place]), int(self.order[other])
+        first = candidates[rng.integers(len(candidates))]
+        start, size = within.starts[first], within.sizes[first]
+        step = rng.integers(size - without.sizes[first])
+        second = start + (without.ends[first] - start + step) % size
+        return int(self.order[first]), int(self.order[second])

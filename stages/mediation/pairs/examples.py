@@ -1,7 +1,7 @@
-"""Solved examples that a model's own template holds before its question.
+"""Read the solved examples before the question of a model's own template.
 
-A pretrained model is often asked as in "5+3=8\\n24-8=16\\n{op1}{symbol}{op2}=". This module reads such
-examples, so that any other template can show the same ones in its own words.
+The template of a pretrained model often has such examples: "5+3=8\\n24-8=16\\n{op1}{symbol}{op2}=".
+Once read, they can be shown in the words of any other template.
 """
 
 import re
@@ -26,7 +26,7 @@ class SolvedExample:
 
 @dataclass(frozen=True)
 class Shown:
-    """Examples in the words of a template. text: a line for each; answers: what they give away."""
+    """Examples in a template's words. text: one line each; answers: the answers they give away."""
 
     text: str = ""
     answers: frozenset[int] = frozenset()
@@ -34,20 +34,23 @@ class Shown:
 
 
 def solved(template: str, words: Mapping[Operator, Words]) -> list[SolvedExample]:
-    """Return the examples before a template's question: texts like it, each with a number after it.
+    """Return the examples before a template's question: texts like it, each followed by a number.
 
-    The question is what follows from the first placeholder on. `words` has the operators' symbols.
+    The question begins at the first placeholder. words: has the operators' symbols.
     """
     operators = {word.symbol: operator for operator, word in words.items()}
     number, symbol = r"\d+", "|".join(map(re.escape, operators))
     patterns = {"op1": number, "symbol": symbol, "op2": number}
-    (before, first), *rest = ((literal, name) for literal, name, _, _ in Formatter().parse(template.rstrip()))
+    parts = [(literal, name) for literal, name, _, _ in Formatter().parse(template.rstrip())]
+    before, first = parts[0]
     pattern = ""
-    for literal, name in [("", first), *rest]:
-        pattern += re.escape(literal) + (f"(?P<{name}>{patterns[name]})" if name else "")
+    for literal, name in [("", first), *parts[1:]]:
+        pattern += re.escape(literal)
+        if name:
+            pattern += f"(?P<{name}>{patterns[name]})"
     examples = []
     for match in re.finditer(rf"{pattern}\s*(?P<answer>\d+)", before):
-        numbers = (int(match[name]) for name in ("op1", "op2", "answer"))
+        numbers = map(int, match.group("op1", "op2", "answer"))
         examples.append(SolvedExample(operators[match["symbol"]], *numbers))
     return examples
 
@@ -58,10 +61,11 @@ def shown(
     words: Mapping[Operator, Words],
     write: Callable[[int], str],
 ) -> Shown:
-    """Return examples as a template words them. write: a number in the template's words."""
+    """Return examples in a template's words. write: words a number."""
     text = ""
     for example in examples:
         numbers = {"x": write(example.op1), "y": write(example.op2)}
         question, _ = wording.fill(words[example.operator].model_dump() | numbers)
         text += f"{question} {write(example.answer)}\n"
-    return Shown(text, frozenset(example.answer for example in examples), len(examples))
+    answers = frozenset(example.answer for example in examples)
+    return Shown(text, answers, len(examples))

@@ -1,7 +1,6 @@
-"""Pairs of prompts of which one runs and the other's values are written into it: what differs between the two is known.
+"""Draw pairs of prompts that differ in a known way, for one task, template and operator at a time.
 
-A group draws pairs of one task, condition, template and operator. It knows no tokenizer, so that whoever asks it takes
-those pairs that suit one, and asks again.
+A group of pairs knows no tokenizer. Its caller keeps the pairs that suit one, and draws more.
 """
 
 import hashlib
@@ -13,20 +12,21 @@ import numpy as np
 from stages.mediation.pairs.draws import Counterparts
 from stages.mediation.pairs.examples import Shown
 from stages.mediation.pairs.operators import Operation
-from stages.mediation.pairs.templates import Text, Wording
+from stages.mediation.pairs.templates import Span, Text, Wording
 
-Asked = tuple[Operation, tuple[int, ...]]  # what is asked of which operands
-Choice = tuple[Asked, Asked, np.ndarray]  # clean, counterfactual, and what both operations can be asked: (questions, operands)
-Choose = Callable[[np.random.Generator], Choice | None]
+Operands = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Pair:
+    """A clean prompt and its counterfactual, each with its answer."""
+
     clean: Text
     counterfactual: Text
 
     @property
     def queries(self) -> tuple[str, str]:
+        """Both prompts, without solved examples."""
         return self.clean.query, self.counterfactual.query
 
 
@@ -35,7 +35,7 @@ Draw = Callable[[np.random.Generator], Pair | None]
 
 @dataclass(frozen=True)
 class PairGroup:
-    """Pairs of one kind. draw: one more of them at random, or None where it finds none."""
+    """Pairs of one kind. draw: one more random pair, or None if the draw failed."""
 
     task: str
     condition: str
@@ -45,22 +45,63 @@ class PairGroup:
     draw: Draw
 
     def pairs(self, seed: int, draws: int) -> Iterator[Pair]:
-        """What these many draws find, each question once. They depend on the seed and the group's name, on no other group."""
-        name = f"{seed}:{self.task}:{self.condition}:{self.template}:{self.operator}"
-        rng = np.random.default_rng(int.from_bytes(hashlib.md5(name.encode(), usedforsecurity=False).digest()))
+        """Yield the distinct pairs among this many draws.
+
+        They depend on the seed and on the group's name, not on other groups.
+        """
+        parts = (seed, self.task, self.condition, self.template, self.operator)
+        name = ":".join(map(str, parts))
+        digest = hashlib.md5(name.encode(), usedforsecurity=False).digest()
+        rng = np.random.default_rng(int.from_bytes(digest))
         seen: set[tuple[str, str]] = set()
         for _ in range(draws):
-            if (pair := self.draw(rng)) and pair.queries not in seen:
+            pair = self.draw(rng)
+            if pair and pair.queries not in seen:
                 seen.add(pair.queries)
                 yield pair
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """An operation, and the operands to apply it to."""
+
+    operation: Operation
+    operands: Operands
+
+    @property
+    def answer(self) -> int:
+        """The answer."""
+        return self.operation.answer(self.operands)
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionPair:
+    """The clean and the counterfactual question.
+
+    usable: (questions, operands) all operands to which both operations can be applied.
+    """
+
+    clean: Question
+    counterfactual: Question
+    usable: np.ndarray
+
+    @property
+    def both(self) -> tuple[Question, Question]:
+        """The clean question, then the counterfactual one."""
+        return self.clean, self.counterfactual
+
+
+DrawQuestions = Callable[[np.random.Generator], QuestionPair | None]
 
 
 @dataclass(frozen=True)
 class Exercise:
     """One template of an arithmetic task.
 
-    write: a number in its words; shown: solved examples before every question; shots: further ones
-    that are drawn; tries: draws for each of these.
+    write: a number in the template's words
+    shown: solved examples before every question
+    shots: number of further solved examples, which are drawn
+    tries: draws for each of these
     """
 
     task: str
@@ -72,105 +113,141 @@ class Exercise:
     tries: int
 
     def group(self, condition: str, operation: Operation, others: Sequence[Operation]) -> PairGroup:
-        """Pairs whose clean prompt asks `operation`, and whose counterfactual one of `others` where the operator varies."""
-        choose = _same_operands(operation, others) if condition == "operator_varies" else _same_operation(operation, condition)
+        """Return the pairs whose clean prompt applies `operation`.
+
+        The counterfactual prompt applies one of `others` if the operator varies, otherwise the
+        same operation.
+        """
+        if condition == "operator_varies":
+            draw_questions = _same_operands(operation, others)
+        else:
+            draw_questions = _same_operation(operation, condition)
 
         def draw(rng: np.random.Generator) -> Pair | None:
-            if not (chosen := choose(rng)):
+            questions = draw_questions(rng)
+            if questions is None or self._gives_away(questions):
                 return None
-            clean, counterfactual, usable = chosen
-            if self._is_shown(clean) or self._is_shown(counterfactual):
+            examples = self._draw_examples(rng, questions)
+            if examples is None:
                 return None
-            examples = self._examples(rng, (clean, counterfactual), usable)
-            return None if examples is None else Pair(self._text(clean, examples), self._text(counterfactual, examples))
+            return Pair(*(self._text(question, examples) for question in questions.both))
 
         shots = self.shown.count + self.shots
         return PairGroup(self.task, condition, self.template, operation.name, shots, draw)
 
-    def _is_shown(self, exercise: Asked) -> bool:
-        """Whether a shown example gives the answer away."""
-        operation, operands = exercise
-        return operation.answer(operands) in self.shown.answers
+    def _gives_away(self, questions: QuestionPair) -> bool:
+        """Return whether a shown example has the answer of either question."""
+        return any(question.answer in self.shown.answers for question in questions.both)
 
-    def _examples(self, rng: np.random.Generator, queries: tuple[Asked, Asked], usable: np.ndarray) -> list[tuple[int, ...]] | None:
-        """Operands of solved examples that both prompts share; none are a query's, or have its answer, or come twice."""
-        taken = {tuple(sorted(operands)) for _, operands in queries}
-        given_away = {operation.answer(operands) for operation, operands in queries}
-        examples: list[tuple[int, ...]] = []
+    def _draw_examples(
+        self, rng: np.random.Generator, questions: QuestionPair
+    ) -> list[Operands] | None:
+        """Draw operands of the solved examples that both prompts share; None if draws run out.
+
+        No example repeats a question or another example, and none has the answer of a question.
+        """
+        taken = {tuple(sorted(question.operands)) for question in questions.both}
+        given_away = {question.answer for question in questions.both}
+        usable = questions.usable
+        examples: list[Operands] = []
         for _ in range(self.shots * self.tries):
             if len(examples) == self.shots:
                 break
             operands = tuple(usable[rng.integers(len(usable))].tolist())
-            answers = {operation.answer(operands) for operation, _ in queries}
-            if tuple(sorted(operands)) not in taken and not answers & given_away:
+            answers = {question.operation.answer(operands) for question in questions.both}
+            unordered = tuple(sorted(operands))
+            if unordered not in taken and not answers & given_away:
                 examples.append(operands)
-                taken.add(tuple(sorted(operands)))
+                taken.add(unordered)
         return examples if len(examples) == self.shots else None
 
-    def _text(self, asked: Asked, examples: list[tuple[int, ...]]) -> Text:
-        operation, operands = asked
-        solved = [f"{self._fill(operation, some)[0]} {self.write(operation.answer(some))}\n" for some in examples]
-        query, spans = self._fill(operation, operands)
-        front = "".join([self.shown.text, *solved])
-        return Text(front, query, self.write(operation.answer(operands)), spans)
+    def _text(self, question: Question, examples: list[Operands]) -> Text:
+        """Word a question after its solved examples."""
+        front = self.shown.text
+        for operands in examples:
+            solved, _ = self._fill(question.operation, operands)
+            front += f"{solved} {self.write(question.operation.answer(operands))}\n"
+        query, spans = self._fill(question.operation, question.operands)
+        return Text(front, query, self.write(question.answer), spans)
 
-    def _fill(self, operation: Operation, operands: tuple[int, ...]) -> tuple:
-        return self.wording.fill(operation.words | dict(zip("xyz", map(self.write, operands), strict=False)))
+    def _fill(self, operation: Operation, operands: Operands) -> tuple[str, tuple[Span, ...]]:
+        numbers = dict(zip("xyz", map(self.write, operands), strict=False))
+        return self.wording.fill(operation.words | numbers)
 
 
-def _same_operation(operation: Operation, condition: str) -> Choose:
-    """Draws other operands, with another result or the same one."""
-    pick = operation.counterparts.varied if condition == "result_varies" else operation.counterparts.fixed
-    questions = operation.questions
+def _same_operation(operation: Operation, condition: str) -> DrawQuestions:
+    """Return draws of two questions of one operation, with different results or the same one."""
+    counterparts, questions = operation.counterparts, operation.questions
+    pick = counterparts.varied if condition == "result_varies" else counterparts.fixed
 
-    def choose(rng: np.random.Generator) -> Choice | None:
-        if not (places := pick(rng)):
+    def draw(rng: np.random.Generator) -> QuestionPair | None:
+        picked = pick(rng)
+        if picked is None:
             return None
-        clean, counterfactual = (tuple(questions[place].tolist()) for place in places)
-        return (operation, clean), (operation, counterfactual), questions
+        clean, counterfactual = (tuple(questions[number].tolist()) for number in picked)
+        return QuestionPair(
+            Question(operation, clean), Question(operation, counterfactual), questions
+        )
 
-    return choose
+    return draw
 
 
-def _same_operands(operation: Operation, others: Sequence[Operation]) -> Choose:
-    """Draws another operator, then operands on which the two differ."""
-    shared = [(other, questions) for other in others if len(questions := operation.shared(other))]
+def _same_operands(operation: Operation, others: Sequence[Operation]) -> DrawQuestions:
+    """Return draws of another operation, and of operands on which the two differ."""
+    shared = []
+    for other in others:
+        questions = operation.shared(other)
+        if len(questions):
+            shared.append((other, questions))
 
-    def choose(rng: np.random.Generator) -> Choice | None:
+    def draw(rng: np.random.Generator) -> QuestionPair | None:
         if not shared:
             return None
         other, questions = shared[rng.integers(len(shared))]
         operands = tuple(questions[rng.integers(len(questions))].tolist())
-        return (operation, operands), (other, operands), questions
+        return QuestionPair(Question(operation, operands), Question(other, operands), questions)
 
-    return choose
+    return draw
 
 
 def retrieval(template: int, wording: Wording, things: list[str], numbers: np.ndarray) -> PairGroup:
-    """Pairs with one text, in which the other thing is asked for."""
+    """Return pairs with one text about two things, each of which asks for the number of one."""
 
     def draw(rng: np.random.Generator) -> Pair | None:
         if len(numbers) < 2:
             return None
-        x, y = (str(number) for number in rng.choice(numbers, 2, replace=False))
-        a, b = (things[place] for place in rng.choice(len(things), 2, replace=False))
+        x, y = map(str, rng.choice(numbers, 2, replace=False))
+        a, b = (things[number] for number in rng.choice(len(things), 2, replace=False))
         values = {"x": x, "y": y, "a": a, "b": b}
-        texts = [Text("", query, answer, spans) for q, answer in ((a, x), (b, y)) for query, spans in (wording.fill(values | {"q": q}),)]
-        turned = rng.integers(2)
-        return Pair(texts[turned], texts[1 - turned])
+        texts = [
+            _fill(wording, values | {"q": a}, x),
+            _fill(wording, values | {"q": b}, y),
+        ]
+        first = rng.integers(2)
+        return Pair(texts[first], texts[1 - first])
 
     return PairGroup("retrieval", "query_varies", template, None, 0, draw)
 
 
-def entities(task: str, template: int, wording: Wording, facts: list[tuple[dict[str, str], str]]) -> PairGroup:
-    """Pairs about two entities with different answers; facts: values of the placeholders, and the answer."""
+def entities(
+    task: str, template: int, wording: Wording, facts: list[tuple[dict[str, str], str]]
+) -> PairGroup:
+    """Return pairs about two entities with different answers.
+
+    facts: values of the placeholders, and the answer
+    """
     answers = np.unique([answer for _, answer in facts], return_inverse=True)[1]
     counterparts = Counterparts(answers, answers)
 
     def draw(rng: np.random.Generator) -> Pair | None:
-        if not (places := counterparts.varied(rng)):
+        picked = counterparts.varied(rng)
+        if picked is None:
             return None
-        chosen = (facts[place] for place in places)
-        return Pair(*(Text("", query, answer, spans) for values, answer in chosen for query, spans in (wording.fill(values),)))
+        return Pair(*(_fill(wording, *facts[number]) for number in picked))
 
     return PairGroup(task, "entity_varies", template, None, 0, draw)
+
+
+def _fill(wording: Wording, values: dict[str, str], answer: str) -> Text:
+    query, spans = wording.fill(values)
+    return Text("", query, answer, spans)

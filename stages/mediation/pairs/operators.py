@@ -1,4 +1,4 @@
-"""Operators, and pairs of operators with brackets: what each answers to any operands, as whole arrays."""
+"""The answers of operators, and of bracketed pairs of operators, to all operands, as arrays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,8 @@ from stages.corpus.settings import Words
 from stages.lib.core.words import Operator
 from stages.mediation.pairs.draws import Counterparts
 
-Composition = tuple[Operator, Operator, bool]  # two operators in reading order; whether the first stands in brackets
+# Two operators in reading order, and whether the first one is in brackets.
+Composition = tuple[Operator, Operator, bool]
 NONE = -1  # where there is no answer
 CALCULATE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "add": np.add,
@@ -25,7 +26,10 @@ CALCULATE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One operator, or two. words: placeholder -> its word; answers: (operands, …) -> the answer, NONE where it is not asked for."""
+    """One operator, or two.
+
+    words: placeholder -> its word; answers: (operands, …) the answer, NONE if it is not asked for.
+    """
 
     name: str
     words: dict[str, str]
@@ -38,43 +42,56 @@ class Operation:
 
     @cached_property
     def counterparts(self) -> Counterparts:
-        alike = np.ravel_multi_index(tuple(np.sort(self.questions).T), self.answers.shape)
-        return Counterparts(self.answers[tuple(self.questions.T)], alike)
+        """Draws of two of these questions."""
+        operands = np.ravel_multi_index(tuple(np.sort(self.questions).T), self.answers.shape)
+        return Counterparts(self.answers[tuple(self.questions.T)], operands)
 
     def shared(self, other: "Operation") -> np.ndarray:
-        """The operands to which both have an answer, and different ones."""
+        """Return the operands to which both operations have an answer, and different ones."""
         both = (self.answers != NONE) & (other.answers != NONE)
         return np.argwhere(both & (self.answers != other.answers))
 
     def answer(self, operands: tuple[int, ...]) -> int:
+        """Return the answer to these operands."""
         return int(self.answers[operands])
 
 
 def operations(cells: pl.DataFrame, words: dict[Operator, Words]) -> list[Operation]:
-    """The operators of `words` on these cells."""
-    size = max(int(cells[name].max() or 0) for name in ("op1", "op2")) + 1  # type: ignore[arg-type]
-    found = []
-    for name, of in words.items():
+    """Return the operators of `words` with the results of these cells as answers."""
+    largest = max(cells["op1"].max() or 0, cells["op2"].max() or 0)  # type: ignore[type-var]
+    size = int(largest) + 1  # type: ignore[arg-type]
+    made = []
+    for name, word in words.items():
         own = cells.filter(operator=name)
         answers = np.full((size, size), NONE, np.int32)
         answers[own["op1"].to_numpy(), own["op2"].to_numpy()] = own["result"].to_numpy()
-        found.append(Operation(name, {"symbol": of.symbol, "verb": of.verb, "noun": of.noun}, answers))
-    return found
+        placeholders = {"symbol": word.symbol, "verb": word.verb, "noun": word.noun}
+        made.append(Operation(name, placeholders, answers))
+    return made
 
 
-def compositions(words: dict[Operator, Words], operands: range, results: list[int]) -> dict[Composition, Operation]:
-    """Every two operators, the first or the second in brackets, on three operands with one of these results, which are from 0.
+def compositions(
+    words: dict[Operator, Words], operands: range, results: list[int]
+) -> dict[Composition, Operation]:
+    """Return all pairs of operators on three operands, with the first or the second in brackets.
 
-    Brackets that make no difference are left out.
+    results: the answers that are asked for, from 0. Brackets that make no difference are left out.
     """
-    x, y, z = np.meshgrid(*[np.arange(operands.stop, dtype=np.int32)] * 3, indexing="ij", sparse=True)
-    asked = (x >= operands.start) & (y >= operands.start) & (z >= operands.start)
-    found: dict[Composition, Operation] = {}
+    numbers = [np.arange(operands.stop, dtype=np.int32)] * 3
+    x, y, z = np.meshgrid(*numbers, indexing="ij", sparse=True)
+    in_range = (x >= operands.start) & (y >= operands.start) & (z >= operands.start)
+    composed: dict[Composition, Operation] = {}
     for first, second, left in product(words, words, (True, False)):
-        if left or (first, second) not in SAME_EITHER_WAY:
-            inner = CALCULATE[first](x, y) if left else CALCULATE[second](y, z)
-            outer = CALCULATE[second](inner, z) if left else CALCULATE[first](x, inner)
-            valid = asked & (inner >= 0) & np.isin(outer, results)
-            symbols = {"first": words[first].symbol, "second": words[second].symbol}
-            found[first, second, left] = Operation(f"{first} {second}", symbols, np.where(valid, outer, NONE))
-    return found
+        if not left and (first, second) in SAME_EITHER_WAY:
+            continue
+        if left:
+            inner = CALCULATE[first](x, y)
+            outer = CALCULATE[second](inner, z)
+        else:
+            inner = CALCULATE[second](y, z)
+            outer = CALCULATE[first](x, inner)
+        valid = in_range & (inner >= 0) & np.isin(outer, results)
+        symbols = {"first": words[first].symbol, "second": words[second].symbol}
+        answers = np.where(valid, outer, NONE)
+        composed[first, second, left] = Operation(f"{first} {second}", symbols, answers)
+    return composed

@@ -1,4 +1,4 @@
-"""What fills the templates of a user's own tasks: the rows of a CSV file or of a file with one JSON object per line."""
+"""Read the files of a user's own tasks, which fill templates: CSV or one JSON object per line."""
 
 import csv
 import json
@@ -16,70 +16,92 @@ Fact = tuple[dict[str, str], str]  # values of the placeholders, and the answer
 
 
 def fillings(table: FilledTemplate, key: str) -> list[Fact]:
-    """The file's facts, sorted; `key` is where in params.yaml the table stands.
+    """Return the file's facts, sorted. key: location of the table in params.yaml.
 
-    Rows that lack a value are left out, and so are questions with several answers. Raises ParamsError on a file or column that is missing.
+    Rows that lack a value are left out, and so are questions with several answers. Raises
+    ParamsError on a missing file or column.
     """
     path, place = Path(table.file), f"stages/mediation/params.yaml: {key}.file = {table.file!r}"
     if not path.is_file():
-        raise ParamsError(f"{place}: no such file; correct the path, which starts at the project's root, or take the task out")
+        way_out = "correct the path, which starts at the project's root, or remove the task"
+        raise ParamsError(f"{place}: no such file; {way_out}")
     rows = _rows(path, place)
     names = list(dict.fromkeys(placeholders(table.template)))
     columns = {name: table.columns.get(name, name) for name in (*names, "answer")}
-    there = {column: None for row in rows for column in row if column is not None}  # None: what a CSV row has too many of
-    for name, column in columns.items():
-        if column not in there:
-            raise ParamsError(
-                f"{place} has no column {column!r}; it has {', '.join(map(repr, there)) or 'no rows'}; "
-                f"say which of them is {name}: columns: {{{name}: …}}"
-            )
+    _check_columns(rows, columns, place)
     answers: dict[tuple[str, ...], set[str]] = {}
     for row in rows:
-        values = [_usable(str(row[column]), place) for column in columns.values() if row.get(column) not in (None, "")]
+        cells = [row.get(column) for column in columns.values()]
+        values = [_usable(str(cell), place) for cell in cells if cell not in (None, "")]
         if len(values) == len(columns):
             answers.setdefault(tuple(values[:-1]), set()).add(values[-1])
-    return [(dict(zip(names, values, strict=True)), *said) for values, said in sorted(answers.items()) if len(said) == 1]  # type: ignore[misc]
+    facts = []
+    for question, distinct in sorted(answers.items()):
+        if len(distinct) == 1:
+            facts.append((dict(zip(names, question, strict=True)), distinct.pop()))
+    return facts
+
+
+def _check_columns(rows: list[dict[str, Any]], columns: dict[str, str], place: str) -> None:
+    """Raise ParamsError if the file lacks a column. columns: placeholder -> its column."""
+    present: dict[str, None] = {}
+    for row in rows:
+        present |= dict.fromkeys(row)
+    present.pop(None, None)  # type: ignore[call-overload]  # surplus values of a CSV row
+    for name, column in columns.items():
+        if column not in present:
+            listed = ", ".join(map(repr, present)) or "no rows"
+            raise ParamsError(
+                f"{place} has no column {column!r}; it has {listed}; "
+                f"name the column of {name}: columns: {{{name}: …}}"
+            )
 
 
 def _rows(path: Path, place: str) -> list[dict[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8-sig")  # spreadsheets put a mark in front
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except UnicodeDecodeError as error:
-        raise ParamsError(f"{place}: byte {error.start} is not UTF-8; save the file in this encoding") from None
+        problem = f"byte {error.start} is not UTF-8"
+        raise ParamsError(f"{place}: {problem}; save the file in this encoding") from None
     return _csv(text, place) if path.suffix == ".csv" else _json(text, place)
 
 
 def _csv(text: str, place: str) -> list[dict[str, Any]]:
     reader = csv.DictReader(StringIO(text, newline=""))
     try:
-        names = list(reader.fieldnames or [])
-        if twice := [name for number, name in enumerate(names) if name in names[:number]]:
-            raise ParamsError(f"{place}: two columns are called {twice[0]!r}")
+        names: set[str] = set()
+        for name in reader.fieldnames or []:
+            if name in names:
+                problem = f"two columns are called {name!r}"
+                raise ParamsError(f"{place}: {problem}; rename one of them")
+            names.add(name)
         return list(reader)
     except csv.Error as error:
-        raise ParamsError(f"{place}: behind line {reader.line_num}: {error}") from None
+        raise ParamsError(f"{place}: after line {reader.line_num}: {error}") from None
 
 
 def _json(text: str, place: str) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(text.split("\n"), 1):
+        where = f"{place}: line {number}"
         try:
             row = json.loads(line) if line.strip() else {}
         except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
-            raise ParamsError(
-                f"{place}: line {number} is not JSON ({getattr(error, 'msg', error)}); it needs one object per line"
-            ) from None
+            reason = getattr(error, "msg", error)
+            problem = f"{where} is not JSON ({reason})"
+            raise ParamsError(f"{problem}; each line needs one object") from None
         if not isinstance(row, dict):
-            raise ParamsError(f"{place}: line {number} is no object; it needs one object per line")
+            raise ParamsError(f"{where} is not an object; each line needs one object")
         rows.append(row)
     return rows
 
 
 def _usable(value: str, place: str) -> str:
-    """The value, if a prompt can hold it."""
+    """Return the value. Raises ParamsError if a prompt cannot contain it."""
     shown = f"{place}: {value[:40]!r}{'…' if len(value) > 40 else ''}"
     if len(value) > LONGEST:
-        raise ParamsError(f"{shown} has {len(value):,} characters; a value has at most {LONGEST}")
-    if other := next((letter for letter in value if unicodedata.category(letter) in ("Cc", "Cs")), None):
-        raise ParamsError(f"{shown} holds {other!r}, which is no character of a text; take it out")
+        raise ParamsError(f"{shown} has {len(value):,} characters; shorten it to {LONGEST}")
+    for letter in value:
+        if unicodedata.category(letter) in ("Cc", "Cs"):
+            raise ParamsError(f"{shown} contains {letter!r}, which is not text; remove it")
     return value
