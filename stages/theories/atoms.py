@@ -29,7 +29,7 @@ def waves(spectra: pl.DataFrame, shape: tuple[int, int], count: int, op1: np.nda
 
     spectra: rows of the table, of the neurons in question.
     """
-    pairs, names = FrequencyPairs.of(shape), ["frequency1", "frequency2"]
+    pairs, names = FrequencyPairs.from_shape(shape), ["frequency1", "frequency2"]
     share = pl.col("share").cast(pl.Float64).sum().round(6)  # equal on every kind of processor
     strongest = spectra.group_by(names).agg(share).sort("share", *names, descending=[True, False, False]).head(count)
     numbers = {tuple(one): number for number, one in enumerate(pairs.frequencies.tolist())}
