@@ -1,18 +1,23 @@
-"""Lists the catalogue of heuristics: every set of cells that a neuron may be found to stand for.
+"""List the catalogue of heuristics: every set of cells that a neuron may be found to implement.
 
-Table heuristics: the catalogue, of each operator
+Table heuristics: the catalogue of heuristics, for each operator
     operator    VARCHAR    add, subtract, multiply or divide
-    heuristic   VARCHAR    its name, which is read back as its predicate; a custom one's is the user's own
-    kind        VARCHAR    range, modulo, pattern, value, identical, period, both ranges, both modulo, digit sum or custom
-    quantity    VARCHAR    what it is about: op1, op2, result, or both operands
-    parameters  VARCHAR[]  the numbers and patterns in its name
-    predicate   VARCHAR    SQL over op1, op2 and result
-    cells       BIGINT     cells that satisfy it
-    share       DOUBLE     of all cells of the operator, 0 to 1: the score that chance gives
-    usable      BOOLEAN    whether some but not all cells satisfy it; others say nothing about a neuron
+    heuristic   VARCHAR    name of the heuristic, which determines its predicate; a custom heuristic
+                           has the name from params.yaml
+    kind        VARCHAR    range, modulo, pattern, value, identical, period, both ranges, both
+                           modulo, digit sum or custom
+    quantity    VARCHAR    what the heuristic is about: op1, op2, result, both (operands) or custom
+    parameters  VARCHAR[]  numbers and patterns in the name, in order
+    predicate   VARCHAR    SQL condition on op1, op2 and result
+    cells       BIGINT     number of the operator's cells that satisfy the predicate
+    share       DOUBLE     share of the operator's cells that satisfy the predicate, 0 to 1; this is
+                           the score that chance gives
+    usable      BOOLEAN    whether some but not all cells satisfy the predicate; other heuristics
+                           cannot describe a neuron
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 import polars as pl
@@ -21,85 +26,135 @@ from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.core.words import QUANTITIES, Operator
 from stages.lib.heuristics.grid import Grid, Heuristics
-from stages.lib.heuristics.names import Heuristic, digit_sums, moduli, parse, patterns, periods, ranges
+from stages.lib.heuristics.names import (
+    Heuristic,
+    digit_sums,
+    moduli,
+    parse,
+    patterns,
+    periods,
+    ranges,
+)
 from stages.lib.sql.database import Database, DatabaseError
 
 CELLS = Path("data/corpus/cells.parquet")
+COLUMNS = {
+    "heuristic": pl.String,
+    "kind": pl.String,
+    "quantity": pl.String,
+    "parameters": pl.List(pl.String),
+    "predicate": pl.String,
+}
 
 
 class CatalogueError(SystemExit):
-    """A custom heuristic that DuckDB does not understand; uncaught, it ends the program with its message and status 1."""
+    """A custom predicate that DuckDB refuses; it ends the program with its message and status 1."""
 
 
 def main() -> None:
     settings = load(Heuristics)
+    grid = settings.grids[settings.grid]
     database = Database({"cells": [CELLS]}, threads=1)
-    largest = {operator: (a, b, r) for operator, a, b, r in database.sql(
-        "select operator, max(op1), max(op2), max(result) from cells group by operator order by operator").fetchall()}  # fmt: skip
-    custom = [Heuristic(name, "custom", "custom", (), predicate) for name, predicate in settings.custom.items()]
+    custom = []
+    for name, predicate in settings.custom.items():
+        custom.append(Heuristic(name, "custom", "custom", (), predicate))
     _try(database, custom)
+    maxima = ", ".join(f"max({quantity})" for quantity in QUANTITIES)
+    query = f"select operator, {maxima} from cells group by operator order by operator"
     frames = []
-    for operator, ends in largest.items():
-        named = [parse(name) for name in names(settings.grids[settings.grid], operator, dict(zip(QUANTITIES, ends, strict=True)))]
-        frames.append(counted(database, operator, named + custom))
-    write_table(pl.concat(frames).sort("operator", "kind", "quantity", "heuristic"), Path("data/heuristics/heuristics.parquet"))
+    for operator, *ends in database.sql(query).fetchall():
+        largest = dict(zip(QUANTITIES, ends, strict=True))
+        heuristics = [*map(parse, names(grid, operator, largest)), *custom]
+        frames.append(counted(database, operator, heuristics))
+    table = pl.concat(frames).sort("operator", "kind", "quantity", "heuristic")
+    write_table(table, Path("data/heuristics/heuristics.parquet"))
 
 
 def names(grid: Grid, operator: Operator, largest: dict[str, int]) -> Iterator[str]:
-    """The names of a grid's heuristics for one operator; largest: of each quantity among its cells."""
+    """Yield the names of a grid's heuristics for one operator; largest: quantity -> largest value."""
     for quantity, end in largest.items():
-        skipped = set(grid.not_of_quotients) if (operator, quantity) == ("divide", "result") else set()
+        is_quotient = (operator, quantity) == ("divide", "result")
+        skipped = grid.not_of_quotients if is_quotient else []
+        overlap = grid.operand_ranges_overlap or quantity == "result"
         if "range" not in skipped:
-            yield from ranges(quantity, end, grid.range_lengths[operator], grid.operand_ranges_overlap or quantity == "result")
+            yield from ranges(quantity, end, grid.range_lengths[operator], overlap)
         if "modulo" not in skipped:
             yield from moduli(quantity, grid.moduli)
         if "pattern" not in skipped:
             yield from patterns(quantity, grid.patterns)
         if grid.values and "value" not in skipped:
-            yield from (f"{quantity} = {value}" for value in range(end + 1))
+            for value in range(end + 1):
+                yield f"{quantity} = {value}"
         yield from periods(quantity, grid.periods)
     if grid.identical:
         yield "op1 = op2"
-    if length := grid.both_range_length:
-        firsts, seconds = (range(0, largest[quantity], length) for quantity in ("op1", "op2"))
-        yield from (f"op1 in {a}..{a + length - 1} and op2 in {b}..{b + length - 1}" for a in firsts for b in seconds)
-    yield from (f"op1 mod {n} = {a} and op2 mod {n} = {b}" for n in grid.both_moduli for a in range(n) for b in range(n))
+    yield from _of_both(grid, largest)
     yield from digit_sums(grid.digit_sum_places)
 
 
+def _of_both(grid: Grid, largest: dict[str, int]) -> Iterator[str]:
+    """Yield the names of heuristics that restrict op1 and op2 alike."""
+    length = grid.both_range_length
+    if length:
+        firsts, seconds = range(0, largest["op1"], length), range(0, largest["op2"], length)
+        for a, b in product(firsts, seconds):
+            yield f"op1 in {a}..{a + length - 1} and op2 in {b}..{b + length - 1}"
+    for divisor in grid.both_moduli:
+        for a, b in product(range(divisor), repeat=2):
+            yield f"op1 mod {divisor} = {a} and op2 mod {divisor} = {b}"
+
+
 def counted(database: Database, operator: str, heuristics: list[Heuristic]) -> pl.DataFrame:
-    """The rows of one operator. A predicate on one quantity is tried on each of its values, not on every cell."""
-    cells: dict[str, int] = {}
-    for quantity in sorted({h.quantity for h in heuristics}):
-        members = [h for h in heuristics if h.quantity == quantity]
-        counts = ", ".join(f"sum(n) filter (where {h.predicate})" for h in members)
-        of = quantity if quantity in QUANTITIES else "op1, op2, result"
-        grouped = f"select {of}, count(*) as n from cells where operator = $operator group by {of}"
-        [(total, *found)] = database.sql(f"select sum(n), {counts} from ({grouped})", operator=operator).fetchall()
-        cells |= {h.name: int(n or 0) for h, n in zip(members, found, strict=True)}
-    columns = {
-        "heuristic": [h.name for h in heuristics], "kind": [h.kind for h in heuristics], "quantity": [h.quantity for h in heuristics],
-        "parameters": [list(h.parameters) for h in heuristics], "predicate": [h.predicate for h in heuristics],
-        "cells": [cells[h.name] for h in heuristics],
-    }  # fmt: skip
-    kinds: dict[str, pl.DataType | type[pl.DataType]] = {"parameters": pl.List(pl.String), "cells": pl.Int64}
-    share, some = pl.col("cells") / int(total), (pl.col("cells") > 0) & (pl.col("cells") < int(total))
-    return pl.DataFrame(columns, schema_overrides=kinds).select(pl.lit(operator).alias("operator"), pl.all(), share=share, usable=some)
+    """Return the catalogue's rows for one operator, with the number of cells of each heuristic."""
+    query = "select count(*) from cells where operator = $operator"
+    [(total,)] = database.sql(query, operator=operator).fetchall()
+    frames = []
+    for quantity in sorted({heuristic.quantity for heuristic in heuristics}):
+        group = [heuristic for heuristic in heuristics if heuristic.quantity == quantity]
+        rows = [tuple(vars(heuristic).values()) for heuristic in group]
+        cells = _count_cells(database, operator, quantity, [h.predicate for h in group])
+        frames.append(pl.DataFrame(rows, COLUMNS, orient="row").with_columns(cells=cells))
+    number = pl.col("cells")
+    return pl.concat(frames).select(
+        pl.lit(operator).alias("operator"),
+        pl.all(),
+        share=number / total,
+        usable=(number > 0) & (number < total),
+    )
+
+
+def _count_cells(
+    database: Database, operator: str, quantity: str, predicates: Iterable[str]
+) -> pl.Series:
+    """Count an operator's cells that satisfy each predicate, all of which are about one quantity.
+
+    A predicate on op1, op2 or result alone is evaluated once for each value rather than each cell.
+    """
+    columns = quantity if quantity in QUANTITIES else ", ".join(QUANTITIES)
+    values = f"select {columns}, count(*) as n from cells where operator = $operator group by all"
+    counts = ", ".join(f"sum(n) filter (where {predicate})" for predicate in predicates)
+    [row] = database.sql(f"select {counts} from ({values})", operator=operator).fetchall()
+    return pl.Series([int(count or 0) for count in row], dtype=pl.Int64)
 
 
 def _try(database: Database, custom: list[Heuristic]) -> None:
+    """Evaluate custom predicates. Raises CatalogueError on the first that is not a condition."""
     for heuristic in custom:
         problem = ""
         try:
             tried = database.sql(f"select {heuristic.predicate} from cells limit 1")
             tried.fetchall()
-            if [str(kind) for kind in tried.types] != ["BOOLEAN"]:
-                problem = f"it is {', '.join(map(str, tried.types))}, not BOOLEAN"
+            types = ", ".join(map(str, tried.types))
+            if types != "BOOLEAN":
+                problem = f"its type is {types}, but it must be BOOLEAN"
         except (DatabaseError, ValueError) as error:
             problem = str(error)
         if problem:
             key = f"heuristics.custom.{heuristic.name}"
-            raise CatalogueError(f"{key} = {heuristic.predicate!r} is no predicate over op1, op2 and result: {problem}")
+            raise CatalogueError(
+                f"{key} = {heuristic.predicate!r} must be a SQL condition on op1, op2 and result: "
+                f"{problem}"
+            )
 
 
 if __name__ == "__main__":

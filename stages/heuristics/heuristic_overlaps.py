@@ -1,14 +1,16 @@
-"""How much the heuristics that describe a subject's neurons have in common: one that overlaps a better one says nothing new.
+"""Measure how many cells the heuristics that describe a model's neurons have in common.
 
-Which heuristics these are, `scores` says. Cells are those on which neurons are scored: those for which the subject has an answer.
+A heuristic that overlaps a better one is redundant. The table scores tells which heuristics describe
+neurons. Cells are those for which the model has an answer.
 
 Table heuristic_overlaps: pairs of heuristics that share more cells than chance, in both orders
     subject    VARCHAR  the model
     operator   VARCHAR  add, subtract, multiply or divide
-    heuristic  VARCHAR  as in scores
-    other      VARCHAR  as in scores
-    overlap    FLOAT    share of the smaller one's cells that the larger one has, above chance: 0 is chance, 1 is inclusion
-    same       BOOLEAN  whether they are the same cells
+    heuristic  VARCHAR  name of a heuristic in the table scores
+    other      VARCHAR  name of another heuristic in the table scores
+    overlap    FLOAT    share of the smaller heuristic's cells that the larger one has, corrected for
+                        chance: 0 is chance, 1 is inclusion
+    same       BOOLEAN  whether both heuristics have the same cells
 """
 
 import sys
@@ -27,43 +29,59 @@ from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 
 SCHEMA = {
-    "subject": pl.String, "operator": pl.String, "heuristic": pl.String, "other": pl.String, "overlap": pl.Float32, "same": pl.Boolean,
-}  # fmt: skip
+    "subject": pl.String,
+    "operator": pl.String,
+    "heuristic": pl.String,
+    "other": pl.String,
+    "overlap": pl.Float32,
+    "same": pl.Boolean,
+}
 
 
 def main(name: str) -> None:
     subject, smallest = Subject.named(name), load(Overlaps).smallest_overlap
-    used = subject.table("heuristics/scores.parquet", ["operator", "heuristic"]).unique().sort("operator", "heuristic")
+    scores = subject.table("heuristics/scores.parquet", ["operator", "heuristic"])
     catalogue = read_table("data/heuristics/heuristics.parquet")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-    results = {store.attributes["operator"]: store.columns["result"] for store in subject.squares()}
+    numbers = asked.numbers(subject.votes())
     frames = [pl.DataFrame(schema=SCHEMA)]
-    for (operator,), names in used.group_by("operator", maintain_order=True):
-        heuristics = listed(catalogue, str(operator), names["heuristic"])
-        cells = answered(database, str(operator), results[operator])
-        satisfied = members(database, str(operator), heuristics, asked.numbers(subject.votes()))[:, cells]
-        frame = overlaps(names["heuristic"].to_list(), satisfied, smallest)
+    for store in subject.squares():
+        operator = store.attributes["operator"]
+        names = scores.filter(operator=operator)["heuristic"].unique().sort().to_list()
+        heuristics = listed(catalogue, operator, names)
+        cells = answered(database, operator, store.columns["result"])
+        satisfied = members(database, operator, heuristics, numbers)[:, cells]
+        frame = overlaps(names, satisfied, smallest)
         constants = {"subject": pl.lit(name), "operator": pl.lit(operator)}
         frames.append(frame.with_columns(**constants).select(list(SCHEMA)))
-    write_table(pl.concat(frames).sort("operator", "heuristic", "other"), subject.path("heuristics/heuristic_overlaps.parquet"))
+    table = pl.concat(frames).sort("operator", "heuristic", "other")
+    write_table(table, subject.path("heuristics/heuristic_overlaps.parquet"))
 
 
 def overlaps(names: list[str], satisfied: np.ndarray, smallest: float) -> pl.DataFrame:
-    """Both orders of the pairs that overlap at least so much. satisfied: (heuristics, cells) bool."""
+    """Return pairs of heuristics whose overlap is at least `smallest`, in both orders.
+
+    names: (heuristics,); satisfied: (heuristics, cells) bool.
+    """
     sizes = satisfied.sum(1)
     wide = satisfied.astype(np.float32)
     shared = np.rint(wide @ wide.T).astype(np.int64)  # whole numbers far below 2^24: exact
     fewer, more = np.minimum.outer(sizes, sizes), np.maximum.outer(sizes, sizes)
     share = more / satisfied.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        overlap = np.where((share < 1) & (fewer > 0), (shared / fewer - share) / (1 - share), 0)
+        corrected = (shared / fewer - share) / (1 - share)
+    overlap = np.where((share < 1) & (fewer > 0), corrected, 0)
     np.fill_diagonal(overlap, -1)
     first, second = np.nonzero(overlap >= smallest)
+    is_same = (shared == more) & (shared == fewer)
     columns = {
-        "heuristic": np.array(names, object)[first], "other": np.array(names, object)[second], "overlap": overlap[first, second],
-        "same": (shared == more)[first, second] & (shared == fewer)[first, second],
-    }  # fmt: skip
-    return pl.DataFrame(columns, schema={name: SCHEMA[name] for name in columns}, strict=False)
+        "heuristic": np.array(names, object)[first],
+        "other": np.array(names, object)[second],
+        "overlap": overlap[first, second],
+        "same": is_same[first, second],
+    }
+    schema = {name: SCHEMA[name] for name in columns}
+    return pl.DataFrame(columns, schema=schema, strict=False)
 
 
 if __name__ == "__main__":

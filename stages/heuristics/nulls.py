@@ -1,50 +1,56 @@
-"""Scores heuristics again with the operands relabelled at random: what of a neuron's scores is due to the numbers.
+"""Run permutation tests: score heuristics again with the operands relabelled at random.
 
 null/relabelled.py defines the null, null/p_values.py when a neuron gets no more draws, and
 null/rounds.py how many draws a round has. The first round tests every neuron. Each further round
 tests the undecided ones, until labels need no smaller p-values. Workers share the units
 (stages/lib/units/work.py); an interrupted run resumes.
 
-Table nulls: candidates, pairs of neuron and heuristic clearly above chance, against relabelled operands
+Table nulls: permutation tests of candidates, pairs of neuron and heuristic clearly above chance
     subject         VARCHAR   the model
     operator        VARCHAR   add, subtract, multiply or divide
     layer           SMALLINT  decoder layer, from 0
     neuron          INTEGER   neuron of the layer's MLP, from 0
-    heuristic       VARCHAR   as in scores
-    side            VARCHAR   top or bottom
-    corrected       FLOAT     as in scores, but ties, and answers' contributions within .2 percent, count by chance
-    null_corrected  FLOAT     its mean under relabelling, of the first 1000 draws at most
-    null_deviation  FLOAT     its standard deviation, of the same draws
-    z               FLOAT     by how much the true labels score more, in units of the heuristic's size (stages/heuristics/null/p_values.py)
-    p_value         DOUBLE    share of draws, the true labels among them, that score at least as much on this heuristic
-    p_family        DOUBLE    share of draws whose largest z over all heuristics and sides of the neuron reaches this z
-    draws           INTEGER   relabellings that the neuron got in its last round; p-values are
-                              at least 1 / (draws + 1)
+    heuristic       VARCHAR   name of the heuristic, as in the table scores
+    side            VARCHAR   top or bottom: whether the map's largest or smallest values are described
+    corrected       FLOAT     chance-corrected score, 0 is chance, 1 is perfect; ties count as they
+                              would on average, and so do contributions within 0.2 percent
+    null_corrected  FLOAT     mean of the chance-corrected score under relabelling, over the first
+                              1000 draws at most
+    null_deviation  FLOAT     standard deviation of the chance-corrected score under relabelling, over
+                              the same draws
+    z               FLOAT     corrected minus null_corrected, in units that depend on the number of
+                              values and cells of the heuristic (stages/heuristics/null/p_values.py)
+    p_value         DOUBLE    share of draws, true labels included, that score at least as much on
+                              this heuristic
+    p_family        DOUBLE    share of draws, true labels included, whose largest z over all
+                              heuristics and sides of the neuron reaches this z
+    draws           INTEGER   relabellings of the neuron in its last round; p-values are at least
+                              1 / (draws + 1)
 
 Table null_shares: how many neurons reach a score with any heuristic, under each of the first draws
     subject     VARCHAR   the model
     operator    VARCHAR   add, subtract, multiply or divide
     layer       SMALLINT  decoder layer, from 0
     draw        INTEGER   number of the relabelling; 0 is the true labels
-    quantities  VARCHAR   operands, result or any: whose heuristics
-    measure     VARCHAR   raw (score) or corrected
-    threshold   DOUBLE    the score
-    neurons     INTEGER   neurons that reach it
+    quantities  VARCHAR   which heuristics count: operands (about op1, op2 or both), result, or any
+    measure     VARCHAR   kind of score: raw, or corrected (for chance)
+    threshold   DOUBLE    score to reach, 0 to 1
+    neurons     INTEGER   number of the layer's neurons that reach the threshold
 
-Table naming: does a neuron fire where it names the answer?
+Table naming: whether a neuron is active where its value vector promotes the answer
     subject      VARCHAR   the model
     operator     VARCHAR   add, subtract, multiply or divide
     layer        SMALLINT  decoder layer, from 0
     neuron       INTEGER   neuron of the layer's MLP, from 0
-    correlation  FLOAT     of activation and value logit of the cell's answer, over cells
-    p_value      DOUBLE    share of draws, the true labels among them, whose correlation is at least as large
+    correlation  FLOAT     correlation of activation and value logit of the cell's answer, over cells,
+                           -1 to 1
+    p_value      DOUBLE    share of draws, true labels included, whose correlation is at least as large
 """
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -66,25 +72,35 @@ from stages.lib.units.parts import Parts
 from stages.lib.units.pool import Report, silent
 from stages.lib.units.work import carry_out
 
+KEYS = {"subject": pl.String, "operator": pl.String, "layer": pl.Int16}
 SCHEMAS = {
-    "nulls": {
-        "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "side": pl.String,
-        "corrected": pl.Float32, "null_corrected": pl.Float32, "null_deviation": pl.Float32, "z": pl.Float32, "p_value": pl.Float64,
-        "p_family": pl.Float64, "draws": pl.Int32,
-    },
-    "null_shares": {
-        "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "draw": pl.Int32, "quantities": pl.String, "measure": pl.String,
-        "threshold": pl.Float64, "neurons": pl.Int32,
-    },
-    "naming": {
-        "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "correlation": pl.Float32,
+    "nulls": KEYS
+    | {
+        "neuron": pl.Int32,
+        "heuristic": pl.String,
+        "side": pl.String,
+        "corrected": pl.Float32,
+        "null_corrected": pl.Float32,
+        "null_deviation": pl.Float32,
+        "z": pl.Float32,
         "p_value": pl.Float64,
+        "p_family": pl.Float64,
+        "draws": pl.Int32,
     },
-}  # fmt: skip
+    "null_shares": KEYS
+    | {
+        "draw": pl.Int32,
+        "quantities": pl.String,
+        "measure": pl.String,
+        "threshold": pl.Float64,
+        "neurons": pl.Int32,
+    },
+    "naming": KEYS | {"neuron": pl.Int32, "correlation": pl.Float32, "p_value": pl.Float64},
+}
 
 
 class NullsWork:
-    """One subject's neurons under relabelled operands, in rounds.
+    """The permutation tests of one model's neurons, in rounds.
 
     a_round: units of a round; unit u of round r has the number r * a_round + u.
     """
@@ -92,13 +108,10 @@ class NullsWork:
     counts, few = "neuron", 20
 
     def __init__(self, name: str):
-        self.subject, self.settings, self.level = (
-            Subject.named(name),
-            load(Nulls),
-            load(Labels).level,
-        )
-        self.sets, least_cells = load(Scores).answer_sets, load(Scores).least_cells
-        self.squares = Squares(self.subject, self.settings.neurons_per_unit, least_cells)
+        self.subject, self.settings = Subject.named(name), load(Nulls)
+        self.level, scores = load(Labels).level, load(Scores)
+        self.sets = scores.answer_sets
+        self.squares = Squares(self.subject, self.settings.neurons_per_unit, scores.least_cells)
         self.units, self.title = [*self.squares.units], f"nulls {name}"
         self.a_round = len(self.units)
         key = digest(
@@ -106,15 +119,20 @@ class NullsWork:
             self.settings,
             self.level,
             self.sets,
-            least_cells,
+            scores.least_cells,
         )
-        self.parts = {table: Parts(self.subject.path(f"heuristics/{table}.parquet"), key) for table in SCHEMAS}
+        self.parts = {}
+        for table in SCHEMAS:
+            self.parts[table] = Parts(self.subject.path(f"heuristics/{table}.parquet"), key)
         self.candidates = self.parts["nulls"]
         self.labels = lru_cache(16)(permutations)
 
     def missing(self) -> list[int]:
-        first = [part.missing(self.a_round) for part in self.parts.values()]
-        return sorted({*chain(*first), *self.candidates.missing(len(self.units))})
+        """Return the units that have no part yet; rounds after the first write candidates alone."""
+        missing = {*self.candidates.missing(len(self.units))}
+        for part in self.parts.values():
+            missing.update(part.missing(self.a_round))
+        return sorted(missing)
 
     def do(self, number: int, report: Report = silent) -> None:
         """Judge a unit's neurons: all of them in the first round, later the undecided ones."""
@@ -122,31 +140,31 @@ class NullsWork:
         if round_number:
             self._again(number, unit, round_number)
             return
-        square, layer, neurons = self.squares.of(unit)
+        square, layer, neurons = self.squares.read(unit)
+        judge = partial(self._judged, square, 0, self.settings.least_draws)
         judgements = {}
         for neuron, activations, logits in neurons:
-            maps = activations, logits
-            judgements[neuron] = self._judged(square, 0, self.settings.least_draws, *maps)
+            judgements[neuron] = judge(activations, logits)
             report(1)
-        for table, frame in tables(judgements, self._keys(square, layer), self.settings).items():
+        frames = tables(judgements, self._keys(square, layer), self.settings)
+        for table, frame in frames.items():
             self.parts[table].write(unit, frame)
 
     def finish(self) -> bool:
         """Plan another round, or put all parts together once no operator needs any."""
         before = len(self.units) - self.a_round
-        if plan := self._plan(before):
+        plan = self._plan(before)
+        if plan:
             with replacing(self._plan_file(len(self.units))) as partial_file:
                 partial_file.write_text(json.dumps(plan), encoding="utf-8")
             self.units += self.squares.units
             return True
+        first_round = self.squares.layers()
+        last_round = [[before + unit for unit in units] for units in first_round]
         for table, part in self.parts.items():
-            offset = before if table == "nulls" else 0
-            groups = [[offset + unit for unit in units] for units in self.squares.layers()]
-            part.finish(
-                groups,
-                pl.DataFrame(schema=SCHEMAS[table]),
-                _added if table == "null_shares" else pl.concat,
-            )
+            groups = last_round if table == "nulls" else first_round
+            put_together = _added if table == "null_shares" else pl.concat
+            part.finish(groups, pl.DataFrame(schema=SCHEMAS[table]), put_together)
         return False
 
     def _again(self, number: int, unit: int, round_number: int) -> None:
@@ -154,13 +172,16 @@ class NullsWork:
         frame = self.candidates.read(number - self.a_round)
         plan = json.loads(self._plan_file(number - unit).read_text(encoding="utf-8"))
         draws = plan.get(self.units[unit].group)
-        again = undecided(frame, self.settings.exceedances)["neuron"].to_list() if draws else []
-        if again:
-            square, layer, neurons = self.squares.of(unit)
+        neurons = undecided(frame, self.settings.exceedances)["neuron"].to_list()
+        if draws and neurons:
+            square, layer, stored = self.squares.read(unit)
             judge = partial(self._judged, square, round_number, draws)
-            judged_again = {n: judge(a, v) for n, a, v in neurons if n in again}
-            anew = _candidates(judged_again, self._keys(square, layer))
-            others = frame.filter(~pl.col("neuron").is_in(again))
+            judgements = {}
+            for neuron, activations, logits in stored:
+                if neuron in neurons:
+                    judgements[neuron] = judge(activations, logits)
+            anew = _candidates(judgements, self._keys(square, layer))
+            others = frame.filter(~pl.col("neuron").is_in(neurons))
             frame = pl.concat([others, anew]).sort("neuron", "heuristic", "side")
         self.candidates.write(number, frame)
 
@@ -173,7 +194,8 @@ class NullsWork:
         logits: np.ndarray,
     ) -> Judged:
         numbers = steps_to(draws, self.settings.first_draws)
-        steps = (self.labels(square, step, self.settings.seed, round_number) for step in numbers)
+        seed = self.settings.seed, round_number
+        steps = (self.labels(square, step, *seed) for step in numbers)
         return judged(square, activations, logits, steps, self.settings, self.sets)
 
     def _plan(self, before: int) -> dict[str, int]:
@@ -191,17 +213,15 @@ class NullsWork:
         plan = {}
         for operator, parts in frames.items():
             frame = pl.concat(parts)
-            standing = Standing(
-                tests[operator],
-                int(frame["draws"].to_numpy().max(initial=0)),
-                frame["exceedances"].to_numpy(),
-            )
-            if draws := next_draws(standing, self.settings, self.level):
-                plan[operator] = draws
+            draws = int(frame["draws"].to_numpy().max(initial=0))
+            standing = Standing(tests[operator], draws, frame["exceedances"].to_numpy())
+            draws_of_next = next_draws(standing, self.settings, self.level)
+            if draws_of_next:
+                plan[operator] = draws_of_next
         return plan
 
     def _plan_file(self, number: int) -> Path:
-        """Where the plan of a round is kept; number: that of its first unit."""
+        """Return the file of a round's plan; number: that of the round's first unit."""
         return self.candidates.beside(number, ".json")
 
     def _keys(self, square: Square, layer: int) -> dict[str, str | int]:
@@ -220,47 +240,57 @@ def undecided(candidates: pl.DataFrame, exceedances: int) -> pl.DataFrame:
 
 
 def _added(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    """Counts of neurons of several parts of a layer, whose rows are the same, as those of the whole."""
-    return frames[0].with_columns(neurons=pl.sum_horizontal(frame["neurons"] for frame in frames))
+    """Add up the counts of neurons in parts of a layer, all of which have the same other columns."""
+    neurons = pl.sum_horizontal(frame["neurons"] for frame in frames)
+    return frames[0].with_columns(neurons=neurons)
 
 
-def tables(of: dict[int, Judged], keys: dict[str, str | int], settings: Nulls) -> dict[str, pl.DataFrame]:
-    """The rows of some neurons of one layer, by table. of: neuron -> what was found; keys: subject, operator and layer."""
-    bests = np.array([found.bests for found in of.values()])  # (neurons, draws, groups, measures)
-    counts = [
-        {
-            "draw": draw,
-            "quantities": group,
-            "measure": measure,
-            "threshold": threshold,
-            "neurons": int(reached),
-        }
-        for g, group in enumerate(GROUPS)
-        for m, measure in enumerate(MEASURES)
-        for threshold in settings.thresholds
-        for draw, reached in enumerate((bests[:, :, g, m] >= np.float32(threshold)).sum(0))
-    ]
-    correlations, p_values = zip(*(found.naming for found in of.values()), strict=True)
-    naming = {"neuron": list(of), "correlation": list(correlations), "p_value": list(p_values)}
+def tables(
+    judgements: dict[int, Judged], keys: dict[str, str | int], settings: Nulls
+) -> dict[str, pl.DataFrame]:
+    """Return the rows of some neurons of one layer, by table.
+
+    judgements: neuron -> its judgement; keys: subject, operator and layer.
+    """
+    values = judgements.values()
+    bests = np.array([judgement.bests for judgement in values])  # (neurons, draws, groups, measures)
+    thresholds = np.array(settings.thresholds)
+    reached = (bests[..., None] >= thresholds.astype(np.float32)).sum(0)
+    reached = reached.transpose(1, 2, 3, 0)  # (groups, measures, thresholds, draws)
+    group, measure, threshold, draw = np.indices(reached.shape).reshape(4, -1)
+    shares = {
+        "draw": draw,
+        "quantities": np.array(GROUPS, object)[group],
+        "measure": np.array(MEASURES, object)[measure],
+        "threshold": thresholds[threshold],
+        "neurons": reached.ravel(),
+    }
+    correlations, p_values = zip(*(judgement.naming for judgement in values), strict=True)
+    naming = {"neuron": list(judgements), "correlation": correlations, "p_value": p_values}
     return {
-        "nulls": _candidates(of, keys),
-        "null_shares": _frame("null_shares", keys, {name: [row[name] for row in counts] for name in counts[0]}),
+        "nulls": _candidates(judgements, keys),
+        "null_shares": _frame("null_shares", keys, shares),
         "naming": _frame("naming", keys, naming),
     }
 
 
 def _candidates(judgements: dict[int, Judged], keys: Mapping[str, str | int]) -> pl.DataFrame:
-    """The rows of the table nulls of some neurons of one layer."""
+    """Return the rows of the table nulls of some neurons of one layer."""
     frames = [pl.DataFrame(schema=SCHEMAS["nulls"])]
     for neuron, judgement in judgements.items():
         frames.append(_frame("nulls", {**keys, "neuron": neuron}, judgement.candidates))
     return pl.concat(frames).sort("neuron", "heuristic", "side")
 
 
-def _frame(table: str, keys: Mapping[str, str | int], columns: Mapping[str, Sequence | np.ndarray]) -> pl.DataFrame:
+def _frame(
+    table: str, keys: Mapping[str, str | int], columns: Mapping[str, Sequence | np.ndarray]
+) -> pl.DataFrame:
+    """Return rows of a table; keys: columns that have the same value in all of them."""
     schema = SCHEMAS[table]
-    frame = pl.DataFrame(columns, schema={name: schema[name] for name in columns}, strict=False)
-    return frame.select((pl.lit(keys[name]) if name in keys else pl.col(name)).cast(kind).alias(name) for name, kind in schema.items())
+    own = {name: kind for name, kind in schema.items() if name in columns}
+    frame = pl.DataFrame({name: columns[name] for name in own}, schema=own, strict=False)
+    constants = {name: pl.lit(value) for name, value in keys.items()}
+    return frame.with_columns(**constants).select(list(schema)).cast(schema)  # type: ignore[arg-type]
 
 
 def main(name: str) -> None:

@@ -1,20 +1,27 @@
-"""Scores every heuristic of the catalogue on every neuron, and keeps what is clearly better than chance.
+"""Score every heuristic of the catalogue on every neuron, and keep what is clearly above chance.
 
-Heuristics of the result are scored on activation · value logit of the cell's answer, all others on the activation alone.
+Heuristics of the result are scored on contributions, activation times value logit of the cell's
+answer. All others are scored on activations.
 
 Table scores: how well heuristics describe neurons
     subject    VARCHAR   the model
     operator   VARCHAR   add, subtract, multiply or divide
     layer      SMALLINT  decoder layer, from 0
     neuron     INTEGER   neuron of the layer's MLP, from 0
-    heuristic  VARCHAR   as in heuristics, or a set of results found on this neuron's own map
-    kind       VARCHAR   as in heuristics, or multi-result
-    quantity   VARCHAR   as in heuristics
-    side       VARCHAR   top or bottom: whether the map's largest or smallest values were taken
-    score      FLOAT     share of the map's k first (or last) cells that satisfy the heuristic, k being how many cells do
-    share      FLOAT     of all cells that satisfy it: the score of chance
-    corrected  FLOAT     (score - share) / (1 - share): 0 is chance, 1 is perfect
-    strength   FLOAT     mean of the map over the heuristic's cells, in root mean squares of the map; 0 where the map is 0
+    heuristic  VARCHAR   name of a heuristic in the table heuristics, or of a set of results found on
+                         this neuron's own map
+    kind       VARCHAR   kind of the heuristic, as in the table heuristics, or multi-result, or carry
+                         or borrow for models that predict one token of several
+    quantity   VARCHAR   what the heuristic is about: op1, op2, result, both, custom, or asked (the
+                         number that the predicted token stands for)
+    side       VARCHAR   top or bottom: whether the map's largest or smallest values are described
+    score      FLOAT     share of the map's k largest (or smallest) cells that satisfy the heuristic,
+                         0 to 1, where k is the number of all cells that satisfy it
+    share      FLOAT     share of all cells that satisfy the heuristic, 0 to 1: the score of chance
+    corrected  FLOAT     chance-corrected score, (score - share) / (1 - share): 0 is chance, 1 is
+                         perfect
+    strength   FLOAT     mean of the map over the heuristic's cells, in root mean squares of the map;
+                         0 if the map is 0
 """
 
 import sys
@@ -37,19 +44,31 @@ from stages.lib.units.pool import Report, silent
 from stages.lib.units.work import carry_out
 
 SCHEMA = {
-    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "kind": pl.String,
-    "quantity": pl.String, "side": pl.String, "score": pl.Float32, "share": pl.Float32, "corrected": pl.Float32, "strength": pl.Float32,
-}  # fmt: skip
+    "subject": pl.String,
+    "operator": pl.String,
+    "layer": pl.Int16,
+    "neuron": pl.Int32,
+    "heuristic": pl.String,
+    "kind": pl.String,
+    "quantity": pl.String,
+    "side": pl.String,
+    "score": pl.Float32,
+    "share": pl.Float32,
+    "corrected": pl.Float32,
+    "strength": pl.Float32,
+}
+KEYS = ["subject", "operator", "layer", "neuron"]
 
 
 class ScoresWork:
-    """The scores of one subject's neurons."""
+    """The scores of one model's neurons."""
 
     counts, few = "neuron", 200
 
     def __init__(self, name: str):
         self.subject, self.settings = Subject.named(name), load(Scores)
-        self.squares = Squares(self.subject, self.settings.neurons_per_unit, self.settings.least_cells)
+        per_unit, least_cells = self.settings.neurons_per_unit, self.settings.least_cells
+        self.squares = Squares(self.subject, per_unit, least_cells)
         self.units, self.title = self.squares.units, f"scores {name}"
         key = digest([Path(__file__), heuristics, *self.squares.inputs], self.settings)
         self.parts = Parts(self.subject.path("heuristics/scores.parquet"), key)
@@ -58,12 +77,14 @@ class ScoresWork:
         return self.parts.missing(len(self.units))
 
     def do(self, number: int, report: Report = silent) -> None:
-        square, layer, neurons = self.squares.of(number)
+        square, layer, neurons = self.squares.read(number)
         frames = [pl.DataFrame(schema=SCHEMA)]
         for neuron, activations, logits in neurons:
-            found = _neuron(square, activations.ravel()[square.cells], logits[square.results], self.settings)
-            keys = {"subject": self.subject.name, "operator": square.operator, "layer": layer, "neuron": neuron}
-            frames.append(pl.concat(found).select(*(pl.lit(value, SCHEMA[key]).alias(key) for key, value in keys.items()), pl.all()))
+            values, weights = activations.ravel()[square.cells], logits[square.results]
+            rows = _neuron(square, values, weights, self.settings)
+            keys = zip(KEYS, (self.subject.name, square.operator, layer, neuron), strict=True)
+            rows = rows.with_columns(pl.lit(key, SCHEMA[name]).alias(name) for name, key in keys)
+            frames.append(rows.select(list(SCHEMA)))
             report(1)
         self.parts.write(number, pl.concat(frames).sort("neuron", "heuristic", "side"))
 
@@ -71,30 +92,48 @@ class ScoresWork:
         self.parts.finish(self.squares.layers(), pl.DataFrame(schema=SCHEMA))
 
 
-def _neuron(square: Square, activations: np.ndarray, logits: np.ndarray, settings: Scores) -> list[pl.DataFrame]:
-    """One neuron's rows; activations and value logits of the answers (cells,)."""
+def _neuron(
+    square: Square, activations: np.ndarray, logits: np.ndarray, settings: Scores
+) -> pl.DataFrame:
+    """Return one neuron's rows; activations, logits (of the cells' answers): (cells,)."""
     contributions = activations * logits
     frames = [_group(square.operands, activations), _group(square.answers, contributions)]
-    if square.operator in settings.answer_sets.operators and (found := find(contributions, square.results, settings.answer_sets)):
-        texts = {"heuristic": found.name, "kind": "multi-result", "quantity": "result", "side": "top"}
-        row = texts | {"score": found.score, "share": found.share, "strength": found.strength}
-        frames.append(_rows({name: np.array([value]) for name, value in row.items()}))
-    return [frame.filter(pl.col("corrected") >= settings.smallest_corrected) for frame in frames]
+    if square.operator in settings.answer_sets.operators:
+        answer_set = find(contributions, square.results, settings.answer_sets)
+        if answer_set is not None:
+            row = {
+                "heuristic": answer_set.name,
+                "kind": "multi-result",
+                "quantity": "result",
+                "side": "top",
+                "score": answer_set.score,
+                "share": answer_set.share,
+                "strength": answer_set.strength,
+            }
+            frames.append(_rows({name: np.array([value]) for name, value in row.items()}))
+    return pl.concat(frames).filter(pl.col("corrected") >= settings.smallest_corrected)
 
 
 def _group(group: Group, values: np.ndarray) -> pl.DataFrame:
-    """The rows of all heuristics that are scored on this map (cells,)."""
-    once = {"heuristic": group.names, "kind": group.kinds, "quantity": group.quantities, "share": group.share}
+    """Return the rows of all heuristics that are scored on this map (cells,), top before bottom."""
+    columns = {
+        "heuristic": group.names,
+        "kind": group.kinds,
+        "quantity": group.quantities,
+        "share": group.share,
+        "strength": strengths(values, group.sets),
+    }
+    twice = {name: np.tile(column, 2) for name, column in columns.items()}
     sides = np.repeat(np.array(["top", "bottom"], object), len(group.names))
-    twice = {name: np.tile(column, 2) for name, column in (once | {"strength": strengths(values, group.sets)}).items()}
     return _rows(twice | {"side": sides, "score": scores(values, group.sets).ravel()})
 
 
 def _rows(columns: dict[str, np.ndarray]) -> pl.DataFrame:
-    score, share = (columns[name].astype(np.float64) for name in ("score", "share"))
+    """Add the chance-corrected score, and put the columns in order."""
+    score, share = columns["score"].astype(np.float64), columns["share"].astype(np.float64)
     whole = columns | {"corrected": (score - share) / (1 - share)}
-    names = [name for name in SCHEMA if name in whole]
-    return pl.DataFrame({name: whole[name] for name in names}, schema={name: SCHEMA[name] for name in names}, strict=False)
+    schema = {name: kind for name, kind in SCHEMA.items() if name not in KEYS}
+    return pl.DataFrame({name: whole[name] for name in schema}, schema=schema, strict=False)
 
 
 def main(name: str) -> None:

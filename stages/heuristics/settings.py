@@ -39,14 +39,18 @@ class Nulls(Section):
 
     @model_validator(mode="after")
     def draws_rise(self) -> "Nulls":
-        if not self.first_draws <= self.least_draws <= self.most_draws:
+        """Require rising numbers of draws, and thresholds for which candidates are known."""
+        draws = self.first_draws, self.least_draws, self.most_draws
+        if sorted(draws) != list(draws):
             raise ValueError(
-                f"first_draws, least_draws and most_draws are {self.first_draws}, {self.least_draws} and {self.most_draws}; "
+                f"first_draws, least_draws and most_draws are {draws[0]}, {draws[1]} and {draws[2]}; "
                 "none may be larger than the next"
             )
-        if min(self.thresholds) < self.smallest_corrected:
+        smallest = min(self.thresholds)
+        if smallest < self.smallest_corrected:
             raise ValueError(
-                f"threshold {min(self.thresholds)} is below smallest_corrected, {self.smallest_corrected}: nothing is known there"
+                f"threshold {smallest} is below smallest_corrected, {self.smallest_corrected}; "
+                "raise the threshold, or lower smallest_corrected"
             )
         return self
 

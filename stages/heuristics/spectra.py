@@ -1,21 +1,23 @@
-"""Describes every neuron's activation map by its strongest waves: a description that needs no catalogue of heuristics.
+"""Describe every neuron's activation map by its strongest Fourier components.
 
-The map is the whole square of prompts, with an answer or without, less its mean. A wave depends on f1 · op1 / n + f2 · op2 / n for n
-operands: f2 = 0 is a neuron of op1 alone, f1 = f2 one of the sum, f1 = -f2 one of the difference. Frequencies are whole numbers, so a
-period that does not divide n (7, say) is spread over the frequencies nearest to it.
+This needs no catalogue of heuristics. The map covers all prompts of the operand grid, with an answer
+or without, and its mean is subtracted. For n operands, a component depends on
+f1 * op1 / n + f2 * op2 / n. f2 = 0 is a neuron of op1 alone, f1 = f2 is a neuron of the sum, and
+f1 = -f2 is a neuron of the difference. Frequencies are integers. So a period that does not divide n,
+such as 7, is spread over the nearest frequencies.
 
-Table spectra: the strongest waves of each neuron's activation map
+Table spectra: the strongest Fourier components of each neuron's activation map
     subject     VARCHAR   the model
     operator    VARCHAR   add, subtract, multiply or divide
     layer       SMALLINT  decoder layer, from 0
-    neuron      INTEGER   neuron of the layer's MLP, from 0; one whose map is constant has no row
-    place       INTEGER   1 for the strongest wave
-    frequency1  INTEGER   waves along op1 in the square, 0 to half of the operands
-    frequency2  INTEGER   waves along op2; negative where they run the other way; (f1, f2) and (-f1,
-                          -f2) are one wave, listed once
-    period1     FLOAT     operands / |frequency1|, the length of a wave along op1; null where the frequency is 0
-    period2     FLOAT     operands / |frequency2|, the length of a wave along op2; null where the frequency is 0
-    share       FLOAT     share of the map's variance, 0 to 1; all waves together have 1
+    neuron      INTEGER   neuron of the layer's MLP, from 0; a neuron whose map is constant has no row
+    place       INTEGER   rank of the component, 1 for the strongest
+    frequency1  INTEGER   number of periods along op1 in the grid, 0 to half of the operands
+    frequency2  INTEGER   number of periods along op2 in the grid; negative if the phase falls with
+                          op2; (f1, f2) and (-f1, -f2) are the same component and listed once
+    period1     FLOAT     length of a period along op1, operands / |frequency1|; null if frequency1 is 0
+    period2     FLOAT     length of a period along op2, operands / |frequency2|; null if frequency2 is 0
+    share       FLOAT     share of the map's variance, 0 to 1; all components together have 1
 """
 
 import sys
@@ -32,51 +34,66 @@ from stages.lib.core.tables import write_table
 from stages.lib.subject import Subject
 
 SCHEMA = {
-    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32,
-    "place": pl.Int32, "frequency1": pl.Int32, "frequency2": pl.Int32,
-    "period1": pl.Float32, "period2": pl.Float32, "share": pl.Float32,
-}  # fmt: skip
-ROUNDING = np.finfo(np.float32).eps  # a smaller share is rounding, not a wave
+    "subject": pl.String,
+    "operator": pl.String,
+    "layer": pl.Int16,
+    "neuron": pl.Int32,
+    "place": pl.Int32,
+    "frequency1": pl.Int32,
+    "frequency2": pl.Int32,
+    "period1": pl.Float32,
+    "period2": pl.Float32,
+    "share": pl.Float32,
+}
+ROUNDING = np.finfo(np.float32).eps  # a smaller share is a rounding error
 
 
 def main(name: str) -> None:
     subject, settings = Subject.named(name), load(Spectra)
+    step = settings.neurons_at_once
     frames = [pl.DataFrame(schema=SCHEMA)]
     for activations in subject.squares():
         operator, neurons = activations.attributes["operator"], activations.axes["neuron"]
-        pairs = FrequencyPairs.of((activations.axes["op1"], activations.axes["op2"]))
-        with progress.bar(total=neurons * len(activations.layers), desc=f"spectra {name} {operator}", unit="neuron") as bar:
+        pairs = FrequencyPairs.from_shape((activations.axes["op1"], activations.axes["op2"]))
+        total, title = neurons * len(activations.layers), f"spectra {name} {operator}"
+        with progress.bar(total=total, desc=title, unit="neuron") as bar:
             for layer in activations.layers:
-                for first in range(0, neurons, settings.neurons_at_once):
-                    maps = widen(activations.read(layer, slice(first, first + settings.neurons_at_once), slice(None)))
+                keys = {"subject": pl.lit(name), "operator": pl.lit(operator), "layer": layer}
+                for first in range(0, neurons, step):
+                    maps = widen(activations.read(layer, slice(first, first + step), slice(None)))
                     bar.update(len(maps))
-                    found = spectrum(maps, pairs, settings.components).with_columns(
-                        pl.col("neuron") + first, subject=pl.lit(name), operator=pl.lit(operator), layer=layer
-                    )
-                    frames.append(found.select(pl.col(column).cast(kind) for column, kind in SCHEMA.items()))
-    write_table(pl.concat(frames).sort("operator", "layer", "neuron", "place"), subject.path("heuristics/spectra.parquet"))
+                    frame = spectrum(maps, pairs, settings.components)
+                    frame = frame.with_columns(pl.col("neuron") + first, **keys)
+                    frames.append(frame.select(list(SCHEMA)).cast(SCHEMA))  # type: ignore[arg-type]
+    table = pl.concat(frames).sort("operator", "layer", "neuron", "place")
+    write_table(table, subject.path("heuristics/spectra.parquet"))
 
 
 def spectrum(maps: np.ndarray, pairs: FrequencyPairs, components: int) -> pl.DataFrame:
-    """The strongest waves of maps (neurons, op1, op2) float32: columns neuron, from 0, and those from `place` on."""
+    """Return the strongest components of some maps.
+
+    maps: (neurons, op1, op2) float32; components: how many of each neuron. Returns the columns neuron
+    (from 0), place, share, frequency1, period1, frequency2 and period2.
+    """
     varied = np.flatnonzero((maps != maps[:, :1, :1]).any(axis=(1, 2)))
     maps = maps[varied]
     maps -= maps.mean(axis=(1, 2), dtype=np.float64, keepdims=True).astype(np.float32)
     shares = pairs.powers(maps)
     shares /= shares.sum(1, dtype=np.float64, keepdims=True).astype(np.float32)
-    chosen = [strongest(of_neuron, components) for of_neuron in shares]
-    chosen = [which[of_neuron[which] > ROUNDING] for which, of_neuron in zip(chosen, shares, strict=True)]
-    which = np.concatenate([np.zeros(0, int), *chosen])
-    neuron = np.repeat(np.arange(len(varied)), [len(of_neuron) for of_neuron in chosen])
-    columns = {
-        "neuron": varied[neuron],
-        "place": np.concatenate([np.zeros(0, int), *(np.arange(1, len(of_neuron) + 1) for of_neuron in chosen)]),
-        "share": shares[neuron, which],
-    }
-    for number, (operands, frequencies) in enumerate(zip(pairs.shape, pairs.frequencies[which].T, strict=True), 1):
-        columns[f"frequency{number}"] = frequencies
+    none = np.zeros(0, int)
+    rows = [(none, none, none, np.zeros(0, np.float32))]  # if every map is constant
+    for neuron, own in zip(varied, shares, strict=True):
+        largest = strongest(own, components)
+        largest = largest[own[largest] > ROUNDING]
+        places = np.arange(1, len(largest) + 1)
+        rows.append((np.full_like(places, neuron), places, largest, own[largest]))
+    neurons, places, largest, share = map(np.concatenate, zip(*rows, strict=True))
+    columns = {"neuron": neurons, "place": places, "share": share}
+    for index, operands in enumerate(pairs.shape):
+        frequency = pairs.frequencies[largest, index]
         with np.errstate(divide="ignore"):
-            columns[f"period{number}"] = operands / np.abs(frequencies)
+            period = operands / np.abs(frequency)
+        columns |= {f"frequency{index + 1}": frequency, f"period{index + 1}": period}
     periods = pl.col("period1", "period2")
     return pl.DataFrame(columns).with_columns(pl.when(periods.is_finite()).then(periods))
 

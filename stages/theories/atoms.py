@@ -43,7 +43,7 @@ def waves(
     These are the `count` components that carry most of the neurons' summed share of variance.
     spectra: rows of the table for these neurons; shape: of the operand grid
     """
-    pairs, names = FrequencyPairs.of(shape), ["frequency1", "frequency2"]
+    pairs, names = FrequencyPairs.from_shape(shape), ["frequency1", "frequency2"]
     # Rounded sums have the same order on every kind of processor.
     share = pl.col("share").cast(pl.Float64).sum().round(6)
     shares = spectra.group_by(names).agg(share)

@@ -28,7 +28,7 @@ SHAPES = st.tuples(st.integers(1, 11), st.integers(1, 11)).filter(lambda shape: 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.integers(0, 10**6))
 def test_pairs_are_all_frequencies_once_and_share_the_variance(shape: tuple[int, int], seed: int):
-    pairs, (n1, n2) = FrequencyPairs.of(shape), shape
+    pairs, (n1, n2) = FrequencyPairs.from_shape(shape), shape
     named = {(f % n1, g % n2) for f, g in pairs.frequencies} | {(-f % n1, -g % n2) for f, g in pairs.frequencies}
     assert named == {(f, g) for f in range(n1) for g in range(n2)} - {(0, 0)}
     assert len(pairs.frequencies) == sum(f <= -f % n1 if f != -f % n1 else g <= -g % n2 for f, g in named)
@@ -45,7 +45,7 @@ def test_pairs_are_all_frequencies_once_and_share_the_variance(shape: tuple[int,
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.data())
 def test_a_wave_has_the_frequency_of_its_pair_and_no_other(shape: tuple[int, int], data: st.DataObject):
-    pairs = FrequencyPairs.of(shape)
+    pairs = FrequencyPairs.from_shape(shape)
     op1, op2 = (axis.ravel() for axis in np.indices(shape))
     pair = data.draw(st.integers(0, len(pairs.frequencies) - 1))
     angle = 2 * np.pi * (pairs.frequencies[pair] / shape @ np.stack([op1, op2]))
@@ -87,11 +87,11 @@ def split(seed: int = 0) -> np.ndarray:
 def triangle() -> SplitCells:
     """The cells of subtraction."""
     table = pl.DataFrame({"op1": OP1[RESULTS["subtract"] >= 0], "op2": OP2[RESULTS["subtract"] >= 0], "split": split()[OP1 >= OP2]})
-    return SplitCells.of(table, np.where(OP1 >= OP2, OP1 - OP2, -1))
+    return SplitCells.from_table(table, np.where(OP1 >= OP2, OP1 - OP2, -1))
 
 
 def test_planted_waves_are_found_also_where_cells_are_no_full_square():
-    cells, pairs = triangle(), FrequencyPairs.of((SIDE, SIDE))
+    cells, pairs = triangle(), FrequencyPairs.from_shape((SIDE, SIDE))
     turn = 2 * np.pi / SIDE
     values = (
         3 * np.cos(turn * 4 * cells.op1 + 1)
@@ -109,7 +109,7 @@ def test_planted_waves_are_found_also_where_cells_are_no_full_square():
 
 
 def test_waves_are_chosen_without_a_look_at_held_out_cells():
-    cells, pairs, random = triangle(), FrequencyPairs.of((SIDE, SIDE)), np.random.default_rng(1)
+    cells, pairs, random = triangle(), FrequencyPairs.from_shape((SIDE, SIDE)), np.random.default_rng(1)
     values = random.normal(size=len(cells.op1))
     other = np.concatenate([values[: cells.training], random.normal(size=len(values) - cells.training)])
     np.testing.assert_array_equal(waves(values, cells, pairs, 7), waves(other, cells, pairs, 7))

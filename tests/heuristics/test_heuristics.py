@@ -158,7 +158,7 @@ def test_a_heuristic_of_ones_own_is_one_predicate(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("predicate", ["op3 = 1", "op1 = ", "op1", "(select 1"])
 def test_a_wrong_predicate_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predicate: str):
     project(tmp_path, monkeypatch, {"mine": predicate})
-    with pytest.raises(SystemExit, match=r"heuristics.custom.mine = .* is no predicate over op1, op2 and result"):
+    with pytest.raises(SystemExit, match=r"heuristics.custom.mine = .* must be a SQL condition on op1, op2 and result"):
         stage.main()
 
 

@@ -46,7 +46,7 @@ def dictionaries() -> dict[str, np.ndarray]:
     """Small ones of all theories, on a shuffled square."""
     result = OP1 + OP2
     heuristics = [OP1 % m == r for m in (2, 3, 5) for r in range(m)] + [(result >= low) & (result < low + 10) for low in range(0, 70, 3)]
-    pairs = FrequencyPairs.of((SIDE, SIDE))
+    pairs = FrequencyPairs.from_shape((SIDE, SIDE))
     rows = [("s", 0, n, *f, 1 / (1 + n)) for n, f in enumerate(pairs.frequencies[::7].tolist())]
     spectra = pl.DataFrame(rows, schema=["subject", "layer", "neuron", "frequency1", "frequency2", "share"], orient="row")
     raw = {
@@ -80,7 +80,7 @@ def test_planted_neurons_are_explained_by_their_own_theory():
     helix = shares(np.cos(2 * np.pi * result / 10 + 1) + 0.02 * OP1, 3)
     assert helix["helix"] == pytest.approx(1)
     assert helix["bag"] < 0.5
-    first = FrequencyPairs.of((SIDE, SIDE)).frequencies[::7][50]
+    first = FrequencyPairs.from_shape((SIDE, SIDE)).frequencies[::7][50]
     waves = shares(np.cos(2 * np.pi * (first[0] * OP1 + first[1] * OP2) / SIDE + 0.4), 2)
     assert waves["waves"] == pytest.approx(1)
     assert max(waves["bag"], waves["helix"]) < 0.5

@@ -1,126 +1,200 @@
-"""Hits of answers' heuristics under relabellings: of the map activation · value logit of the cell's answer, another one in every draw."""
+"""Hits of the result's heuristics under relabellings of the operands.
+
+These heuristics are scored on contributions: activation times value logit of the cell's answer. So
+every relabelling has another map, whose cells are in another order.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from stages.heuristics.null.buckets import cut, sort_into_buckets, tabulate, take, walk, weigh, workspace
+from stages.heuristics.null.buckets import advance, arrange, workspace
 from stages.lib.core.compiled import compiled
 from stages.lib.heuristics.answer_sets import AnswerSets, covering
 from stages.lib.heuristics.scores import members_of
 from stages.lib.heuristics.square import Square
 
 
-class Answers(NamedTuple):
-    """The answers of a square's cells. results: (cells,) uint32; sizes: (results,) how many cells have each.
-
-    first, most, covers: as in AnswerSets; most is 0 where sets of results are not looked for.
-    """
-
-    results: np.ndarray
-    sizes: np.ndarray
-    first: int
-    most: int
-    covers: float
-
-
 class AnswerHits(NamedTuple):
-    """hits: (draws, 2 sides, sets); set_scores: (draws,) above chance; correlations: (draws,) of activations and logits."""
+    """What answer_hits returns.
+
+    hits: (draws, 2 sides, heuristics) float64, ties counted in part; set_scores: (draws,) score
+    above chance of the set of results found on each map, 0 if none is; correlations: (draws,) of
+    activation and value logit.
+    """
 
     hits: np.ndarray
     set_scores: np.ndarray
     correlations: np.ndarray
 
 
+class Neuron(NamedTuple):
+    """A neuron on the cells of an operator.
+
+    activations: (op1, op2) of the operand grid; weights: (cells,) float32, the scaled value logit
+    of each cell's answer; stretches: see Square.
+    """
+
+    activations: np.ndarray
+    weights: np.ndarray
+    stretches: np.ndarray
+
+
+class SetSearch(NamedTuple):
+    """How a set of results is found on a map.
+
+    sizes: (results,) cells with each result; first_cells, most, covers: see `covering`; most is 0
+    if no sets are searched for.
+    """
+
+    sizes: np.ndarray
+    first_cells: int
+    most: int
+    covers: float
+
+
 def answer_hits(
-    square: Square, activations: np.ndarray, logits: np.ndarray, labels: tuple[np.ndarray, np.ndarray], sets: AnswerSets
+    square: Square,
+    activations: np.ndarray,
+    logits: np.ndarray,
+    labels: tuple[np.ndarray, np.ndarray],
+    sets: AnswerSets,
 ) -> AnswerHits:
-    """activations: (op1, op2); logits: (number,); labels: rows (draws, op1) and columns (draws, op2), see permutations."""
-    of, n, draws = square.answers.sets, len(square.cells), len(labels[0])
-    found = AnswerHits(np.zeros((draws, 2, len(of.k))), np.zeros(draws), np.zeros(draws))
-    with_sets = square.operator in sets.operators
-    answers = Answers(
-        square.results.astype(np.uint32), np.bincount(square.results), min(sets.first_cells, n - 1), sets.results * with_sets, sets.covers
-    )
-    space = workspace(square.results, np.concatenate([of.k, n - of.k, np.full(int(with_sets), answers.first)]))
+    """Count the hits of one neuron's contributions under relabellings.
+
+    activations: (op1, op2); logits: (results,); labels: rows (draws, op1) and columns (draws, op2),
+    see `permutations`.
+    """
+    heuristics, cells, draws = square.answers.sets, len(square.cells), len(labels[0])
+    hits = AnswerHits(np.zeros((draws, 2, len(heuristics.k))), np.zeros(draws), np.zeros(draws))
+    sizes, first_cells = np.bincount(square.results), min(sets.first_cells, cells - 1)
+    stops = [heuristics.k, cells - heuristics.k]
+    most = 0
+    if square.operator in sets.operators:
+        stops.append(np.array([first_cells]))
+        most = sets.results
     weights = logits[square.results]
     largest = np.abs(activations).max() * np.abs(weights).max()
     weights = np.ldexp(weights, -np.frexp(largest)[1])  # contributions are then at most 1
-    _relabelled((activations, weights, square.stretches), answers, of, labels, space, found)
-    return found
+    _count_hits(
+        Neuron(activations, weights, square.stretches),
+        labels,
+        heuristics,
+        SetSearch(sizes, first_cells, most, sets.covers),
+        workspace(square.results, np.concatenate(stops)),
+        hits,
+    )
+    return hits
 
 
 @compiled()
-def _relabelled(neuron, answers, of, labels, space, found):
-    """Fills found. neuron: activations (op1, op2), weights (cells,) and stretches."""
-    activations, weights, stretches = neuron
+def _count_hits(neuron, labels, heuristics, search, space, hits):
+    """Fill `hits`, one relabelling after the other."""
+    weights = neuron.weights
     n, exact = len(weights), weights.astype(np.float64)
     weight, square_weights = exact.sum(), (exact * exact).sum()
-    for draw in range(len(found.hits)):
-        take(activations, stretches, (labels[0][draw], labels[1][draw]), space.values)
-        total, squares, products = weigh(space.values, weights)
+    for draw in range(len(hits.hits)):
+        _relabel(neuron, labels[0][draw], labels[1][draw], space.values)
+        total, squares, products = _weigh(space.values, weights)
         scale = (squares - total * total / n) * (square_weights - weight * weight / n)
         if scale > 1e-12 * squares * square_weights:
-            found.correlations[draw] = (products - total * weight / n) / np.sqrt(scale)
-        sort_into_buckets(space)
-        tabulate(answers.results, cut(space), space)
-        _hits_of_sets(space, of, n, found.hits[draw])
-        if answers.most:
-            found.set_scores[draw] = _set_score(answers, space)
+            hits.correlations[draw] = (products - total * weight / n) / np.sqrt(scale)
+        arrange(space)
+        _hits_of_heuristics(space, heuristics, hits.hits[draw])
+        if search.most:
+            hits.set_scores[draw] = _set_score(search, space)
 
 
 @compiled()
-def _hits_of_sets(space, of, n, found):
-    """Fills found (2, sets): how many of each set's k cells are among the first k, and among the last k.
+def _relabel(neuron, row, column, values):
+    """Fill values (cells,) with the activations that a relabelling moves there."""
+    stretches = neuron.stretches
+    for number in range(len(stretches) - 1):
+        start, end = stretches[number, 0], stretches[number + 1, 0]
+        source = neuron.activations[row[stretches[number, 1]]]
+        columns = column[stretches[number, 2] :]
+        for i in range(end - start):
+            values[start + i] = source[columns[i]]
 
-    The last k are those that are not among the first n - k, so one walk along the stops finds both.
+
+@compiled(fastmath={"reassoc"})
+def _weigh(values, weights):
+    """Multiply values by weights (cells,) in place.
+
+    Returns the sums of the values, of their squares and of the products. The order of the sums is
+    whichever is fast: they are float64, and the result is kept as float32, which hides the order.
     """
-    seen, ties = np.zeros(space.table.shape[1], np.uint32), np.empty(space.table.shape[1], np.uint32)
-    segment, top, bottom = 0, 0, len(of.k) - 1
-    for number in range(len(space.stops)):
-        segment = walk(space, number, segment, seen, ties)
-        stop, share = space.stops[number], space.inside[number, 0] / space.inside[number, 1]
-        while top < len(of.k) and of.k[top] == stop:
-            found[0, top] = _covered(seen, ties, share, members_of(of, top))
+    total = squares = products = 0.0
+    for cell in range(len(values)):
+        value, product = np.float64(values[cell]), values[cell] * weights[cell]
+        values[cell] = product
+        total += value
+        squares += value * value
+        products += np.float64(product)
+    return total, squares, products
+
+
+@compiled()
+def _hits_of_heuristics(space, heuristics, hits):
+    """Fill hits (2, heuristics): the cells of each heuristic among its first and its last k cells.
+
+    The last k cells are those that are not among the first n - k, so one pass over the stops, which
+    rise as k does, finds both.
+    """
+    n, answers = len(space.answers), space.table.shape[1]
+    seen, ties = np.zeros(answers, np.uint32), np.empty(answers, np.uint32)
+    stops = space.stops
+    segment, top, bottom = 0, 0, len(heuristics.k) - 1
+    for stop in range(len(stops.k)):
+        segment = advance(space, stop, segment, seen, ties)
+        k, share = stops.k[stop], stops.before[stop] / stops.ties[stop]
+        while top < len(heuristics.k) and heuristics.k[top] == k:
+            hits[0, top] = _covered(seen, ties, share, members_of(heuristics, top))
             top += 1
-        while bottom >= 0 and n - of.k[bottom] == stop:
-            found[1, bottom] = of.k[bottom] - _covered(seen, ties, share, members_of(of, bottom))
+        while bottom >= 0 and n - heuristics.k[bottom] == k:
+            first = _covered(seen, ties, share, members_of(heuristics, bottom))
+            hits[1, bottom] = heuristics.k[bottom] - first
             bottom -= 1
 
 
 @compiled()
 def _covered(seen, ties, share, members):
-    """The cells seen, and a share of the ties, that belong to a set of answers."""
-    before, here = np.uint32(0), np.uint32(0)
-    for i in range(len(members)):  # unsigned of 32 bits throughout: three times as fast
+    """Count the cells seen, and a share of the ties, whose answers belong to a heuristic."""
+    before, tied = np.uint32(0), np.uint32(0)
+    for i in range(len(members)):  # 32-bit unsigned integers throughout: three times as fast
         before = np.uint32(before + seen[members[i]])
-        here = np.uint32(here + ties[members[i]])
-    return before + share * here
+        tied = np.uint32(tied + ties[members[i]])
+    return before + share * tied
 
 
 @compiled()
-def _set_score(answers, space):
-    """Score above chance of the set of results that this map's first cells have."""
-    seen, ties = np.zeros(len(answers.sizes), np.uint32), np.empty(len(answers.sizes), np.uint32)
-    number = np.searchsorted(space.stops, answers.first)
-    walk(space, number, 0, seen, ties)
-    inside, of = space.inside[number]
-    chosen = covering(seen * of + ties * inside, answers.most, answers.covers)
-    k, n = answers.sizes[chosen].sum(), len(answers.results)
+def _set_score(search, space):
+    """Score, above chance, the set of results that covers this map's first cells."""
+    results = len(search.sizes)
+    seen, ties = np.zeros(results, np.uint32), np.empty(results, np.uint32)
+    stop = np.searchsorted(space.stops.k, search.first_cells)
+    advance(space, stop, 0, seen, ties)
+    counts = seen * space.stops.ties[stop] + ties * space.stops.before[stop]
+    covered = covering(counts, search.most, search.covers)
+    k, n = search.sizes[covered].sum(), len(space.answers)
     if k in (0, n):
         return 0.0
-    wanted = np.zeros(len(answers.sizes), np.uint32)
-    wanted[chosen] = 1
-    return (_hits(wanted, k, answers.results, space) / k - k / n) / (1 - k / n)
+    is_member = np.zeros(results, np.uint32)
+    is_member[covered] = 1
+    return (_hits_of_set(is_member, k, space) / k - k / n) / (1 - k / n)
 
 
 @compiled()
-def _hits(wanted, k, results, space):
-    """Cells of wanted answers among the first k; of those in the bucket in which the k-th lies, as many as there would be on average."""
+def _hits_of_set(is_member, k, space):
+    """Count the first k cells whose result belongs to a set; is_member: (results,) 0 or 1.
+
+    The cells in the bucket of the k-th cell are ties, and count in part.
+    """
     last = np.searchsorted(space.ends, k)
     before = np.int64(space.ends[last - 1]) if last else 0
     inside = ties = np.uint32(0)
-    for cell in range(len(results)):
-        inside += wanted[results[cell]] * np.uint32(space.buckets[cell] < last)
-        ties += wanted[results[cell]] * np.uint32(space.buckets[cell] == last)
+    for cell in range(len(space.answers)):
+        belongs = is_member[space.answers[cell]]
+        inside += belongs * np.uint32(space.buckets[cell] < last)
+        ties += belongs * np.uint32(space.buckets[cell] == last)
     return inside + (k - before) / (space.ends[last] - before) * ties

@@ -1,10 +1,18 @@
-"""Answers in the order of a neuron's contributions, as far as sets of so many cells need it.
+"""Count the answers among the first k cells of a neuron's contributions, without sorting the cells.
 
-Whether a cell is among the first k matters, not where, and k takes a few hundred values, the stops. So cells are counted in fine
-buckets by the upper bits of their contribution, and buckets between two stops are thrown together into one segment. A table of how
-often each answer stands in each segment then says all there is to know, but for the bucket in which a stop lies: its cells, whose
-contributions are within .2 percent, count as ties, and as many of each answer as there would be on average come before the stop.
-Counts are whole numbers, so that nothing depends on the order in which a processor adds them up.
+A heuristic that k cells satisfy needs the first k cells of a map, in any order. It is enough to
+know how often each answer occurs before each such k, which is called a stop here. `arrange` finds
+this in three steps:
+
+1. It puts each cell into a bucket by the upper bits of its contribution. Contributions in one
+   bucket differ by at most 0.2 percent.
+2. It joins the buckets between two stops into one segment. A bucket that holds a stop is a segment
+   of its own.
+3. It counts how often each answer occurs in each segment.
+
+`advance` then goes from stop to stop and adds up segments. The cells of a bucket that holds a stop
+count as ties: the same share of each answer's ties is before the stop. All counts are whole
+numbers, so they do not depend on the order in which a processor adds them.
 """
 
 from typing import NamedTuple
@@ -13,84 +21,119 @@ import numpy as np
 
 from stages.lib.core.compiled import compiled
 
-MANTISSA, OCTAVES = 9, 32  # bits of a contribution that count; what is below 2^-32 of the largest possible one counts as zero
-SHIFT = 23 - MANTISSA  # bits of a float32 that do not
-ZERO = OCTAVES << MANTISSA  # the bucket of nothing; larger contributions are in buckets before it
-FLOOR = (127 - OCTAVES) << MANTISSA  # the upper bits of the smallest float32 that is told from zero
+MANTISSA = 9  # bits of a contribution's mantissa that distinguish buckets
+OCTAVES = 32  # a contribution below 2^-32 of the largest possible one counts as zero
+SHIFT = 23 - MANTISSA  # lower bits of a float32 that are ignored
+ZERO = OCTAVES << MANTISSA  # the bucket of zero; positive contributions are in buckets before it
+FLOOR = (127 - OCTAVES) << MANTISSA  # upper bits of the smallest float32 that is not zero
 BUCKETS = 2 * ZERO + 1
+SPARSE = 50  # table entries per cell above which lists of answers are faster than a table
+
+
+class Stops(NamedTuple):
+    """The numbers k of first cells that heuristics need, and the buckets that hold the k-th cell.
+
+    k: (stops,) uint32, rising, 0 < k < cells; segments: (stops,) the segment that is the stop's
+    bucket; ties: (stops,) cells in that bucket; before: (stops,) how many of these ties are among
+    the first k cells.
+    """
+
+    k: np.ndarray
+    segments: np.ndarray
+    ties: np.ndarray
+    before: np.ndarray
 
 
 class Workspace(NamedTuple):
-    """Room for one map.
+    """Arrays that are reused for every map of the same cells.
 
-    values: (cells,) contributions; buckets: (cells,) of each; ends: (buckets,) how many cells are in it or before it; segments:
-    (buckets,) its segment; stops: rising (stops,), 0 < stop < cells; stop_segments: (stops,) in which each lies, a bucket of its own;
-    inside: (stops, 2) how many of its cells come before the stop, of how many; table: (segments, answers) how many cells, without rows
-    where the cells are too few to fill it: then items (cells,) are their answers, segment by segment, and starts where each begins.
+    answers: (cells,) uint32; values: (cells,) contributions, -1 to 1; buckets: (cells,) the bucket
+    of each; ends: (buckets,) number of cells in a bucket or before it; segments: (buckets,) the
+    segment of each; stops: see above.
+
+    The counts of answers by segment have one of two forms. table: (segments, answers) counts. If
+    the cells are too few to fill a table, it has no rows, and listed: (cells,) has the answers,
+    segment by segment, and starts: (segments + 2,) where each segment begins in it.
     """
 
+    answers: np.ndarray
     values: np.ndarray
     buckets: np.ndarray
     ends: np.ndarray
     segments: np.ndarray
-    stops: np.ndarray
-    stop_segments: np.ndarray
-    inside: np.ndarray
+    stops: Stops
     table: np.ndarray
-    items: np.ndarray
+    listed: np.ndarray
     starts: np.ndarray
 
 
-SPARSE = 50  # entries of the table for each cell, from which on it takes longer to go through than the cells
+def workspace(answers: np.ndarray, stops: np.ndarray) -> Workspace:
+    """Allocate the arrays for maps whose cells have these answers.
 
-
-def workspace(results: np.ndarray, stops: np.ndarray) -> Workspace:
-    """Room for maps whose cells have these answers (cells,); stops: numbers of cells."""
-    sizes, stops = np.bincount(results), np.unique(stops)
-    cells, segments = len(results), 2 * len(stops) + 1
+    answers: (cells,) integers; stops: numbers of first cells, in any order, repeats allowed.
+    """
+    sizes, k = np.bincount(answers), np.unique(stops)
+    cells, segments = len(answers), 2 * len(k) + 1
     rows = 0 if segments * len(sizes) > SPARSE * cells else segments
     return Workspace(
-        np.empty(cells, np.float32), np.empty(cells, np.uint16), np.empty(BUCKETS, np.uint32), np.empty(BUCKETS, np.uint16),
-        stops.astype(np.uint32), np.empty(len(stops), np.int64), np.empty((len(stops), 2), np.int64),
-        np.empty((rows, len(sizes)), np.uint16 if sizes.max() < 1 << 16 else np.uint32),
-        np.empty(cells, np.uint32), np.empty(segments + 1, np.uint32),
-    )  # fmt: skip
+        answers=answers.astype(np.uint32),
+        values=np.empty(cells, np.float32),
+        buckets=np.empty(cells, np.uint16),
+        ends=np.empty(BUCKETS, np.uint32),
+        segments=np.empty(BUCKETS, np.uint16),
+        stops=Stops(k.astype(np.uint32), *np.empty((3, len(k)), np.int64)),
+        table=np.empty((rows, len(sizes)), np.uint16 if sizes.max() < 1 << 16 else np.uint32),
+        listed=np.empty(cells, np.uint32),
+        starts=np.empty(segments + 2, np.uint32),
+    )
 
 
 @compiled()
-def take(square, stretches, labels, values):
-    """Fills values (cells,) with what relabelling brings there from a square (op1, op2)."""
-    row, column = labels
-    for number in range(len(stretches) - 1):
-        source, columns = square[row[stretches[number, 1]]], column[stretches[number, 2] :]
-        start = stretches[number, 0]
-        for i in range(stretches[number + 1, 0] - start):
-            values[start + i] = source[columns[i]]
+def arrange(space):
+    """Count the answers in each segment of the contributions `space.values`."""
+    _sort_into_buckets(space)
+    _cut(space)
+    if len(space.table):
+        _fill_table(space)
+    else:
+        _list_answers(space)
 
 
-@compiled(fastmath={"reassoc"})
-def weigh(values, weights):
-    """Multiplies values by weights (cells,), in place; returns sums of the values, of their squares and of the products.
+@compiled()
+def advance(space, stop, segment, seen, ties):
+    """Add what lies between the last stop and this one to `seen`, and count this stop's ties.
 
-    They are added up in whatever order is fast: in float64, what that changes is not seen in the float32 that is kept.
+    stop: number of the stop; segment: of the last stop, 0 at first; seen: (answers,) uint32, counts
+    before `segment`, is updated to those before the stop's segment; ties: (answers,) uint32, is
+    overwritten. Returns the stop's segment.
     """
-    total = squares = products = 0.0
-    for cell in range(len(values)):
-        value, product = np.float64(values[cell]), values[cell] * weights[cell]
-        values[cell] = product
-        total += value
-        squares += value * value
-        products += np.float64(product)
-    return total, squares, products
+    table, starts, stops = space.table, space.starts, space.stops
+    last = stops.segments[stop]
+    if len(table):
+        for number in range(segment, last):
+            for answer in range(len(seen)):
+                seen[answer] += np.uint32(table[number, answer])
+        for answer in range(len(ties)):
+            ties[answer] = table[last, answer]
+        return last
+    for answer in space.listed[starts[segment] : starts[last]]:
+        seen[answer] += np.uint32(1)
+    ties[:] = 0
+    for answer in space.listed[starts[last] : starts[last + 1]]:
+        ties[answer] += np.uint32(1)
+    return last
 
 
 @compiled()
-def sort_into_buckets(space):
-    """Fills buckets and ends from the values, which are between -1 and 1."""
+def _sort_into_buckets(space):
+    """Fill `buckets` and `ends`; the larger a value, the lower its bucket."""
     bits, buckets, ends = space.values.view(np.uint32), space.buckets, space.ends
+    zero, floor = np.uint32(ZERO), np.uint32(FLOOR)
     for cell in range(len(bits)):
-        size = max((bits[cell] & np.uint32(0x7FFFFFFF)) >> np.uint32(SHIFT), np.uint32(FLOOR)) - np.uint32(FLOOR)
-        buckets[cell] = np.uint32(ZERO) + size if bits[cell] >> np.uint32(31) else np.uint32(ZERO) - size
+        upper = (bits[cell] & np.uint32(0x7FFFFFFF)) >> np.uint32(SHIFT)
+        size = max(upper, floor) - floor
+        is_negative = bits[cell] >> np.uint32(31)
+        buckets[cell] = zero + size if is_negative else zero - size
     ends[:] = 0
     for bucket in buckets:
         ends[bucket] += np.uint32(1)
@@ -101,63 +144,43 @@ def sort_into_buckets(space):
 
 
 @compiled()
-def cut(space):
-    """Fills segments, stop_segments and inside: a bucket in which a stop lies is a segment, and so are all between two such."""
-    ends, segments = space.ends, space.segments
-    buckets = np.searchsorted(ends, space.stops)
-    segment = begin = 0  # the next segment, and the first bucket that has none
-    for number in range(len(space.stops)):
-        bucket = buckets[number]
-        if bucket >= begin:
-            if bucket > begin:
-                segments[begin:bucket] = segment
-                segment += 1
-            segments[bucket] = segment
-            segment, begin = segment + 1, bucket + 1
-        before = np.int64(ends[bucket - 1]) if bucket else 0
-        space.stop_segments[number] = segment - 1
-        space.inside[number] = space.stops[number] - before, ends[bucket] - before
-    segments[begin:] = segment
-    return segment + 1
+def _cut(space):
+    """Fill `segments` and `stops`: odd segments hold stops, even ones lie between and may be empty."""
+    ends, segments, stops = space.ends, space.segments, space.stops
+    buckets = np.searchsorted(ends, stops.k)  # which holds the k-th cell
+    segment = first = 0  # the next segment, and the first bucket without one
+    for stop in range(len(stops.k)):
+        bucket = buckets[stop]
+        if bucket >= first:  # otherwise the last stop is in the same bucket
+            segments[first:bucket] = segment
+            segments[bucket] = segment + 1
+            segment, first = segment + 2, bucket + 1
+        cells_before = np.int64(ends[bucket - 1]) if bucket else 0
+        stops.segments[stop] = segment - 1
+        stops.ties[stop] = ends[bucket] - cells_before
+        stops.before[stop] = stops.k[stop] - cells_before
+    segments[first:] = segment
 
 
 @compiled()
-def tabulate(results, segments, space):
-    """Fills the table's first segments, or items and starts. results: (cells,) uint32."""
-    table, starts = space.table, space.starts
-    if len(table):
-        table[:segments] = 0
-        for cell in range(len(results)):
-            table[space.segments[space.buckets[cell]], results[cell]] += 1
-        return
+def _fill_table(space):
+    table, segments, buckets = space.table, space.segments, space.buckets
+    table[:] = 0
+    for cell, answer in enumerate(space.answers):
+        table[segments[buckets[cell]], answer] += 1
+
+
+@compiled()
+def _list_answers(space):
+    """Fill `listed` and `starts` by counting sort."""
+    starts = space.starts
     starts[:] = 0
     for bucket in space.buckets:
-        starts[space.segments[bucket] + 1] += np.uint32(1)
-    for segment in range(segments):
-        starts[segment + 1] += starts[segment]
-    for cell in range(len(results)):
-        segment = space.segments[space.buckets[cell]]
-        space.items[starts[segment]] = results[cell]
-        starts[segment] += np.uint32(1)
-    starts[1 : segments + 1] = starts[:segments].copy()
-    starts[0] = 0
-
-
-@compiled()
-def walk(space, number, segment, seen, ties):
-    """Adds to seen what is in the segments from one, by its number, to a stop's, and fills ties with what is in that; both (answers,)
-    uint32. Returns the stop's segment."""
-    table, starts, stop = space.table, space.starts, space.stop_segments[number]
-    if len(table):
-        for before in range(segment, stop):
-            for answer in range(len(seen)):
-                seen[answer] += np.uint32(table[before, answer])
-        for answer in range(len(seen)):
-            ties[answer] = table[stop, answer]
-        return stop
-    for item in space.items[starts[segment] : starts[stop]]:
-        seen[item] += np.uint32(1)
-    ties[:] = 0
-    for item in space.items[starts[stop] : starts[stop + 1]]:
-        ties[item] += np.uint32(1)
-    return stop
+        starts[space.segments[bucket] + 2] += np.uint32(1)
+    for segment in range(2, len(starts)):
+        starts[segment] += starts[segment - 1]
+    # starts[segment + 1] is where the next answer of a segment goes, and in the end the next start
+    for cell in range(len(space.answers)):
+        following = space.segments[space.buckets[cell]] + 1
+        space.listed[starts[following]] = space.answers[cell]
+        starts[following] += np.uint32(1)

@@ -1,11 +1,14 @@
-"""The null of heuristics: what a neuron scores when the operands are relabelled at random.
+"""Score a neuron again with its operands relabelled at random: the null of the permutation tests.
 
-Rows and columns of its square of activations are permuted, the cells, their answers and the value logits are not. The map keeps
-what it owes to op1, to op2 and to both, and loses what it owes to the numbers that they stand for. Cells are always the
-valid ones; the values put there come from the whole square, which the store holds. All neurons of an operator are given the same
-relabellings; number 0 changes nothing and counts as one of them, so that p-values are exact (Phipson & Smyth 2010). Ties are
-broken at random, or count as they would on average: broken by op1 they would look like heuristics about op1, with the true labels
-more than with others.
+A relabelling permutes the rows and columns of the neuron's activations over the operand grid. Cells,
+their answers and the value logits stay. So the map keeps what depends on op1, on op2 and on both,
+and loses what depends on the numbers that they stand for.
+
+Only cells with an answer are scored, but their new activations may come from any prompt of the
+grid. All neurons of an operator get the same relabellings. Number 0 changes nothing and counts as
+one of them, which makes p-values exact (Phipson & Smyth 2010). Ties are broken at random, or count
+as they would on average. If ties were in the order of op1, they would look like heuristics of op1,
+and more often so with the true labels.
 """
 
 from dataclasses import dataclass
@@ -23,63 +26,77 @@ Relabellings = tuple[np.ndarray, np.ndarray]
 
 
 def permutations(square: Square, draws: range, *seed: int) -> Relabellings:
-    """Return some relabellings of the operands that cells have, by their numbers; number 0 changes nothing.
+    """Return relabellings of the operands that cells have, by their numbers.
 
-    A relabelling depends on its number and the seed alone, so that any of them can be made without the others. Returns rows
-    (draws, op1) and columns (draws, op2), uint32.
+    A relabelling depends on its number and the seed alone, so any of them can be made without the
+    others. Number 0 changes nothing. Returns rows (draws, op1) and columns (draws, op2), uint32.
     """
     used = np.unique(square.op1), np.unique(square.op2)
-    labels = [np.tile(np.arange(length, dtype=np.uint32), (len(draws), 1)) for length in square.shape]
-    for place, draw in enumerate(draws):
+    rows, columns = (np.tile(np.arange(size, dtype=np.uint32), (len(draws), 1)) for size in square.shape)
+    for index, draw in enumerate(draws):
         random = np.random.default_rng([*seed, draw, *square.operator.encode()])
-        for label, operands in zip(labels, used, strict=True):
+        for label, operands in zip((rows, columns), used, strict=True):
             if draw:
-                label[place, operands] = random.permutation(operands)
-    return labels[0], labels[1]
+                label[index, operands] = random.permutation(operands)
+    return rows, columns
 
 
 @dataclass(frozen=True, eq=False)
 class Null:
-    """One neuron's scores above chance under relabellings; the first is the neuron itself.
+    """One neuron's scores under relabellings, the first of which is number 0.
 
-    corrected: (draws, 2 sides, heuristics) float32, operands' heuristics before answers', then the set of results at the top if the
-    operator has one; correlations: (draws,) of activation and value logit of the cell's answer.
+    corrected: (draws, 2 sides, heuristics) float32, chance-corrected: the operands' heuristics, then
+    the result's, then, if the operator has sets of results, the set found on each map, at the top;
+    correlations: (draws,) of activation and value logit of the cell's answer.
     """
 
     corrected: np.ndarray
     correlations: np.ndarray
 
     def __add__(self, other: "Null") -> "Null":
-        return Null(np.concatenate([self.corrected, other.corrected]), np.concatenate([self.correlations, other.correlations]))
+        return Null(
+            np.concatenate([self.corrected, other.corrected]),
+            np.concatenate([self.correlations, other.correlations]),
+        )
 
 
 class RelabelledNeuron:
-    """One neuron, to be relabelled. activations: (op1, op2) of the square; logits: (number,); sets: whether and how sets are found."""
+    """A neuron whose operands can be relabelled."""
 
     def __init__(self, square: Square, activations: np.ndarray, logits: np.ndarray, sets: AnswerSets):
-        self.square, self.activations, self.logits, self.sets = square, activations, logits, sets
-        self.order = square.places[descending(activations.ravel()[square.places])]  # ties in an order that knows no operand
+        """Rank the activations.
+
+        activations: (op1, op2) of the operand grid; logits: (results,) value logits; sets: how sets
+        of results are found.
+        """
+        self.square, self.activations, self.logits = square, activations, logits
+        self.sets = sets
+        shuffled = square.places  # ties keep this order, which does not depend on operands
+        self.order = shuffled[descending(activations.ravel()[shuffled])]
         ranks = np.zeros(activations.size, np.uint32)
         ranks[self.order] = np.arange(len(self.order))
         self.ranks = ranks.reshape(activations.shape)
 
     def null(self, labels: Relabellings) -> Null:
-        """Its scores under these relabellings."""
-        groups = self.square.operands, self.square.answers
-        found = answer_hits(self.square, self.activations, self.logits, labels, self.sets)
-        hits = operand_hits(self.square, self.ranks, self.order, labels), found.hits
-        split, end = len(groups[0].names), len(groups[0].names) + len(groups[1].names)
-        corrected = np.zeros((len(labels[0]), 2, end + (self.square.operator in self.sets.operators)), np.float32)
-        for group, hit, part in zip(groups, hits, (slice(split), slice(split, end)), strict=True):
-            _above_chance(hit, group.sets.k, group.share, corrected[:, :, part])
-        corrected[:, 0, end:] = found.set_scores[:, None]
-        return Null(corrected, found.correlations)
+        """Return the neuron's scores under these relabellings."""
+        square = self.square
+        operands, answers = square.operands, square.answers
+        of_operands = operand_hits(square, self.ranks, self.order, labels)
+        of_answers = answer_hits(square, self.activations, self.logits, labels, self.sets)
+        split, end = len(operands.names), len(operands.names) + len(answers.names)
+        whole = end + (square.operator in self.sets.operators)
+        corrected = np.zeros((len(labels[0]), 2, whole), np.float32)
+        _correct(of_operands, operands.sets.k, operands.share, corrected[:, :, :split])
+        _correct(of_answers.hits, answers.sets.k, answers.share, corrected[:, :, split:end])
+        corrected[:, 0, end:] = of_answers.set_scores[:, None]
+        return Null(corrected, of_answers.correlations)
 
 
 @compiled()
-def _above_chance(hits, k, share, corrected):
-    """Fills scores above chance (draws, 2, sets)."""
+def _correct(hits, k, share, corrected):
+    """Fill the chance-corrected scores (draws, 2, heuristics) of these hits."""
     for draw in range(len(hits)):
         for side in range(2):
             for number in range(len(k)):
-                corrected[draw, side, number] = (hits[draw, side, number] / k[number] - share[number]) / (1 - share[number])
+                score, chance = hits[draw, side, number] / k[number], share[number]
+                corrected[draw, side, number] = (score - chance) / (1 - chance)

@@ -16,10 +16,12 @@ import numpy as np
 
 from stages.heuristics.settings import Nulls
 
-# times the relabellings that put the floor exactly at the threshold
-ENOUGH = 1.5  # a round that has so many is the last
-PLANNED = 2.0  # a round is to have so many, since some neurons at the floor are there by chance
-GROWTH = 8  # times the relabellings of the last round, at most: chance has most of few neurons
+# Multiples of the relabellings that put the floor exactly at the threshold.
+ENOUGH = 1.5  # a round with this multiple is the last
+PLANNED = 2.0  # the multiple of the next round; some neurons are at the floor by chance
+# Largest multiple of the last round's relabellings. If few neurons are at the floor, most are there
+# by chance, and the plan is uncertain.
+GROWTH = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +40,10 @@ class Standing:
 def next_draws(standing: Standing, settings: Nulls, level: float) -> int | None:
     """Return how many relabellings the next round has; None if no round can add labels."""
     tests, draws = standing.tests, standing.draws
-    at_floor = int((standing.exceedances == 0).sum())
-    if not len(standing.exceedances) or _suffices(at_floor, tests, draws, level, ENOUGH):
+    undecided, at_floor = len(standing.exceedances), int((standing.exceedances == 0).sum())
+    if not undecided or _suffices(at_floor, tests, draws, level, ENOUGH):
         return None
-    if not _suffices(len(standing.exceedances), tests, settings.most_draws, level, 1):
+    if not _suffices(undecided, tests, settings.most_draws, level, 1):
         return None  # not even most_draws would be enough
     by_chance = (tests - at_floor) / (draws + 1)
     wanted = PLANNED * tests / (level * max(1, at_floor - by_chance))
@@ -50,4 +52,5 @@ def next_draws(standing: Standing, settings: Nulls, level: float) -> int | None:
 
 
 def _suffices(neurons: int, tests: int, draws: int, level: float, times: float) -> bool:
+    """Check whether neurons at the floor can have labels, with `times` the draws that this needs."""
     return level * neurons * (draws + 1) >= times * tests

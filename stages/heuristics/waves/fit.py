@@ -1,4 +1,4 @@
-"""How much of a map a theory of it explains: least squares on the training cells, scored on the held-out ones."""
+"""Fit a theory of a map by least squares on training cells, and score it on held-out cells."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,17 @@ import polars as pl
 
 from stages.heuristics.waves.fourier import FrequencyPairs
 
-COLLINEAR = 1e-10  # of the largest eigenvalue of the terms' products; a smaller one is rounding: the terms depend on each other
+# Relative to the largest eigenvalue of the terms' products. A smaller eigenvalue is rounding: the
+# terms depend on each other.
+COLLINEAR = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
 class SplitCells:
-    """The cells of an operator that a store has answers for, those of training first.
+    """The cells of an operator for which a store has answers, training cells first.
 
-    shape: of the square; order: (cells,) which of the operator's cells, by op1, then op2, each is; op1, op2: (cells,);
-    training: how many are cells of training.
+    shape: (op1, op2) of the grid; order: (cells,) index of each cell among all cells of the operator,
+    in order of op1, then op2; op1, op2: (cells,); training: number of training cells.
     """
 
     shape: tuple[int, int]
@@ -25,56 +27,75 @@ class SplitCells:
     training: int
 
     @classmethod
-    def of(cls, cells: pl.DataFrame, results: np.ndarray) -> "SplitCells":
-        """cells: op1, op2, split of all of an operator's, by op1, then op2; results: the store's answers (op1, op2), -1 for none."""
+    def from_table(cls, cells: pl.DataFrame, results: np.ndarray) -> "SplitCells":
+        """Select the cells that have an answer.
+
+        cells: op1, op2 and split of all cells of an operator, in order of op1, then op2; results:
+        (op1, op2) the store's answers, -1 for none.
+        """
         op1, op2 = cells["op1"].to_numpy(), cells["op2"].to_numpy()
-        inside = (op1 < results.shape[0]) & (op2 < results.shape[1])  # of the operands that the subject is asked
+        inside = (op1 < results.shape[0]) & (op2 < results.shape[1])  # the model's grid
         answered = inside & (results[np.where(inside, op1, 0), np.where(inside, op2, 0)] >= 0)
-        training = (cells["split"] == "train").to_numpy()
-        order = np.concatenate([np.flatnonzero(answered & training), np.flatnonzero(answered & ~training)])
-        return cls((results.shape[0], results.shape[1]), order, op1[order], op2[order], int((answered & training).sum()))
+        in_training = (cells["split"] == "train").to_numpy()
+        training = np.flatnonzero(answered & in_training)
+        order = np.concatenate([training, np.flatnonzero(answered & ~in_training)])
+        shape = (results.shape[0], results.shape[1])
+        return cls(shape, order, op1[order], op2[order], len(training))
 
 
 @dataclass(frozen=True)
 class Fit:
-    """terms: fitted coefficients that are free, without the intercept; share: of the held-out cells' variance, NaN without any."""
+    """How well terms explain values.
+
+    terms: free coefficients, without the intercept; share: explained share of the held-out cells'
+    variance, at most 1, NaN without any variance.
+    """
 
     terms: int
     share: float
 
 
 def explain(terms: np.ndarray, values: np.ndarray, training: int) -> Fit:
-    """Fits values (cells,) by terms (terms, cells), the intercept among them, on the first `training` cells; scores on the others."""
-    coefficients, rank = _fitted(terms[:, :training], values[:training])
+    """Fit values by terms on the first `training` cells, and score the fit on the others.
+
+    terms: (terms, cells), the intercept among them; values: (cells,).
+    """
+    coefficients, rank = _fit(terms[:, :training], values[:training])
     held_out = values[training:]
     if not len(held_out) or (held_out == held_out[0]).all():
         return Fit(rank - 1, np.nan)
-    left = held_out - coefficients @ terms[:, training:]
-    return Fit(rank - 1, float(1 - left @ left / ((held_out - held_out.mean()) ** 2).sum()))
+    error = held_out - coefficients @ terms[:, training:]
+    return Fit(rank - 1, float(1 - error @ error / ((held_out - held_out.mean()) ** 2).sum()))
 
 
 def indicators(members: np.ndarray) -> np.ndarray:
-    """The intercept and heuristics as terms; members: (heuristics, cells) bool."""
+    """Return the intercept and heuristics as terms; members: (heuristics, cells) bool."""
     return np.concatenate([np.ones((1, members.shape[1])), members])
 
 
 def waves(values: np.ndarray, cells: SplitCells, pairs: FrequencyPairs, count: int) -> np.ndarray:
-    """The intercept and the strongest waves as terms, `count` of them or, since a wave has a cosine and a sine, one more.
+    """Return the intercept and the strongest Fourier components as terms.
 
-    Each wave is the strongest of what the former leave of values (cells,) on the training cells, all other places of the
-    square being at the mean (orthogonal matching pursuit): on cells that are no full square, waves are not independent.
+    There are `count` terms besides the intercept, or one more, since most components have a cosine
+    and a sine. Each component is the strongest in what the former leave of values (cells,) on the
+    training cells (orthogonal matching pursuit). All other locations of the grid count as the mean.
+    The pursuit is necessary because components are not independent unless the cells are a whole grid.
     """
     terms, training = np.ones((1, len(values))), cells.training
-    left = np.zeros(cells.shape, np.float32)
+    rest = np.zeros(cells.shape, np.float32)
     while len(terms) <= count:
-        coefficients, _ = _fitted(terms[:, :training], values[:training])
-        left[cells.op1[:training], cells.op2[:training]] = values[:training] - coefficients @ terms[:, :training]
-        pair = int(pairs.powers(left[None])[0].argmax())
+        coefficients, _ = _fit(terms[:, :training], values[:training])
+        error = values[:training] - coefficients @ terms[:, :training]
+        rest[cells.op1[:training], cells.op2[:training]] = error
+        pair = int(pairs.powers(rest[None])[0].argmax())
         terms = np.concatenate([terms, pairs.waves(pair, cells.op1, cells.op2)])
     return terms
 
 
-def _fitted(terms: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, int]:
-    """Coefficients of least squares, the smallest where terms depend on each other, and how many of the terms do not."""
+def _fit(terms: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the coefficients of least squares and the number of independent terms.
+
+    The coefficients are the smallest if terms depend on each other.
+    """
     coefficients, _, rank, _ = np.linalg.lstsq(terms @ terms.T, terms @ values, rcond=COLLINEAR)
     return coefficients, int(rank)

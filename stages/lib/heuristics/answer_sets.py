@@ -1,4 +1,7 @@
-"""Multi-result heuristics: the few results that a neuron's map has in its first cells, found on the map itself."""
+"""Find multi-result heuristics: sets of few results that cover a neuron's largest contributions.
+
+Such a heuristic is found on the neuron's own map rather than listed in the catalogue.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -21,7 +24,11 @@ class AnswerSets(Section):
 
 @dataclass(frozen=True)
 class Found:
-    """A set of results, as a heuristic's name; score at the top; share of cells; strength (see matching.strengths)."""
+    """A set of results.
+
+    name: as a heuristic; score: at the top, 0 to 1; share: share of all cells, 0 to 1; strength: see
+    scores.strengths.
+    """
 
     name: str
     score: float
@@ -30,26 +37,34 @@ class Found:
 
 
 def find(contributions: np.ndarray, results: np.ndarray, settings: AnswerSets) -> Found | None:
-    """The set of a map's first cells, or None where it takes one result or too many. contributions, results: (cells,)."""
+    """Return the set of results that covers a map's first cells.
+
+    contributions, results: (cells,). Returns None if the first cells need a single result, or more
+    results than the settings allow.
+    """
     sizes = np.bincount(results)
     ordered = results[descending(contributions)]
     first = np.bincount(ordered[: settings.first_cells], minlength=len(sizes))
     chosen = covering(first, settings.results, settings.covers)
-    share = sizes[chosen].sum() / len(results)
+    k = sizes[chosen].sum()
+    share = k / len(results)
     if len(chosen) == 0 or share == 1:
         return None
-    score = np.isin(ordered[: sizes[chosen].sum()], chosen).mean()
-    inside, scale = contributions[np.isin(results, chosen)].mean(), np.sqrt(np.square(contributions, dtype=np.float64).mean())
-    return Found(
-        f"result in {{{', '.join(map(str, sorted(chosen)))}}}", float(score), float(share), float(inside / scale) if scale else 0.0
-    )
+    score = np.isin(ordered[:k], chosen).mean()
+    inside = contributions[np.isin(results, chosen)].mean()
+    scale = np.sqrt(np.square(contributions, dtype=np.float64).mean())
+    strength = float(inside / scale) if scale else 0.0
+    name = f"result in {{{', '.join(map(str, sorted(chosen)))}}}"
+    return Found(name, float(score), float(share), strength)
 
 
 @compiled()
 def covering(first, most, covers):
-    """The fewest results that cover a share of a map's first cells: int64, none where one or more than `most` are needed.
+    """Return the fewest results that cover a share of a map's first cells, as int64.
 
-    first: (results,) in how many of these cells each is the answer, in whatever unit; most: results allowed; covers: the share.
+    first: (results,) in how many of the first cells each is the answer, in any unit; most: largest
+    number of results; covers: the share. The array is empty if a single result is enough, or if more
+    than `most` are needed.
     """
     counts, chosen = first.copy(), np.zeros(most, np.int64)
     reached, number, wanted = 0, 0, covers * first.sum()

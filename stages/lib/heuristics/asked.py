@@ -1,8 +1,12 @@
-"""The token of an answer that a subject is asked for, where answers have several: the number that it stands for, such as a digit.
+"""Heuristics of the token that a model predicts, if answers have several tokens.
 
-Heuristics of that number stand beside those of the whole result: both are sets of results, as one result has one such number. The
-catalogue is of no subject, so they are named here: what it says of the result, said of the number, and single digits. So are what
-column addition would need: sums of two digits with and without a carry, and the carry (or borrow) itself.
+The token stands for a number, such as a digit, which is called `asked`. It is a function of the
+result, so heuristics of `asked` are sets of results, too, and are scored together with heuristics of
+the result. The catalogue does not depend on a model, so these heuristics are not in it. This module
+names them:
+
+* single digits, and what the catalogue has for the result, applied to `asked`;
+* what column addition needs: the carry (or borrow), and sums of two digits with and without a carry.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,30 +16,46 @@ import numpy as np
 from stages.lib.core.layered import LayerStore
 from stages.lib.heuristics.names import Heuristic, digit_sums
 
-KINDS = ("range", "modulo", "pattern", "period")  # of the catalogue that are said of the number, too
+KINDS = ("range", "modulo", "pattern", "period")  # the catalogue's, which `asked` has, too
 DIGITS = 10
 PLACES = (1, 10, 100)
 COLUMNS = {
-    "add": [*(f"carry into {place}" for place in PLACES[1:]), *digit_sums(PLACES)],
-    "subtract": [f"borrow from {place}" for place in PLACES[1:]],
+    "add": ["carry into 10", "carry into 100", *digit_sums(PLACES)],
+    "subtract": ["borrow from 10", "borrow from 100"],
 }
 
 
 def numbers(store: LayerStore) -> np.ndarray | None:
-    """The number asked for by result, (results,), -1 where there is none; None of subjects that are asked for whole results."""
-    listed = store.attributes.get("asked")
-    return None if listed is None else np.array(listed.split(","), np.int64)
+    """Return the number that the predicted token stands for, by result: (results,), -1 if none.
+
+    Returns None if the model predicts whole results.
+    """
+    text = store.attributes.get("asked")
+    if text is None:
+        return None
+    return np.array(text.split(","), np.int64)
 
 
 def voted(store: LayerStore, results: np.ndarray) -> np.ndarray:
-    """Which numbers' value logits belong to these results; 0 where a result has none."""
+    """Return which number's value logit belongs to each result; 0 if none does."""
     known = numbers(store)
-    return results if known is None else known[np.minimum(results, len(known) - 1)].clip(min=0)
+    if known is None:
+        return results
+    return known[np.minimum(results, len(known) - 1)].clip(min=0)
 
 
 def names(catalogue: Sequence[Heuristic], operator: str, largest: int) -> Iterator[str]:
-    """The names of heuristics of the number, and of columns that the catalogue lacks; largest: number that there is."""
-    yield from (f"asked = {digit}" for digit in range(min(largest + 1, DIGITS)))
-    yield from (one.name.replace("result", "asked", 1) for one in catalogue if one.quantity == "result" and one.kind in KINDS)
-    known = {one.name for one in catalogue}
-    yield from (name for name in COLUMNS.get(operator, []) if name not in known)
+    """Yield names of heuristics of `asked`, and of columns that the catalogue lacks.
+
+    catalogue: the operator's heuristics; largest: largest number that a token stands for.
+    """
+    for digit in range(min(largest + 1, DIGITS)):
+        yield f"asked = {digit}"
+    known = set()
+    for heuristic in catalogue:
+        known.add(heuristic.name)
+        if heuristic.quantity == "result" and heuristic.kind in KINDS:
+            yield heuristic.name.replace("result", "asked", 1)
+    for name in COLUMNS.get(operator, []):
+        if name not in known:
+            yield name

@@ -1,4 +1,4 @@
-"""The grid of the catalogue of heuristics, as its settings describe it."""
+"""Settings of the catalogue of heuristics: types and allowed values of each grid."""
 
 from typing import Annotated, Literal
 
@@ -8,9 +8,17 @@ from stages.lib.core.settings import Count, Section
 from stages.lib.core.words import OPERATORS, Operator
 from stages.lib.heuristics.names import is_name
 
-Kind = Literal["range", "modulo", "pattern", "value", "identical", "period", "both ranges", "both modulo", "digit sum"]
-
-
+Kind = Literal[
+    "range",
+    "modulo",
+    "pattern",
+    "value",
+    "identical",
+    "period",
+    "both ranges",
+    "both modulo",
+    "digit sum",
+]
 Modulus = Annotated[int, Field(ge=2, le=999)]
 
 
@@ -29,7 +37,9 @@ class Grid(Section):
 
     @model_validator(mode="after")
     def every_operator_has_ranges(self) -> "Grid":
-        if missing := [operator for operator in OPERATORS if operator not in self.range_lengths]:
+        """Require a list for each operator."""
+        missing = [operator for operator in OPERATORS if operator not in self.range_lengths]
+        if missing:
             raise ValueError(f"range_lengths lacks {', '.join(missing)}; a list may be empty")
         return self
 
@@ -41,13 +51,14 @@ class Heuristics(Section):
 
     @model_validator(mode="after")
     def grid_is_one_of_grids(self) -> "Heuristics":
+        """Require that `grid` names one of `grids`."""
         if self.grid not in self.grids:
             raise ValueError(f"grid is {self.grid!r}, but grids has {', '.join(self.grids)}")
         return self
 
     @model_validator(mode="after")
     def custom_names_are_of_no_heuristic(self) -> "Heuristics":
-        """Refuse custom names that are not plain text, or that another heuristic may have."""
+        """Refuse custom names that are not plain text or that stand for another heuristic."""
         for name in self.custom:
             if not name.strip() or name != name.strip() or not name.isprintable():
                 allowed = "must be printable text without blanks at its ends"

@@ -1,9 +1,10 @@
-"""How well heuristics describe a neuron's map: Algorithm 1 of Nikankin et al. 2025, App. F, exactly.
+"""Score how well heuristics describe a neuron's map: Algorithm 1 of Nikankin et al. 2025, App. F.
 
-A map gives every cell a number. Its cells are put in order, largest first, ties by (op1, op2). A heuristic that k cells
-satisfy scores the share of the first k that satisfy it (top), or of the last k (bottom). One walk along the order serves all
-heuristics: it counts, for every value of a quantity, the cells seen so far, and at the k-th cell adds up the counts of the
-values that belong to the heuristic.
+A map gives every cell a number. Its cells are sorted, largest first, ties by (op1, op2). The score
+of a heuristic that k cells satisfy is the share of the first k cells that satisfy it (top), or of
+the last k (bottom). One pass over the sorted cells serves all heuristics. It counts, for every value
+of a quantity, the cells seen so far. At the k-th cell it adds up the counts of the values that
+belong to the heuristic.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +14,16 @@ import numpy as np
 
 from stages.lib.core.compiled import compiled
 
-DIGIT, BUCKETS = 11, 1 << 11  # bits of a float32 sorted at once
+DIGIT = 11  # bits of a float32 that one pass of the radix sort uses
+BUCKETS = 1 << DIGIT
 
 
 class Sets(NamedTuple):
-    """Heuristics as sets of values, in rising order of how many cells they cover.
+    """Heuristics as sets of values, sorted by the number of cells that they cover.
 
-    values: (quantities, cells) of every cell; largest: value of any; quantity: (sets,) what each is about, or `quantities` where it is
-    a set of cells; k: (sets,) cells covered; starts: (sets + 1,) where in `members` the values of each begin.
+    values: (quantities, cells) int32 of every cell; largest: largest of all values; quantity:
+    (sets,) index of each set's quantity, or `quantities` for a set of cells; k: (sets,) cells
+    covered; starts: (sets + 1,) where the values, or cells, of each set begin in `members`.
     """
 
     values: np.ndarray
@@ -31,65 +34,92 @@ class Sets(NamedTuple):
     members: np.ndarray
 
 
-def sets(satisfied: np.ndarray, quantities: Sequence[str], values: Mapping[str, np.ndarray]) -> tuple[Sets, np.ndarray]:
-    """The heuristics as sets, and the index of each among those given.
+def sets(
+    satisfied: np.ndarray,
+    quantities: Sequence[str],
+    values: Mapping[str, np.ndarray],
+) -> tuple[Sets, np.ndarray]:
+    """Return the heuristics as sets, and the index of each set's heuristic in the arguments.
 
-    satisfied: (heuristics, cells) bool; quantities: what each is about; values: quantity -> its value in each cell. A
-    heuristic about something else than these, such as both operands, is a set of cells.
+    satisfied: (heuristics, cells) bool; quantities: what each heuristic is about; values: quantity
+    -> (cells,) its values. A heuristic about any other quantity, such as both operands, becomes a
+    set of cells.
     """
     sizes, names = satisfied.sum(1), list(values)
     order = np.argsort(sizes, kind="stable")
-    members = [np.unique(values[quantities[i]][satisfied[i]]) if quantities[i] in values else np.flatnonzero(satisfied[i]) for i in order]
+    members, numbers = [], []
+    for heuristic in order:
+        quantity, cells = quantities[heuristic], satisfied[heuristic]
+        if quantity in values:
+            members.append(np.unique(values[quantity][cells]))
+            numbers.append(names.index(quantity))
+        else:
+            members.append(np.flatnonzero(cells))
+            numbers.append(len(names))
+    table = np.array(list(values.values()), np.int32)
     made = Sets(
-        np.array([values[name] for name in names], np.int32),
-        max(int(of.max(initial=0)) for of in values.values()),
-        np.array([names.index(quantities[i]) if quantities[i] in values else len(names) for i in order], np.int32),
-        sizes[order].astype(np.int32),
-        np.cumsum([0, *map(len, members)]).astype(np.int32),
-        np.concatenate([np.zeros(0, np.uint32), *members]).astype(np.uint32),
+        values=table,
+        largest=int(table.max(initial=0)),
+        quantity=np.array(numbers, np.int32),
+        k=sizes[order].astype(np.int32),
+        starts=np.cumsum([0, *map(len, members)]).astype(np.int32),
+        members=np.concatenate([np.zeros(0, np.uint32), *members]).astype(np.uint32),
     )
     return made, order
 
 
-def scores(values: np.ndarray, of: Sets) -> np.ndarray:
-    """Scores at the top and at the bottom (2, sets) float32 of one map (cells,), without NaN; a set without cells scores NaN."""
-    found = np.empty((2, len(of.k)), np.int32)
-    hits(descending(values.astype(np.float32)), of, found)
+def scores(values: np.ndarray, sets: Sets) -> np.ndarray:
+    """Score all sets on one map, at the top and at the bottom: (2, sets) float32.
+
+    values: (cells,) without NaN. A set without cells scores NaN.
+    """
+    counts = np.empty((2, len(sets.k)), np.int32)
+    hits(descending(values.astype(np.float32)), sets, counts)
     with np.errstate(invalid="ignore"):
-        return (found / of.k).astype(np.float32)
+        return (counts / sets.k).astype(np.float32)
 
 
 @compiled()
-def strengths(values, of):
-    """Mean of a map (cells,) over each set's cells, in root mean squares of the map: (sets,); 0 where the map is 0."""
-    sums = np.zeros((len(of.values), of.largest + 1))
+def strengths(values, sets):
+    """Average a map over each set's cells, in root mean squares of the map: (sets,).
+
+    values: (cells,). The result is 0 if the map is 0.
+    """
+    sums = np.zeros((len(sets.values), sets.largest + 1))
     squares = 0.0
     for cell in range(len(values)):
         squares += values[cell] * values[cell]
-        for quantity in range(len(of.values)):
-            sums[quantity, of.values[quantity, cell]] += values[cell]
+        for quantity in range(len(sets.values)):
+            sums[quantity, sets.values[quantity, cell]] += values[cell]
     scale = np.sqrt(squares / max(len(values), 1))  # an operator may have no cells
-    means = np.zeros(len(of.k))
-    for number in range(len(of.k)):
-        total = 0.0
-        for i in range(of.starts[number], of.starts[number + 1]):
-            total += values[of.members[i]] if of.quantity[number] == len(of.values) else sums[of.quantity[number], of.members[i]]
-        if scale > 0 and of.k[number]:
-            means[number] = total / of.k[number] / scale
+    means = np.zeros(len(sets.k))
+    for number in range(len(sets.k)):
+        total, quantity = 0.0, sets.quantity[number]
+        for i in range(sets.starts[number], sets.starts[number + 1]):
+            if quantity == len(sets.values):
+                total += values[sets.members[i]]
+            else:
+                total += sums[quantity, sets.members[i]]
+        if scale > 0 and sets.k[number]:
+            means[number] = total / sets.k[number] / scale
     return means
 
 
 @compiled()
 def descending(values):
-    """Which cell comes where, largest first, ties by number: float32 (cells,) to int32 (cells,). A radix sort, 11 bits at a time."""
-    n = len(values)
+    """Sort cells by value, largest first, ties by number: float32 (cells,) to int32 (cells,).
+
+    It is a radix sort, 11 bits at a time.
+    """
+    n, largest = len(values), np.uint32(0x7FFFFFFF)
     bits = values.view(np.uint32)
     keys, other_keys = np.empty(n, np.uint32), np.empty(n, np.uint32)
     order, other = np.empty(n, np.int32), np.empty(n, np.int32)
     starts = np.zeros((3, BUCKETS), np.int32)
     for cell in range(n):
-        size = bits[cell] & np.uint32(0x7FFFFFFF)
-        key = np.uint32(0x7FFFFFFF) + size if bits[cell] > size else np.uint32(0x7FFFFFFF) - size  # smaller the larger the value is
+        size = bits[cell] & largest  # without the sign
+        is_negative = bits[cell] > size
+        key = largest + size if is_negative else largest - size  # the larger a value, the smaller
         keys[cell], order[cell] = key, cell
         for digit in range(3):
             starts[digit, (key >> np.uint32(DIGIT * digit)) & np.uint32(BUCKETS - 1)] += 1
@@ -106,7 +136,7 @@ def descending(values):
 
 @compiled()
 def running_total(counts):
-    """Counts become where each begins, in place."""
+    """Replace counts by the sum of all counts before each, in place."""
     total = 0
     for i in range(len(counts)):
         count = counts[i]
@@ -115,50 +145,56 @@ def running_total(counts):
 
 
 @compiled()
-def hits(order, of, found):
-    """How many of each set's k cells are among the first k of the order (found[0]) and among the last k (found[1])."""
+def hits(order, sets, counts):
+    """Count the cells of each set among the first k cells and among the last k.
+
+    order: (cells,) sorted cells; counts: (2, sets), is filled, the first k cells before the last k.
+    """
     n = len(order)
     ordered, places = np.empty(n, np.int32), np.empty(n, np.int32)
-    for quantity in range(len(of.values)):
-        values = of.values[quantity]
+    for quantity in range(len(sets.values)):
+        values = sets.values[quantity]
         for i in range(n):
             ordered[i] = values[order[i]]
-        hits_of_values(ordered, of, quantity, found)
+        hits_of_values(ordered, sets, quantity, counts)
     for i in range(n):
         places[order[i]] = i
-    hits_of_cells(places, of, found)
+    hits_of_cells(places, sets, counts)
 
 
 @compiled()
-def hits_of_values(ordered, of, quantity, found):
-    """`hits` of the sets of one quantity's values. ordered: (cells,) its value in every cell, in the map's order.
+def hits_of_values(ordered, sets, quantity, counts):
+    """Count hits, as `hits` does, for the sets of one quantity's values.
 
-    The last k are those that are not among the first n - k, so one walk along the order finds both.
+    ordered: (cells,) the quantity's value in each of the sorted cells. The last k cells are those
+    that are not among the first n - k, so one pass over the sorted cells finds both.
     """
-    n, chosen = len(ordered), np.flatnonzero(of.quantity == quantity)
-    seen, other = np.zeros(of.largest + 1, np.uint32), np.zeros(of.largest + 1, np.uint32)
-    place, top, bottom = 0, 0, len(chosen) - 1
-    while top < len(chosen) or bottom >= 0:
+    n, numbers = len(ordered), np.flatnonzero(sets.quantity == quantity)
+    seen, other = np.zeros(sets.largest + 1, np.uint32), np.zeros(sets.largest + 1, np.uint32)
+    place, top, bottom = 0, 0, len(numbers) - 1
+    while top < len(numbers) or bottom >= 0:
         stop = n
-        if top < len(chosen):
-            stop = min(stop, of.k[chosen[top]])
+        if top < len(numbers):
+            stop = min(stop, sets.k[numbers[top]])
         if bottom >= 0:
-            stop = min(stop, n - of.k[chosen[bottom]])
+            stop = min(stop, n - sets.k[numbers[bottom]])
         count(ordered, place, stop, seen, other)
         place = stop
-        while top < len(chosen) and of.k[chosen[top]] == stop:
-            found[0, chosen[top]] = covered(seen, members_of(of, chosen[top]))
+        while top < len(numbers) and sets.k[numbers[top]] == stop:
+            counts[0, numbers[top]] = covered(seen, members_of(sets, numbers[top]))
             top += 1
-        while bottom >= 0 and n - of.k[chosen[bottom]] == stop:
-            found[1, chosen[bottom]] = of.k[chosen[bottom]] - covered(seen, members_of(of, chosen[bottom]))
+        while bottom >= 0 and n - sets.k[numbers[bottom]] == stop:
+            first = covered(seen, members_of(sets, numbers[bottom]))
+            counts[1, numbers[bottom]] = sets.k[numbers[bottom]] - first
             bottom -= 1
 
 
 @compiled()
 def count(ordered, place, stop, seen, other):
-    """Adds how often each value stands from place to stop to seen (values,). other: zeros.
+    """Add how often each value occurs from place to before stop to seen (values,).
 
-    Long parts are counted in two arrays in turn: quotients are equal so often that one counter would wait for itself.
+    other: (values,) zeros. Long parts are counted in two arrays in turn. Quotients are so often
+    equal that a single counter would wait for itself.
     """
     if stop - place < len(seen):
         for i in range(place, stop):
@@ -174,28 +210,28 @@ def count(ordered, place, stop, seen, other):
 
 
 @compiled()
-def members_of(of, number):
-    """The values or cells that belong to one set."""
-    return of.members[of.starts[number] : of.starts[number + 1]]
+def members_of(sets, number):
+    """Return the values or cells that belong to one set."""
+    return sets.members[sets.starts[number] : sets.starts[number + 1]]
 
 
 @compiled()
 def covered(seen, members):
-    """The cells seen that belong to a set of values. seen: (values,) uint32, how many cells have each."""
+    """Count the cells seen that belong to a set of values; seen: (values,) uint32 cells of each."""
     total = np.uint32(0)
-    for i in range(len(members)):  # unsigned of 32 bits throughout: three times as fast
+    for i in range(len(members)):  # 32-bit unsigned integers throughout: three times as fast
         total = np.uint32(total + seen[members[i]])
     return np.int64(total)
 
 
 @compiled()
-def hits_of_cells(places, of, found):
-    """`hits` of the sets of cells. places: (cells,) where in the order each one is."""
+def hits_of_cells(places, sets, counts):
+    """Count hits, as `hits` does, for the sets of cells; places: (cells,) sorted position of each."""
     n = len(places)
-    for number in range(len(of.k)):
-        if of.quantity[number] == len(of.values):
-            k = of.k[number]
-            found[0, number] = found[1, number] = 0
-            for i in range(of.starts[number], of.starts[number + 1]):
-                found[0, number] += places[of.members[i]] < k
-                found[1, number] += places[of.members[i]] >= n - k
+    for number in range(len(sets.k)):
+        if sets.quantity[number] == len(sets.values):
+            k = sets.k[number]
+            counts[0, number] = counts[1, number] = 0
+            for i in range(sets.starts[number], sets.starts[number + 1]):
+                counts[0, number] += places[sets.members[i]] < k
+                counts[1, number] += places[sets.members[i]] >= n - k
