@@ -9,13 +9,13 @@ import time
 
 from selenium import webdriver
 
-from stages.explorer.answers import silence
 from stages.explorer.app import answered, tried
 from stages.explorer.explorer import Explorer
 from stages.explorer.live import Live
 from stages.explorer.pages import VIEWS
 from stages.explorer.project import Project
 from stages.explorer.question import Question
+from stages.explorer.views import silence
 from tests.bench.timing import median
 from tests.report.browsing import CHROMIUM, DRIVER, FLAGS
 
@@ -58,7 +58,8 @@ def _view(of: Explorer, path: str, question: Question, later: bool = False) -> s
 def _silenced(live: Live, subject: str) -> None:
     live._kept = None  # another prompt each time
     row = live.cell("subtract", 226, 68)
-    silence.silenced(live, row, silence.Silencing(subject, "subtract", ((2, 312), (2, 347), (1, 265)), "mean"))
+    neurons = ((2, 312), (2, 347), (1, 265))
+    silence.ablated(live, row, silence.Ablation(subject, "subtract", neurons, "mean"))
 
 
 def _opened() -> float:
