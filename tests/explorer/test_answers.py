@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.explorer.views import compare, find, neuron, prompt, silence
 from stages.explorer.explorer import Explorer
 from stages.explorer.project import ExplorerError, Project
+from stages.explorer.views import compare, find, neuron, prompt, silence
 from stages.lib.core.words import OPERATORS
 from stages.lib.subject import Subject
 

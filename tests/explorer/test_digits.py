@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.explorer.views import neuron, prompt
 from stages.explorer.explorer import Explorer
+from stages.explorer.views import neuron, prompt
 from tests.explorer.made import HEURISTICS, NEURONS, SIDE, SUBJECT, TENS, explorer, made
 from tests.explorer.said import field, says
 
