@@ -1,7 +1,8 @@
-"""The app: an address is a view, a view is fields and what they ask for. Who changes a field changes the address, and that the view.
+"""Serve the app: an address is a view, and a view is fields and what they ask for.
 
-It listens to pages of its own alone: requests by another name, or from another page, are refused, and its pages may load nothing from
-elsewhere.
+Whoever changes a field changes the address, and the address changes the view. The app answers its
+own pages only: it refuses requests for another host or from another page, and its pages may load
+nothing from elsewhere.
 """
 
 import base64
@@ -18,28 +19,37 @@ from dash import ALL, MATCH, Input, Output, State, dcc, html, no_update
 from werkzeug.exceptions import HTTPException
 
 from stages.explorer import parts
-from stages.explorer.answers import find
 from stages.explorer.explorer import Explorer
-from stages.explorer.pages import VIEWS, View
+from stages.explorer.pages import LISTED, VIEWS, View
 from stages.explorer.parts import Field, Part, text_of
 from stages.explorer.pictures import saved
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
-from stages.explorer.views.find import query
+from stages.explorer.views import find
 from stages.lib.core.settings import ParamsError
 
-ANY = (Exception, ParamsError)  # the latter would end a program
-OWN = {"localhost", "127.0.0.1", "[::1]"}
+ANY = (Exception, ParamsError)  # ParamsError is a SystemExit, which would end the program
+OWN = {"localhost", "127.0.0.1", "::1"}  # hosts of the app's own pages
 POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-    "font-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
+# fields that links between views keep
+COMMON = ("subject", "operator", "layer", "neuron", "prompt")
 
 
 def made(project: Project) -> dash.Dash:
-    """The app of a project."""
+    """Return the app of a project."""
     explorer = Explorer(project)
-    app = dash.Dash(__name__, title="bag explore", update_title="", serve_locally=True, assets_folder="assets", compress=False)
+    app = dash.Dash(
+        __name__,
+        title="bag explore",
+        update_title="",
+        serve_locally=True,
+        assets_folder="assets",
+        compress=False,
+    )
     app.layout = _layout()
     _guard(app.server)
     _show_views(app, explorer)
@@ -48,59 +58,112 @@ def made(project: Project) -> dash.Dash:
 
 
 def _show_views(app: dash.Dash, explorer: Explorer) -> None:
-    """An address becomes a view, what is dear of it comes later, and a changed field becomes an address."""
+    """Make a view of an address, its slow parts afterwards, and an address of changed fields."""
 
-    def show(path: str, search: str, _: int, values: list, ids: list, before: dict | None) -> tuple:
-        if before and dash.ctx.triggered_id == "tick":  # a page is there, and waits: what is being typed into it is none of its business
+    def show(
+        path: str,
+        search: str,
+        _: int,
+        values: list,
+        ids: list[dict[str, str]],
+        before: dict | None,
+    ) -> tuple:
+        if before and dash.ctx.triggered_id == "tick":
+            # the page waits for a model: what is being typed into its fields does not matter
             explorer.models.start()
             return page(explorer, path, search, before["fields"], before)
-        return page(explorer, path, search, {of["field"]: text_of(value) for of, value in zip(ids, values, strict=True)}, before)
+        names = [key["field"] for key in ids]
+        on_page = dict(zip(names, map(text_of, values), strict=True))
+        return page(explorer, path, search, on_page, before)
 
+    def later(request: dict[str, str]) -> Part:
+        make = VIEWS[request["view"]].later[request["name"]]
+        return tried(make, explorer, Question.parse(request["question"]))
+
+    values, ids = State({"field": ALL}, "value"), State({"field": ALL}, "id")
+    search, shown = State("url", "search"), State("shown", "data")
     app.callback(
-        Output("fields", "children"), Output("content", "children"), Output("shown", "data"), Output("head", "children"),
-        Output("tick", "disabled"), Input("url", "pathname"), Input("url", "search"), Input("tick", "n_intervals"),
-        State({"field": ALL}, "value"), State({"field": ALL}, "id"), State("shown", "data"),
-    )(show)  # fmt: skip
-    app.callback(Output({"part": "later", "name": MATCH}, "children"), Input({"part": "asked", "name": MATCH}, "data"))(
-        lambda asked: tried(VIEWS[asked["view"]].later[asked["name"]], explorer, Question.of(asked["question"]))
-    )
+        Output("fields", "children"),
+        Output("content", "children"),
+        Output("shown", "data"),
+        Output("head", "children"),
+        Output("tick", "disabled"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        Input("tick", "n_intervals"),
+        values,
+        ids,
+        shown,
+    )(show)
+    app.callback(
+        Output({"part": "later", "name": MATCH}, "children"),
+        Input({"part": "request", "name": MATCH}, "data"),
+    )(later)
     app.clientside_callback(
-        dash.ClientsideFunction("explorer", "address"), Output("url", "search"), Input({"field": ALL}, "value"),
-        Input({"field": ALL}, "n_blur"), State({"field": ALL}, "id"), State("url", "search"), State("shown", "data"),
+        dash.ClientsideFunction("explorer", "address"),
+        Output("url", "search"),
+        Input({"field": ALL}, "value"),
+        Input({"field": ALL}, "n_blur"),
+        ids,
+        search,
+        shown,
         prevent_initial_call=True,
-    )  # fmt: skip
+    )
 
 
-def page(explorer: Explorer, path: str, search: str, on_page: dict[str, str], before: dict[str, Any] | None) -> tuple:
-    """What an address shows, as far as it is not there: fields, content, what to remember of them, navigation; and whether it stays so.
+def page(
+    explorer: Explorer,
+    path: str,
+    search: str,
+    on_page: dict[str, str],
+    before: dict[str, Any] | None,
+) -> tuple:
+    """Return what a page has to change to show an address.
 
-    on_page: the fields as they are filled in there; before: what was remembered, None of a page that is loaded.
+    These are its fields, its content, what to remember of them and the navigation, each no_update
+    if it stays, and whether the page stays as it is, or has to ask again.
+
+    on_page: the fields as they are filled in; before: what the page remembers, None if it is new.
     """
     explorer.refresh()
     tab = before["tab"] if before else uuid4().hex
-    explorer = explorer.of(tab)
-    view, question = VIEWS.get((path or "/").strip("/"), next(iter(VIEWS.values()))), Question.of(search)
+    explorer = explorer.for_tab(tab)
+    view, question = VIEWS.get((path or "").strip("/"), LISTED[0]), Question.parse(search)
     fields, content = answered(explorer, view, question)
     now: dict[str, Any] = {
         "tab": tab,
         "view": view.path,
-        "fields": {one.name: text_of(one.value) for one in fields},
-        "options": str([one.options for one in fields]),
+        "fields": _texts(fields),
+        "options": str([field.options for field in fields]),
         "known": explorer.known(),
     }
     if now == before:
         return *[no_update] * 4, explorer.settled(now["known"])
-    same = before and all(before[key] == now[key] for key in ("view", "options")) and on_page == now["fields"]
-    inside = content()  # this may start work
-    shown = no_update if same else [parts.shown(one) for one in fields]
-    return shown, inside, now, _navigation(view, explorer, question), explorer.settled(now["known"])
+    drawn = content()  # this may start work
+    shown: Any = no_update
+    if not _same_fields(now, before) or on_page != now["fields"]:
+        shown = list(map(parts.shown, fields))
+    links = _navigation(view, explorer, question)
+    return shown, drawn, now, links, explorer.settled(now["known"])
+
+
+def _texts(fields: list[Field]) -> dict[str, str]:
+    """Return the fields' values as the address has them."""
+    return {field.name: text_of(field.value) for field in fields}
+
+
+def _same_fields(now: dict[str, Any], before: dict[str, Any] | None) -> bool:
+    """Return whether a page already has the fields of a view, with the same options."""
+    if before is None:
+        return False
+    return before["view"] == now["view"] and before["options"] == now["options"]
 
 
 def _hand_out_files(app: dash.Dash, explorer: Explorer) -> None:
-    """Pictures, with their SQL in them, and the rows of a query."""
+    """Serve pictures with their SQL, and the rows of a query."""
 
     def take(_: list[int], search: str) -> tuple:
-        if not any(one["value"] for one in dash.ctx.triggered):
+        if not any(trigger["value"] for trigger in dash.ctx.triggered):
             return no_update, no_update
         kind = dash.ctx.triggered_id["take"]
         try:
@@ -110,26 +173,46 @@ def _hand_out_files(app: dash.Dash, explorer: Explorer) -> None:
         return dcc.send_bytes(content, f"bag.{kind}"), f"Saved bag.{kind}."
 
     app.callback(
-        Output("rows", "data"), Output("said", "children", allow_duplicate=True), Input({"take": ALL}, "n_clicks"), State("url", "search"),
+        Output("rows", "data"),
+        Output("message", "children", allow_duplicate=True),
+        Input({"take": ALL}, "n_clicks"),
+        State("url", "search"),
         prevent_initial_call=True,
-    )(take)  # fmt: skip
-
+    )(take)
     app.clientside_callback(
-        dash.ClientsideFunction("explorer", "picture"), Output("picture", "data"), Input({"save": ALL, "format": ALL}, "n_clicks"),
+        dash.ClientsideFunction("explorer", "picture"),
+        Output("picture", "data"),
+        Input({"save": ALL, "format": ALL}, "n_clicks"),
         prevent_initial_call=True,
-    )  # fmt: skip
-    app.callback(Output("download", "data"), Output("said", "children"), Input("picture", "data"), prevent_initial_call=True)(_saved)
+    )
+    app.callback(
+        Output("download", "data"),
+        Output("message", "children"),
+        Input("picture", "data"),
+        prevent_initial_call=True,
+    )(_saved)
 
 
 def taken(explorer: Explorer, search: str, kind: str) -> bytes:
-    """All rows of the query that the view `find` shows at this address, as a file. Raises ExplorerError where there are too many."""
+    """Return all rows of the query of the view `find` at an address, as a file.
+
+    Raises ExplorerError if there are too many.
+    """
     explorer.refresh()
-    question = Question.of(search)
-    return find.file(explorer.project, query(explorer, _complete(question, VIEWS["find"].fields(explorer, question))), kind)
+    question = Question.parse(search)
+    complete = _complete(question, find.fields(explorer, question))
+    return find.file(explorer.project, find.query(explorer, complete), kind)
 
 
-def answered(explorer: Explorer, view: View, question: Question) -> tuple[list[Field], Any]:
-    """A view's fields, and what makes its content; a question that cannot be answered is answered with a sentence."""
+def answered(
+    explorer: Explorer,
+    view: View,
+    question: Question,
+) -> tuple[list[Field], Callable[[], Part]]:
+    """Return a view's fields, and a function that makes its content.
+
+    If the question cannot be answered, the content is a message.
+    """
     try:
         fields = view.fields(explorer, question)
         return fields, lambda: tried(view.content, explorer, _complete(question, fields))
@@ -137,25 +220,31 @@ def answered(explorer: Explorer, view: View, question: Question) -> tuple[list[F
         text = sentence(error)
     try:
         fields = view.fields(explorer, Question({}))
-    except ANY:  # it has been said
+    except ANY:  # the message above has the reason
         fields = []
-    return [_kept(one, question) for one in fields], lambda: parts.alert(text)
+    return [_kept(field, question) for field in fields], lambda: parts.alert(text)
 
 
 def _complete(question: Question, fields: list[Field]) -> Question:
-    """What is asked as its fields have it: of those that the address leaves out, what they are then."""
-    return question.but(**{one.name: text_of(one.value) for one in fields})
+    """Return a question with the values of all fields, even those that the address leaves out."""
+    return question.changed(**_texts(fields))
 
 
-def _kept(one: Field, question: Question) -> Field:
-    """A field with what was asked, be it right or wrong."""
-    text = question.get(one.name, text_of(one.value))
-    known = one.kind != "choice" or text in (option["value"] if isinstance(option, dict) else option for option in one.options)
-    return replace(one, value=text, options=one.options if known else [*one.options, text])
+def _kept(field: Field, question: Question) -> Field:
+    """Return a field with the value of the question, right or wrong."""
+    text, options = question.get(field.name, text_of(field.value)), field.options
+    allowed = [parts.option(option)["value"] for option in options]
+    if field.kind == "choice" and text not in allowed:
+        options = [*options, text]
+    return replace(field, value=text, options=options)
 
 
-def tried(make: Callable[[Explorer, Question], Part], explorer: Explorer, question: Question) -> Part:
-    """Part of a page, or a sentence that says why there is none."""
+def tried(
+    make: Callable[[Explorer, Question], Part],
+    explorer: Explorer,
+    question: Question,
+) -> Part:
+    """Return a part of a page, or a message if it cannot be made."""
     try:
         return make(explorer, question)
     except ANY as error:
@@ -163,64 +252,67 @@ def tried(make: Callable[[Explorer, Question], Part], explorer: Explorer, questi
 
 
 def sentence(error: BaseException) -> str:
-    """What a page says of an error; of one that nobody foresaw, the log says where."""
+    """Return the message of an error. An unforeseen error is also logged, with its place."""
     if isinstance(error, (ExplorerError, ParamsError)):
         return str(error)
     logging.getLogger(__name__).error("a page could not be made", exc_info=error)
-    return f"This went wrong, {type(error).__name__}: {error}. Where it did is written where `bag explore` was started."
+    problem = f"This went wrong, {type(error).__name__}: {error}."
+    return f"{problem} The terminal that runs `bag explore` shows where."
 
 
 def _layout() -> Part:
-    kept = [
+    message = html.Div(id="message", role="status")
+    content = html.Div(id="content", **parts.aria(live="polite"))
+    fields = html.Div(id="fields", role="form", **parts.aria(label="question"))
+    return html.Div([
+        dcc.Location(id="url", refresh=False),
         dcc.Store(id="shown"),
         dcc.Store(id="picture"),
         dcc.Download(id="download"),
         dcc.Download(id="rows"),
         dcc.Interval(id="tick", interval=400, disabled=True),
-    ]
-    return html.Div([
-        dcc.Location(id="url", refresh=False), *kept, html.Header(id="head"),
-        html.Main([html.Div(id="fields", role="form", **parts.aria(label="what is asked")), html.Div(id="said", role="status"),
-                   html.Div(id="content", **parts.aria(live="polite"))]),
+        html.Header(id="head"),
+        html.Main([fields, message, content]),
     ])  # fmt: skip
 
 
 def _navigation(view: View, explorer: Explorer, question: Question) -> list[Part]:
-    """Links to the views, which keep what they have in common with this one."""
-    common = {name: question[name] for name in ("subject", "operator", "layer", "neuron", "prompt") if name in question}
-    places = {other.path: f"/{other.path}{Question(common).search()}" for other in VIEWS.values()}
-    links = [
-        html.A(VIEWS[path].title, href=href, **parts.aria(current="page")) if path == view.path else dcc.Link(VIEWS[path].title, href=href)
-        for path, href in places.items()
-    ]
+    """Return links to the views, which keep the fields that several views have."""
+    kept = {name: question[name] for name in COMMON if name in question}
+    search = Question(kept).search()
+    links = [_view_link(other, f"/{other.path}{search}", other is view) for other in LISTED]
     return [html.Strong("bag explore"), html.Nav(links, **parts.aria(label="views"))]
 
 
+def _view_link(view: View, href: str, is_current: bool) -> Part:
+    if is_current:
+        return html.A(view.title, href=href, **parts.aria(current="page"))
+    return dcc.Link(view.title, href=href)
+
+
 def _saved(picture: dict[str, str] | None) -> tuple:
+    """Return the file of a picture, and a message."""
     if not picture:
         return no_update, no_update
     try:
-        content = saved(picture["data"], picture["format"], picture["query"], picture["page"])
+        query, address = picture["query"], picture["page"]
+        content = saved(picture["data"], picture["format"], query, address)
+        name = f"{picture['name']}.{picture['format']}"
     except (ExplorerError, KeyError) as error:
         return no_update, parts.alert(str(error))
-    name = f"{picture['name']}.{picture['format']}"
-    return {"content": base64.b64encode(content).decode(), "base64": True, "filename": name}, f"Saved {name}, with its SQL in it."
+    data = base64.b64encode(content).decode()
+    file = {"content": data, "base64": True, "filename": name}
+    return file, f"Saved {name}, with its SQL in it."
 
 
 def _guard(server: flask.Flask) -> None:
-    """Refuses whoever is not a page of ours, and keeps our pages from asking anybody else."""
+    """Refuse requests that are not from our own pages, and let our pages ask nobody else."""
 
     @server.before_request
     def refuse() -> tuple[str, int] | None:
-        origin = flask.request.headers.get("Origin")
-        try:
-            host = urlsplit(f"//{flask.request.host}").hostname
-            from_elsewhere = origin and urlsplit(origin).netloc != flask.request.host
-            foreign = f"{host}" not in OWN | {"::1"} or from_elsewhere
-        except ValueError:  # one of them is not an address
-            foreign = True
-        message = "bag explore answers this machine's own browser alone, at http://localhost"
-        return (message, 403) if foreign else None
+        if _is_own(flask.request.headers.get("Origin"), flask.request.host):
+            return None
+        return "bag explore answers this machine's own browser alone, at http://localhost", 403
 
     @server.errorhandler(Exception)
     def explain(error: Exception) -> Any:
@@ -228,7 +320,8 @@ def _guard(server: flask.Flask) -> None:
         if isinstance(error, HTTPException):
             return error
         logging.getLogger(__name__).error("a request could not be answered", exc_info=error)
-        return f"this is no request of a page of bag explore: {type(error).__name__}", 400
+        problem = f"this is not a request of a page of bag explore: {type(error).__name__}"
+        return problem, 400
 
     @server.after_request
     def restrict(response: flask.Response) -> flask.Response:
@@ -236,3 +329,12 @@ def _guard(server: flask.Flask) -> None:
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
         return response
+
+
+def _is_own(origin: str | None, host: str) -> bool:
+    """Return whether a request is for this machine, and from one of its pages if from any."""
+    try:
+        from_own_page = not origin or urlsplit(origin).netloc == host
+        return from_own_page and urlsplit(f"//{host}").hostname in OWN
+    except ValueError:  # one of them is not an address
+        return False

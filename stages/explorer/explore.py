@@ -1,4 +1,4 @@
-"""`bag explore`: a local app over the tables and the models of this project. Reads only; listens to this machine alone.
+"""Explore the tables and models of this project in a local app, which only reads.
 
 bag explore
 bag explore --port 8080 --no-browser
@@ -11,30 +11,39 @@ import signal
 import sys
 import threading
 import webbrowser
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from stages.explorer.project import ExplorerError, Project
 from stages.lib.core.settings import ParamsError
 from stages.lib.sql.database import ERRORS
 
-HOST, PORT = "127.0.0.1", 8765
-MOST = 20  # ports that are tried
+HOST = "127.0.0.1"  # this machine alone
+PORT = 8765
+PORTS = range(PORT, PORT + 20)  # tried in this order
+LARGEST_PORT = 65535
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="bag explore", description=__doc__.partition("\n")[0] if __doc__ else None)
-    result.add_argument("--port", type=_port, help=f"where it listens (default: the first free one from {PORT} on; 0: any free one)")
-    result.add_argument("--no-browser", action="store_true", help="print the address and open no browser")
+    """Return the parser of the command's options."""
+    summary, _, _ = (__doc__ or "").partition("\n")
+    result = argparse.ArgumentParser(prog="bag explore", description=summary)
+    ports = f"port to listen on (default: the first free port from {PORT}; 0: any free port)"
+    result.add_argument("--port", type=_port, help=ports)
+    no_browser = "print the address without opening a browser"
+    result.add_argument("--no-browser", action="store_true", help=no_browser)
     return result
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or not 0 <= int(text) < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text} is no port, 0 to 65535")
+    if not text.isdecimal() or int(text) > LARGEST_PORT:
+        message = f"invalid port {text!r}; choose a whole number from 0 to {LARGEST_PORT}"
+        raise argparse.ArgumentTypeError(message)
     return int(text)
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Serve the app until Ctrl-C, and open a browser on it."""
     options = parser().parse_args(arguments)
     try:
         server = served(Project(), options.port)
@@ -50,25 +59,28 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def served(project: Project, port: int | None) -> Any:
-    """The server of a project's app, listening. Raises ExplorerError without a subject, or where the port is taken."""
-    from werkzeug.serving import make_server  # only here, like the app: they take a second to import
+    """Return a server of the app, already listening on a port, by default on the first free one.
+
+    Raises ExplorerError if no model under study has predictions, or if the port is taken.
+    """
+    from werkzeug.serving import make_server  # imported late, as is the app: it takes a second
 
     from stages.explorer.app import made
 
-    project.subjects  # noqa: B018 says what is missing before anything starts
+    project.subjects  # noqa: B018 raises if there are none, before anything starts
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = made(project).server
-    for place in [port] if port is not None else range(PORT, PORT + MOST):
-        try:
-            return make_server(HOST, place, app, threaded=True)
-        except (OSError, SystemExit):
-            continue
-    where = f"port {port} is" if port is not None else f"the ports {PORT} to {PORT + MOST - 1} are"
-    raise ExplorerError(f"{where} taken; name a free one with --port, or 0 for any.")
+    candidates = PORTS if port is None else [port]
+    for candidate in candidates:
+        with suppress(OSError, SystemExit):  # the port is taken
+            return make_server(HOST, candidate, app, threaded=True)
+    taken = ", ".join(map(str, candidates))
+    fix = "choose another with --port, or 0 for any free port."
+    raise ExplorerError(f"no free port among {taken}; {fix}")
 
 
 def _end(*_: object) -> NoReturn:
-    """Ends at once, whatever a model is in the midst of: nothing is written, so nothing is left half done."""
+    """End at once, even while a model works: nothing is written, so nothing is left half done."""
     print(file=sys.stderr, flush=True)
     os._exit(0)
 

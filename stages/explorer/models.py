@@ -1,9 +1,10 @@
-"""Models are loaded behind the page that first asks for one, once it is there; until then there are tables to look at.
+"""Load models in the background, when a page first needs them; until then it shows the tables.
 
-Not before: to import torch takes seconds, in which a process hardly gets to anything else.
+Models are not loaded earlier, because importing torch keeps the process busy for seconds.
 """
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stages.explorer.project import ExplorerError, Project
@@ -14,73 +15,90 @@ if TYPE_CHECKING:
 MOST = 2  # models held at once
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A loaded model, or the error that loading it raised; made_of: see Project.made_of."""
+
+    made_of: int
+    model: "Live | ExplorerError"
+
+
 class Models:
-    """The models of a project's subjects; one thread at a time works with them (`lock`)."""
+    """The models of a project. A thread that works with a model holds `lock`."""
 
     def __init__(self, project: Project):
         self.project, self.lock = project, threading.RLock()
-        self._found: dict[str, tuple[int, Live | ExplorerError]] = {}  # beside what each was made of (see Project.made_of)
+        self._loaded: dict[str, Loaded] = {}
         self._loading: dict[str, threading.Thread] = {}
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
 
     def ready(self, name: str) -> "Live | None":
-        """A subject's model; None before it is loaded, which `start` begins. Raises ExplorerError where that fails.
+        """Return a model, or None before it is loaded, which `start` begins.
 
-        One whose files have changed since is loaded anew.
+        A model whose files have changed is loaded again. Raises ExplorerError if loading failed.
         """
         with self.lock:
-            made_of, found = self._found.get(name, (None, None))
-            if found and made_of != self.project.made_of(name):
+            if self._is_outdated(name):
                 self._forget(name)
-                found = None
-            if isinstance(found, ExplorerError):
-                raise found
-            if found:
-                found.project = self.project
-            elif name not in self._loading:
-                self._asked.add(name)
-            return found
+            if name not in self._loaded:
+                if name not in self._loading:
+                    self._requested.add(name)
+                return None
+            model = self._loaded[name].model
+            if isinstance(model, ExplorerError):
+                raise model
+            model.project = self.project
+            return model
 
     def start(self) -> None:
-        """Begins to load what has been asked for."""
+        """Begin to load the requested models."""
         with self.lock:
-            for name in self._asked - self._loading.keys():
-                self._loading[name] = threading.Thread(target=self._load, args=(name,), daemon=True)
-                self._loading[name].start()
-            self._asked.clear()
+            for name in self._requested - self._loading.keys():
+                thread = threading.Thread(target=self._load, args=(name,), daemon=True)
+                self._loading[name] = thread
+                thread.start()
+            self._requested.clear()
 
     def wait(self, name: str) -> "Live":
-        """A subject's model, once it is loaded. Raises ExplorerError where that fails."""
-        while (found := self.ready(name)) is None:
+        """Return a model once it is loaded. Raises ExplorerError if loading failed."""
+        model = self.ready(name)
+        while model is None:
             self.start()
             self._loading[name].join()
-        return found
+            model = self.ready(name)
+        return model
+
+    def names(self) -> list[str]:
+        """Return the models that are loaded or failed to load."""
+        return sorted(self._loaded)
+
+    def loading(self) -> bool:
+        """Return whether any model is requested or being loaded."""
+        pending = [self._loading[name] for name in self._loading.keys() - self._loaded.keys()]
+        return bool(self._requested) or any(map(threading.Thread.is_alive, pending))
 
     def _load(self, name: str) -> None:
-        from stages.explorer.live import Live  # only here: torch takes seconds to import
+        from stages.explorer.live import Live  # imported late: torch takes seconds
 
         project = self.project
         made_of = project.made_of(name)  # before it is loaded, so that no change is missed
         try:
-            found: Live | ExplorerError = Live(project, name)
+            model: Live | ExplorerError = Live(project, name)
         except ExplorerError as error:
-            found = error
-        except Exception as error:  # whatever a model's own code raises: the page says it, and goes on
-            found = ExplorerError(f"the model of {name} cannot be run: {type(error).__name__}: {error}")
+            model = error
+        except Exception as error:  # whatever a model's own code raises: the page shows it
+            problem = f"{type(error).__name__}: {error}"
+            model = ExplorerError(f"the model of {name} cannot be run: {problem}")
         with self.lock:
-            kept = [one for one in self._found if one != name]
-            for one in kept[: max(0, len(kept) + 1 - MOST)]:
-                self._forget(one)
-            self._found[name] = made_of, found
+            others = [other for other in self._loaded if other != name]
+            for other in others[: max(0, len(others) + 1 - MOST)]:
+                self._forget(other)
+            self._loaded[name] = Loaded(made_of, model)
+
+    def _is_outdated(self, name: str) -> bool:
+        entry = self._loaded.get(name)
+        return entry is not None and entry.made_of != self.project.made_of(name)
 
     def _forget(self, name: str) -> None:
-        del self._found[name]
+        del self._loaded[name]
         self._loading.pop(name, None)
-
-    def names(self) -> list[str]:
-        """Those that are loaded, or cannot be."""
-        return sorted(self._found)
-
-    def loading(self) -> bool:
-        """Whether a model is asked for, or under way."""
-        return bool(self._asked) or any(thread.is_alive() for name, thread in self._loading.items() if name not in self._found)

@@ -1,9 +1,13 @@
-"""What views are put together from: fields, tables, figures with their query, sentences. All of it is plain HTML with labels."""
+"""Build the parts of a page: fields, tables, figures with their query, and sentences.
 
+All of it is plain HTML with labels.
+"""
+
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from textwrap import dedent
 from typing import Any
 
@@ -14,154 +18,269 @@ from stages.explorer.charts import Figure
 from stages.explorer.question import Question
 
 Part = Any  # a component of Dash, or text
-Link = Callable[[dict[str, Any]], str | None]  # of a row: where a cell leads
+Link = Callable[[dict[str, Any]], str | None]  # row -> address to which a cell leads
 SHOWN = 1000  # rows of a table that a page shows at most
+LISTED = 12  # items of a list that a cell shows at most
+GRAPH: Any = {
+    "displaylogo": False,
+    "showSendToCloud": False,  # nothing leaves this machine
+    "responsive": False,
+    "modeBarButtonsToRemove": ["toImage", "sendChartToCloud", "select2d", "lasso2d"],
+    "scrollZoom": True,
+}
 
 
 @dataclass(frozen=True)
 class Field:
-    """Something to fill in. kind: text, number, choice, many (several of the options), tick, slider (of the options), or sql."""
+    """Something to fill in.
+
+    kind: text, number, choice, many (several options), tick, slider (over the options) or sql;
+    options: values, or dicts with `value` and `label`.
+    """
 
     name: str
     label: str
     value: Any
     kind: str = "text"
-    options: Sequence[Any] = field(default_factory=list)
+    options: Sequence[Any] = dataclasses.field(default_factory=list)
     hint: str = ""
 
 
-def identity(one: Field) -> dict[str, str]:
-    return {"field": one.name}
+def identity(field: Field) -> dict[str, str]:
+    """Return the id of a field on the page."""
+    return {"field": field.name}
 
 
 def text_of(value: Any) -> str:
-    """A field's value as the address has it."""
-    return "|".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+    """Return a field's value as the address has it."""
+    if isinstance(value, list):
+        return "|".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def labelled(options: Mapping[str, str]) -> list[dict[str, str]]:
-    """Options of a choice: value -> what it is called."""
+    """Return the options of a choice from a dict: value -> label."""
     return [{"label": label, "value": value} for value, label in options.items()]
 
 
-def shown(one: Field) -> Part:
-    """A field with its label."""
-    key, options = (
-        identity(one),
-        [option if isinstance(option, dict) else {"label": str(option), "value": option} for option in one.options],
+def option(value: Any) -> dict[str, Any]:
+    """Return an option with a label, which is the value unless it has another."""
+    return value if isinstance(value, dict) else {"label": str(value), "value": value}
+
+
+def shown(field: Field) -> Part:
+    """Return a field with its label."""
+    control = CONTROLS[field.kind](field)
+    if field.kind == "tick":
+        legend = html.Legend(field.label)
+        return html.Fieldset([legend, control], className="field ticks")
+    key = json.dumps(identity(field), separators=(",", ":"))
+    label = html.Label(field.label, htmlFor=key, id=f"label-{field.name}")
+    return html.Div([label, control], className=f"field {field.kind}")
+
+
+def _text(field: Field) -> Part:
+    value, hint = str(field.value), field.hint
+    return dcc.Input(id=identity(field), type="text", value=value, debounce=True, placeholder=hint)
+
+
+def _number(field: Field) -> Part:
+    return dcc.Input(
+        id=identity(field),
+        type="text",
+        inputMode="numeric",
+        value=str(field.value),
+        debounce=True,
+        size="7",
     )
-    name = json.dumps(key, separators=(",", ":"))
-    several = [part for part in str(one.value).split("|") if part] if one.kind in ("many", "tick") else []
-    inside: Part
-    if one.kind == "number":
-        inside = dcc.Input(id=key, type="text", inputMode="numeric", value=str(one.value), debounce=True, size="7")
-    elif one.kind == "choice":
-        inside = dcc.Dropdown(id=key, options=options, value=one.value, clearable=False, searchable=len(options) > 8)
-    elif one.kind == "many":
-        inside = dcc.Dropdown(id=key, options=options, value=several, multi=True, placeholder=one.hint)
-    elif one.kind == "tick":
-        inside = dcc.Checklist(id=key, options=options, value=several, inline=True)
-        return html.Fieldset([html.Legend(one.label), inside], className="field ticks")
-    elif one.kind == "slider":
-        marks = {place: option["label"] for place, option in enumerate(options)}
-        place = next((place for place, option in enumerate(options) if str(option["value"]) == str(one.value)), 0)
-        inside = dcc.Slider(
-            id=key, min=0, max=len(options) - 1, step=None, marks=marks, value=place, included=False, allow_direct_input=False
-        )
-    elif one.kind == "sql":
-        inside = dcc.Textarea(id=key, value=str(one.value), rows=min(18, max(5, str(one.value).count("\n") + 2)), spellCheck=False)
-    else:
-        inside = dcc.Input(id=key, type="text", value=str(one.value), debounce=True, placeholder=one.hint)
-    return html.Div([html.Label(one.label, htmlFor=name, id=f"label-{one.name}"), inside], className=f"field {one.kind}")
+
+
+def _choice(field: Field) -> Part:
+    return dcc.Dropdown(
+        id=identity(field),
+        options=_options(field),
+        value=field.value,
+        clearable=False,
+        searchable=len(field.options) > 8,
+    )
+
+
+def _many(field: Field) -> Part:
+    return dcc.Dropdown(
+        id=identity(field),
+        options=_options(field),
+        value=_values(field),
+        multi=True,
+        placeholder=field.hint,
+    )
+
+
+def _tick(field: Field) -> Part:
+    options, values = _options(field), _values(field)
+    return dcc.Checklist(id=identity(field), options=options, value=values, inline=True)
+
+
+def _slider(field: Field) -> Part:
+    """Return a slider over the numbers of the options; an unknown value stands for the first."""
+    options = _options(field)
+    values = [str(choice["value"]) for choice in options]
+    labels = [choice["label"] for choice in options]
+    value = str(field.value)
+    return dcc.Slider(
+        id=identity(field),
+        min=0,
+        max=len(options) - 1,
+        step=None,
+        marks=dict(enumerate(labels)),
+        value=values.index(value) if value in values else 0,
+        included=False,
+        allow_direct_input=False,
+    )
+
+
+def _sql(field: Field) -> Part:
+    text = str(field.value)
+    rows = min(18, max(5, text.count("\n") + 2))
+    return dcc.Textarea(id=identity(field), value=text, rows=rows, spellCheck=False)
+
+
+CONTROLS: dict[str, Callable[[Field], Part]] = {
+    "text": _text,
+    "number": _number,
+    "choice": _choice,
+    "many": _many,
+    "tick": _tick,
+    "slider": _slider,
+    "sql": _sql,
+}
+
+
+def _options(field: Field) -> list[dict[str, Any]]:
+    return list(map(option, field.options))
+
+
+def _values(field: Field) -> list[str]:
+    """Return the values of a field that has several."""
+    return list(filter(None, str(field.value).split("|")))
 
 
 def aria(**named: str) -> dict[str, Any]:
-    """What a screen reader is told."""
+    """Return attributes for screen readers, such as aria-label."""
     return {f"aria-{name}": value for name, value in named.items()}
 
 
 def alert(text: str) -> Part:
+    """Return a message about a problem."""
     return html.P(text, className="alert", role="alert")
 
 
 def note(text: str) -> Part:
+    """Return a sentence in small print."""
     return html.P(text, className="note")
 
 
-def section(title: str, *inside: Part) -> Part:
-    return html.Section([html.H2(title), *inside])
+def section(title: str, *content: Part) -> Part:
+    """Return a section with a heading."""
+    return html.Section([html.H2(title), *content])
 
 
 def number(value: Any) -> str:
-    """A value as tables show it: four digits, and – for none."""
+    """Return a value as tables show it: floats with four digits, and – for null."""
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(number, value[:12])) + (" …" if len(value) > 12 else "")
+        more = " …" if len(value) > LISTED else ""
+        return ", ".join(map(number, value[:LISTED])) + more
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def table(frame: pl.DataFrame, caption: str, links: Mapping[str, Link] | None = None, most: int = SHOWN) -> Part:
-    """Rows as a table; links: column -> where its cells lead. What is not shown is said."""
-    links, some = links or {}, frame.head(most)
-    numeric = [kind.is_numeric() for kind in frame.dtypes]
-    head = html.Tr(
-        [html.Th(name.replace("_", " "), scope="col", className="n" if of else "") for name, of in zip(frame.columns, numeric, strict=True)]
-    )
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as 1 row or 2 rows."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
-    def cell(row: dict[str, Any], name: str, of: bool) -> Part:
-        text = number(row[name])
-        href = links[name](row) if name in links else None
-        return html.Td(dcc.Link(text, href=href) if href else text, className="n" if of else "")
 
-    rows = [html.Tr([cell(row, name, of) for name, of in zip(frame.columns, numeric, strict=True)]) for row in some.iter_rows(named=True)]
+def table(
+    frame: pl.DataFrame,
+    caption: str,
+    links: Mapping[str, Link] | None = None,
+    most: int = SHOWN,
+) -> Part:
+    """Return the first `most` rows as a table, with a remark if there are more.
+
+    links: column -> function of a row that returns the address to which a cell leads.
+    """
+    links = links or {}
+    classes = {name: "n" * kind.is_numeric() for name, kind in frame.schema.items()}
+    head = []
+    for name, alignment in classes.items():
+        head.append(html.Th(name.replace("_", " "), scope="col", className=alignment))
+    body = []
+    for row in frame.head(most).iter_rows(named=True):
+        cells = [html.Td(_cell(row, name, links), className=classes[name]) for name in row]
+        body.append(html.Tr(cells))
     more = f" The first {most:,} of {frame.height:,} rows." if frame.height > most else ""
-    inside = html.Table([html.Thead(head), html.Tbody(rows)], **aria(label=caption))
-    region = html.Div(inside, className="scroll", tabIndex=0, role="region", **aria(label=caption))
+    label = aria(label=caption)
+    rows = html.Table([html.Thead(html.Tr(head)), html.Tbody(body)], **label)
+    region = html.Div(rows, className="scroll", tabIndex=0, role="region", **label)
     return html.Div([html.P(caption + more, className="caption"), region])
 
 
-def filled(query: str, parameters: Mapping[str, Any]) -> str:
-    """A query with the values of its $parameters written in, so that it can be copied and run anywhere."""
+def _cell(row: dict[str, Any], name: str, links: Mapping[str, Link]) -> Part:
+    """Return a cell's text, as a link if it leads anywhere."""
+    text = number(row[name])
+    href = name in links and links[name](row)
+    return dcc.Link(text, href=href) if href else text
 
-    def literal(found: re.Match) -> str:
-        value = parameters[found[1]]
-        return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
+
+def filled(query: str, parameters: Mapping[str, Any]) -> str:
+    """Return a query with the values of its $parameters, so that it runs anywhere."""
+
+    def literal(match: re.Match) -> str:
+        value = parameters[match[1]]
+        if isinstance(value, str):
+            return "'" + value.replace("'", "''") + "'"
+        return str(value)
 
     return re.sub(r"\$(\w+)", literal, dedent(query).strip())
 
 
-def sql(query: str, parameters: Mapping[str, Any] | None = None, about: Mapping[str, Any] | None = None) -> Part:
-    """A view's query: shown, copied with one click, or taken along to be changed. Without parameters it is whole, whatever stands in it.
+def sql(
+    query: str,
+    parameters: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Part:
+    """Return a view's query, to be read, copied with one click, or taken along and changed.
 
-    about: has the subject and the operator that are chosen, which go along, where the parameters do not have them.
+    Without parameters the query is complete, even if it has a $. about: has the subject and the
+    operator to take along, if the parameters lack them.
     """
     text = dedent(query).strip() if parameters is None else filled(query, parameters)
-    copy = dcc.Clipboard(content=text, title="copy the SQL", className="copy")
     known = {**(about or {}), **(parameters or {})}
-    chosen: dict[str, Any] = {name: known[name] for name in ("subject", "operator") if name in known}
-    edit = dcc.Link("edit and run", href="/find" + Question({**chosen, "sql": text}).search())
-    return html.Details([html.Summary("SQL"), html.Div([copy, edit], className="tools"), html.Pre(html.Code(text))], className="sql")
+    keys = [name for name in ("subject", "operator") if name in known]
+    taken: dict[str, Any] = {name: known[name] for name in keys}
+    edit = dcc.Link("edit and run", href="/find" + Question({**taken, "sql": text}).search())
+    copy = dcc.Clipboard(content=text, title="copy the SQL", className="copy")
+    tools = html.Div([copy, edit], className="tools")
+    return html.Details([html.Summary("SQL"), tools, html.Pre(html.Code(text))], className="sql")
 
 
 def later(view: str, name: str, question: Question) -> Part:
-    """A place that is filled once the page shows what stands around it (see View.later)."""
-    asked = {"view": view, "name": name, "question": question.search()}
-    return html.Div([dcc.Store(id={"part": "asked", "name": name}, data=asked), html.Div(id={"part": "later", "name": name})])
+    """Return a space that is filled in once the page shows its surroundings; see View.later."""
+    request = {"view": view, "name": name, "question": question.search()}
+    store = dcc.Store(id={"part": "request", "name": name}, data=request)
+    return html.Div([store, html.Div(id={"part": "later", "name": name})])
 
 
 def figure(name: str, drawn: Figure, caption: str, query: Part, below: Part = None) -> Part:
-    """A figure, what it says in words, its query, and buttons that save it with that query inside."""
-    config: Any = {
-        "displaylogo": False,
-        "showSendToCloud": False,  # nothing leaves this machine
-        "responsive": False,
-        "modeBarButtonsToRemove": ["toImage", "sendChartToCloud", "select2d", "lasso2d"],
-        "scrollZoom": True,
-    }
-    graph = dcc.Graph(figure=drawn, config=config, id={"graph": name})
-    buttons = [html.Button(f"Save {kind.upper()}", id={"save": name, "format": kind}, n_clicks=0) for kind in ("svg", "png")]
+    """Return a figure, its caption, its query, and buttons that save it with its query."""
+    graph = dcc.Graph(figure=drawn, config=GRAPH, id={"graph": name})
     picture = html.Div(graph, role="img", className="picture", **aria(label=caption))
-    return html.Figure([picture, html.Figcaption(caption), html.Div([*buttons, query], className="tools"), below], id=f"figure-{name}")
+    tools = html.Div([_save(name, "svg"), _save(name, "png"), query], className="tools")
+    content = [picture, html.Figcaption(caption), tools, below]
+    return html.Figure(content, id=f"figure-{name}")
+
+
+def _save(name: str, kind: str) -> Part:
+    return html.Button(f"Save {kind.upper()}", id={"save": name, "format": kind}, n_clicks=0)

@@ -1,6 +1,7 @@
-"""What there is to explore: subjects, their tables, and in a sentence what is missing and which stage makes it.
+"""Read the tables and stores of a project, and name the stage that makes what is missing.
 
-All questions are put to one read-only connection, one after the other: DuckDB's connections are not meant for several threads.
+All queries use one read-only connection, one after another: a DuckDB connection is not meant for
+several threads.
 """
 
 import os
@@ -29,6 +30,9 @@ from stages.lib.subject import Subject
 
 Result = TypeVar("Result")
 PATIENCE = 20.0  # seconds that a query may take
+PARAMS = Path("params.yaml")
+SYMBOLS = dict(zip(OPERATORS, "+-*/", strict=True))  # unless params.yaml has others
+FALLBACK = ("subtract", 226, 68)  # the example of a model without predictions
 
 
 EXAMPLE = """
@@ -51,94 +55,106 @@ EXAMPLE = """
 
 
 class ExplorerError(ValueError):
-    """What cannot be shown, in a sentence or two that say why and what would help."""
+    """What cannot be shown: the problem in a sentence or two, then the fix."""
 
 
 class Project:
-    """The tables below `data`, of the project in whose root we are, as they were when it was opened: see `is_current`."""
+    """The tables below `data`, as they were when the project was opened; see `is_current`.
+
+    The current folder is the root of the project.
+    """
 
     def __init__(self, data: Path = Path("data")):
-        self.data, self.seen = data, _seen(data)  # before anything is opened, so that no change is missed
+        # the files are noted before anything is opened, so that no change is missed
+        self.data, self.seen = data, _seen(data)
         self._made_of: dict[str, int] = {}
+        self._examples: dict[str, str] = {}
+        self._stores: dict[tuple[Path, str | None], LayerStore] = {}
         self._remarks: list[str] = []
         self._database: Database = connect(data, tell=self._remarks.append)
         self._lock = threading.Lock()
 
     def is_current(self) -> bool:
-        """Whether tables and settings are still those that were there when it was opened."""
+        """Return whether tables and settings have not changed since the project was opened."""
         return self.seen == _seen(self.data)
 
     def made_of(self, subject: str) -> int:
-        """A number that changes with what a subject's model is loaded from: its settings, its own files, its prompts and means."""
+        """Return a number that changes with the files from which a model is loaded.
+
+        These are its settings, its own files, its prompts and the means of its activations.
+        """
         if subject not in self._made_of:
             described, weights = "", list[Path]()
-            with suppress(ExplorerError, OSError):  # what has no entry, or cannot be looked at, cannot be loaded either
-                of = self.subject(subject).settings
-                described, weights = repr(of), sorted(Path(of.source).rglob("*"))
-            own = [self.data / subject / "store" / name for name in ("means.h5", "prompts.parquet")]
+            # a model without an entry, or whose files cannot be read, cannot be loaded either
+            with suppress(ExplorerError, OSError):
+                model = self.subject(subject).settings
+                described, weights = repr(model), sorted(Path(model.source).rglob("*"))
+            store = self.data / subject / "store"
+            own = [store / "means.h5", store / "prompts.parquet"]
             self._made_of[subject] = hash((described, _states([*weights, *own])))
         return self._made_of[subject]
 
     @cached_property
     def subjects(self) -> list[str]:
-        """Those that have predictions, the default one first."""
-        found = sorted({path.relative_to(self.data).parts[0] for path in self._database.files.get("predictions", [])} - {*CHAPTERS})
-        if not found:
-            raise ExplorerError(f"there is no subject in {self.data.absolute()}. {ways_to('predictions', '<subject>')}")
-        default = read().get("default") if Path("params.yaml").exists() else None
-        return sorted(found, key=lambda name: name != default)
+        """The models with predictions, the default model first."""
+        names = sorted(self._subjects_with("predictions") - {*CHAPTERS})
+        if not names:
+            problem = f"no model has predictions in {self.data.absolute()}."
+            raise ExplorerError(f"{problem} {ways_to('predictions', '<subject>')}")
+        default = _section("default")
+        return sorted(names, key=lambda name: name != default)
 
     @cached_property
     def training(self) -> list[tuple[int, str, str]]:
-        """Points of training that have predictions: step, subject, the subject that training ended with; in order."""
-        points = read().get("trajectory", {}) if Path("params.yaml").exists() else {}
-        return sorted((of["step"], name, of["last"]) for name, of in points.items() if name in self.subjects)
+        """Checkpoints with predictions, in order: step, subject, last subject of the training."""
+        checkpoints = _section("trajectory").items()
+        known = [(name, point) for name, point in checkpoints if name in self.subjects]
+        return sorted((point["step"], name, point["last"]) for name, point in known)
 
     @cached_property
     def symbols(self) -> dict[str, str]:
-        """How each operator is written."""
-        words = read().get("tasks", {}).get("operators", {}) if Path("params.yaml").exists() else {}
-        return {operator: words.get(operator, {}).get("symbol", sign) for operator, sign in zip(OPERATORS, "+-*/", strict=True)}
+        """The symbol of each operator in prompts."""
+        words = _section("tasks").get("operators", {})
+        return {name: words.get(name, {}).get("symbol", sign) for name, sign in SYMBOLS.items()}
 
     def example(self, subject: str) -> str:
-        """Return a prompt that the subject is asked: 226-68 where it is.
+        """Return a prompt of the model: 226-68 if its grid has it.
 
-        Otherwise it is one that the subject answers correctly, if any, in the middle of its grid.
+        Otherwise it is a prompt in the middle of the grid, answered correctly if any prompt is.
         """
         if subject not in self._examples:
-            self._examples[subject] = self._example(subject)
+            operator, op1, op2 = self._example(subject)
+            self._examples[subject] = f"{op1}{self.symbols[operator]}{op2}"
         return self._examples[subject]
 
-    def _example(self, subject: str) -> str:
-        rows = self.ask(EXAMPLE, subject=subject).rows() if self.has("predictions", subject) else []
-        operator, op1, op2 = rows[0] if rows else ("subtract", 226, 68)
-        return f"{op1}{self.symbols[operator]}{op2}"
-
-    @cached_property
-    def _examples(self) -> dict[str, str]:
-        return {}
+    def _example(self, subject: str) -> tuple[str, int, int]:
+        if not self.has("predictions", subject):
+            return FALLBACK
+        rows = self.ask(EXAMPLE, subject=subject).rows()
+        return next(iter(rows), FALLBACK)
 
     def has(self, table: str, subject: str) -> bool:
-        """Whether the subject has a table of its own of this name."""
-        return any(path.relative_to(self.data).parts[0] == subject for path in self._database.files.get(table, []))
+        """Return whether a model has its own table of this name."""
+        return subject in self._subjects_with(table)
+
+    def _subjects_with(self, table: str) -> set[str]:
+        """Return the folders below data that have a table."""
+        files = self._database.files.get(table, [])
+        return {path.relative_to(self.data).parts[0] for path in files}
 
     def need(self, subject: str, *tables: str) -> None:
-        """Raises ExplorerError, naming the stage that makes it, where the subject lacks one of these tables."""
+        """Raise ExplorerError, which names the stage, if a model lacks one of these tables."""
         for table in tables:
             if not self.has(table, subject):
-                raise ExplorerError(f"{subject} has no table {table} here. {ways_to(table, subject)}")
+                problem = f"{subject} has no table {table} here."
+                raise ExplorerError(f"{problem} {ways_to(table, subject)}")
 
     def ask(self, query: str, **parameters: Any) -> pl.DataFrame:
-        """The rows of one SELECT. Raises ExplorerError where it is wrong, takes too long or names what is not there."""
-        return self.some(query, None, **parameters)
+        """Return the rows of one SELECT.
 
-    def some(self, query: str, most: int | None, **parameters: Any) -> pl.DataFrame:
-        """Return at most `most` rows of one SELECT; the engine may skip the others."""
-
-        def read(relation: Any) -> pl.DataFrame:
-            return (relation if most is None else relation.limit(most)).pl()
-
-        return self._run(query, parameters, read)
+        Raises ExplorerError if it is wrong, takes longer than PATIENCE or names unknown tables.
+        """
+        return self._run(query, parameters, lambda relation: relation.pl())
 
     def page(self, query: str, most: int) -> tuple[pl.DataFrame, list[str]]:
         """Return the first rows of any SELECT, as a page shows them, and remarks on unknown names.
@@ -146,10 +162,10 @@ class Project:
         A name is unknown if the query compares with it and no table has it.
         """
 
-        def read(relation: Any) -> tuple[pl.DataFrame, list[str]]:
+        def first_rows(relation: Any) -> tuple[pl.DataFrame, list[str]]:
             return shown(relation.limit(most)).pl(), [*self._remarks]
 
-        return self._run(query, {}, read)
+        return self._run(query, {}, first_rows)
 
     def rows(self, query: str, most: int, form: Callable[[Any], Any]) -> pa.Table:
         """Return at most `most` rows of any SELECT, in one of the forms of lib/sql/cells.py."""
@@ -159,90 +175,120 @@ class Project:
         self,
         query: str,
         parameters: dict[str, Any],
-        read: Callable[[Any], Result],
+        fetch: Callable[[Any], Result],
     ) -> Result:
         with self._lock:
             self._remarks.clear()
-            late = threading.Timer(PATIENCE, self._database.connection.interrupt)
-            late.start()
+            timer = threading.Timer(PATIENCE, self._database.connection.interrupt)
+            timer.start()
             try:
-                return read(self._database.sql(query, **parameters))
+                return fetch(self._database.sql(query, **parameters))
             except DatabaseError as error:
                 raise ExplorerError(_explained(error)) from None
             except ERRORS as error:
                 raise ExplorerError(sentence(error)) from None
             finally:
-                late.cancel()
+                timer.cancel()
 
     def subject(self, name: str) -> Subject:
-        """The handle that stages have. Raises ExplorerError where params.yaml does not know it."""
+        """Return the handle that stages use. Raises ExplorerError if params.yaml lacks it."""
         try:
             return Subject.named(name)
         except (ParamsError, OSError) as error:
             raise ExplorerError(f"{error}") from None
 
     def store(self, subject: str, operator: str) -> LayerStore:
-        """A subject's activations on an operator's square of prompts."""
+        """Return the store of a model's activations on an operator's grid."""
         try:
             return self._opened(self.data / subject / "store/activations", operator)
         except (*ERRORS, OSError) as error:
             raise ExplorerError(f"{error}. {ways_to('activations', subject)}") from None
 
-    def votes(self, subject: str) -> LayerStore:
-        """A subject's value logits."""
+    def value_logits(self, subject: str) -> LayerStore:
+        """Return the store with the direct logit attribution of a model's neurons."""
         try:
             return self._opened(self.data / subject / "store/value_logits.h5", None)
         except (*ERRORS, OSError) as error:
             raise ExplorerError(f"{error}. {ways_to('value_logits', subject)}") from None
 
-    def asked(self, subject: str) -> np.ndarray | None:
-        """The number that each result is asked for (see lib/heuristics/asked.py), None where that is the result, or votes are not here."""
-        return asked.numbers(self.votes(subject)) if self.has("value_logits", subject) else None
+    def targets(self, subject: str) -> np.ndarray | None:
+        """Return the number that the model has to predict for each result.
 
-    @cached_property
-    def _stores(self) -> dict[tuple[Path, str | None], LayerStore]:
-        return {}
+        None if that is the result itself, or if the value logits are missing. Otherwise the model
+        predicts one token of the answer; see lib/heuristics/asked.py.
+        """
+        if not self.has("value_logits", subject):
+            return None
+        return asked.numbers(self.value_logits(subject))
 
     def _opened(self, path: Path, operator: str | None) -> LayerStore:
         with self._lock:
             if (path, operator) not in self._stores:
-                self._stores[path, operator] = store_of(path, operator) if operator else LayerStore(path)
+                store = LayerStore(path) if operator is None else store_of(path, operator)
+                self._stores[path, operator] = store
             return self._stores[path, operator]
 
-    def map(self, subject: str, operator: str, layer: int, neuron: int) -> tuple[Any, Any]:
-        """A neuron's activations (op1, op2) in float32, and the answers of its prompts, -1 where a prompt has none."""
+    def map(
+        self,
+        subject: str,
+        operator: str,
+        layer: int,
+        neuron: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a neuron's activations and the results of their prompts.
+
+        Both are (op1, op2): float32 activations, and integers that are -1 for a prompt without an
+        answer. Raises ExplorerError if the store lacks the neuron.
+        """
         store = self.store(subject, operator)
         if layer not in store.layers:
             kept = ", ".join(map(str, store.layers))
-            raise ExplorerError(f"the activations of {subject} have no layer {layer}: {kept} are kept (subjects, layers in params.yaml)")
-        if not 0 <= neuron < store.axes["neuron"]:
-            raise ExplorerError(f"layer {layer} of {subject} has the neurons 0 to {store.axes['neuron'] - 1}, no neuron {neuron}")
+            problem = f"the activations of {subject} have no layer {layer}"
+            fix = f"the store keeps the layers {kept} (subjects, layers in params.yaml)"
+            raise ExplorerError(f"{problem}; {fix}")
+        last = store.axes["neuron"] - 1
+        if not 0 <= neuron <= last:
+            problem = f"layer {layer} of {subject} has no neuron {neuron}"
+            raise ExplorerError(f"{problem}; choose a neuron from 0 to {last}")
         with self._lock:
-            return widen(store.read(layer, slice(neuron, neuron + 1), slice(None)))[0], store.columns["result"]
+            values = widen(store.read(layer, slice(neuron, neuron + 1), slice(None)))
+            return values[0], store.columns["result"]
+
+
+def _section(name: str) -> Any:
+    """Return a section of params.yaml, empty if the file or the section is missing."""
+    if not PARAMS.exists():
+        return {}
+    return read().get(name, {})
 
 
 def _explained(error: DatabaseError) -> str:
-    """The engine's message; of a query that took too long, what helps."""
+    """Return the engine's message, or advice if the query took too long."""
     if "INTERRUPT" in str(error):
-        way_out = "Ask for fewer neurons or rows, or ask it with `bag`, which waits."
-        return f"The query was stopped after {PATIENCE:.0f} seconds. {way_out}"
+        fix = "Ask for fewer neurons or rows, or run it with `bag`, which waits."
+        return f"The query was stopped after {PATIENCE:.0f} seconds. {fix}"
     return sentence(error)
 
 
 def _seen(data: Path) -> int:
-    """A number that changes with the files of tables below `data` and with those of settings; to look at 2,000 files takes 15 ms."""
-    tables = (f"{folder}/{name}" for folder, _, names in os.walk(data) for name in names if name.endswith(TABLES))
+    """Return a number that changes with the tables below `data` and with the settings.
+
+    Looking at 2,000 files takes 15 ms.
+    """
+    tables: list[str] = []
+    for folder, _, names in os.walk(data):
+        tables += [f"{folder}/{name}" for name in names if name.endswith(TABLES)]
     return hash(_states([*sorted(tables), *settings.files()]))
 
 
 def _states(files: Iterable[str | Path]) -> tuple:
-    """What changes whenever a file does: inode, size and time of the last change; None of one that is not there."""
+    """Return what changes with a file: inode, size and time of change; None if it is missing."""
 
     def state(file: str | Path) -> tuple[int, int, int] | None:
         try:
-            found = os.stat(file)
+            stat = os.stat(file)
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
     return tuple((str(file), state(file)) for file in files)

@@ -1,10 +1,12 @@
-"""Writes the page that people read: every table and figure, the query behind it, and the neurons to look at.
+"""Write the page that people read: tables and figures, their queries, and neurons to browse.
 
-`python -m stages.report.index SUBJECT [FILE]` writes the page of one subject to reports/index.html or to FILE. Without SUBJECT it
-writes reports/study.html, the page of all, which also has the tables and figures that compare subjects. Either reads
-data/report/<subject>.json, what page/contents.yaml and every chapter's page.yaml name of the tables and figures that subjects share,
-and the text of every stage whose table is shown; either is one file that needs no other. A page larger than report.largest_mib is an
-error.
+`python -m stages.report.index SUBJECT [FILE]` writes the page of one model to reports/index.html or
+to FILE. Without SUBJECT it writes reports/study.html, the page of all models, which also has the
+tables and figures that compare models.
+
+Both read data/report/<subject>.json, the tables and figures that all models share as
+page/contents.yaml and every chapter's page.yaml list them, and the text of every stage whose table
+is shown. Both are one file that needs no other. A page larger than report.largest_mib is an error.
 """
 
 import json
@@ -22,28 +24,49 @@ from stages.report.settings import Report
 
 
 def main(subject: str | None = None, file: str = "reports/index.html") -> None:
-    settings, study = load(Report), subject is None
-    declared = contents() if study else contents().only(study=False)
-    files = sorted(Path("data/report").glob(f"{subject or '*'}.json"), key=lambda file: file.stem)
-    parts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    """Write the page of a model to a file, or without one the page of all models."""
+    if subject is None:
+        _write(Path("reports/study.html"), "*", study=True)
+    else:
+        _write(Path(file), subject, study=False)
+
+
+def _write(file: Path, pattern: str, study: bool) -> None:
+    """Write the page of the models whose names match a pattern.
+
+    study: whether it has the tables and figures that compare models.
+    """
+    settings, declared = load(Report), contents()
+    if not study:
+        declared = declared.only(study=False)
     shared = database(declared.tables(shared=True))
     payloads = {
         "shared/tables": deflated(tables(declared, shared, None, settings)),
         "shared/figures": deflated(figures(declared, settings)),
-        **{f"{part['about']['subject']}/{name}": text for part in parts for name, text in part["payloads"].items()},
-        **{f"{about['subject']}/study": _compared(about, settings) for about in (part["about"] for part in parts) if study},
     }
-    text = bounded(page(declared, settings, [part["about"] for part in parts], payloads), settings, payloads)
-    with replacing(Path("reports/study.html" if study else file)) as partial:
+    subjects = []
+    for path in sorted(Path("data/report").glob(f"{pattern}.json"), key=lambda path: path.stem):
+        part = json.loads(path.read_text(encoding="utf-8"))
+        subjects.append(part["about"])
+        for name, text in part["payloads"].items():
+            payloads[f"{part['about']['subject']}/{name}"] = text
+    if study:
+        for about in subjects:
+            payloads[f"{about['subject']}/study"] = _compared(about, settings)
+    text = bounded(page(declared, settings, subjects, payloads), settings, payloads)
+    with replacing(file) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def _compared(about: dict[str, Any], settings: Report) -> str:
-    """Tables and figures that compare a subject with others."""
+    """Return the tables and figures that compare a model with others."""
     page, subject = contents().only(study=True), about["subject"]
-    of = database(page.tables(shared=False), subject)
-    found = {"tables": tables(page, of, subject, settings), "figures": figures(page, settings, subject, about["operators"])}
-    return deflated(found)
+    data = database(page.tables(shared=False), subject)
+    compared = {
+        "tables": tables(page, data, subject, settings),
+        "figures": figures(page, settings, subject, about["operators"]),
+    }
+    return deflated(compared)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Settings of the chapter report, stages/report/params.yaml: types and allowed values."""
+"""Check the settings of the chapter report, stages/report/params.yaml, which explains them."""
 
 from typing import Annotated
 
@@ -8,6 +8,8 @@ from stages.lib.core.settings import Count, Natural, Positive, Section
 
 
 class Report(Section):
+    """The pages reports/index.html and reports/study.html."""
+
     rows: Count
     rows_per_page: Count
     figure_width: Annotated[int, Field(ge=200, le=4000)]

@@ -1,9 +1,12 @@
-"""Collects what the page shows of one subject: rows of its tables, its figures, and the neurons that can be looked at.
+"""Collect what the page shows of one model: rows of its tables, its figures, and its neurons.
 
-Reads the tables and figures that page/contents.yaml and every chapter's page.yaml name, the subject's labels.parquet,
-neuron_effects.parquet and neuron_variances.parquet, and its stores activations/<operator>.h5 and value_logits.h5; writes
-data/report/<subject>.json: `about` the subject, and `payloads`, which are deflated and in base64: tables, figures, neurons, and the
-maps of each operator. A table or figure that is not there is left out, and the page says so. What compares subjects is not here.
+Reads the tables and figures that page/contents.yaml and every chapter's page.yaml list, the model's
+labels.parquet, neuron_effects.parquet and neuron_variances.parquet, and its stores
+activations/<operator>.h5 and value_logits.h5.
+
+Writes data/report/<subject>.json: `about` the model, and `payloads`, deflated and in base64:
+tables, figures, neurons, and the maps of each operator. The page says which tables and figures are
+missing. What compares models is not part of it.
 """
 
 import json
@@ -19,20 +22,27 @@ from stages.report.page.payloads import deflated, figures, tables
 from stages.report.page.rows import database
 from stages.report.settings import Report
 
-NEEDED = ["labels", "neuron_effects", "neuron_variances"]  # by which neurons are chosen
+NEEDED = ["labels", "neuron_effects", "neuron_variances"]  # to select neurons
 
 
 def main(subject: str) -> None:
-    page, settings, chosen = contents().only(study=False), load(Report), load_subject(subject)
-    of = database([*page.tables(shared=False), *NEEDED], subject)
-    known, maps = browsed(page, of, subject, chosen.operators, settings)
+    """Write the data of a model."""
+    page, settings, model = contents().only(study=False), load(Report), load_subject(subject)
+    data = database([*page.tables(shared=False), *NEEDED], subject)
+    neurons, maps = browsed(page, data, subject, model.operators, settings)
     payloads = {
-        "tables": deflated(tables(page, of, subject, settings)),
-        "figures": deflated(figures(page, settings, subject, chosen.operators)),
-        "neurons": deflated(known),
-        **{f"maps-{operator}": deflated(cells) for operator, cells in maps.items()},
+        "tables": deflated(tables(page, data, subject, settings)),
+        "figures": deflated(figures(page, settings, subject, model.operators)),
+        "neurons": deflated(neurons),
     }
-    about = {"subject": subject, "source": chosen.source, "revision": chosen.revision, "operators": chosen.operators}
+    for operator, cells in maps.items():
+        payloads[f"maps-{operator}"] = deflated(cells)
+    about = {
+        "subject": subject,
+        "source": model.source,
+        "revision": model.revision,
+        "operators": model.operators,
+    }
     with replacing(Path("data/report") / f"{subject}.json") as partial:
         text = json.dumps({"about": about, "payloads": payloads}, indent=1)
         partial.write_text(text + "\n", encoding="utf-8")

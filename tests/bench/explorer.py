@@ -9,13 +9,13 @@ from functools import partial
 
 from selenium import webdriver
 
-from stages.explorer.answers import silence
 from stages.explorer.app import answered, tried
 from stages.explorer.explorer import Explorer
 from stages.explorer.live import Live
 from stages.explorer.pages import VIEWS
 from stages.explorer.project import Project
 from stages.explorer.question import Question
+from stages.explorer.views import silence
 from tests.bench.timing import median
 from tests.report.browsing import CHROMIUM, DRIVER, FLAGS
 
@@ -75,7 +75,7 @@ def _silenced(live: Live, subject: str) -> None:
     live._kept = None  # another prompt each time
     row = live.cell("subtract", 226, 68)
     neurons = ((2, 312), (2, 347), (1, 265))
-    silence.silenced(live, row, silence.Silencing(subject, "subtract", neurons, "mean"))
+    silence.ablated(live, row, silence.Ablation(subject, "subtract", neurons, "mean"))
 
 
 def _opened() -> float:

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from stages.explorer.explorer import Explorer
-from stages.explorer.live import Neurons, Spoken
+from stages.explorer.live import GridPart, Neurons, Prediction
+from stages.explorer.models import Loaded
 from stages.explorer.project import Project
 from stages.lib.core.layered import LayerWriter, writing
 from stages.lib.core.tables import write_table
@@ -81,23 +82,24 @@ class Anything:
         query = "from prompts where operator = $operator and op1 = $op1 and op2 = $op2"
         return self.project.ask(query, operator=operator, op1=op1, op2=op2)
 
-    def speak(self, *_: object) -> Spoken:
-        return Spoken(self.logits, [np.ones(NEURONS)], 1.0)
+    def predict(self, *_: object) -> Prediction:
+        return Prediction(self.logits, [np.ones(NEURONS)], 1.0)
 
     def random(self, like: Neurons, seed: int) -> Neurons:
         return [(layer, (neuron + seed) % NEURONS) for layer, neuron in like]
 
-    def silenced(self, _: pl.DataFrame, sets: list[Neurons], *how: object) -> list[np.ndarray]:
+    def ablated(self, _: pl.DataFrame, sets: list[Neurons], *how: object) -> list[np.ndarray]:
         return [self.logits] * len(sets)
 
-    def grid(self, operator: str, *how: object) -> Iterator[tuple]:
+    def grid(self, operator: str, *how: object) -> Iterator[GridPart]:
         cells = self.project.ask("from prompts where operator = $operator order by op1, op2", operator=operator)
         op1, op2, answers = (cells[name].to_numpy() for name in ("op1", "op2", "answer_token"))
-        yield (len(cells), len(cells)), op1, op2, np.full((3, len(cells)), TOKEN), answers
+        predicted = np.full((3, len(cells)), TOKEN)
+        yield GridPart(len(cells), len(cells), op1, op2, answers, predicted)
 
 
 def explorer(data: Path) -> Explorer:
     """With a model that says anything."""
     found = Explorer(Project(data))
-    found.models._found[SUBJECT] = found.project.made_of(SUBJECT), Anything(found.project)
+    found.models._loaded[SUBJECT] = Loaded(found.project.made_of(SUBJECT), Anything(found.project))
     return found

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.explorer.answers import compare, find, neuron, prompt, silence
 from stages.explorer.explorer import Explorer
 from stages.explorer.project import ExplorerError, Project
+from stages.explorer.views import compare, find, neuron, prompt, silence
 from stages.lib.core.words import OPERATORS
 from stages.lib.subject import Subject
 
@@ -53,21 +53,21 @@ def told(plain: AutoModelForCausalLM, prompt_tokens: torch.Tensor, silent: list[
 @pytest.mark.parametrize("of", PROMPTS)
 def test_votes_are_those_of_the_tables_and_add_up_to_the_margin(explorer: Explorer, plain, of: tuple):
     project, live = explorer.project, explorer.models.wait(SUBJECT)
-    cell = prompt.cell(project, SUBJECT, *of)
-    spoken = live.speak(*of)
+    cell = prompt.load_cell(project, SUBJECT, *of)
+    spoken = live.predict(*of)
     listed, answer = tokens(project, *of)
     np.testing.assert_allclose(spoken.logits, told(plain, listed), atol=1e-4)
-    rival, margin = prompt.rival(project, SUBJECT, spoken.logits, cell.result)
-    standing = prompt.holding(project, cell, "scored")
-    voted = prompt.votes(project, cell, rival, spoken.neurons, spoken.scale, standing)
+    rival, margin = prompt.strongest_rival(project, SUBJECT, spoken.logits, cell.result)
+    standing = prompt.neuron_heuristics(project, cell, "scored")
+    voted = prompt.contributions(project, cell, rival, spoken, standing)
     given = cell.keys() | {"first": prompt.first_late(project, SUBJECT), "answer": cell.result, "rival": rival}
-    known = project.ask(prompt.VOTES, **given).sort("layer", "neuron")
+    known = project.ask(prompt.CONTRIBUTIONS, **given).sort("layer", "neuron")
     mine = voted.sort("layer", "neuron")
     assert mine.select("layer", "neuron").rows() == known.select("layer", "neuron").rows()
-    np.testing.assert_allclose(mine["voted"], known["voted"].to_numpy() * spoken.scale, atol=1e-2)  # the store has float16
+    np.testing.assert_allclose(mine["contribution"], known["contribution"].to_numpy() * spoken.scale, atol=1e-2)  # the store has float16
     token = dict(project.ask(prompt.NUMBERS, subject=SUBJECT).rows())
-    parts = prompt.parts(voted, margin)
-    assert parts["voted"].sum() == pytest.approx(spoken.logits[answer] - spoken.logits[token[rival]])
+    parts = prompt.summed(voted, margin)
+    assert parts["contribution"].sum() == pytest.approx(spoken.logits[answer] - spoken.logits[token[rival]])
     assert parts["neurons"].sum() == voted.height
     others = [spoken.logits[of] for number, of in token.items() if number != cell.result]
     assert spoken.logits[token[rival]] == max(others)
@@ -76,25 +76,25 @@ def test_votes_are_those_of_the_tables_and_add_up_to_the_margin(explorer: Explor
 def test_the_rest_is_what_everything_else_writes_into_the_stream(explorer: Explorer, plain):
     """All votes of a layer are what its MLP writes, seen through the final norm: silencing nothing else moves the margin so."""
     live, of = explorer.models.wait(SUBJECT), PROMPTS[0]
-    spoken, (_, answer) = live.speak(*of), tokens(explorer.project, *of)
+    spoken, (_, answer) = live.predict(*of), tokens(explorer.project, *of)
     last, unembedding = plain.model.layers[-1].mlp.down_proj.weight, plain.lm_head.weight * plain.model.norm.weight
     rival = answer + 1
     written = torch.from_numpy(spoken.neurons[-1]) @ last.T
     direct = float(written.detach() @ (unembedding[answer] - unembedding[rival]).detach() * spoken.scale)
-    cell = prompt.cell(explorer.project, SUBJECT, *of)
+    cell = prompt.load_cell(explorer.project, SUBJECT, *of)
     none = pl.DataFrame(
         schema={"layer": pl.Int16, "neuron": pl.Int32, "heuristic": pl.String, "corrected": pl.Float32, "holds": pl.Boolean}
     )
     number = {token: number for number, token in explorer.project.ask(prompt.NUMBERS, subject=SUBJECT).rows()}[rival]
-    voted = prompt.votes(explorer.project, cell, number, spoken.neurons, spoken.scale, none)
-    assert voted.filter(layer=len(spoken.neurons) - 1)["voted"].sum() == pytest.approx(direct, abs=1e-5)
+    voted = prompt.contributions(explorer.project, cell, number, spoken, none)
+    assert voted.filter(layer=len(spoken.neurons) - 1)["contribution"].sum() == pytest.approx(direct, abs=1e-5)
 
 
 def test_a_heuristic_holds_where_its_predicate_does(project: Project):
     catalogue = dict(project.ask("select heuristic, predicate from heuristics where operator = 'add'").rows())
     seen = set()
     for op1, op2 in ((0, 0), (3, 9), (12, 5), (19, 19), (7, 14), (18, 1)):
-        found = prompt.holding(project, prompt.cell(project, SUBJECT, "add", op1, op2), "scored").unique("heuristic")
+        found = prompt.neuron_heuristics(project, prompt.load_cell(project, SUBJECT, "add", op1, op2), "scored").unique("heuristic")
         for name, holds in found.select("heuristic", "holds").iter_rows():
             if name in catalogue:
                 here = f"select {op1} as op1, {op2} as op2, {op1 + op2} as result"
@@ -112,9 +112,9 @@ def test_a_map_its_profiles_and_votes_are_those_of_the_tables(project: Project):
     for name, (places, means) in neuron.profiles(values).items():
         along = eval(name, {}, {"op1": op1, "op2": op2})
         np.testing.assert_allclose(means, [values[along == place].mean() for place in places], rtol=1e-5, atol=1e-6)
-    voted = neuron.voted(project, KEYS, values, results)
-    known = project.ask(neuron.VOTED, **KEYS)
-    np.testing.assert_allclose(voted[known["op1"].to_numpy(), known["op2"].to_numpy()], known["voted"], rtol=1e-5)
+    voted = neuron.contributions(project, KEYS, values, results)
+    known = project.ask(neuron.CONTRIBUTIONS, **KEYS)
+    np.testing.assert_allclose(voted[known["op1"].to_numpy(), known["op2"].to_numpy()], known["contribution"], rtol=1e-5)
     assert np.isfinite(voted).sum() == known.height
 
 
@@ -143,7 +143,7 @@ def test_silenced_neurons_say_what_hooks_on_the_model_say(explorer: Explorer, pl
     live = explorer.models.wait(SUBJECT)
     chosen = [(0, 3), (1, 7), (1, 40)]
     row = live.cell(*of)
-    logits = silence.silenced(live, row, silence.Silencing(SUBJECT, of[0], tuple(chosen), "zero"))
+    logits = silence.ablated(live, row, silence.Ablation(SUBJECT, of[0], tuple(chosen), "zero"))
     listed, answer = tokens(explorer.project, *of)
     np.testing.assert_allclose(logits[0], told(plain, listed), atol=1e-4)
     np.testing.assert_allclose(logits[1], told(plain, listed, chosen), atol=1e-4)
@@ -153,7 +153,7 @@ def test_silenced_neurons_say_what_hooks_on_the_model_say(explorer: Explorer, pl
     summary = silence.summary(logits, answer, explorer.project.ask(prompt.NUMBERS, subject=SUBJECT))
     exact = torch.from_numpy(np.stack(logits)).softmax(1)[:, answer]
     np.testing.assert_allclose(summary["probability"], exact, atol=1e-12)
-    assert summary["right"].to_list() == [int(one.argmax()) == answer for one in logits]
+    assert summary["correct"].to_list() == [int(one.argmax()) == answer for one in logits]
 
 
 def test_random_neurons_are_as_many_others_of_each_layer(explorer: Explorer):
@@ -171,14 +171,14 @@ def test_another_prompts_values_are_put_in(explorer: Explorer):
     live = explorer.models.wait(SUBJECT)
     everything = [(1, one) for one in range(64)]
     row = live.cell("add", 3, 9)
-    [same] = live.silenced(row, [everything], "counterfactual", row)
-    [other] = live.silenced(row, [everything], "counterfactual", live.cell("add", 18, 1))
-    np.testing.assert_allclose(same, live.speak("add", 3, 9).logits, atol=1e-4)
+    [same] = live.ablated(row, [everything], "counterfactual", row)
+    [other] = live.ablated(row, [everything], "counterfactual", live.cell("add", 18, 1))
+    np.testing.assert_allclose(same, live.predict("add", 3, 9).logits, atol=1e-4)
     assert np.abs(other - same).max() > 1e-3
 
 
 def test_a_grid_is_every_cell_silenced_alone(explorer: Explorer):
-    live, of = explorer.models.wait(SUBJECT), silence.Silencing(SUBJECT, "add", tuple((1, one) for one in range(0, 64, 2)), "mean")
+    live, of = explorer.models.wait(SUBJECT), silence.Ablation(SUBJECT, "add", tuple((1, one) for one in range(0, 64, 2)), "mean")
     job = silence.GridJob(of)
     job.start(live, explorer.models.lock, 20)
     job.thread.join(timeout=60)
@@ -187,24 +187,24 @@ def test_a_grid_is_every_cell_silenced_alone(explorer: Explorer):
     right = dict.fromkeys([silence.BROKEN, silence.MENDED, silence.SAME], 0)
     cells = explorer.project.ask("select op1, op2 from prompts where subject = 'abacus' and operator = 'add' and result is not null").rows()
     assert job.cells == (len(cells), len(cells))
-    assert np.isfinite(job.chosen).sum() == len(cells)
+    assert np.isfinite(job.changes).sum() == len(cells)
     for op1, op2 in cells[::7]:
         row = live.cell("add", op1, op2)
-        before, after = live.speak("add", op1, op2).logits, live.silenced(row, [of.neurons], "mean", None)[0]
+        before, after = live.predict("add", op1, op2).logits, live.ablated(row, [of.neurons], "mean", None)[0]
         answer = row["answer_token"].item()
-        assert job.chosen[op1, op2] == (before.argmax() == answer) * 1 - (after.argmax() == answer)
-        right[int(job.chosen[op1, op2])] += 1
+        assert job.changes[op1, op2] == (before.argmax() == answer) * 1 - (after.argmax() == answer)
+        right[int(job.changes[op1, op2])] += 1
     assert right[silence.SAME]
 
 
 def test_neurons_are_found_by_every_condition(project: Project):
     given = {"subject": SUBJECT, "operator": "add"}
-    everything = project.ask(find.neurons(project, SUBJECT, layer=False, heuristic=False, effect=False, variance=False), **given)
+    everything = project.ask(find.neurons_query(project, SUBJECT, []), **given)
     variances = pl.read_parquet("data/abacus/store/neuron_variances.parquet").filter(operator="add")
     assert everything.height == variances.height
     assert everything["rank"].is_sorted()
     some = {"layer": 1, "heuristic": "mod", "effect": 1e-6, "variance": float(everything["variance"].median())}
-    found = project.ask(find.neurons(project, SUBJECT, layer=True, heuristic=True, effect=True, variance=True), **given, **some)
+    found = project.ask(find.neurons_query(project, SUBJECT, list(find.CONDITIONS)), **given, **some)
     expected = everything.filter(
         (pl.col("layer") == 1)
         & pl.col("labels").list.eval(pl.element().str.contains("mod", literal=True)).list.any()
@@ -248,14 +248,14 @@ def test_what_is_missing_is_a_sentence_that_names_the_stage(tmp_path: Path, micr
         (tmp_path / f"{file}.parquet").symlink_to((micro / f"data/{file}.parquet").absolute())
     few = Project(tmp_path)
     assert few.subjects == [SUBJECT]
-    cell = prompt.cell(few, SUBJECT, "add", 3, 9)
+    cell = prompt.load_cell(few, SUBJECT, "add", 3, 9)
     for ask, stage in (
-        (lambda: prompt.holding(few, cell, "label"), "stages/heuristics/dvc.yaml:labels@abacus"),
+        (lambda: prompt.neuron_heuristics(few, cell, "label"), "stages/heuristics/dvc.yaml:labels@abacus"),
         (lambda: few.map(SUBJECT, "add", 0, 0), "stages/store/dvc.yaml:dump@abacus"),
         (lambda: neuron.matches(few, KEYS), "stages/heuristics/dvc.yaml:scores@abacus"),
         (lambda: few.ask("select * from labels"), "stages/heuristics/dvc.yaml:labels@"),
     ):
         with pytest.raises(ExplorerError, match=stage):
             ask()
-    with pytest.raises(ExplorerError, match="there is no subject in"):
+    with pytest.raises(ExplorerError, match="no model has predictions in"):
         Project(tmp_path / "corpus").subjects  # noqa: B018

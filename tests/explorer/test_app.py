@@ -77,20 +77,20 @@ def test_no_text_in_any_field_breaks_a_view(explorer: Explorer, path: str, data:
 @pytest.mark.parametrize(
     ("path", "fields", "sentence"),
     [
-        ("prompt", {"prompt": "what?"}, "is no prompt; it is two numbers"),
-        ("prompt", {"prompt": "19*19"}, "is no cell that abacus was asked"),
-        ("prompt", {"subject": "nobody"}, "it is one of abacus, "),
-        ("neuron", {"layer": "x"}, "layer is 'x'; it is a whole number from 0 on"),
-        ("neuron", {"layer": "7"}, "have no layer 7: 0, 1 are kept"),
-        ("neuron", {"neuron": "64"}, "has the neurons 0 to 63, no neuron 64"),
-        ("silence", {"prompt": "3+9", "neurons": "one"}, "'one' is no neuron; write layer:neuron"),
+        ("prompt", {"prompt": "what?"}, "is not a prompt; write two numbers"),
+        ("prompt", {"prompt": "19*19"}, "is not a cell of abacus"),
+        ("prompt", {"subject": "nobody"}, "choose one of abacus, "),
+        ("neuron", {"layer": "x"}, "layer is 'x'; it must be a whole number from 0"),
+        ("neuron", {"layer": "7"}, "have no layer 7; the store keeps the layers 0, 1"),
+        ("neuron", {"neuron": "64"}, "has no neuron 64; choose a neuron from 0 to 63"),
+        ("silence", {"prompt": "3+9", "neurons": "one"}, "'one' is not a neuron; write layer:neuron"),
         ("silence", {"prompt": "3+9", "neurons": "5:1"}, "layer 5 does not exist; the subject has the layers 0..1"),
         ("silence", {"prompt": "3+9", "neurons": "1:900"}, "neuron 900 does not exist; there are 0..63"),
-        ("silence", {"prompt": "3+9", "heuristics": "result in 5"}, "no late neuron of abacus stands for 'result in 5'"),
-        ("find", {"what": "neurons", "effect": "much"}, "effect is 'much'; it is a number"),
+        ("silence", {"prompt": "3+9", "heuristics": "result in 5"}, "no late neuron of abacus counts for 'result in 5'"),
+        ("find", {"what": "neurons", "effect": "much"}, "effect is 'much'; it must be a number"),
         ("find", {"sql": "from nowhere"}, "Table with name nowhere does not exist"),
         ("find", {"sql": ""}, None),
-        ("compare", {"other": "nobody"}, "it is one of abacus, "),
+        ("compare", {"other": "nobody"}, "choose one of abacus, "),
     ],
 )
 def test_what_is_wrong_is_a_sentence(explorer: Explorer, path: str, fields: dict, sentence: str | None):
@@ -140,13 +140,13 @@ def test_a_picture_keeps_its_query(explorer: Explorer):
     assert root.find(".//dc:description", names).text == query
     assert root.find(".//dc:source", names).text == page
     for wrong in ("data:image/png;base64,AAAA", "data:image/png;base64,?", "data:text/html,<p>", ""):
-        with pytest.raises(ExplorerError, match="no picture"):
+        with pytest.raises(ExplorerError, match="not a picture"):
             saved(wrong, "png", query, page)
 
 
 @given(st.dictionaries(st.sampled_from(["prompt", "sql", "layer"]), st.text(min_size=1).filter(lambda text: text.isprintable())))
 def test_an_address_says_what_was_asked(fields: dict[str, str]):
-    assert dict(Question.of(Question(fields).search())) == fields
+    assert dict(Question.parse(Question(fields).search())) == fields
 
 
 @HOLDING
@@ -163,8 +163,8 @@ def test_a_dollar_in_a_text_is_no_parameter(explorer: Explorer):
 def test_prompts_are_read_as_people_write_them():
     symbols = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
     for text, expected in {"226-68": ("subtract", 226, 68), " 3 × 4 = ": ("multiply", 3, 4), "8÷2": ("divide", 8, 2)}.items():
-        assert question.prompt(text, symbols) == expected
-    assert question.neurons("2:489, 1:17;1:17\n0/3") == [(0, 3), (1, 17), (2, 489)]
+        assert question.parse_prompt(text, symbols) == expected
+    assert question.parse_neurons("2:489, 1:17;1:17\n0/3") == [(0, 3), (1, 17), (2, 489)]
 
 
 def test_it_listens_to_this_machine_and_ends_with_ctrl_c(micro: Path):
@@ -186,8 +186,8 @@ def test_it_listens_to_this_machine_and_ends_with_ctrl_c(micro: Path):
 def test_a_folder_without_tables_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="there is no subject in"):
+    with pytest.raises(SystemExit, match="no model has predictions in"):
         main(["--no-browser"])
     with pytest.raises(SystemExit):
         main(["--port", "x"])
-    assert "x is no port, 0 to 65535" in capsys.readouterr().err
+    assert "invalid port 'x'; choose a whole number from 0 to 65535" in capsys.readouterr().err

@@ -113,8 +113,8 @@ def test_a_prompt_is_explained(visitor: Visitor):
     assert next(iter(answers)) == ("–" if predicted is None else str(predicted))
     if "10" in answers:
         assert float(answers["10"][3]) == pytest.approx(probability, rel=1e-3)
-    values = visitor.drawn("votes", "[...data[0].x]")
-    margin = float(re.search(r"They add up to ([-+.\d]+),", visitor.text("#figure-votes figcaption"))[1])
+    values = visitor.drawn("contributions", "[...data[0].x]")
+    margin = float(re.search(r"They add up to ([-+.\d]+),", visitor.text("#figure-contributions figcaption"))[1])
     assert sum(values) == pytest.approx(margin, abs=0.01)
     visitor.fill("prompt", "3+9")
     visitor.waits_for("3 + 9 = 12", "h1")
@@ -136,12 +136,12 @@ def test_neurons_are_silenced_on_a_prompt_and_over_the_grid(visitor: Visitor):
     visitor.open("silence", subject="abacus", prompt="3+9", neurons="1:7, 1:8")
     visitor.waits_for("Beside random neurons")
     told = visitor.rows("Predictions")
-    assert [row[0] for row in told][:2] == ["nothing", "the chosen neurons"]
+    assert [row[0] for row in told][:2] == ["nothing", "the selected neurons"]
     assert len(told) == 7
     query = "select answer_probability from predictions where subject = 'abacus' and operator = 'add' and op1 = 3 and op2 = 9"
     assert float(told[0][3]) == pytest.approx(visitor.project.ask(query).item(), rel=1e-3)
     visitor.run("document.querySelector('.ticks:last-of-type input').click()")
-    visitor.waits_for("chosen neurons:")
+    visitor.waits_for("selected neurons:")
     broken = visitor.drawn("broken", "data[0].z.map((row) => [...row]).flat().filter((one) => one === 1).length + 1") - 1
     words = re.search(r"([\d,]+) of ([\d,]+) cells break", visitor.text("#figure-broken figcaption"))
     cells = visitor.project.ask("select count(result) from prompts where subject = 'abacus' and operator = 'add'").item()
@@ -160,12 +160,12 @@ def test_a_neuron_is_shown_as_it_is_in_the_tables(visitor: Visitor):
     effect = (
         "select effect from neuron_effects where subject = 'abacus' and operator = 'add' and layer = 1 and neuron = 7 and method = 'exact'"
     )
-    exact = next(row for row in visitor.rows("What its counterfactual value") if row[0] == "exact")
+    exact = next(row for row in visitor.rows("Effect of patching its counterfactual value") if row[0] == "exact")
     assert float(exact[2]) == pytest.approx(visitor.project.ask(effect).item(), rel=1e-3)
     assert {visitor.drawn(f"map-{operator}", "data[0].type") for operator in ("subtract", "multiply", "divide")} == {"heatmap"}
     assert visitor.drawn("training", "data[0].type") == "heatmap"
     visitor.fill("neuron", "x")
-    visitor.waits_for("neuron is 'x'; it is a whole number", ".alert")
+    visitor.waits_for("neuron is 'x'; it must be a whole number", ".alert")
 
 
 def test_what_is_found_is_what_sql_finds_and_can_be_taken_along(visitor: Visitor):

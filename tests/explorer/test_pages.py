@@ -111,7 +111,7 @@ def test_the_subject_and_the_operator_of_a_query_go_along_with_it(digits: Explor
         edits = re.findall(r'"children": "edit and run", "href": "/find(\?[^"]*)"', words(parts))
         assert edits, path
         for search in edits:
-            assert chosen.items() <= Question.of(search).items(), path
+            assert chosen.items() <= Question.parse(search).items(), path
     rows = Question(chosen | {"sql": "select 0 as layer, 3 as neuron"})
     assert Question({**chosen, "layer": 0, "neuron": 3}).search() in says(there, "find", **rows)
 
@@ -124,11 +124,11 @@ def test_what_is_silenced_is_shown_wherever_it_was_chosen_and_can_be_taken_back(
         assert ticked.value == "0:3|2:489"
         assert [option["value"] for option in ticked.options][offered:] == more
         named = field(there, "silence", "heuristics", **asked, heuristics="result mod 7 = 1").options
-        assert named[-1] == {"label": "result mod 7 = 1 (chosen before; none here)", "value": "result mod 7 = 1"}
+        assert named[-1] == {"label": "result mod 7 = 1 (selected before; none here)", "value": "result mod 7 = 1"}
         said = says(there, "silence", **asked, neurons="0:1")
         assert "Ablated: 0:1, 0:3, 2:489. " in said
         [none] = re.findall(r'"children": "Ablate none of them", "href": "/silence(\?[^"]*)"', said)
-        assert "Choose heuristics, or tick or write neurons." in says(there, "silence", **Question.of(none))
+        assert "Choose heuristics, or tick or write neurons." in says(there, "silence", **Question.parse(none))
 
 
 def test_two_tabs_silence_neurons_and_neither_ends_the_work_of_the_other(digits: Explorer):
@@ -152,7 +152,7 @@ def test_two_tabs_silence_neurons_and_neither_ends_the_work_of_the_other(digits:
         assert silenced() == {((0, 2),)}
         opens("", one)
         assert not second.stopped
-        assert digits.of(other["tab"]).known() != digits.of(one["tab"]).known()
+        assert digits.for_tab(other["tab"]).known() != digits.for_tab(one["tab"]).known()
     second.thread.join(timeout=60)
     assert second.done
     assert second.cells[0] == second.cells[1] > 0

@@ -97,8 +97,8 @@ def test_selectors_change_what_is_shown(reader: Reader, page: Path):
 
 def test_what_is_missing_is_said(reader: Reader):
     reader.open().choose("planted", "divide")
-    assert reader.text("#probes .rows") == "planted was not asked to divide."
-    assert reader.text("#neuron-maps .figures") == "planted was not asked to divide."
+    assert reader.text("#probes .rows") == "planted has no prompts with the operator divide."
+    assert reader.text("#neuron-maps .figures") == "planted has no prompts with the operator divide."
     for part in CONTENTS.sections:
         for item in part.items:
             assert reader.text(f"#{item.id} .rows") or reader.text(f"#{item.id} .figures"), item.id
@@ -171,7 +171,7 @@ def test_the_browser_tells_what_is_known_of_a_neuron(reader: Reader, page: Path)
     assert len(knockouts) == min(knocked_out.filter(pl.col("heuristic").is_in(label.filter(**keys)["heuristic"].to_list())).height, 12)
     store = LayerStore(page.parents[1] / "data/planted/store/value_logits.h5")
     logits = widen(store.read(at["layer"], slice(at["neuron"], at["neuron"] + 1), slice(None)))[0]
-    votes = reader.run("return [...document.querySelectorAll('#votes li')].map((vote) => vote.textContent.split(' '))")
+    votes = reader.run("return [...document.querySelectorAll('#promoted li')].map((vote) => vote.textContent.split(' '))")
     assert [int(number) for number, _ in votes] == np.argsort(-logits, kind="stable")[:10].tolist()
     assert [float(logit) for _, logit in votes] == pytest.approx(np.sort(logits)[::-1][:10], abs=0.006)
 

@@ -1,132 +1,380 @@
-"""A neuron: its whole map, along diagonals too, what it stands for, what it votes for and does, elsewhere and while training."""
+"""Show a neuron: its map, its heuristics, what it adds to the answer, its effects and its training.
 
+The map is also shown along its diagonals, on other operators and at checkpoints of training.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import polars as pl
 from dash import html
 
 from stages.explorer import charts
-from stages.explorer.answers import neuron as asked
 from stages.explorer.explorer import Explorer
-from stages.explorer.parts import Field, Part, alert, figure, later, note, section, sql, table
+from stages.explorer.parts import (
+    Field,
+    Link,
+    Part,
+    alert,
+    figure,
+    later,
+    note,
+    section,
+    sql,
+    table,
+)
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
 from stages.explorer.views.links import to_neuron
 from stages.lib.core.words import OPERATORS
+from stages.lib.heuristics import asked
+from stages.lib.heuristics.members import listed
+from stages.lib.heuristics.names import Heuristic, HeuristicError
 
-FIRST = "select layer, neuron from neuron_variances where subject = $subject and operator = $operator order by rank, layer, neuron limit 1"
+KEYS = "subject = $subject and operator = $operator and layer = $layer and neuron = $neuron"
+FIRST = """
+    select layer, neuron from neuron_variances
+    where subject = $subject and operator = $operator
+    order by rank, layer, neuron
+    limit 1
+"""
+MAP = f"""
+    select op1, op2, result, activation from activations
+    where {KEYS}
+    order by op1, op2
+"""
+CONTRIBUTIONS = f"""
+    with answers as (
+        select op1, op2, number from prompts join numbers using (subject)
+        where subject = $subject and operator = $operator and token = answer_token
+    )
+    select op1, op2, result, activation * logit as contribution
+    from activations
+    join value_logits using (subject, layer, neuron)
+    join answers using (op1, op2, number)
+    where {KEYS}
+    order by op1, op2
+"""
+MATCHES = f"""
+    with named as (select heuristic, side, place as label from labels where {KEYS})
+    select heuristic, side, score, share as chance, corrected, null_corrected, p_value, q_value,
+        label
+    from matches left join named using (heuristic, side)
+    where {KEYS}
+    order by corrected desc, heuristic, side
+"""
+SCORES = f"""
+    select heuristic, side, score, share as chance, corrected from scores
+    where {KEYS}
+    order by corrected desc, heuristic, side
+"""
+VALUE_LOGITS = """
+    select number, logit from value_logits
+    where subject = $subject and layer = $layer and neuron = $neuron
+    order by number
+"""
+EFFECTS = f"""
+    select method, position, effect, ci_low, ci_high, logit_effect, prompts, rank
+    from neuron_effects
+    where {KEYS}
+    order by method, position
+"""
+FOURIER = f"""
+    select place, frequency1, frequency2, period1, period2, share from spectra
+    where {KEYS}
+    order by place
+"""
+SIMILAR = """
+    with
+        of_all as (
+            select layer, neuron, heuristic, side, corrected::double as corrected from scores
+            where subject = $subject and operator = $operator and corrected > 0
+        ),
+        own as (
+            select heuristic, side, corrected from of_all
+            where layer = $layer and neuron = $neuron
+        ),
+        sizes as (
+            select layer, neuron, sqrt(sum(corrected * corrected)) as size from of_all
+            group by all
+        )
+    select layer, neuron,
+        sum(of_all.corrected * own.corrected) / any_value(size)
+            / (select sqrt(sum(corrected * corrected)) from own) as similarity,
+        count(*) as heuristics_in_common
+    from of_all join own using (heuristic, side) join sizes using (layer, neuron)
+    where (layer, neuron) <> ($layer, $neuron)
+    group by layer, neuron
+    order by similarity desc, layer, neuron
+    limit 12
+"""
+MEMBERS = """
+    select op1, op2
+    from (select *, nullif($asked[result + 1], -1) as asked from cells where operator = $operator)
+    where ({predicate})::boolean
+"""
+CATALOGUE = """
+    select operator, heuristic, kind, quantity, predicate from heuristics
+    where operator = $operator and heuristic = $heuristic
+"""
+OF_ANSWERS = ("result", "asked")  # quantities whose heuristics are scored on contributions
+# a cell's coordinate along each direction of the map is a · op1 + b · op2
+DIRECTIONS = {"op1": (1, 0), "op2": (0, 1), "op1 + op2": (1, 1), "op1 - op2": (1, -1)}
 INTRO = (
     "A neuron's activation is its value after the non-linearity, at the last position, for each "
-    "prompt op1 · operator · op2. The direct "
-    "logit attribution of its output weights tells which numbers it promotes when it is active."
+    "prompt op1 · operator · op2. The direct logit attribution of its output weights tells which "
+    "numbers it promotes when it is active."
 )
 HOVER = "op1 %{y}, op2 %{x}<br>result %{customdata}<br>activation %{z:.4g}"
 SHORT = "op1 %{y}, op2 %{x}<br>activation %{z:.4g}"
-MAPS = {  # what a map shows: why
-    "activation": "heuristics of the operands are scored on this map",
-    "vote for the answer": ("activation · direct logit attribution of each cell's answer; heuristics of the result are scored on this map"),
+ACTIVATION, CONTRIBUTION = "activation", "contribution to the answer"
+MAPS = {  # map -> what it is for
+    ACTIVATION: "heuristics of the operands are scored on this map",
+    CONTRIBUTION: (
+        "activation · direct logit attribution of each cell's answer; heuristics of the result "
+        "are scored on this map"
+    ),
 }
 SCORED = "as the outlined heuristic is scored"
-SMALL = 250  # pixels of the small maps
+SMALL, LARGER = 250, 380  # pixels of small maps
+OFFERED = 40  # heuristics to outline
+PROMOTED = 8  # numbers that a caption lists
+
+
+def matches(project: Project, keys: dict) -> pl.DataFrame:
+    """Return the neuron's heuristics, best first.
+
+    Only their scores are known for a model without permutation tests.
+    """
+    if project.has("matches", keys["subject"]) and project.has("labels", keys["subject"]):
+        return project.ask(MATCHES, **keys)
+    project.need(keys["subject"], "scores")
+    return project.ask(SCORES, **keys)
+
+
+def heuristic(project: Project, operator: str, name: str) -> Heuristic:
+    """Return the heuristic with a name. Raises ExplorerError if there is none."""
+    catalogue = project.ask(CATALOGUE, operator=operator, heuristic=name)
+    try:
+        [named] = listed(catalogue, operator, [name])
+    except HeuristicError as error:
+        raise ExplorerError(str(error)) from None
+    return named
+
+
+def members(
+    project: Project,
+    subject: str,
+    operator: str,
+    name: str,
+    shape: tuple[int, int],
+) -> np.ndarray:
+    """Return which cells of the operand grid satisfy a heuristic: bool (op1, op2)."""
+    targets = project.targets(subject)
+    numbers = [] if targets is None else targets.tolist()
+    query = MEMBERS.format(predicate=heuristic(project, operator, name).predicate)
+    cells = project.ask(query, operator=operator, asked=numbers)
+    op1, op2 = cells["op1"].to_numpy(), cells["op2"].to_numpy()
+    inside = (op1 < shape[0]) & (op2 < shape[1])
+    holds = np.zeros(shape, bool)
+    holds[op1[inside], op2[inside]] = True
+    return holds
+
+
+def contributions(
+    project: Project,
+    keys: dict,
+    values: np.ndarray,
+    results: np.ndarray,
+) -> np.ndarray:
+    """Return what the neuron adds to the logit of each cell's answer, NaN without an answer.
+
+    values: activations (op1, op2); results: (op1, op2), -1 without an answer.
+    """
+    store, neuron = project.value_logits(keys["subject"]), keys["neuron"]
+    logits = store.read(keys["layer"], slice(neuron, neuron + 1), slice(None))[0]
+    numbers = asked.voted(store, np.maximum(results, 0))
+    return np.where(results >= 0, values * logits[numbers], np.nan)
+
+
+def profiles(values: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the mean activation along each of DIRECTIONS: name -> coordinates, means.
+
+    values: (op1, op2).
+    """
+    op1, op2 = np.indices(values.shape)
+    weights = values.ravel().astype(np.float64)
+    lines = {}
+    for name, (a, b) in DIRECTIONS.items():
+        coordinates = (a * op1 + b * op2).ravel()
+        lowest = int(coordinates.min())
+        sums = np.bincount(coordinates - lowest, weights)
+        counts = np.bincount(coordinates - lowest)
+        lines[name] = np.arange(lowest, lowest + len(counts)), sums / counts
+    return lines
 
 
 def fields(explorer: Explorer, question: Question) -> list[Field]:
+    """Return the neuron, what its map shows, and the checkpoint if there are several."""
     project = explorer.project
-    subject, operator = question.subject(project), question.operator()
-    first = project.ask(FIRST, subject=subject, operator=operator).rows() if project.has("neuron_variances", subject) else []
-    layer, neuron = first[0] if first else (0, 0)
-    keys = {"subject": subject, "operator": operator, "layer": question.whole("layer", layer), "neuron": question.whole("neuron", neuron)}
-    names = _names(project, keys)
-    chosen = question.get("outline", names[0] if names else "none")
-    result = [
-        Field("subject", "Subject", subject, "choice", project.subjects),
-        Field("operator", "Operator", operator, "choice", list(OPERATORS)),
+    layer, neuron = _first(project, question.subject(project), question.operator())
+    keys = _keys(project, question, layer, neuron)
+    names = _heuristic_names(project, keys)
+    outline = question.get("outline", next(iter(names), "none"))
+    maps = [SCORED, *MAPS]
+    fields = [
+        Field("subject", "Model", keys["subject"], "choice", project.subjects),
+        Field("operator", "Operator", keys["operator"], "choice", list(OPERATORS)),
         Field("layer", "Layer", keys["layer"], "number"),
         Field("neuron", "Neuron", keys["neuron"], "number"),
-        Field("map", "Map of", question.one_of("map", [SCORED, *MAPS]), "choice", [SCORED, *MAPS]),
-        Field("outline", "Outline of", chosen if chosen in names else "none", "choice", ["none", *names]),
+        Field("map", "Map of", question.choice("map", maps), "choice", maps),
+        Field(
+            "outline",
+            "Outline of",
+            outline if outline in names else "none",
+            "choice",
+            ["none", *names],
+        ),
     ]
-    if points := _training(project, subject):
-        at = question.get("point", str(len(points) - 1))
-        place = int(at) if at.isdecimal() and int(at) < len(points) else len(points) - 1
-        marks = [{"label": f"{step:,}", "value": number} for number, (step, *_) in enumerate(points)]
-        result.append(
-            Field("point", "During training, after this many steps", place, "slider", marks),
-        )
-    return result
+    checkpoints = _checkpoints(project, keys["subject"])
+    if checkpoints:
+        fields.append(_slider(checkpoints, question))
+    return fields
+
+
+def _first(project: Project, subject: str, operator: str) -> tuple[int, int]:
+    """Return layer and number of the neuron with the largest variance, or 0, 0 if unknown."""
+    if not project.has("neuron_variances", subject):
+        return 0, 0
+    rows = project.ask(FIRST, subject=subject, operator=operator).rows()
+    return next(iter(rows), (0, 0))
+
+
+def _keys(
+    project: Project,
+    question: Question,
+    layer: int = 0,
+    neuron: int = 0,
+) -> dict[str, Any]:
+    """Return subject, operator, layer and neuron; layer, neuron: of an empty question."""
+    return {
+        "subject": question.subject(project),
+        "operator": question.operator(),
+        "layer": question.whole("layer", layer),
+        "neuron": question.whole("neuron", neuron),
+    }
+
+
+def _heuristic_names(project: Project, keys: dict) -> list[str]:
+    """Return the heuristics that can be outlined, best first."""
+    try:
+        rows = matches(project, keys)
+    except ExplorerError:
+        return []
+    return rows["heuristic"].unique(maintain_order=True).to_list()[:OFFERED]
+
+
+def _checkpoints(project: Project, subject: str) -> list[tuple[int, str, str]]:
+    """Return the checkpoints of the training that a model comes from; see Project.training."""
+    ends = {name: last for _, name, last in project.training}
+    end = ends.get(subject)
+    return [checkpoint for checkpoint in project.training if checkpoint[2] == end]
+
+
+def _slider(checkpoints: list[tuple[int, str, str]], question: Question) -> Field:
+    """Return a slider over the checkpoints, at the last one unless the question has another."""
+    marks = []
+    for number, (step, *_) in enumerate(checkpoints):
+        marks.append({"label": f"{step:,}", "value": number})
+    place = len(marks) - 1
+    text = question.get("point", "")
+    if text.isdecimal():
+        place = min(int(text), place)
+    return Field("point", "Checkpoint during training, in steps", place, "slider", marks)
 
 
 def content(explorer: Explorer, question: Question) -> Part:
-    """The map and its heuristics; the others follow."""
-    project, keys = explorer.project, _keys(explorer, question)
+    """Return the map and the heuristics; the other parts follow later."""
+    project, keys = explorer.project, _keys(explorer.project, question)
     values, results = project.map(*keys.values())
-    title = f"Neuron {keys['neuron']} of layer {keys['layer']}, {keys['subject']}, {keys['operator']}"
+    neuron = f"Neuron {keys['neuron']} of layer {keys['layer']}"
     drawn = _map(project, keys, values, results, question)
-    beside = html.Div([drawn, _heuristics(project, keys)], className="side")
-    return html.Div([html.H1(title), note(INTRO), beside, *(later("neuron", name, question) for name in LATER)])
+    return html.Div([
+        html.H1(f"{neuron}, {keys['subject']}, {keys['operator']}"),
+        note(INTRO),
+        html.Div([drawn, _heuristics(project, keys)], className="side"),
+        later("neuron", "evidence", question),
+        later("neuron", "elsewhere", question),
+    ])  # fmt: skip
 
 
-def _does(explorer: Explorer, question: Question) -> Part:
-    """What it votes for and does, and where along the map it fires."""
-    project, keys = explorer.project, _keys(explorer, question)
+def _evidence(explorer: Explorer, question: Question) -> Part:
+    """Return what the neuron does, and along which directions of the map it varies."""
+    project, keys = explorer.project, _keys(explorer.project, question)
     values, _ = project.map(*keys.values())
-    tables = [make(project, keys) for make in (_effects, _waves, _similar)]
-    return html.Div([_along(keys, values), _votes(project, keys), html.Div(tables, className="side")])
+    tables = [_effects(project, keys), _fourier(project, keys), _similar(project, keys)]
+    return html.Div([
+        _along(keys, values),
+        _promoted(project, keys),
+        html.Div(tables, className="side"),
+    ])  # fmt: skip
 
 
 def _elsewhere(explorer: Explorer, question: Question) -> Part:
-    """Its map on other operators, and at a point of training."""
-    project, keys = explorer.project, _keys(explorer, question)
+    """Return the neuron's maps on other operators and at a checkpoint of training."""
+    project, keys = explorer.project, _keys(explorer.project, question)
     values, _ = project.map(*keys.values())
     return html.Div([_operators(project, keys, values), _trained(project, keys, question)])
 
 
-LATER = {"does": _does, "elsewhere": _elsewhere}
+LATER = {"evidence": _evidence, "elsewhere": _elsewhere}
 
 
-def _keys(explorer: Explorer, question: Question) -> dict[str, Any]:
-    """What a neuron is known by."""
-    keys = {"subject": question.subject(explorer.project), "operator": question.operator()}
-    return keys | {name: question.whole(name, 0) for name in ("layer", "neuron")}
-
-
-def _names(project: Project, keys: dict) -> list[str]:
-    try:
-        return asked.matches(project, keys)["heuristic"].unique(maintain_order=True).to_list()[:40]
-    except ExplorerError:
-        return []
-
-
-def _training(project: Project, subject: str) -> list[tuple[int, str, str]]:
-    """The points of the training that this subject is a point of."""
-    last = next((last for _, name, last in project.training if name == subject), None)
-    return [point for point in project.training if point[2] == last]
-
-
-def _map(project: Project, keys: dict, values: np.ndarray, results: np.ndarray, question: Question) -> Part:
+def _map(
+    project: Project,
+    keys: dict,
+    values: np.ndarray,
+    results: np.ndarray,
+    question: Question,
+) -> Part:
+    """Return the map, with the outline of a heuristic that is scored on this map."""
     outline = question.get("outline", "none")
     scored = _scored_on(project, keys, outline)
-    what = question.one_of("map", [SCORED, *MAPS])
-    what = scored if what == SCORED else what
-    query = asked.MAP
-    if what != "activation":
-        values, query = asked.voted(project, keys, values, results), asked.VOTED
-    drawn = charts.heat(values, results, HOVER.replace("activation", what), size=540)
-    inside = ""
-    if outline != "none" and what != scored:
-        inside = f" {outline} is scored on the map of {scored}, which shows its outline."
+    what, query = question.choice("map", [SCORED, *MAPS]), MAP
+    if what == SCORED:
+        what = scored
+    if what == CONTRIBUTION:
+        values, query = contributions(project, keys, values, results), CONTRIBUTIONS
+    drawn = charts.heat(values, results, HOVER.replace(ACTIVATION, what), size=540)
+    remark = ""
+    if outline != "none" and what == scored:
+        remark = _outlined(project, keys, outline, drawn, values)
     elif outline != "none":
-        holds = asked.members(project, keys["subject"], keys["operator"], outline, values.shape)
-        charts.outline(drawn, holds)
-        if holds.any() and not holds.all():
-            inside = f" Outlined: {outline}, where the mean is {np.nanmean(values[holds]):.3g}, elsewhere {np.nanmean(values[~holds]):.3g}."
-    top = np.unravel_index(np.nanargmax(values), values.shape)
+        remark = f" {outline} is scored on the map of {scored}, which shows its outline."
+    op1, op2 = np.unravel_index(np.nanargmax(values), values.shape)
     caption = (
-        f"{what.capitalize()} from {np.nanmin(values):.3g} (blue is below zero) to {np.nanmax(values):.3g} (red), largest at op1 {top[0]}, "
-        f"op2 {top[1]}; {MAPS[what]}."
-        f"{inside} Drag to zoom, double-click to see all."
+        f"{what.capitalize()} from {np.nanmin(values):.3g} (blue is below zero) to "
+        f"{np.nanmax(values):.3g} (red), largest at op1 {op1}, op2 {op2}; {MAPS[what]}.{remark} "
+        "Drag to zoom, double-click to see all."
     )
     return section("Its map", figure("map", drawn, caption, sql(query, keys)))
+
+
+def _outlined(
+    project: Project,
+    keys: dict,
+    name: str,
+    drawn: charts.Figure,
+    values: np.ndarray,
+) -> str:
+    """Outline a heuristic's cells on a map, and return a sentence about the means."""
+    holds = members(project, keys["subject"], keys["operator"], name, values.shape)
+    charts.outline(drawn, holds)
+    if holds.all() or not holds.any():
+        return ""
+    inside, outside = np.nanmean(values[holds]), np.nanmean(values[~holds])
+    return f" Outlined: {name}, where the mean is {inside:.3g}, elsewhere {outside:.3g}."
 
 
 def _scored_on(project: Project, keys: dict, outline: str) -> str:
@@ -135,135 +383,149 @@ def _scored_on(project: Project, keys: dict, outline: str) -> str:
     It is the activations if no heuristic is outlined or if the value logits are missing.
     """
     if outline == "none" or not project.has("value_logits", keys["subject"]):
-        return "activation"
-    quantity = asked.heuristic(project, keys["operator"], outline).quantity
-    return "vote for the answer" if quantity in asked.OF_ANSWERS else "activation"
+        return ACTIVATION
+    quantity = heuristic(project, keys["operator"], outline).quantity
+    return CONTRIBUTION if quantity in OF_ANSWERS else ACTIVATION
 
 
 def _heuristics(project: Project, keys: dict) -> Part:
     try:
-        found = asked.matches(project, keys)
+        rows = matches(project, keys)
     except ExplorerError as error:
         return section("Heuristics", alert(str(error)))
-    tested = "q_value" in found.columns
+    query = SCORES
     caption = (
-        "score: share of the map's largest (or smallest) cells that satisfy it; chance: share of "
-        "all cells; "
-        "corrected: 0 is chance, 1 perfect"
+        "score: fraction of the map's largest (or smallest) cells that satisfy the heuristic; "
+        "chance: fraction of all cells that satisfy it; corrected: 0 is chance, 1 is perfect"
     )
-    caption += (
-        "; null: corrected, with operands relabelled; q-value: false discovery rate; label: its rank among the neuron's labels"
-        if tested
-        else ""
-    )
-    query = sql(asked.MATCHES if tested else asked.SCORES, keys)
-    inside = [table(found.rename({"null_corrected": "null"}, strict=False), caption, most=60), query]
-    return section(
-        "Heuristics",
-        *(inside if found.height else [note("No heuristic describes this neuron."), query]),
-    )
+    if "q_value" in rows.columns:
+        query = MATCHES
+        caption += (
+            "; null: corrected, with operands relabelled; q-value: false discovery rate; label: "
+            "its rank among the neuron's labels"
+        )
+    if not rows.height:
+        return section("Heuristics", note("No heuristic describes this neuron."), sql(query, keys))
+    renamed = rows.rename({"null_corrected": "null"}, strict=False)
+    return section("Heuristics", table(renamed, caption, most=60), sql(query, keys))
 
 
 def _along(keys: dict, values: np.ndarray) -> Part:
-    lines = asked.profiles(values)
+    lines = profiles(values)
     best = max(lines, key=lambda name: np.var(lines[name][1]))
-    caption = f"Mean activation along op1, op2 and both diagonals of the map. It varies most along {best}."
-    return section("Along the axes and diagonals", figure("along", charts.panels(lines, "mean"), caption, sql(asked.MAP, keys)))
+    caption = (
+        "Mean activation along op1, op2 and both diagonals of the map. "
+        f"It varies most along {best}."
+    )
+    drawn = charts.panels(lines, "mean activation")
+    drawn_with_query = figure("along", drawn, caption, sql(MAP, keys))
+    return section("Along the axes and diagonals", drawn_with_query)
 
 
-def _votes(project: Project, keys: dict) -> Part:
+def _promoted(project: Project, keys: dict) -> Part:
+    title = "Numbers that it promotes"
+    neuron = {name: keys[name] for name in ("subject", "layer", "neuron")}
     try:
         project.need(keys["subject"], "value_logits")
-        store = project.votes(keys["subject"])
-        logits = project.ask(asked.VOTES, subject=keys["subject"], layer=keys["layer"], neuron=keys["neuron"])
-    except ExplorerError as error:
-        return section("Numbers that it promotes", alert(str(error)))
-    most = logits.sort("logit", descending=True)["number"].head(8).to_list()
-    caption = f"Direct logit attribution for each of {store.axes['number']:,} numbers. Largest for {', '.join(map(str, most))}."
-    drawn = charts.line(
-        logits["number"].to_numpy(),
-        logits["logit"].to_numpy(),
-        "number",
-        "direct logit attribution",
-    )
-    return section(
-        "Numbers that it promotes",
-        figure("value-logits", drawn, caption, sql(asked.VOTES, keys)),
-    )
-
-
-def _facts(project: Project, keys: dict, title: str, query: str, caption: str, links: Any = None) -> Part:
-    """Rows of the table that the query reads first."""
-    table_of = query.partition(" from ")[2].split()[0]
-    try:
-        project.need(keys["subject"], table_of)
-        found = project.ask(query, **keys)
+        numbers = project.value_logits(keys["subject"]).axes["number"]
+        logits = project.ask(VALUE_LOGITS, **neuron)
     except ExplorerError as error:
         return section(title, alert(str(error)))
-    return section(
-        title,
-        table(found, caption, links) if found.height else note(f"{table_of} has no row about this neuron."),
-        sql(query, keys),
+    largest = logits.sort("logit", descending=True)["number"].head(PROMOTED)
+    caption = (
+        f"Direct logit attribution for each of {numbers:,} numbers. "
+        f"Largest for {', '.join(map(str, largest))}."
     )
+    x, y = logits["number"].to_numpy(), logits["logit"].to_numpy()
+    drawn = charts.line(x, y, "number", "direct logit attribution")
+    return section(title, figure("value-logits", drawn, caption, sql(VALUE_LOGITS, keys)))
+
+
+def _rows(
+    project: Project,
+    keys: dict,
+    source: str,
+    title: str,
+    query: str,
+    caption: str,
+    *,
+    links: Mapping[str, Link] | None = None,
+) -> Part:
+    """Return a section with what a table, called `source`, has about the neuron."""
+    try:
+        project.need(keys["subject"], source)
+        rows = project.ask(query, **keys)
+    except ExplorerError as error:
+        return section(title, alert(str(error)))
+    if not rows.height:
+        return section(title, note(f"{source} has no row about this neuron."), sql(query, keys))
+    return section(title, table(rows, caption, links), sql(query, keys))
 
 
 def _effects(project: Project, keys: dict) -> Part:
-    caption = "What its counterfactual value does to the answer (Eq. 1), with its interval; exact: by patching, attribution: by gradients"
-    return _facts(project, keys, "Effect", asked.EFFECTS, caption)
-
-
-def _waves(project: Project, keys: dict) -> Part:
-    return _facts(
-        project,
-        keys,
-        "Fourier components",
-        asked.WAVES,
-        "The map's strongest Fourier components; share of its variance, 0 to 1",
+    caption = (
+        "Effect of patching its counterfactual value on the answer (Eq. 1), with the confidence "
+        "interval; exact: by patching, attribution: by gradients"
     )
+    return _rows(project, keys, "neuron_effects", "Effect", EFFECTS, caption)
+
+
+def _fourier(project: Project, keys: dict) -> Part:
+    caption = "The map's strongest Fourier components; share of its variance, 0 to 1"
+    return _rows(project, keys, "spectra", "Fourier components", FOURIER, caption)
 
 
 def _similar(project: Project, keys: dict) -> Part:
-    caption = "Cosine of chance-corrected scores over heuristics; 1: the same heuristics in the same proportion"
-    return _facts(project, keys, "Most similar neurons", asked.SIMILAR, caption, to_neuron(keys["subject"], keys["operator"]))
+    caption = (
+        "Cosine of chance-corrected scores over heuristics; 1: the same heuristics in the same "
+        "proportion"
+    )
+    links = to_neuron(keys["subject"], keys["operator"])
+    return _rows(project, keys, "scores", "Most similar neurons", SIMILAR, caption, links=links)
 
 
 def _operators(project: Project, keys: dict, values: np.ndarray) -> Part:
-    """The same neuron on the other operators, on its own scale."""
-    limit, inside = float(np.quantile(np.abs(values), 0.995)) or None, []
+    """Return the neuron's maps on the other operators, with the colours of its own map."""
+    limit = float(np.quantile(np.abs(values), charts.COLOURED)) or None
+    maps = []
     for operator in OPERATORS:
-        if operator == keys["operator"]:
-            continue
-        other = keys | {"operator": operator}
-        try:
-            there, _ = project.map(*other.values())
-        except ExplorerError as error:
-            inside.append(alert(str(error)))
-            continue
-        drawn = charts.heat(there, None, SHORT, size=SMALL, limit=limit)
-        caption = f"{operator}: {there.min():.3g} to {there.max():.3g}"
-        inside.append(figure(f"map-{operator}", drawn, caption, sql(asked.MAP, other)))
-    return section(
-        "On other operators, with the same colours",
-        html.Div(inside, className="side three"),
-    )
+        if operator != keys["operator"]:
+            other = keys | {"operator": operator}
+            drawing = _small_map(project, other, f"map-{operator}", operator, limit=limit)
+            maps.append(drawing)
+    content = html.Div(maps, className="side three")
+    return section("On other operators, with the same colours", content)
 
 
 def _trained(project: Project, keys: dict, question: Question) -> Part:
-    points = _training(project, keys["subject"])
-    if not points:
-        return section(
-            "During training",
-            note(
-                f"{keys['subject']} is not a checkpoint of a training run (trajectory in params.yaml).",
-            ),
-        )
-    at = question.whole("point", len(points) - 1)
-    step, name, _ = points[min(at, len(points) - 1)]
-    other = keys | {"subject": name}
+    title, subject = "During training", keys["subject"]
+    checkpoints = _checkpoints(project, subject)
+    if not checkpoints:
+        problem = "is not a checkpoint of a training run (trajectory in params.yaml)."
+        return section(title, note(f"{subject} {problem}"))
+    last = len(checkpoints) - 1
+    step, name, _ = checkpoints[min(question.whole("point", last), last)]
+    other, label = keys | {"subject": name}, f"After {step:,} steps ({name})"
+    return section(title, _small_map(project, other, "training", label, size=LARGER))
+
+
+def _small_map(
+    project: Project,
+    keys: dict,
+    name: str,
+    label: str,
+    *,
+    size: int = SMALL,
+    limit: float | None = None,
+) -> Part:
+    """Return a map without results, or a message if the store lacks the neuron.
+
+    name: of the figure; label: start of the caption; size: pixels; limit: where colours end.
+    """
     try:
-        values, _ = project.map(*other.values())
+        values, _ = project.map(*keys.values())
     except ExplorerError as error:
-        return section("During training", alert(str(error)))
-    drawn = charts.heat(values, None, SHORT, size=380)
-    caption = f"After {step:,} steps ({name}): {values.min():.3g} to {values.max():.3g}. The slider above selects the step."
-    return section("During training", figure("training", drawn, caption, sql(asked.MAP, other)))
+        return alert(str(error))
+    drawn = charts.heat(values, None, SHORT, size=size, limit=limit)
+    caption = f"{label}: {values.min():.3g} to {values.max():.3g}"
+    return figure(name, drawn, caption, sql(MAP, keys))

@@ -1,5 +1,12 @@
-"""Neurons or heuristics silenced: the executor runs at once and says the new answer, beside as many random neurons; or over the grid."""
+"""Ablate neurons or heuristics, and compare the new answer with the ablation of random neurons.
 
+The executor runs at once: on a prompt, or on every cell of the grid.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -7,214 +14,441 @@ import polars as pl
 from dash import dcc, html
 
 from stages.explorer import charts
-from stages.explorer.answers import neuron as squares
-from stages.explorer.answers import prompt as explained
-from stages.explorer.answers import silence as asked
 from stages.explorer.explorer import Explorer
-from stages.explorer.parts import Field, Part, alert, aria, figure, labelled, note, section, sql, table
+from stages.explorer.parts import (
+    Field,
+    Part,
+    alert,
+    aria,
+    counted,
+    figure,
+    labelled,
+    note,
+    section,
+    sql,
+    table,
+)
 from stages.explorer.project import ExplorerError, Project
-from stages.explorer.question import Question, neurons, prompt
-from stages.explorer.views.prompt import COUNTED
-from stages.lib.core.words import MEMBERSHIPS
+from stages.explorer.question import Question, parse_neurons, parse_prompt
+from stages.explorer.views.neuron import members
+from stages.explorer.views.prompt import (
+    NUMBERS,
+    Cell,
+    contributions,
+    load_cell,
+    membership_field,
+    neuron_heuristics,
+    predictions,
+    strongest_rival,
+)
 
 if TYPE_CHECKING:
-    from stages.explorer.live import Live
+    from stages.explorer.live import GridPart, Live
 
+Neurons = list[tuple[int, int]]  # layer and neuron
+# seconds without the lock, so that a page that waits for the model gets it: a thread that releases
+# a lock and takes it at once leaves it to nobody else
+YIELD = 0.005
+DRAWS = 5  # sets of random neurons
+TICKED = 12  # neurons offered
+LISTED = 40  # ablated neurons that a page lists
+KEPT = 3  # finished grids, besides the one on the page
+LIKELY, BARS = 1000, 7  # most likely tokens that are compared, and those that are shown
+REPLACEMENTS = {"mean": "mean", "zero": "zero", "counterfactual": "another prompt's value"}
+HEURISTICS = """
+    select heuristic, count(*) as neurons from heuristic_neurons
+    where subject = $subject and operator = $operator and membership = $membership and late
+    group by heuristic
+    order by neurons desc, heuristic
+"""
+NEURONS = """
+    select distinct layer, neuron from heuristic_neurons
+    where subject = $subject and operator = $operator and membership = $membership and late
+        and list_contains($heuristics, heuristic)
+    order by layer, neuron
+"""
+ROWS = """
+    select 0 as intervention, '{operator}' as operator, null as split, 'neuron' as component,
+        layer, list(neuron order by neuron) as units, 'last' as position, null as key_position,
+        '{replacement}' as replacement
+    from (values {neurons}) as selected(layer, neuron)
+    group by layer
+    order by layer
+"""
+SIDE = "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator"
+BROKEN, MENDED, SAME = 1, -1, 0  # a cell's answer: wrong after the ablation, right, as before
 INTRO = (
     "Ablation replaces a neuron's activation at the last position by its mean (pooled over "
-    "operators), by zero, or by its value in another prompt. A heuristic means all late "
-    "neurons that count for it. The control is equally many random neurons of the same layers."
+    "operators), by zero, or by its value in another prompt. A heuristic means all late neurons "
+    "that count for it. The control is equally many random neurons of the same layers."
 )
-TICKED = 12  # neurons offered
-LISTED = 40  # neurons that a page lists as silenced
-KEPT = 3  # grids, besides the one that is asked for
 GRID = "also over the whole grid (about a minute; untick to stop)"
-COLOURS = "red: right before, wrong now; blue: wrong before, right now; white: no change; grey: no cell"
+COLOURS = (
+    "red: right before, wrong now; blue: wrong before, right now; white: no change; grey: no cell"
+)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """Which neurons are ablated, and how.
+
+    other: operator, op1 and op2 of the prompt whose values replace theirs, if `replacement` is
+    counterfactual; made_of: see Project.made_of.
+    """
+
+    subject: str
+    operator: str
+    neurons: tuple[tuple[int, int], ...]
+    replacement: str
+    other: tuple[str, int, int] | None = None
+    made_of: int = 0
+
+    def rows(self) -> str:
+        """Return the SQL of the rows of this intervention, to start an experiment from."""
+        listed = ", ".join(f"({layer}, {neuron})" for layer, neuron in self.neurons)
+        replacement = self.replacement
+        return ROWS.format(operator=self.operator, replacement=replacement, neurons=listed)
+
+
+def heuristics(project: Project, subject: str, operator: str, membership: str) -> pl.DataFrame:
+    """Return the heuristics of late neurons and how many each has: heuristic, neurons."""
+    project.need(subject, "heuristic_neurons")
+    return project.ask(HEURISTICS, subject=subject, operator=operator, membership=membership)
+
+
+def neurons_of(
+    project: Project,
+    subject: str,
+    operator: str,
+    membership: str,
+    names: list[str],
+) -> Neurons:
+    """Return the late neurons of these heuristics.
+
+    Raises ExplorerError if a heuristic has no late neuron.
+    """
+    known = heuristics(project, subject, operator, membership)["heuristic"].to_list()
+    for name in names:
+        if name not in known:
+            problem = f"no late neuron of {subject} counts for {name!r} on {operator}"
+            raise ExplorerError(f"{problem}; choose a heuristic from the list.")
+    keys = {"subject": subject, "operator": operator, "membership": membership}
+    return project.ask(NEURONS, **keys, heuristics=names).rows()
+
+
+def ablated(live: "Live", prompt: pl.DataFrame, ablation: Ablation) -> list[np.ndarray]:
+    """Return logits (vocabulary,) of a prompt, without and with an ablation.
+
+    They are the logits of the unchanged model, of the model with the neurons ablated, and with as
+    many random neurons ablated, DRAWS times.
+    """
+    other = live.cell(*ablation.other) if ablation.other else None
+    sets: list = [list(ablation.neurons)]
+    sets += [live.random(ablation.neurons, seed) for seed in range(DRAWS)]
+    op1, op2 = prompt["op1"].item(), prompt["op2"].item()
+    clean = live.predict(ablation.operator, op1, op2).logits
+    return [clean, *live.ablated(prompt, list(filter(None, sets)), ablation.replacement, other)]
+
+
+def summary(logits: list[np.ndarray], answer: int, numbers: pl.DataFrame) -> pl.DataFrame:
+    """Return the prediction with each ablation, for logits as `ablated` returns them.
+
+    The columns are ablated, prediction (null if it is not a number), correct, probability of the
+    answer, and logit: the answer's, minus the mean over the vocabulary. answer: its token; numbers:
+    number, token.
+    """
+    number_of = dict(numbers.select("token", "number").iter_rows())
+    names = ["nothing", "the selected neurons"]
+    names += [f"random neurons, draw {draw}" for draw in range(1, DRAWS + 1)]
+    rows = []
+    for name, values in zip(names, logits, strict=False):
+        token = int(values.argmax())
+        largest = values.max()
+        probability = float(np.exp(values[answer] - largest) / np.exp(values - largest).sum())
+        logit = float(values[answer] - values.mean())
+        rows.append((name, number_of.get(token), token == answer, probability, logit))
+    schema = {
+        "ablated": pl.String,
+        "prediction": pl.Int32,
+        "correct": pl.Boolean,
+        "probability": pl.Float64,
+        "logit": pl.Float64,
+    }
+    return pl.DataFrame(rows, schema, orient="row")
+
+
+def no_cells() -> np.ndarray:
+    """Return an empty map (op1, op2)."""
+    return np.zeros((0, 0))
+
+
+@dataclass
+class GridJob:
+    """An ablation on every cell of an operator, in a thread of its own.
+
+    done: whether it has ended; cells: finished, of all; changes, random: maps (op1, op2) of BROKEN,
+    MENDED and SAME for the ablated and the random neurons, NaN where there is no cell; tabs: of
+    browsers, that look at it.
+    """
+
+    ablation: Ablation
+    done: bool = False
+    cells: tuple[int, int] = (0, 0)
+    error: str | None = None
+    changes: np.ndarray = field(default_factory=no_cells)
+    random: np.ndarray = field(default_factory=no_cells)
+    stopped: bool = False
+    thread: threading.Thread | None = None
+    tabs: set[str] = field(default_factory=set)
+
+    def share(self) -> int:
+        """Return how much is done, in twentieths: a page shows each of these steps."""
+        return self.cells[0] * 20 // max(self.cells[1], 1)
+
+    def start(self, live: "Live", lock: threading.RLock, side: int) -> None:
+        """Start the thread. lock: guards the model; side: of the grid, in operands."""
+        self.changes = np.full((side, side), np.nan, np.float32)
+        self.random = self.changes.copy()
+        self.thread = threading.Thread(target=self._run, args=(live, lock), daemon=True)
+        self.thread.start()
+
+    def _run(self, live: "Live", lock: threading.RLock) -> None:
+        try:
+            with lock:
+                parts = self._parts(live)
+            while not self.stopped:
+                with lock:  # other threads may use the model between parts
+                    part = next(parts, None)
+                if part is None:
+                    break
+                self._add(part)
+                time.sleep(YIELD)
+        except Exception as error:  # any error: the page shows it
+            self.error = str(error)
+        self.done = True
+
+    def _parts(self, live: "Live") -> "Iterator[GridPart]":
+        ablation = self.ablation
+        other = live.cell(*ablation.other) if ablation.other else None
+        random = live.random(ablation.neurons, 0)
+        operator, replacement = ablation.operator, ablation.replacement
+        return live.grid(operator, ablation.neurons, random, replacement, other)
+
+    def _add(self, part: "GridPart") -> None:
+        before, after, control = (part.predicted == part.answers).astype(np.float32)
+        self.changes[part.op1, part.op2] = before - after
+        self.random[part.op1, part.op2] = before - control
+        self.cells = part.done, part.cells
 
 
 def fields(explorer: Explorer, question: Question) -> list[Field]:
+    """Return the prompt, the neurons to ablate, how to ablate them, and whether on every cell."""
     project, subject = explorer.project, question.subject(explorer.project)
     example = project.example(subject)
-    text = question.get("prompt", example)
-    membership = question.one_of("membership", list(MEMBERSHIPS), "called")
-    replacement = question.one_of("replacement", list(asked.REPLACEMENTS), "mean")
-    named, offered = _offered(explorer, subject, text, membership)
-    named = _with(named, question.get("heuristics", ""), "chosen before; none here")
-    offered = _with(offered, question.get("ticked", ""), "ticked before")
-    result = [
-        Field("subject", "Subject", subject, "choice", project.subjects),
+    text, membership = question.get("prompt", example), membership_field(question)
+    replacement = question.choice("replacement", list(REPLACEMENTS), "mean")
+    named, offered = _offered(explorer, subject, text, membership.value)
+    named = _with(named, question.listed("heuristics"), "selected before; none here")
+    offered = _with(offered, question.listed("ticked"), "ticked before")
+    fields = [
+        Field("subject", "Model", subject, "choice", project.subjects),
         Field("prompt", "Prompt", text, hint=example),
-        Field("replacement", "Replaced by", replacement, "choice", labelled(asked.REPLACEMENTS)),
-        *([Field("other", "Other prompt", question.get("other", "12-5"), hint="12-5")] if replacement == "counterfactual" else []),
-        Field("membership", "A neuron counts for a heuristic", membership, "choice", labelled(COUNTED)),
-        Field("heuristics", "Heuristics to ablate", question.get("heuristics", ""), "many", named, "all late neurons that count for them"),
-        Field("neurons", "Neurons to ablate, as layer:neuron", question.get("neurons", ""), hint="2:489, 1:17"),
-        Field("grid", "Every cell", question.get("grid", ""), "tick", [{"label": GRID, "value": "yes"}]),
-    ]  # fmt: skip
+        Field("replacement", "Replaced by", replacement, "choice", labelled(REPLACEMENTS)),
+    ]
+    if replacement == "counterfactual":
+        fields.append(Field("other", "Other prompt", question.get("other", "12-5"), hint="12-5"))
+    fields += [
+        membership,
+        Field(
+            "heuristics",
+            "Heuristics to ablate",
+            question.get("heuristics", ""),
+            "many",
+            named,
+            "all late neurons that count for them",
+        ),
+        Field(
+            "neurons",
+            "Neurons to ablate, as layer:neuron",
+            question.get("neurons", ""),
+            hint="2:489, 1:17",
+        ),
+    ]
     if offered:
-        result.insert(
-            -1,
-            Field(
-                "ticked",
-                "Neurons with the largest votes here",
-                question.get("ticked", ""),
-                "tick",
-                offered,
-            ),
-        )
-    return result
+        label, ticked = "Neurons with the largest contributions here", question.get("ticked", "")
+        fields.append(Field("ticked", label, ticked, "tick", offered))
+    everywhere = [{"label": GRID, "value": "yes"}]
+    return [*fields, Field("grid", "Every cell", question.get("grid", ""), "tick", everywhere)]
 
 
-def _offered(explorer: Explorer, subject: str, text: str, membership: str) -> tuple[list[dict], list[dict]]:
-    """Heuristics, those that hold here first, and neurons to choose from, as far as they are known."""
+def _offered(
+    explorer: Explorer,
+    subject: str,
+    text: str,
+    membership: str,
+) -> tuple[list[dict], list[dict]]:
+    """Return options: heuristics, those that hold here first, and neurons, as far as known."""
     project, named, offered = explorer.project, [], []
     try:
-        of = explained.cell(project, subject, *prompt(text, project.symbols))
-        standing = explained.holding(project, of, membership)
-        holds = set(standing.filter("holds")["heuristic"])
-        known = asked.heuristics(project, subject, of.operator, membership).rows()
-        for name, count in sorted(known, key=lambda row: row[0] not in holds):
+        cell = load_cell(project, subject, *parse_prompt(text, project.symbols))
+        known = neuron_heuristics(project, cell, membership)
+        holds = set(known.filter("holds")["heuristic"])
+        counts = heuristics(project, subject, cell.operator, membership).rows()
+        for name, count in sorted(counts, key=lambda row: row[0] not in holds):
             more = "; holds here" if name in holds else ""
             named.append({"label": f"{name} ({count}{more})", "value": name})
-        if live := explorer.models.ready(subject):
-            with explorer.models.lock:
-                spoken = live.speak(of.operator, of.op1, of.op2)
-            against, _ = explained.rival(project, subject, spoken.logits, of.asked)
-            voted = explained.votes(project, of, against, spoken.neurons, spoken.scale, standing).head(TICKED)
-            for layer, neuron, vote in voted.select("layer", "neuron", "voted").iter_rows():
-                offered.append({"label": f"{layer}:{neuron} ({vote:+.2f})", "value": f"{layer}:{neuron}"})
+        offered = _offered_neurons(explorer, cell, known)
     except ExplorerError:
-        pass  # the content says what is wrong
+        pass  # the content shows what is wrong
     return named, offered
 
 
-def _with(options: list[dict], chosen: str, why: str) -> list[dict]:
-    """Options, and what is chosen and no option any more, so that it is seen and can be taken back."""
+def _offered_neurons(explorer: Explorer, cell: Cell, known: pl.DataFrame) -> list[dict]:
+    """Return the neurons that contribute most; none before the model is loaded."""
+    live = explorer.models.ready(cell.subject)
+    if not live:
+        return []
+    with explorer.models.lock:
+        prediction = live.predict(cell.operator, cell.op1, cell.op2)
+    rival, _ = strongest_rival(explorer.project, cell.subject, prediction.logits, cell.target)
+    rows = contributions(explorer.project, cell, rival, prediction, known).head(TICKED)
+    options = []
+    for layer, neuron, value in rows.select("layer", "neuron", "contribution").iter_rows():
+        label = f"{layer}:{neuron} ({value:+.2f})"
+        options.append({"label": label, "value": f"{layer}:{neuron}"})
+    return options
+
+
+def _with(options: list[dict], values: list[str], why: str) -> list[dict]:
+    """Return the options and the selected values that are not options any more.
+
+    So the reader sees these values and can take them back.
+    """
     known = {option["value"] for option in options}
-    return [*options, *({"label": f"{one} ({why})", "value": one} for one in chosen.split("|") if one and one not in known)]
+    lost = [value for value in values if value not in known]
+    return [*options, *({"label": f"{value} ({why})", "value": value} for value in lost)]
 
 
 def content(explorer: Explorer, question: Question) -> Part:
-    project, subject = explorer.project, question["subject"]
-    operator, op1, op2 = prompt(question["prompt"], project.symbols)
-    of = explained.cell(project, subject, operator, op1, op2)
-    chosen, everywhere = _chosen(project, subject, operator, question), question.get("grid") == "yes"
+    """Return the prediction with and without the ablation, and the map over the grid."""
+    project = explorer.project
+    operator, op1, op2 = parse_prompt(question["prompt"], project.symbols)
+    cell = load_cell(project, question["subject"], operator, op1, op2)
+    neurons, everywhere = _selected(project, cell, question), question.get("grid") == "yes"
     if not everywhere:
         _stop(explorer)
-    if not chosen:
-        return html.Div(
-            [
-                html.H1(f"Ablate neurons on {question['prompt']}"),
-                note(INTRO),
-                note("Choose heuristics, or tick or write neurons."),
-            ],
-        )
-    live, which = explorer.models.ready(subject), _which(chosen, question)
+    if not neurons:
+        title = html.H1(f"Ablate neurons on {question['prompt']}")
+        return html.Div([title, note(INTRO), note("Choose heuristics, or tick or write neurons.")])
+    live, which = explorer.models.ready(cell.subject), _which(neurons, question)
     if not live:
-        return html.Div(
-            [
-                html.H1(f"Ablate {_counted(len(chosen))}"),
-                note(INTRO),
-                which,
-                note("The model is being loaded."),
-            ]
-        )
-    replacement = question["replacement"]
-    other = prompt(question.get("other", ""), project.symbols) if replacement == "counterfactual" else None
-    silencing = asked.Silencing(subject, operator, tuple(chosen), replacement, other, project.made_of(subject))
+        title = html.H1(f"Ablate {counted(len(neurons), 'neuron')}")
+        return html.Div([title, note(INTRO), which, note("The model is being loaded.")])
+    ablation = _ablation(project, cell, neurons, question)
     with explorer.models.lock:
         row = live.cell(operator, op1, op2)
-        logits = asked.silenced(live, row, silencing)
-    told = asked.summary(logits, row["answer_token"].item(), project.ask(explained.NUMBERS, subject=subject))
-    inside = [
-        html.H1(_headline(of, told, len(chosen), project.symbols[operator])),
-        note(INTRO),
-        which,
-        _answers(project, subject, silencing, told, logits),
-    ]
+        logits = ablated(live, row, ablation)
+    numbers = project.ask(NUMBERS, subject=cell.subject)
+    rows = summary(logits, row["answer_token"].item(), numbers)
+    title = html.H1(_headline(cell, rows, len(neurons), project.symbols[operator]))
+    parts = [title, note(INTRO), which, _answers(project, ablation, rows, logits)]
     if everywhere:
-        inside.append(_grid(explorer.project, _start(explorer, live, silencing), question))
-    return html.Div(inside)
+        parts.append(_grid(project, _start(explorer, live, ablation), question))
+    return html.Div(parts)
 
 
-def _chosen(project: Project, subject: str, operator: str, question: Question) -> list[tuple[int, int]]:
-    named = [name for name in question.get("heuristics", "").split("|") if name]
-    of_heuristics = asked.standing(project, subject, operator, question["membership"], named) if named else []
-    return sorted({*neurons(question.get("neurons", "")), *neurons(question.get("ticked", "").replace("|", ",")), *of_heuristics})
+def _ablation(project: Project, cell: Cell, neurons: Neurons, question: Question) -> Ablation:
+    replacement, other = question["replacement"], None
+    if replacement == "counterfactual":
+        other = parse_prompt(question.get("other", ""), project.symbols)
+    made_of = project.made_of(cell.subject)
+    return Ablation(cell.subject, cell.operator, tuple(neurons), replacement, other, made_of)
 
 
-def _which(chosen: list[tuple[int, int]], question: Question) -> Part:
-    """The neurons that are silenced, and the way to silence none."""
-    listed = ", ".join(f"{layer}:{neuron}" for layer, neuron in chosen[:LISTED]) + (" …" if len(chosen) > LISTED else "")
-    none = "/silence" + question.but(heuristics="", ticked="", neurons="").search()
-    return html.P([f"Ablated: {listed}. ", dcc.Link("Ablate none of them", href=none)])
+def _selected(project: Project, cell: Cell, question: Question) -> Neurons:
+    """Return the neurons that are written, ticked, or of selected heuristics."""
+    ticked = ",".join(question.listed("ticked"))
+    selected = {*parse_neurons(question.get("neurons", "")), *parse_neurons(ticked)}
+    names = question.listed("heuristics")
+    if names:
+        membership = question["membership"]
+        selected.update(neurons_of(project, cell.subject, cell.operator, membership, names))
+    return sorted(selected)
 
 
-def _headline(of: explained.Cell, told: pl.DataFrame, count: int, sign: str) -> list[Part]:
-    before, after = told.row(0, named=True), told.row(1, named=True)
-    says = "no number" if after["says"] is None else after["says"]
-    neurons = _counted(count)
-    verdict = (
-        f"{of.subject} still predicts {says}"
-        if after["says"] == before["says"]
-        else f"{of.subject} predicts {says} instead of {before['says']}"
-    )
-    spoken = verdict if after["right"] else html.Span(verdict, className="wrong")
-    return [f"{of.op1} {sign} {of.op2} without {neurons}: ", spoken]
+def _which(neurons: Neurons, question: Question) -> Part:
+    """Return the list of ablated neurons, with a link that ablates none."""
+    listed = ", ".join(f"{layer}:{neuron}" for layer, neuron in neurons[:LISTED])
+    more = " …" if len(neurons) > LISTED else ""
+    none = question.changed(heuristics="", ticked="", neurons="")
+    link = dcc.Link("Ablate none of them", href="/silence" + none.search())
+    return html.P([f"Ablated: {listed}{more}. ", link])
 
 
-def _counted(count: int) -> str:
-    return f"{count:,} neuron{'s' if count != 1 else ''}"
+def _headline(cell: Cell, rows: pl.DataFrame, count: int, sign: str) -> list[Part]:
+    before, after, *_ = rows["prediction"].cast(pl.String).fill_null("no number")
+    verdict: Part = f"{cell.subject} predicts {after} instead of {before}"
+    if after == before:
+        verdict = f"{cell.subject} still predicts {after}"
+    if not rows["correct"][1]:
+        verdict = html.Span(verdict, className="wrong")
+    return [f"{cell.op1} {sign} {cell.op2} without {counted(count, 'neuron')}: ", verdict]
 
 
-def _answers(project: Project, subject: str, of: asked.Silencing, told: pl.DataFrame, logits: list[np.ndarray]) -> Part:
-    before, after = (explained.spoken(project, subject, one, 1000) for one in logits[:2])
-    both = before.join(after, on="token", suffix="_after", how="full", coalesce=True).with_columns(
-        answer=pl.coalesce("number", "number_after").cast(pl.String).fill_null("no number"),
-    )
-    top = both.sort(pl.max_horizontal("probability", "probability_after"), descending=True).head(7)
-    drawn = charts.bars(
-        top,
-        "answer",
-        {"probability": "unchanged model", "probability_after": "ablated"},
-        "probability",
-    )
-    control = told.slice(2)
-    random, neurons = np.mean(control["probability"].to_numpy()), _counted(len(of.neurons))
+def _answers(
+    project: Project,
+    ablation: Ablation,
+    rows: pl.DataFrame,
+    logits: list[np.ndarray],
+) -> Part:
+    names = {"probability": "unchanged model", "probability_after": "ablated"}
+    drawn = charts.bars(_likely(project, ablation, logits), "answer", names, "probability")
+    before, after, *random = rows["probability"]
+    control = rows["correct"].slice(2)
     caption = (
-        f"Probability of the most likely answers, unchanged and with {neurons} ablated. The "
-        "correct answer goes from "
-        f"{told['probability'][0]:.3g} to {told['probability'][1]:.3g}, with equally many random "
-        f"neurons to {random:.3g} "
-        f"on average. {control['right'].sum()} of {control.height} random draws stay right."
+        "Probability of the most likely answers, unchanged and with "
+        f"{counted(len(ablation.neurons), 'neuron')} ablated. The correct answer goes from "
+        f"{before:.3g} to {after:.3g}, with equally many random neurons to {np.mean(random):.3g} "
+        f"on average. {control.sum()} of {control.len()} random draws stay right."
     )
-    beside = table(told, "Predictions; logit: the answer's, above the mean over the vocabulary")
-    return html.Div([
-        section("The new answer", figure("silenced", drawn, caption, sql(of.rows(), about=vars(of)))),
+    query = sql(ablation.rows(), about=vars(ablation))
+    beside = table(rows, "Predictions; logit: the answer's, above the mean over the vocabulary")
+    parts = [
+        section("The new answer", figure("ablated", drawn, caption, query)),
         section("Beside random neurons", beside),
-    ], className="side")  # fmt: skip
+    ]
+    return html.Div(parts, className="side")
 
 
-def _start(explorer: Explorer, live: "Live", of: asked.Silencing) -> asked.GridJob:
-    """A grid's work, which starts unless it is known already; this tab looks at no other any more."""
+def _likely(project: Project, ablation: Ablation, logits: list[np.ndarray]) -> pl.DataFrame:
+    """Return the most likely answers, with their probability before and after the ablation."""
+    before = predictions(project, ablation.subject, logits[0], LIKELY)
+    after = predictions(project, ablation.subject, logits[1], LIKELY)
+    both = before.join(after, on="token", suffix="_after", how="full", coalesce=True)
+    number = pl.coalesce("number", "number_after").cast(pl.String).fill_null("no number")
+    largest = pl.max_horizontal("probability", "probability_after")
+    return both.with_columns(answer=number).sort(largest, descending=True).head(BARS)
+
+
+def _start(explorer: Explorer, live: "Live", ablation: Ablation) -> GridJob:
+    """Return the work on a grid, started unless it is known; this tab looks at no other."""
     with explorer.changing:
-        _stop(explorer, but=of)
-        if job := explorer.jobs.get(of):
+        _stop(explorer, but=ablation)
+        job = explorer.jobs.get(ablation)
+        if job:
             job.tabs.add(explorer.tab)
             return job
-        for known in [known for known, job in explorer.jobs.items() if job.done][:-KEPT]:
+        finished = [known for known, job in explorer.jobs.items() if job.done]
+        for known in finished[:-KEPT]:
             del explorer.jobs[known]
-        side = explorer.project.ask(
-            "select max(greatest(op1, op2)) + 1 as side from cells where operator = $operator",
-            operator=of.operator,
-        ).item()
-        job = explorer.jobs[of] = asked.GridJob(of, tabs={explorer.tab})
+        side = explorer.project.ask(SIDE, operator=ablation.operator).item()
+        job = explorer.jobs[ablation] = GridJob(ablation, tabs={explorer.tab})
         job.start(live, explorer.models.lock, side)
         return job
 
 
-def _stop(explorer: Explorer, but: asked.Silencing | None = None) -> None:
-    """This tab looks at no grid any more, or at this one alone; work that no tab looks at ends."""
+def _stop(explorer: Explorer, but: Ablation | None = None) -> None:
+    """Let this tab look at no grid but one; work that no tab looks at ends."""
     with explorer.changing:
         for known, job in list(explorer.jobs.items()):
             if known == but:
@@ -225,37 +459,60 @@ def _stop(explorer: Explorer, but: asked.Silencing | None = None) -> None:
                 del explorer.jobs[known]
 
 
-def _grid(project: Project, job: asked.GridJob, question: Question) -> Part:
+def _grid(project: Project, job: GridJob, question: Question) -> Part:
+    """Return the maps of the cells that change, or how far the work is."""
+    title = "Every cell"
     if job.error:
         return alert(job.error)
-    of, (done, cells) = job.of, job.cells
     if not job.done:
+        done, cells = job.cells
         words = f"{done:,} of {cells:,} cells"
-        return section("Every cell", html.P([html.Progress(value=str(done), max=str(cells or 1), **aria(label=words)), f" {words}"]))
-    maps = []
-    for name, title, square in (
-        ("broken", f"{len(of.neurons):,} chosen neurons", job.chosen),
-        ("broken-random", "equally many random neurons", job.drawn),
-    ):
-        broken, mended = (int((square == kind).sum()) for kind in (asked.BROKEN, asked.MENDED))
-        drawn = charts.heat(square, None, "op1 %{y}, op2 %{x}<extra></extra>", size=460, limit=1.0)
-        drawn["data"][0]["showscale"] = False
-        caption = f"Without {title}: {broken:,} of {cells:,} cells break, {mended:,} become right; {COLOURS}."
-        maps.append(figure(name, drawn, caption, sql(of.rows(), about=vars(of))))
-    named = [name for name in question.get("heuristics", "").split("|") if name]
-    return section("Every cell", html.Div(maps, className="side"), _where(project, of, job, named) if named else None)
+        progress = html.Progress(value=str(done), max=str(cells or 1), **aria(label=words))
+        return section(title, html.P([progress, f" {words}"]))
+    selected = counted(len(job.ablation.neurons), "selected neuron")
+    maps = [
+        _changes(job, "broken", selected, job.changes),
+        _changes(job, "broken-random", "equally many random neurons", job.random),
+    ]
+    names = question.listed("heuristics")
+    where = _where(project, job, names) if names else None
+    return section(title, html.Div(maps, className="side"), where)
 
 
-def _where(project: Project, of: asked.Silencing, job: asked.GridJob, named: list[str]) -> Part:
-    """Whether what breaks is what the chosen heuristics are about."""
-    holds = np.logical_or.reduce([squares.members(project, of.subject, of.operator, name, job.chosen.shape) for name in named])
-    rows = []
-    for what, cells in (("one of the heuristics holds", holds), ("none holds", ~holds)):
-        counts = [int((square[cells] == asked.BROKEN).sum()) for square in (job.chosen, job.drawn)]
-        total = int(np.isfinite(job.chosen[cells]).sum())
-        rows.append((what, total, *(count / total if total else None for count in counts)))
-    frame = pl.DataFrame(rows, ["cells_where", "cells", "broken", "broken_by_random"], orient="row")
-    return table(
-        frame,
-        "Share of cells that break, where the ablated heuristics hold and elsewhere",
+def _changes(job: GridJob, name: str, neurons: str, changes: np.ndarray) -> Part:
+    """Return a map of the cells that an ablation changes."""
+    drawn = charts.heat(changes, None, "op1 %{y}, op2 %{x}<extra></extra>", size=460, limit=1.0)
+    drawn["data"][0]["showscale"] = False
+    broken, mended = np.sum(changes == BROKEN), np.sum(changes == MENDED)
+    caption = (
+        f"Without {neurons}: {broken:,} of {job.cells[1]:,} cells break, {mended:,} become right; "
+        f"{COLOURS}."
     )
+    ablation = job.ablation
+    return figure(name, drawn, caption, sql(ablation.rows(), about=vars(ablation)))
+
+
+def _where(project: Project, job: GridJob, names: list[str]) -> Part:
+    """Return whether the cells that break are those for which the ablated heuristics hold."""
+    subject, operator = job.ablation.subject, job.ablation.operator
+    side, _ = job.changes.shape
+    holds = np.zeros((side, side), bool)
+    for name in names:
+        holds |= members(project, subject, operator, name, (side, side))
+    rows = [
+        ("one of the heuristics holds", *_broken(job, holds)),
+        ("none holds", *_broken(job, ~holds)),
+    ]
+    schema = ["cells_where", "cells", "broken", "broken_by_random"]
+    caption = "Fraction of cells that break, where the ablated heuristics hold and elsewhere"
+    return table(pl.DataFrame(rows, schema, orient="row"), caption)
+
+
+def _broken(job: GridJob, holds: np.ndarray) -> tuple[int, float | None, float | None]:
+    """Return the number of cells, and the fractions that the ablation and the control break."""
+    cells = int(np.isfinite(job.changes[holds]).sum())
+    if not cells:
+        return 0, None, None
+    broken = int((job.changes[holds] == BROKEN).sum()) / cells
+    by_random = int((job.random[holds] == BROKEN).sum()) / cells
+    return cells, broken, by_random

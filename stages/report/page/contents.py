@@ -1,4 +1,4 @@
-"""What the page shows, as contents.yaml and each chapter's page.yaml declare it, and which tables and pictures that takes."""
+"""Read what the page shows, from contents.yaml and each chapter's page.yaml."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +13,13 @@ FOLDER = Path(__file__).parent
 
 
 class Declared(BaseModel):
+    """A part of the page as YAML declares it; unknown keys are errors."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Rows(Declared):
-    """Rows of a table, as the parts of a query. The keys are explained at the top of contents.yaml."""
+    """Rows of a table, as the parts of a query; the top of contents.yaml explains the keys."""
 
     title: str
     table: str | None = None
@@ -32,15 +34,20 @@ class Rows(Declared):
 
     @property
     def tables(self) -> list[str]:
+        """The tables that the query reads."""
         return [self.table, *self.joined] if self.table else []
 
 
 class Picture(Declared):
+    """A figure: its path below reports/ without ending, and a description of it."""
+
     path: str
     alt: str
 
 
 class Item(Rows):
+    """A table, figures, or both, with a title and a text."""
+
     id: str
     text: str
     figures: list[Picture] = []
@@ -49,6 +56,8 @@ class Item(Rows):
 
 
 class Part(Declared):
+    """A section of the page."""
+
     id: str
     title: str
     text: str
@@ -56,45 +65,71 @@ class Part(Declared):
 
 
 class Fact(Rows):
+    """Rows about the selected neuron, or about its heuristics."""
+
     by: Literal["neuron", "heuristic"]
 
 
 class Browser(Declared):
+    """The neuron browser."""
+
     title: str
     text: str
     facts: list[Fact]
 
 
 class Contents(Declared):
+    """The whole page."""
+
     title: str
     text: str
     sections: list[Part]
     browser: Browser
 
     def only(self, study: bool) -> "Contents":
-        """What compares several subjects, or what is about one subject or about all alike; sections of which nothing is left go."""
-        parts = [part.model_copy(update={"items": [item for item in part.items if item.study == study]}) for part in self.sections]
-        browser = self.browser.model_copy(update={"facts": []}) if study else self.browser
-        return self.model_copy(update={"sections": [part for part in parts if part.items], "browser": browser})
+        """Return the items that compare models, or all other items, without empty sections."""
+        sections = []
+        for part in self.sections:
+            items = [item for item in part.items if item.study == study]
+            if items:
+                sections.append(part.model_copy(update={"items": items}))
+        browser = self.browser
+        if study:
+            browser = browser.model_copy(update={"facts": []})
+        return self.model_copy(update={"sections": sections, "browser": browser})
 
     def items(self) -> Iterator[Item]:
+        """Yield the items of all sections."""
         for part in self.sections:
             yield from part.items
 
     def tables(self, shared: bool) -> list[str]:
-        """The tables that items of all subjects together need, or those of one subject."""
-        rows: list[Rows] = [item for item in self.items() if item.shared == shared]
-        return sorted({table for part in (rows if shared else [*rows, *self.browser.facts]) for table in part.tables})
+        """Return the tables of the items that all models share, or of those of one model."""
+        names: set[str] = set()
+        for item in self._items(shared):
+            names.update(item.tables)
+        if not shared:
+            for fact in self.browser.facts:
+                names.update(fact.tables)
+        return sorted(names)
 
     def pictures(self, shared: bool) -> list[str]:
-        """Their paths, {subject} and {operator} still open."""
-        return [picture.path for item in self.items() if item.shared == shared for picture in item.figures]
+        """Return the paths of figures of such items, with {subject} and {operator} in them."""
+        paths: list[str] = []
+        for item in self._items(shared):
+            paths += [picture.path for picture in item.figures]
+        return paths
+
+    def _items(self, shared: bool) -> list[Item]:
+        return [item for item in self.items() if item.shared == shared]
 
 
 def contents() -> Contents:
-    """What contents.yaml says of the whole page, with every chapter's page.yaml as its sections."""
+    """Return the whole page: contents.yaml, with the sections of every chapter's page.yaml."""
     whole = yaml.safe_load((FOLDER / "contents.yaml").read_text(encoding="utf-8"))
-    files = (FOLDER.parents[1] / chapter / "page.yaml" for chapter in CHAPTERS)
-    texts = [file.read_text(encoding="utf-8") for file in files if file.exists()]
-    sections = [section for text in texts for section in yaml.safe_load(text)]
+    sections: list[dict] = []
+    for chapter in CHAPTERS:
+        file = FOLDER.parents[1] / chapter / "page.yaml"
+        if file.exists():
+            sections += yaml.safe_load(file.read_text(encoding="utf-8"))
     return Contents.model_validate(whole | {"sections": sections})

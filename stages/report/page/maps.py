@@ -1,4 +1,4 @@
-"""A neuron's map for the page: small, 8 bits a cell, the whole of it averaged and a part of it as it is."""
+"""Draw a neuron's map for the page: 8 bits per cell, averaged blocks and a detail."""
 
 from dataclasses import dataclass
 
@@ -6,14 +6,15 @@ import numpy as np
 
 NO_CELL = -128
 LARGEST = 127
-COLOURED = 0.995  # share of cells whose value the colours tell apart; the few beyond it have the last colour
+COLOURED = 0.995  # quantile of the absolute values at which colours end
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Cells as int8: value · 127 / scale, NO_CELL where a prompt is none. Rows are op1, columns op2.
+    """Cells as int8: value · 127 / scale, or NO_CELL. Rows are op1, columns are op2.
 
-    block: operands per row and column of `whole`; corner: operands of the detail's first cell, None without a detail;
+    whole: means of blocks of cells; detail: a part of the map cell by cell; block: operands per row
+    and column of `whole`; corner: operands of the detail's first cell, None without a detail;
     limit: the value at which colours end.
     """
 
@@ -26,12 +27,14 @@ class Map:
 
 
 def drawn(values: np.ndarray, valid: np.ndarray, side: int, detail: int) -> Map:
-    """values: float (op1, op2); side: most rows and columns of the whole; detail: those of the part shown as it is."""
+    """Return the map of a neuron.
+
+    values, valid: activations and whether there is a cell, (op1, op2); side: most rows and columns
+    of the whole; detail: rows and columns of the detail.
+    """
     block = -(-max(values.shape) // side)
     means = averaged(values, valid, block)
-    sizes = np.abs(values[valid])
-    scale = float(sizes.max(initial=0)) or 1.0
-    limit = float(np.quantile(sizes, COLOURED) or scale) if sizes.size else scale
+    scale, limit = _colours(np.abs(values[valid]))
     if block == 1:
         return Map(_bytes(means, scale), np.zeros((0, 0), np.int8), 1, None, scale, limit)
     spread = np.kron(means, np.ones((block, block)))[: values.shape[0], : values.shape[1]]
@@ -40,20 +43,32 @@ def drawn(values: np.ndarray, valid: np.ndarray, side: int, detail: int) -> Map:
     return Map(_bytes(means, scale), _bytes(part, scale), block, (top, left), scale, limit)
 
 
+def _colours(sizes: np.ndarray) -> tuple[float, float]:
+    """Return the largest absolute value, 1 if all are 0, and the value at which colours end."""
+    scale = float(sizes.max(initial=0)) or 1.0
+    limit = float(np.quantile(sizes, COLOURED)) if sizes.size else 0.0
+    return scale, limit or scale
+
+
 def averaged(values: np.ndarray, valid: np.ndarray, block: int) -> np.ndarray:
-    """Means of the cells in squares of block · block; NaN where a square has none."""
-    size = [-(-length // block) for length in values.shape]
+    """Return the means of the cells in blocks of block · block; NaN for a block without cells."""
+    rows, columns = values.shape
+    size = -(-rows // block), -(-columns // block)
     sums = np.zeros((2, size[0] * block, size[1] * block))
-    sums[0, : values.shape[0], : values.shape[1]] = np.where(valid, values, 0)
-    sums[1, : values.shape[0], : values.shape[1]] = valid
+    sums[0, :rows, :columns] = np.where(valid, values, 0)
+    sums[1, :rows, :columns] = valid
     total, cells = sums.reshape(2, size[0], block, size[1], block).sum((2, 4))
     return np.divide(total, cells, out=np.full(total.shape, np.nan), where=cells > 0)
 
 
 def busiest(lost: np.ndarray, side: int) -> tuple[int, int]:
-    """Upper left cell of the square of this side that has most of what averaging loses."""
+    """Return the upper left cell of the square that loses most by averaging.
+
+    lost: of each cell, (op1, op2); side: of the square, in cells.
+    """
     summed = np.pad(lost, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
-    inside = summed[side:, side:] - summed[:-side, side:] - summed[side:, :-side] + summed[:-side, :-side]
+    inside = summed[side:, side:] - summed[:-side, side:]
+    inside = inside - summed[side:, :-side] + summed[:-side, :-side]
     if not inside.size:
         return 0, 0
     top, left = np.unravel_index(int(inside.argmax()), inside.shape)
@@ -61,4 +76,5 @@ def busiest(lost: np.ndarray, side: int) -> tuple[int, int]:
 
 
 def _bytes(values: np.ndarray, scale: float) -> np.ndarray:
-    return np.where(np.isnan(values), NO_CELL, np.round(np.nan_to_num(values) * (LARGEST / scale))).astype(np.int8)
+    scaled = np.round(np.nan_to_num(values) * (LARGEST / scale))
+    return np.where(np.isnan(values), NO_CELL, scaled).astype(np.int8)

@@ -1,16 +1,22 @@
-// The neuron browser: a list to pick from, and what is known of the picked neuron.
+// The neuron browser: a list of neurons, and what is known about the selected neuron.
 
 const byId = (name) => document.getElementById(name);
-const browser = Object.fromEntries(["operator", "layer", "search", "list", "count"].map((name) => [name, byId(`browse-${name}`)]));
-let browsed = null; // of the selected subject: about, and its payload of neurons
-let [offers, picks] = [0, 0]; // so that a slow subject or answer does not overwrite a later one
+const browser = {
+  operator: byId("browse-operator"),
+  layer: byId("browse-layer"),
+  search: byId("browse-search"),
+  list: byId("browse-list"),
+  count: byId("browse-count"),
+};
+let browsed = null; // the selected model's name, and its payload of neurons
+let [offers, picks] = [0, 0]; // so that a slow model or answer does not overwrite a later one
 
-/** Offers a subject's neurons, of the page's operator where it has such neurons. */
-async function offer(subject, operator) {
+/** Offers a model's neurons, for the page's operator if it has neurons for it. */
+async function offer(about, operator) {
   const turn = ++offers;
-  const neurons = await read(`${subject.subject}/neurons`, { operators: {}, facts: [] });
+  const neurons = await read(`${about.subject}/neurons`, { operators: {}, facts: [] });
   if (turn !== offers) return;
-  browsed = { subject: subject.subject, ...neurons };
+  browsed = { subject: about.subject, ...neurons };
   const operators = Object.keys(neurons.operators);
   const before = operator || browser.operator.value;
   browser.operator.replaceChildren(...operators.map((name) => make("option", {}, name)));
@@ -20,27 +26,36 @@ async function offer(subject, operator) {
 
 function offerLayers() {
   const neurons = browsed.operators[browser.operator.value]?.neurons ?? [];
-  const layers = [...new Set(neurons.map((neuron) => neuron.layer))].sort((a, b) => a - b);
+  const numbers = new Set(neurons.map((neuron) => neuron.layer));
+  const layers = [...numbers].sort((a, b) => a - b).map(String);
   const before = browser.layer.value;
-  browser.layer.replaceChildren(make("option", { value: "" }, "all"), ...layers.map((layer) => make("option", {}, String(layer))));
-  if (layers.map(String).includes(before)) browser.layer.value = before;
+  const all = make("option", { value: "" }, "all");
+  browser.layer.replaceChildren(all, ...layers.map((layer) => make("option", {}, layer)));
+  if (layers.includes(before)) browser.layer.value = before;
   return list();
 }
 
+/** Lists the neurons of the selected layer that have all words of the search. */
 function list() {
   const { neurons = [] } = browsed.operators[browser.operator.value] ?? {};
   const words = browser.search.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const fits = neurons
-    .map((neuron, place) => [place, `${neuron.layer}.${neuron.neuron}`.padEnd(9, "\u00a0") + (neuron.names.join(", ") || "no name")])
-    .filter(([place]) => browser.layer.value === "" || neurons[place].layer === Number(browser.layer.value))
-    .filter(([, text]) => words.every((word) => text.toLowerCase().includes(word)));
-  const option = ([place, text]) => make("option", { value: place }, text + (neurons[place].map ? "" : " (no map)"));
-  browser.list.replaceChildren(...fits.map(option));
-  browser.count.textContent = `${fits.length} of ${neurons.length} neurons, as layer.neuron and what it is called`;
-  browser.list.selectedIndex = fits.length ? 0 : -1;
+  const layer = browser.layer.value;
+  const options = [];
+  neurons.forEach((neuron, place) => {
+    const names = neuron.names.join(", ") || "no name";
+    const text = `${neuron.layer}.${neuron.neuron}`.padEnd(9, "\u00a0") + names;
+    const fits = words.every((word) => text.toLowerCase().includes(word));
+    if (!fits || (layer !== "" && neuron.layer !== Number(layer))) return;
+    options.push(make("option", { value: place }, text + (neuron.map ? "" : " (no map)")));
+  });
+  browser.list.replaceChildren(...options);
+  const count = `${options.length} of ${neurons.length} neurons`;
+  browser.count.textContent = `${count}, as layer.neuron and labels`;
+  browser.list.selectedIndex = options.length ? 0 : -1;
   return pick();
 }
 
+/** Shows the selected neuron. */
 async function pick() {
   const turn = ++picks;
   const operator = browser.operator.value;
@@ -51,75 +66,101 @@ async function pick() {
   if (!neuron) return;
   const cells = neuron.map && (await payload(`${browsed.subject}/maps-${operator}`));
   if (turn !== picks) return;
-  byId("neuron-title").textContent = `Layer ${neuron.layer}, neuron ${neuron.neuron} on ${operator}`;
-  const named = `Called ${neuron.names.join("; ")}.`;
-  byId("neuron-names").textContent = neuron.names.length ? named : "No heuristic describes it well enough to give it a name.";
-  const vote = ([number, logit]) => make("li", {}, `${number} `, make("small", {}, logit.toFixed(2)));
-  byId("votes").replaceChildren(...neuron.votes.map(vote));
+  const { layer, neuron: number, names } = neuron;
+  byId("neuron-title").textContent = `Layer ${layer}, neuron ${number} on ${operator}`;
+  const label = names.length > 1 ? "Labels" : "Label";
+  const labels = `${label}: ${names.join("; ")}.`;
+  const none = "No heuristic describes it well enough to be its label.";
+  byId("neuron-names").textContent = names.length ? labels : none;
+  byId("promoted").replaceChildren(...neuron.votes.map(promoted));
   byId("maps").hidden = !neuron.map;
   byId("no-map").hidden = Boolean(neuron.map);
-  const drawnOnes = part.neurons.filter((other) => other.map).length;
-  const file = `data/${browsed.subject}/store/activations/${operator}.h5`;
-  byId("no-map").textContent = `Only ${drawnOnes} neurons of an operator have their map on this page. This one's is in ${file}.`;
+  byId("no-map").textContent = whereMap(part, operator);
   if (neuron.map) showMaps(neuron, part, cells, place);
-  byId("facts").replaceChildren(...declared.facts.map((fact, i) => factOf(fact, browsed.facts[i], operator, neuron)));
+  const facts = declared.facts.map((fact, i) => factOf(fact, browsed.facts[i], operator, neuron));
+  byId("facts").replaceChildren(...facts);
+}
+
+function promoted([number, logit]) {
+  return make("li", {}, `${number} `, make("small", {}, logit.toFixed(2)));
+}
+
+function whereMap(part, operator) {
+  const count = part.neurons.filter((neuron) => neuron.map).length;
+  const file = `data/${browsed.subject}/store/activations/${operator}.h5`;
+  return `This page has the maps of ${count} neurons per operator. This map is in ${file}.`;
 }
 
 function showMaps(neuron, part, cells, place) {
   const [[rows, columns], [high, wide], block] = [part.whole, part.detail, part.block];
   const each = rows * columns + high * wide;
   const view = (from, length) => new Int8Array(cells.buffer, place * each + from, length);
-  const colours = { scale: neuron.map.scale, limit: neuron.map.limit };
-  const whole = { cells: view(0, rows * columns), rows, columns, ...colours };
-  const corner = neuron.map.corner;
-  draw("whole", whole, [0, 0], block, part.operands, neuron);
+  const { corner, scale, limit } = neuron.map;
+  const whole = { cells: view(0, rows * columns), rows, columns, scale, limit };
+  draw("whole", whole, { corner: [0, 0], block, operands: part.operands }, neuron);
   byId("averaged").textContent = block > 1 ? `, means of ${block} by ${block} cells` : "";
   byId("closer").hidden = byId("frame").hidden = !corner;
   if (corner) {
-    draw("detail", { cells: view(rows * columns, high * wide), rows: high, columns: wide, ...colours }, corner, 1, part.operands, neuron);
-    const share = (operands, axis) => `${(100 * operands) / (part.whole[axis] * block)}%`;
-    const [top, left, height, width] = [share(corner[0], 0), share(corner[1], 1), share(high, 0), share(wide, 1)];
-    Object.assign(byId("frame").style, { top, left, height, width });
+    const inside = { cells: view(rows * columns, high * wide), rows: high, columns: wide };
+    const location = { corner, block: 1, operands: part.operands };
+    draw("detail", { ...inside, scale, limit }, location, neuron);
+    const [height, width] = [rows * block, columns * block];
+    const at = { top: percent(corner[0], height), left: percent(corner[1], width) };
+    const size = { height: percent(high, height), width: percent(wide, width) };
+    Object.assign(byId("frame").style, { ...at, ...size });
   }
-  const ends = [-1, 1].map((sign) => (sign * neuron.map.limit).toPrecision(2));
-  document.querySelectorAll(".legend span").forEach((end, i) => (end.textContent = ends[i]));
-  document.querySelector(".legend").ariaLabel = `Colours: blue ${ends[0]}, white 0, red ${ends[1]}, grey no cell`;
+  const ends = [-1, 1].map((sign) => (sign * limit).toPrecision(2));
+  const legend = document.querySelector(".legend");
+  legend.querySelectorAll("span").forEach((end, i) => (end.textContent = ends[i]));
+  legend.ariaLabel = `Colours: blue ${ends[0]}, white 0, red ${ends[1]}, grey no cell`;
 }
 
-/** One map; corner: operands of its first cell, block: operands of a cell. */
-function draw(name, map, corner, block, operands, neuron) {
+/**
+ * Draws a map, and lets people read its cells.
+ * corner: operands of its first cell; block: operands per row and column; operands: of the grid.
+ */
+function draw(name, map, { corner, block, operands }, neuron) {
   const canvas = byId(name);
-  const last = [map.rows, map.columns].map((length, axis) => Math.min(corner[axis] + length * block, operands[axis]) - 1);
+  const size = [map.rows, map.columns];
+  const after = (axis, at) => Math.min(corner[axis] + at * block, operands[axis]);
+  const last = size.map((length, axis) => after(axis, length) - 1);
   const range = (axis, at) => {
-    const first = corner[axis] + at * block;
-    const end = Math.min(first + block, operands[axis]) - 1;
+    const [first, end] = [corner[axis] + at * block, after(axis, at + 1) - 1];
     return first === end ? String(first) : `${first} to ${end}`;
   };
   paint(canvas, map);
   label(canvas, corner, last);
   const [down, right] = corner.map((first, axis) => `${first} to ${last[axis]}`);
   const whose = `Activation of layer ${neuron.layer}, neuron ${neuron.neuron}`;
-  canvas.ariaLabel = `${whose}, op1 ${down} downwards, op2 ${right} to the right; arrow keys read cells`;
+  const axes = `op1 ${down} downwards, op2 ${right} to the right`;
+  canvas.ariaLabel = `${whose}, ${axes}; arrow keys read cells`;
+  const kind = block > 1 ? "mean activation" : "activation";
   readable(canvas, map, (row, column, code) => {
-    const activation = `${block > 1 ? "mean activation" : "activation"} ${((code / 127) * map.scale).toPrecision(3)}`;
+    const activation = `${kind} ${((code / 127) * map.scale).toPrecision(3)}`;
     const value = code === NO_CELL ? "no cell" : activation;
     byId("cell").textContent = `op1 ${range(0, row)}, op2 ${range(1, column)}: ${value}`;
   });
 }
 
-/** A table of what is known of the neuron, or of its heuristics. */
+/** Returns the rows of a table about the neuron, or about its heuristics. */
 function factOf(fact, table, operator, neuron) {
   const title = make("h4", {}, fact.title);
-  if (!table) return make("div", {}, title, sentence(`There is no table ${fact.table} for ${browsed.subject}.`));
-  const at = (name) => table.columns.indexOf(name);
-  const own = fact.by === "neuron"
-    ? (row) => row[at("layer")] === neuron.layer && row[at("neuron")] === neuron.neuron
-    : (row) => neuron.names.includes(row[at("heuristic")]);
-  const rows = table.rows.filter((row) => row[at("operator")] === operator && own(row));
-  if (!rows.length) return make("div", {}, title, sentence(fact.empty));
+  const saying = (text) => make("div", {}, title, sentence(text));
+  if (!table) return saying(`There is no table ${fact.table} for ${browsed.subject}.`);
+  const about = {
+    neuron: (row) => row.layer === neuron.layer && row.neuron === neuron.neuron,
+    heuristic: (row) => neuron.names.includes(row.heuristic),
+  }[fact.by];
+  const fits = (row) => {
+    const fields = Object.fromEntries(table.columns.map((name, at) => [name, row[at]]));
+    return fields.operator === operator && about(fields);
+  };
+  const rows = table.rows.filter(fits);
+  if (!rows.length) return saying(fact.empty);
   const caption = `${fact.title} · layer ${neuron.layer}, neuron ${neuron.neuron} · ${operator}`;
   const left = fact.by === "neuron" ? ["operator", "layer", "neuron"] : ["operator"];
-  return make("div", {}, title, ...tableOf({ ...table, rows, caption, shares: fact.shares, left, perPage: declared.perPage }));
+  const form = { caption, shares: fact.shares, left, perPage: declared.perPage };
+  return make("div", {}, title, ...tableOf({ ...table, rows, ...form }));
 }
 
 browser.operator.onchange = offerLayers;

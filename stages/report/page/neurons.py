@@ -1,6 +1,7 @@
-"""The neurons that the page lets people look at: which, where they fire, what they vote for, and what tables say of them.
+"""Select the neurons of the neuron browser, and collect their maps and what tables have about them.
 
-Neurons with a label come first, each label's strongest before its second strongest, then those of largest effect.
+Neurons with a label come first: the strongest of each label, then the second strongest of each, and
+so on. Then come those with the largest effect.
 """
 
 from collections.abc import Sequence
@@ -12,23 +13,31 @@ import numpy as np
 from stages.lib.core.layered import LayerStore, widen
 from stages.lib.core.shards import store_of
 from stages.lib.sql.database import Database
+from stages.report.page import maps
 from stages.report.page.contents import Contents, Fact
-from stages.report.page.maps import Map, drawn
-from stages.report.page.rows import ask, packed
+from stages.report.page.maps import Map
+from stages.report.page.rows import ask, packed, rounded
 from stages.report.settings import Report
 
-CHOSEN = """
+DIGITS = 6  # of an effect, a logit or a scale
+SELECTED = """
     with
         called as (
-            select layer, neuron, list(heuristic order by place) as names from labels where operator = $operator group by all
+            select layer, neuron, list(heuristic order by place) as names from labels
+            where operator = $operator group by all
         ),
         patched as (
             select layer, neuron, max(logit_effect) as effect from neuron_effects
             where operator = $operator and method = 'exact' group by all
         ),
         known as (
-            from neuron_variances left join called using (layer, neuron) left join patched using (layer, neuron)
-            select *, row_number() over (partition by names order by effect desc nulls last, rank) as namesake
+            from neuron_variances
+            left join called using (layer, neuron)
+            left join patched using (layer, neuron)
+            select *,
+                row_number() over (
+                    partition by names order by effect desc nulls last, rank
+                ) as namesake
             where operator = $operator and layer in $layers
         )
     select layer, neuron, coalesce(names, []) as names, effect
@@ -39,52 +48,103 @@ CHOSEN = """
 
 
 def browsed(
-    contents: Contents, of: Database, subject: str, operators: Sequence[str], settings: Report
+    contents: Contents,
+    data: Database,
+    subject: str,
+    operators: Sequence[str],
+    settings: Report,
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What is known of the chosen neurons of each operator, and the bytes of their maps, one after another."""
-    known, maps = {}, {}
+    """Return the selected neurons of each operator, and the bytes of their maps, in order."""
+    known, cells = {}, {}
     for operator in operators:
-        known[operator], maps[operator] = _known(of, Path("data") / subject, operator, settings)
-    facts = [_facts(fact, of, subject, known, settings.facts_per_neuron) for fact in contents.browser.facts]
-    return {"operators": known, "facts": facts}, maps
+        known[operator], cells[operator] = _known(data, Path("data") / subject, operator, settings)
+    limit = settings.facts_per_neuron
+    facts = [_facts(fact, data, subject, known, limit) for fact in contents.browser.facts]
+    return {"operators": known, "facts": facts}, cells
 
 
-def _known(of: Database, folder: Path, operator: str, settings: Report) -> tuple[dict[str, Any], bytes]:
-    """An operator's neurons, of which the first have maps, and the sizes of these."""
-    activations, votes = store_of(folder / "store/activations", operator), LayerStore(folder / "store/value_logits.h5")
-    chosen = of.sql(CHOSEN, operator=operator, layers=activations.layers, count=settings.neurons_listed).pl()
-    neurons = [_votes(row, votes, settings.votes) for row in chosen.iter_rows(named=True)]
-    maps = [_map(row, activations, settings) for row in neurons[: settings.neurons_drawn]]
-    for row, drawn_one in zip(neurons, maps, strict=False):
-        row["map"] = {"scale": _short(drawn_one.scale), "limit": _short(drawn_one.limit), "corner": drawn_one.corner}
-    sizes = {"whole": maps[0].whole.shape, "detail": maps[0].detail.shape, "block": maps[0].block} if maps else {}
-    part = {"neurons": neurons, "operands": [activations.axes["op1"], activations.axes["op2"]], **sizes}
-    return part, b"".join(one.whole.tobytes() + one.detail.tobytes() for one in maps)
+def _known(
+    data: Database,
+    folder: Path,
+    operator: str,
+    settings: Report,
+) -> tuple[dict[str, Any], bytes]:
+    """Return the selected neurons of an operator, with the sizes of their maps, and the maps."""
+    activations = store_of(folder / "store/activations", operator)
+    value_logits = LayerStore(folder / "store/value_logits.h5")
+    layers, count = activations.layers, settings.neurons_listed
+    rows = data.sql(SELECTED, operator=operator, layers=layers, count=count).pl()
+    neurons: list[dict] = []
+    cells: list[bytes] = []
+    operands = [activations.axes["op1"], activations.axes["op2"]]
+    part: dict[str, Any] = {"neurons": neurons, "operands": operands}
+    for row in rows.iter_rows(named=True):
+        promoted = _promoted(row, value_logits, settings.votes)
+        neuron = row | {"effect": _short(row["effect"]), "votes": promoted}
+        if len(neurons) < settings.neurons_drawn:
+            drawn = _map(row, activations, settings)
+            colours = {"scale": _short(drawn.scale), "limit": _short(drawn.limit)}
+            neuron["map"] = colours | {"corner": drawn.corner}
+            cells.append(drawn.whole.tobytes() + drawn.detail.tobytes())
+            part |= {"whole": drawn.whole.shape, "detail": drawn.detail.shape}
+            part["block"] = drawn.block
+        neurons.append(neuron)
+    return part, b"".join(cells)
 
 
-def _votes(row: dict[str, Any], votes: LayerStore, count: int) -> dict[str, Any]:
-    """The neuron with the numbers that its value vector votes for most, and by how much."""
-    logits = widen(votes.read(row["layer"], slice(row["neuron"], row["neuron"] + 1), slice(None)))[0]
+def _promoted(row: dict[str, Any], value_logits: LayerStore, count: int) -> list[list]:
+    """Return the numbers that a neuron promotes most, each with its direct logit attribution."""
+    logits = _of_neuron(value_logits, row)
     first = np.argsort(-logits, kind="stable")[:count]
-    return row | {"effect": _short(row["effect"]), "votes": [[int(number), _short(float(logits[number]))] for number in first]}
+    return [[int(number), _short(float(logits[number]))] for number in first]
 
 
 def _map(row: dict[str, Any], activations: LayerStore, settings: Report) -> Map:
-    values = widen(activations.read(row["layer"], slice(row["neuron"], row["neuron"] + 1), slice(None)))[0]
-    return drawn(values, activations.columns["result"] >= 0, settings.map_side, settings.detail_side)
+    valid = activations.columns["result"] >= 0
+    values = _of_neuron(activations, row)
+    return maps.drawn(values, valid, settings.map_side, settings.detail_side)
 
 
-def _facts(fact: Fact, of: Database, subject: str, known: dict[str, Any], limit: int) -> dict[str, Any] | None:
-    """The rows of a table that are about these neurons or their labels, at most `limit` of each; None where it is not there."""
-    if fact.by == "neuron":
-        key = "concat_ws(':', operator, layer, neuron)"
-        among = [f"{operator}:{row['layer']}:{row['neuron']}" for operator, part in known.items() for row in part["neurons"]]
-    else:
-        key = "concat_ws(':', operator, heuristic)"
-        among = [f"{operator}:{name}" for operator, part in known.items() for row in part["neurons"] for name in row["names"]]
-    answer = ask(fact, of, subject, limit, key, among)
+def _of_neuron(store: LayerStore, row: dict[str, Any]) -> np.ndarray:
+    """Return the values of a neuron, of the store's other axes, in float32."""
+    neuron = row["neuron"]
+    return widen(store.read(row["layer"], slice(neuron, neuron + 1), slice(None)))[0]
+
+
+def _neuron_keys(operator: str, row: dict[str, Any]) -> list[str]:
+    return [f"{operator}:{row['layer']}:{row['neuron']}"]
+
+
+def _label_keys(operator: str, row: dict[str, Any]) -> list[str]:
+    return [f"{operator}:{name}" for name in row["names"]]
+
+
+# what a fact is about -> SQL of its key, and the keys of a neuron
+KEYS = {
+    "neuron": ("concat_ws(':', operator, layer, neuron)", _neuron_keys),
+    "heuristic": ("concat_ws(':', operator, heuristic)", _label_keys),
+}
+
+
+def _facts(
+    fact: Fact,
+    data: Database,
+    subject: str,
+    known: dict[str, Any],
+    limit: int,
+) -> dict[str, Any] | None:
+    """Return the rows of a table about these neurons or their labels, at most `limit` of each.
+
+    The result is None if the table is missing.
+    """
+    expression, keys_of = KEYS[fact.by]
+    keys: list[str] = []
+    for operator, part in known.items():
+        for row in part["neurons"]:
+            keys += keys_of(operator, row)
+    answer = ask(fact, data, subject, limit, expression, keys)
     return answer and packed(answer[0])
 
 
 def _short(value: float | None) -> float | None:
-    return None if value is None or value - value != 0 else float(f"{value:.6g}")
+    return None if value is None else rounded(value, DIGITS, None)

@@ -1,14 +1,16 @@
-// What the page carries along, deflated and in base64, inflated when it is first needed.
+// What the page carries: deflated and in base64, inflated when it is first needed.
 
 const inflated = new Map();
 
-/** The bytes of a payload, null where the page has none of that name. */
+/** Returns the bytes of a payload, null if the page has none of that name. */
 function payload(name) {
-  if (!inflated.has(name)) inflated.set(name, inflate(document.querySelector(`[data-payload="${name}"]`)));
+  if (!inflated.has(name)) {
+    inflated.set(name, inflate(document.querySelector(`[data-payload="${name}"]`)));
+  }
   return inflated.get(name);
 }
 
-/** A payload that is JSON; `none` where there is none of that name. */
+/** Returns a payload that is JSON; `none` if the page has none of that name. */
 async function read(name, none = {}) {
   const bytes = await payload(name);
   return bytes ? JSON.parse(new TextDecoder().decode(bytes)) : none;

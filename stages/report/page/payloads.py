@@ -1,4 +1,4 @@
-"""What the page carries along, compact: tables and figures as JSON, all of it deflated and in base64."""
+"""Pack what the page carries: tables and figures as JSON, deflated, in base64."""
 
 import base64
 import json
@@ -15,27 +15,49 @@ from stages.report.settings import Report
 
 
 def deflated(content: Any) -> str:
-    """Bytes as they are, anything else as JSON; the page inflates it again (DecompressionStream "deflate")."""
-    raw = content if isinstance(content, bytes) else json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+    """Return bytes, or anything else as JSON, deflated and in base64.
+
+    The page inflates it with DecompressionStream("deflate").
+    """
+    raw = content
+    if not isinstance(content, bytes):
+        raw = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
     return base64.b64encode(zlib.compress(raw, 9)).decode()
 
 
-def tables(page: Contents, of: Database, subject: str | None, settings: Report) -> dict[str, Any]:
-    """The rows of a subject's items, or of those that all subjects share, and where all are; null where a table is not there."""
-    found, files = {}, places(page.tables(shared=subject is None), subject)
+def tables(page: Contents, data: Database, subject: str | None, settings: Report) -> dict[str, Any]:
+    """Return the rows of a model's items, or without a model of those that all models share.
+
+    The result has, by item, the rows, how many there are and their file; None if there is no table.
+    """
+    shared = subject is None
+    rows: dict[str, Any] = {}
+    files = places(page.tables(shared), subject)
     for item in page.items():
-        if item.table and item.shared == (subject is None):
-            answer = ask(item, of, subject, settings.rows)
-            found[item.id] = answer and {**packed(answer[0]), "found": answer[1], "file": files[item.table]}
-    return found
+        if not item.table or item.shared != shared:
+            continue
+        answer = ask(item, data, subject, settings.rows)
+        rows[item.id] = None
+        if answer:
+            frame, counts = answer
+            rows[item.id] = {**packed(frame), "found": counts, "file": files[item.table]}
+    return rows
 
 
-def figures(page: Contents, settings: Report, subject: str | None = None, operators: Sequence[str] = ()) -> dict[str, str]:
-    """Path below reports/, without ending -> what is drawn there; those that are not there are left out."""
-    found = {}
+def figures(
+    page: Contents,
+    settings: Report,
+    subject: str | None = None,
+    operators: Sequence[str] = (),
+) -> dict[str, str]:
+    """Return the figures that exist: path below reports/, without ending -> picture."""
+    drawn: dict[str, str] = {}
     for pattern in page.pictures(shared=subject is None):
         for operator in operators or ("",):
             path = pattern.format(subject=subject, operator=operator)
-            if path not in found and (drawn := picture(Path("reports") / path, settings.figure_width, settings.figure_quality)):
-                found[path] = drawn
-    return found
+            if path not in drawn:
+                file = Path("reports") / path
+                content = picture(file, settings.figure_width, settings.figure_quality)
+                if content:
+                    drawn[path] = content
+    return drawn

@@ -1,4 +1,7 @@
-"""Figures for the page: each as its vector file or as a picture, whichever is smaller. The one importer of Pillow."""
+"""Read figures for the page: as their vector file or as a bitmap, whichever is smaller.
+
+This is the only importer of Pillow in the pipeline.
+"""
 
 import base64
 import io
@@ -9,9 +12,9 @@ from PIL import Image
 
 
 def picture(path: Path, width: int, quality: int) -> str | None:
-    """SVG text, or a WebP picture no wider than `width` pixels, in base64; None where path.svg and path.png are not there.
+    """Return SVG text, or a WebP bitmap in base64; None if path.svg or path.png is missing.
 
-    quality: of WebP, 1 to 100.
+    width: of the bitmap, at most, in pixels; quality: of the bitmap, 1 to 100.
     """
     vector, raster = path.with_suffix(".svg"), path.with_suffix(".png")
     if not (vector.exists() and raster.exists()):
@@ -20,7 +23,8 @@ def picture(path: Path, width: int, quality: int) -> str | None:
     with Image.open(raster) as opened:
         image = opened.convert("RGB")
     if image.width > width:
-        image = image.resize((width, round(image.height * width / image.width)), Image.Resampling.LANCZOS)
+        height = round(image.height * width / image.width)
+        image = image.resize((width, height), Image.Resampling.LANCZOS)
     small = io.BytesIO()
     image.save(small, "WEBP", quality=quality, method=4)
     if len(zlib.compress(text.encode(), 9)) <= small.tell():

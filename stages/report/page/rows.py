@@ -1,5 +1,6 @@
-"""Rows for the page: the query that an item declares, run on the tables that there are."""
+"""Run the query that an item declares, and pack its rows for the page."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,68 +10,105 @@ from stages.lib.sql.database import Database, DatabaseError
 from stages.lib.sql.files import subject_files
 from stages.report.page.contents import Rows
 
-DIGITS = 4  # that a number on the page has
+DIGITS = 4  # of a number on the page
 
 
 class ContentsError(SystemExit):
-    """An item that asks for what its tables do not have."""
+    """An item that names a column or value that its tables do not have."""
 
 
 def database(tables: Iterable[str], subject: str | None = None) -> Database:
-    """The tables among these that there are: a subject's own, and those that are about none or about several."""
+    """Return a database with the existing tables: a model's own, and those of all models."""
     return Database(subject_files(subject, list(tables)), threads=1)
 
 
 def places(tables: Iterable[str], subject: str | None = None) -> dict[str, str]:
-    """Table -> where it lies: its file, or the folder of its files where it has several; of those among these that there are."""
-    found = subject_files(subject, list(tables))
-    return {name: str(paths[0] if len(paths) == 1 else paths[0].parent) for name, paths in found.items()}
+    """Return the file of each existing table, or the folder of its files if there are several."""
+    listed = {}
+    for name, paths in subject_files(subject, list(tables)).items():
+        listed[name] = str(paths[0] if len(paths) == 1 else paths[0].parent)
+    return listed
 
 
 def query(rows: Rows, shared: bool = False) -> str:
-    """The SELECT behind an item, of $subject; anyone can ask it in the console."""
-    columns = ", ".join(rows.columns) or ("*" if shared else "* exclude (subject)")
-    where = " and ".join([*([] if shared else ["subject = $subject"]), *([] if rows.where == "true" else [f"({rows.where})"])])
-    lines = [f"select {columns}", f"from {rows.source or rows.table}", *([f"where {where}"] if where else [])]
+    """Return the SELECT of an item, with the parameter $subject unless models share it.
+
+    Anyone can run it in the console.
+    """
+    default = "*" if shared else "* exclude (subject)"
+    lines = [
+        f"select {', '.join(rows.columns) or default}",
+        f"from {rows.source or rows.table}",
+    ]
+    conditions = [] if shared else ["subject = $subject"]
+    if rows.where != "true":
+        conditions.append(f"({rows.where})")
+    if conditions:
+        lines.append(f"where {' and '.join(conditions)}")
     return "\n".join([*lines, f"order by {rows.sort or 'all'}"])
 
 
 def ask(
-    rows: Rows, of: Database, subject: str | None, limit: int, each: str = "", among: list[str] | None = None
+    rows: Rows,
+    data: Database,
+    subject: str | None,
+    limit: int,
+    key: str = "",
+    values: list[str] | None = None,
 ) -> tuple[pl.DataFrame, dict[str, int]] | None:
-    """The rows, at most `limit` of each operator, and how many each operator has (by "" where rows have none).
+    """Return the first `limit` rows of each operator, and how many rows each operator has.
 
-    each: SQL expression by whose value rows are counted instead of by operator; among: the only values of it that count.
-    None where one of the tables is not there.
+    Rows without an operator count as rows of "". The result is None if a table is missing.
+
+    key: SQL expression by whose value rows are counted instead of the operator; values: of the key,
+    to which the rows are restricted. Raises ContentsError if the query fails.
     """
-    if set(rows.tables) - set(of.tables()):
+    if set(rows.tables) - set(data.tables()):
         return None
     bare, _, order = query(rows, subject is None).rpartition("\norder by ")
-    values: dict[str, Any] = {} if subject is None else {"subject": subject}
+    parameters: dict[str, Any] = {} if subject is None else {"subject": subject}
     try:
-        names = of.sql(bare, **values).columns
-        order = ", ".join([*([] if order == "all" else [order]), *(f'"{name}"' for name in names)])
-        by = each or next((name for name in rows.operators if name in names), "''")
-        if among is not None:
-            bare, values["among"] = f"select * from ({bare}) where {by} in (select unnest($among))", among
-        numbered = f"select *, row_number() over (partition by {by} order by {order}) as place_ from ({bare})"
-        some = of.sql(f"select * from ({numbered}) where place_ <= $limit order by {order}", limit=limit, **values).pl()
-        found = of.sql(f"select {by} as of_, count(*) as found from ({bare}) group by all order by all", **values).pl()
+        names = data.sql(bare, **parameters).columns
+        quoted = [f'"{name}"' for name in names]
+        order = ", ".join(quoted if order == "all" else [order, *quoted])
+        by = key or next(filter(names.__contains__, rows.operators), "''")
+        if values is not None:
+            bare = f"select * from ({bare}) where {by} in (select unnest($among))"
+            parameters["among"] = values
+        place = f"row_number() over (partition by {by} order by {order}) as place_"
+        first = f"from (select *, {place} from ({bare})) where place_ <= $limit"
+        counted = f"select {by} as of_, count(*) from ({bare}) group by all order by all"
+        some = data.sql(f"select * {first} order by {order}", limit=limit, **parameters).pl()
+        counts = data.sql(counted, **parameters).fetchall()
     except DatabaseError as error:
-        raise ContentsError(f"{rows.title!r} in a page.yaml or stages/report/page/contents.yaml: {error}") from None
-    return some.drop("place_"), dict(found.iter_rows())
+        place = "in a page.yaml or stages/report/page/contents.yaml"
+        raise ContentsError(f"{rows.title!r} {place}: {error}") from None
+    return some.drop("place_"), dict(counts)
 
 
 def packed(frame: pl.DataFrame) -> dict[str, Any]:
-    """A frame as the page reads it: names and kinds of its columns, and its rows."""
-    kinds = ["number" if kind.is_numeric() else "boolean" if kind == pl.Boolean else "text" for kind in frame.dtypes]
-    return {"columns": frame.columns, "kinds": kinds, "rows": [[_cell(value) for value in row] for row in frame.iter_rows()]}
+    """Return a frame as the page reads it: names and kinds of its columns, and its rows."""
+    rows = [list(map(_cell, row)) for row in frame.iter_rows()]
+    return {"columns": frame.columns, "kinds": list(map(_kind, frame.dtypes)), "rows": rows}
+
+
+def _kind(dtype: pl.DataType) -> str:
+    if dtype == pl.Boolean:
+        return "boolean"
+    return "number" if dtype.is_numeric() else "text"
 
 
 def _cell(value: Any) -> Any:
-    """A value that JSON has: floats with as many digits as the page shows, lists as text."""
+    """Return a value that JSON has: floats with DIGITS digits, lists as text."""
     if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if value - value == 0 else str(value)
+        return rounded(value, DIGITS, str(value))
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return value if isinstance(value, (bool, int, str)) or value is None else str(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return str(value)
+
+
+def rounded(value: float, digits: int, otherwise: Any) -> Any:
+    """Return a number with a few digits, or `otherwise` if it is infinite or NaN."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else otherwise

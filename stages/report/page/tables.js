@@ -1,6 +1,6 @@
-// Tables: rows of one, a page of them at a time.
+// Tables, a page of rows at a time.
 
-/** An element with attributes, or properties where there are such, and children. */
+/** Returns an element with attributes, or properties if it has them, and children. */
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -11,7 +11,7 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** A number as people read it; the page has all of its digits already rounded. */
+/** Returns a value as people read it; numbers are already rounded. */
 function written(value) {
   if (value === null) return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
@@ -20,51 +20,63 @@ function written(value) {
   return size >= 1e6 || size < 1e-4 ? value.toExponential().replace("e+", "e") : String(value);
 }
 
-/** The rows that are about an operator; all of them where it is empty or the table knows no operators. */
+/** Returns the rows about an operator; all if it is empty or the table has no such columns. */
 function rowsAbout(table, operators, operator) {
-  const places = operators.map((name) => table.columns.indexOf(name)).filter((place) => place >= 0);
+  const places = operators.map((name) => table.columns.indexOf(name)).filter((at) => at >= 0);
   if (!operator || !places.length) return table.rows;
   return table.rows.filter((row) => places.some((place) => row[place] === operator));
 }
 
 /**
- * A table of these rows with a caption and, where they do not fit on one page, buttons to turn pages.
- * shares: columns drawn as bars; left: columns left out; note: what the range of rows is followed by.
+ * Returns a table of these rows, and buttons to turn pages if there are more than fit on a page.
+ * shares: columns drawn as bars; left: columns to leave out; note: added to the range of rows.
  */
 function tableOf({ columns, kinds, rows, caption, shares = [], left = [], note = "", perPage }) {
-  const shown = columns.map((name, place) => place).filter((place) => !left.includes(columns[place]));
-  const head = shown.map((place) => make("th", { scope: "col", className: kinds[place] }, columns[place]));
+  const places = columns.map((name, place) => place);
+  const shown = places.filter((place) => !left.includes(columns[place]));
+  const heading = (place) => make("th", { scope: "col", className: kinds[place] }, columns[place]);
+  const head = make("thead", {}, make("tr", {}, ...shown.map(heading)));
   const body = make("tbody");
-  const table = make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, ...head)), body);
-  const frame = make("div", { className: "scroll", role: "group", tabIndex: 0, "aria-label": caption }, table);
+  const table = make("table", {}, make("caption", {}, caption), head, body);
+  const region = { className: "scroll", role: "group", tabIndex: 0, "aria-label": caption };
   const range = make("span", { role: "status" });
   const last = Math.max(Math.ceil(rows.length / perPage) - 1, 0);
   let page = 0;
 
-  const cell = (row, place, first) => {
+  const cell = (row, place, at) => {
     const value = row[place];
     const share = shares.includes(columns[place]) && typeof value === "number";
-    const element = make(first ? "th" : "td", { className: `${kinds[place]}${share ? " share" : ""}` }, written(value));
-    if (first) element.scope = "row";
-    if (share) element.style.setProperty("--share", Math.min(Math.max(value, 0), 1));
+    const tag = at === 0 ? "th" : "td";
+    const element = make(tag, { className: kinds[place] }, written(value));
+    if (at === 0) element.scope = "row";
+    if (share) {
+      element.classList.add("share");
+      element.style.setProperty("--share", Math.min(Math.max(value, 0), 1));
+    }
     return element;
   };
+  const line = (row) => make("tr", {}, ...shown.map((place, at) => cell(row, place, at)));
   const fill = () => {
-    const part = rows.slice(page * perPage, (page + 1) * perPage);
-    body.replaceChildren(...part.map((row) => make("tr", {}, ...shown.map((place, at) => cell(row, place, at === 0)))));
     const from = page * perPage;
-    range.textContent = last || note ? `rows ${from + 1} to ${from + part.length} of ${rows.length}${note}` : "";
+    const part = rows.slice(from, from + perPage);
+    body.replaceChildren(...part.map(line));
+    const numbers = `rows ${from + 1} to ${from + part.length} of ${rows.length}${note}`;
+    range.textContent = last || note ? numbers : "";
     back.setAttribute("aria-disabled", page === 0);
     on.setAttribute("aria-disabled", page === last);
   };
-  const turn = (by) => () => {
-    page = Math.min(Math.max(page + by, 0), last);
-    fill();
+  const button = (by, name, sign) => {
+    const turn = () => {
+      page = Math.min(Math.max(page + by, 0), last);
+      fill();
+    };
+    const label = `${name} rows of ${caption}`;
+    return make("button", { type: "button", onclick: turn, "aria-label": label }, sign);
   };
-  const back = make("button", { type: "button", onclick: turn(-1), "aria-label": `Previous rows of ${caption}` }, "←");
-  const on = make("button", { type: "button", onclick: turn(1), "aria-label": `Next rows of ${caption}` }, "→");
+  const [back, on] = [button(-1, "Previous", "←"), button(1, "Next", "→")];
   fill();
-  return [frame, make("div", { className: "pager" }, ...(last ? [back, on] : []), range)];
+  const pager = make("div", { className: "pager" }, ...(last ? [back, on] : []), range);
+  return [make("div", region, table), pager];
 }
 
 function sentence(text) {
