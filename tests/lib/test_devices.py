@@ -1,6 +1,9 @@
-"""A model whose layers lie on several devices: every kind of patch gives the bytes of one device, and no tensor is on a wrong one."""
+"""Check models whose layers are on several devices: results have the bytes of one device."""
 
+from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,32 +22,40 @@ from tests.conftest import CONFIGS, random_model
 from tests.lib.devices import Devices, ElsewhereError, place, put, spread
 from tests.lib.test_executor import (
     ROLES,
+    Results,
     intervention_table,
     measured,
     pair_table,
+    patch_row,
     random_means,
     subject,
 )
 
 SPLITS = [[0, 1, 1], [1, 1, 0]]  # the device of each layer, as far as there are layers
-EITHER = [(kind, SPLITS[number % 2]) for number, kind in enumerate(CONFIGS)]
+EITHER = list(zip(CONFIGS, SPLITS * len(CONFIGS), strict=False))
 
 
 def places(model: torch.nn.Module, layers: list[int]) -> dict[str, int]:
-    """Where each part of a model is: layers as said, embeddings with the first, final norm and unembedding with the last, or, where
-    embeddings are unembeddings, with them."""
+    """Return the device of each part of a model; layers: the device of each layer.
+
+    Embeddings are with the first layer. Final norm and unembedding are with the last, or with the
+    embeddings if these are also the unembedding.
+    """
     names = {id(module): name for name, module in model.named_modules()}
-    found = search.find(model)
-    where = {names[id(layer.block)]: layers[number] for number, layer in enumerate(found.layers)}
-    first, last = layers[0], layers[len(found.layers) - 1]
-    inside = [*where, names[id(found.final_norm)], names[id(found.unembedding)]]
-    end = first if found.unembedding.weight is model.get_input_embeddings().weight else last
-    where |= {names[id(found.final_norm)]: end, names[id(found.unembedding)]: end}
+    parts = search.find(model)
+    devices: dict[str, int] = {}
+    for layer, device in zip(parts.layers, layers, strict=False):
+        devices[names[id(layer.block)]] = device
+    first, last = layers[0], layers[len(parts.layers) - 1]
+    tied = parts.unembedding.weight is model.get_input_embeddings().weight
+    for part in (parts.final_norm, parts.unembedding):
+        devices[names[id(part)]] = first if tied else last
+    named = tuple(devices)
     for name, module in model.named_modules():
         own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        if own and not any(name == other or name.startswith(other + ".") for other in inside):
-            where[name] = first
-    return where
+        if own and not any(f"{name}.".startswith(f"{other}.") for other in named):
+            devices[name] = first
+    return devices
 
 
 def on_devices(
@@ -56,214 +67,185 @@ def on_devices(
 
 
 def patches() -> list[list[dict]]:
-    """Of every component, at a role and everywhere, alone and together; those of many single units are carried out in one go."""
+    """Return patches of every component, at a role and everywhere, alone and together.
+
+    Patches of single units run as a sweep.
+    """
+    components = {"mlp": None, "head": [1], "neuron": [3, 5], "coordinate": [2], "residual": None}
+    sites = {"op2": "counterfactual", "last": "zero", "all": "zero", "op1": "mean"}
     made: list[list[dict]] = []
     for layer in (0, 1):
-        for component, units in (
-            ("mlp", None),
-            ("head", [1]),
-            ("neuron", [3, 5]),
-            ("coordinate", [2]),
-            ("residual", None),
+        for (component, units), (position, replacement) in product(
+            components.items(), sites.items()
         ):
-            for position, replacement in (
-                ("op2", "counterfactual"),
-                ("last", "zero"),
-                ("all", "zero"),
-                ("op1", "mean"),
-            ):
-                if component != "coordinate" or replacement != "mean":
-                    made.append([{"component": component, "layer": layer, "units": units, "position": position, "key_position": None,
-                                  "replacement": replacement}])  # fmt: skip
-        made += [
-            [{"component": component, "layer": layer, "units": [unit], "position": "last", "key_position": None,
-              "replacement": "counterfactual"}] for component in ("neuron", "coordinate", "head") for unit in range(2)
-        ]  # fmt: skip
-        made.append(
-            [
-                {
-                    "component": "edge",
-                    "layer": layer,
-                    "units": [0],
-                    "position": "last",
-                    "key_position": "op1",
-                    "replacement": "zero",
-                }
-            ]
-        )
+            if (component, replacement) != ("coordinate", "mean"):
+                made.append([patch_row(component, layer, units, position, replacement)])
+        for component, unit in product(("neuron", "coordinate", "head"), range(2)):
+            made.append([patch_row(component, layer, [unit], "last", "counterfactual")])
+        made.append([patch_row("edge", layer, [0], "last", "zero", "op1")])
     return [*made, made[0] + made[-1], made[2] + made[-4], []]
+
+
+def swept(
+    loaded: checkpoint.Checkpoint, several: list[list[dict]]
+) -> tuple[executor.Executor, list[interventions.Intervention], Results]:
+    """Run interventions after a parity check; return the executor, the interventions, measures."""
+    table = pair_table(3, [(5, 5)] * 3)
+    rows = interventions.read(intervention_table(several), loaded.architecture, ROLES)
+    runner = executor.Executor(loaded, random_means(loaded, 5), 200, 1 << 30)
+    canary.check(runner, runner.plan(table, rows))
+    return runner, rows, measured(runner, table, rows)
+
+
+def assert_same(arrays: Iterable[np.ndarray], others: Iterable[np.ndarray]) -> None:
+    """Assert that both have the same arrays, bit for bit, and at least one."""
+    pairs = list(zip(arrays, others, strict=True))
+    assert pairs
+    for array, other in pairs:
+        np.testing.assert_array_equal(array, other)
 
 
 @pytest.mark.parametrize(("kind", "layers"), EITHER)
 def test_every_patch_gives_the_bytes_of_one_device(kind: str, layers: list[int]):
-    table = pair_table(3, [(5, 5)] * 3)
-    alone = subject(kind)
-    means = random_means(alone, 5)
     with Devices():
-        apart = on_devices(kind, layers)
-        found = []
-        for loaded in (alone, apart):
-            several = patches()
-            rows = interventions.read(
-                intervention_table(several, [None] * len(several)), loaded.architecture, ROLES
-            )
-            runner = executor.Executor(loaded, means, 200, 1 << 30)
-            canary.check(runner, runner.plan(table, rows))
-            found.append(
-                (
-                    measured(runner, table, rows),
-                    runner.additive,
-                    runner.attends,
-                    [e is not None for e in runner.entrances],
-                )
-            )
-    assert found[0][1:] == found[1][1:]  # no shortcut is lost
-    assert found[0][0].keys() == found[1][0].keys()
-    assert all(np.array_equal(numbers, found[1][0][key]) for key, numbers in found[0][0].items())
+        alone, _, expected = swept(subject(kind), patches())
+        apart, _, results = swept(on_devices(kind, layers), patches())
+    assert apart.additive == alone.additive  # no shortcut is lost
+    assert apart.attends == alone.attends
+    assert list(map(bool, apart.entrances)) == list(map(bool, alone.entrances))
+    assert results.keys() == expected.keys()
+    assert_same(results.values(), expected.values())
 
 
 @pytest.mark.parametrize(("kind", "layers"), EITHER)
-def test_what_is_dumped_is_the_same(kind: str, layers: list[int]):
+def test_the_store_is_the_same(kind: str, layers: list[int]):
     tokens = np.random.default_rng(0).integers(3, 130, (4, 6, 5))
     tokens[:, :, :3] = tokens[:, :1, :3]
-    alone = subject(kind)
+
+    def dumped(loaded: checkpoint.Checkpoint) -> list[np.ndarray]:
+        a = loaded.architecture
+        blocks = {n: np.empty((a.neurons, 4, 6), np.float16) for n in range(len(a.layers))}
+        means = grid.Means.zeros(loaded, 5)
+        parts = list(grid.run(loaded, tokens, np.full((4, 6), 7), 2, blocks, means))
+        arrays = [*blocks.values(), means.neurons, means.heads, means.residual]
+        arrays += value_logits.value_logits(loaded, [5, 6, 7])
+        return arrays + [part.max_logit for part in parts]
+
     with Devices():
-        dumped = []
-        for loaded in (alone, on_devices(kind, layers)):
-            a = loaded.architecture
-            into = {
-                layer: np.empty((a.neurons, 4, 6), np.float16) for layer in range(len(a.layers))
-            }
-            means = grid.Means.zeros(loaded, 5)
-            said = list(grid.run(loaded, tokens, np.full((4, 6), 7), 2, into, means))
-            logits = list(value_logits.value_logits(loaded, [5, 6, 7]))
-            dumped.append(
-                [
-                    *into.values(),
-                    means.neurons,
-                    means.heads,
-                    means.residual,
-                    *logits,
-                    *(s.max_logit for s in said),
-                ]
-            )
-    assert all(np.array_equal(one, other) for one, other in zip(*dumped, strict=True))
+        assert_same(dumped(on_devices(kind, layers)), dumped(subject(kind)))
 
 
 @pytest.mark.parametrize(
     "family", ["llama, tied, biases", "falcon, ALiBi", "opt", "gemma2", "mixtral"]
 )
-def test_any_family_is_checked_and_patched_alike_where_accelerate_puts_it(family: str):
-    """What is put in the place of its parts, what it does behind its unembedding, and every check when a model is loaded."""
+def test_any_family_gives_the_same_where_accelerate_puts_it(family: str):
+    """Compared are the checks when a model is loaded, patches, and logits after the unembedding."""
     name, more = families.VARIANTS.get(family, (family, {}))
-    one, other = (families.random_model(name, **more) for _ in range(2))
-    bare, outline = (
-        checkpoint.bare(other.config, "float32"),
-        checkpoint.outline_of(other.config, "float32").architecture,
-    )
-    where = on_gpus(
-        bare, {type(layer.block).__name__ for layer in outline.layers}, [nbytes(bare)] * 2, 2
-    )
-    assert where
-    assert set(where.values()) == {0, 1}
-    for model in (one, other):
-        model.set_experts_implementation("eager")  # the usual one is CUDA's own
+    alone, apart = families.random_model(name, **more), families.random_model(name, **more)
+    bare = checkpoint.bare(apart.config, "float32")
+    outline = checkpoint.outline_of(apart.config, "float32").architecture
+    blocks = {type(layer.block).__name__ for layer in outline.layers}
+    devices = on_gpus(bare, blocks, [nbytes(bare)] * 2, 2)
+    assert devices
+    assert set(devices.values()) == {0, 1}
+    for model in (alone, apart):
+        model.set_experts_implementation("eager")  # the usual implementation is CUDA's own
+
+    def checked(model: Any) -> tuple[str, bool, Results]:
+        loaded = checkpoint.prepared(model)
+        runner, rows, results = swept(loaded, patches()[:20:3])
+        group = runner.sizes.groups(pair_table(3, [(5, 5)] * 3))[0]
+        wide = canary._only_rounding(runner, runner.fresh(group), rows[0])
+        return checkpoint.canary(loaded), wide, results
+
     with Devices():
-        spread(other, where)
-        found = []
-        for loaded in (checkpoint.prepared(one), checkpoint.prepared(other)):
-            several = patches()[:20:3]
-            rows = interventions.read(
-                intervention_table(several, [None] * len(several)), loaded.architecture, ROLES
-            )
-            runner = executor.Executor(loaded, random_means(loaded, 5), 200, 1 << 30)
-            table = pair_table(3, [(5, 5)] * 3)
-            canary.check(runner, runner.plan(table, rows))
-            wide = canary._only_rounding(
-                runner, runner.fresh(runner.sizes.groups(table)[0]), rows[0]
-            )
-            found.append((checkpoint.canary(loaded), wide, measured(runner, table, rows)))
-    assert found[0][:2] == found[1][:2]
-    assert all(np.array_equal(numbers, found[1][2][key]) for key, numbers in found[0][2].items())
+        spread(apart, devices)
+        *facts, expected = checked(alone)
+        *other_facts, results = checked(apart)
+    assert other_facts == facts
+    assert results.keys() == expected.keys()
+    assert_same(results.values(), expected.values())
 
 
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [("llama", torch.float32), ("gptj", torch.float32), ("llama", torch.bfloat16)],
 )
-def test_what_is_asked_read_and_estimated_is_the_same(
-    kind: str, dtype: torch.dtype, tmp_path: Path
-):
-    """Answers to prompts of several lengths, streams, neurons, attention, probes and attributions: what other stages do with a model."""
+def test_other_uses_of_a_model_give_the_same(kind: str, dtype: torch.dtype, tmp_path: Path):
+    """Predictions, residual streams, neurons, attention, probes and attributions are compared."""
     random = np.random.default_rng(1)
     tokens, labels = random.integers(3, 130, (6, 5)), random.integers(0, 2, 6)
-    asked = ask.EncodedPrompts([row[: 3 + i % 3].tolist() for i, row in enumerate(tokens)], np.array([7, -1, 9, 7, 8, 8]))
+    prompts = [row[: 3 + number % 3].tolist() for number, row in enumerate(tokens)]
+    encoded = ask.EncodedPrompts(prompts, np.array([7, -1, 9, 7, 8, 8]))
+    positions = np.tile([1, 4], (6, 1))
     [group] = pairs.by_length(pair_table(3, [(5, 5)] * 3), 9)
-    alone = subject(kind, dtype)
+
+    def computed(loaded: checkpoint.Checkpoint) -> list[np.ndarray]:
+        layers = range(len(loaded.architecture.layers))
+        arrays = list(vars(ask.ask(loaded, encoded, 4, desc="")).values())
+        with residuals.read(loaded, tokens.tolist(), positions, 4, tmp_path, "") as stored:
+            levels = product(range(len(layers) + 1), (0, 1))
+            residual = [stored.at(level, at) for level, at in levels]
+        arrays += residual
+        arrays += [streams.neurons(loaded, tokens, layer, 4) for layer in layers]
+        arrays += streams.attention(loaded, tokens, 4)
+        sites = list(product(layers, ("op1", "last")))
+        slopes = gradients.attributions(Values(loaded, group, None), sites)
+        arrays += [slope.float().cpu().numpy() for slope in slopes.values()]
+        device = loaded.model.device
+        return [*arrays, np.array(discriminant.probe(residual[2], [labels], 2, 0.1, device))]
+
     with Devices():
-        found = []
-        for loaded in (alone, on_devices(kind, SPLITS[0], dtype)):
-            layers = range(len(loaded.architecture.layers))
-            positions = np.tile([1, 4], (6, 1))
-            with residuals.read(loaded, tokens.tolist(), positions, 4, tmp_path, "") as stored:
-                residual = [
-                    stored.at(level, at) for level in range(len(layers) + 1) for at in (0, 1)
-                ]
-            said = vars(ask.ask(loaded, asked, 4, desc=""))
-            sites = [(layer, role) for layer in layers for role in ("op1", "last")]
-            slopes = gradients.attributions(Values(loaded, group, None), sites)
-            device = loaded.model.device
-            accuracy = discriminant.probe(residual[2], [labels], 2, 0.1, device)
-            found.append([
-                *said.values(), *residual, *(streams.neurons(loaded, tokens, layer, 4) for layer in layers),
-                *streams.attention(loaded, tokens, 4), *(slopes[site].float().cpu().numpy() for site in sites), np.array(accuracy),
-            ])  # fmt: skip
-    assert all(
-        np.array_equal(one, other, equal_nan=True) for one, other in zip(*found, strict=True)
-    )
+        assert_same(computed(on_devices(kind, SPLITS[0], dtype)), computed(subject(kind, dtype)))
 
 
-def test_a_copy_from_a_gpu_is_whole_once_it_was_waited_for():
+def test_a_copy_from_a_gpu_is_whole_after_it_was_waited_for():
     random = np.random.default_rng(0)
-    blocks = [
-        random.standard_normal((3, 4 - number % 2)).astype(np.float32) for number in range(20)
-    ]
-    kept, added = [np.full_like(block, 7) for block in blocks], np.ones((3, 3), np.float32)
+    shapes = [(3, 4 - number % 2) for number in range(20)]
+    blocks = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+    copies = [np.full_like(block, 7) for block in blocks]
+    added, expected = np.ones((3, 3), np.float32), np.ones((3, 3), np.float32)
     with Devices():
         under_way = staging.Staging()
-        for block, target in zip(blocks, kept, strict=True):
+        for block, target in zip(blocks, copies, strict=True):
+            narrow = torch.from_numpy(block[:, :3])
             under_way.put(torch.from_numpy(target), put(torch.from_numpy(block), 0))
-            under_way.put(torch.from_numpy(added), put(torch.from_numpy(block[:, :3]), 1), add=True)
-        assert not np.array_equal(kept[-1], blocks[-1])
+            under_way.put(torch.from_numpy(added), put(narrow, 1), add=True)
+            expected += block[:, :3]
+        assert not np.array_equal(copies[-1], blocks[-1])
         under_way.finish()
-    assert all(np.array_equal(one, other) for one, other in zip(kept, blocks, strict=True))
-    expected = np.ones((3, 3), np.float32)
-    for block in blocks:
-        expected += block[:, :3]
-    assert np.array_equal(added, expected)
+    assert_same(copies, blocks)
+    np.testing.assert_array_equal(added, expected)
 
 
-def test_the_simulated_devices_refuse_what_real_ones_do():
+def index(number: int) -> torch.Tensor:
+    return torch.tensor([number])
+
+
+REFUSED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] = {
+    "a sum of two devices": lambda first, second, _: first + second,
+    "a device and the CPU": lambda first, _, cpu: torch.cat([first, cpu]),
+    "an index of another device": lambda first, *_: first[put(index(0), 1)],
+    "numpy": lambda first, *_: first.numpy(),
+    "an array": lambda first, *_: np.asarray(first),
+    "an assignment": lambda first, second, _: first.__setitem__(index(0), second[:1]),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_the_simulated_devices_refuse_what_real_devices_refuse(wrong: str):
     with Devices():
-        here, there, home = put(torch.ones(3), 0), put(torch.ones(3), 1), torch.ones(3)
-        for wrong in (
-            lambda: here + there, lambda: torch.cat([here, home]), lambda: here[put(torch.tensor([0]), 1)], here.numpy,
-            lambda: here.__setitem__(torch.tensor([0]), there[:1]), lambda: np.asarray(here),
-        ):  # fmt: skip
-            with pytest.raises(ElsewhereError):
-                wrong()
-        assert (
-            place(here + 1)
-            == place(here * torch.tensor(2.0))
-            == place(here[torch.tensor([0])])
-            == place(here[None].T)
-            == 0
-        )
-        assert (
-            place(there.to(here.device))
-            == place(torch.zeros(2, device=here.device))
-            == place(here.new_zeros(2))
-            == 0
-        )
-        assert here.device == torch.device("cuda", 0)
-        assert place(here.cpu()) is None
+        first, second = put(torch.ones(3), 0), put(torch.ones(3), 1)
+        with pytest.raises(ElsewhereError):
+            REFUSED[wrong](first, second, torch.ones(3))
+
+
+def test_results_are_on_the_device_of_their_operands():
+    with Devices():
+        first, second = put(torch.ones(3), 0), put(torch.ones(3), 1)
+        results = [first + 1, first * torch.tensor(2.0), first[index(0)], first[None].T]
+        results += [second.to(first.device), torch.zeros(2, device=first.device)]
+        results.append(first.new_zeros(2))
+        assert {*map(place, results)} == {0}
+        assert first.device == torch.device("cuda", 0)
+        assert place(first.cpu()) is None

@@ -1,35 +1,27 @@
-"""Values that a table of interventions brings along: put in as they are, by the fast way as by the plain one, and refused by name."""
+"""Check external values: how they are stored and written, and errors that name what is missing."""
 
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from stages.lib.executor import executor, given, interventions
-from stages.lib.executor import values as replacing
 from tests.lib.test_executor import (
     ROLES,
+    check_same,
     expected,
     intervention_table,
     measured,
     pair_table,
+    patch_row,
     subject,
 )
 
-RESIDUAL = {
-    "component": "residual",
-    "layer": 1,
-    "units": None,
-    "position": "op2",
-    "key_position": None,
-    "replacement": "given",
-}
-SOME = {**RESIDUAL, "component": "neuron", "units": [3, 7], "position": "last"}
-ONE = {**SOME, "units": [5]}
-ALL = {**RESIDUAL, "component": "mlp", "layer": 2, "position": "last"}
-NAMES = {"residual": RESIDUAL, "neurons": SOME, "one": ONE, "mlp": ALL}
+RESIDUAL = patch_row("residual", 1, None, "op2", "given")
+SOME = patch_row("neuron", 1, [3, 7], "last", "given")
+SINGLE = {**SOME, "units": [5]}
+MLP = patch_row("mlp", 2, None, "last", "given")
 
 
 def named(table: pl.DataFrame, names: list[str | None]) -> pl.DataFrame:
@@ -41,104 +33,73 @@ def pairs() -> pl.DataFrame:
     return pair_table(0, [(5, 5)] * 3)
 
 
+def written(folder: Path, a, numbers: np.ndarray) -> given.Given:
+    """Write random external values for the pairs of these numbers."""
+    random, arrays = np.random.default_rng(1), {}
+    for name in ("residual", "neurons", "single", "other", "mlp"):
+        width = a.width if name == "residual" else a.neurons
+        arrays[name] = random.normal(size=(len(numbers), width))
+    given.write(folder / "x_given.h5", numbers, arrays)
+    return given.Given(folder / "x_given.h5")
+
+
 @pytest.fixture
 def store(tmp_path: Path, pairs: pl.DataFrame) -> given.Given:
-    """Values for more pairs than there are, in another order."""
-    a, random = subject("llama").architecture, np.random.default_rng(1)
-    widths = {
-        "residual": a.width,
-        "stream": a.width,
-        "neurons": a.neurons,
-        "one": a.neurons,
-        "other": a.neurons,
-        "mlp": a.neurons,
-    }
+    """External values for more pairs than the table has, in another order."""
     numbers = np.array([7, *pairs["pair"].to_list()[::-1]])
-    given.write(
-        tmp_path / "x_given.h5",
-        numbers,
-        {name: random.normal(size=(len(numbers), width)) for name, width in widths.items()},
-    )
-    return given.Given(tmp_path / "x_given.h5")
+    return written(tmp_path, subject("llama").architecture, numbers)
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("llama", 1e-5), ("neox", 1e-5)])
-def test_given_values_are_put_in_by_both_ways(
-    kind: str, tolerance: float, pairs: pl.DataFrame, tmp_path: Path
+@pytest.mark.parametrize("kind", ["llama", "neox"])
+def test_the_executor_and_plain_passes_write_external_values(
+    kind: str, pairs: pl.DataFrame, tmp_path: Path
 ):
-    """Among them single neurons of different names, which may not share what is put in."""
-    loaded, random = subject(kind), np.random.default_rng(1)
-    sizes = {"residual": loaded.architecture.width} | dict.fromkeys(
-        ("neurons", "one", "other", "mlp"), loaded.architecture.neurons
-    )
-    values = {name: random.normal(size=(len(pairs), size)) for name, size in sizes.items()}
-    given.write(tmp_path / "x_given.h5", pairs["pair"].to_numpy(), values)
-    store = given.Given(tmp_path / "x_given.h5")
-    patches = [[RESIDUAL], [SOME], [ONE], [ONE], [ALL], [RESIDUAL, ALL], []]
-    names = ["residual", "neurons", "one", "other", "mlp", "residual", "mlp", None]
-    table = named(intervention_table(patches, [None] * len(patches)), names)
+    """Single neurons with different names may not share a replacement."""
+    loaded = subject(kind)
+    store = written(tmp_path, loaded.architecture, pairs["pair"].to_numpy())
+    patches = [[RESIDUAL], [SOME], [SINGLE], [SINGLE], [MLP], [RESIDUAL, MLP], []]
+    names = ["residual", "neurons", "single", "other", "mlp", "residual", "mlp", None]
+    table = named(intervention_table(patches), names)
     rows = interventions.read(table, loaded.architecture, ROLES)
     fast = measured(executor.Executor(loaded, None, 60, 1 << 30, given=store), pairs, rows)
-    plain = expected_with(store, loaded, pairs, rows)
-    assert fast.keys() == plain.keys()
-    for key, numbers in fast.items():
-        np.testing.assert_allclose(
-            numbers, plain[key], atol=tolerance * max(1, np.abs(plain[key]).max())
-        )
+    check_same(fast, expected(loaded, pairs, None, rows, store), 1e-5)
     assert not np.allclose(fast[2, 0], fast[3, 0])
 
 
-def expected_with(store: given.Given, loaded, pairs: pl.DataFrame, rows: list) -> dict:
-    with pytest.MonkeyPatch.context() as patch:
-        plain = replacing.Values
-        patch.setattr(
-            replacing,
-            "Values",
-            lambda checkpoint, group, means: plain(checkpoint, group, means, given=store),
-        )
-        return expected(loaded, pairs, None, rows)
-
-
-def test_what_is_put_in_is_what_is_stored(store: given.Given, pairs: pl.DataFrame):
+def test_a_patch_writes_what_is_stored(store: given.Given, pairs: pl.DataFrame):
     loaded = subject("llama")
-    [one] = interventions.read(
-        named(intervention_table([[RESIDUAL]], [None]), ["residual"]), loaded.architecture, ROLES
-    )
+    table = named(intervention_table([[RESIDUAL]]), ["residual"])
+    [intervention] = interventions.read(table, loaded.architecture, ROLES)
     runner = executor.Executor(loaded, None, 60, 1 << 30, given=store)
-    [block] = runner.plan(pairs, [one])
-    values = runner.values(block.pairs)
-    stored = store.values(one.patches[0], block.pairs.number)
-    np.testing.assert_array_equal(values.replacement(one.patches[0]).numpy(), stored)
-    torch.testing.assert_close(
-        torch.from_numpy(stored), torch.from_numpy(stored).round(decimals=6), rtol=0, atol=1e-4
-    )
+    [block] = runner.plan(pairs, [intervention])
+    [patch] = intervention.patches
+    stored = store.values(patch, block.pairs.number)
+    assert stored.shape == (3, loaded.architecture.width)
+    written_by = runner.values(block.pairs).replacement(patch)
+    np.testing.assert_array_equal(written_by.numpy(), stored)
+
+
+def patch_of(name: str) -> interventions.Patch:
+    return interventions.Patch("residual", 0, None, "last", None, "given", name)
 
 
 def test_values_are_stored_in_steps(tmp_path: Path):
     values = np.array([[3.9, 1e-9, -0.1], [0.0, -3.0, 1 / 3]])
-    given.write(
-        tmp_path / "x_given.h5", np.array([4, 2]), {"one": values, "none": np.zeros((2, 2))}
-    )
+    arrays = {"some": values, "none": np.zeros((2, 2))}
+    given.write(tmp_path / "x_given.h5", np.array([4, 2]), arrays)
     store = given.Given(tmp_path / "x_given.h5")
-    found = store.values(
-        interventions.Patch("residual", 0, None, "last", None, "given", "one"), np.array([2, 4])
-    )
-    np.testing.assert_allclose(found, values[::-1], atol=2.0**-15)
-    assert set(np.unique(found * 2.0**14 % 1)) == {0.0}
-    nothing = store.values(
-        interventions.Patch("residual", 0, None, "last", None, "given", "none"), np.array([2])
-    )
-    np.testing.assert_array_equal(nothing, 0)
+    stored = store.values(patch_of("some"), np.array([2, 4]))
+    np.testing.assert_allclose(stored, values[::-1], atol=2.0**-15)
+    assert set(np.unique(stored * 2.0**14 % 1)) == {0.0}
+    np.testing.assert_array_equal(store.values(patch_of("none"), np.array([2])), 0)
 
 
 def test_rounding_of_float64_does_not_show_in_the_middle_between_two_steps():
-    """Models of simple weights have many values there; the largest value says that a step is 2^-14."""
+    """Models of simple weights have many values there; the largest value makes a step 2^-14."""
     middle = (np.arange(-50, 50) + 0.5) * 2.0**-14
-    stored = [
-        given._in_steps(np.append(x, 3.9))[:-1]
-        for x in (middle, middle * (1 - 1e-14), middle * (1 + 1e-14))
-    ]
-    np.testing.assert_array_equal(stored, [middle + 2.0**-15] * 3)
+    for rounded in (middle, middle * (1 - 1e-14), middle * (1 + 1e-14)):
+        stored = given._in_steps(np.append(rounded, 3.9))[:-1]
+        np.testing.assert_array_equal(stored, middle + 2.0**-15)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +111,7 @@ def test_rounding_of_float64_does_not_show_in_the_middle_between_two_steps():
         (
             {"component": "head", "units": [0]},
             "residual",
-            "replacement 'given' does not exist; there are zero, mean, .*, mean_divide, counterfactual$",
+            "replacement 'given' does not exist; there are zero, .*, mean_divide, counterfactual$",
         ),
         (
             {"component": "mlp"},
@@ -159,11 +120,11 @@ def test_rounding_of_float64_does_not_show_in_the_middle_between_two_steps():
         ),
     ],
 )
-def test_what_cannot_be_given_is_named(
+def test_an_error_names_what_cannot_be_replaced(
     change: dict, name: str | None, message: str, store: given.Given
 ):
     architecture = subject("llama").architecture
-    table = named(intervention_table([[RESIDUAL | change]], [None]), [name])
+    table = named(intervention_table([[RESIDUAL | change]]), [name])
 
     def read() -> None:
         store.check(interventions.read(table, architecture, ROLES), architecture)
@@ -172,30 +133,40 @@ def test_what_cannot_be_given_is_named(
         read()
 
 
-def test_values_of_other_pairs_than_the_store_names_are_refused(tmp_path: Path):
+def test_arrays_that_do_not_fit_the_pairs_are_refused(tmp_path: Path):
     """Their rows would be those of other pairs."""
-    architecture = subject("llama").architecture
-    wanted = interventions.read(
-        named(intervention_table([[RESIDUAL]], [None]), ["x"]), architecture, ROLES
-    )
-    for shape, said in (((3, 32), "has 3 x 32 values"), ((2,), "has 2 values")):
-        given.write(tmp_path / "x_given.h5", np.array([4, 2]), {"x": np.zeros(shape)})
-        with pytest.raises(
-            interventions.InterventionError,
-            match=f"intervention 0: 'x' in .* {said}, not 2 x 32: pairs x units",
-        ):
-            given.Given(tmp_path / "x_given.h5").check(wanted, architecture)
-    given.write(tmp_path / "x_given.h5", np.array([4, 4]), {"x": np.zeros((2, 32))})
+    architecture, path = subject("llama").architecture, tmp_path / "x_given.h5"
+    table = named(intervention_table([[RESIDUAL]]), ["x"])
+    wanted = interventions.read(table, architecture, ROLES)
+    for shape, size in (((3, 32), "3 x 32"), ((2,), "2")):
+        given.write(path, np.array([4, 2]), {"x": np.zeros(shape)})
+        message = f"intervention 0: 'x' in .* has {size} values, not 2 x 32: pairs x units"
+        with pytest.raises(interventions.InterventionError, match=message):
+            given.Given(path).check(wanted, architecture)
+    given.write(path, np.array([4, 4]), {"x": np.zeros((2, 32))})
     with pytest.raises(interventions.InterventionError, match="gives values for pair 4 twice"):
-        given.Given(tmp_path / "x_given.h5")
+        given.Given(path)
 
 
-def test_a_pair_without_a_value_and_a_missing_store_are_named(store: given.Given):
-    patch = interventions.Patch("residual", 0, None, "last", None, "given", "residual")
-    with pytest.raises(
-        interventions.InterventionError, match=r"x_given\.h5 gives nothing for pair 5"
-    ):
-        store.values(patch, np.array([0, 5]))
-    table = named(intervention_table([[RESIDUAL], []], [None] * 2), ["residual", None])
-    assert given.Given.for_table(table, store.path.with_name("x_interventions.parquet")).path == store.path
-    assert given.Given.for_table(table.filter(pl.col("component") == "none"), store.path) is None
+def test_a_pair_without_a_value_is_named(store: given.Given):
+    message = r"x_given\.h5 gives nothing for pair 5"
+    with pytest.raises(interventions.InterventionError, match=message):
+        store.values(patch_of("residual"), np.array([0, 5]))
+
+
+def test_the_store_lies_beside_its_table(store: given.Given):
+    table = named(intervention_table([[RESIDUAL], []]), ["residual", None])
+    path = store.path.with_name("x_interventions.parquet")
+    found = given.Given.for_table(table, path)
+    assert found
+    assert found.path == store.path
+    assert given.Given.for_table(table.filter(component="none"), path) is None
+
+
+def test_a_missing_store_is_named(pairs: pl.DataFrame):
+    loaded = subject("llama")
+    table = named(intervention_table([[RESIDUAL]]), ["residual"])
+    rows = interventions.read(table, loaded.architecture, ROLES)
+    runner = executor.Executor(loaded, None, 60, 1 << 30)
+    with pytest.raises(interventions.InterventionError, match="'residual' are needed, but there"):
+        measured(runner, pairs, rows)

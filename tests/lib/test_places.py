@@ -1,6 +1,6 @@
-"""Positions by place: whole parts at every token of prompts of several lengths, and experiments on other tables of pairs."""
+"""Check positions given as locations, in prompts of several lengths, and other tables of pairs."""
 
-import itertools
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +11,19 @@ import yaml
 
 from stages.lib.core import layered
 from stages.lib.executor import canary, executor, given, interventions, runs
+from stages.lib.executor.clean import stream_of
 from stages.lib.model import checkpoint
 from tests.lib.test_executor import (
     EXACT,
     LAYOUTS,
     PLACES,
     ROLES,
+    check_same,
     expected,
     intervention_table,
     measured,
     pair_table,
+    patch_row,
     subject,
 )
 from tests.micro import SHIPPED, alone
@@ -31,15 +34,9 @@ LENGTHS = [(5, 5), (8, 8), (8, 5), (5, 8), (8, 8)]
 def patches(
     component: str, positions: list[str], units: list[int] | None = None, layers: int = 2
 ) -> list[list[dict]]:
-    """One patch each: the component's counterfactual value, at every position of every layer."""
-    constants = {
-        "component": component,
-        "units": units,
-        "key_position": None,
-        "replacement": "counterfactual",
-    }
+    """Return one patch for each layer and position: the component's counterfactual value."""
     return [
-        [{**constants, "layer": layer, "position": position}]
+        [patch_row(component, layer, units, position, "counterfactual")]
         for layer in range(layers)
         for position in positions
     ]
@@ -48,29 +45,28 @@ def patches(
 def read(
     loaded: checkpoint.Checkpoint, listed: list[list[dict]]
 ) -> list[interventions.Intervention]:
-    return interventions.read(
-        intervention_table(listed, [None] * len(listed)), loaded.architecture, ROLES
-    )
+    return interventions.read(intervention_table(listed), loaded.architecture, ROLES)
 
 
 def by_hand(loaded: checkpoint.Checkpoint, row: dict, patch: interventions.Patch) -> torch.Tensor:
-    """Last-position logits with what an attention block or MLP puts out at one place taken from the other prompt's run, or numbers of it."""
-    part, units = loaded.architecture.layers[patch.layer], patch.unit_numbers()
-    module, chosen = (
-        part.mixer if patch.component == "head" else part.mlp,
-        slice(None) if units is None else units.tolist(),
-    )
-    kept: list[torch.Tensor] = []
+    """Return last-position logits with a part's output at one location from the other prompt.
+
+    patch: of an attention block, an MLP, or coordinates of an MLP's output.
+    """
+    layer, units, at = loaded.architecture.layers[patch.layer], patch.units, int(patch.position)
+    module = layer.mixer if patch.component == "head" else layer.mlp
+    coordinates = slice(None) if units is None else np.frombuffer(units, np.int32).tolist()
+    outputs: list[torch.Tensor] = []
 
     def keep(_: torch.nn.Module, __: tuple, out: torch.Tensor | tuple) -> None:
-        kept.append(out[0] if isinstance(out, tuple) else out)
+        outputs.append(stream_of(out))
 
-    def put(_: torch.nn.Module, __: tuple, out: torch.Tensor | tuple) -> torch.Tensor | tuple:
-        changed = (out[0] if isinstance(out, tuple) else out).clone()
-        changed[:, int(patch.position), chosen] = kept[0][:, int(patch.position), chosen]
+    def replace(_: torch.nn.Module, __: tuple, out: torch.Tensor | tuple) -> torch.Tensor | tuple:
+        changed = stream_of(out).clone()
+        changed[:, at, coordinates] = outputs[0][:, at, coordinates]
         return (changed, *out[1:]) if isinstance(out, tuple) else changed
 
-    for hook, tokens in ((keep, row["counterfactual_tokens"]), (put, row["tokens"])):
+    for hook, tokens in ((keep, row["counterfactual_tokens"]), (replace, row["tokens"])):
         handle = module.register_forward_hook(hook)
         logits = loaded.model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1]
         handle.remove()
@@ -88,32 +84,22 @@ def by_hand(loaded: checkpoint.Checkpoint, row: dict, patch: interventions.Patch
         ("coordinate", [30, 0]),
     ],
 )
-def test_what_parts_put_out_at_every_place_are_forward_passes_with_a_hook(
+def test_patches_at_every_location_agree_with_hooks(
     kind: str, dtype: torch.dtype, tolerance: float, component: str, units: list[int] | None
 ):
     loaded, table = subject(kind, dtype), pair_table(11, LENGTHS)
     wanted = read(loaded, patches(component, PLACES, units, len(loaded.architecture.layers)))
     runner = executor.Executor(loaded, None, rows=64, memory=1 << 28)
     canary.check(runner, runner.plan(table, wanted))
-    fast = measured(runner, table, wanted)
-    assert fast.keys() == {
-        (one.number, pair)
-        for one in wanted
-        for pair, lengths in enumerate(LENGTHS)
-        if int(one.patches[0].position) < min(lengths)
-    }
-    for (number, pair), values in fast.items():
-        row, [patch] = table.row(pair, named=True), wanted[number].patches
-        logits = by_hand(loaded, row, patch)
-        answers = [row["answer_token"], row["counterfactual_answer_token"]]
-        plain = np.array([*logits[answers], logits.max(), logits.mean()])
-        np.testing.assert_allclose(
-            values[:4],
-            plain,
-            rtol=0,
-            atol=tolerance * np.abs(plain).max(),
-            err_msg=f"{number} {pair}",
-        )
+    plain = {}
+    for intervention, row in product(wanted, table.iter_rows(named=True)):
+        [patch] = intervention.patches
+        if int(patch.position) < min(LENGTHS[row["pair"]]):
+            logits = by_hand(loaded, row, patch)
+            answers = logits[[row["answer_token"], row["counterfactual_answer_token"]]]
+            numbers = np.array([*answers, logits.max(), logits.mean()])
+            plain[intervention.number, row["pair"]] = numbers
+    check_same(measured(runner, table, wanted), plain, tolerance)
 
 
 @pytest.mark.parametrize(
@@ -127,100 +113,64 @@ def test_what_parts_put_out_at_every_place_are_forward_passes_with_a_hook(
         ("residual", None),
     ],
 )
-def test_a_place_is_the_role_that_stands_there(kind: str, component: str, units: list[int] | None):
-    """Bit for bit, since it is the same work; but where nothing reads what the last layer writes, a place is the clean run itself."""
+def test_a_location_gives_what_its_role_gives(kind: str, component: str, units: list[int] | None):
+    """The bits are equal, since it is the same work.
+
+    Where nothing reads what the last layer writes, a location gives the clean run.
+    """
     loaded, table = subject(kind), pair_table(12, [(8, 8)] * 4)
-    runner, places = (
-        executor.Executor(loaded, None, rows=200, memory=1 << 28),
-        [str(place) for place in LAYOUTS[8]],
-    )
+    runner = executor.Executor(loaded, None, rows=200, memory=1 << 28)
+    places = list(map(str, LAYOUTS[8]))
     wanted = read(loaded, patches(component, places, units))
-    by_role, by_place = (
-        measured(runner, table, one)
-        for one in (read(loaded, patches(component, ROLES, units)), wanted)
-    )
+    by_place = measured(runner, table, wanted)
+    by_role = measured(runner, table, read(loaded, patches(component, ROLES, units)))
     clean = measured(runner, table, read(loaded, [[]]))
-    assert by_role.keys() == by_place.keys()
+    check_same(by_place, by_role, 1e-5)
+    last = len(loaded.architecture.layers) - 1
     for (number, pair), values in by_role.items():
         [patch] = wanted[number].patches
-        unread = (
-            patch.layer == len(loaded.architecture.layers) - 1
-            and component != "residual"
-            and patch.position != places[-1]
-        )
-        np.testing.assert_array_equal(by_place[number, pair], clean[0, pair] if unread else values)
-        np.testing.assert_allclose(
-            by_place[number, pair][:4], values[:4], rtol=0, atol=1e-5 * np.abs(values[:4]).max()
-        )
+        is_read = patch.layer < last or component == "residual" or patch.position == places[-1]
+        same = values if is_read else clean[0, pair]
+        np.testing.assert_array_equal(by_place[number, pair], same)
 
 
 def test_what_both_prompts_share_is_never_run_twice(kind: str):
-    """Prompts that differ from place 3 on: patches in front of it leave the clean run, bit for bit, and cost no block of their own."""
-    loaded, table = subject(kind), pair_table(15, [(8, 8)] * 4)
-    same = [
-        clean[:3] + other[3:]
-        for clean, other in table.select("tokens", "counterfactual_tokens").iter_rows()
-    ]
-    assert all(clean[3] != other[3] for clean, other in zip(table["tokens"], same, strict=True))
-    table = table.with_columns(
-        counterfactual_tokens=pl.Series(same, dtype=table.schema["counterfactual_tokens"])
-    )
+    """Patches before location 3, where both prompts differ first, give the bits of the clean run.
+
+    They have no block of their own.
+    """
+    loaded, table = subject(kind), pair_table(16, [(8, 8)] * 4, shared=3)
+    for clean, other in table.select("tokens", "counterfactual_tokens").iter_rows():
+        assert clean[3] != other[3]
     runner = executor.Executor(loaded, None, rows=200, memory=1 << 28)
     wanted = read(loaded, [[], *patches("mlp", PLACES)])
-    fast, plain = measured(runner, table, wanted), expected(loaded, table, None, wanted)
-    for key, values in plain.items():
-        np.testing.assert_allclose(
-            fast[key][:4],
-            values[:4],
-            rtol=0,
-            atol=1e-5 * np.abs(values[:4]).max(),
-            err_msg=str(key),
-        )
-    shared = [one.number for one in wanted[1:] if int(one.patches[0].position) < 3]
-    for number, pair in itertools.product(shared, range(4)):
+    fast = measured(runner, table, wanted)
+    check_same(fast, expected(loaded, table, None, wanted), 1e-5)
+    shared = [i.number for i in wanted[1:] if int(i.patches[0].position) < 3]
+    assert len(shared) == 6
+    for number, pair in product(shared, range(4)):
         np.testing.assert_array_equal(fast[number, pair], fast[0, pair])
-    unpatched = [
-        one.number
-        for block in runner.plan(table, wanted)
-        for one in block.interventions
-        if not one.patches
-    ]
-    assert {0, *shared} <= set(unpatched)
+    unpatched = set()
+    for block in runner.plan(table, wanted):
+        unpatched |= {i.number for i in block.interventions if not i.patches}
+    assert {0, *shared} <= unpatched
 
 
-def test_an_intervention_runs_where_all_of_its_places_are(kind: str):
+def test_an_intervention_runs_on_pairs_that_have_all_its_locations(kind: str):
     loaded, table = subject(kind), pair_table(13, LENGTHS)
-    several = [
-        one[0]
-        for one in itertools.chain(
-            patches("mlp", ["1"]), patches("head", ["6"]), patches("mlp", ["2"])
-        )
-    ]
-    edge = {
-        "component": "edge",
-        "layer": 0,
-        "units": None,
-        "position": "last",
-        "key_position": "5",
-        "replacement": "zero",
-    }
-    wanted = read(
-        loaded,
-        [several[:1], several[:3], [edge], [{**edge, "position": "7", "key_position": "3"}], []],
+    [first], [head], [second] = (
+        patches(component, [position], layers=1)[0]
+        for component, position in (("mlp", "1"), ("head", "6"), ("mlp", "2"))
     )
+    edge = patch_row("edge", 0, None, "last", key_position="5")
+    other_edge = patch_row("edge", 0, None, "7", key_position="3")
+    wanted = read(loaded, [[first], [first, head, second], [edge], [other_edge], []])
     runner = executor.Executor(loaded, None, rows=64, memory=1 << 28)
-    fast, plain = measured(runner, table, wanted), expected(loaded, table, None, wanted)
-    assert {number: [pair for n, pair in sorted(fast) if n == number] for number in range(5)} == {
-        0: [0, 1, 2, 3, 4], 1: [1, 4], 2: [1, 4], 3: [1, 4], 4: [0, 1, 2, 3, 4],
-    }  # fmt: skip
-    for key, values in plain.items():
-        np.testing.assert_allclose(
-            fast[key][:4],
-            values[:4],
-            rtol=0,
-            atol=1e-5 * np.abs(values[:4]).max(),
-            err_msg=str(key),
-        )
+    fast = measured(runner, table, wanted)
+    every, long = [0, 1, 2, 3, 4], [1, 4]
+    for number, pairs in enumerate((every, long, long, long, every)):
+        assert sorted(pair for other, pair in fast if other == number) == pairs
+    check_same(fast, expected(loaded, table, None, wanted), 1e-5)
 
 
 def test_an_intervention_without_a_pair_to_run_on_is_no_error():
@@ -229,59 +179,60 @@ def test_an_intervention_without_a_pair_to_run_on_is_no_error():
     blocks = runner.plan(table, read(loaded, patches("mlp", ["8", "1000000000000"])))
     assert blocks == []
     canary.check(runner, blocks)
-    listed = intervention_table(patches("mlp", ["6"], layers=1) * 2, [None] * 2).with_columns(
-        pair=pl.Series([0, 1], dtype=pl.Int32)
-    )
-    single = interventions.read(listed, loaded.architecture, ROLES)
-    assert {key[1] for key in measured(runner, table, single)} == {1}
+    listed = intervention_table(patches("mlp", ["6"], layers=1) * 2)
+    named = listed.with_columns(pair=pl.Series([0, 1], dtype=pl.Int32))
+    single = interventions.read(named, loaded.architecture, ROLES)
+    assert {pair for _, pair in measured(runner, table, single)} == {1}
 
 
 @pytest.fixture
 def project(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder data/tiny/circuit of a project with one random subject, its means, and two tables of pairs; it has no split and no operators."""
-    chosen = alone("tiny", source=str(checkpoint_folder), revision="random")
-    kept = chosen | {"runs": {**SHIPPED["runs"], "rows_per_pass": 64}}
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(kept))
+    """Make the folder data/tiny/circuit of a project with one random subject.
+
+    It has means and two tables of pairs, without split and operators.
+    """
+    section = alone("tiny", source=str(checkpoint_folder), revision="random")
+    settings = section | {"runs": {**SHIPPED["runs"], "rows_per_pass": 64}}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(settings))
     data = tmp_path / "data/tiny/circuit"
     data.mkdir(parents=True)
     means = {name: np.zeros((4, 1, 5, 1)) for name in ("neurons", "heads", "residual")}
     layered.write_array(tmp_path / "data/tiny/store/means.h5", means, {})
     for seed, name in enumerate(("pairs", "others")):
         pair_table(seed, LENGTHS).drop("operator", "split").write_parquet(data / f"{name}.parquet")
-    intervention_table([[], *patches("mlp", PLACES)], [None] * 17).write_parquet(
-        data / "places_interventions.parquet"
-    )
+    table = intervention_table([[], *patches("mlp", PLACES)])
+    table.write_parquet(data / "places_interventions.parquet")
     monkeypatch.chdir(tmp_path)
     return data
 
 
 @pytest.mark.parametrize("kind", ["llama"])
 def test_an_experiment_names_its_pairs(project: Path, checkpoint_folder: Path):
-    found = []
+    tables = []
     for name in ([], ["circuit/pairs"], ["circuit/others"]):
         runs.main("circuit/places", "tiny", *name)
-        found.append(pl.read_parquet(project / "runs/places.parquet"))
-    assert found[0].equals(found[1])
-    assert not found[0].equals(found[2])
+        tables.append(pl.read_parquet(project / "runs/places.parquet"))
+    default, pairs, others = tables
+    assert default.equals(pairs)
+    assert not default.equals(others)
     loaded = checkpoint.load(checkpoint_folder, "float32", "cpu", 1)
-    for table, name in ((found[1], "pairs"), (found[2], "others")):
-        clean = table.filter(pl.col("intervention") == 0).sort("pair")
+    for table, name in ((pairs, "pairs"), (others, "others")):
+        assert len(table) == 5 + 2 * (8 * 2 + 5 * 3)
+        clean = table.filter(intervention=0).sort("pair")
         prompts = pl.read_parquet(project / f"{name}.parquet")
         for row, logit in zip(prompts.iter_rows(named=True), clean["answer_logit"], strict=True):
-            own = loaded.model(input_ids=torch.tensor([row["tokens"]])).logits[
-                0, -1, row["answer_token"]
-            ]
-            assert logit == pytest.approx(float(own), abs=1e-4)
-        assert len(table) == 5 + 2 * (8 * 2 + 5 * 3)
+            logits = loaded.model(input_ids=torch.tensor([row["tokens"]])).logits[0, -1]
+            assert logit == pytest.approx(float(logits[row["answer_token"]]), abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["llama"])
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             {"replacement": "mean"},
-            "intervention 0, pair 2: there is no mean for prompts of 8 tokens; replace by zero or counterfactual",
+            "intervention 0, pair 2: there is no mean for prompts of 8 tokens; "
+            "replace by zero or counterfactual",
         ),
         (
             {"replacement": "counterfactual", "position": "all"},
@@ -293,21 +244,20 @@ def test_an_experiment_names_its_pairs(project: Path, checkpoint_folder: Path):
         ),
     ],
 )
-def test_what_prompts_do_not_have_is_said_before_the_model_is_loaded(
-    project: Path, change: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_missing_replacement_is_named_before_the_model_is_loaded(
+    project: Path, change: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Even where others have it."""
+    """Other pairs have the replacement."""
     given.write(project / "places_given.h5", np.arange(4), {"x": np.zeros((4, 32))})
-    table = intervention_table(patches("mlp", ["last"], layers=1), [None])
-    table.with_columns(**{name: pl.lit(value) for name, value in change.items()}).write_parquet(
-        project / "places_interventions.parquet"
-    )
+    table = intervention_table(patches("mlp", ["last"], layers=1))
+    columns = [pl.lit(value).alias(name) for name, value in change.items()]
+    table.with_columns(columns).write_parquet(project / "places_interventions.parquet")
     monkeypatch.delattr(checkpoint, "of")
-    with pytest.raises(SystemExit, match=said):
+    with pytest.raises(SystemExit, match=message):
         runs.main("circuit/places", "tiny")
 
 
-WRONG_PAIRS = {  # columns: what is said of them
+WRONG_PAIRS = {  # columns, and what the error says
     "positions": (
         {"positions": pl.lit(4)},
         "needs the column positions, a struct of integers: for each role the position of its token",
@@ -346,31 +296,30 @@ WRONG_PAIRS = {  # columns: what is said of them
 
 @pytest.mark.parametrize("kind", ["llama"])
 @pytest.mark.parametrize("wrong", WRONG_PAIRS)
-def test_pairs_that_cannot_be_asked_are_said_in_a_line(
+def test_pairs_that_cannot_run_are_named_in_one_line(
     project: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Before the model is loaded."""
-    change, said = WRONG_PAIRS[wrong]
-    pl.read_parquet(project / "pairs.parquet").with_columns(**change).write_parquet(
-        project / "pairs.parquet"
-    )
+    """The model is not loaded by then."""
+    change, message = WRONG_PAIRS[wrong]
+    path = project / "pairs.parquet"
+    pl.read_parquet(path).with_columns(**change).write_parquet(path)
     monkeypatch.delattr(checkpoint, "of")
     with pytest.raises(SystemExit) as error:
         runs.main("circuit/places", "tiny")
-    assert str(error.value).startswith("circuit/places tiny: ")
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
+    [line] = str(error.value).splitlines()
+    assert line.startswith("circuit/places tiny: ")
+    assert message in line
 
 
 @pytest.mark.parametrize("kind", ["llama"])
-def test_interventions_that_cannot_be_run_are_said_in_a_line(project: Path):
-    table = intervention_table(patches("mlp", ["last"]), [None] * 2)
-    for wrong, said in (
+def test_interventions_that_cannot_run_are_named_in_one_line(project: Path):
+    table = intervention_table(patches("mlp", ["last"]))
+    for wrong, message in (
         (table.drop("replacement"), "needs the columns replacement"),
         (table.with_columns(layer=7), "layer 7 does not exist"),
     ):
         wrong.write_parquet(project / "places_interventions.parquet")
-        with pytest.raises(SystemExit, match=f"circuit/places tiny: .*{said}"):
+        with pytest.raises(SystemExit, match=f"circuit/places tiny: .*{message}"):
             runs.main("circuit/places", "tiny")
 
 
