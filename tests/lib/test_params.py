@@ -214,7 +214,8 @@ def test_the_shipped_settings_are_allowed():
         (
             {"dumped": {"abacus": None}},
             [
-                "dumped must be the subjects and the checkpoints: `dumped: {<<: [*subjects, *checkpoints]}`"
+                "dumped must be the subjects and the checkpoints",
+                "`dumped: {<<: [*subjects, *checkpoints]}`",
             ],
         ),
         (
