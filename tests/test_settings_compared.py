@@ -1,4 +1,4 @@
-"""What DVC compares of params.yaml: a change is seen by the stages that read it, and by no other stage."""
+"""Test that a change of params.yaml reruns the stages that read it, and no other stage."""
 
 import shutil
 from pathlib import Path
@@ -19,10 +19,9 @@ SUBJECTS = ("abacus", "abacus-deep", "mine")
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stages that read sizes, and those beside dumps, as a DVC project without code, data and Git."""
-    texts = {file: (ROOT / file).read_text() for file in pipelines()}
-    some = [file for file, text in texts.items() if "sized." in text or file == DUMPS]
-    for file in [*some, *map(name, files(ROOT))]:
+    """Make a DVC project of dumps and the stages that read sizes, without code, data and Git."""
+    reading = [file for file in pipelines() if "sized." in (ROOT / file).read_text()]
+    for file in {*reading, DUMPS, *map(name, files(ROOT))}:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
     (tmp_path / ".dvc").mkdir()
@@ -32,7 +31,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def compared(project: Path) -> dict[str, list[Any]]:
-    """Return what DVC writes into locks, stage of one of SUBJECTS -> settings.
+    """Return the settings that DVC writes into locks, by stage of one of SUBJECTS.
 
     Raises MissingParamsError as `dvc repro` does.
     """
@@ -65,5 +64,5 @@ def test_a_change_of_sizes_and_another_model_rerun_only_what_reads_them(project:
 
 
 def test_no_entry_of_a_model_holds_sizes():
-    """So a stage that lists the entry, such as a dump, reads none of them."""
+    """So a stage that depends on the entry, such as a dump, reads no sizes."""
     assert Sizes.model_fields.keys().isdisjoint(SubjectSettings.model_fields)

@@ -1,4 +1,4 @@
-"""Model folders: which files are loaded and covered by digests, and which folders are refused."""
+"""Test which files of a model folder are loaded and have digests, and which folders are refused."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def mine(whole: Path, tmp_path: Path) -> Path:
 
 
 def moved(target: str, index: str | None = None) -> Change:
-    """Rename the weights; index: the name that an index file gives them, None for no index."""
+    """Rename the weights. index: their name in an index file, None for no index."""
 
     def write(folder: Path) -> None:
         names = list(load_file(folder / WEIGHTS))
@@ -59,16 +59,14 @@ def linked(folder: Path) -> None:
 
 
 def shards(folder: Path, change: Callable[[dict[str, str]], object] = lambda shards: None) -> None:
-    """Split the weights into two shards; change: changes the index's weight_map."""
+    """Split the weights into two shards. change: changes the index's weight_map."""
     tensors = load_file(folder / WEIGHTS)
     names = sorted(tensors)
-    files = {name: f"model-{1 + (i > 5):05}-of-00002.safetensors" for i, name in enumerate(names)}
-    for file in set(files.values()):
-        save_file(
-            {name: tensors[name] for name in names if files[name] == file},
-            folder / file,
-            {"format": "pt"},
-        )
+    files: dict[str, str] = {}
+    for number, shard in enumerate((names[:6], names[6:]), start=1):
+        file = f"model-{number:05}-of-00002.safetensors"
+        save_file({name: tensors[name] for name in shard}, folder / file, {"format": "pt"})
+        files |= dict.fromkeys(shard, file)
     (folder / WEIGHTS).unlink()
     change(files)
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": files}))
@@ -77,12 +75,10 @@ def shards(folder: Path, change: Callable[[dict[str, str]], object] = lambda sha
 def foreign_shard(folder: Path) -> None:
     """Store a tensor of the first shard in the second shard as well."""
     shards(folder)
-    first, second = (load_file(folder / f"model-0000{i}-of-00002.safetensors") for i in (1, 2))
-    save_file(
-        {**second, sorted(first)[0]: first[sorted(first)[0]]},
-        folder / "model-00002-of-00002.safetensors",
-        {"format": "pt"},
-    )
+    first = load_file(folder / "model-00001-of-00002.safetensors")
+    file = folder / "model-00002-of-00002.safetensors"
+    name = min(first)
+    save_file({**load_file(file), name: first[name]}, file, {"format": "pt"})
 
 
 def two_models(folder: Path) -> None:
@@ -122,7 +118,7 @@ def long_header(file: Path, length: int) -> None:
 
 
 def enlarged(name: str) -> Change:
-    """Make a sparse file of 1 TiB, which takes no room on the disk."""
+    """Enlarge a file to 1 TiB; it is sparse, so it takes no room on the disk."""
 
     def change(folder: Path) -> None:
         (folder / name).touch()
@@ -201,7 +197,6 @@ REFUSED: dict[str, Change] = {
     f"{DOWN} is stored as F8_E4M3 without its scale": float8_without_scale,
     "generation_config.json is not a file but a pipe": generation_pipe,
     "holds more than 10,000 files": many_files,
-    "tokenizer.json has 1,099,511,627,776 bytes; at most 37,748,736": enlarged("tokenizer.json"),
     f"{INDEX} has 1,099,511,627,776 bytes": large_index,
     "SHA256SUMS has 1,099,511,627,776 bytes": enlarged("SHA256SUMS"),
     "names 10,001 files; at most 10,000": many_shards,
@@ -212,7 +207,6 @@ REFUSED: dict[str, Change] = {
     "model.gguf has another format": moved("model.gguf"),
     "which does not exist": linked,
     "model.safetensors is a pointer of Git LFS": replaced(WEIGHTS, POINTER),
-    "tokenizer.json is a pointer of Git LFS": replaced("tokenizer.json", POINTER),
     "config.json is a pointer of Git LFS": replaced("config.json", POINTER),
     "model.safetensors is empty": replaced(WEIGHTS, b""),
     "config.json is empty": replaced("config.json", b""),
@@ -223,13 +217,17 @@ REFUSED: dict[str, Change] = {
     "config.json is not an object": replaced("config.json", b"[1]"),
     "it has no config.json": lambda folder: (folder / "config.json").unlink(),
     "config.json is not a file": pipe,
+}
+REFUSED_TOKENIZERS: dict[str, Change] = {
+    "tokenizer.json has 1,099,511,627,776 bytes; at most 37,748,736": enlarged("tokenizer.json"),
+    "tokenizer.json is a pointer of Git LFS": replaced("tokenizer.json", POINTER),
     "tokenizer.model (SentencePiece) and no tokenizer.json": sentencepiece,
     "and the model has embeddings of tokens 0 to 139": larger_tokenizer,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("scale", ["_scale_inv", "_scale"])
-def test_8_bit_floats_with_scales_are_no_reason_to_refuse(mine: Path, scale: str):
+def test_8_bit_floats_with_scales_are_accepted(mine: Path, scale: str):
     tensors = load_file(mine / WEIGHTS)
     tensors |= {DOWN: tensors[DOWN].to(torch.float8_e4m3fn), DOWN + scale: torch.ones(1)}
     save_file(tensors, mine / WEIGHTS, {"format": "pt"})
@@ -237,11 +235,19 @@ def test_8_bit_floats_with_scales_are_no_reason_to_refuse(mine: Path, scale: str
     contents.check(mine)
 
 
-@pytest.mark.parametrize("words", REFUSED)
-def test_a_folder_that_would_be_misread_is_refused_before_any_work(mine: Path, words: str):
-    REFUSED[words](mine)
-    with pytest.raises(ModelError, match=re.escape(words)) as refused:
-        (checkpoint.read if "oken" not in words else tokenizer.load)(mine)
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_folder_that_would_be_misread_is_refused(mine: Path, message: str):
+    REFUSED[message](mine)
+    with pytest.raises(ModelError, match=re.escape(message)) as refused:
+        checkpoint.read(mine)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("message", REFUSED_TOKENIZERS)
+def test_a_tokenizer_that_would_be_misread_is_refused(mine: Path, message: str):
+    REFUSED_TOKENIZERS[message](mine)
+    with pytest.raises(ModelError, match=re.escape(message)) as refused:
+        tokenizer.load(mine)
     assert len(str(refused.value).splitlines()) == 1
 
 
@@ -255,7 +261,7 @@ def test_prompts_longer_than_the_positions_are_refused(mine: Path):
         contents.limits(mine).check_length(5)
 
 
-def test_digests_cover_the_files_that_are_loaded_and_no_others(mine: Path):
+def test_digests_cover_only_the_files_that_are_loaded(mine: Path):
     single = checkpoint.fingerprint(mine)["weights_sha256"]
     assert single == sha256([mine / WEIGHTS])
     (mine / "consolidated.safetensors").write_bytes(b"of another library")
@@ -333,7 +339,7 @@ BUFFERS = {
 
 
 def byte_level(split: str | None) -> Tokenizer:
-    """A byte-level tokenizer as GPT-2's, which begins, ends and does not know with one token."""
+    """Make a byte-level tokenizer like GPT-2's, whose BOS, EOS and unknown token are the same."""
     merges = [("2", "2"), ("22", "6"), ("6", "8")]
     backend = vocabularies.merged(merges, split, bos=False).backend_tokenizer
     backend.add_special_tokens([END])
@@ -341,7 +347,7 @@ def byte_level(split: str | None) -> Tokenizer:
 
 
 @pytest.mark.parametrize("family", GPT)
-def test_old_files_of_gpt_are_read_without_their_masks_and_nothing_else_is_ignored(
+def test_only_the_masks_of_old_files_of_gpt_are_ignored(
     tmp_path: Path,
     family: str,
 ):
@@ -367,7 +373,7 @@ def test_old_files_of_gpt_are_read_without_their_masks_and_nothing_else_is_ignor
         checkpoint.read(tmp_path, dtype=torch.float32)
 
 
-def test_a_bias_is_no_mask(mine: Path):
+def test_a_bias_is_not_a_mask(mine: Path):
     updated("model.layers.0.self_attn.bias", torch.zeros(32))(mine)
     with pytest.raises(ModelError, match=r"1 of its tensors have no place .*self_attn\.bias"):
         checkpoint.read(mine)
@@ -387,7 +393,7 @@ TEXTS = ["226-68=", "1 + 226 = ", "Q: 12*3=\n", " 68"]
         "Qwen2Tokenizer",
     ],
 )
-def test_tokens_are_those_of_tokenizer_json_whatever_the_class_is_called(tmp_path: Path, kind: str):
+def test_tokens_are_those_of_tokenizer_json_for_any_class(tmp_path: Path, kind: str):
     """transformers rebuilds the tokenizer from the name of its class."""
     marks = vocabularies.by_digit_behind_a_mark().backend_tokenizer
     marks.normalizer = None  # no mark before a text
@@ -406,7 +412,7 @@ def test_tokens_are_those_of_tokenizer_json_whatever_the_class_is_called(tmp_pat
             assert own(text, add_special_tokens=False)["input_ids"] == tokens
             try:
                 rebuilt_otherwise += rebuilt.encode(text, add_special_tokens=False).ids != tokens
-            except Exception:  # it does not even have its own unknown token
+            except Exception:  # the rebuilt tokenizer may lack its own unknown token
                 rebuilt_otherwise += 1
     assert rebuilt_otherwise
 
@@ -420,7 +426,7 @@ def test_tokens_are_those_of_tokenizer_json_whatever_the_class_is_called(tmp_pat
         ("$A <unk>", [], ["<unk>"]),
     ],
 )
-def test_what_stands_before_a_prompt_is_what_the_tokenizer_puts_there(
+def test_the_tokens_around_a_prompt_are_those_that_the_tokenizer_adds(
     mine: Path,
     single: str,
     before: list[str],
@@ -442,13 +448,13 @@ def test_what_stands_before_a_prompt_is_what_the_tokenizer_puts_there(
     assert tokenizer.front(own, False) == []
 
 
-def test_what_hf_download_notes_reruns_nothing(
+def test_the_notes_of_hf_download_rerun_nothing(
     mine: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
     """`hf download --local-dir`, repeated, rewrites the files below .cache."""
-    from dvc.repo import Repo  # only here: it loads half of DVC
+    from dvc.repo import Repo  # imported late, because it loads half of DVC
 
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / ".dvcignore", tmp_path)

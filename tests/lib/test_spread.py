@@ -1,4 +1,7 @@
-"""A model that does not fit on one device: where its parts go, what is dumped of it, and who refuses it. accelerate does so on a CPU, too."""
+"""Test models that do not fit on one device: where their parts go, dumps, and refusals.
+
+accelerate also spreads models over memory and disk, so these tests need no GPU.
+"""
 
 import itertools
 import os
@@ -23,18 +26,39 @@ from stages.store import dump, grid
 from tests import families
 from tests.micro import ROOT
 
+GIB = 1 << 30
+REFUSED = "does not fit on this machine's devices: it can be dumped, but to run interventions"
+
 
 def outlined(loaded: checkpoint.Checkpoint) -> tuple[torch.nn.Module, set[str]]:
-    """The model without its weights, and the classes of its layers."""
-    return checkpoint.bare(loaded.model.config, "float32"), {
-        type(layer.block).__name__ for layer in loaded.architecture.layers
-    }
+    """Return the model without its weights, and the classes of its layers."""
+    blocks = {type(layer.block).__name__ for layer in loaded.architecture.layers}
+    return checkpoint.bare(loaded.model.config, "float32"), blocks
 
 
 def on_disk(loaded: checkpoint.Checkpoint, share: float = 0.75) -> spread.Places:
-    """Where the parts of a model go where memory has room for a share of it."""
+    """Return the places of a model's parts if memory has room for a share of its weights."""
     bare, blocks = outlined(loaded)
     return spread.over(bare, blocks, {"cpu": int(share * spread.nbytes(bare))})
+
+
+def results(loaded: checkpoint.Checkpoint, tokens: np.ndarray) -> list[np.ndarray]:
+    """Return everything that a dump computes from a grid of prompts."""
+    a, means = loaded.architecture, grid.Means.zeros(loaded, 5)
+    activations = {i: np.empty((a.neurons, 4, 6), np.float16) for i in range(len(a.layers))}
+    sharing, answers = grid.sharing(loaded, tokens), np.full((4, 6), 7)
+    assert sharing is not grid.Sharing.NONE
+    rows = list(grid.run(loaded, tokens, answers, 2, activations, means, sharing=sharing))
+    prompts = ask.EncodedPrompts([[3, 4], [5, 6, 7]], np.array([7, 8]))
+    return [
+        *activations.values(),
+        means.neurons,
+        means.heads,
+        means.residual,
+        *value_logits.value_logits(loaded, [5, 6, 7]),
+        *(row.max_logit for row in rows),
+        *vars(ask.ask(loaded, prompts, 9, desc="")).values(),
+    ]
 
 
 def test_a_dump_of_a_model_that_is_partly_on_disk_is_the_same(checkpoint_folder: Path):
@@ -43,40 +67,17 @@ def test_a_dump_of_a_model_that_is_partly_on_disk_is_the_same(checkpoint_folder:
     assert any(parameter.is_meta for parameter in apart.model.parameters())
     tokens = np.random.default_rng(0).integers(3, 130, (4, 6, 5))
     tokens[:, :, :3] = tokens[:, :1, :3]
-    asked = ask.EncodedPrompts([[3, 4], [5, 6, 7]], np.array([7, 8]))
-    ways, dumped = [], []
-    for loaded in (whole, apart):
-        ways.append(grid.sharing(loaded, tokens))
-        a = loaded.architecture
-        into = {layer: np.empty((a.neurons, 4, 6), np.float16) for layer in range(len(a.layers))}
-        means = grid.Means.zeros(loaded, 5)
-        said = list(grid.run(loaded, tokens, np.full((4, 6), 7), 2, into, means, sharing=ways[0]))
-        votes = list(value_logits.value_logits(loaded, [5, 6, 7]))
-        answered = vars(ask.ask(loaded, asked, 9, desc=""))
-        dumped.append(
-            [
-                *into.values(),
-                means.neurons,
-                means.heads,
-                means.residual,
-                *votes,
-                *(s.max_logit for s in said),
-                *answered.values(),
-            ]
-        )
-    assert ways[0] is ways[1] is not grid.Sharing.NONE
-    assert all(np.array_equal(one, other) for one, other in zip(*dumped, strict=True))
+    assert grid.sharing(whole, tokens) is grid.sharing(apart, tokens)
+    for expected, values in zip(results(whole, tokens), results(apart, tokens), strict=True):
+        assert np.array_equal(values, expected)
     assert checkpoint.canary(apart) == checkpoint.canary(whole)
-    with pytest.raises(
-        ModelError,
-        match="does not fit on this machine's devices: it can be dumped, but to run interventions",
-    ):
+    with pytest.raises(ModelError, match=REFUSED):
         Executor(apart, None, 10, 1 << 28)
 
 
 @pytest.mark.parametrize("family", ["falcon, ALiBi", "opt", "mixtral"])
-def test_what_is_put_in_place_of_parts_is_fetched_as_well(family: str, tmp_path: Path):
-    """The usual attention, output projections of another shape; a mixture's are not, and it is refused."""
+def test_replaced_parts_are_fetched_as_well(family: str, tmp_path: Path):
+    """Usual attention and reshaped output projections are fetched; mixtures are refused."""
     name, more = families.VARIANTS.get(family, (family, {}))
     families.random_model(name, **more).save_pretrained(tmp_path)
     whole = checkpoint.load(tmp_path, "float32", "cpu", 1)
@@ -87,43 +88,33 @@ def test_what_is_put_in_place_of_parts_is_fetched_as_well(family: str, tmp_path:
     apart = checkpoint.load(tmp_path, "float32", "cpu", 1, on_disk(whole))
     assert any(parameter.is_meta for parameter in apart.model.parameters())
     assert checkpoint.canary(apart) == checkpoint.canary(whole)
-    for votes in zip(
-        *(value_logits.value_logits(loaded, [5, 6]) for loaded in (whole, apart)), strict=True
-    ):
-        assert np.array_equal(*votes)
+    expected = np.stack(list(value_logits.value_logits(whole, [5, 6])))
+    assert np.array_equal(np.stack(list(value_logits.value_logits(apart, [5, 6]))), expected)
 
 
-def test_layers_stay_whole_and_in_order_on_as_few_gpus_as_hold_them(checkpoint_folder: Path):
+def test_layers_stay_whole_and_in_order_on_the_fewest_gpus(checkpoint_folder: Path):
     loaded = checkpoint.load(checkpoint_folder, "float32", "cpu", 1)
     bare, blocks = outlined(loaded)
-    names = [name for name, module in bare.named_modules() if type(module).__name__ in blocks]
-    size, layer = spread.nbytes(bare), spread.nbytes(bare.get_submodule(names[0]))
+    layers = [name for name, module in bare.named_modules() if type(module).__name__ in blocks]
+    size, layer = spread.nbytes(bare), spread.nbytes(bare.get_submodule(layers[0]))
     for room, least in itertools.product((size, size * 2 // 3, size // 2, layer), (1, 2)):
         places = spread.on_gpus(bare, blocks, [room] * 4, least)
         if places is None:
             assert room < size * 2 // 3
             continue
-        where = [
-            place
-            for name in names
-            for part, place in places.items()
-            if name == part or name.startswith(f"{part}.") or not part
-        ]
-        assert len(where) == len(names)
-        assert where == sorted(where)
-        used: dict[int | str, dict[int, int]] = {place: {} for place in places.values()}
-        for part, place in places.items():
-            of = bare.get_submodule(part)
-            used[place] |= {
-                id(tensor): tensor.numel() * tensor.itemsize
-                for tensor in (*of.parameters(), *of.buffers())
-            }  # tied ones once
-        assert max(sum(held.values()) for held in used.values()) <= room
-        assert room < size or least > 1 or len(used) == 1
+        gpus = [spread._place(name, places) for name in layers]
+        assert gpus == sorted(gpus)
+        tensors: dict[int | str, dict[int, int]] = {gpu: {} for gpu in places.values()}
+        for name, gpu in places.items():
+            part = bare.get_submodule(name)
+            for tensor in (*part.parameters(), *part.buffers()):
+                tensors[gpu][id(tensor)] = tensor.nbytes  # tied tensors count once
+        assert max(sum(sizes.values()) for sizes in tensors.values()) <= room
+        assert room < size or least > 1 or len(tensors) == 1
     assert spread.on_gpus(bare, blocks, [layer // 2] * 4) is None
 
 
-def test_the_environment_says_over_how_many_gpus(
+def test_the_environment_sets_the_number_of_gpus(
     checkpoint_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     loaded = checkpoint.load(checkpoint_folder, "float32", "cpu", 1)
@@ -131,32 +122,31 @@ def test_the_environment_says_over_how_many_gpus(
     size = spread.nbytes(bare)
     monkeypatch.setenv(machine.DEVICE, "cuda")
 
-    def found(free: float, **said: str) -> spread.Places | None:
-        """Where four GPUs, of which each has so many times the weights free, take the model."""
+    def places(free: float, **variables: str) -> spread.Places:
+        """Return the places on four GPUs. free: memory of each, in sizes of the model."""
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-        monkeypatch.setattr(
-            torch.cuda, "mem_get_info", lambda _: (int(free * size), int(free * size))
-        )
+        memory = (int(free * size), int(free * size))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: memory)
         for name in (machine.GPUS, machine.WEIGHTS):
             monkeypatch.delenv(name, raising=False)
-        for name, value in said.items():
+        for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        return spread.places(bare, blocks)
+        return spread.places(bare, blocks) or {}
 
-    assert found(2) is None
-    assert set((found(2, BAG_GPUS="2") or {}).values()) == {0, 1}
-    assert set((found(1) or {}).values()) == {0, 1}
-    assert set((found(2, BAG_WEIGHTS=f"{0.8 * size / (1 << 30):.9f}") or {}).values()) == {0, 1}
-    held = found(1.1, BAG_GPUS="1") or {}
+    assert places(2) == {}
+    assert set(places(2, BAG_GPUS="2").values()) == {0, 1}
+    assert set(places(1).values()) == {0, 1}
+    assert set(places(2, BAG_WEIGHTS=f"{0.8 * size / GIB:.9f}").values()) == {0, 1}
+    held = places(1.1, BAG_GPUS="1")
     assert set(held.values()) == {0, "cpu"}
-    spread.refuse_offloaded("it", found(2, BAG_GPUS="3"))
+    spread.refuse_offloaded("it", places(2, BAG_GPUS="3"))
     with pytest.raises(ModelError, match="it does not fit on this machine's devices"):
         spread.refuse_offloaded("it", held)
     with pytest.raises(ParamsError, match="BAG_GPUS=5, but torch sees 4 GPUs here"):
-        found(2, BAG_GPUS="5")
+        places(2, BAG_GPUS="5")
 
 
-def test_a_subject_that_does_not_fit_is_dumped_alike_and_not_run(
+def test_a_subject_that_does_not_fit_gets_the_same_dump_and_no_interventions(
     micro_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     monkeypatch.chdir(micro_copy)
@@ -171,31 +161,24 @@ def test_a_subject_that_does_not_fit_is_dumped_alike_and_not_run(
     for output in outputs:
         output.unlink()
     weights = spread.nbytes(checkpoint.outline(Subject.named("abacus").settings).model)
-    monkeypatch.setenv(machine.WEIGHTS, f"{0.8 * weights / (1 << 30):.9f}")
+    monkeypatch.setenv(machine.WEIGHTS, f"{0.8 * weights / GIB:.9f}")
     dump.main("abacus")
     assert "its weights are fetched in every pass" in capsys.readouterr().err
     assert [output.read_bytes() for output in outputs] == expected
     (micro_copy / "data/abacus/neurons/runs/neuron.parquet").unlink()
-    for main, of in (
-        (runs.main, ("neurons/neuron", "abacus")),
-        (neuron_attributions.main, ("abacus",)),
-    ):
-        with pytest.raises(
-            ModelError,
-            match="does not fit on this machine's devices: it can be dumped, but to run interventions",
-        ):
-            main(*of)
+    with pytest.raises(ModelError, match=REFUSED):
+        runs.main("neurons/neuron", "abacus")
+    with pytest.raises(ModelError, match=REFUSED):
+        neuron_attributions.main("abacus")
     monkeypatch.setenv(machine.WEIGHTS, "0.000001")
     (store / "predictions.parquet").unlink()
-    with pytest.raises(
-        ModelError,
-        match=r"the embeddings of .* do not fit on one device; BAG_WEIGHTS says how much it may hold",
-    ):
+    message = "the embeddings of .* do not fit on one device; BAG_WEIGHTS says how much it may hold"
+    with pytest.raises(ModelError, match=message):
         dump.main("abacus")
 
 
 @pytest.mark.parametrize("kind", ["llama"])
-def test_without_accelerate_what_fits_works_and_the_rest_says_so(checkpoint_folder: Path):
+def test_only_models_that_do_not_fit_need_accelerate(checkpoint_folder: Path):
     code = """
 import os, sys
 sys.modules["accelerate"] = None
@@ -214,20 +197,18 @@ for room in sys.argv[2:]:
     )
     assert ended.stdout == f"1 {own}\n", ended.stderr
     assert ended.returncode == 1
-    assert (
-        "accelerate, which spreads it over several, is not installed here: pip install -e '.[cluster]'"
-        in ended.stderr
-    )
+    assert "accelerate, which spreads it over several, is not installed here" in ended.stderr
+    assert "pip install -e '.[cluster]'" in ended.stderr
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "many", "1e3", ""])
-def test_a_wrong_share_of_weights_is_named(given: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(machine.WEIGHTS, given)
-    with pytest.raises(ParamsError, match=f"BAG_WEIGHTS='{given}', but it is GiB of weights"):
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1e3", ""])
+def test_a_wrong_share_of_weights_is_named(value: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(machine.WEIGHTS, value)
+    with pytest.raises(ParamsError, match=f"BAG_WEIGHTS='{value}'"):
         machine.weights()
 
 
-def test_passes_are_larger_on_a_gpu_and_there_alone(monkeypatch: pytest.MonkeyPatch):
+def test_passes_are_larger_only_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(machine.PASSES, "3")
     assert machine.passes(machine.RUNS) == 1
     monkeypatch.setenv(machine.DEVICE, "cuda")
@@ -239,10 +220,8 @@ def test_passes_are_larger_on_a_gpu_and_there_alone(monkeypatch: pytest.MonkeyPa
         machine.passes(machine.RUNS)
 
 
-def test_runs_begun_with_other_passes_are_not_gone_on_with(
-    micro_copy: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Their parts are cut by what a pass holds. A dump in float64 goes on: its parts are the same."""
+def test_runs_with_other_passes_start_anew(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
+    """Their parts depend on the size of a pass. The parts of a dump in float64 do not."""
     monkeypatch.chdir(micro_copy)
     monkeypatch.setenv(machine.DEVICE, "cuda")
     keys, dump_keys, sizes = set(), set(), set()
