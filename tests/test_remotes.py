@@ -152,9 +152,9 @@ def test_a_file_a_subject_and_everything_are_pulled(pushed: Path, tmp_path: Path
 
     query = clone / "stages/store/accuracy.sql"
     query.write_text("-- a remark\n" + query.read_text())
-    stage = "stages/store/dvc.yaml:accuracy@abacus"
-    printed = run_in(clone, "dvc", "repro", "--allow-missing", "--pull", stage).stdout
-    assert re.findall(r"Running stage '([^']+)'", printed) == [stage]
+    rerun = ("dvc", "repro", "--allow-missing", "--pull", "stages/store/dvc.yaml:accuracy@abacus")
+    printed = run_in(clone, *rerun).stdout
+    assert re.findall(r"Running stage '([^']+)'", printed) == [rerun[-1]]
     tables = ("accuracy", "predictions", "prompts")
     own = {add, *(f"abacus/store/{table}.parquet" for table in tables)}
     read = {"corpus/cells.parquet", "subjects/origins/abacus.parquet"}

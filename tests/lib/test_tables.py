@@ -240,6 +240,9 @@ def test_a_connection_closes_and_makes_frames(project: Path):
         assert bag.tables() == ["accuracy"]
 
 
-def test_a_folder_without_a_project_is_named_with_the_fix(tmp_path: Path):
-    with pytest.raises(QueryError, match=f"^{tmp_path} is not in a project.*; pass the project's"):
+def test_a_folder_without_a_project_is_named_with_the_fix(tmp_path: Path, project: Path):
+    way_out = "; pass the project's folder"
+    with pytest.raises(QueryError, match=f"^{tmp_path} is not in a project.*{way_out}"):
         stages.connect(tmp_path)
+    with pytest.raises(QueryError, match=f"^there is no folder {project}/typo{way_out}"):
+        stages.connect(project / "typo")

@@ -351,14 +351,15 @@ def project_data(folder: Path | str) -> Path:
     Raises QueryError if it is in no project.
     """
     start = Path(folder).absolute()
+    way_out = "pass the project's folder, as in connect('path/to/project')"
+    if not start.is_dir():
+        raise QueryError(f"there is no folder {start}; {way_out}")
     for root in (start, *start.parents):
         # chapters have a params.yaml as well, but no folder stages/
         if (root / "params.yaml").is_file() and (root / "stages").is_dir():
             return root / "data"
-    way_out = "pass the project's folder, as in connect('path/to/project')"
-    raise QueryError(
-        f"{start} is not in a project, as no params.yaml is in it or above it; {way_out}"
-    )
+    problem = f"{start} is not in a project, as no params.yaml is in it or above it"
+    raise QueryError(f"{problem}; {way_out}")
 
 
 def connect(
