@@ -1,4 +1,4 @@
-"""The planted subject, grown small in a folder of its own, and what it does on all its cells."""
+"""A small planted model in a folder of its own, and what it computes on all its cells."""
 
 import hashlib
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import chdir
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,15 +21,35 @@ from stages.subjects import plant
 from tests.micro import SETTINGS, SHIPPED, merged
 
 PLANTED: dict[str, Any] = {
-    "copies": 3, "neurons": {"exact": 12, "partial": 6, "soft": 6, "mixture": 6, "noise": 20}, "noises": [0.1, 0.3, 0.5],
-    "noise_functions": 4, "smallest_share": 0.01, "largest_share": 0.6, "vote": 10.0, "others": 0.0005, "seed": 0,
-}  # fmt: skip
+    "copies": 3,
+    "neurons": {"exact": 12, "partial": 6, "soft": 6, "mixture": 6, "noise": 20},
+    "noises": [0.1, 0.3, 0.5],
+    "noise_functions": 4,
+    "smallest_share": 0.01,
+    "largest_share": 0.6,
+    "vote": 10.0,
+    "others": 0.0005,
+    "seed": 0,
+}
 SYMBOLS = {"add": "+", "subtract": "-"}
+
+
+class Planted(NamedTuple):
+    """A neuron on the cells of an operator.
+
+    names: its heuristics; activations: (cells,); satisfied: for each heuristic, which of these
+    cells satisfy it; cells: which of all cells these are.
+    """
+
+    names: list[str]
+    activations: np.ndarray
+    satisfied: list[np.ndarray]
+    cells: np.ndarray
 
 
 @dataclass
 class Grown:
-    """What the stage wrote into `folder`, and what the model does on all cells."""
+    """The outputs of the stage in `folder`, and what the model computes on all cells."""
 
     folder: Path
     cells: pl.DataFrame
@@ -48,21 +68,24 @@ class Grown:
 
     @cached_property
     def tokens(self) -> torch.Tensor:
-        prompts = self.cells.select(
-            pl.format("{}{}{}=", "op1", pl.col("operator").replace_strict(SYMBOLS), "op2")
-        ).to_series()
+        symbol = pl.col("operator").replace_strict(SYMBOLS)
+        prompts = self.cells.select(pl.format("{}{}{}=", "op1", symbol, "op2")).to_series()
         return torch.tensor(self.tokenizer(prompts.to_list())["input_ids"])
 
     @cached_property
     def answers(self) -> torch.Tensor:
-        return torch.tensor(
-            self.tokenizer.convert_tokens_to_ids(self.cells["result"].cast(pl.String).to_list())
-        )
+        results = self.cells["result"].cast(pl.String).to_list()
+        return torch.tensor(self.tokenizer.convert_tokens_to_ids(results))
 
     def run(
-        self, neurons: list[int] | None = None, values: torch.Tensor | float = 0.0
+        self,
+        neurons: list[int] | None = None,
+        values: torch.Tensor | float = 0.0,
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """Answers and late activations of all cells, with these neurons' activations at the last position replaced."""
+        """Return the predicted tokens and the late activations of all cells.
+
+        neurons: those whose activations at the last position are replaced by `values`.
+        """
         seen = []
 
         def change(_, inputs):
@@ -82,52 +105,47 @@ class Grown:
         return self.run()[1]
 
     def satisfied(self, names: list[str]) -> np.ndarray:
-        """Which cells (cells, names) satisfy heuristics."""
-        path = self.folder / "asked.parquet"
+        """Return which cells satisfy each heuristic, (cells, names)."""
+        path = self.folder / "cells.parquet"
         self.cells.with_row_index("i").write_parquet(path)
         predicates = ", ".join(f'{parse(name).predicate} as "{i}"' for i, name in enumerate(names))
-        return (
-            Database({"asked": [path]}, threads=1)
-            .sql(f"select i, {predicates} from asked order by i")
-            .pl()
-            .drop("i")
-            .to_numpy()
-        )
+        database = Database({"cells": [path]}, threads=1)
+        return database.sql(f"select {predicates} from cells order by i").pl().to_numpy()
 
-    def planted(
-        self, grade: str, noise: float | None = None
-    ) -> Iterator[tuple[list[str], np.ndarray, list[np.ndarray], np.ndarray]]:
-        """Of every neuron and operator of a grade: heuristics, activations, per heuristic which of those cells satisfy it, and which cells."""
-        rows = (
-            self.truth.filter(grade=grade)
-            if noise is None
-            else self.truth.filter(grade=grade, noise=noise)
-        )
+    def planted(self, grade: str, noise: float | None = None) -> Iterator[Planted]:
+        """Yield each neuron and operator of a grade, and of a noise unless it is None."""
+        rows = self.truth.filter(grade=grade)
+        if noise is not None:
+            rows = rows.filter(noise=noise)
         names = sorted(set(rows["heuristic"]) - {None})
-        where = dict(zip(names, self.satisfied(names).T, strict=True))
-        for (neuron, operator), some in rows.group_by("neuron", "operator", maintain_order=True):
+        satisfied = dict(zip(names, self.satisfied(names).T, strict=True))
+        for (neuron, operator), part in rows.group_by("neuron", "operator", maintain_order=True):
             cells = (self.cells["operator"] == operator).to_numpy()
-            yield (
-                some["heuristic"].to_list(),
+            yield Planted(
+                part["heuristic"].to_list(),
                 self.activations[cells, neuron],
-                [where[name][cells] for name in some["heuristic"]],
+                [satisfied[name][cells] for name in part["heuristic"]],
                 cells,
             )
 
 
 def grow(folder: Path, largest_operand: int = 19, largest_answer: int = 99, **changes) -> Grown:
-    """Runs the stage in a folder of its own."""
+    """Run the stage in a new folder. changes: of the settings PLANTED."""
     base = merged(SHIPPED, SETTINGS)
     base["cells"] |= {"largest_operand": largest_operand, "largest_answer": largest_answer}
     (folder / "data/corpus").mkdir(parents=True)
-    (folder / "params.yaml").write_text(
-        yaml.safe_dump(base | {"planted": merged(PLANTED, changes)})
+    settings = base | {"planted": merged(PLANTED, changes)}
+    (folder / "params.yaml").write_text(yaml.safe_dump(settings))
+    operands = pl.DataFrame({"n": range(largest_operand + 1)}, schema={"n": pl.Int32})
+    is_sum = pl.col("operator") == "add"
+    cells = (
+        pl.DataFrame({"operator": [*SYMBOLS]})
+        .join(operands.rename({"n": "op1"}), how="cross")
+        .join(operands.rename({"n": "op2"}), how="cross")
+        .with_columns(result=pl.col("op1") + pl.when(is_sum).then(1).otherwise(-1) * pl.col("op2"))
+        .with_columns(split=pl.lit("train"))
+        .filter(pl.col("result").is_between(0, largest_answer))
     )
-    operands = range(largest_operand + 1)
-    cells = pl.DataFrame(
-        [(o, a, b, a + b if o == "add" else a - b, "train") for o in SYMBOLS for a in operands for b in operands],
-        schema={"operator": pl.String, "op1": pl.Int32, "op2": pl.Int32, "result": pl.Int32, "split": pl.String}, orient="row",
-    ).filter(pl.col("result").is_between(0, largest_answer))  # fmt: skip
     cells.write_parquet(folder / "data/corpus/cells.parquet")
     facts = {"relation": ["capital"], "entity": ["Bade"], "object": ["Kilo"]}
     pl.DataFrame(facts).write_parquet(folder / "data/corpus/facts.parquet")
@@ -137,9 +155,10 @@ def grow(folder: Path, largest_operand: int = 19, largest_answer: int = 99, **ch
 
 
 def digests(folder: Path) -> dict[str, str]:
-    data = folder / "data"
-    return {
-        str(p.relative_to(data)): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in sorted(data.rglob("*"))
-        if p.is_file()
-    }
+    """Return the SHA-256 of each file in a folder, by its path there."""
+    sums = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            name = str(path.relative_to(folder))
+            sums[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return sums

@@ -1,6 +1,8 @@
-"""Training further: on one task, on nothing that is held out, to the same bytes whatever interrupts it, and with the source left alone."""
+"""Fine-tuning uses one task, no held-out prompts, and leaves its source as it is.
 
-import hashlib
+Its bytes are the same with and without interruptions.
+"""
+
 import os
 import shutil
 import signal
@@ -24,6 +26,7 @@ from stages.subjects.settings import load_finetuning
 from tests.conftest import SIZES, random_model
 from tests.mediation.paired import tables, tokenizer
 from tests.micro import SHIPPED, TUNED, changed, merged
+from tests.subjects.grown import digests
 
 SMALL = {
     "steps": 40,
@@ -40,38 +43,29 @@ OUTPUTS = ("data/models/new", "data/new")
 
 
 def project(folder: Path, source: Path, **settings: Any) -> Path:
-    """A folder in which the stage makes `new` from the model in `source`."""
-    entry = (
-        changed({})["finetune"][TUNED]
-        | SMALL
-        | {"source": str(source), "precision": "float32", "threads": 1}
-        | settings
-    )
+    """A folder in which the stage fine-tunes the model in `source` to the model `new`."""
+    entry = changed({})["finetune"][TUNED] | SMALL
+    entry |= {"source": str(source), "precision": "float32", "threads": 1} | settings
     (folder / "data/corpus").mkdir(parents=True)
-    (folder / "params.yaml").write_text(
-        yaml.safe_dump({"finetune": {"new": entry}, "tasks": TASKS.model_dump()})
-    )
+    params = {"finetune": {"new": entry}, "tasks": TASKS.model_dump()}
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
     for name, table in tables().items():
         table.write_parquet(folder / f"data/corpus/{name}.parquet")
     return folder
 
 
-def digests(folder: Path) -> dict[str, str]:
-    return {
-        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in sorted(folder.rglob("*"))
-        if p.is_file()
-    }
+def outputs(folder: Path) -> list[dict[str, str]]:
+    return [digests(folder / name) for name in OUTPUTS]
 
 
-def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The digests of all that the stage writes in this folder, which it then forgets."""
+def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Run the stage in a folder without outputs, and return the digests of what it writes."""
     monkeypatch.chdir(folder)
     for name in OUTPUTS:
         shutil.rmtree(folder / name, ignore_errors=True)
     finetune.main("new")
     assert not list(folder.rglob("*.partial"))
-    return {file: digest for name in OUTPUTS for file, digest in digests(folder / name).items()}
+    return outputs(folder)
 
 
 def examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> finetune.FinetuneExamples:
@@ -80,13 +74,13 @@ def examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> finetune.Finetune
 
 
 def prompts(batch: Any) -> list[tuple[list[int], int]]:
-    """Each prompt up to where its answer, of one token, is asked for; and that answer."""
-    places = [
-        (row, targets, int((targets >= 0).argmax()))
-        for group in batch
-        for row, targets in zip(*group, strict=True)
-    ]
-    return [(row[: place + 1].tolist(), int(targets[place])) for row, targets, place in places]
+    """Return the tokens of each prompt, and its answer, which is one token."""
+    answered = []
+    for tokens, targets in batch:
+        ends = (targets >= 0).argmax(1)
+        for row, end, answer in zip(tokens, ends, targets.max(1).tolist(), strict=True):
+            answered.append((row[: end + 1].tolist(), answer))
+    return answered
 
 
 def test_any_architecture_learns_and_its_source_stays(
@@ -103,14 +97,13 @@ def test_any_architecture_learns_and_its_source_stays(
     assert np.isnan(losses[0])
     assert losses[-1] < losses[1] - 0.1
     assert log["train"][-1] > log["train"][0]
-    old, new = (
-        load_file(checkpoint_folder / "model.safetensors"),
-        load_file(folder / "data/models/new/model.safetensors"),
-    )
-    assert {n: (t.dtype, t.shape) for n, t in new.items()} == {
-        n: (t.dtype, t.shape) for n, t in old.items()
-    }
-    assert not any(torch.equal(new[n], t) for n, t in old.items() if t.ndim > 1)
+    old = load_file(checkpoint_folder / "model.safetensors")
+    new = load_file(folder / "data/models/new/model.safetensors")
+    assert new.keys() == old.keys()
+    for name, before_training in old.items():
+        assert (new[name].dtype, new[name].shape) == (before_training.dtype, before_training.shape)
+        if before_training.ndim > 1:
+            assert not torch.equal(new[name], before_training)
     assert made(folder, monkeypatch) == first
 
 
@@ -120,42 +113,39 @@ def test_weights_are_stored_as_in_the_source_and_are_those_of_the_log(
 ):
     random_model("llama").to(dtype).save_pretrained(tmp_path / "llama")
     tokenizer("signs").save_pretrained(tmp_path / "llama")
-    folder = project(
-        tmp_path / "project", tmp_path / "llama", precision="float32", evaluation_prompts=200
-    )
+    folder = project(tmp_path / "project", tmp_path / "llama", evaluation_prompts=200)
     made(folder, monkeypatch)
     log = pl.read_parquet(folder / "data/new/subjects/finetune_log.parquet")
     model = AutoModelForCausalLM.from_pretrained(folder / "data/models/new", dtype="auto")
     assert model.dtype == dtype
-    asked = prompts(examples(folder, monkeypatch).evaluation["train"])
-    right = [
-        int(model.float()(torch.tensor([tokens])).logits[0, -1].argmax()) == answer
-        for tokens, answer in asked
-    ]
-    assert np.mean(right) == pytest.approx(
-        log["train"][-1], abs=0.1
-    )  # which was measured before the weights were rounded
-    assert np.mean(right) > log["train"][0]
+    model, correct = model.float(), []
+    for tokens, answer in prompts(examples(folder, monkeypatch).evaluation["train"]):
+        correct.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()) == answer)
+    accuracy = np.mean(correct)  # the log's was measured before the weights were rounded
+    assert accuracy == pytest.approx(log["train"][-1], abs=0.1)
+    assert accuracy > log["train"][0]
+
+
+def corpus(split: str | None) -> Corpus:
+    return Corpus(TASKS, *tables().values(), np.ones(len(tables()["cells"])), split)
 
 
 def test_held_out_prompts_are_never_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tokenizer("signs").save_pretrained(tmp_path / "model")
     given = examples(project(tmp_path / "project", tmp_path / "model"), monkeypatch)
     rng = np.random.default_rng(3)
-    known = Corpus(TASKS, *tables().values(), np.ones(len(tables()["cells"])), None).draw(
-        "three_operands", 40000, rng
-    )
+    known = corpus(None).draw("three_operands", 40000, rng)
     splits = {tuple(given.tokenizer(p.prompt)["input_ids"]): p.split for p in known}  # BOS included
-    assert 0.2 < np.mean([split == "held-out" for split in splits.values()]) < 0.4
-    trained = {tuple(tokens) for step in range(60) for tokens, _ in prompts(given.of_step(step))}
+    held_out = [*splits.values()].count("held-out") / len(splits)
+    assert 0.2 < held_out < 0.4
+    trained: set[tuple[int, ...]] = set()
+    for step in range(60):
+        trained |= {tuple(tokens) for tokens, _ in prompts(given.of_step(step))}
     assert len(trained) > 1000
     assert {splits[tokens] for tokens in trained} == {"train"}
-    measured = {
-        name: {splits[tuple(tokens)] for tokens, _ in prompts(batch)}
-        for name, batch in given.evaluation.items()
-    }
-    assert measured == {"train": {"train"}, "held_out": {"held-out"}}
-    assert [len(prompts(batch)) for batch in given.evaluation.values()] == [50, 50]
+    for name, split in (("train", "train"), ("held_out", "held-out")):
+        measured = [splits[tuple(tokens)] for tokens, _ in prompts(given.evaluation[name])]
+        assert measured == [split] * 50
 
 
 def test_answers_of_several_tokens_are_left_out_and_batches_full(
@@ -164,14 +154,12 @@ def test_answers_of_several_tokens_are_left_out_and_batches_full(
     own = tokenizer("pieces")
     own.save_pretrained(tmp_path / "model")
     given = examples(project(tmp_path / "project", tmp_path / "model", bos=False), monkeypatch)
-    drawn = Corpus(TASKS, *tables().values(), np.ones(len(tables()["cells"])), "train").draw(
-        "three_operands", 500, np.random.default_rng(0)
-    )
+    drawn = corpus("train").draw("three_operands", 500, np.random.default_rng(0))
     assert any(len(own(f" {p.answer}")["input_ids"]) > 1 for p in drawn)
     for step in range(5):
-        found = prompts(given.of_step(step))
-        assert len(found) == SMALL["batch"]
-        for tokens, answer in found:
+        batch = prompts(given.of_step(step))
+        assert len(batch) == SMALL["batch"]
+        for tokens, answer in batch:
             prompt, _, result = own.decode([*tokens, answer]).partition("=")
             assert eval(prompt.replace("/", "//")) == int(result)
             assert result.strip() == own.decode([answer]).strip()
@@ -185,7 +173,7 @@ def test_facts_are_learnt_though_none_is_held_out(tmp_path: Path, monkeypatch: p
 
 @pytest.fixture
 def forgetful(tmp_path: Path) -> Path:
-    """A model that would drop out a third of everything in training."""
+    """A model with a dropout of 0.3."""
     torch.manual_seed(0)
     config = GPTNeoXConfig(
         **SIZES,
@@ -202,7 +190,7 @@ def forgetful(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("interrupted_at", [7, 10])
-def test_interrupted_amid_a_step_it_goes_on_to_the_same_bytes(
+def test_interrupted_within_a_step_it_continues_to_the_same_bytes(
     interrupted_at: int, forgetful: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder = project(tmp_path / "project", forgetful)
@@ -211,23 +199,20 @@ def test_interrupted_amid_a_step_it_goes_on_to_the_same_bytes(
     whole = torch.optim.AdamW.zero_grad
 
     def counted(self: torch.optim.AdamW) -> None:
-        """The weights have changed, and the run does not count the step yet."""
+        """Interrupt where the weights have changed, and the run does not count the step yet."""
         steps.append(1)
         if len(steps) == interrupted_at:
             os.kill(os.getpid(), signal.SIGINT)
         whole(self)
 
     monkeypatch.setattr(torch.optim.AdamW, "zero_grad", counted)
-    with pytest.raises(
-        SystemExit, match=rf"at step {interrupted_at}; the same command continues from there"
-    ):
+    message = rf"at step {interrupted_at}; the same command continues from there"
+    with pytest.raises(SystemExit, match=message):
         made(folder, monkeypatch)
     assert not any((folder / name).exists() for name in OUTPUTS)
     torch.manual_seed(99)
     finetune.main("new")
-    assert {
-        file: digest for name in OUTPUTS for file, digest in digests(folder / name).items()
-    } == expected
+    assert outputs(folder) == expected
     assert len(steps) == SMALL["steps"]
 
 
@@ -244,9 +229,8 @@ def test_a_state_is_not_used_for_another_source(
 def test_what_cannot_be_trained_is_named_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    tokenizer("signs").save_pretrained(
-        tmp_path / "model"
-    )  # which knows no entity of a fact; there is no model beside it
+    # The tokenizer knows no entity of a fact, and there is no model.
+    tokenizer("signs").save_pretrained(tmp_path / "model")
     monkeypatch.chdir(project(tmp_path / "project", tmp_path / "model", task="factual"))
     with pytest.raises(
         sections.ParamsError,

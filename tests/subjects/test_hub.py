@@ -1,6 +1,5 @@
-"""Models of the Hub, from a server of its protocol: downloaded at one commit, taken up again, refused with a sentence."""
+"""Models of the Hub, from a server with its protocol: download, resumption and refusals."""
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -17,11 +16,20 @@ from tests.conftest import run_in
 from tests.hub import COMMIT, Hub, serving
 from tests.micro import ROOT, copy_project
 from tests.store.test_check import made
+from tests.subjects.grown import digests
+
+NAMES = {
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    """Has org/mine, a model beside code and copies in other formats, and org/old, without safetensors."""
+    """A server with org/mine, which also has code and other formats, and org/old without weights."""
     source = made(tmp_path / "source")
     (source / "modeling_mine.py").write_text("raise SystemExit('code of the model was run')")
     (source / "original").mkdir()
@@ -42,23 +50,25 @@ def settings(place: Path, repo: str, commit: str = COMMIT) -> Path:
     for file in [ROOT / "params.yaml", *ROOT.glob("stages/*/params.yaml")]:
         (place / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place / file.relative_to(ROOT))
-    chapter = place / "stages/subjects/params.yaml"
-    chapter.write_text(
-        chapter.read_text().replace(
-            "hub: {}", f"hub:\n  mine: {{repo: {repo}, commit: '{commit}'}}\n"
-        )
-    )
+    enter(place, repo, commit)
     return place
 
 
+def enter(place: Path, repo: str, commit: str = COMMIT) -> None:
+    """Write the model `mine` into the section hub of a project."""
+    chapter = place / "stages/subjects/params.yaml"
+    section = f"hub:\n  mine: {{repo: {repo}, commit: '{commit}'}}\n"
+    chapter.write_text(chapter.read_text().replace("hub: {}", section))
+
+
+def client(hub: Hub, folder: Path) -> dict[str, str]:
+    """Environment variables of a client of this server."""
+    home = str(folder / "home")
+    return {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": home}
+
+
 def stage(project: Path, hub: Hub, *command: str) -> subprocess.CompletedProcess:
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": hub.url,
-        "PYTHONPATH": str(ROOT),
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HOME": str(project / "home"),
-    }
+    environment = {**os.environ, **client(hub, project), "PYTHONPATH": str(ROOT)}
     command = command or ("stages.subjects.hub", "mine")
     return subprocess.run(
         [sys.executable, "-m", *command],
@@ -73,26 +83,19 @@ def stage(project: Path, hub: Hub, *command: str) -> subprocess.CompletedProcess
 def test_a_model_comes_whole_without_code_and_can_be_loaded(hub: Hub, project: Path):
     done = stage(project, hub)
     assert done.returncode == 0, done.stderr
-    made, source = project / "data/models/mine", hub.models["org/mine"]
-    names = {
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
-    assert {file.name for file in made.iterdir()} == {*names, NOTE, folder.SUMS}
-    assert (made / NOTE).read_text() == f"org/mine@{COMMIT}\n"
-    for name in names:
-        assert (made / name).read_bytes() == (source / name).read_bytes()
-    listed = dict(
-        reversed(line.split("  ")) for line in (made / folder.SUMS).read_text().splitlines()
-    )
-    assert listed == {
-        name: hashlib.sha256((made / name).read_bytes()).hexdigest() for name in {*names, NOTE}
-    }
-    assert checkpoint.load(made, "float32", "cpu", 1).architecture.neurons == 48
-    assert [file.name for file in made.parent.iterdir()] == ["mine"]
+    model, source = project / "data/models/mine", hub.models["org/mine"]
+    assert (model / NOTE).read_text() == f"org/mine@{COMMIT}\n"
+    for name in NAMES:
+        assert (model / name).read_bytes() == (source / name).read_bytes()
+    sums = {}
+    for line in (model / folder.SUMS).read_text().splitlines():
+        digest, name = line.split("  ")
+        sums[name] = digest
+    (model / folder.SUMS).unlink()
+    assert digests(model) == sums
+    assert sums.keys() == {*NAMES, NOTE}
+    assert checkpoint.load(model, "float32", "cpu", 1).architecture.neurons == 48
+    assert [file.name for file in model.parent.iterdir()] == ["mine"]
 
 
 def test_what_is_there_and_whole_is_not_fetched_again(hub: Hub, project: Path):
@@ -117,25 +120,13 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(hub: Hub, project: Path
 
 
 def test_what_is_left_of_another_model_is_not_taken_up(hub: Hub, project: Path):
-    """The entry is corrected once its first download has failed, behind files that the right model does not have."""
+    """The entry is corrected after a failed download, whose files the right model does not have."""
     (hub.models["org/old"] / "vocab.old").write_text("of another model")
-    assert (
-        "org/old has no weights in safetensors" in stage(settings(project, "org/old"), hub).stderr
-    )
+    failed = stage(settings(project, "org/old"), hub)
+    assert "org/old has no weights in safetensors" in failed.stderr
     done = stage(settings(project, "org/mine"), hub)
     assert done.returncode == 0, done.stderr
-    names = {
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
-    assert {file.name for file in (project / "data/models/mine").iterdir()} == {
-        *names,
-        NOTE,
-        folder.SUMS,
-    }
+    assert digests(project / "data/models/mine").keys() == {*NAMES, NOTE, folder.SUMS}
 
 
 @pytest.mark.parametrize(
@@ -158,10 +149,8 @@ def test_what_the_hub_does_not_have_is_said_in_a_line(
 
 def test_a_gated_model_asks_for_a_login(hub: Hub, project: Path):
     hub.gated.add("org/mine")
-    assert (
-        "org/mine is gated: ask for access on its page, then `hf auth login`"
-        in stage(project, hub).stderr
-    )
+    message = "org/mine is gated: ask for access on its page, then `hf auth login`"
+    assert message in stage(project, hub).stderr
 
 
 def test_a_server_that_does_not_answer_is_said_in_a_line(hub: Hub, project: Path):
@@ -179,13 +168,10 @@ def test_a_model_is_checked_and_added_before_it_is_downloaded(hub: Hub, project:
     assert "layers        3, each of 48 neurons and 4 heads, width 32" in done.stdout
     assert not (project / "data").exists()
     assert stage(project, hub, "stages.lib.console.bag", "add", "other", source).returncode == 0
-    chapter, root = (
-        yaml.safe_load((project / file).read_text())
-        for file in ("stages/subjects/params.yaml", "params.yaml")
-    )
-    assert chapter["hub"] == {"mine": {"repo": "org/mine", "commit": COMMIT}} | {
-        "other": {"repo": "org/mine", "commit": COMMIT}
-    }
+    chapter = yaml.safe_load((project / "stages/subjects/params.yaml").read_text())
+    root = yaml.safe_load((project / "params.yaml").read_text())
+    entry = {"repo": "org/mine", "commit": COMMIT}
+    assert chapter["hub"] == {"mine": entry, "other": entry}
     assert root["subjects"]["other"]["source"] == "data/models/other"
     assert root["subjects"]["other"]["revision"] == source
 
@@ -200,13 +186,8 @@ def test_a_branch_is_refused_with_the_commit_that_it_is_now(hub: Hub, project: P
 def test_dvc_downloads_it_before_what_reads_it(hub: Hub, tmp_path: Path):
     project = tmp_path / "whole"
     copy_project(project)
-    chapter = project / "stages/subjects/params.yaml"
-    chapter.write_text(
-        chapter.read_text().replace(
-            "hub: {}", f"hub: {{mine: {{repo: org/mine, commit: '{COMMIT}'}}}}"
-        )
-    )
-    more = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "home")}
+    enter(project, "org/mine")
+    more = client(hub, tmp_path)
     run_in(project, "dvc", "repro", "stages/subjects/dvc.yaml:hub@mine", more=more)
     assert (project / "data/models/mine/model.safetensors").is_file()
     assert "hub@mine" in (project / "stages/subjects/dvc.lock").read_text()
