@@ -46,7 +46,7 @@ def tables() -> Tables:
 
 
 MADE = tables()
-WRONG = "no data: no prompt is answered correctly at any point"
+WRONG = "no data: no prompt is answered correctly at any checkpoint"
 
 
 pytestmark = pytest.mark.usefixtures("close_figures")
@@ -127,7 +127,7 @@ def test_without_late_layers_a_model_that_is_right_says_so():
     knockouts = MADE["trajectory_knockouts"].clear()
     for name in ("faithfulness", "knockouts"):
         columns = panels(name, MADE | {"trajectory": none, "trajectory_knockouts": knockouts})
-        assert "no data: no layer is late at the last point" in texts(columns["add"][0])
+        assert "no data: no layer is late at the last checkpoint" in texts(columns["add"][0])
         assert WRONG in texts(columns["divide"][0])
 
 
