@@ -16,7 +16,9 @@ def random_layer(seed: int) -> tuple[LayerHeuristics, np.ndarray]:
     scores = np.where(stands, rng.choice([0.4, 0.5, 0.75], stands.shape), 0).astype(np.float32)
     effects = rng.normal(size=neurons).round(1)
     effects[rng.random(neurons) < 0.1] = np.nan
-    return LayerHeuristics(seed % 3, [f"h{i}" for i in range(heuristics)], scores, effects), rng.random(heuristics) < 0.5
+    return LayerHeuristics(
+        seed % 3, [f"h{i}" for i in range(heuristics)], scores, effects
+    ), rng.random(heuristics) < 0.5
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -28,11 +30,17 @@ def test_heuristic_neurons_are_ranked_by_score_or_count_and_controls_are_others(
     best = {n: max(layer.scores[about, n]) for n in mine}
     count = {n: int((layer.scores[about, n] > 0).sum()) for n in mine}
     for most in (1, 4, 100):
-        arms = {arm: units.tolist() for arm, units in neurons_by_arm(layer, about, most, (1, seed)).items()}
+        arms = {
+            arm: units.tolist()
+            for arm, units in neurons_by_arm(layer, about, most, (1, seed)).items()
+        }
         assert tuple(arms) == ARMS
         assert arms["heuristic"] == sorted(mine, key=lambda n: (-best[n], n))[:most]
         assert arms["count"] == sorted(mine, key=lambda n: (-count[n], -best[n], n))[:most]
-        for arm, among in (("control", set(elsewhere) - set(mine)), ("contaminated", set(elsewhere))):
+        for arm, among in (
+            ("control", set(elsewhere) - set(mine)),
+            ("contaminated", set(elsewhere)),
+        ):
             assert len(set(arms[arm])) == len(arms[arm]) == min(len(arms["heuristic"]), len(among))
             assert set(arms[arm]) <= among
         assert not set(arms["matched"]) & set(mine)
@@ -67,7 +75,9 @@ def test_a_contaminated_control_holds_associated_neurons():
 
 def test_the_seed_decides_and_nothing_else():
     layer, about = random_layer(1)
-    one, again, other = (neurons_by_arm(layer, about, 100, seed) for seed in ((0, 1), (0, 1), (0, 2)))
+    one, again, other = (
+        neurons_by_arm(layer, about, 100, seed) for seed in ((0, 1), (0, 1), (0, 2))
+    )
     assert all(np.array_equal(one[arm], again[arm]) for arm in ARMS)
     assert all(np.array_equal(one[arm], other[arm]) for arm in ("heuristic", "count", "matched"))
     assert any(not np.array_equal(one[arm], other[arm]) for arm in ("control", "contaminated"))
