@@ -60,7 +60,7 @@ def _partners(effects: np.ndarray, neurons: np.ndarray, candidates: np.ndarray) 
     for effect in effects[neurons][~np.isnan(effects[neurons])][: len(free)].tolist():
         right = bisect_left(values, effect)
         neighbours = range(max(right - 1, 0), min(right + 1, len(values)))
-        nearest = min(neighbours, key=lambda i, effect=effect: abs(values[i] - effect))
+        _, nearest = min((abs(values[i] - effect), i) for i in neighbours)
         partners.append(free.pop(nearest))
         del values[nearest]
     return np.array(partners, dtype=np.int64)

@@ -92,7 +92,7 @@ def _densities(axis: Axes, cells: pl.DataFrame, measure: str, test: dict[str, An
         for name, key in STATISTICS.items()
         if test[key] is not None
     ]
-    position = {"transform": axis.transAxes, "ha": "right", "va": "top"}
+    position: dict[str, Any] = {"transform": axis.transAxes, "ha": "right", "va": "top"}
     axis.text(0.97, 0.97, "\n".join(lines), **position, fontsize=7)
 
 
@@ -144,7 +144,7 @@ def _shares(axis: Axes, rows: pl.DataFrame, colour: str) -> None:
     axis.barh(range(len(values)), shares, 0.8, color=colour)
     for y, (_, share, wrong, count) in enumerate(bars):
         axis.text(max(share, usual), y, f" {wrong} of {count}", ha="left", va="center", fontsize=7)
-    dashes = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
+    dashes: dict[str, Any] = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
     axis.axvline(usual, **dashes, label="all cells of the operator")
     axis.set(xlim=(0, 1.7 * max(shares)), axisbelow=True)
     gains = rows.select("gain", "gain_chance").row(0)

@@ -136,7 +136,8 @@ class OperatorBag:
                 start = block * neurons_at_once
                 self._add(layer, slice(start, start + neurons_at_once), part, sums)
                 bar.update(len(part))
-        return pl.concat(map(self._frame, sums.keys(), sums.values()))
+        frames = [self._frame(membership, own) for membership, own in sums.items()]
+        return pl.concat(frames)
 
     def _add(self, layer: int, block: slice, neurons: pl.DataFrame, sums: dict[str, Sums]) -> None:
         """Add the neurons of one block, each to every criterion by which it has heuristics."""
@@ -154,7 +155,7 @@ class OperatorBag:
             prediction = values * own_logits[self.predicted]
             for membership, own in zip(MEMBERSHIPS, heuristics_of, strict=True):
                 if own:
-                    associated = np.logical_or.reduce(satisfied[list(map(row.__getitem__, own))])
+                    associated = np.logical_or.reduce(satisfied[[row[name] for name in own]])
                     sums[membership].add(associated, answer, prediction)
 
     def _frame(self, membership: str, sums: Sums) -> pl.DataFrame:

@@ -113,10 +113,15 @@ def _tested(tests: pl.DataFrame) -> list[str]:
 
 def _dissociation(axis: Axes, rows: pl.DataFrame, measure: str) -> None:
     """Draw a marker for each heuristic and each control, and the diagonal."""
-    dashes = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
+    dashes: dict[str, Any] = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
     axis.axline((0, 0), slope=1, **dashes, label="equal")
     for arm, (colour, marker) in SIDES.items():
-        style = {"color": colour, "markersize": 3.5, "alpha": 0.7, "markerfacecolor": "none"}
+        style: dict[str, Any] = {
+            "color": colour,
+            "markersize": 3.5,
+            "alpha": 0.7,
+            "markerfacecolor": "none",
+        }
         dots = rows.filter(arm=arm).drop_nulls([f"{measure}_associated", f"{measure}_other"])
         xs, ys = dots[f"{measure}_other"], dots[f"{measure}_associated"]
         axis.plot(xs, ys, marker, label=arm, **style)
@@ -127,7 +132,7 @@ def _intervals(axis: Axes, rows: pl.DataFrame) -> None:
     for arm, (colour, _) in SIDES.items():
         dots = rows.filter(arm=arm).drop_nulls(["accuracy_associated", "accuracy_other"])
         xs, ys = dots["accuracy_other"], dots["accuracy_associated"]
-        style = {"color": colour, "linewidth": 0.5, "alpha": 0.5}
+        style: dict[str, Any] = {"color": colour, "linewidth": 0.5, "alpha": 0.5}
         axis.hlines(ys, dots["other_low"], dots["other_high"], **style)
         axis.vlines(xs, dots["associated_low"], dots["associated_high"], **style)
 
@@ -149,7 +154,7 @@ def knockouts_by_prompt(tables: Tables, subject: str, ablation: str = "zero") ->
             for order, (arm, (label, colour, dashes)) in enumerate(ARMS.items()):
                 line = rows.filter(arm=arm)
                 band = line["ci_low"], line["ci_high"]
-                style = {"linestyle": dashes, "zorder": 3 - 0.1 * order}
+                style: dict[str, Any] = {"linestyle": dashes, "zorder": 3 - 0.1 * order}
                 xs, ys = line["neurons"], line["accuracy"]
                 drawing.curve(axis, xs, ys, label, colour, band=band, **style)
             drawing.majority(axis, rows["majority_accuracy"])
@@ -196,7 +201,7 @@ def knockouts_by_neuron(tables: Tables, subject: str) -> Figure:
             is_called = pl.col("membership") != "scored"
             text = _p_values(axis, part.filter(is_called), "called", OWN, fill=True, alpha=0.6)
             text += _p_values(axis, part.filter(~is_called), "only scored", "black", linewidth=1)
-            dashes = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
+            dashes: dict[str, Any] = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
             axis.axhline(1 / BINS, **dashes, label=f"chance, {1 / BINS:.0%}")
             axis.text(0.97, 0.97, text, transform=axis.transAxes, ha="right", va="top", fontsize=7)
             if part.is_empty():

@@ -6,6 +6,7 @@ attention Fig. 14. A panel without data says why.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -62,7 +63,7 @@ def component_stability(tables: Tables, subject: str) -> Figure:
     figure, axes = drawing.panels(1, 3, title, (2.4, 2.0), sharey=True)
     for axis, (component, name) in zip(axes[0], COMPONENTS.items(), strict=True):
         axis.set_title(name)
-        dashes = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
+        dashes: dict[str, Any] = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
         axis.axhline(0, **dashes, label="chance")
         for shift, measure in zip((-0.22, 0, 0.22), MEASURES, strict=True):
             rows = table.filter(component=component, measure=measure)
@@ -118,15 +119,24 @@ def _rings(axes: np.ndarray, rings: pl.DataFrame) -> None:
     """Draw the smallest circuits of an operator in its panels of faithfulness and accuracy."""
     by_size = rings.group_by("heads", maintain_order=True)
     marks = by_size.agg(pl.max("target"), pl.first("faithfulness", "accuracy"))
-    style = {"markersize": 5, "markerfacecolor": "none", "color": "black", "zorder": 3}
+    style: dict[str, Any] = {
+        "markersize": 5,
+        "markerfacecolor": "none",
+        "color": "black",
+        "zorder": 3,
+    }
     for axis, measure in zip(axes, ["faithfulness", "accuracy"], strict=True):
         axis.plot(marks["heads"], marks[measure], "o", **style)
     labels = marks.select("heads", "target", "faithfulness").rows()
     for number, (count, target, height) in enumerate(labels):
         # points; every second label is lower, because rings are close together
         below = (0, -6 - 18 * (number % 2))
-        text = {"va": "top", "ha": "center", "rotation": 90, "fontsize": 7}
-        where = {"xy": (count, height), "xytext": below, "textcoords": "offset points"}
+        text: dict[str, Any] = {"va": "top", "ha": "center", "rotation": 90, "fontsize": 7}
+        where: dict[str, Any] = {
+            "xy": (count, height),
+            "xytext": below,
+            "textcoords": "offset points",
+        }
         axes[0].annotate(f"{target:g}", **where, **text)
 
 
@@ -160,7 +170,12 @@ def probes(tables: Tables, subject: str) -> Figure:
         xs, ys = shuffled["layer"], shuffled["shuffled_accuracy"]
         drawing.curve(axis, xs, ys, "last, answers shuffled", drawing.GREY, linestyle=":")
         if first is not None:
-            shade = {"color": drawing.NO_CELL, "alpha": 0.5, "linewidth": 0, "zorder": 0}
+            shade: dict[str, Any] = {
+                "color": drawing.NO_CELL,
+                "alpha": 0.5,
+                "linewidth": 0,
+                "zorder": 0,
+            }
             axis.axvspan(first - 0.5, layers - 0.5, **shade)
         if rows.is_empty():
             drawing.absent(axis, NO_PROBE if probed.height else why)
@@ -209,8 +224,8 @@ def cuts(tables: Tables, subject: str) -> Figure:
 
 def _most_frequent(axis: Axes, xs: np.ndarray, rows: pl.DataFrame) -> None:
     """Draw the accuracy of always predicting the most frequent answer across each bar."""
-    ends = {"xmin": xs - 0.09, "xmax": xs + 0.09}
-    dashes = {"color": "black", "linewidth": 1, "linestyles": (0, (2, 1))}
+    ends: dict[str, Any] = {"xmin": xs - 0.09, "xmax": xs + 0.09}
+    dashes: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyles": (0, (2, 1))}
     axis.hlines(rows["majority_accuracy"], **ends, **dashes, label=drawing.MAJORITY)
 
 

@@ -1,7 +1,8 @@
-"""Draws the bag over training: when it appears, what it carries, and which types of heuristics come first.
+"""Draw the bag over training: when it appears, what it carries, and which heuristics come first.
 
-They are Fig. 10a (appearance), 10b (faithfulness) and 10c (knockouts) of the study, once for every subject that training ended with;
-without points of training there are none. A panel without data says why.
+The figures are Fig. 10a (appearance), 10b (faithfulness) and 10c (knockouts) of the study, once for
+every model that training ended with. Without checkpoints there are none. A panel without data says
+why.
 """
 
 from itertools import cycle
@@ -13,28 +14,52 @@ import polars as pl
 
 from stages.lib.core.tables import read_table
 from stages.lib.drawing import drawing, steps
-from stages.lib.drawing.drawing import BLUE, GREEN, GREY, ORANGE, OTHERS, OWN, PINK, SKY, VERMILION, Axes, Figure, Tables
+from stages.lib.drawing.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    OTHERS,
+    OWN,
+    PINK,
+    SKY,
+    VERMILION,
+    Axes,
+    Figure,
+    Tables,
+)
 
-TABLES = ["trajectory", "trajectory_kinds", "trajectory_knockouts"]  # folders below data/trajectory/, a file for each point of training
+# folders below data/trajectory/, with a file for each checkpoint
+TABLES = ["trajectory", "trajectory_kinds", "trajectory_knockouts"]
 FOLDER = Path("reports/trajectory/figures")
-APPEARING: dict[str, tuple[str, str, dict[str, Any]]] = {  # columns of trajectory -> label, colour, style
-    "shared_with_last": ("share of the last point's pairs", OWN, {"zorder": 3}),
-    "shared_by_chance": ("of these, by chance", drawing.GUIDE, {"linestyle": "--", "marker": ""}),
+# columns of trajectory -> label, colour, style
+APPEARING: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "shared_with_last": ("share of the last checkpoint's pairs", OWN, {"zorder": 3}),
+    "shared_by_chance": ("share expected by chance", drawing.GUIDE, {"ls": "--", "marker": ""}),
     "accuracy_trained": ("accuracy, trained cells", OTHERS, {}),
-    "accuracy_held_out": ("accuracy, held-out cells", SKY, {"linestyle": "--"}),
-    "majority_accuracy_trained": (f"accuracy, {drawing.MAJORITY}", GREY, {"linestyle": "-.", "marker": ""}),
+    "accuracy_held_out": ("accuracy, held-out cells", SKY, {"ls": "--"}),
+    "majority_accuracy_trained": (
+        f"accuracy, {drawing.MAJORITY}",
+        GREY,
+        {"ls": "-.", "marker": ""},
+    ),
 }
 KEPT = {  # in faithfulness_… -> label, colour
-    "all": ("all that stand for a heuristic", OWN), "shared": ("those that do so at the last point, too", ORANGE),
-    "drawn": ("as many of all, drawn", GREEN), "random": ("as many as all, of any", GREY),
-}  # fmt: skip
-ARMS = {"heuristic": ("best of its heuristics", OWN), "control": ("other heuristics", OTHERS)}  # of trajectory_knockouts
-FEWEST = 20  # pairs at the last point that a type needs to be drawn
+    "all": ("all heuristic neurons", OWN),
+    "shared": ("those shared with the last checkpoint", ORANGE),
+    "drawn": ("equally many random heuristic neurons", GREEN),
+    "random": ("random neurons, as many as all", GREY),
+}
+ARMS = {  # of trajectory_knockouts -> label, colour
+    "heuristic": ("best of its heuristics", OWN),
+    "control": ("other heuristics", OTHERS),
+}
+FEWEST = 20  # pairs at the last checkpoint that a type needs to be drawn
 QUANTITIES = ["op1", "op2", "both", "result"]
 KINDS = [BLUE, PINK, GREEN, VERMILION, ORANGE, SKY]  # in order of their names
-NOT_LATE = "no layer is late at the last point"
-NO_NEURONS = "no late neuron stands for a heuristic at the last point"
-SEEDS = "bands: standard deviation over seeds of prompts; hollow: fewer prompts than elsewhere, for want of correct ones"
+NOT_LATE = "no layer is late at the last checkpoint"
+NO_NEURONS = "no late neuron has a heuristic at the last checkpoint"
+SEEDS = "bands: standard deviation over seeds; hollow: fewer prompts, as fewer are correct"
 
 
 def main() -> None:
@@ -44,13 +69,18 @@ def main() -> None:
         return
     tables = {name: pl.concat(map(read_table, paths)).sort("step") for name, paths in files.items()}
     for last in tables["trajectory"]["last"].unique().sort():
-        here = {name: table.filter(last=last) for name, table in tables.items()}
-        drawing.write({f"{last}_{name}": draw for name, draw in FIGURES.items()}, FOLDER, here, last)
+        own = {name: table.filter(last=last) for name, table in tables.items()}
+        figures = {f"{last}_{name}": draw for name, draw in FIGURES.items()}
+        drawing.write(figures, FOLDER, own, last)
 
 
 def appearance(tables: Tables, last: str) -> Figure:
-    """Whether the bag comes with memorisation or with generalisation."""
-    figure, axes, columns = _over_steps(tables, 1, f"{last}: pairs of neuron and heuristic that are there already, and accuracy")
+    """Draw the share of the last checkpoint's pairs, and accuracy, over training.
+
+    The figure shows whether the bag comes with memorisation or with generalisation.
+    """
+    title = f"{last}: pairs of neuron and heuristic that are already present, and accuracy"
+    figure, axes, columns = _over_steps(tables, 1, title)
     for operator, [axis] in columns:
         rows = tables["trajectory"].filter(operator=operator)
         for measure, (label, colour, style) in APPEARING.items():
@@ -63,10 +93,10 @@ def appearance(tables: Tables, last: str) -> Figure:
 
 
 def faithfulness(tables: Tables, last: str) -> Figure:
-    """What neurons kept alone carry of the answer."""
+    """Draw the faithfulness of kept neurons over training."""
     table = _with_few(tables["trajectory"])
-    limits, cut = _limits(*(table[f"faithfulness_{kept}"] for kept in KEPT))
-    title = f"{last}: neurons of the late layers that are kept, all others at their mean; {SEEDS}"
+    limits, cut = _limits(table.select(f"faithfulness_{kept}" for kept in KEPT))
+    title = f"{last}: faithfulness of kept late neurons, all others at their mean; {SEEDS}"
     figure, axes, columns = _over_steps(tables, 1, title)
     for operator, [axis] in columns:
         rows = table.filter(operator=operator)
@@ -81,22 +111,24 @@ def faithfulness(tables: Tables, last: str) -> Figure:
 
 
 def knockouts(tables: Tables, last: str) -> Figure:
-    """Rows: how many neurons of each late layer are silenced for each prompt, the fewest, the most and some number between."""
+    """Draw accuracy after ablations by prompt over training.
+
+    Rows are numbers of neurons of each late layer: the fewest, a middle one, and the most.
+    """
     table = _with_few(tables["trajectory_knockouts"])
     sizes = sorted({*table["neurons_per_layer"]}) or [0]
     shown = sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})
-    title = f"{last}: for each prompt, up to so many neurons of each late layer set to 0; {SEEDS}"
+    title = f"{last}: accuracy with neurons of each prompt's heuristics set to 0; {SEEDS}"
     figure, axes, columns = _over_steps(tables, len(shown), title)
     for operator, column in columns:
         for axis, size in zip(column, shown, strict=True):
             rows = table.filter(operator=operator, neurons_per_layer=size)
             for arm, (label, colour) in ARMS.items():
                 _banded(axis, rows.filter(arm=arm), "accuracy", label, colour)
-            same = rows.filter(arm="control")  # both arms have the same prompts
-            baseline = steps.floats(same, "majority_accuracy")
-            drawing.curve(
-                axis, same["step"], baseline, drawing.MAJORITY, GREY, linestyle="-.", marker=""
-            )  # fmt: skip
+            control = rows.filter(arm="control")  # both arms have the same prompts
+            majority = steps.floats(control, "majority_accuracy")
+            style: dict[str, Any] = {"linestyle": "-.", "marker": ""}
+            drawing.curve(axis, control["step"], majority, drawing.MAJORITY, GREY, **style)
             if rows.is_empty():
                 drawing.absent(axis, _no_prompts(tables, operator))
     for axis, size in zip(axes[:, 0], shown, strict=True):
@@ -108,19 +140,24 @@ def knockouts(tables: Tables, last: str) -> Figure:
 def _no_prompts(tables: Tables, operator: str) -> str:
     """Return why nothing was measured on an operator's prompts."""
     rows = tables["trajectory"].filter(operator=operator)
-    accuracies = rows.select(pl.max("accuracy_trained", "accuracy_held_out"))
-    correct = any(accuracy for row in accuracies.rows() for accuracy in row)
-    return NOT_LATE if correct else "no prompt is answered correctly at any point"
+    [accuracies] = rows.select(pl.max("accuracy_trained", "accuracy_held_out")).rows()
+    return NOT_LATE if any(accuracies) else "no prompt is answered correctly at any checkpoint"
 
 
 def kinds(tables: Tables, last: str) -> Figure:
-    """Which types come first. Rows: quantities."""
-    above = (pl.col("shared_with_last") - pl.col("shared_by_chance")) / (1 - pl.col("shared_by_chance"))
-    table = tables["trajectory_kinds"].filter(pl.col("last_pairs") >= FEWEST).with_columns(above=above)
+    """Draw the share of the last checkpoint's pairs over training by type; rows are quantities."""
+    chance = pl.col("shared_by_chance")
+    above = (pl.col("shared_with_last") - chance) / (1 - chance)
+    table = tables["trajectory_kinds"].filter(pl.col("last_pairs") >= FEWEST)
+    table = table.with_columns(above=above)
     colours = dict(zip(table["kind"].unique().sort(), cycle(KINDS), strict=False))
-    limits, cut = _limits(table["above"])
-    quantities = [quantity for quantity in QUANTITIES if quantity in set(table["quantity"])] or ["any quantity"]
-    title = f"{last}: pairs of neuron and heuristic that are there already, by type of heuristic; 0 is as many as by chance, 1 is all"
+    limits, cut = _limits(table.select("above"))
+    present = set(table["quantity"])
+    quantities = [each for each in QUANTITIES if each in present] or ["any quantity"]
+    title = (
+        f"{last}: pairs of neuron and heuristic that are already present, by type of heuristic; "
+        "0: as many as by chance, 1: all"
+    )
     figure, axes, columns = _over_steps(tables, len(quantities), title)
     for operator, column in columns:
         for axis, quantity in zip(column, quantities, strict=True):
@@ -129,43 +166,53 @@ def kinds(tables: Tables, last: str) -> Figure:
                 line = rows.filter(kind=kind)
                 drawing.curve(axis, line["step"], steps.floats(line, "above"), kind, colours[kind])
             if rows.is_empty():
-                drawing.absent(axis, f"no type has {FEWEST} pairs at the last point")
+                drawing.absent(axis, f"no type has {FEWEST} pairs at the last checkpoint")
     for axis, quantity in zip(axes[:, 0], quantities, strict=True):
         axis.set(ylabel=f"{quantity}\nshare above chance{cut}", ylim=limits)
     drawing.legend(figure, len(columns))
     return figure
 
 
-def _over_steps(tables: Tables, rows: int, title: str) -> tuple[Figure, np.ndarray, list[tuple[str, np.ndarray]]]:
-    """An empty figure over the steps of training, its axes, and by column: an operator and its axes from top to bottom."""
-    asked = [operator for operator in drawing.COLOURS if operator in set(tables["trajectory"]["operator"])]
-    figure, axes = drawing.panels(rows, len(asked), title, (1.9, 1.8 if rows > 1 else 2.4), sharex=True, sharey=True)
+def _over_steps(
+    tables: Tables, rows: int, title: str
+) -> tuple[Figure, np.ndarray, list[tuple[str, np.ndarray]]]:
+    """Return an empty figure over the steps of training, and its axes.
+
+    The list has for each column an operator and its axes from top to bottom.
+    """
+    present = set(tables["trajectory"]["operator"])
+    operators = [operator for operator in drawing.COLOURS if operator in present]
+    size = (1.9, 1.8 if rows > 1 else 2.4)
+    figure, axes = drawing.panels(rows, len(operators), title, size, sharex=True, sharey=True)
     steps.axis(axes[0, 0], tables["trajectory"]["step"].unique().sort().to_list())
-    for axis, operator in zip(axes[0], asked, strict=True):
+    for axis, operator in zip(axes[0], operators, strict=True):
         axis.set_title(operator)
     for axis in axes[-1]:
         axis.set_xlabel("training step")
         axis.tick_params(axis="x", rotation=90)
-    return figure, axes, list(zip(asked, axes.T, strict=True))
+    return figure, axes, list(zip(operators, axes.T, strict=True))
 
 
 def _with_few(table: pl.DataFrame) -> pl.DataFrame:
-    """With a column `few`: fewer prompts than elsewhere in the table."""
+    """Add a column `few`: whether a row has fewer prompts than others of the table."""
     return table.with_columns(few=pl.col("prompts") < pl.col("prompts").max())
 
 
 def _banded(axis: Axes, rows: pl.DataFrame, measure: str, label: str, colour: str) -> None:
-    """A line with a band of standard deviations; hollow where it is of few prompts."""
-    at, values, spread = rows["step"].to_numpy(), steps.floats(rows, measure), steps.floats(rows, f"{measure}_std")
-    drawing.curve(axis, at, values, label, colour, band=(values - spread, values + spread))
+    """Draw a line with a band of standard deviations; markers of few prompts are hollow."""
+    xs = rows["step"].to_numpy()
+    values, spread = steps.floats(rows, measure), steps.floats(rows, f"{measure}_std")
+    drawing.curve(axis, xs, values, label, colour, band=(values - spread, values + spread))
     few = rows["few"].to_numpy()
-    axis.plot(at[few], values[few], "o", markersize=3, color=colour, markerfacecolor="white", label=f"_few, {label}")
+    style: dict[str, Any] = {"markersize": 3, "color": colour, "markerfacecolor": "white"}
+    axis.plot(xs[few], values[few], "o", **style, label=f"_few, {label}")
 
 
-def _limits(*several: pl.Series) -> tuple[tuple[float, float], str]:
-    """Limits of an axis that has 0 and 1 on it, and what to say where something lies far beyond."""
-    values = [value for one in several for value in one.drop_nulls().drop_nans()]
-    low, high = min([0.0, *values]), max([1.0, *values])
+def _limits(columns: pl.DataFrame) -> tuple[tuple[float, float], str]:
+    """Return limits of an axis that shows 0 and 1, and a text if values beyond are cut off."""
+    values = np.concatenate([column.cast(pl.Float64).to_numpy() for column in columns])
+    values = values[~np.isnan(values)]
+    low, high = values.min(initial=0), values.max(initial=1)
     cut = "\n(cut off at -0.5 and 1.5)" if low < -0.5 or high > 1.5 else ""
     return (max(low, -0.5) - 0.05, min(high, 1.5) + 0.05), cut
 

@@ -11,7 +11,12 @@ MEMBERSHIP = {"add": "called", "subtract": "scored"}  # by which each operator i
 MEMBERSHIPS = {"add": ["label", "called", "scored"], "subtract": ["label", "scored"]}
 HEURISTICS, COUNTS, LAYERS, NEURONS, CELLS = 6, [0, 5, 10], [1, 2], 60, 300
 GAINS = {"carries": 0.1, "split": 0.3, "slack": 0.4, "units of op1": 0.2}
-VALUES = {"carries": ["0"], "split": ["train", "held-out"], "slack": ["16..31", "2..3", "8..15", "1"], "units of op1": ["9", "0"]}
+VALUES = {
+    "carries": ["0"],
+    "split": ["train", "held-out"],
+    "slack": ["16..31", "2..3", "8..15", "1"],
+    "units of op1": ["9", "0"],
+}
 
 
 def by_heuristic() -> list[dict[str, Any]]:
@@ -41,10 +46,21 @@ def by_neuron() -> list[dict[str, Any]]:
 
 
 def bags() -> list[dict[str, Any]]:
-    kept = [(o, m, k) for o, members in MEMBERSHIPS.items() for m in members for k in ("heuristic", "random", "rest")]
+    kept = [
+        (o, m, k)
+        for o, members in MEMBERSHIPS.items()
+        for m in members
+        for k in ("heuristic", "random", "rest")
+    ]
     kept += [(o, None, k) for o in MEMBERSHIPS for k in ("everything", "nothing")]
     return [
-        {"operator": o, "membership": m, "kept": k, "ablation": a, "neurons": int(RNG.integers(999))}
+        {
+            "operator": o,
+            "membership": m,
+            "kept": k,
+            "ablation": a,
+            "neurons": int(RNG.integers(999)),
+        }
         for o, m, k in kept
         for a in ("mean", "zero")
     ]
@@ -65,7 +81,10 @@ def tables() -> Tables:
     for o, m in failures.select("operator", "membership").unique(maintain_order=True).iter_rows():
         correct = failures.filter(operator=o, membership=m)["correct"].to_numpy()
         counts = {"cells_correct": int(correct.sum()), "cells_incorrect": int((~correct).sum())}
-        compared += [{"operator": o, "membership": m, "measure": x} | counts for x in ("answer_contribution", "associated_neurons")]
+        compared += [
+            {"operator": o, "membership": m, "measure": x} | counts
+            for x in ("answer_contribution", "associated_neurons")
+        ]
     inputs = [
         {"operator": o, "feature": f, "value": v, "gain": GAINS[f], "cells": (n := int(RNG.integers(50, 90))), "failures": (k := int(RNG.integers(50))),
          "share": k / n}
@@ -104,4 +123,7 @@ def members() -> list[dict[str, Any]]:
 
 def histogram(values: np.ndarray, edges: np.ndarray) -> list[float]:
     """Shares of the values in each bin (low, high]."""
-    return [float(((values > low + 1e-9) & (values <= high + 1e-9)).mean()) for low, high in pairwise(edges)]
+    return [
+        float(((values > low + 1e-9) & (values <= high + 1e-9)).mean())
+        for low, high in pairwise(edges)
+    ]

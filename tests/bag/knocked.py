@@ -31,7 +31,9 @@ class Prompt(NamedTuple):
     result: int
 
 
-Answer = Callable[[Units, Prompt], tuple[float, bool]]  # (logit above the mean, correct) with these neurons silenced
+Answer = Callable[
+    [Units, Prompt], tuple[float, bool]
+]  # (logit above the mean, correct) with these neurons silenced
 MEANS: dict[str, Callable[[Prompt], bool]] = {
     "op1 = op2": lambda p: p.op1 == p.op2,
     "op1 mod 2 = 0": lambda p: p.op1 % 2 == 0,
@@ -41,17 +43,29 @@ MEANS: dict[str, Callable[[Prompt], bool]] = {
     "own sum": lambda p: p.op1 + p.op2 > 12,
 }
 SAME, EVEN, LOW, ENDS, SET, OWN = MEANS
-EFFECTS = dict(zip(product((1, 2), range(48)), np.random.default_rng(0).normal(size=96).tolist(), strict=True))  # (layer, neuron) -> effect
+EFFECTS = dict(
+    zip(product((1, 2), range(48)), np.random.default_rng(0).normal(size=96).tolist(), strict=True)
+)  # (layer, neuron) -> effect
 
 
-def standing(rows: Iterable[tuple[str, int, int, str]], *memberships: str, late: int = 0) -> pl.DataFrame:
+def standing(
+    rows: Iterable[tuple[str, int, int, str]], *memberships: str, late: int = 0
+) -> pl.DataFrame:
     """The table heuristic_neurons of (operator, layer, neuron, heuristic), alike by these ways of counting; layers from `late` on are."""
-    listed = [("s", operator, membership, *rest) for membership in memberships or MEMBERSHIPS for operator, *rest in rows]
+    listed = [
+        ("s", operator, membership, *rest)
+        for membership in memberships or MEMBERSHIPS
+        for operator, *rest in rows
+    ]
     names = ["subject", "operator", "membership", "layer", "neuron", "heuristic"]
     schema = dict.fromkeys(names, pl.String) | {"layer": pl.Int16, "neuron": pl.Int32}
-    scores = np.random.default_rng(len(listed)).choice([0.4, 0.5, 0.6, 0.7], len(listed))  # many are equal
+    scores = np.random.default_rng(len(listed)).choice(
+        [0.4, 0.5, 0.6, 0.7], len(listed)
+    )  # many are equal
     made = pl.DataFrame(listed, schema=schema, orient="row")
-    return made.with_columns(pl.Series("corrected", scores, pl.Float32), late=pl.col("layer") >= late)
+    return made.with_columns(
+        pl.Series("corrected", scores, pl.Float32), late=pl.col("layer") >= late
+    )
 
 
 def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
@@ -63,8 +77,17 @@ def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
         for split in ("discovery", "evaluation")
         for s in np.repeat(range(seeds), per_seed)
     ]
-    rows = [(*key, a, b, a + b) if key[0] == "add" else (*key, max(a, b), min(a, b), abs(a - b)) for *key, a, b in drawn]
-    columns = dict(zip(["operator", "split", "seed", "op1", "op2", "result"], zip(*rows, strict=True), strict=True))
+    rows = [
+        (*key, a, b, a + b) if key[0] == "add" else (*key, max(a, b), min(a, b), abs(a - b))
+        for *key, a, b in drawn
+    ]
+    columns = dict(
+        zip(
+            ["operator", "split", "seed", "op1", "op2", "result"],
+            zip(*rows, strict=True),
+            strict=True,
+        )
+    )
     made = frame(subject="s", pair=range(len(rows)), **columns)
     made = made.with_columns(pl.col("op1", "op2", "result").cast(pl.Int32))
     made = made.with_columns(answer_token=pl.col("result") + 3)
@@ -73,23 +96,37 @@ def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
 
 def asked(pairs: pl.DataFrame, **of: str) -> list[Prompt]:
     """The prompts of a table pairs in order, of an operator or a split."""
-    return [Prompt(*row) for row in pairs.filter(**of).sort("pair").select(Prompt._fields).iter_rows()]
+    return [
+        Prompt(*row) for row in pairs.filter(**of).sort("pair").select(Prompt._fields).iter_rows()
+    ]
 
 
 def associations(pairs: pl.DataFrame, means: dict[str, Callable[[Prompt], bool]]) -> pl.DataFrame:
     """The table prompt_associations, by brute force."""
-    rows = [("s", p.operator, p.pair, name) for p in asked(pairs) for name, holds in means.items() if holds(p)]
+    rows = [
+        ("s", p.operator, p.pair, name)
+        for p in asked(pairs)
+        for name, holds in means.items()
+        if holds(p)
+    ]
     schema = {"subject": pl.String, "operator": pl.String, "pair": pl.Int32, "heuristic": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row").sample(fraction=1, shuffle=True, seed=2)
 
 
 def weights(pairs: pl.DataFrame, replicates: int = 60) -> pl.DataFrame:
-    return ask("bootstrap_weights", {"pairs": pairs}, replicates=replicates).sample(fraction=1, shuffle=True, seed=0)
+    return ask("bootstrap_weights", {"pairs": pairs}, replicates=replicates).sample(
+        fraction=1, shuffle=True, seed=0
+    )
 
 
 def drawn(weights: pl.DataFrame, operator: str) -> np.ndarray:
     """How often each replicate draws each evaluation prompt of an operator: (replicates, prompts)."""
-    return np.array(weights.filter(operator=operator, split="evaluation").sort("replicate")["weights"].to_list(), float)
+    return np.array(
+        weights.filter(operator=operator, split="evaluation")
+        .sort("replicate")["weights"]
+        .to_list(),
+        float,
+    )
 
 
 def interval(values: np.ndarray, drawn: np.ndarray) -> list[float]:
@@ -101,15 +138,32 @@ def interval(values: np.ndarray, drawn: np.ndarray) -> list[float]:
 
 def neuron_effects() -> pl.DataFrame:
     """The table neuron_effects: EFFECTS where a neuron is patched at the last position, others elsewhere."""
-    kinds = [(o, method, position) for o in OPERATORS for method in ("exact", "attribution") for position in ("last", "op1")]
-    rows = [(*kind, *unit, effect if kind[1:] == ("exact", "last") else effect**2) for kind in kinds for unit, effect in EFFECTS.items()]
+    kinds = [
+        (o, method, position)
+        for o in OPERATORS
+        for method in ("exact", "attribution")
+        for position in ("last", "op1")
+    ]
+    rows = [
+        (*kind, *unit, effect if kind[1:] == ("exact", "last") else effect**2)
+        for kind in kinds
+        for unit, effect in EFFECTS.items()
+    ]
     names = ["operator", "method", "position", "layer", "neuron", "logit_effect"]
-    return frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True))).sample(fraction=1, shuffle=True, seed=5)
+    return frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True))).sample(
+        fraction=1, shuffle=True, seed=5
+    )
 
 
-def prompt_knockouts(pairs: pl.DataFrame, members: pl.DataFrame, counts: list[int], seed: int = 0) -> pl.DataFrame:
+def prompt_knockouts(
+    pairs: pl.DataFrame, members: pl.DataFrame, counts: list[int], seed: int = 0
+) -> pl.DataFrame:
     """What the stage prompt_knockout_interventions says."""
-    given = {"pairs": pairs, "heuristic_neurons": members, "prompt_associations": associations(pairs, MEANS)}
+    given = {
+        "pairs": pairs,
+        "heuristic_neurons": members,
+        "prompt_associations": associations(pairs, MEANS),
+    }
     given["neuron_effects"] = neuron_effects()
     with TemporaryDirectory() as folder, chdir(folder):
         known = tables(ROOT / "stages")
@@ -117,10 +171,14 @@ def prompt_knockouts(pairs: pl.DataFrame, members: pl.DataFrame, counts: list[in
             path = Path("data/s", known[name].path.parent.name, f"{name}.parquet")
             path.parent.mkdir(parents=True, exist_ok=True)
             table.write_parquet(path)
-        settings = alone("s") | {"prompt_knockouts": {"neurons_per_layer": counts, "prompt_knockout_seed": seed}}
+        settings = alone("s") | {
+            "prompt_knockouts": {"neurons_per_layer": counts, "prompt_knockout_seed": seed}
+        }
         Path("params.yaml").write_text(yaml.safe_dump(settings))
         prompt_knockout_interventions.main("s")
-        documented = {name: kind for name, (kind, _) in known["prompt_knockout_interventions"].columns.items()}
+        documented = {
+            name: kind for name, (kind, _) in known["prompt_knockout_interventions"].columns.items()
+        }
         database = Database({"written": [Path("data/s/bag/prompt_knockout_interventions.parquet")]})
         assert database.columns("written") == documented
         return database.sql("from written").pl()
@@ -137,17 +195,25 @@ def said(table: pl.DataFrame, experiment: str, pairs: pl.DataFrame, answer: Answ
     """The table runs of a subject under a table of interventions."""
     of = {operator: asked(pairs, operator=operator, split="evaluation") for operator in OPERATORS}
     rows = []
-    for (number, operator), patches in table.group_by("intervention", "operator", maintain_order=True):
+    for (number, operator), patches in table.group_by(
+        "intervention", "operator", maintain_order=True
+    ):
         units, only = units_of(patches), patches["pair"][0] if "pair" in patches.columns else None
         for prompt in of[operator]:
             if only in (None, prompt.pair):
                 (logit, correct), mean = answer(units, prompt), (number + prompt.pair) % 7
                 rows.append((number, prompt.pair, mean + logit, mean, mean + 40, correct))
     logits = dict.fromkeys(["answer_logit", "mean_logit", "max_logit"], pl.Float32)
-    made = pl.DataFrame(rows, schema={"intervention": pl.Int32, "pair": pl.Int32} | logits | {"correct": pl.Boolean}, orient="row")
+    made = pl.DataFrame(
+        rows,
+        schema={"intervention": pl.Int32, "pair": pl.Int32} | logits | {"correct": pl.Boolean},
+        orient="row",
+    )
     made = made.with_columns(subject=pl.lit("s"))
     other = made.with_columns(correct=~pl.col("correct"), experiment=pl.lit("another"))
-    return pl.concat([made.with_columns(experiment=pl.lit(experiment)), other]).sample(fraction=1, shuffle=True, seed=4)
+    return pl.concat([made.with_columns(experiment=pl.lit(experiment)), other]).sample(
+        fraction=1, shuffle=True, seed=4
+    )
 
 
 def at_random(seed: int) -> Answer:
@@ -158,7 +224,9 @@ def at_random(seed: int) -> Answer:
 
 def taken(table: pl.DataFrame) -> list[interventions.Intervention]:
     """What the executor makes of a table of interventions on a model of three layers of 48 neurons."""
-    found = interventions.read(table.sample(fraction=1, shuffle=True, seed=2), subject("llama").architecture, ROLES)
+    found = interventions.read(
+        table.sample(fraction=1, shuffle=True, seed=2), subject("llama").architecture, ROLES
+    )
     assert [one.number for one in found] == list(range(len(found)))
     assert {one.split for one in found} <= {"evaluation"}
     assert {(p.component, p.position) for one in found for p in one.patches} <= {("neuron", "last")}
@@ -172,9 +240,22 @@ def written(micro: Path, name: str, table: str) -> pl.DataFrame:
 
 def ran(micro: Path, name: str, experiment: str) -> pl.DataFrame:
     """The runs of an experiment, each intervention on the prompts that it is meant for and on no other."""
-    runs, table = written(micro, name, f"runs/{experiment}"), written(micro, name, f"{experiment}_interventions")
-    evaluated = written(micro, name, "pairs").filter(split="evaluation").select("operator", meant="pair")
-    once = table.select("intervention", "operator", "pair" if "pair" in table.columns else pl.lit(None).alias("pair")).unique()
-    meant = once.join(evaluated, on="operator").filter(pl.col("pair").is_null() | (pl.col("pair") == pl.col("meant")))
-    assert sorted(runs.select("intervention", "pair").rows()) == sorted(meant.select("intervention", "meant").rows())
+    runs, table = (
+        written(micro, name, f"runs/{experiment}"),
+        written(micro, name, f"{experiment}_interventions"),
+    )
+    evaluated = (
+        written(micro, name, "pairs").filter(split="evaluation").select("operator", meant="pair")
+    )
+    once = table.select(
+        "intervention",
+        "operator",
+        "pair" if "pair" in table.columns else pl.lit(None).alias("pair"),
+    ).unique()
+    meant = once.join(evaluated, on="operator").filter(
+        pl.col("pair").is_null() | (pl.col("pair") == pl.col("meant"))
+    )
+    assert sorted(runs.select("intervention", "pair").rows()) == sorted(
+        meant.select("intervention", "meant").rows()
+    )
     return runs

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stages.bag.arms import ARMS, LayerHeuristics, chosen
+from stages.bag.arms import ARMS, LayerHeuristics, neurons_by_arm
 
 SEEDS = range(25)
 
@@ -16,7 +16,9 @@ def random_layer(seed: int) -> tuple[LayerHeuristics, np.ndarray]:
     scores = np.where(stands, rng.choice([0.4, 0.5, 0.75], stands.shape), 0).astype(np.float32)
     effects = rng.normal(size=neurons).round(1)
     effects[rng.random(neurons) < 0.1] = np.nan
-    return LayerHeuristics(seed % 3, [f"h{i}" for i in range(heuristics)], scores, effects), rng.random(heuristics) < 0.5
+    return LayerHeuristics(
+        seed % 3, [f"h{i}" for i in range(heuristics)], scores, effects
+    ), rng.random(heuristics) < 0.5
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -28,11 +30,17 @@ def test_heuristic_neurons_are_ranked_by_score_or_count_and_controls_are_others(
     best = {n: max(layer.scores[about, n]) for n in mine}
     count = {n: int((layer.scores[about, n] > 0).sum()) for n in mine}
     for most in (1, 4, 100):
-        arms = {arm: units.tolist() for arm, units in chosen(layer, about, most, (1, seed)).items()}
+        arms = {
+            arm: units.tolist()
+            for arm, units in neurons_by_arm(layer, about, most, (1, seed)).items()
+        }
         assert tuple(arms) == ARMS
         assert arms["heuristic"] == sorted(mine, key=lambda n: (-best[n], n))[:most]
         assert arms["count"] == sorted(mine, key=lambda n: (-count[n], -best[n], n))[:most]
-        for arm, among in (("control", set(elsewhere) - set(mine)), ("contaminated", set(elsewhere))):
+        for arm, among in (
+            ("control", set(elsewhere) - set(mine)),
+            ("contaminated", set(elsewhere)),
+        ):
             assert len(set(arms[arm])) == len(arms[arm]) == min(len(arms["heuristic"]), len(among))
             assert set(arms[arm]) <= among
         assert not set(arms["matched"]) & set(mine)
@@ -41,7 +49,7 @@ def test_heuristic_neurons_are_ranked_by_score_or_count_and_controls_are_others(
 @pytest.mark.parametrize("seed", SEEDS)
 def test_partners_have_the_nearest_effect_that_is_free(seed: int):
     layer, about = random_layer(seed)
-    arms = chosen(layer, about, 30, (1, seed))
+    arms = neurons_by_arm(layer, about, 30, (1, seed))
     mine = layer.scores[about].any(axis=0)
     free = set(np.flatnonzero(~mine & ~np.isnan(layer.effects)).tolist())
     partners = iter(arms["matched"].tolist())
@@ -59,7 +67,7 @@ def test_a_contaminated_control_holds_associated_neurons():
     scores = np.zeros((2, 40), np.float32)
     scores[0, :20] = scores[1, 10:30] = 0.5
     layer, about = LayerHeuristics(0, ["a", "b"], scores, np.zeros(40)), np.array([True, False])
-    drawn = [chosen(layer, about, 5, (0, pair)) for pair in range(200)]
+    drawn = [neurons_by_arm(layer, about, 5, (0, pair)) for pair in range(200)]
     share = np.mean([[n < 20 for n in arms["contaminated"]] for arms in drawn])
     assert share == pytest.approx(0.5, abs=4 * 0.5 / 1000**0.5)
     assert {n for arms in drawn for n in arms["control"]} == set(range(20, 30))
@@ -67,7 +75,9 @@ def test_a_contaminated_control_holds_associated_neurons():
 
 def test_the_seed_decides_and_nothing_else():
     layer, about = random_layer(1)
-    one, again, other = (chosen(layer, about, 100, seed) for seed in ((0, 1), (0, 1), (0, 2)))
+    one, again, other = (
+        neurons_by_arm(layer, about, 100, seed) for seed in ((0, 1), (0, 1), (0, 2))
+    )
     assert all(np.array_equal(one[arm], again[arm]) for arm in ARMS)
     assert all(np.array_equal(one[arm], other[arm]) for arm in ("heuristic", "count", "matched"))
     assert any(not np.array_equal(one[arm], other[arm]) for arm in ("control", "contaminated"))
@@ -77,6 +87,6 @@ def test_the_seed_decides_and_nothing_else():
 @pytest.mark.parametrize("about", [True, False])
 def test_a_prompt_of_all_heuristics_or_of_none_has_arms_without_neurons(about: bool):
     layer, _ = random_layer(2)
-    arms = chosen(layer, np.full(len(layer.heuristics), about), 10, (0, 0))
+    arms = neurons_by_arm(layer, np.full(len(layer.heuristics), about), 10, (0, 0))
     assert (len(arms["heuristic"]) > 0) == about
     assert [len(arms[arm]) for arm in ("control", "contaminated")] == [0, 0]

@@ -26,18 +26,39 @@ def members() -> pl.DataFrame:
     """Looser ways of counting have more neurons; in layer 2 all of them stand for something where they are scored. Layer 0 is not late."""
     sizes = {"label": (9, 4, 2), "called": (9, 6, 2), "scored": (9, 7, NEURONS)}
     rows = {
-        m: [(o, layer, n, h) for o in OPERATORS for layer, k in enumerate(size) for n in range(k) for h in (EVEN, LOW)]
+        m: [
+            (o, layer, n, h)
+            for o in OPERATORS
+            for layer, k in enumerate(size)
+            for n in range(k)
+            for h in (EVEN, LOW)
+        ]
         for m, size in sizes.items()
     }
-    return pl.concat([standing(several, m, late=1) for m, several in rows.items()]).sample(fraction=1, shuffle=True, seed=1)
+    return pl.concat([standing(several, m, late=1) for m, several in rows.items()]).sample(
+        fraction=1, shuffle=True, seed=1
+    )
 
 
 def kept(
-    members: pl.DataFrame, pairs: pl.DataFrame, first: int | None = 1, layers: tuple[int, ...] = (0, 1, 2), **settings: int
+    members: pl.DataFrame,
+    pairs: pl.DataFrame,
+    first: int | None = 1,
+    layers: tuple[int, ...] = (0, 1, 2),
+    **settings: int,
 ) -> pl.DataFrame:
-    rows = [(operator, layer, n) for operator in OPERATORS for layer in layers for n in range(NEURONS)]
-    naming = pl.DataFrame(rows, schema={"operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32}, orient="row")
-    given = {"heuristic_neurons": members, "pairs": pairs, "naming": naming, "late_layers": late_layers(first)}
+    rows = [
+        (operator, layer, n) for operator in OPERATORS for layer in layers for n in range(NEURONS)
+    ]
+    naming = pl.DataFrame(
+        rows, schema={"operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32}, orient="row"
+    )
+    given = {
+        "heuristic_neurons": members,
+        "pairs": pairs,
+        "naming": naming,
+        "late_layers": late_layers(first),
+    }
     return ask("bag_interventions", given, **SETTINGS | settings)
 
 
@@ -57,13 +78,19 @@ def ablated(bags: pl.DataFrame, replacement: str = "mean") -> dict[tuple, Units]
     return found
 
 
-def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(members: pl.DataFrame, bags: pl.DataFrame):
+def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(
+    members: pl.DataFrame, bags: pl.DataFrame
+):
     without = ablated(bags)
     assert without == ablated(bags, "zero")
-    expected = {(o, None, "everything", None): set() for o in OPERATORS} | {(o, None, "nothing", None): LATE for o in OPERATORS}
+    expected = {(o, None, "everything", None): set() for o in OPERATORS} | {
+        (o, None, "nothing", None): LATE for o in OPERATORS
+    }
     for o in OPERATORS:
         for m in MEMBERSHIPS:
-            mine = set(members.filter("late", operator=o, membership=m).select("layer", "neuron").rows())
+            mine = set(
+                members.filter("late", operator=o, membership=m).select("layer", "neuron").rows()
+            )
             expected |= {(o, m, "heuristic", None): LATE - mine, (o, m, "rest", None): mine}
             for draw in range(3):
                 random = LATE - without.pop((o, m, "random", draw))
@@ -76,14 +103,20 @@ def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(members: pl.DataF
 def test_the_executor_takes_them(bags: pl.DataFrame):
     found = knocked.taken(bags)
     assert len(found) == len(OPERATORS) * 2 * (2 + 3 * (2 + 3))
-    assert [one.operator for one in found if not one.patches] == [o for o in OPERATORS for _ in range(2)]
+    assert [one.operator for one in found if not one.patches] == [
+        o for o in OPERATORS for _ in range(2)
+    ]
 
 
 def test_random_neurons_are_drawn_evenly_and_by_seed(members: pl.DataFrame, pairs: pl.DataFrame):
     labels = members.filter(membership="label", operator="add")
     several = []
     for seed in (0, 1):
-        draws = kept(labels, pairs, control_draws=300, knockout_seed=seed).filter(kept="random", layer=1, replacement="mean").sort("draw")
+        draws = (
+            kept(labels, pairs, control_draws=300, knockout_seed=seed)
+            .filter(kept="random", layer=1, replacement="mean")
+            .sort("draw")
+        )
         several.append(draws["units"].to_list())
     assert several[0] != several[1]
     counts = np.bincount(np.concatenate(several[0]), minlength=NEURONS)  # 8 of 12 are ablated
@@ -101,37 +134,64 @@ def concluded(bags: pl.DataFrame, pairs: pl.DataFrame, runs: pl.DataFrame) -> pl
     return ask("bag_alone", given | {"bootstrap_weights": knocked.weights(pairs)})
 
 
-def test_accuracy_and_faithfulness_are_those_of_brute_force(bags: pl.DataFrame, pairs: pl.DataFrame):
+def test_accuracy_and_faithfulness_are_those_of_brute_force(
+    bags: pl.DataFrame, pairs: pl.DataFrame
+):
     said = knocked.said(bags, "bag", pairs, knocked.at_random(1))
     table = concluded(bags, pairs, said)
-    numbers = said.filter(experiment="bag").with_columns(pl.col("answer_logit", "mean_logit", "max_logit").cast(float))
-    nl = (pl.col("answer_logit") - pl.col("mean_logit")) / (pl.col("max_logit") - pl.col("mean_logit"))
+    numbers = said.filter(experiment="bag").with_columns(
+        pl.col("answer_logit", "mean_logit", "max_logit").cast(float)
+    )
+    nl = (pl.col("answer_logit") - pl.col("mean_logit")) / (
+        pl.col("max_logit") - pl.col("mean_logit")
+    )
     once = bags.rename({"replacement": "ablation"}).unique("intervention")
-    means = once.join(numbers.with_columns(nl=nl), on="intervention").group_by(*KEYS, "neurons", "pair").agg(pl.col("correct", "nl").mean())
+    means = (
+        once.join(numbers.with_columns(nl=nl), on="intervention")
+        .group_by(*KEYS, "neurons", "pair")
+        .agg(pl.col("correct", "nl").mean())
+    )
     by = {key: rows.sort("pair") for key, rows in means.group_by(KEYS)}
     assert set(table.select(KEYS).rows()) == set(by)
     assert len(table) == len(by) == len(OPERATORS) * 2 * (2 + 3 * 3)
     drawn = {o: knocked.drawn(knocked.weights(pairs), o) for o in OPERATORS}
     for row in table.iter_rows(named=True):
         key, operator = tuple(row[name] for name in KEYS), row["operator"]
-        nothing, everything = (by[operator, None, end, row["ablation"]]["nl"].mean() for end in ("nothing", "everything"))
+        nothing, everything = (
+            by[operator, None, end, row["ablation"]]["nl"].mean()
+            for end in ("nothing", "everything")
+        )
         correct = by[key]["correct"].to_numpy()
-        expected = [correct.mean(), *knocked.interval(correct, drawn[operator]), (by[key]["nl"].mean() - nothing) / (everything - nothing)]
-        assert [row[name] for name in ("accuracy", "ci_low", "ci_high", "faithfulness")] == pytest.approx(expected)
+        expected = [
+            correct.mean(),
+            *knocked.interval(correct, drawn[operator]),
+            (by[key]["nl"].mean() - nothing) / (everything - nothing),
+        ]
+        assert [
+            row[name] for name in ("accuracy", "ci_low", "ci_high", "faithfulness")
+        ] == pytest.approx(expected)
         assert [row["prompts"]] == [50]
         evaluated = {"operator": operator, "split": "evaluation"}
         assert row["majority_accuracy"] == majority(pairs, **evaluated)
         assert [row["neurons"]] == by[key]["neurons"].unique().to_list()
 
 
-def test_a_planted_bag_answers_alone_and_nothing_else_does(members: pl.DataFrame, pairs: pl.DataFrame):
+def test_a_planted_bag_answers_alone_and_nothing_else_does(
+    members: pl.DataFrame, pairs: pl.DataFrame
+):
     """Each labelled neuron votes for what it is about with one logit, and an answer needs four of the six late ones."""
     of = {(1, n): [EVEN, LOW, ENDS][n % 3] for n in range(3)}
     everywhere = {unit for unit in LATE if unit[0] == 2 and unit[1] < 6}
-    labels = standing([(o, *unit, of.get(unit, EVEN)) for o in OPERATORS for unit in sorted({*of, *everywhere})], "label", late=1)
+    labels = standing(
+        [(o, *unit, of.get(unit, EVEN)) for o in OPERATORS for unit in sorted({*of, *everywhere})],
+        "label",
+        late=1,
+    )
 
     def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
-        votes = len(everywhere - units) + sum(MEANS[h](prompt) for unit, h in of.items() if unit not in units)
+        votes = len(everywhere - units) + sum(
+            MEANS[h](prompt) for unit, h in of.items() if unit not in units
+        )
         return float(votes), len(everywhere - units) >= 4
 
     bags = kept(labels, pairs, control_draws=20)
@@ -155,9 +215,15 @@ def test_an_operator_without_heuristics_has_no_bag(members: pl.DataFrame, pairs:
 
 def test_without_late_layers_or_prompts_all_is_empty(members: pl.DataFrame, pairs: pl.DataFrame):
     early = members.with_columns(late=pl.lit(False))
-    for bags in (kept(early, pairs, first=None), kept(members.clear(), pairs, first=None), kept(members.clear(), pairs.clear())):
+    for bags in (
+        kept(early, pairs, first=None),
+        kept(members.clear(), pairs, first=None),
+        kept(members.clear(), pairs.clear()),
+    ):
         assert bags.is_empty()
-        assert concluded(bags, pairs, knocked.said(bags, "bag", pairs, knocked.at_random(0))).is_empty()
+        assert concluded(
+            bags, pairs, knocked.said(bags, "bag", pairs, knocked.at_random(0))
+        ).is_empty()
 
 
 def test_in_the_pipeline_the_planted_bag_answers_alone_and_the_rest_does_not(micro: Path):
@@ -172,7 +238,10 @@ def test_in_the_pipeline_the_planted_bag_answers_alone_and_the_rest_does_not(mic
 
 @pytest.mark.parametrize("name", ["abacus", "planted"])
 def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: str):
-    members, table = written(micro, name, "heuristic_neurons").filter("late"), written(micro, name, "bag_alone")
+    members, table = (
+        written(micro, name, "heuristic_neurons").filter("late"),
+        written(micro, name, "bag_alone"),
+    )
     assert len(knocked.ran(micro, name, "bag")) > 0
     bags = members.select("operator", "membership").unique().rows()
     several = {(*bag, what) for bag in bags for what in ("heuristic", "rest", "random")}
@@ -181,8 +250,14 @@ def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: st
         for o in written(micro, name, "pairs").filter(split="evaluation")["operator"].unique()
         for what in ("everything", "nothing")
     }
-    assert set(table.select(KEYS).rows()) == {(*key, ablation) for key in several for ablation in ("mean", "zero")}
-    sizes = members.group_by("operator", "membership").agg(pl.struct("layer", "neuron").n_unique().alias("size"))
+    assert set(table.select(KEYS).rows()) == {
+        (*key, ablation) for key in several for ablation in ("mean", "zero")
+    }
+    sizes = members.group_by("operator", "membership").agg(
+        pl.struct("layer", "neuron").n_unique().alias("size")
+    )
     joined = table.join(sizes, on=["operator", "membership"])
     whole = table.filter(kept="everything")["neurons"].unique().item()
-    assert joined["neurons"].to_list() == [whole - n if what == "rest" else n for what, n in joined.select("kept", "size").rows()]
+    assert joined["neurons"].to_list() == [
+        whole - n if what == "rest" else n for what, n in joined.select("kept", "size").rows()
+    ]

@@ -41,11 +41,16 @@ def panels(name: str, tables: Tables = MADE) -> dict[str, list[Axes]]:
 def shown(name: str, operator: str) -> tuple[list[Axes], dict[str, str]]:
     """An operator's panels of the figure of called neurons, or of that of scored ones; which rows of the tables they show."""
     membership = MEMBERSHIP[operator]
-    return panels(name + "_scored" * (membership == "scored"))[operator], {"operator": operator, "membership": membership}
+    return panels(name + "_scored" * (membership == "scored"))[operator], {
+        "operator": operator,
+        "membership": membership,
+    }
 
 
 def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = written_by(lambda: figures.main("s"), lambda folder: write(folder, NOTHING), tmp_path, monkeypatch)
+    written = written_by(
+        lambda: figures.main("s"), lambda folder: write(folder, NOTHING), tmp_path, monkeypatch
+    )
     assert written == pictures("s/bag/figures", figures.FIGURES, "bag_alone")
 
 
@@ -57,11 +62,15 @@ def test_a_panel_without_data_says_why(name: str):
     for operator, column in panels(name).items():
         silent = operator == "divide" or (operator == "subtract" and name.startswith("failure"))
         uncalled = [
-            operator == "subtract" and (name == "knockouts_by_heuristic" or ("prompt" in name and row == 0)) for row in range(len(column))
+            operator == "subtract"
+            and (name == "knockouts_by_heuristic" or ("prompt" in name and row == 0))
+            for row in range(len(column))
         ]
         absent = "neuron has a heuristic beyond chance"
         assert [absent in texts(axis) for axis in column] == uncalled
-        assert ["no data: " in texts(axis) for axis in column] == [silent or alone for alone in uncalled]
+        assert ["no data: " in texts(axis) for axis in column] == [
+            silent or alone for alone in uncalled
+        ]
 
 
 ABLATED = ["knockouts_by_heuristic", "knockouts_by_prompt", "bag_alone", "knockouts_by_neuron"]
@@ -146,8 +155,19 @@ def test_each_heuristic_is_a_dot_with_intervals(operator: str, arm: str):
     for collection in accuracy.collections:
         assert isinstance(collection, LineCollection)
         drawn |= {tuple(map(float, np.ravel(ends))) for ends in collection.get_segments()}
-    ends = rows.select("accuracy_other", "other_low", "other_high", "accuracy_associated", "associated_low", "associated_high").rows()
-    assert {edge for x, left, right, y, low, high in ends for edge in ((left, y, right, y), (x, low, x, high))} <= drawn
+    ends = rows.select(
+        "accuracy_other",
+        "other_low",
+        "other_high",
+        "accuracy_associated",
+        "associated_low",
+        "associated_high",
+    ).rows()
+    assert {
+        edge
+        for x, left, right, y, low, high in ends
+        for edge in ((left, y, right, y), (x, low, x, high))
+    } <= drawn
     assert len(drawn) == 4 * HEURISTICS
 
 
@@ -165,16 +185,24 @@ def test_knock_outs_are_drawn_beside_the_most_frequent_answer(operator: str):
 def test_means_and_p_values_are_written_above_their_panel(operator: str):
     column, which = shown("knockouts_by_heuristic", operator)
     for axis, measure in zip(column, ("accuracy", "logit"), strict=True):
-        [test] = MADE["knockout_tests"].filter(**which, ablation="zero", measure=measure).iter_rows(named=True)
+        [test] = (
+            MADE["knockout_tests"]
+            .filter(**which, ablation="zero", measure=measure)
+            .iter_rows(named=True)
+        )
         assert axis.get_title() == (
             f"{operator}\n{HEURISTICS} heuristics: {test['associated']:.2f} / {test['other']:.2f}\n"
             f"control: {test['control_associated']:.2f} / {test['control_other']:.2f}, p = {test['p_value']:.2g}"
         )
-    assert len({*axis.get_xlim(), *axis.get_ylim()}) == 2  # so that the diagonal is where both are equal
+    assert (
+        len({*axis.get_xlim(), *axis.get_ylim()}) == 2
+    )  # so that the diagonal is where both are equal
 
 
 @pytest.mark.parametrize("operator", MEMBERSHIP)
-@pytest.mark.parametrize(("name", "ablation"), [("knockouts_by_prompt", "zero"), ("knockouts_by_prompt_mean", "mean")])
+@pytest.mark.parametrize(
+    ("name", "ablation"), [("knockouts_by_prompt", "zero"), ("knockouts_by_prompt_mean", "mean")]
+)
 def test_arms_are_lines_over_the_neurons_silenced(operator: str, name: str, ablation: str):
     called, scored = panels(name)[operator]
     for axis, membership in ((called, "called"), (scored, "scored"))[operator == "subtract" :]:
@@ -182,18 +210,31 @@ def test_arms_are_lines_over_the_neurons_silenced(operator: str, name: str, abla
         chosen = {"operator": operator, "membership": membership, "ablation": ablation}
         majority_is_drawn(axis, MADE["knockouts_by_prompt"].filter(**chosen)["majority_accuracy"])
         for (arm, (label, *_)), band in zip(figures.ARMS.items(), axis.collections, strict=True):
-            rows = MADE["knockouts_by_prompt"].filter(operator=operator, membership=membership, arm=arm, ablation=ablation)
+            rows = MADE["knockouts_by_prompt"].filter(
+                operator=operator, membership=membership, arm=arm, ablation=ablation
+            )
             assert list(line(axis, label).get_xdata()) == rows["neurons"].to_list()
             assert list(line(axis, label).get_ydata()) == rows["accuracy"].to_list()
-            edges = {*rows.select("neurons", "ci_low").rows(), *rows.select("neurons", "ci_high").rows()}
+            edges = {
+                *rows.select("neurons", "ci_low").rows(),
+                *rows.select("neurons", "ci_high").rows(),
+            }
             assert edges <= {tuple(corner) for corner in band.get_paths()[0].vertices}
 
 
-@pytest.mark.parametrize(("operator", "place"), [(operator, place) for operator in MEMBERSHIP for place in range(len(LAYERS))])
+@pytest.mark.parametrize(
+    ("operator", "place"),
+    [(operator, place) for operator in MEMBERSHIP for place in range(len(LAYERS))],
+)
 def test_p_values_are_counted_in_twentieths_with_their_upper_edge(operator: str, place: int):
     axis = panels("knockouts_by_neuron")[operator][place]
-    rows = MADE["knockouts_by_neuron"].filter(pl.col("null_neurons") >= 19, operator=operator, layer=LAYERS[place], ablation="zero")
-    groups = {"called": rows.filter(pl.col("membership") != "scored"), "only scored": rows.filter(membership="scored")}
+    rows = MADE["knockouts_by_neuron"].filter(
+        pl.col("null_neurons") >= 19, operator=operator, layer=LAYERS[place], ablation="zero"
+    )
+    groups = {
+        "called": rows.filter(pl.col("membership") != "scored"),
+        "only scored": rows.filter(membership="scored"),
+    }
     groups = {name: group["p_value"].to_numpy() for name, group in groups.items() if group.height}
     assert list(groups) == (["called", "only scored"] if operator == "add" else ["only scored"])
     assert len(axis.patches) == len(groups)
@@ -207,8 +248,14 @@ def test_p_values_are_counted_in_twentieths_with_their_upper_edge(operator: str,
 @pytest.mark.parametrize("operator", MEMBERSHIP)
 def test_bags_are_bars_with_their_neurons(operator: str):
     column = panels("bag_alone")[operator]
-    names = {tick: label.get_text() for tick, label in zip(column[1].get_xticks(), column[1].get_xticklabels(), strict=True)}
-    colours = {drawing.matplotlib.colors.to_rgba(colour): kept for kept, (_, colour) in figures.KEPT.items()}
+    names = {
+        tick: label.get_text()
+        for tick, label in zip(column[1].get_xticks(), column[1].get_xticklabels(), strict=True)
+    }
+    colours = {
+        drawing.matplotlib.colors.to_rgba(colour): kept
+        for kept, (_, colour) in figures.KEPT.items()
+    }
     ends = {"none": (None, "nothing"), "all": (None, "everything")}
     for axis, ablation in zip(column, ("mean", "zero"), strict=True):
         neurons = {round(text.get_position()[0], 2): int(text.get_text()) for text in axis.texts}
@@ -216,7 +263,13 @@ def test_bags_are_bars_with_their_neurons(operator: str):
         for bar in axis.patches:
             x = round(bar.get_x() + bar.get_width() / 2, 2)
             name = names[round(x)]
-            drawn.add((*ends.get(name, (name, colours.get(bar.get_facecolor()))), bar.get_height(), neurons[x]))
+            drawn.add(
+                (
+                    *ends.get(name, (name, colours.get(bar.get_facecolor()))),
+                    bar.get_height(),
+                    neurons[x],
+                )
+            )
         rows = MADE["bag_alone"].filter(operator=operator, ablation=ablation)
         majority_is_drawn(axis, rows["majority_accuracy"])
         assert drawn == set(rows.select("membership", "kept", "accuracy", "neurons").iter_rows())
@@ -226,17 +279,28 @@ def test_bags_are_bars_with_their_neurons(operator: str):
 def test_densities_are_shares_of_each_side_with_the_test_beside_them(membership: str):
     column = panels("failures" + "_scored" * (membership == "scored"))["add"]
     for axis, measure in zip(column, failure_figures.MEASURES, strict=True):
-        rows, tests = (MADE[name].filter(operator="add", membership=membership) for name in ("failures", "failure_tests"))
+        rows, tests = (
+            MADE[name].filter(operator="add", membership=membership)
+            for name in ("failures", "failure_tests")
+        )
         [test] = tests.filter(measure=measure).iter_rows(named=True)
         for patch, side in zip(axis.patches, (True, False), strict=True):
             values = rows.filter(correct=side)[measure].to_numpy()
             shares, edges, _ = patch.get_data()
             assert len(values) == test["cells_correct" if side else "cells_incorrect"]
-            np.testing.assert_allclose(shares[1:-1], (np.histogram(values, edges)[0] / len(values))[1:-1])
+            np.testing.assert_allclose(
+                shares[1:-1], (np.histogram(values, edges)[0] / len(values))[1:-1]
+            )
             assert sum(shares) == pytest.approx(1)  # rarer values lie in the outermost
-        assert [mean.get_xdata()[0] for mean in axis.lines] == [test["mean_correct"], test["mean_incorrect"]]
+        assert [mean.get_xdata()[0] for mean in axis.lines] == [
+            test["mean_correct"],
+            test["mean_incorrect"],
+        ]
         for name, key in (("d", "d"), ("AUC", "auc")):
-            assert f"{name} {test[key]:.2f} ({test[key + '_ci_low']:.2f} to {test[key + '_ci_high']:.2f})" in texts(axis)
+            assert (
+                f"{name} {test[key]:.2f} ({test[key + '_ci_low']:.2f} to {test[key + '_ci_high']:.2f})"
+                in texts(axis)
+            )
 
 
 def test_whole_numbers_get_bins_of_whole_width():
@@ -254,7 +318,9 @@ def test_whole_numbers_get_bins_of_whole_width():
     ],
 )  # fmt: skip
 def test_few_cells_are_not_compared(right: int, wrong: int, why: str):
-    tests = MADE["failure_tests"].with_columns(cells_correct=pl.lit(right), cells_incorrect=pl.lit(wrong))
+    tests = MADE["failure_tests"].with_columns(
+        cells_correct=pl.lit(right), cells_incorrect=pl.lit(wrong)
+    )
     for name in ("failures", "failure_inputs"):
         for axis in panels(name, MADE | {"failure_tests": tests})["add"]:
             assert (f"no data: {why}" in texts(axis)) == bool(why)
@@ -271,13 +337,24 @@ def test_cells_without_associated_neurons_are_not_drawn():
 
 def test_features_that_tell_most_are_bars_in_order_of_value():
     table = MADE["failure_inputs"].filter(operator="add")
-    usual = MADE["failure_inputs"].filter(operator="add", feature="slack").select(pl.sum("failures") / pl.sum("cells")).item()
-    wanted = {"slack": ["1", "2..3", "8..15", "16..31"], "split": ["held-out", "train"], "units of op1": ["0", "9"]}
+    usual = (
+        MADE["failure_inputs"]
+        .filter(operator="add", feature="slack")
+        .select(pl.sum("failures") / pl.sum("cells"))
+        .item()
+    )
+    wanted = {
+        "slack": ["1", "2..3", "8..15", "16..31"],
+        "split": ["held-out", "train"],
+        "units of op1": ["0", "9"],
+    }
     column = panels("failure_inputs")["add"]
     assert [axis.get_title() for axis in column] == ["add: slack", "split", "units of op1"]
     for axis, (feature, values) in zip(column, wanted.items(), strict=True):
         assert [label.get_text() for label in axis.get_yticklabels()] == values
-        rows = table.filter(feature=feature).sort(pl.col("value").replace_strict({value: n for n, value in enumerate(values)}))
+        rows = table.filter(feature=feature).sort(
+            pl.col("value").replace_strict({value: n for n, value in enumerate(values)})
+        )
         assert [bar.get_width() for bar in axis.patches] == rows["share"].to_list()
         assert [text.get_text() for text in axis.texts] == [
             f" {wrong} of {cells}" for wrong, cells in rows.select("failures", "cells").iter_rows()

@@ -12,7 +12,12 @@ from tests.made import ask
 
 NORMAL = 1.959964
 SIDE = 12
-CALCULATE = {"add": int.__add__, "subtract": int.__sub__, "multiply": int.__mul__, "divide": int.__floordiv__}
+CALCULATE = {
+    "add": int.__add__,
+    "subtract": int.__sub__,
+    "multiply": int.__mul__,
+    "divide": int.__floordiv__,
+}
 
 
 def cells() -> pl.DataFrame:
@@ -33,7 +38,11 @@ def difficulty(operator: str, op1: int, op2: int) -> int:
     if operator == "multiply":
         return digits[0][0] * digits[0][1] // 10
     if operator == "divide":  # how far op1 may move before the quotient is another one
-        steps = next(n for n in range(1, 999) if {(op1 + n) // op2, (op1 - n) // op2 if op1 >= op2 else op1 // op2} != {op1 // op2})
+        steps = next(
+            n
+            for n in range(1, 999)
+            if {(op1 + n) // op2, (op1 - n) // op2 if op1 >= op2 else op1 // op2} != {op1 // op2}
+        )
         return int(math.log2(steps))
     changes, carry = 0, 0
     for a, b in digits:
@@ -48,25 +57,43 @@ def failures(correct: np.ndarray, contribution: np.ndarray, neurons: np.ndarray)
         "answer_contribution": pl.Series(contribution, dtype=pl.Float32),
         "associated_neurons": pl.Series(neurons, dtype=pl.Int32),
     }
-    return cells().drop("result").with_columns(subject=pl.lit("s"), membership=pl.lit("called"), **measures)
+    return (
+        cells()
+        .drop("result")
+        .with_columns(subject=pl.lit("s"), membership=pl.lit("called"), **measures)
+    )
 
 
 def controlled(table: pl.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
-    made = ask("failure_controls", {"failures": table.sample(fraction=1, shuffle=True, seed=0), "cells": cells()}, normal=NORMAL)
+    made = ask(
+        "failure_controls",
+        {"failures": table.sample(fraction=1, shuffle=True, seed=0), "cells": cells()},
+        normal=NORMAL,
+    )
     return {(row["operator"], row["measure"]): row for row in made.iter_rows(named=True)}
 
 
 def test_pairs_of_cells_of_one_stratum_are_counted_as_brute_force_does():
     rng = np.random.default_rng(0)
-    table = failures(rng.random(len(cells())) < 0.6, rng.normal(size=len(cells())), rng.integers(0, 4, len(cells())))
+    table = failures(
+        rng.random(len(cells())) < 0.6,
+        rng.normal(size=len(cells())),
+        rng.integers(0, 4, len(cells())),
+    )
     rows = controlled(table)
     joined = table.join(cells(), on=["operator", "op1", "op2"]).rows(named=True)
-    stratum = lambda row: (row["operator"], row["result"], difficulty(row["operator"], row["op1"], row["op2"]))  # noqa: E731
+    stratum = lambda row: (
+        row["operator"],
+        row["result"],
+        difficulty(row["operator"], row["op1"], row["op2"]),
+    )  # noqa: E731
     for measure in ("answer_contribution", "associated_neurons"):
         strata: dict[str, list[tuple[float, int, int]]] = {operator: [] for operator in CALCULATE}
         for (operator, *_), group in groupby(sorted(joined, key=stratum), stratum):
             some = list(group)
-            right, wrong = ([row[measure] for row in some if row["correct"] == side] for side in (True, False))
+            right, wrong = (
+                [row[measure] for row in some if row["correct"] == side] for side in (True, False)
+            )
             if right and wrong:
                 wins = sum((b > a) + (b == a) / 2 for a in right for b in wrong)
                 strata[operator].append((wins, len(right), len(wrong)))
@@ -75,25 +102,44 @@ def test_pairs_of_cells_of_one_stratum_are_counted_as_brute_force_does():
             wins, right, wrong = np.array(found, float).T
             pairs = right * wrong
             auc = wins.sum() / pairs.sum()
-            error = np.sqrt(((wins - auc * pairs) ** 2).sum() * len(found) / (len(found) - 1)) / pairs.sum()
-            assert (row["strata"], row["cells_correct"], row["cells_incorrect"]) == (len(found), right.sum(), wrong.sum())
+            error = (
+                np.sqrt(((wins - auc * pairs) ** 2).sum() * len(found) / (len(found) - 1))
+                / pairs.sum()
+            )
+            assert (row["strata"], row["cells_correct"], row["cells_incorrect"]) == (
+                len(found),
+                right.sum(),
+                wrong.sum(),
+            )
             assert len(found) > 3
             ends = [max(auc - NORMAL * error, 0), min(auc + NORMAL * error, 1)]
-            assert [row["auc"], row["auc_ci_low"], row["auc_ci_high"]] == pytest.approx([auc, *ends])
+            assert [row["auc"], row["auc_ci_low"], row["auc_ci_high"]] == pytest.approx(
+                [auc, *ends]
+            )
 
 
 def test_what_difficulty_explains_is_gone_and_what_it_does_not_explain_stays():
     """Cells fail more often where they are difficult. Contributions follow the difficulty, neurons whether the cell fails."""
-    hard = np.array([difficulty(*cell) for cell in cells().select("operator", "op1", "op2").iter_rows()])
+    hard = np.array(
+        [difficulty(*cell) for cell in cells().select("operator", "op1", "op2").iter_rows()]
+    )
     areas: dict[str, list[float]] = {operator: [] for operator in CALCULATE}
     for seed in range(20):
         rng = np.random.default_rng(seed)
         wrong = rng.random(len(hard)) < np.where(hard > 0, 0.7, 0.2)
-        rows = controlled(failures(~wrong, 5.0 * hard + rng.normal(size=len(hard)), 3 * wrong + rng.integers(0, 2, len(hard))))
+        rows = controlled(
+            failures(
+                ~wrong,
+                5.0 * hard + rng.normal(size=len(hard)),
+                3 * wrong + rng.integers(0, 2, len(hard)),
+            )
+        )
         for operator, found in areas.items():
             assert rows[operator, "associated_neurons"]["auc"] == 1
             found.append(rows[operator, "answer_contribution"]["auc"])
-        assert np.subtract.outer(hard[wrong], hard[~wrong]).mean() > 0.3  # uncontrolled, they differ
+        assert (
+            np.subtract.outer(hard[wrong], hard[~wrong]).mean() > 0.3
+        )  # uncontrolled, they differ
     for found in areas.values():
         assert np.mean(found) == pytest.approx(0.5, abs=4 * np.std(found) / np.sqrt(len(found)))
         assert np.std(found) < 0.3

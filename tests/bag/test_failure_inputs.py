@@ -11,10 +11,17 @@ from tests.made import ask
 
 def features(operator: str, a: int, b: int, r: int, splits: dict) -> dict[str, str]:
     """A cell's features, the slow way: digit by digit, and step by step."""
-    found = {"split": splits[operator, a, b], "order of operands": f"op1 {'<' if a < b else '>' if a > b else '='} op2"}
+    found = {
+        "split": splits[operator, a, b],
+        "order of operands": f"op1 {'<' if a < b else '>' if a > b else '='} op2",
+    }
     for name, number in (("op1", a), ("op2", b), ("result", r)):
         low = number - number % 30
-        found |= {f"units of {name}": str(number)[-1], f"digits of {name}": str(len(str(number))), f"span of {name}": f"{low}..{low + 29}"}
+        found |= {
+            f"units of {name}": str(number)[-1],
+            f"digits of {name}": str(len(str(number))),
+            f"span of {name}": f"{low}..{low + 29}",
+        }
     one, two = f"{a:04}"[::-1], f"{b:04}"[::-1]
     if operator in ("add", "multiply"):
         found["split and mirror"] = f"{splits[operator, a, b]}, mirror {splits[operator, b, a]}"
@@ -33,25 +40,44 @@ def features(operator: str, a: int, b: int, r: int, splits: dict) -> dict[str, s
     if operator == "multiply":
         found["carried"] = f"{int(one[0]) * int(two[0]):02}"[0]
     if operator == "divide":
-        steps = next(n for n in range(1, 999) if (a + n) // b != r or (a >= n and (a - n) // b != r))
+        steps = next(
+            n for n in range(1, 999) if (a + n) // b != r or (a >= n and (a - n) // b != r)
+        )
         low = 2 ** (steps.bit_length() - 1)
         found["slack"] = "1" if low == 1 else f"{low}..{2 * low - 1}"
     return found
 
 
-ANSWERS = {"add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b, "divide": lambda a, b: a // b}
+ANSWERS = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: a // b,
+}
 
 
 def grid(side: int, largest: int, seed: int = 0) -> list[tuple]:
     """Rows (operator, op1, op2, result, split) of a grid with no small operands left out."""
     rng, operands = np.random.default_rng(seed), [*range(12), *range(95, 95 + side)]
-    rows = [(o, a, b, f(a, b)) for o, f in ANSWERS.items() for a in operands for b in operands if o != "divide" or min(a, b) > 0]
-    return [(*row, str(rng.choice(["train", "held-out"], p=[0.8, 0.2]))) for row in rows if 0 <= row[3] <= largest]
+    rows = [
+        (o, a, b, f(a, b))
+        for o, f in ANSWERS.items()
+        for a in operands
+        for b in operands
+        if o != "divide" or min(a, b) > 0
+    ]
+    return [
+        (*row, str(rng.choice(["train", "held-out"], p=[0.8, 0.2])))
+        for row in rows
+        if 0 <= row[3] <= largest
+    ]
 
 
 def inputs(cells: list[tuple], fails: list[bool], trained_here: bool = True) -> pl.DataFrame:
     small = pl.col("op1", "op2").cast(pl.Int32)
-    table = pl.DataFrame(cells, schema=["operator", "op1", "op2", "result", "split"], orient="row").with_columns(
+    table = pl.DataFrame(
+        cells, schema=["operator", "op1", "op2", "result", "split"], orient="row"
+    ).with_columns(
         small,
         pl.col("result").cast(pl.Int32),
     )
@@ -78,26 +104,42 @@ def entropy(share: float) -> float:
 def test_features_and_gains_are_those_of_brute_force():
     cells = grid(25, 999)
     rng = np.random.default_rng(1)
-    fails = [bool(rng.random() < (0.5 if a % 10 == 7 else 0.01)) and o != "subtract" for o, a, *_ in cells]
+    fails = [
+        bool(rng.random() < (0.5 if a % 10 == 7 else 0.01)) and o != "subtract"
+        for o, a, *_ in cells
+    ]
     table = inputs(cells, fails)
     splits = {(o, a, b): split for o, a, b, _, split in cells}
     counts: dict[tuple[str, str], dict[str, list[bool]]] = {}
     for (o, a, b, r, _), failed in zip(cells, fails, strict=True):
         for feature, value in features(o, a, b, r, splits).items():
             counts.setdefault((o, feature), {}).setdefault(value, []).append(failed)
-    assert set(table.select("operator", "feature", "value").rows()) == {(*key, value) for key, values in counts.items() for value in values}
+    assert set(table.select("operator", "feature", "value").rows()) == {
+        (*key, value) for key, values in counts.items() for value in values
+    }
     for row in table.iter_rows(named=True):
         values = counts[row["operator"], row["feature"]]
         here, whole = values[row["value"]], [failed for of in values.values() for failed in of]
-        assert (row["cells"], row["failures"], row["share"]) == (len(here), sum(here), pytest.approx(np.mean(here)))
-        assert row["lift"] == (pytest.approx(np.mean(here) / np.mean(whole)) if any(whole) else None)
+        assert (row["cells"], row["failures"], row["share"]) == (
+            len(here),
+            sum(here),
+            pytest.approx(np.mean(here)),
+        )
+        assert row["lift"] == (
+            pytest.approx(np.mean(here) / np.mean(whole)) if any(whole) else None
+        )
         within = sum(len(of) * entropy(np.mean(of)) for of in values.values()) / len(whole)
         assert row["gain"] == pytest.approx(entropy(np.mean(whole)) - within, abs=1e-12)
-        assert row["gain_chance"] == pytest.approx((len(values) - 1) / (2 * math.log(2) * len(whole)))
+        assert row["gain_chance"] == pytest.approx(
+            (len(values) - 1) / (2 * math.log(2) * len(whole))
+        )
     for operator in ANSWERS:
         gains = table.filter(operator=operator)["gain"]
         assert (gains.is_sorted(descending=True), gains.max() > 0) == (True, operator != "subtract")
-        assert operator == "subtract" or table.filter(operator=operator)["feature"][0] == "units of op1"
+        assert (
+            operator == "subtract"
+            or table.filter(operator=operator)["feature"][0] == "units of op1"
+        )
 
 
 @pytest.mark.parametrize(("failed", "lift"), [(True, 1.0), (False, None)])
@@ -118,7 +160,13 @@ def test_a_model_that_was_not_trained_here_has_no_split():
 
 def test_a_feature_that_tells_nothing_gains_what_chance_gives():
     cells, rng = grid(12, 999), np.random.default_rng(2)
-    drawn = pl.concat([inputs(cells, [bool(x) for x in rng.random(len(cells)) < 0.2]) for _ in range(12)])
-    means = drawn.group_by("operator", "feature").agg(pl.col("gain", "gain_chance").mean()).filter(pl.col("feature").str.contains("units"))
+    drawn = pl.concat(
+        [inputs(cells, [bool(x) for x in rng.random(len(cells)) < 0.2]) for _ in range(12)]
+    )
+    means = (
+        drawn.group_by("operator", "feature")
+        .agg(pl.col("gain", "gain_chance").mean())
+        .filter(pl.col("feature").str.contains("units"))
+    )
     ratios = (means["gain"] / means["gain_chance"]).to_numpy()
     assert (len(ratios), ratios.mean()) == (12, pytest.approx(1, abs=0.15))

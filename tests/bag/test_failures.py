@@ -19,34 +19,65 @@ from tests.micro import ROOT, alone
 
 SIDE, LIMIT, NEURONS, LAYERS = 12, 15, 10, (0, 1, 2)
 OP1, OP2 = np.indices((SIDE, SIDE))
-RESULTS = {"add": OP1 + OP2, "divide": np.where((OP1 > 0) & (OP2 > 0), OP1 // np.maximum(OP2, 1), -1)}
+RESULTS = {
+    "add": OP1 + OP2,
+    "divide": np.where((OP1 > 0) & (OP2 > 0), OP1 // np.maximum(OP2, 1), -1),
+}
 MEANS: dict[str, Callable[[int, int, int], bool]] = {
     "op1 mod 2 = 0": lambda a, b, r: a % 2 == 0, "op2 in 0..6": lambda a, b, r: b <= 6, "result ~ ..1": lambda a, b, r: r % 10 == 1,
     "op1 = op2": lambda a, b, r: a == b, "result in {3, 7}": lambda a, b, r: r in (3, 7), "own sum": lambda a, b, r: a + b > 12,
 }  # fmt: skip
 EVEN, LOW, *_, SET, OWN = MEANS
-Matches = list[tuple[str, int, int, str, str, float, float]]  # operator, layer, neuron, heuristic, side, corrected, q_value
+Matches = list[
+    tuple[str, int, int, str, str, float, float]
+]  # operator, layer, neuron, heuristic, side, corrected, q_value
 
 
 class Project:
     """A folder with what the stage reads: random stores, of whole parts whose sums are exact, and the matches that a test gives."""
 
-    def __init__(self, folder: Path, seed: int = 0, right: Callable[[str, int, int, int], bool] | None = None, part: float = 8):
+    def __init__(
+        self,
+        folder: Path,
+        seed: int = 0,
+        right: Callable[[str, int, int, int], bool] | None = None,
+        part: float = 8,
+    ):
         self.folder, self.data, rng = folder, folder / "data/s", np.random.default_rng(seed)
-        self.values = {o: rng.integers(-40, 40, (len(LAYERS), NEURONS, SIDE, SIDE)) / part for o in RESULTS}
+        self.values = {
+            o: rng.integers(-40, 40, (len(LAYERS), NEURONS, SIDE, SIDE)) / part for o in RESULTS
+        }
         self.votes = rng.integers(-40, 40, (len(LAYERS), NEURONS, LIMIT + 1)) / part
         for operator, results in RESULTS.items():
-            attributes, columns = {"operator": operator}, {"result": np.where(results <= LIMIT, results, -1)}
+            attributes, columns = (
+                {"operator": operator},
+                {"result": np.where(results <= LIMIT, results, -1)},
+            )
             with writing(self.data / f"store/activations/{operator}.h5") as file:
                 axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
-                writer = LayerWriter(file, [*LAYERS], axes, "float16", (4, 5, SIDE), attributes, columns=columns)
+                writer = LayerWriter(
+                    file, [*LAYERS], axes, "float16", (4, 5, SIDE), attributes, columns=columns
+                )
                 for layer in LAYERS:
                     writer.write(layer, 0, self.values[operator][layer])
         with writing(self.data / "store/value_logits.h5") as file:
-            writer = LayerWriter(file, [*LAYERS], {"neuron": NEURONS, "number": LIMIT + 1}, "float32", (4, LIMIT + 1), {})
+            writer = LayerWriter(
+                file,
+                [*LAYERS],
+                {"neuron": NEURONS, "number": LIMIT + 1},
+                "float32",
+                (4, LIMIT + 1),
+                {},
+            )
             for layer in LAYERS:
                 writer.write(layer, 0, self.votes[layer])
-        self.cells = [(o, a, b, int(r[a, b])) for o, r in RESULTS.items() for a in range(SIDE) for b in range(SIDE) if r[a, b] >= 0]
+        self.cells = [
+            (o, a, b, int(r[a, b]))
+            for o, r in RESULTS.items()
+            for a in range(SIDE)
+            for b in range(SIDE)
+            if r[a, b] >= 0
+        ]
         self.said: dict[tuple[str, int, int], int | None] = {}
         for operator, a, b, result in self.cells:
             if result <= LIMIT:
@@ -56,34 +87,66 @@ class Project:
         self._write()
 
     def _write(self) -> None:
-        whole = pl.DataFrame(self.cells, schema=["operator", "op1", "op2", "result"], orient="row", strict=False)
+        whole = pl.DataFrame(
+            self.cells, schema=["operator", "op1", "op2", "result"], orient="row", strict=False
+        )
         answers = {(o, a, b): r for o, a, b, r in self.cells}
         rows = [(*cell, said, said == answers[cell]) for cell, said in self.said.items()]
-        predictions = pl.DataFrame(rows, schema=["operator", "op1", "op2", "predicted", "correct"], orient="row")
-        known = [(h.name, h.kind, h.quantity, h.predicate) for h in map(parse, list(MEANS)[:-2])]  # SET only has its name
-        rows = [(operator, *one) for operator in RESULTS for one in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]]
-        catalogue = pl.DataFrame(rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row")
+        predictions = pl.DataFrame(
+            rows, schema=["operator", "op1", "op2", "predicted", "correct"], orient="row"
+        )
+        known = [
+            (h.name, h.kind, h.quantity, h.predicate) for h in map(parse, list(MEANS)[:-2])
+        ]  # SET only has its name
+        rows = [
+            (operator, *one)
+            for operator in RESULTS
+            for one in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]
+        ]
+        catalogue = pl.DataFrame(
+            rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row"
+        )
         small = pl.col("op1", "op2").cast(pl.Int32)
         for name, table in {"corpus/cells": whole.with_columns(small, pl.col("result").cast(pl.Int32)), "heuristics/heuristics": catalogue,
                             "s/store/predictions": predictions.with_columns(small, pl.col("predicted").cast(pl.Int32))}.items():  # fmt: skip
             (self.folder / f"data/{name}").parent.mkdir(parents=True, exist_ok=True)
-            table.sample(fraction=1, shuffle=True, seed=1).write_parquet(self.folder / f"data/{name}.parquet")
+            table.sample(fraction=1, shuffle=True, seed=1).write_parquet(
+                self.folder / f"data/{name}.parquet"
+            )
 
-    def run(self, matches: Matches, first_layer: int | None, neurons_at_once: int = 4) -> pl.DataFrame:
+    def run(
+        self, matches: Matches, first_layer: int | None, neurons_at_once: int = 4
+    ) -> pl.DataFrame:
         """What the real query and the real stage make of these matches, at threshold .4 and level .05."""
         names = ["operator", "layer", "neuron", "heuristic", "side", "corrected", "q_value"]
-        types = {"layer": pl.Int16, "neuron": pl.Int32, "corrected": pl.Float32, "q_value": pl.Float64}
-        table = pl.DataFrame(matches, schema=names, schema_overrides=types, orient="row").with_columns(foremost=pl.lit(True))
+        types = {
+            "layer": pl.Int16,
+            "neuron": pl.Int32,
+            "corrected": pl.Float32,
+            "q_value": pl.Float64,
+        }
+        table = pl.DataFrame(
+            matches, schema=names, schema_overrides=types, orient="row"
+        ).with_columns(foremost=pl.lit(True))
         setting = pl.DataFrame({"threshold": [0.4], "level": [0.05]})
-        chosen = ask("heuristic_neurons", {"matches": table, "label_setting": setting, "late_layers": late_layers(first_layer)})
+        chosen = ask(
+            "heuristic_neurons",
+            {"matches": table, "label_setting": setting, "late_layers": late_layers(first_layer)},
+        )
         (self.data / "heuristics").mkdir(exist_ok=True)
-        chosen.sample(fraction=1, shuffle=True, seed=2).write_parquet(self.data / "heuristics/heuristic_neurons.parquet")
-        (self.folder / "params.yaml").write_text(yaml.safe_dump(alone("s") | {"failures": {"neurons_at_once": neurons_at_once}}))
+        chosen.sample(fraction=1, shuffle=True, seed=2).write_parquet(
+            self.data / "heuristics/heuristic_neurons.parquet"
+        )
+        (self.folder / "params.yaml").write_text(
+            yaml.safe_dump(alone("s") | {"failures": {"neurons_at_once": neurons_at_once}})
+        )
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.folder)
             failures.main("s")
         database = Database({"written": [self.data / "bag/failures.parquet"]})
-        assert database.columns("written") == {n: kind for n, (kind, _) in tables(ROOT / "stages")["failures"].columns.items()}
+        assert database.columns("written") == {
+            n: kind for n, (kind, _) in tables(ROOT / "stages")["failures"].columns.items()
+        }
         return database.sql("from written").pl()
 
     def expected(self, matches: Matches, first_layer: int | None) -> list[tuple]:
@@ -100,10 +163,26 @@ class Project:
                     and np.float32(corrected) >= 0.4 and q_value <= level
                 })  # fmt: skip
                 sums = [
-                    sum(self.values[operator][layer, neuron, a, b] * self.votes[layer, neuron, number] for layer, neuron in about)
+                    sum(
+                        self.values[operator][layer, neuron, a, b]
+                        * self.votes[layer, neuron, number]
+                        for layer, neuron in about
+                    )
                     for number in (result, said or 0)
                 ]
-                rows.append(("s", operator, a, b, membership, said == result, len(about), sums[0], None if said is None else sums[1]))
+                rows.append(
+                    (
+                        "s",
+                        operator,
+                        a,
+                        b,
+                        membership,
+                        said == result,
+                        len(about),
+                        sums[0],
+                        None if said is None else sums[1],
+                    )
+                )
         return sorted(rows)
 
 
@@ -113,20 +192,31 @@ def some_matches(seed: int) -> Matches:
     keys = {(o, int(rng.choice(LAYERS)), int(rng.integers(NEURONS)), str(rng.choice([*MEANS])), str(rng.choice(["top", "bottom"])))
             for o in RESULTS for _ in range(60)}  # fmt: skip
     least = {"add": 0.0, "divide": 0.1 * (seed % 2)}
-    return [(*key, rng.uniform(0.2, 1), max(rng.choice([0.01, 0.05, 0.06, 0.9]), least[key[0]])) for key in sorted(keys)]
+    return [
+        (*key, rng.uniform(0.2, 1), max(rng.choice([0.01, 0.05, 0.06, 0.9]), least[key[0]]))
+        for key in sorted(keys)
+    ]
 
 
 @pytest.mark.parametrize(("seed", "first_layer"), [(0, 1), (1, 1), (2, 0), (3, 2), (4, None)])
-def test_every_cell_has_what_its_neurons_add_up_to(tmp_path: Path, seed: int, first_layer: int | None):
+def test_every_cell_has_what_its_neurons_add_up_to(
+    tmp_path: Path, seed: int, first_layer: int | None
+):
     project, matches = Project(tmp_path, seed), some_matches(seed)
     table = project.run(matches, first_layer)
     assert table.rows() == project.expected(matches, first_layer)
-    counts = table.group_by("operator", "membership").agg(pl.col("associated_neurons").max()).sort("operator", "membership")
+    counts = (
+        table.group_by("operator", "membership")
+        .agg(pl.col("associated_neurons").max())
+        .sort("operator", "membership")
+    )
     assert [n > 0 for n in counts["associated_neurons"]] == [first_layer is not None] * 2 + [
         first_layer is not None and seed % 2 == 0, first_layer is not None,
     ]  # fmt: skip
     for operator, results in RESULTS.items():
-        assert len(table.filter(operator=operator)) == 2 * ((results >= 0) & (results <= LIMIT)).sum()
+        assert (
+            len(table.filter(operator=operator)) == 2 * ((results >= 0) & (results <= LIMIT)).sum()
+        )
 
 
 def test_the_same_bytes_however_many_maps_are_in_memory(tmp_path: Path):
@@ -140,11 +230,21 @@ def test_the_same_bytes_however_many_maps_are_in_memory(tmp_path: Path):
 def test_cells_that_fail_for_want_of_heuristics_show_it(tmp_path: Path):
     """Sums are right where either heuristic holds, divisions by chance."""
     rng = np.random.default_rng(1)
-    project = Project(tmp_path, right=lambda o, a, b, r: a % 2 == 0 or b <= 6 if o == "add" else rng.random() < 0.5)
-    matches: Matches = [(o, 1, n, name, "top", 0.9, 0.01) for o in RESULTS for n, name in enumerate([EVEN, EVEN, LOW])]
+    project = Project(
+        tmp_path,
+        right=lambda o, a, b, r: a % 2 == 0 or b <= 6 if o == "add" else rng.random() < 0.5,
+    )
+    matches: Matches = [
+        (o, 1, n, name, "top", 0.9, 0.01)
+        for o in RESULTS
+        for n, name in enumerate([EVEN, EVEN, LOW])
+    ]
     rows = concluded(project.run(matches, 1))
     for membership in ("called", "scored"):
-        planted, chance = rows["add", membership, "associated_neurons"], rows["divide", membership, "associated_neurons"]
+        planted, chance = (
+            rows["add", membership, "associated_neurons"],
+            rows["divide", membership, "associated_neurons"],
+        )
         assert (planted["mean_incorrect"], planted["auc"], planted["auc_ci_low"]) == (0, 0, 0)
         assert planted["auc_ci_high"] < 0.3
         assert planted["d_ci_high"] < -1

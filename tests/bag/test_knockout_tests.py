@@ -25,10 +25,34 @@ def knocked_out(differences: dict[str, np.ndarray], seed: int = 0) -> pl.DataFra
             control = rng.normal()
             for arm, own in (("control", control), ("heuristic", control + difference)):
                 rest = rng.uniform(size=4).tolist()
-                rows.append(("s", operator, "label", f"h{i:03}", "zero", arm, int(rng.integers(3, 30)), *rest, own, -2 * own))
-    names = ["accuracy_associated", "accuracy_other", "logit_change_associated", "logit_change_other", "dissociation", "logit_dissociation"]
-    keys = dict.fromkeys(["subject", "operator", "membership", "heuristic", "ablation", "arm"], pl.String)
-    made = pl.DataFrame(rows, schema=keys | {"neurons": pl.Int32} | dict.fromkeys(names, pl.Float64), orient="row")
+                rows.append(
+                    (
+                        "s",
+                        operator,
+                        "label",
+                        f"h{i:03}",
+                        "zero",
+                        arm,
+                        int(rng.integers(3, 30)),
+                        *rest,
+                        own,
+                        -2 * own,
+                    )
+                )
+    names = [
+        "accuracy_associated",
+        "accuracy_other",
+        "logit_change_associated",
+        "logit_change_other",
+        "dissociation",
+        "logit_dissociation",
+    ]
+    keys = dict.fromkeys(
+        ["subject", "operator", "membership", "heuristic", "ablation", "arm"], pl.String
+    )
+    made = pl.DataFrame(
+        rows, schema=keys | {"neurons": pl.Int32} | dict.fromkeys(names, pl.Float64), orient="row"
+    )
     return made.sample(fraction=1, shuffle=True, seed=1)
 
 
@@ -122,7 +146,9 @@ def test_means_are_those_of_brute_force():
     rng = np.random.default_rng(2)
     differences = {o: rng.normal(size=n) for o, n in (("add", 7), ("subtract", 1))}
     both = [knocked_out(differences, seed) for seed in (0, 1)]
-    table = pl.concat([both[0], both[1].with_columns(membership=pl.lit("scored"), ablation=pl.lit("mean"))])
+    table = pl.concat(
+        [both[0], both[1].with_columns(membership=pl.lit("scored"), ablation=pl.lit("mean"))]
+    )
     members = standing(apart(differences))
     scored = members.with_columns(membership=pl.lit("scored"))
     given = {
@@ -130,15 +156,24 @@ def test_means_are_those_of_brute_force():
         "heuristic_neurons": pl.concat([members, scored]),
     }
     for row in ask("knockout_tests", given, **SETTINGS).iter_rows(named=True):
-        prefix = {"accuracy": ("accuracy_", ""), "logit": ("logit_change_", "logit_")}[row["measure"]]
+        prefix = {"accuracy": ("accuracy_", ""), "logit": ("logit_change_", "logit_")}[
+            row["measure"]
+        ]
         here = table.filter(*(pl.col(c) == row[c] for c in GROUP[:3])).sort("heuristic")
         own, control = (here.filter(arm=arm) for arm in ("heuristic", "control"))
         for name in ("associated", "other"):
             means = own[prefix[0] + name].mean(), control[prefix[0] + name].mean()
             assert (row[name], row[f"control_{name}"]) == pytest.approx(means)
-        differences = (own[prefix[1] + "dissociation"] - control[prefix[1] + "dissociation"]).to_numpy()
-        assert (row["heuristics"], row["neurons"]) == (len(own), pytest.approx(own["neurons"].mean()))
-        assert (row["difference"], row["positive"]) == pytest.approx((differences.mean(), (differences > 0).mean()))
+        differences = (
+            own[prefix[1] + "dissociation"] - control[prefix[1] + "dissociation"]
+        ).to_numpy()
+        assert (row["heuristics"], row["neurons"]) == (
+            len(own),
+            pytest.approx(own["neurons"].mean()),
+        )
+        assert (row["difference"], row["positive"]) == pytest.approx(
+            (differences.mean(), (differences > 0).mean())
+        )
         if len(own) == 1:
             assert (row["deviation"], row["standard_error"], row["p_value"]) == (None, None, None)
             continue
@@ -173,7 +208,12 @@ def test_shared_neurons_do_not_make_p_values_small():
 
 def test_a_true_effect_is_found_and_no_effect_at_all_is_none():
     rng = np.random.default_rng(4)
-    differences = {"each": rng.uniform(0.1, 1, 20), "most": rng.normal(1, 1, 20), "none": np.zeros(20), "less": rng.normal(-1, 1, 20)}
+    differences = {
+        "each": rng.uniform(0.1, 1, 20),
+        "most": rng.normal(1, 1, 20),
+        "none": np.zeros(20),
+        "less": rng.normal(-1, 1, 20),
+    }
     shared = [families(rng, 5) for _ in range(10)]
     differences |= {f"shared{i}": 1 + unselective(rng, several) for i, several in enumerate(shared)}
     neurons = apart(differences) | {f"shared{i}": several for i, several in enumerate(shared)}
@@ -208,7 +248,9 @@ def test_what_cannot_be_compared_is_left_out():
         "heuristic_neurons": standing({"add": neurons}),
     }
     table = ask("knockout_tests", given, **SETTINGS)
-    accuracy, logit = (table.filter(measure=measure).row(0, named=True) for measure in ("accuracy", "logit"))
+    accuracy, logit = (
+        table.filter(measure=measure).row(0, named=True) for measure in ("accuracy", "logit")
+    )
     assert (accuracy["heuristics"], accuracy["difference"]) == (2, pytest.approx((1 + 4) / 2))
     assert (logit["heuristics"], logit["difference"]) == (3, pytest.approx(-2 * (1 + 3 + 4) / 3))
     assert (accuracy["effective"], logit["effective"]) == pytest.approx((2, 3))
@@ -226,9 +268,15 @@ def test_without_knock_outs_there_is_no_test():
 def test_the_pipeline_finds_what_was_planted(micro: Path):
     table = written(micro, "planted", "knockout_tests")
     assert set(table["operator"]) == {"add", "subtract"}
-    assert table.filter(ablation="mean", membership="label").height == table.filter(ablation="zero", membership="scored").height == 4
+    assert (
+        table.filter(ablation="mean", membership="label").height
+        == table.filter(ablation="zero", membership="scored").height
+        == 4
+    )
     assert (table["difference"] > 0).all()
-    labels = table.filter(membership="label")  # of the others there are too few for a p-value to be small
+    labels = table.filter(
+        membership="label"
+    )  # of the others there are too few for a p-value to be small
     assert (labels["p_value"] < 0.02).all()
     accuracy = labels.filter(measure="accuracy")
     assert (accuracy["other"] == 1).all()
@@ -237,8 +285,15 @@ def test_the_pipeline_finds_what_was_planted(micro: Path):
 
 @pytest.mark.parametrize("name", ["abacus", "planted"])
 def test_the_pipeline_tests_every_knock_out_that_has_a_control(micro: Path, name: str):
-    knockouts, table = written(micro, name, "knockouts_by_heuristic"), written(micro, name, "knockout_tests")
-    both = knockouts.drop_nulls("dissociation").group_by(*GROUP[:3], "heuristic").len().filter(len=2)
+    knockouts, table = (
+        written(micro, name, "knockouts_by_heuristic"),
+        written(micro, name, "knockout_tests"),
+    )
+    both = (
+        knockouts.drop_nulls("dissociation").group_by(*GROUP[:3], "heuristic").len().filter(len=2)
+    )
     expected = both.group_by(GROUP[:3]).len().rows()
-    assert {(*row[:3], row[4]) for row in table.select(*GROUP, "heuristics").rows()} == set(expected)
+    assert {(*row[:3], row[4]) for row in table.select(*GROUP, "heuristics").rows()} == set(
+        expected
+    )
     assert table.height == 2 * len(expected) > 0

@@ -7,7 +7,19 @@ import pytest
 
 from stages.bag.arms import ARMS
 from tests.bag import knocked
-from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, SET, Answer, Prompt, Units, asked, standing, written
+from tests.bag.knocked import (
+    ENDS,
+    EVEN,
+    LOW,
+    MEANS,
+    SET,
+    Answer,
+    Prompt,
+    Units,
+    asked,
+    standing,
+    written,
+)
 from tests.made import OPERATORS, ask, majority
 
 KEYS = ["operator", "membership", "arm", "ablation", "neurons_per_layer"]
@@ -26,14 +38,28 @@ def knockouts(pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def concluded(knockouts: pl.DataFrame, pairs: pl.DataFrame, answer: Answer) -> pl.DataFrame:
-    given = {"prompt_knockout_interventions": knockouts, "pairs": pairs, "bootstrap_weights": knocked.weights(pairs)}
-    return ask("knockouts_by_prompt", given | {"runs": knocked.said(knockouts, "prompt_knockout", pairs, answer)})
+    given = {
+        "prompt_knockout_interventions": knockouts,
+        "pairs": pairs,
+        "bootstrap_weights": knocked.weights(pairs),
+    }
+    return ask(
+        "knockouts_by_prompt",
+        given | {"runs": knocked.said(knockouts, "prompt_knockout", pairs, answer)},
+    )
 
 
 def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, pairs: pl.DataFrame):
     table = concluded(knockouts, pairs, knocked.at_random(1))
-    runs = knocked.said(knockouts, "prompt_knockout", pairs, knocked.at_random(1)).filter(experiment="prompt_knockout")
-    numbers = runs.select("intervention", "pair", "correct", logit=pl.col("answer_logit").cast(float) - pl.col("mean_logit"))
+    runs = knocked.said(knockouts, "prompt_knockout", pairs, knocked.at_random(1)).filter(
+        experiment="prompt_knockout"
+    )
+    numbers = runs.select(
+        "intervention",
+        "pair",
+        "correct",
+        logit=pl.col("answer_logit").cast(float) - pl.col("mean_logit"),
+    )
     once = knockouts.rename({"replacement": "ablation"}).unique("intervention").drop("pair")
     said = once.join(numbers, on="intervention").sort("pair")
     drawn = {o: knocked.drawn(knocked.weights(pairs), o) for o in OPERATORS}
@@ -48,15 +74,29 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
     assert table.select(KEYS).rows() == expected
     for row in table.iter_rows(named=True):
         before = said.filter(arm="none", operator=row["operator"])
-        after = said.filter(*(pl.col(key) == row[key] for key in KEYS)) if row["neurons_per_layer"] else before
+        after = (
+            said.filter(*(pl.col(key) == row[key] for key in KEYS))
+            if row["neurons_per_layer"]
+            else before
+        )
         ends = knocked.interval(after["correct"].to_numpy().astype(float), drawn[row["operator"]])
-        means = [after["neurons"].mean(), after["correct"].mean(), *ends, (after["logit"] - before["logit"]).mean(), 40]
-        assert [row[c] for c in ("neurons", "accuracy", "ci_low", "ci_high", "logit_change", "prompts")] == pytest.approx(means, abs=1e-9)
+        means = [
+            after["neurons"].mean(),
+            after["correct"].mean(),
+            *ends,
+            (after["logit"] - before["logit"]).mean(),
+            40,
+        ]
+        assert [
+            row[c] for c in ("neurons", "accuracy", "ci_low", "ci_high", "logit_change", "prompts")
+        ] == pytest.approx(means, abs=1e-9)
         evaluated = {"operator": row["operator"], "split": "evaluation"}
         assert row["majority_accuracy"] == majority(pairs, **evaluated)
 
 
-def test_planted_prompts_fail_without_their_own_neurons_alone(knockouts: pl.DataFrame, pairs: pl.DataFrame):
+def test_planted_prompts_fail_without_their_own_neurons_alone(
+    knockouts: pl.DataFrame, pairs: pl.DataFrame
+):
     """A prompt loses a logit with each neuron of its heuristics, and its answer with the sixth."""
 
     def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
@@ -65,7 +105,10 @@ def test_planted_prompts_fail_without_their_own_neurons_alone(knockouts: pl.Data
 
     table = concluded(knockouts, pairs, answer)
     for operator in OPERATORS:
-        about = [any(MEANS[h](prompt) for h in set(OF.values())) for prompt in asked(pairs, operator=operator, split="evaluation")]
+        about = [
+            any(MEANS[h](prompt) for h in set(OF.values()))
+            for prompt in asked(pairs, operator=operator, split="evaluation")
+        ]
         broken = about.count(False) / len(about)
         assert 0 < broken < 0.5
         here = table.filter(operator=operator)
@@ -73,13 +116,29 @@ def test_planted_prompts_fail_without_their_own_neurons_alone(knockouts: pl.Data
             mine = here.filter(arm=arm)
             assert mine["accuracy"].to_list() == pytest.approx([1, 1, broken, broken] * 4)
             assert mine["logit_change"].to_list() == (-mine["neurons"]).to_list()
-            assert ((mine["ci_low"] <= broken) & (broken <= mine["ci_high"])).to_list() == [False, False, True, True] * 4
+            assert ((mine["ci_low"] <= broken) & (broken <= mine["ci_high"])).to_list() == [
+                False,
+                False,
+                True,
+                True,
+            ] * 4
             whole = mine.filter(pl.col("neurons_per_layer") < 5)
-            assert set(whole.select("ci_low", "ci_high").rows()) == {(1, 1)}  # where all agree nothing is uncertain
-        for arm in ("control", "contaminated", "matched"):  # each neuron has one heuristic: nothing to contaminate
+            assert set(whole.select("ci_low", "ci_high").rows()) == {
+                (1, 1)
+            }  # where all agree nothing is uncertain
+        for arm in (
+            "control",
+            "contaminated",
+            "matched",
+        ):  # each neuron has one heuristic: nothing to contaminate
             others = here.filter(arm=arm)
-            assert set(others.select("accuracy", "ci_low", "ci_high", "logit_change").rows()) == {(1, 1, 1, 0)}
-            assert others["neurons"].to_list()[:3] == here.filter(arm="heuristic")["neurons"].to_list()[:3]
+            assert set(others.select("accuracy", "ci_low", "ci_high", "logit_change").rows()) == {
+                (1, 1, 1, 0)
+            }
+            assert (
+                others["neurons"].to_list()[:3]
+                == here.filter(arm="heuristic")["neurons"].to_list()[:3]
+            )
 
 
 def test_without_knock_outs_there_is_nothing(knockouts: pl.DataFrame, pairs: pl.DataFrame):
@@ -100,10 +159,22 @@ def test_in_the_pipeline_planted_prompts_fail_without_their_own_neurons_alone(mi
 
 @pytest.mark.parametrize("name", ["abacus", "planted"])
 def test_the_pipeline_measures_every_choice_on_every_prompt(micro: Path, name: str):
-    interventions, table = (written(micro, name, stage) for stage in ("prompt_knockout_interventions", "knockouts_by_prompt"))
-    named = interventions.filter(pl.col("arm") != "none").rename({"replacement": "ablation"}).select(KEYS).unique()
+    interventions, table = (
+        written(micro, name, stage)
+        for stage in ("prompt_knockout_interventions", "knockouts_by_prompt")
+    )
+    named = (
+        interventions.filter(pl.col("arm") != "none")
+        .rename({"replacement": "ablation"})
+        .select(KEYS)
+        .unique()
+    )
     clean = named.with_columns(neurons_per_layer=pl.lit(0, pl.Int32)).unique()
     assert table.select(KEYS).rows() == sorted(pl.concat([named, clean]).rows())
-    sizes = dict(written(micro, name, "pairs").filter(split="evaluation").group_by("operator").len().rows())
+    sizes = dict(
+        written(micro, name, "pairs").filter(split="evaluation").group_by("operator").len().rows()
+    )
     assert table["prompts"].to_list() == [sizes[operator] for operator in table["operator"]]
-    assert set(table.filter(neurons_per_layer=0).select("accuracy", "logit_change", "neurons").rows()) == {(1, 0, 0)}
+    assert set(
+        table.filter(neurons_per_layer=0).select("accuracy", "logit_change", "neurons").rows()
+    ) == {(1, 0, 0)}

@@ -7,7 +7,20 @@ import polars as pl
 import pytest
 
 from tests.bag import knocked
-from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, MEMBERSHIPS, SET, Answer, Prompt, Units, asked, standing, written
+from tests.bag.knocked import (
+    ENDS,
+    EVEN,
+    LOW,
+    MEANS,
+    MEMBERSHIPS,
+    SET,
+    Answer,
+    Prompt,
+    Units,
+    asked,
+    standing,
+    written,
+)
 from tests.made import OPERATORS, ask, frame
 
 KEYS = ["operator", "layer", "neuron", "heuristic", "ablation"]
@@ -23,10 +36,16 @@ def members() -> pl.DataFrame:
     """Neurons of one or two heuristics, more by looser ways of counting; all of layer 2 stand for EVEN."""
     rng = np.random.default_rng(0)
     rows = [
-        (o, 1, n, h) for o in OPERATORS for n in range(20) for h in rng.choice([EVEN, LOW, ENDS, SET], rng.integers(1, 3), replace=False)
+        (o, 1, n, h)
+        for o in OPERATORS
+        for n in range(20)
+        for h in rng.choice([EVEN, LOW, ENDS, SET], rng.integers(1, 3), replace=False)
     ]
     rows += [(o, 2, n, EVEN) for o in OPERATORS for n in range(3)]
-    parts = [standing(rows[start:], membership) for membership, start in zip(MEMBERSHIPS, (20, 10, 0), strict=True)]
+    parts = [
+        standing(rows[start:], membership)
+        for membership, start in zip(MEMBERSHIPS, (20, 10, 0), strict=True)
+    ]
     return pl.concat(parts).sample(fraction=1, shuffle=True, seed=1)
 
 
@@ -52,7 +71,9 @@ def planned(members: pl.DataFrame, **settings: int) -> pl.DataFrame:
 
 
 def test_of_large_models_neurons_of_large_attribution_and_random_ones_are_ablated():
-    members = standing([(o, layer, n, EVEN) for o in OPERATORS for layer in (1, 2) for n in range(15)])
+    members = standing(
+        [(o, layer, n, EVEN) for o in OPERATORS for layer in (1, 2) for n in range(15)]
+    )
 
     def ablated(k: int, count: int) -> dict[tuple[str, int], set[int]]:
         table = planned(members, patched_neurons=k, sampled_neurons=count).filter(
@@ -74,60 +95,120 @@ def test_of_large_models_neurons_of_large_attribution_and_random_ones_are_ablate
     assert random[OPERATORS[0], 1] == random[OPERATORS[1], 1]  # the lot knows no operator
 
 
-def concluded(members: pl.DataFrame, knockouts: pl.DataFrame, pairs: pl.DataFrame, answer: Answer, about: pl.DataFrame) -> pl.DataFrame:
-    given = {"heuristic_neurons": members, "neuron_knockout_interventions": knockouts, "prompt_associations": about}
-    return ask("knockouts_by_neuron", given | {"runs": knocked.said(knockouts, "neuron_knockout", pairs, answer)})
+def concluded(
+    members: pl.DataFrame,
+    knockouts: pl.DataFrame,
+    pairs: pl.DataFrame,
+    answer: Answer,
+    about: pl.DataFrame,
+) -> pl.DataFrame:
+    given = {
+        "heuristic_neurons": members,
+        "neuron_knockout_interventions": knockouts,
+        "prompt_associations": about,
+    }
+    return ask(
+        "knockouts_by_neuron",
+        given | {"runs": knocked.said(knockouts, "neuron_knockout", pairs, answer)},
+    )
 
 
-def test_each_neuron_that_stands_for_something_is_silenced_alone(members: pl.DataFrame, knockouts: pl.DataFrame):
+def test_each_neuron_that_stands_for_something_is_silenced_alone(
+    members: pl.DataFrame, knockouts: pl.DataFrame
+):
     found = knocked.taken(knockouts)
-    silenced = [(one.operator, p.layer, *p.unit_numbers(), p.replacement) for one in found for p in one.patches]
+    silenced = [
+        (one.operator, p.layer, *p.chosen(), p.replacement) for one in found for p in one.patches
+    ]
     neurons = set(members.select("operator", "layer", "neuron").rows())
-    assert sorted(silenced) == sorted((*neuron, replacement) for neuron in neurons for replacement in ("zero", "mean"))
+    assert sorted(silenced) == sorted(
+        (*neuron, replacement) for neuron in neurons for replacement in ("zero", "mean")
+    )
     assert [one.operator for one in found if not one.patches] == OPERATORS
     assert len(found) == 2 * len(neurons) + 2
 
 
-def test_selectivity_and_its_null_are_those_of_brute_force(members: pl.DataFrame, knockouts: pl.DataFrame, pairs: pl.DataFrame):
-    table = concluded(members, knockouts, pairs, knocked.at_random(1), knocked.associations(pairs, MEANS))
-    runs = knocked.said(knockouts, "neuron_knockout", pairs, knocked.at_random(1)).filter(experiment="neuron_knockout").sort("pair")
-    numbers = runs.with_columns(logit=pl.col("answer_logit").cast(float) - pl.col("mean_logit")).group_by(
+def test_selectivity_and_its_null_are_those_of_brute_force(
+    members: pl.DataFrame, knockouts: pl.DataFrame, pairs: pl.DataFrame
+):
+    table = concluded(
+        members, knockouts, pairs, knocked.at_random(1), knocked.associations(pairs, MEANS)
+    )
+    runs = (
+        knocked.said(knockouts, "neuron_knockout", pairs, knocked.at_random(1))
+        .filter(experiment="neuron_knockout")
+        .sort("pair")
+    )
+    numbers = runs.with_columns(
+        logit=pl.col("answer_logit").cast(float) - pl.col("mean_logit")
+    ).group_by(
         "intervention",
         maintain_order=True,
     )
-    says = {number: (rows["correct"].to_numpy(), rows["logit"].to_numpy()) for (number,), rows in numbers}
-    clean = {row["operator"]: says[row["intervention"]] for row in knockouts.filter(component="none").iter_rows(named=True)}
+    says = {
+        number: (rows["correct"].to_numpy(), rows["logit"].to_numpy())
+        for (number,), rows in numbers
+    }
+    clean = {
+        row["operator"]: says[row["intervention"]]
+        for row in knockouts.filter(component="none").iter_rows(named=True)
+    }
     changes = {}
     for row in knockouts.filter(component="neuron").iter_rows(named=True):
-        (correct, logit), (correct_before, logit_before) = says[row["intervention"]], clean[row["operator"]]
-        changes[row["operator"], row["layer"], *row["units"], row["replacement"]] = (logit - logit_before, correct_before & ~correct)
+        (correct, logit), (correct_before, logit_before) = (
+            says[row["intervention"]],
+            clean[row["operator"]],
+        )
+        changes[row["operator"], row["layer"], *row["units"], row["replacement"]] = (
+            logit - logit_before,
+            correct_before & ~correct,
+        )
     standing_for = members.group_by("operator", "layer", "neuron").agg("heuristic").rows()
     heuristics = {(o, layer, n): set(names) for o, layer, n, names in standing_for}
     strictest = {m: set(members.filter(membership=m).select(KEYS[:4]).rows()) for m in MEMBERSHIPS}
 
-    def selectivity(operator: str, layer: int, neuron: int, ablation: str, about: np.ndarray) -> float:
+    def selectivity(
+        operator: str, layer: int, neuron: int, ablation: str, about: np.ndarray
+    ) -> float:
         change = changes[operator, layer, neuron, ablation][0]
         return change[~about].mean() - change[about].mean()
 
-    expected_keys = {(*neuron, h, ablation) for neuron, names in heuristics.items() for h in names for ablation in ("zero", "mean")}
+    expected_keys = {
+        (*neuron, h, ablation)
+        for neuron, names in heuristics.items()
+        for h in names
+        for ablation in ("zero", "mean")
+    }
     assert table.select(KEYS).rows() == sorted(expected_keys)
     for row in table.iter_rows(named=True):
         o, layer, neuron, h, ablation = (row[key] for key in KEYS)
-        about = np.array([MEANS[h](prompt) for prompt in asked(pairs, operator=o, split="evaluation")])
-        assert row["membership"] == next(m for m in MEMBERSHIPS if (o, layer, neuron, h) in strictest[m])
+        about = np.array(
+            [MEANS[h](prompt) for prompt in asked(pairs, operator=o, split="evaluation")]
+        )
+        assert row["membership"] == next(
+            m for m in MEMBERSHIPS if (o, layer, neuron, h) in strictest[m]
+        )
         assert (row["prompts_associated"], row["prompts_other"]) == (about.sum(), (~about).sum())
         for part, name in ((about, "associated"), (~about, "other")):
             means = [values[part].mean() for values in changes[o, layer, neuron, ablation]]
             assert [row[f"logit_change_{name}"], row[f"lost_{name}"]] == pytest.approx(means)
         own = selectivity(o, layer, neuron, ablation, about)
-        peers = [n for (operator, at, n), names in sorted(heuristics.items()) if (operator, at) == (o, layer) and h not in names]
+        peers = [
+            n
+            for (operator, at, n), names in sorted(heuristics.items())
+            if (operator, at) == (o, layer) and h not in names
+        ]
         null = np.array([selectivity(o, layer, n, ablation, about) for n in peers])
         assert (row["selectivity"], row["null_neurons"]) == (pytest.approx(own), len(null))
         if layer == 2:
             assert (row["null_mean"], row["null_deviation"], row["p_value"]) == (None, None, 1)
         else:
-            assert (row["null_mean"], row["null_deviation"]) == pytest.approx((null.mean(), null.std(ddof=1)))
-            assert row["p_value"] == pytest.approx((1 + (null >= own - 1e-12).sum()) / (1 + len(null)))
+            assert (row["null_mean"], row["null_deviation"]) == pytest.approx(
+                (null.mean(), null.std(ddof=1))
+            )
+            assert row["p_value"] == pytest.approx(
+                (1 + (null >= own - 1e-12).sum()) / (1 + len(null))
+            )
 
 
 def test_a_neuron_that_writes_its_prompts_answers_is_selective(pairs: pl.DataFrame):
@@ -142,25 +223,46 @@ def test_a_neuron_that_writes_its_prompts_answers_is_selective(pairs: pl.DataFra
     knockouts = planned(members)
     table = concluded(members, knockouts, pairs, answer, knocked.associations(pairs, MEANS))
     assert table.height == len(OPERATORS) * len(of) * 2
-    assert set(table.select("selectivity", "logit_change_associated", "logit_change_other").rows()) == {(1, -1, 0)}
-    assert set(table.select("heuristic", "lost_associated", "lost_other").rows()) == {(h, h == EVEN, 0) for h in of.values()}
+    assert set(
+        table.select("selectivity", "logit_change_associated", "logit_change_other").rows()
+    ) == {(1, -1, 0)}
+    assert set(table.select("heuristic", "lost_associated", "lost_other").rows()) == {
+        (h, h == EVEN, 0) for h in of.values()
+    }
     assert (table["p_value"] == 1 / (1 + table["null_neurons"])).all()
     assert (table["null_mean"] < 1).all()
 
 
-def test_where_no_neuron_does_anything_none_is_selective(pairs: pl.DataFrame, members: pl.DataFrame, knockouts: pl.DataFrame):
-    table = concluded(members, knockouts, pairs, lambda *_: (5.0, True), knocked.associations(pairs, MEANS))
-    assert set(table.select("selectivity", "lost_associated", "lost_other", "p_value").rows()) == {(0, 0, 0, 1)}
+def test_where_no_neuron_does_anything_none_is_selective(
+    pairs: pl.DataFrame, members: pl.DataFrame, knockouts: pl.DataFrame
+):
+    table = concluded(
+        members, knockouts, pairs, lambda *_: (5.0, True), knocked.associations(pairs, MEANS)
+    )
+    assert set(table.select("selectivity", "lost_associated", "lost_other", "p_value").rows()) == {
+        (0, 0, 0, 1)
+    }
 
 
 def test_p_values_of_neurons_that_do_nothing_particular_are_uniform(pairs: pl.DataFrame):
-    members = standing([(o, layer, n, [EVEN, LOW, ENDS][n % 3]) for o in OPERATORS for layer in range(3) for n in range(48)])
+    members = standing(
+        [
+            (o, layer, n, [EVEN, LOW, ENDS][n % 3])
+            for o in OPERATORS
+            for layer in range(3)
+            for n in range(48)
+        ]
+    )
     knockouts = planned(members)
-    table = concluded(members, knockouts, pairs, knocked.at_random(2), knocked.associations(pairs, MEANS))
+    table = concluded(
+        members, knockouts, pairs, knocked.at_random(2), knocked.associations(pairs, MEANS)
+    )
     values = table["p_value"].to_numpy()
     assert len(values) == 2 * 3 * 48 * 2
     for level in (0.1, 0.25, 0.5, 0.75):
-        assert (values <= level).mean() == pytest.approx(level, abs=4 * (level * (1 - level) / len(values)) ** 0.5 + 1 / 33)
+        assert (values <= level).mean() == pytest.approx(
+            level, abs=4 * (level * (1 - level) / len(values)) ** 0.5 + 1 / 33
+        )
 
 
 def test_a_heuristic_of_no_prompt_or_of_all_has_no_selectivity(pairs: pl.DataFrame):
@@ -175,13 +277,23 @@ def test_without_heuristics_all_is_empty(pairs: pl.DataFrame):
     members = standing([])
     knockouts = planned(members)
     assert knockouts.is_empty()
-    assert concluded(members, knockouts, pairs, knocked.at_random(0), knocked.associations(pairs, MEANS)).is_empty()
+    assert concluded(
+        members, knockouts, pairs, knocked.at_random(0), knocked.associations(pairs, MEANS)
+    ).is_empty()
 
 
 def test_the_pipeline_finds_that_planted_votes_are_selective(micro: Path):
     """A voter adds its third of a vote of 10 logits to the prompts of its heuristic, less what it adds to the mean logit."""
-    votes = pl.read_parquet(micro / "data/subjects/planted_truth.parquet").filter("votes").select(KEYS[:4])
-    table = written(micro, "planted", "knockouts_by_neuron").filter(membership="label").join(votes, on=KEYS[:4])
+    votes = (
+        pl.read_parquet(micro / "data/subjects/planted_truth.parquet")
+        .filter("votes")
+        .select(KEYS[:4])
+    )
+    table = (
+        written(micro, "planted", "knockouts_by_neuron")
+        .filter(membership="label")
+        .join(votes, on=KEYS[:4])
+    )
     assert table.select("operator", "heuristic").n_unique() >= 5
     zeroed = table.filter(ablation="zero")
     assert zeroed["selectivity"].is_between(3, 10 / 3).all()
@@ -191,12 +303,33 @@ def test_the_pipeline_finds_that_planted_votes_are_selective(micro: Path):
 
 @pytest.mark.parametrize("name", ["abacus", "planted"])
 def test_the_pipeline_silences_every_neuron_that_stands_for_something(micro: Path, name: str):
-    members, table = written(micro, name, "heuristic_neurons"), written(micro, name, "knockouts_by_neuron")
+    members, table = (
+        written(micro, name, "heuristic_neurons"),
+        written(micro, name, "knockouts_by_neuron"),
+    )
     neurons = members.select("operator", "layer", "neuron").unique()
-    assert knocked.ran(micro, name, "neuron_knockout")["intervention"].n_unique() == 2 * len(neurons) + members["operator"].n_unique()
-    sizes = {operator: len(rows) for (operator,), rows in written(micro, name, "pairs").filter(split="evaluation").group_by("operator")}
+    assert (
+        knocked.ran(micro, name, "neuron_knockout")["intervention"].n_unique()
+        == 2 * len(neurons) + members["operator"].n_unique()
+    )
+    sizes = {
+        operator: len(rows)
+        for (operator,), rows in written(micro, name, "pairs")
+        .filter(split="evaluation")
+        .group_by("operator")
+    }
     evaluated = written(micro, name, "pairs").filter(split="evaluation").select("operator", "pair")
-    about = written(micro, name, "prompt_associations").join(evaluated, on=["operator", "pair"]).group_by("operator", "heuristic").len()
+    about = (
+        written(micro, name, "prompt_associations")
+        .join(evaluated, on=["operator", "pair"])
+        .group_by("operator", "heuristic")
+        .len()
+    )
     telling = {(o, h) for o, h, count in about.rows() if count < sizes[o]}
-    expected = {(*key, a) for key in members.select(KEYS[:4]).unique().rows() for a in ("zero", "mean") if (key[0], key[3]) in telling}
+    expected = {
+        (*key, a)
+        for key in members.select(KEYS[:4]).unique().rows()
+        for a in ("zero", "mean")
+        if (key[0], key[3]) in telling
+    }
     assert table.select(KEYS).rows() == sorted(expected)

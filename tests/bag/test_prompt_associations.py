@@ -15,27 +15,51 @@ from tests.made import OPERATORS
 from tests.micro import ROOT, alone
 
 
-def associated(folder: Path, monkeypatch: pytest.MonkeyPatch, pairs: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
+def associated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, pairs: pl.DataFrame, members: pl.DataFrame
+) -> pl.DataFrame:
     """The real stage's answer; its catalogue lacks SET, which only its name describes, and holds OWN, which its name does not."""
     known = [(h.name, h.kind, h.quantity, h.predicate) for h in map(parse, (SAME, EVEN, LOW, ENDS))]
-    rows = [(operator, *one) for operator in OPERATORS for one in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]]
-    catalogue = pl.DataFrame(rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row")
-    for name, table in {"heuristics/heuristics": catalogue, "s/circuit/pairs": pairs, "s/heuristics/scores": members}.items():
+    rows = [
+        (operator, *one)
+        for operator in OPERATORS
+        for one in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]
+    ]
+    catalogue = pl.DataFrame(
+        rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row"
+    )
+    for name, table in {
+        "heuristics/heuristics": catalogue,
+        "s/circuit/pairs": pairs,
+        "s/heuristics/scores": members,
+    }.items():
         (folder / f"data/{name}").parent.mkdir(parents=True)
         table.write_parquet(folder / f"data/{name}.parquet")
     (folder / "params.yaml").write_text(yaml.safe_dump(alone("s")))
     monkeypatch.chdir(folder)
     prompt_associations.main("s")
-    documented = {name: kind for name, (kind, _) in tables(ROOT / "stages")["prompt_associations"].columns.items()}
+    documented = {
+        name: kind
+        for name, (kind, _) in tables(ROOT / "stages")["prompt_associations"].columns.items()
+    }
     database = Database({"written": [folder / "data/s/bag/prompt_associations.parquet"]})
     assert database.columns("written") == documented
     return database.sql("from written").pl()
 
 
-def test_a_prompt_is_associated_with_what_its_cell_satisfies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_prompt_is_associated_with_what_its_cell_satisfies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     of, pairs = {"add": [EVEN, LOW, ENDS, SET, OWN], "subtract": [SAME, SET]}, prompts()
-    table = associated(tmp_path, monkeypatch, pairs, standing([(o, 1, n, h) for o, names in of.items() for n in (1, 2) for h in names]))
-    expected = sorted(("s", p.operator, p.pair, h) for p in asked(pairs) for h in of[p.operator] if MEANS[h](p))
+    table = associated(
+        tmp_path,
+        monkeypatch,
+        pairs,
+        standing([(o, 1, n, h) for o, names in of.items() for n in (1, 2) for h in names]),
+    )
+    expected = sorted(
+        ("s", p.operator, p.pair, h) for p in asked(pairs) for h in of[p.operator] if MEANS[h](p)
+    )
     assert table.rows() == expected
     assert {(o, h) for _, o, _, h in expected} == {(o, h) for o, names in of.items() for h in names}
 

@@ -26,8 +26,16 @@ def pairs() -> pl.DataFrame:
 def members() -> pl.DataFrame:
     """Neurons 0..31 of each layer stand for one heuristic or two, those from 24 on only where they are scored; layer 0 is not late."""
     rows = [(o, layer, n, OF[n % 4]) for o in OPERATORS for layer in (0, 1, 2) for n in range(32)]
-    rows += [(o, layer, n, OF[(n + 1) % 4]) for o in OPERATORS for layer in (0, 1, 2) for n in range(0, 32, 3)]
-    parts = [standing([row for row in rows if row[2] < 24], "label", "called", late=1), standing(rows, "scored", late=1)]
+    rows += [
+        (o, layer, n, OF[(n + 1) % 4])
+        for o in OPERATORS
+        for layer in (0, 1, 2)
+        for n in range(0, 32, 3)
+    ]
+    parts = [
+        standing([row for row in rows if row[2] < 24], "label", "called", late=1),
+        standing(rows, "scored", late=1),
+    ]
     return pl.concat(parts).sample(fraction=1, shuffle=True, seed=1)
 
 
@@ -44,12 +52,16 @@ def silenced(table: pl.DataFrame) -> dict[tuple, Units]:
     for (*key, replacement, _), patches in table.filter(pl.col("arm") != "none").group_by(keys):
         found.setdefault(tuple(key), {})[replacement] = units_of = knocked.units_of(patches)
         assert set(patches["neurons"]) == {len(units_of)}
-    assert all(several == dict.fromkeys(("zero", "mean"), several["zero"]) for several in found.values())
+    assert all(
+        several == dict.fromkeys(("zero", "mean"), several["zero"]) for several in found.values()
+    )
     return {key: several["zero"] for key, several in found.items()}
 
 
 def test_every_evaluation_prompt_has_all_arms(table: pl.DataFrame, pairs: pl.DataFrame):
-    numbers = table.select("intervention", "operator", "pair", "membership", "arm", "neurons_per_layer", "replacement").unique()
+    numbers = table.select(
+        "intervention", "operator", "pair", "membership", "arm", "neurons_per_layer", "replacement"
+    ).unique()
     expected = {(o, None, None, "none", None, None) for o in OPERATORS} | {
         (prompt.operator, prompt.pair, membership, arm, count, replacement)
         for prompt in asked(pairs, split="evaluation") for membership in ("called", "scored")
@@ -59,24 +71,41 @@ def test_every_evaluation_prompt_has_all_arms(table: pl.DataFrame, pairs: pl.Dat
     assert len(numbers) == len(expected)
 
 
-def test_each_arm_has_the_neurons_that_it_should(silenced: dict[tuple, Units], members: pl.DataFrame, pairs: pl.DataFrame):
+def test_each_arm_has_the_neurons_that_it_should(
+    silenced: dict[tuple, Units], members: pl.DataFrame, pairs: pl.DataFrame
+):
     stands = {
-        key: rows.select("layer", "neuron", "heuristic").rows() for key, rows in members.filter("late").group_by("operator", "membership")
+        key: rows.select("layer", "neuron", "heuristic").rows()
+        for key, rows in members.filter("late").group_by("operator", "membership")
     }
     for prompt in asked(pairs, split="evaluation"):
         own = {h for h in OF if MEANS[h](prompt)}
         for membership in ("called", "scored"):
             here = stands[prompt.operator, membership]
-            mine, others = ({(layer, n) for layer, n, h in here if (h in own) == is_own} for is_own in (True, False))
-            among = {"heuristic": mine, "count": mine, "control": others - mine, "contaminated": others, "matched": EFFECTS.keys() - mine}
+            mine, others = (
+                {(layer, n) for layer, n, h in here if (h in own) == is_own}
+                for is_own in (True, False)
+            )
+            among = {
+                "heuristic": mine,
+                "count": mine,
+                "control": others - mine,
+                "contaminated": others,
+                "matched": EFFECTS.keys() - mine,
+            }
             for arm in ARMS:
-                assert silenced[prompt.pair, membership, arm, 2] <= silenced[prompt.pair, membership, arm, 5]
+                assert (
+                    silenced[prompt.pair, membership, arm, 2]
+                    <= silenced[prompt.pair, membership, arm, 5]
+                )
                 for count in COUNTS:
                     units = silenced[prompt.pair, membership, arm, count]
                     assert units <= among[arm]
                     for layer in (1, 2):  # as many in every arm and layer where there are enough
                         most = min(count, sum(at == layer for at, _ in mine))
-                        assert sum(at == layer for at, _ in units) == min(most, sum(at == layer for at, _ in among[arm]))
+                        assert sum(at == layer for at, _ in units) == min(
+                            most, sum(at == layer for at, _ in among[arm])
+                        )
 
 
 def partners(order: Iterable[tuple[int, int]], free: Units) -> Units:
@@ -90,17 +119,37 @@ def partners(order: Iterable[tuple[int, int]], free: Units) -> Units:
 def test_partners_are_matched_by_their_effect(silenced: dict[tuple, Units]):
     for (pair, membership, arm, count), units in silenced.items():
         if (arm, count) == ("heuristic", 2):
-            matched, mine = (silenced[pair, membership, *key] for key in (("matched", 2), ("heuristic", 30)))
+            matched, mine = (
+                silenced[pair, membership, *key] for key in (("matched", 2), ("heuristic", 30))
+            )
             for at in (1, 2):
-                two, found, free = ({unit for unit in among if unit[0] == at} for among in (units, matched, EFFECTS.keys() - mine))
-                assert found in [partners(order, free) for order in permutations(two)]  # whichever of the two comes first
+                two, found, free = (
+                    {unit for unit in among if unit[0] == at}
+                    for among in (units, matched, EFFECTS.keys() - mine)
+                )
+                assert found in [
+                    partners(order, free) for order in permutations(two)
+                ]  # whichever of the two comes first
 
 
-def test_contaminated_controls_hold_associated_neurons_and_others_do_not(silenced: dict[tuple, Units]):
+def test_contaminated_controls_hold_associated_neurons_and_others_do_not(
+    silenced: dict[tuple, Units],
+):
     shared = {
-        arm: any(units & silenced[pair, m, "heuristic", 30] for (pair, m, a, _), units in silenced.items() if a == arm) for arm in ARMS
+        arm: any(
+            units & silenced[pair, m, "heuristic", 30]
+            for (pair, m, a, _), units in silenced.items()
+            if a == arm
+        )
+        for arm in ARMS
     }
-    assert shared == {"heuristic": True, "count": True, "control": False, "contaminated": True, "matched": False}
+    assert shared == {
+        "heuristic": True,
+        "count": True,
+        "control": False,
+        "contaminated": True,
+        "matched": False,
+    }
 
 
 def test_the_executor_takes_them(table: pl.DataFrame):
@@ -109,7 +158,9 @@ def test_the_executor_takes_them(table: pl.DataFrame):
     assert {p.replacement for one in found for p in one.patches} == {"zero", "mean"}
 
 
-def test_the_seed_changes_random_arms_alone(table: pl.DataFrame, members: pl.DataFrame, pairs: pl.DataFrame):
+def test_the_seed_changes_random_arms_alone(
+    table: pl.DataFrame, members: pl.DataFrame, pairs: pl.DataFrame
+):
     again, other = (knocked.prompt_knockouts(pairs, members, COUNTS, seed) for seed in (0, 1))
     assert again.equals(table)
     random = pl.col("arm").is_in(["control", "contaminated"])
@@ -119,24 +170,52 @@ def test_the_seed_changes_random_arms_alone(table: pl.DataFrame, members: pl.Dat
 
 def test_without_late_heuristics_there_is_none(members: pl.DataFrame, pairs: pl.DataFrame):
     assert knocked.prompt_knockouts(pairs, members.clear(), COUNTS).is_empty()
-    assert knocked.prompt_knockouts(pairs, members.with_columns(late=pl.lit(False)), COUNTS).is_empty()
+    assert knocked.prompt_knockouts(
+        pairs, members.with_columns(late=pl.lit(False)), COUNTS
+    ).is_empty()
 
 
-def test_an_operator_or_a_way_of_counting_without_heuristics_is_left_out(members: pl.DataFrame, pairs: pl.DataFrame):
+def test_an_operator_or_a_way_of_counting_without_heuristics_is_left_out(
+    members: pl.DataFrame, pairs: pl.DataFrame
+):
     some = members.filter((pl.col("operator") == "subtract") & (pl.col("membership") == "scored"))
     few = knocked.prompt_knockouts(pairs, some, COUNTS)
-    assert set(few.select("operator", "membership").rows()) == {("subtract", None), ("subtract", "scored")}
+    assert set(few.select("operator", "membership").rows()) == {
+        ("subtract", None),
+        ("subtract", "scored"),
+    }
     assert len(knocked.taken(few)) == 1 + 40 * len(ARMS) * len(COUNTS) * 2
 
 
 @pytest.mark.parametrize("name", ["abacus", "planted"])
 def test_the_pipeline_knocks_out_every_evaluation_prompt(micro: Path, name: str):
-    members, table = written(micro, name, "heuristic_neurons").filter("late"), written(micro, name, "prompt_knockout_interventions")
-    counts = yaml.safe_load((micro / "stages/bag/params.yaml").read_text())["prompt_knockouts"]["neurons_per_layer"]
-    bags = set(members.filter(pl.col("membership") != "label").select("operator", "membership").rows())
-    evaluated = written(micro, name, "pairs").filter(split="evaluation").select("operator", "pair").rows()
-    expected = {(*bag, pair, arm, k) for bag in bags for o, pair in evaluated if o == bag[0] for arm in ARMS for k in counts}
+    members, table = (
+        written(micro, name, "heuristic_neurons").filter("late"),
+        written(micro, name, "prompt_knockout_interventions"),
+    )
+    counts = yaml.safe_load((micro / "stages/bag/params.yaml").read_text())["prompt_knockouts"][
+        "neurons_per_layer"
+    ]
+    bags = set(
+        members.filter(pl.col("membership") != "label").select("operator", "membership").rows()
+    )
+    evaluated = (
+        written(micro, name, "pairs").filter(split="evaluation").select("operator", "pair").rows()
+    )
+    expected = {
+        (*bag, pair, arm, k)
+        for bag in bags
+        for o, pair in evaluated
+        if o == bag[0]
+        for arm in ARMS
+        for k in counts
+    }
     assert (
-        set(table.filter(pl.col("arm") != "none").select("operator", "membership", "pair", "arm", "neurons_per_layer").rows()) == expected
+        set(
+            table.filter(pl.col("arm") != "none")
+            .select("operator", "membership", "pair", "arm", "neurons_per_layer")
+            .rows()
+        )
+        == expected
     )
     assert len(knocked.ran(micro, name, "prompt_knockout")) > 2 * len(expected) > 0

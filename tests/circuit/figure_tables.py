@@ -33,12 +33,24 @@ def made(name: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
     """A table with its documented columns and types; a number that a row does not give is random, a text is null."""
     schema = {column: KINDS[kind] for column, (kind, _) in DOCUMENTED[name].columns.items()}
     numbers = [column for column, kind in schema.items() if kind in (pl.Float64, pl.Float32)]
-    filled = [dict.fromkeys(schema) | {n: float(RNG.uniform(0.05, 0.95)) for n in numbers} | {"subject": "s"} | row for row in rows]
+    filled = [
+        dict.fromkeys(schema)
+        | {n: float(RNG.uniform(0.05, 0.95)) for n in numbers}
+        | {"subject": "s"}
+        | row
+        for row in rows
+    ]
     return pl.DataFrame(filled, schema=schema)
 
 
 def found(answered: list[str]) -> pl.DataFrame:
-    return made("pairs_found", [{"operator": o, "problem": None if o in answered else WHY} for o in [*OPERATORS, "divide"]])
+    return made(
+        "pairs_found",
+        [
+            {"operator": o, "problem": None if o in answered else WHY}
+            for o in [*OPERATORS, "divide"]
+        ],
+    )
 
 
 def neuron_parts() -> dict[str, list[dict[str, Any]]]:
@@ -61,9 +73,18 @@ def neuron_parts() -> dict[str, list[dict[str, Any]]]:
 def tables() -> Tables:
     """A subject of two layers and two heads, the second layer late, that answers no division."""
     units = [(layer, head) for layer in (0, 1) for head in (None, *range(HEADS))]
-    sized: list[dict] = [{"circuit": c, "heads": n, "seed": None} for c in ("effect", "logit_effect", "own_means") for n in range(3)]
+    sized: list[dict] = [
+        {"circuit": c, "heads": n, "seed": None}
+        for c in ("effect", "logit_effect", "own_means")
+        for n in range(3)
+    ]
     sized += [{"circuit": "random", "heads": n, "seed": seed} for n in range(3) for seed in (0, 1)]
-    top = [{"circuit": p + c, "neurons_per_layer": n} for p in ("", "first_mlp_") for c in drawing.RANKINGS for n in (0, *KS)]
+    top = [
+        {"circuit": p + c, "neurons_per_layer": n}
+        for p in ("", "first_mlp_")
+        for c in drawing.RANKINGS
+        for n in (0, *KS)
+    ]
     cut = [{"circuit": c} for c in figures.CUTS]
     parts = {
         "component_effects": [
@@ -90,9 +111,15 @@ def tables() -> Tables:
         {"ranking": r, "operator_a": "add", "operator_b": "subtract", "layer": layer, "position": p, "k": k}
         for r in ("effect", "logit_effect") for layer, p in [*SITES, (None, "last")] for k in KS
     ]  # fmt: skip
-    return {name: made(name, [{"operator": o} | row for o in OPERATORS for row in rows]) for name, rows in parts.items()} | {
+    return {
+        name: made(name, [{"operator": o} | row for o in OPERATORS for row in rows])
+        for name, rows in parts.items()
+    } | {
         "operator_overlaps": made("operator_overlaps", overlaps),
-        "token_activations": made("token_activations", [{"layer": 0, "neuron": n, "number": i} for n in range(NEURONS) for i in range(5)]),
+        "token_activations": made(
+            "token_activations",
+            [{"layer": 0, "neuron": n, "number": i} for n in range(NEURONS) for i in range(5)],
+        ),
         "late_layers": made("late_layers", [{"first_layer": 1, "layers": 2}]),
         "pairs_found": found(OPERATORS),
         "pairs": pl.DataFrame(
@@ -123,7 +150,12 @@ def write(folder: Path, tables: Tables, subject: str = "s") -> None:
         table.write_parquet(path)
 
 
-def written_by(draw: Callable[[], object], prepare: Callable[[Path], object], folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def written_by(
+    draw: Callable[[], object],
+    prepare: Callable[[Path], object],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> set[str]:
     """The files that `draw` writes below reports/, in a project that `prepare` makes, from what reaches worker processes: figures and what
     they are drawn from, pickled and unpickled. (The micro project draws them from data: test_every_figure_that_is_declared_is_drawn in
     tests/report; every time the same: tests/test_pipeline.py.)"""
@@ -141,7 +173,9 @@ def written_by(draw: Callable[[], object], prepare: Callable[[Path], object], fo
 
 def pictures(folder: str, names: Iterable[str], front: str = "") -> set[str]:
     """The files of these figures below reports/, that of the front beside the folder."""
-    places = [f"reports/{folder.rpartition('/')[0] if name == front else folder}/{name}" for name in names]
+    places = [
+        f"reports/{folder.rpartition('/')[0] if name == front else folder}/{name}" for name in names
+    ]
     return {f"{place}.{kind}" for place in places for kind in ("png", "svg")}
 
 
@@ -152,7 +186,10 @@ def panels(figure: Figure) -> list[Axes]:
 def by_operator(figure: Figure, operators: list[str]) -> dict[str, list[Axes]]:
     """The panels of each operator, from top to bottom."""
     axes = np.reshape(panels(figure), (-1, len(operators)))
-    assert all(axis.get_title().startswith(operator) for axis, operator in zip(axes[0], operators, strict=True))
+    assert all(
+        axis.get_title().startswith(operator)
+        for axis, operator in zip(axes[0], operators, strict=True)
+    )
     return dict(zip(operators, axes.T.tolist(), strict=True))
 
 

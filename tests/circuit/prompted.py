@@ -39,23 +39,44 @@ def made_project(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) ->
     params = SHIPPED | SECTIONS | subject | {"passes": {"prompts_per_pass": 150}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     rows = []
-    for operator, sign, calculate in (("add", 120, lambda a, b: a + b), ("divide", 122, lambda a, b: a // b if a and b else None)):
+    for operator, sign, calculate in (
+        ("add", 120, lambda a, b: a + b),
+        ("divide", 122, lambda a, b: a // b if a and b else None),
+    ):
         for a, b in np.ndindex(20, 20):
             answer = calculate(a, b)
-            rows.append(("tiny", operator, a, b, answer, [1, a + 3, sign, b + 3, 121], None if answer is None else answer + 3, 1, 2, 3, 4))
+            rows.append(
+                (
+                    "tiny",
+                    operator,
+                    a,
+                    b,
+                    answer,
+                    [1, a + 3, sign, b + 3, 121],
+                    None if answer is None else answer + 3,
+                    1,
+                    2,
+                    3,
+                    4,
+                )
+            )
     names = [
         "subject", "operator", "op1", "op2", "result", "tokens", "answer_token",
         "op1_position", "operator_position", "op2_position", "last_position",
     ]  # fmt: skip
     numbers = {**dict.fromkeys(names[2:4], pl.Int32), **dict.fromkeys(names[7:], pl.Int16)}
-    prompts = pl.DataFrame(rows, schema=names, orient="row", schema_overrides={**numbers, "tokens": pl.List(pl.Int32)})
+    prompts = pl.DataFrame(
+        rows, schema=names, orient="row", schema_overrides={**numbers, "tokens": pl.List(pl.Int32)}
+    )
     data = folder / "data/tiny"
     for chapter in ("store", "circuit"):
         (data / chapter).mkdir(parents=True)
     prompts.write_parquet(data / "store/prompts.parquet")
     answered = prompts.filter(pl.col("answer_token").is_not_null())
     right = (pl.col("operator") == "add") | ((pl.col("op1") == 5) & (pl.col("op2") < 6))
-    answered.select(*names[:4], right.alias("correct")).write_parquet(data / "store/predictions.parquet")
+    answered.select(*names[:4], right.alias("correct")).write_parquet(
+        data / "store/predictions.parquet"
+    )
     pairs = answered.filter(pl.col("op1") != 0).with_columns(
         pair=pl.int_range(pl.len(), dtype=pl.Int32),
         split=pl.when(pl.col("op2") < 10).then(pl.lit("discovery")).otherwise(pl.lit("evaluation")),
@@ -70,5 +91,7 @@ def result(folder: Path, table: str) -> pl.DataFrame:
     """A written table, held against its description."""
     described = tables(ROOT / "stages")[table]
     path = folder / described.path.parent.name / f"{table}.parquet"
-    assert Database({table: [path]}).columns(table) == {name: kind for name, (kind, _) in described.columns.items()}
+    assert Database({table: [path]}).columns(table) == {
+        name: kind for name, (kind, _) in described.columns.items()
+    }
     return pl.read_parquet(path)

@@ -13,18 +13,34 @@ from tests.made import HEADS, LAYERS, Tables, architecture, ask, by_prompt
 @pytest.fixture
 def planted() -> Tables:
     """Random runs of every component, and all that the queries about them read."""
-    pairs, table = made.pairs(per_seed=6, seeds=3), ask("component_interventions", {"architecture": architecture()})
+    pairs, table = (
+        made.pairs(per_seed=6, seeds=3),
+        ask("component_interventions", {"architecture": architecture()}),
+    )
     weights = ask("bootstrap_weights", {"pairs": pairs})
-    return {"component_interventions": table, "pairs": pairs, "bootstrap_weights": weights, "runs": made.runs(table, pairs)}
+    return {
+        "component_interventions": table,
+        "pairs": pairs,
+        "bootstrap_weights": weights,
+        "runs": made.runs(table, pairs),
+    }
 
 
 def test_every_component_is_patched_once_at_every_position():
     table = ask("component_interventions", {"architecture": architecture()})
     assert table["intervention"].to_list() == list(range(1 + LAYERS * (1 + HEADS) * 4))
     assert table.row(0)[2:] == (None, "discovery", "none", None, None, None, None, None)
-    keys = {(r["component"], r["layer"], tuple(r["units"] or ()), r["position"]) for r in table.to_dicts()[1:]}
+    keys = {
+        (r["component"], r["layer"], tuple(r["units"] or ()), r["position"])
+        for r in table.to_dicts()[1:]
+    }
     components = [("mlp", ()), *(("head", (h,)) for h in range(HEADS))]
-    assert keys == {(c, layer, u, p) for c, u in components for layer in range(LAYERS) for p in ("op1", "operator", "op2", "last")}
+    assert keys == {
+        (c, layer, u, p)
+        for c, u in components
+        for layer in range(LAYERS)
+        for p in ("op1", "operator", "op2", "last")
+    }
     assert set(table["replacement"][1:]) == {"counterfactual"}
 
 
@@ -33,16 +49,29 @@ def test_effects_are_eq_1(planted: Tables):
     numbers = planted["component_interventions"]
     assert len(effects) == 2 * (len(numbers) - 1)
     for row in effects.to_dicts():
-        same = (pl.col("component") == row["component"]) & (pl.col("layer") == row["layer"]) & (pl.col("position") == row["position"])
-        [number] = numbers.filter(same & (pl.col("units").list.first().eq_missing(row["head"])))["intervention"]
+        same = (
+            (pl.col("component") == row["component"])
+            & (pl.col("layer") == row["layer"])
+            & (pl.col("position") == row["position"])
+        )
+        [number] = numbers.filter(same & (pl.col("units").list.first().eq_missing(row["head"])))[
+            "intervention"
+        ]
         expected = by_prompt(planted, number, row["operator"])
-        weights = planted["bootstrap_weights"].filter(operator=row["operator"], split="discovery")["weights"].to_list()
+        weights = (
+            planted["bootstrap_weights"]
+            .filter(operator=row["operator"], split="discovery")["weights"]
+            .to_list()
+        )
         for measure, prefix in (("effect", ""), ("logit_effect", "logit_")):
             values = expected[measure]
             assert row[measure] == pytest.approx(values.mean())
             assert row[f"{measure}_std"] == pytest.approx(values.std())
             ends = np.quantile(np.array(weights) @ values / len(values), [0.05, 0.95])
-            assert (row[f"{prefix}ci_low"], row[f"{prefix}ci_high"]) == (pytest.approx(ends[0]), pytest.approx(ends[1]))
+            assert (row[f"{prefix}ci_low"], row[f"{prefix}ci_high"]) == (
+                pytest.approx(ends[0]),
+                pytest.approx(ends[1]),
+            )
         assert row["median_effect"] == pytest.approx(np.median(expected["effect"]))
         assert (row["prompts"], row["undefined"]) == (18, 0)
 
@@ -55,8 +84,14 @@ def test_a_prompt_without_an_effect_is_left_out_and_counted(planted: Tables):
     all_lost = pl.col("intervention") == 4
     tables = planted | {
         "runs": planted["runs"].with_columns(
-            answer_probability=pl.when(lost | all_lost).then(0).otherwise("answer_probability").cast(pl.Float32),
-            counterfactual_probability=pl.when(never).then(0).otherwise("counterfactual_probability").cast(pl.Float32),
+            answer_probability=pl.when(lost | all_lost)
+            .then(0)
+            .otherwise("answer_probability")
+            .cast(pl.Float32),
+            counterfactual_probability=pl.when(never)
+            .then(0)
+            .otherwise("counterfactual_probability")
+            .cast(pl.Float32),
         )
     }
     effects = ask("component_effects", tables).filter(operator="add")
@@ -65,12 +100,23 @@ def test_a_prompt_without_an_effect_is_left_out_and_counted(planted: Tables):
     known = np.isfinite(values)
     row = effects.row(2, named=True)
     assert row["prompts"] == known.sum() == 15
-    assert (row["effect"], row["median_effect"]) == (pytest.approx(values[known].mean()), pytest.approx(np.median(values[known])))
-    weights = np.array(tables["bootstrap_weights"].filter(operator="add", split="discovery")["weights"].to_list())
+    assert (row["effect"], row["median_effect"]) == (
+        pytest.approx(values[known].mean()),
+        pytest.approx(np.median(values[known])),
+    )
+    weights = np.array(
+        tables["bootstrap_weights"].filter(operator="add", split="discovery")["weights"].to_list()
+    )
     replicates = (weights[:, known] @ values[known]) / weights[:, known].sum(1)
     assert row["ci_low"] == pytest.approx(np.quantile(replicates, 0.05))
     none = effects.row(3, named=True)
-    assert (none["prompts"], none["effect"], none["median_effect"], none["ci_low"], none["ci_high"]) == (0, None, None, None, None)
+    assert (
+        none["prompts"],
+        none["effect"],
+        none["median_effect"],
+        none["ci_low"],
+        none["ci_high"],
+    ) == (0, None, None, None, None)
     assert none["logit_effect"] == pytest.approx(by_prompt(tables, 4, "add")["logit_effect"].mean())
 
 
@@ -78,13 +124,22 @@ def test_stability_is_spearmans_correlation_between_seeds(planted: Tables):
     table, numbers = ask("component_stability", planted), planted["component_interventions"]
     assert len(table) == 2 * 3 * 3
     for row in table.to_dicts():
-        chosen = numbers.filter(pl.col("component").is_in(["mlp", "head"] if row["component"] == "both" else [row["component"]]))
+        chosen = numbers.filter(
+            pl.col("component").is_in(
+                ["mlp", "head"] if row["component"] == "both" else [row["component"]]
+            )
+        )
         means: list[dict[int, float]] = []
         for seed in range(3):
             within = slice(6 * seed, 6 * seed + 6)
             measure = "logit_effect" if row["measure"] == "logit_effect" else "effect"
             middle = np.median if row["measure"] == "median_effect" else np.mean
-            means.append({n: float(middle(by_prompt(planted, n, row["operator"])[measure][within])) for n in chosen["intervention"]})
+            means.append(
+                {
+                    n: float(middle(by_prompt(planted, n, row["operator"])[measure][within]))
+                    for n in chosen["intervention"]
+                }
+            )
         ranks = [np.argsort(np.argsort(list(m.values()))) for m in means]
         correlations = [np.corrcoef(a, b)[0, 1] for a, b in combinations(ranks, 2)]
         assert row["pairs_of_seeds"] == 3
@@ -101,7 +156,9 @@ def test_stability_is_spearmans_correlation_between_seeds(planted: Tables):
                 key = (r["layer"], r["units"][0])
                 best[key] = max(best.get(key, -np.inf), m[r["intervention"]])
             tops.append(set(sorted(best, key=lambda k: -best[k])[:2]))
-        assert row["shared_top"] == pytest.approx(np.mean([len(a & b) / 2 for a, b in combinations(tops, 2)]))
+        assert row["shared_top"] == pytest.approx(
+            np.mean([len(a & b) / 2 for a, b in combinations(tops, 2)])
+        )
 
 
 def test_equal_effects_have_no_order_and_equal_draws_agree(planted: Tables):

@@ -4,7 +4,15 @@ import polars as pl
 import pytest
 
 from tests import made
-from tests.circuit.circuits import ALL_HEADS, KEPT, MEASURES, by_brute_force, ends_are_ends, heads, left_out
+from tests.circuit.circuits import (
+    ALL_HEADS,
+    KEPT,
+    MEASURES,
+    by_brute_force,
+    ends_are_ends,
+    heads,
+    left_out,
+)
 from tests.made import LAYERS, OPERATORS, Tables, ask, frame, of, runs
 
 
@@ -18,15 +26,28 @@ def cuts(measured: Tables) -> pl.DataFrame:
     source = {"add": ["op2", "op1"], "subtract": ["op1", "op1", "op2", "op2", "op1", "op1"]}
     kept = heads(KEPT)
     sources = kept.with_columns(source=pl.Series([s for o in OPERATORS for s in source[o]]))
-    given = {"attention_sources": sources, "circuit_heads": kept, "architecture": measured["architecture"]}
+    given = {
+        "attention_sources": sources,
+        "circuit_heads": kept,
+        "architecture": measured["architecture"],
+    }
     return ask("cut_interventions", given)
 
 
 def test_a_heads_source_is_where_the_last_position_looks_most():
-    weights = {(0, 1): (0.2, 0.1, 0.3, 0.4), (2, 0): (0.6, 0.25, 0.1, 0.0), (1, 0): (0.0, 1.0, 0.0, 0.0)}
+    weights = {
+        (0, 1): (0.2, 0.1, 0.3, 0.4),
+        (2, 0): (0.6, 0.25, 0.1, 0.0),
+        (1, 0): (0.0, 1.0, 0.0, 0.0),
+    }
     last = (
         pl.concat(
-            frame(layer=[layer], head=[head], key_position=[["op1", "operator", "op2", "last"]], weight=[list(ws)])
+            frame(
+                layer=[layer],
+                head=[head],
+                key_position=[["op1", "operator", "op2", "last"]],
+                weight=[list(ws)],
+            )
             for (layer, head), ws in weights.items()
         )
         .explode("key_position", "weight")
@@ -34,9 +55,15 @@ def test_a_heads_source_is_where_the_last_position_looks_most():
         .cast({"weight": pl.Float32})
     )
     others = last.with_columns(query_position=pl.lit("op2"), weight=1 - pl.col("weight"))
-    given = {"attention_patterns": pl.concat([others, last]), "circuit_heads": heads({"add": KEPT["add"]})}
+    given = {
+        "attention_patterns": pl.concat([others, last]),
+        "circuit_heads": heads({"add": KEPT["add"]}),
+    }
     table = ask("attention_sources", given)
-    expected = [("s", "add", 0, 1, "op2", 0.3, 0.2, 0.1, 0.3), ("s", "add", 2, 0, "op1", 0.6, 0.6, 0.25, 0.1)]
+    expected = [
+        ("s", "add", 0, 1, "op2", 0.3, 0.2, 0.1, 0.3),
+        ("s", "add", 2, 0, "op1", 0.6, 0.6, 0.25, 0.1),
+    ]
     assert [row[:5] for row in table.rows()] == [row[:5] for row in expected]
     assert [row[5:] for row in table.rows()] == [pytest.approx(row[5:]) for row in expected]
 
@@ -58,17 +85,31 @@ def test_cuts_end_below_the_highest_reader(cuts: pl.DataFrame):
             assert patches["intervention"].n_unique() == 1
             assert left_out(patches, "head") == without
             assert left_out(patches, "mlp") == (without if circuit == "nothing" else set())
-            assert set(patches.filter(component="edge").select("layer", "position", "key_position").rows()) == cut
+            assert (
+                set(
+                    patches.filter(component="edge")
+                    .select("layer", "position", "key_position")
+                    .rows()
+                )
+                == cut
+            )
             assert set(patches["heads"]) == {kept}
     assert cuts["intervention"].unique().sort().to_list() == list(range(12))
-    assert cuts.filter(component="edge")["units"].null_count() == cuts.filter(component="edge").height
+    assert (
+        cuts.filter(component="edge")["units"].null_count() == cuts.filter(component="edge").height
+    )
     assert set(cuts.filter(component="edge")["replacement"]) == {"zero"}
 
 
 def test_faithfulness_of_cuts_is_equation_2(measured: Tables, cuts: pl.DataFrame):
     said = runs(cuts, measured["pairs"], "cut").sample(fraction=1, shuffle=True, seed=1)
-    answers = pl.concat([runs(cuts, measured["pairs"], "bag"), said])  # another experiment's have the same numbers
-    table = ask("cut_faithfulness", of(measured, "pairs", "bootstrap_weights") | {"cut_interventions": cuts, "runs": answers})
+    answers = pl.concat(
+        [runs(cuts, measured["pairs"], "bag"), said]
+    )  # another experiment's have the same numbers
+    table = ask(
+        "cut_faithfulness",
+        of(measured, "pairs", "bootstrap_weights") | {"cut_interventions": cuts, "runs": answers},
+    )
     assert table.height == cuts["intervention"].n_unique()
     for row in table.iter_rows(named=True):
         expected = by_brute_force(row, said, cuts, measured["bootstrap_weights"])
@@ -80,10 +121,19 @@ def test_faithfulness_of_cuts_is_equation_2(measured: Tables, cuts: pl.DataFrame
 
 def test_a_subject_that_knows_nothing_has_empty_tables(measured: Tables, cuts: pl.DataFrame):
     kept = {"circuit_heads": heads({})}
-    patterns = frame(operator=["add"], layer=[0], head=[0], query_position=["last"], key_position=["op1"], weight=[1.0])
+    patterns = frame(
+        operator=["add"],
+        layer=[0],
+        head=[0],
+        query_position=["last"],
+        key_position=["op1"],
+        weight=[1.0],
+    )
     patterns = patterns.cast({"weight": pl.Float32}).clear()
     sources = ask("attention_sources", kept | {"attention_patterns": patterns})
     assert sources.is_empty()
-    assert ask("cut_interventions", kept | of(measured, "architecture") | {"attention_sources": sources}).is_empty()
+    assert ask(
+        "cut_interventions", kept | of(measured, "architecture") | {"attention_sources": sources}
+    ).is_empty()
     none = {name: measured[name].clear() for name in ("runs", "pairs", "bootstrap_weights")}
     assert ask("cut_faithfulness", none | {"cut_interventions": cuts.clear()}).is_empty()

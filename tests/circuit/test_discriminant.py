@@ -7,12 +7,18 @@ import torch
 from stages.circuit import discriminant
 
 
-def planted(spread: float, examples: int = 3000, answers: int = 40, width: int = 16) -> tuple[np.ndarray, np.ndarray]:
+def planted(
+    spread: float, examples: int = 3000, answers: int = 40, width: int = 16
+) -> tuple[np.ndarray, np.ndarray]:
     """Features in which each answer is a point of a random code, plus noise of `spread` in correlated directions."""
     generator = np.random.default_rng(1)
     labels = generator.integers(answers, size=examples)
-    noise = generator.normal(size=(examples, width)) @ generator.normal(size=(width, width)) * spread
-    return (generator.normal(size=(answers, width))[labels] + noise + 5).astype(np.float32), labels * 3 + 7
+    noise = (
+        generator.normal(size=(examples, width)) @ generator.normal(size=(width, width)) * spread
+    )
+    return (generator.normal(size=(answers, width))[labels] + noise + 5).astype(
+        np.float32
+    ), labels * 3 + 7
 
 
 def test_a_planted_linear_code_is_read_and_shuffled_answers_are_not():
@@ -31,10 +37,17 @@ def test_the_scores_are_log_posteriors_of_gaussians_with_one_covariance():
     groups = [x[y == c] for c in probe.classes]
     within = sum((g - g.mean(0)).T @ (g - g.mean(0)) for g in groups) / (len(x) - len(groups))
     densities = torch.stack(
-        [torch.distributions.MultivariateNormal(g.mean(0), within).log_prob(x) + np.log(len(g) / len(x)) for g in groups], 1
+        [
+            torch.distributions.MultivariateNormal(g.mean(0), within).log_prob(x)
+            + np.log(len(g) / len(x))
+            for g in groups
+        ],
+        1,
     )
     scores = x @ probe.weights.T + probe.biases
-    torch.testing.assert_close(scores.log_softmax(1), densities.log_softmax(1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        scores.log_softmax(1), densities.log_softmax(1), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_an_answer_never_trained_on_is_missed():
@@ -43,7 +56,11 @@ def test_an_answer_never_trained_on_is_missed():
     assert discriminant.probe(features, [labels], 100, 1e-3) == [0.0]
 
 
-@pytest.mark.parametrize("features", [np.zeros((40, 3)), np.repeat(np.eye(4), 10, axis=0)], ids=["constant", "no spread within answers"])
+@pytest.mark.parametrize(
+    "features",
+    [np.zeros((40, 3)), np.repeat(np.eye(4), 10, axis=0)],
+    ids=["constant", "no spread within answers"],
+)
 def test_features_without_spread_are_no_error(features: np.ndarray):
     order = np.random.default_rng(0).permutation(40)
     labels = np.repeat(np.arange(4), 10)

@@ -43,8 +43,12 @@ def empty(tables: Tables) -> Tables:
     return figure_tables.unanswered(tables)
 
 
-def test_every_figure_is_written_even_without_data(empty: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = written_by(lambda: figures.main("s"), lambda folder: write(folder, empty), tmp_path, monkeypatch)
+def test_every_figure_is_written_even_without_data(
+    empty: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    written = written_by(
+        lambda: figures.main("s"), lambda folder: write(folder, empty), tmp_path, monkeypatch
+    )
     assert written == pictures("s/circuit/figures", FIGURES, "component_effects")
 
 
@@ -56,14 +60,21 @@ def test_a_panel_without_data_says_why(name: str, tables: Tables, empty: Tables)
     without_divide = FIGURES[name](tables, "s")
     assert [axis for axis in without_divide.axes if WHY in texts(axis)]
     shared = name in ("component_stability", "cuts")
-    assert shared or not any("no data" in texts(axis) for axis in without_divide.axes if axis.get_title() in OPERATORS)
+    assert shared or not any(
+        "no data" in texts(axis) for axis in without_divide.axes if axis.get_title() in OPERATORS
+    )
 
 
 def test_component_effects_are_logarithms_with_a_sign(tables: Tables):
     labelled, axis, *_ = figures.component_effects(tables, "s").axes
     names = [label.get_text() for label in labelled.get_yticklabels()]
     assert names == ["L0 head 0", "L0 head 1", "L0 MLP", "L1 head 0", "L1 head 1", "L1 MLP"]
-    effects = tables["component_effects"].filter(operator="subtract").sort("layer", "head", nulls_last=True)["effect"].to_numpy()
+    effects = (
+        tables["component_effects"]
+        .filter(operator="subtract")
+        .sort("layer", "head", nulls_last=True)["effect"]
+        .to_numpy()
+    )
     assert effects.min() < -1 < 1 < effects.max()
     np.testing.assert_allclose(image(axis).ravel(), np.sign(effects) * np.log(1 + np.abs(effects)))
 
@@ -78,7 +89,11 @@ def test_component_effects_are_logarithms_with_a_sign(tables: Tables):
 def test_heat_maps_show_the_table(draw: Any, table: str, column: str, tables: Tables):
     for axis, operator in zip(draw(tables, "s").axes, OPERATORS, strict=False):
         rows = tables[table].filter(operator=operator)
-        rows = rows.sort("layer", "head", nulls_last=True, maintain_order=True) if "head" in rows.columns else rows
+        rows = (
+            rows.sort("layer", "head", nulls_last=True, maintain_order=True)
+            if "head" in rows.columns
+            else rows
+        )
         np.testing.assert_array_equal(image(axis).ravel(), rows[column].to_numpy())
         # whatever a panel without data has
         assert axis.get_ylim() == (len(image(axis)) - 0.5, -0.5)
@@ -104,7 +119,9 @@ def test_without_late_layers_nothing_is_shaded(tables: Tables):
 
 
 def test_an_undefined_effect_stays_grey(tables: Tables):
-    hole = tables["component_effects"].with_columns(effect=pl.when(pl.col("position") != "op2").then("effect"))
+    hole = tables["component_effects"].with_columns(
+        effect=pl.when(pl.col("position") != "op2").then("effect")
+    )
     drawn = image(figures.component_effects(tables | {"component_effects": hole}, "s").axes[0])
     assert np.isnan(drawn[:, 2]).all()
     assert np.isfinite(drawn[:, [0, 1, 3]]).all()
@@ -117,9 +134,17 @@ def test_circuits_are_lines_over_their_size(tables: Tables):
 def test_bands_are_intervals_and_ranges_over_seeds(tables: Tables):
     axis = figures.heads(tables, "s").axes[0]
     rows = tables["head_faithfulness"].filter(operator="add")
-    bands = {tuple(band.get_facecolor()[0][:3]): band.get_paths()[0].vertices for band in axis.collections}
+    bands = {
+        tuple(band.get_facecolor()[0][:3]): band.get_paths()[0].vertices
+        for band in axis.collections
+    }
     assert len(bands) == 4
-    random = rows.filter(circuit="random").group_by("heads").agg(low=pl.min("faithfulness"), high=pl.max("faithfulness")).sort("heads")
+    random = (
+        rows.filter(circuit="random")
+        .group_by("heads")
+        .agg(low=pl.min("faithfulness"), high=pl.max("faithfulness"))
+        .sort("heads")
+    )
     chosen = rows.filter(circuit="effect").select("heads", low="ci_low", high="ci_high")
     for ranking, wanted in [("random", random), ("effect", chosen)]:
         colour = tuple(int(drawing.RANKINGS[ranking][i : i + 2], 16) / 255 for i in (1, 3, 5))
@@ -137,7 +162,9 @@ def test_smallest_circuits_are_ringed(tables: Tables):
 
 
 def test_cuts_are_bars(tables: Tables):
-    for axis, measure in zip(figures.cuts(tables, "s").axes, ["faithfulness", "accuracy"], strict=True):
+    for axis, measure in zip(
+        figures.cuts(tables, "s").axes, ["faithfulness", "accuracy"], strict=True
+    ):
         heights = [bar.get_height() for bar in axis.patches]
         assert heights == tables["cut_faithfulness"][measure].to_list()
         drawn = [c for c in axis.collections if c.get_label() == drawing.MAJORITY]
@@ -149,7 +176,9 @@ def test_cuts_are_bars(tables: Tables):
 def test_stability_is_a_dot_per_operator(tables: Tables):
     axis = figures.component_stability(tables, "s").axes[2]
     for measure in figures.MEASURES:
-        wanted = tables["component_stability"].filter(component="mlp", measure=measure)["rank_correlation"]
+        wanted = tables["component_stability"].filter(component="mlp", measure=measure)[
+            "rank_correlation"
+        ]
         assert list(line(axis, drawing.RANKING_NAMES[measure]).get_ydata()) == wanted.to_list()
     assert list(line(axis, "chance").get_ydata()) == [0, 0]
 

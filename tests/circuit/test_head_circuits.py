@@ -9,7 +9,10 @@ import pytest
 from tests import made
 from tests.made import HEADS, LAYERS, NL, OPERATORS, Tables, architecture, ask
 
-ORDER = {"effect": [(2, 1), (0, 0), (0, 1), (2, 0), (1, 1), (1, 0)], "logit_effect": [(1, 0), (1, 1), (2, 0), (0, 1), (0, 0), (2, 1)]}
+ORDER = {
+    "effect": [(2, 1), (0, 0), (0, 1), (2, 0), (1, 1), (1, 0)],
+    "logit_effect": [(1, 0), (1, 1), (2, 0), (0, 1), (0, 0), (2, 1)],
+}
 EVERY = {(layer, head) for layer in range(LAYERS) for head in range(HEADS)}
 
 
@@ -23,15 +26,37 @@ def effects() -> pl.DataFrame:
             for head in range(HEADS):
                 place = ORDER["effect"].index((layer, head))
                 rows.append((operator, "head", layer, head, "last", 10.0 - place, 0.0))
-                rows.append((operator, "head", layer, head, "op1", None if place == 5 else -3.0, float(place)))
-    schema = {"operator": pl.String, "component": pl.String, "layer": pl.Int16, "head": pl.Int16, "position": pl.String}
-    made = pl.DataFrame(rows, schema={**schema, "effect": pl.Float64, "logit_effect": pl.Float64}, orient="row")
+                rows.append(
+                    (
+                        operator,
+                        "head",
+                        layer,
+                        head,
+                        "op1",
+                        None if place == 5 else -3.0,
+                        float(place),
+                    )
+                )
+    schema = {
+        "operator": pl.String,
+        "component": pl.String,
+        "layer": pl.Int16,
+        "head": pl.Int16,
+        "position": pl.String,
+    }
+    made = pl.DataFrame(
+        rows, schema={**schema, "effect": pl.Float64, "logit_effect": pl.Float64}, orient="row"
+    )
     return made.with_columns(subject=pl.lit("s"))
 
 
 def test_circuits_of_heads_ablate_the_others(effects: pl.DataFrame):
-    table = ask("head_circuit_interventions", {"component_effects": effects, "architecture": architecture()})
-    assert table["intervention"].unique().sort().to_list() == list(range(table["intervention"].n_unique()))
+    table = ask(
+        "head_circuit_interventions", {"component_effects": effects, "architecture": architecture()}
+    )
+    assert table["intervention"].unique().sort().to_list() == list(
+        range(table["intervention"].n_unique())
+    )
     circuits: dict[tuple[Any, ...], set] = {}
     for row in table.to_dicts():
         assert (row["split"], row["key_position"]) == ("evaluation", None)
@@ -48,16 +73,26 @@ def test_circuits_of_heads_ablate_the_others(effects: pl.DataFrame):
         assert (row["units"] is None) == row["circuit"].startswith("nothing")
         ablated |= {(row["component"], row["layer"], head) for head in row["units"] or [None]}
     sizes = [0, 1, 2, 4, 6]
-    assert table.select("operator", "circuit", "seed", "heads").n_unique() == table["intervention"].n_unique() == len(circuits)
+    assert (
+        table.select("operator", "circuit", "seed", "heads").n_unique()
+        == table["intervention"].n_unique()
+        == len(circuits)
+    )
     for operator in OPERATORS:
         assert circuits[operator, "everything", None, 6] == set()
         for nothing in ("nothing", "nothing_own_means"):
-            assert circuits[operator, nothing, None, 0] == {(c, layer, None) for c in ("head", "mlp") for layer in range(LAYERS)}
+            assert circuits[operator, nothing, None, 0] == {
+                (c, layer, None) for c in ("head", "mlp") for layer in range(LAYERS)
+            }
         for ranking, order in (ORDER | {"own_means": ORDER["logit_effect"]}).items():
             for size in sizes:
-                assert circuits[operator, ranking, None, size] == {("head", *h) for h in order[size:]}
+                assert circuits[operator, ranking, None, size] == {
+                    ("head", *h) for h in order[size:]
+                }
         for seed in range(3):
-            kept = [EVERY - {u[1:] for u in circuits[operator, "random", seed, n]} for n in (1, 2, 4)]
+            kept = [
+                EVERY - {u[1:] for u in circuits[operator, "random", seed, n]} for n in (1, 2, 4)
+            ]
             assert [len(k) for k in kept] == [1, 2, 4]
             assert kept[0] < kept[1] < kept[2]  # an order, cut at different places
     assert {k[3] for k in circuits if k[1] == "random" and k[2] == 1} == {1, 2, 4}
@@ -67,7 +102,9 @@ def test_circuits_of_heads_ablate_the_others(effects: pl.DataFrame):
 @pytest.fixture
 def head_tables(effects: pl.DataFrame) -> Tables:
     pairs = made.pairs(per_seed=6, seeds=3)
-    table = ask("head_circuit_interventions", {"component_effects": effects, "architecture": architecture()})
+    table = ask(
+        "head_circuit_interventions", {"component_effects": effects, "architecture": architecture()}
+    )
     weights = ask("bootstrap_weights", {"pairs": pairs})
     return {
         "head_circuit_interventions": table,
@@ -81,18 +118,28 @@ def test_faithfulness_is_eq_2(head_tables: Tables):
     table = ask("head_faithfulness", head_tables)
     numbers = head_tables["head_circuit_interventions"].unique("intervention").sort("intervention")
     assert len(table) == len(numbers)
-    runs = head_tables["runs"].sort("intervention", "pair").with_columns(pl.col(pl.Float32).cast(pl.Float64))
+    runs = (
+        head_tables["runs"]
+        .sort("intervention", "pair")
+        .with_columns(pl.col(pl.Float32).cast(pl.Float64))
+    )
     logits: dict[int, np.ndarray] = {}
     for (number,), part in runs.group_by("intervention"):
         logits[number] = part.select(NL).to_series().to_numpy()
     for number, row in zip(numbers["intervention"], table.to_dicts(), strict=True):
         ends = numbers.filter(operator=row["operator"])
         [whole] = ends.filter(circuit="everything")["intervention"]
-        [nothing] = ends.filter(circuit="nothing_own_means" if "own_means" in row["circuit"] else "nothing")["intervention"]
+        [nothing] = ends.filter(
+            circuit="nothing_own_means" if "own_means" in row["circuit"] else "nothing"
+        )["intervention"]
         recovered, possible = logits[number] - logits[nothing], logits[whole] - logits[nothing]
         assert row["faithfulness"] == pytest.approx(recovered.mean() / possible.mean())
         assert row["mean_of_ratios"] == pytest.approx((recovered / possible).mean())
-        weights = np.array(head_tables["bootstrap_weights"].filter(operator=row["operator"], split="evaluation")["weights"].to_list())
+        weights = np.array(
+            head_tables["bootstrap_weights"]
+            .filter(operator=row["operator"], split="evaluation")["weights"]
+            .to_list()
+        )
         ends = np.quantile(weights @ recovered / (weights @ possible), [0.05, 0.95])
         assert (row["ci_low"], row["ci_high"]) == (pytest.approx(ends[0]), pytest.approx(ends[1]))
         assert row["accuracy"] == pytest.approx(runs.filter(intervention=number)["correct"].mean())
@@ -111,7 +158,9 @@ def test_faithfulness_without_a_scale_is_null(head_tables: Tables):
         mean_logit=pl.lit(0, pl.Float32),
     )
     table = ask("head_faithfulness", head_tables | {"runs": flat})
-    assert set(table["faithfulness"]) == set(table["mean_of_ratios"]) == set(table["ci_low"]) == {None}
+    assert (
+        set(table["faithfulness"]) == set(table["mean_of_ratios"]) == set(table["ci_low"]) == {None}
+    )
     assert set(table["prompts"]) == {18}
 
 
@@ -120,7 +169,10 @@ def faithfulness() -> pl.DataFrame:
     """Planted: by logit effect, addition reaches .6 with 1 head and .95 with 4; subtraction never .5."""
     rows: list[tuple] = []
     for heads, value in ((0, 0.1), (1, 0.6), (2, 0.85), (4, 0.95), (6, 1.0)):
-        rows += [("add", "logit_effect", heads, None, value, value / 2), ("add", "effect", heads, None, value**2, 0.0)]
+        rows += [
+            ("add", "logit_effect", heads, None, value, value / 2),
+            ("add", "effect", heads, None, value**2, 0.0),
+        ]
         rows += [("add", "random", heads, seed, 0.1 * seed, 0.2 * seed) for seed in range(3)]
         rows += [("subtract", "logit_effect", heads, None, None if heads == 6 else 0.4, 0.0)]
     schema = {"operator": pl.String, "circuit": pl.String, "heads": pl.Int16, "seed": pl.Int32}
@@ -150,7 +202,12 @@ def test_the_circuits_heads_are_the_first_of_the_ranking(
     heads: int,
 ):
     target = {1: 0.3, 4: 0.9, 6: 0.97}[heads]
-    table = ask("circuit_heads", {"component_effects": effects, "head_faithfulness": faithfulness}, ranking=ranking, target=target)
+    table = ask(
+        "circuit_heads",
+        {"component_effects": effects, "head_faithfulness": faithfulness},
+        ranking=ranking,
+        target=target,
+    )
     mine = table.filter(operator="add")
     assert mine.select("layer", "head").rows() == ORDER[ranking][:heads]
     assert mine["rank"].to_list() == list(range(1, heads + 1))

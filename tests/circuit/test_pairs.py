@@ -17,14 +17,30 @@ from tests.made import SETTINGS, ask
 CALCULATE = {"add": lambda a, b: a + b, "multiply": lambda a, b: a * b}
 
 
-def grid(side: int = 5, limit: int = 99, operators: tuple[str, ...] = ("add", "multiply")) -> pl.DataFrame:
+def grid(
+    side: int = 5, limit: int = 99, operators: tuple[str, ...] = ("add", "multiply")
+) -> pl.DataFrame:
     """The table `prompts` of a small square; tokens tell operator and operands."""
     rows = []
     for code, operator in enumerate(operators):
         for a in range(side):
             for b in range(side):
                 result = CALCULATE[operator](a, b) if CALCULATE[operator](a, b) <= limit else None
-                rows.append(("s", operator, a, b, result, [900, a, 800 + code, b], None if result is None else result + 1000, 1, 2, 3, 3))
+                rows.append(
+                    (
+                        "s",
+                        operator,
+                        a,
+                        b,
+                        result,
+                        [900, a, 800 + code, b],
+                        None if result is None else result + 1000,
+                        1,
+                        2,
+                        3,
+                        3,
+                    )
+                )
     roles = {f"{role}_position": pl.Int16 for role in ("op1", "operator", "op2", "last")}
     schema: dict[str, Any] = {
         "subject": pl.String, "operator": pl.String, "op1": pl.Int32, "op2": pl.Int32, "result": pl.Int32,
@@ -33,10 +49,18 @@ def grid(side: int = 5, limit: int = 99, operators: tuple[str, ...] = ("add", "m
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def answered(prompts: pl.DataFrame, correct: Callable[[dict], bool] = lambda row: True) -> pl.DataFrame:
+def answered(
+    prompts: pl.DataFrame, correct: Callable[[dict], bool] = lambda row: True
+) -> pl.DataFrame:
     """The table `predictions`, as far as pairs are concerned."""
     cells = prompts.filter(pl.col("result").is_not_null())
-    return cells.select("subject", "operator", "op1", "op2", correct=pl.struct(cells.columns).map_elements(correct, pl.Boolean))
+    return cells.select(
+        "subject",
+        "operator",
+        "op1",
+        "op2",
+        correct=pl.struct(cells.columns).map_elements(correct, pl.Boolean),
+    )
 
 
 def split_of(operator: str, op1: int, op2: int) -> str:
@@ -49,21 +73,44 @@ def split_of(operator: str, op1: int, op2: int) -> str:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(2, 6), st.integers(0, 20), st.integers(1, 12), st.integers(2, 9), st.sampled_from(["any_operator", "same_operator"]))
-def test_every_pair_is_what_it_says(side: int, limit: int, wanted: int, modulus: int, counterfactual: str):
+@given(
+    st.integers(2, 6),
+    st.integers(0, 20),
+    st.integers(1, 12),
+    st.integers(2, 9),
+    st.sampled_from(["any_operator", "same_operator"]),
+)
+def test_every_pair_is_what_it_says(
+    side: int, limit: int, wanted: int, modulus: int, counterfactual: str
+):
     prompts = grid(side, limit)
     predictions = answered(prompts, lambda row: (row["op1"] * 3 + row["op2"]) % modulus == 0)
-    pairs = ask("pairs", {"prompts": prompts, "predictions": predictions}, pairs_per_split=wanted, counterfactual=counterfactual)
+    pairs = ask(
+        "pairs",
+        {"prompts": prompts, "predictions": predictions},
+        pairs_per_split=wanted,
+        counterfactual=counterfactual,
+    )
     cells = {(r["operator"], r["op1"], r["op2"]): r for r in prompts.to_dicts()}
     correct = {(r["operator"], r["op1"], r["op2"]) for r in predictions.to_dicts() if r["correct"]}
     results = {o: {r["result"] for k, r in cells.items() if k[0] == o} - {None} for o in CALCULATE}
     for row in pairs.to_dicts():
-        clean, other = (cells[tuple(row[f"{prefix}{k}"] for k in ("operator", "op1", "op2"))] for prefix in ("", "counterfactual_"))
+        clean, other = (
+            cells[tuple(row[f"{prefix}{k}"] for k in ("operator", "op1", "op2"))]
+            for prefix in ("", "counterfactual_")
+        )
         assert (row["operator"], row["op1"], row["op2"]) in correct
         assert row["result"] == clean["result"] != other["result"] == row["counterfactual_result"]
         assert (row["tokens"], row["answer_token"]) == (clean["tokens"], clean["answer_token"])
-        assert (row["counterfactual_tokens"], row["counterfactual_answer_token"]) == (other["tokens"], other["answer_token"])
-        assert row["positions"] == row["counterfactual_positions"] == {"op1": 1, "operator": 2, "op2": 3, "last": 3}
+        assert (row["counterfactual_tokens"], row["counterfactual_answer_token"]) == (
+            other["tokens"],
+            other["answer_token"],
+        )
+        assert (
+            row["positions"]
+            == row["counterfactual_positions"]
+            == {"op1": 1, "operator": 2, "op2": 3, "last": 3}
+        )
         assert counterfactual == "any_operator" or row["operator"] == row["counterfactual_operator"]
     keys = pairs.select("operator", "seed", "op1", "op2")
     assert keys.n_unique() == len(keys)
@@ -72,25 +119,39 @@ def test_every_pair_is_what_it_says(side: int, limit: int, wanted: int, modulus:
     found = Counter(zip(pairs["operator"], pairs["split"], pairs["seed"], strict=True))
     for operator in CALCULATE:
         mine = Counter(split_of(*key) for key in correct if key[0] == operator)
-        partners = results[operator] if counterfactual == "same_operator" else set().union(*results.values())
+        partners = (
+            results[operator]
+            if counterfactual == "same_operator"
+            else set().union(*results.values())
+        )
         for seed in SETTINGS["seeds"]:
             for split in ("discovery", "evaluation"):
-                assert found[operator, split, seed] == (min(wanted, mine[split]) if len(partners) > 1 else 0)
+                assert found[operator, split, seed] == (
+                    min(wanted, mine[split]) if len(partners) > 1 else 0
+                )
     for row in pairs.to_dicts():
         assert row["split"] == split_of(row["operator"], row["op1"], row["op2"])
 
 
 def test_counterfactuals_are_uniform_among_other_answers():
     prompts = grid(3)
-    predictions = answered(prompts, lambda row: (row["operator"], row["op1"], row["op2"]) == ("multiply", 0, 1))
+    predictions = answered(
+        prompts, lambda row: (row["operator"], row["op1"], row["op2"]) == ("multiply", 0, 1)
+    )
     pairs = ask("pairs", {"prompts": prompts, "predictions": predictions}, seeds=list(range(8000)))
-    found = Counter(pairs.select("counterfactual_operator", "counterfactual_op1", "counterfactual_op2").iter_rows())
+    found = Counter(
+        pairs.select(
+            "counterfactual_operator", "counterfactual_op1", "counterfactual_op2"
+        ).iter_rows()
+    )
     expected: dict[tuple, float] = {}
     for operator, calculate in CALCULATE.items():
         others = [(operator, a, b) for a in range(3) for b in range(3) if calculate(a, b) != 0]
         expected |= dict.fromkeys(others, len(pairs) / 2 / len(others))
     assert found.keys() == expected.keys()
-    assert sum((found[k] - n) ** 2 / n for k, n in expected.items()) < 32  # chi-squared, 11 degrees of freedom: p = 0.001
+    assert (
+        sum((found[k] - n) ** 2 / n for k, n in expected.items()) < 32
+    )  # chi-squared, 11 degrees of freedom: p = 0.001
 
 
 def test_seeds_draw_other_prompts_and_a_seed_draws_the_same_again():
@@ -98,7 +159,9 @@ def test_seeds_draw_other_prompts_and_a_seed_draws_the_same_again():
     tables = {"prompts": prompts, "predictions": answered(prompts)}
     first, other = ask("pairs", tables, seeds=[0]), ask("pairs", tables, seeds=[1])
     assert first.equals(ask("pairs", tables, seeds=[0]))
-    assert first.drop("pair").equals(ask("pairs", tables, seeds=[0, 1]).filter(pl.col("seed") == 0).drop("pair"))
+    assert first.drop("pair").equals(
+        ask("pairs", tables, seeds=[0, 1]).filter(pl.col("seed") == 0).drop("pair")
+    )
     assert not first["op1"].equals(other["op1"])
 
 
@@ -111,20 +174,28 @@ def test_missing_pairs_are_explained():
     none = "the model answers no prompt of this split correctly"
     correct = Counter(split_of("add", 0, op2) for op2 in range(5))
     assert correct == {"discovery": 2, "evaluation": 3}
-    assert set(found.select("operator", "split", "wanted", "found", "missing", "problem").iter_rows()) == {
+    assert set(
+        found.select("operator", "split", "wanted", "found", "missing", "problem").iter_rows()
+    ) == {
         ("add", "discovery", 6, 2, 4, "the model answers only 2 prompts of this split correctly"),
         ("add", "evaluation", 6, 3, 3, "the model answers only 3 prompts of this split correctly"),
         ("multiply", "discovery", 6, 0, 6, none),
         ("multiply", "evaluation", 6, 0, 6, none),
     }
     fewer = ask("pairs", {"prompts": prompts, "predictions": predictions}, pairs_per_split=2)
-    enough = ask("pairs_found", {"prompts": prompts, "predictions": predictions, "pairs": fewer}, pairs_per_split=2)
+    enough = ask(
+        "pairs_found",
+        {"prompts": prompts, "predictions": predictions, "pairs": fewer},
+        pairs_per_split=2,
+    )
     assert set(enough.filter(operator="add")["problem"]) == {None}
     alike = grid(4, limit=0, operators=("multiply",))  # every answer is 0
     tables = {"prompts": alike, "predictions": answered(alike)}
     pairs = ask("pairs", tables)
     assert len(pairs) == 0
-    assert set(ask("pairs_found", {**tables, "pairs": pairs})["problem"]) == {"no counterfactual with another answer"}
+    assert set(ask("pairs_found", {**tables, "pairs": pairs})["problem"]) == {
+        "no counterfactual with another answer"
+    }
 
 
 # bootstrap
@@ -135,7 +206,9 @@ def test_the_bootstrap_draws_seeds_and_then_prompts():
     table = ask("bootstrap_weights", {"pairs": pairs}, replicates=2000)
     assert len(table) == 2 * 2 * 2000
     assert table.equals(ask("bootstrap_weights", {"pairs": pairs}, replicates=2000))
-    assert not table.equals(ask("bootstrap_weights", {"pairs": pairs}, replicates=2000, resampling_seed=1))
+    assert not table.equals(
+        ask("bootstrap_weights", {"pairs": pairs}, replicates=2000, resampling_seed=1)
+    )
     for _, part in table.group_by("operator", "split"):
         weights = part["weights"].list.to_array(40).to_numpy()
         assert (weights.sum(1) == 40).all()
@@ -153,7 +226,10 @@ def test_the_bootstrap_draws_seeds_and_then_prompts():
 def test_intervals_of_the_bootstrap_are_conservative():
     """98 % of 95 % intervals hold the true mean if seeds draw from the same prompts (README)."""
     table = ask("bootstrap_weights", {"pairs": made.pairs(per_seed=50, seeds=5)}, replicates=1000)
-    weights = table.filter(operator="add", split="evaluation")["weights"].list.to_array(250).to_numpy() / 250
+    weights = (
+        table.filter(operator="add", split="evaluation")["weights"].list.to_array(250).to_numpy()
+        / 250
+    )
     # (samples, replicates), of a true mean of 0
     means = np.random.default_rng(0).normal(size=(1000, 250)) @ weights.T
     low, high = np.quantile(means, [0.025, 0.975], axis=1)

@@ -20,14 +20,26 @@ def test_probes_find_the_operands_sum_only_where_both_are_known(project: Path):
     table = result(project, "probes")
     layers = table["layer"].max() + 1
     assert table.select("operator", "layer", "position").rows() == [
-        (operator, layer, role) for operator in ("add", "divide") for layer in range(layers) for role in ROLES
+        (operator, layer, role)
+        for operator in ("add", "divide")
+        for layer in range(layers)
+        for role in ROLES
     ]
     add, divide = (table.filter(pl.col("operator") == o) for o in ("add", "divide"))
     assert set(add["prompts"]) == {60}  # a fifth of a sample of 300
-    assert add.select("accuracy", "shuffled_accuracy", "majority_accuracy").null_count().sum_horizontal().item() == 0
+    assert (
+        add.select("accuracy", "shuffled_accuracy", "majority_accuracy")
+        .null_count()
+        .sum_horizontal()
+        .item()
+        == 0
+    )
     assert add["shuffled_accuracy"].max() < 0.2
     assert add.filter(pl.col("position").is_in(["op1", "operator"]))["accuracy"].max() < 0.2
-    assert divide.select("accuracy", "shuffled_accuracy", "majority_accuracy").null_count().row(0) == (len(divide),) * 3
+    assert (
+        divide.select("accuracy", "shuffled_accuracy", "majority_accuracy").null_count().row(0)
+        == (len(divide),) * 3
+    )
     assert set(divide["prompts"]) == {1}
     probes.main("tiny")
     assert (project / "circuit/probes.parquet").read_bytes() == first
@@ -36,12 +48,17 @@ def test_probes_find_the_operands_sum_only_where_both_are_known(project: Path):
 @pytest.mark.parametrize("kind", ["llama"])
 def test_probes_use_each_prompts_own_answer(project: Path):
     """Answers that name op1: read without fault where op1 stands, and at no other layer or position mixed up with other prompts."""
-    prompts = pl.read_parquet(project / "store/prompts.parquet").with_columns(answer_token=(pl.col("op1") + 3).cast(pl.Int32))
+    prompts = pl.read_parquet(project / "store/prompts.parquet").with_columns(
+        answer_token=(pl.col("op1") + 3).cast(pl.Int32)
+    )
     prompts.write_parquet(project / "store/prompts.parquet")
     probes.main("tiny")
     table = result(project, "probes").filter(pl.col("operator") == "add")
     assert table.filter(pl.col("position") == "op1")["accuracy"].min() == 1
-    assert table.filter(pl.col("position") == "operator", pl.col("layer") == 0)["accuracy"].item() > 0.5
+    assert (
+        table.filter(pl.col("position") == "operator", pl.col("layer") == 0)["accuracy"].item()
+        > 0.5
+    )
     assert table["shuffled_accuracy"].max() < 0.3
 
 
@@ -50,7 +67,10 @@ def test_a_subject_that_knows_nothing_is_one_sentence(project: Path):
     """Before any weights are loaded; what stands in the way of all that would be empty."""
     table = pl.read_parquet(project / "store/predictions.parquet").with_columns(correct=False)
     table.write_parquet(project / "store/predictions.parquet")
-    with pytest.raises(probes.KnowsNothing, match=r"tiny answers no prompt of the grid correctly.* template .* `stored`") as error:
+    with pytest.raises(
+        probes.KnowsNothing,
+        match=r"tiny answers no prompt of the grid correctly.* template .* `stored`",
+    ) as error:
         probes.main("tiny")
     assert "\n" not in str(error.value)
     assert not (project / "circuit/probes.parquet").exists()

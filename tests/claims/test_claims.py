@@ -37,12 +37,28 @@ VERDICTS = {"reproduced", "not reproduced", "not testable here"}
 
 def entry(query: str | None, **published: float | str) -> dict:
     said = {"query": query} if query else {"why": "needs what nobody has"}
-    return {"claim": "c", "source": "heuristics, Sec. 0", "statement": "so it is", "published": {"of": "Llama", **published}, **said}
+    return {
+        "claim": "c",
+        "source": "heuristics, Sec. 0",
+        "statement": "so it is",
+        "published": {"of": "Llama", **published},
+        **said,
+    }
 
 
 def judged(query: str | None, **published: float) -> list[tuple]:
     rows = ledger.judged(entry(query, **published), Database({}), "s")
-    return [(row["operator"], row["published"], row["measured"], row["ci_low"], row["ci_high"], row["verdict"]) for row in rows]
+    return [
+        (
+            row["operator"],
+            row["published"],
+            row["measured"],
+            row["ci_low"],
+            row["ci_high"],
+            row["verdict"],
+        )
+        for row in rows
+    ]
 
 
 def test_what_holds_is_reproduced_and_what_nobody_measured_is_not_testable():
@@ -59,7 +75,9 @@ def test_what_holds_is_reproduced_and_what_nobody_measured_is_not_testable():
     one = "select null as operator, 1 as measured, null as low, null as high, true as holds where $subject = 's'"
     assert judged(one, all=0.4) == [(None, 0.4, 1, None, None, "reproduced")]
     assert judged(None, all=0.4) == [(None, 0.4, None, None, None, "not testable here")]
-    assert judged(None, add=1, divide=2) == [(o, p, None, None, None, "not testable here") for o, p in (("add", 1), ("divide", 2))]
+    assert judged(None, add=1, divide=2) == [
+        (o, p, None, None, None, "not testable here") for o, p in (("add", 1), ("divide", 2))
+    ]
 
 
 def test_two_rows_of_one_operator_are_a_mistake():
@@ -97,7 +115,11 @@ def test_a_figure_is_named_with_its_section():
     files = [file for kind in kinds for file in ledger.STAGES.rglob(f"*.{kind}")]
     for file in files:
         pairs += re.findall(r"((?:Sec|App)\. [\w.]+), (Fig\. \w+)", file.read_text())
-    figures = [(section, re.sub(r"\D", "", figure)) for section, figure in pairs if figure.startswith("Fig.")]
+    figures = [
+        (section, re.sub(r"\D", "", figure))
+        for section, figure in pairs
+        if figure.startswith("Fig.")
+    ]
     # Fig. 3 of the mediation study
     of_heuristics = [pair for pair in figures if pair != ("Sec. 4", "3")]
     assert len(of_heuristics) > 20
@@ -106,8 +128,12 @@ def test_a_figure_is_named_with_its_section():
 
 def test_every_chapters_statements_are_listed_and_every_key_is_explained():
     files = sorted(ledger.STAGES.glob("*/claims.yaml"))
-    assert sum(len(yaml.safe_load(file.read_text())) for file in files) == len(LISTED) > len(files) > 1
-    explained = re.findall(r"^\| ([\w, ]+) \|", (ledger.STAGES / "claims/README.md").read_text(), re.MULTILINE)
+    assert (
+        sum(len(yaml.safe_load(file.read_text())) for file in files) == len(LISTED) > len(files) > 1
+    )
+    explained = re.findall(
+        r"^\| ([\w, ]+) \|", (ledger.STAGES / "claims/README.md").read_text(), re.MULTILINE
+    )
     assert ", ".join(explained) == "key, claim, source, statement, published, query, study, why"
 
 
@@ -116,23 +142,38 @@ def test_a_query_asks_the_tables_for_what_the_claim_says(micro: Path):
     database = connect(micro / "data")
     table, of_several = database.sql("from claims").pl(), database.sql("from study_claims").pl()
     assert set(table["claim"]) == {one["claim"] for one in LISTED if "study" not in one}
-    assert set(of_several["claim"]) == {one["claim"] for one in LISTED if one.get("study") == "training"}
+    assert set(of_several["claim"]) == {
+        one["claim"] for one in LISTED if one.get("study") == "training"
+    }
     assert set(of_several["subject"]) == {"abacus"}
     table = pl.concat([table, of_several])
     assert set(table["verdict"]) == VERDICTS
-    assert set(table.filter(pl.col("measured").is_null())["verdict"]) <= {"not testable here", "not reproduced"}
+    assert set(table.filter(pl.col("measured").is_null())["verdict"]) <= {
+        "not testable here",
+        "not reproduced",
+    }
     for number, one in enumerate(LISTED[::5]):
         if "query" in one:
             asked = ("--json", "-p", "subject=planted", one["query"])
-            rows = table.filter(subject="planted", claim=one["claim"]).filter(pl.col("measured").is_not_null())
-            said = json.loads((bag_in(micro, *asked) if number else run_in(micro, "bag", *asked)).stdout)
-            again = {row["operator"]: row["measured"] for row in said if row["measured"] is not None}
+            rows = table.filter(subject="planted", claim=one["claim"]).filter(
+                pl.col("measured").is_not_null()
+            )
+            said = json.loads(
+                (bag_in(micro, *asked) if number else run_in(micro, "bag", *asked)).stdout
+            )
+            again = {
+                row["operator"]: row["measured"] for row in said if row["measured"] is not None
+            }
             assert dict(rows.select("operator", "measured").iter_rows()) == pytest.approx(again)
 
 
 def test_verdicts_are_of_every_statement_and_subject(micro: Path):
     database = connect(micro / "data")
-    columns = {"reproduced": "reproduced", "not_reproduced": "not reproduced", "not_testable": "not testable here"}
+    columns = {
+        "reproduced": "reproduced",
+        "not_reproduced": "not reproduced",
+        "not_testable": "not testable here",
+    }
     found = {
         (subject, row["claim"], row["operator"], verdict)
         for row in database.sql("from verdicts").pl().to_dicts()
@@ -150,12 +191,25 @@ def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
         ("a", "c2", "add", 4.0, "reproduced"), ("b", "c2", "add", 5.0, "reproduced"),
     ]  # fmt: skip
     same = dict.fromkeys(("source", "statement", "published_subject"), "s") | {"published": 0.5}
-    schema = {"subject": pl.String, "claim": pl.String, "operator": pl.String, "measured": pl.Float64, "verdict": pl.String}
-    claims = pl.DataFrame(rows, schema=schema, orient="row").with_columns(**{name: pl.lit(value) for name, value in same.items()})
+    schema = {
+        "subject": pl.String,
+        "claim": pl.String,
+        "operator": pl.String,
+        "measured": pl.Float64,
+        "verdict": pl.String,
+    }
+    claims = pl.DataFrame(rows, schema=schema, orient="row").with_columns(
+        **{name: pl.lit(value) for name, value in same.items()}
+    )
     write_table(claims.head(4), tmp_path / "claims.parquet")
     write_table(claims.tail(-4), tmp_path / "study_claims.parquet")
     said = (
-        Database({"claims": [tmp_path / "claims.parquet"], "study_claims": [tmp_path / "study_claims.parquet"]})
+        Database(
+            {
+                "claims": [tmp_path / "claims.parquet"],
+                "study_claims": [tmp_path / "study_claims.parquet"],
+            }
+        )
         .sql((ledger.STAGES / "claims/verdicts.sql").read_text())
         .pl()
     )
@@ -168,18 +222,36 @@ def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("shared", "verdict"), [(0.1, "reproduced"), (0.6, "not reproduced")])
-def test_digits_are_judged_model_by_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: float, verdict: str):
+def test_digits_are_judged_model_by_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: float, verdict: str
+):
     """Its own model's rows, of two digits that share so much of an effect one way and nothing the other, and no other model's."""
     monkeypatch.chdir(tmp_path)
     pairs = {(1, 1): 1.0, (2, 2): 1.0, (1, 2): shared, (2, 1): 0.0}
-    rows = [("m-first", o, *pair, k, share) for o in ("add", "divide") for pair, share in pairs.items() for k in (5, 50)]
+    rows = [
+        ("m-first", o, *pair, k, share)
+        for o in ("add", "divide")
+        for pair, share in pairs.items()
+        for k in (5, 50)
+    ]
     names = ["subject", "operator", "digit", "of_digit", "k", "share"]
     for model, found in (("m", rows), ("other", [("o-first", *row[1:5], 0.9) for row in rows])):
-        write_table(pl.DataFrame(found, schema=names, orient="row"), Path(f"data/neurons/digit_circuits/{model}.parquet"))
+        write_table(
+            pl.DataFrame(found, schema=names, orient="row"),
+            Path(f"data/neurons/digit_circuits/{model}.parquet"),
+        )
     study_claims.main("digits", "m")
     judged = pl.read_parquet("data/claims/study_claims/m.parquet")
     columns = ["subject", "claim", "operator", "measured", "ci_low", "ci_high", "verdict"]
-    said = ("m-first", "digits_have_circuits_of_their_own", "add", pytest.approx(shared / 2), 0, shared, verdict)
+    said = (
+        "m-first",
+        "digits_have_circuits_of_their_own",
+        "add",
+        pytest.approx(shared / 2),
+        0,
+        shared,
+        verdict,
+    )
     assert judged.select(columns).rows() == [said]
 
 

@@ -37,34 +37,60 @@ def holds(name: str, a: np.ndarray, b: np.ndarray, r: np.ndarray) -> np.ndarray:
     if found := re.fullmatch(r"(op1|op2|result) in (\d+)\.\.(\d+)", name):
         of = {"op1": a, "op2": b, "result": r}[found[1]]
         return (of >= int(found[2])) & (of <= int(found[3]))
-    return eval(name.replace("result ~ ..1", "result % 10 = 1").replace("mod", "%").replace("=", "=="), {"op1": a, "op2": b, "result": r})
+    return eval(
+        name.replace("result ~ ..1", "result % 10 = 1").replace("mod", "%").replace("=", "=="),
+        {"op1": a, "op2": b, "result": r},
+    )
 
 
 def project(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, cap: int, maps: dict[str, np.ndarray], votes: np.ndarray, names: list[str]
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cap: int,
+    maps: dict[str, np.ndarray],
+    votes: np.ndarray,
+    names: list[str],
 ) -> None:
     """What the stage reads. maps: operator -> (layers, neurons, op1, op2); votes: (layers, neurons, numbers)."""
     (folder / "data/s/store/activations").mkdir(parents=True)
     layers = list(range(len(votes)))
     with writing(folder / "data/s/store/value_logits.h5") as file:
-        writer = LayerWriter(file, layers, {"neuron": votes.shape[1], "number": NUMBERS}, "float32", (4, NUMBERS), {})
+        writer = LayerWriter(
+            file, layers, {"neuron": votes.shape[1], "number": NUMBERS}, "float32", (4, NUMBERS), {}
+        )
         for layer in layers:
             writer.write(layer, 0, votes[layer])
     cells, catalogue = [], []
     for operator, values in maps.items():
         axes = {"neuron": values.shape[1], "op1": M, "op2": M}
         with writing(folder / f"data/s/store/activations/{operator}.h5") as file:
-            writer = LayerWriter(file, layers, axes, "float16", (4, M, M), {"operator": operator}, columns={"result": RESULTS[operator]})
+            writer = LayerWriter(
+                file,
+                layers,
+                axes,
+                "float16",
+                (4, M, M),
+                {"operator": operator},
+                columns={"result": RESULTS[operator]},
+            )
             for layer in layers:
                 writer.write(layer, 0, values[layer])
         valid = RESULTS[operator] >= 0
-        cells.append(frame(operator=operator, op1=OP1[valid], op2=OP2[valid], result=RESULTS[operator][valid]))
-        catalogue += [(operator, h.name, h.kind, h.quantity, h.predicate, True) for h in map(parse, names)]
+        cells.append(
+            frame(
+                operator=operator, op1=OP1[valid], op2=OP2[valid], result=RESULTS[operator][valid]
+            )
+        )
+        catalogue += [
+            (operator, h.name, h.kind, h.quantity, h.predicate, True) for h in map(parse, names)
+        ]
     for chapter in ("corpus", "heuristics"):
         (folder / "data" / chapter).mkdir()
     pl.concat(cells).write_parquet(folder / "data/corpus/cells.parquet")
     columns = ["operator", "heuristic", "kind", "quantity", "predicate", "usable"]
-    pl.DataFrame(catalogue, schema=columns, orient="row").write_parquet(folder / "data/heuristics/heuristics.parquet")
+    pl.DataFrame(catalogue, schema=columns, orient="row").write_parquet(
+        folder / "data/heuristics/heuristics.parquet"
+    )
     nulls, faults = (
         {"thresholds": [t for t in THRESHOLDS if t != 0.5], "smallest_corrected": min(THRESHOLDS)},
         {"published": 0.5, "prompts": 3, "fault_seed": 0, "cap": cap},
@@ -82,15 +108,22 @@ def size(name: str, fault: str, operator: str, covered: int, cap: int) -> int:
         return int(holds(name.replace("op2", "op1"), OP1[valid], OP2[valid], OP1[valid]).sum())
     if fault in (MODULO, "both") and (found := re.match(r"result mod (\d+)", name)):
         k = (M // int(found[1])) ** 2
-        return min(k, cap if operator in ("multiply", "divide") else k, int((RESULTS[operator] >= 0).sum()))
+        return min(
+            k, cap if operator in ("multiply", "divide") else k, int((RESULTS[operator] >= 0).sum())
+        )
     return covered
 
 
-def scored(name: str, fault: str, operator: str, cap: int, activations: np.ndarray, votes: np.ndarray) -> float:
+def scored(
+    name: str, fault: str, operator: str, cap: int, activations: np.ndarray, votes: np.ndarray
+) -> float:
     """The better side's score of one heuristic on one neuron; activations: (op1, op2), votes: (numbers,)."""
     valid = RESULTS[operator] >= 0
     a, b, r = (of[valid] for of in (OP1, OP2, RESULTS[operator]))
-    inside, values = holds(name, a, b, r), activations[valid] * (votes[r] if name.startswith("result") else np.float32(1))
+    inside, values = (
+        holds(name, a, b, r),
+        activations[valid] * (votes[r] if name.startswith("result") else np.float32(1)),
+    )
     k = size(name, fault, operator, int(inside.sum()), cap)
     if not 0 < inside.sum() < len(inside) or k == 0:
         return 0.0
@@ -99,7 +132,9 @@ def scored(name: str, fault: str, operator: str, cap: int, activations: np.ndarr
 
 
 @pytest.mark.parametrize("cap", [5, 1000])
-def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(cap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(
+    cap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Random maps with many ties; on multiply the larger cap leaves sizes above the number of cells, and (M // 25)^2 is 0."""
     random = np.random.default_rng(cap)
     maps = {o: random.integers(-6, 7, (2, NEURONS, M, M)).astype(np.float16) for o in RESULTS}
@@ -108,7 +143,9 @@ def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(cap: int, tmp
     project(tmp_path, monkeypatch, cap, maps, votes, NAMES)
     fault_scores.main("s")
     database = Database({"written": [tmp_path / "data/s/claims/fault_scores.parquet"]}, threads=1)
-    assert database.columns("written") == {n: kind for n, (kind, _) in tables(ROOT / "stages")["fault_scores"].columns.items()}
+    assert database.columns("written") == {
+        n: kind for n, (kind, _) in tables(ROOT / "stages")["fault_scores"].columns.items()
+    }
     expected = []
     for operator, values in maps.items():
         for layer in (0, 1):
@@ -123,13 +160,24 @@ def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(cap: int, tmp
                 best[fault, "any"] = np.maximum(best[fault, "operands"], best[fault, "result"])
             for (fault, group), scores in best.items():
                 for threshold in THRESHOLDS:
-                    now, right = (s.astype(np.float32) >= np.float32(threshold) for s in (scores, best["none", group]))
+                    now, right = (
+                        s.astype(np.float32) >= np.float32(threshold)
+                        for s in (scores, best["none", group])
+                    )
                     counts = (NEURONS, now.sum(), (now & ~right).sum(), (right & ~now).sum())
-                    expected.append(("s", operator, layer, fault, group, threshold, *map(int, counts)))
+                    expected.append(
+                        ("s", operator, layer, fault, group, threshold, *map(int, counts))
+                    )
     table = database.sql("from written").pl()
     assert table.rows() == sorted(expected)
-    changed = table.filter((pl.col("gained") > 0) | (pl.col("lost") > 0)).select("operator", "fault").unique()
-    assert set(changed.filter(fault=RANGE)["operator"]) == {"subtract"}  # the only operator whose cells are not symmetric
+    changed = (
+        table.filter((pl.col("gained") > 0) | (pl.col("lost") > 0))
+        .select("operator", "fault")
+        .unique()
+    )
+    assert set(changed.filter(fault=RANGE)["operator"]) == {
+        "subtract"
+    }  # the only operator whose cells are not symmetric
     assert set(changed.filter(fault=MODULO)["operator"]) >= {"add", "divide"}
     assert "none" not in changed["fault"]
 
@@ -137,8 +185,13 @@ def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(cap: int, tmp
 def test_neurons_are_gained_and_lost_as_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """op2 in 0..3 covers 74 cells of subtract and op1 in 0..3 only 10; result mod 9 = 4 covers 43 cells of add, (20 // 9)^2 is 4."""
     random = np.random.default_rng(0)
-    maps = {operator: random.random((1, 4, M, M)).astype(np.float16) for operator in ("add", "subtract")}
-    low, high = (np.argwhere((OP1 >= OP2) & np.isin(OP2, wanted)) for wanted in ([0, 1, 2, 3], [*range(12, 20)]))
+    maps = {
+        operator: random.random((1, 4, M, M)).astype(np.float16) for operator in ("add", "subtract")
+    }
+    low, high = (
+        np.argwhere((OP1 >= OP2) & np.isin(OP2, wanted))
+        for wanted in ([0, 1, 2, 3], [*range(12, 20)])
+    )
     fours, others = (np.argwhere(((OP1 + OP2) % 9 == 4) == wanted) for wanted in (True, False))
     for operator, neuron, places, height in (
         ("subtract", 0, random.permutation(low)[:10], 9), ("subtract", 1, high, 9),
@@ -150,7 +203,10 @@ def test_neurons_are_gained_and_lost_as_planted(tmp_path: Path, monkeypatch: pyt
     fault_scores.main("s")
     found = pl.read_parquet(tmp_path / "data/s/claims/fault_scores.parquet").filter(threshold=0.9)
     rows = {
-        (o, f, q): counts for o, f, q, *counts in found.select("operator", "fault", "quantities", "classified", "gained", "lost").rows()
+        (o, f, q): counts
+        for o, f, q, *counts in found.select(
+            "operator", "fault", "quantities", "classified", "gained", "lost"
+        ).rows()
     }
     assert rows["subtract", "none", "any"] == [1, 0, 0]  # neuron 1
     for fault in (RANGE, "both"):

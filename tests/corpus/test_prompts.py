@@ -18,7 +18,10 @@ SYMBOLS = {words.symbol: name for name, words in TASKS.operators.items()}
 
 @pytest.fixture(scope="module")
 def tables() -> tuple[pl.DataFrame, pl.DataFrame]:
-    return tuple(Database({}).sql((ROOT / f"stages/corpus/{s}.sql").read_text(), **SHIPPED[s]).pl() for s in ("cells", "facts"))  # type: ignore[return-value]
+    return tuple(
+        Database({}).sql((ROOT / f"stages/corpus/{s}.sql").read_text(), **SHIPPED[s]).pl()
+        for s in ("cells", "facts")
+    )  # type: ignore[return-value]
 
 
 def corpus(tables: tuple[pl.DataFrame, pl.DataFrame], split: str | None) -> Corpus:
@@ -30,14 +33,22 @@ def test_two_operand_prompts_hold_their_operands_and_answer(tables, task: str):
     read = {word: n for n, word in enumerate(NUMBER_WORDS)} | {str(n): n for n in range(1000)}
     for p in corpus(tables, None).draw(task, 300, np.random.default_rng(0)):
         last = p.prompt.split("\n")[-1]
-        numbers = [read[w] for w in re.findall(r"[\w-]+", last.replace("+", " ").replace("*", " ").replace(" - ", " ")) if w in read]
+        numbers = [
+            read[w]
+            for w in re.findall(
+                r"[\w-]+", last.replace("+", " ").replace("*", " ").replace(" - ", " ")
+            )
+            if w in read
+        ]
         assert numbers == [p.op1, p.op2]
         assert read[p.answer] == CALCULATE[p.operator](p.op1, p.op2)
 
 
 def test_solved_examples_are_right_and_of_the_same_operator(tables):
     few = TASKS.model_copy(update={"shots": [0.0, 0.0, 1.0]})
-    for p in Corpus(few, *tables, np.ones(len(tables[0])), None).draw("arithmetic", 200, np.random.default_rng(0)):
+    for p in Corpus(few, *tables, np.ones(len(tables[0])), None).draw(
+        "arithmetic", 200, np.random.default_rng(0)
+    ):
         *examples, _ = p.prompt.split("\n")
         assert len(examples) == 2
         for example in examples:
@@ -74,13 +85,20 @@ def test_training_prompts_never_hold_out(tables):
         assert {p.split for p in prompts} == {"train"}
         if task in ("arithmetic", "number_words"):
             assert all(cells[p.operator, p.op1, p.op2] == "train" for p in prompts)
-            for p in prompts:  # solved examples give answers away, so they must not be held out either
-                for op1, op2, _ in (re.findall(r"\d+", e) for e in p.prompt.split("\n")[:-1] if task == "arithmetic"):
+            for (
+                p
+            ) in prompts:  # solved examples give answers away, so they must not be held out either
+                for op1, op2, _ in (
+                    re.findall(r"\d+", e) for e in p.prompt.split("\n")[:-1] if task == "arithmetic"
+                ):
                     assert cells[p.operator, int(op1), int(op2)] == "train"
     everything = corpus(tables, None).draw("three_operands", 400, np.random.default_rng(1))
     assert {p.split for p in everything} == {"train", "held-out"}
 
 
 def test_draws_depend_on_the_generator_alone(tables):
-    first, second = (corpus(tables, "train").draw("arithmetic", 50, np.random.default_rng([3, 4])) for _ in range(2))
+    first, second = (
+        corpus(tables, "train").draw("arithmetic", 50, np.random.default_rng([3, 4]))
+        for _ in range(2)
+    )
     assert first == second

@@ -54,7 +54,9 @@ def test_facts_have_one_answer_each_in_both_directions(facts: pl.DataFrame):
 def test_a_fact_with_two_answers_is_refused(tmp_path: Path):
     path = tmp_path / "facts.csv"
     path.write_text("relation,entity,object\nkind,A pine,tree\nkind,A pine,plant\n")
-    with pytest.raises(ParamsError, match=r"two rows have relation kind and entity 'A pine'; .* remove one"):
+    with pytest.raises(
+        ParamsError, match=r"two rows have relation kind and entity 'A pine'; .* remove one"
+    ):
         real_tasks.real_facts(path)
 
 

@@ -45,7 +45,9 @@ def ablated(table: pl.DataFrame) -> dict[tuple, Units]:
     """(operator, kept, draw) -> what is ablated."""
     found = {}
     keeping = table.filter(pl.col("kept").is_not_null())
-    for (_, operator, kept, draw, neurons), patches in keeping.group_by("intervention", "operator", "kept", "draw", "neurons"):
+    for (_, operator, kept, draw, neurons), patches in keeping.group_by(
+        "intervention", "operator", "kept", "draw", "neurons"
+    ):
         found[operator, kept, draw] = knocked.units_of(patches)
         assert neurons == len(LATE) - len(found[operator, kept, draw])
     return found
@@ -66,9 +68,14 @@ def sizes(units: Units) -> list[int]:
     return [sum(at == layer for at, _ in units) for layer in LAYERS]
 
 
-def test_late_neurons_stand_where_they_pass_and_are_shared_where_they_do_at_the_end(standing: pl.DataFrame):
+def test_late_neurons_stand_where_they_pass_and_are_shared_where_they_do_at_the_end(
+    standing: pl.DataFrame,
+):
     expected = [(POINT, *key, *TYPES[key[3]], c, key in THERE) for key, c in sorted(HERE.items())]
-    assert standing.select("subject", *KEY, "quantity", "kind", "corrected", "shared").rows() == expected
+    assert (
+        standing.select("subject", *KEY, "quantity", "kind", "corrected", "shared").rows()
+        == expected
+    )
     assert 0.2 < standing["shared"].mean() < 0.9
     assert standing.height < len(THERE) * 2 < 4 * standing.height
 
@@ -80,9 +87,10 @@ def test_the_last_point_shares_all_with_itself():
         assert last["shared"].all()
     without = ablated(interventions(last, PAIRS, subject=LAST))
     for o in OPERATORS:
-        assert {str(without[o, kept, draw]) for kept, draw in [("all", None), ("shared", None), ("drawn", 0), ("drawn", 2)]} == {
-            str(without[o, "all", None])
-        }
+        assert {
+            str(without[o, kept, draw])
+            for kept, draw in [("all", None), ("shared", None), ("drawn", 0), ("drawn", 2)]
+        } == {str(without[o, "all", None])}
 
 
 def test_without_late_layers_or_a_setting_none_stands():
@@ -113,11 +121,21 @@ def test_each_prompt_loses_the_best_of_its_own_or_as_many_others(table: pl.DataF
         others = units(HERE, prompt.operator) - mine.keys()
         before: Units = set()
         for count in COUNTS:
-            best = [sorted((unit for unit in mine if unit[0] == at), key=lambda unit: (-mine[unit], unit))[:count] for at in LAYERS]
-            assert found.pop((prompt.pair, "heuristic", count)) == {unit for several in best for unit in several}
+            best = [
+                sorted(
+                    (unit for unit in mine if unit[0] == at), key=lambda unit: (-mine[unit], unit)
+                )[:count]
+                for at in LAYERS
+            ]
+            assert found.pop((prompt.pair, "heuristic", count)) == {
+                unit for several in best for unit in several
+            }
             control = found.pop((prompt.pair, "control", count))
             assert before <= control <= others
-            assert sizes(control) == np.minimum([len(several) for several in best], sizes(others)).tolist()
+            assert (
+                sizes(control)
+                == np.minimum([len(several) for several in best], sizes(others)).tolist()
+            )
             before = control
     assert found == {}
 
@@ -125,7 +143,10 @@ def test_each_prompt_loses_the_best_of_its_own_or_as_many_others(table: pl.DataF
 def test_the_executor_takes_them_and_a_prompt_without_neurons_runs_as_it_is(table: pl.DataFrame):
     found = knocked.taken(table)
     assert len(found) == len(OPERATORS) * (4 + 2 * 3 + 40 * 2 * len(COUNTS))
-    assert {(one.pair is None, p.replacement) for one in found for p in one.patches} == {(True, "mean"), (False, "zero")}
+    assert {(one.pair is None, p.replacement) for one in found for p in one.patches} == {
+        (True, "mean"),
+        (False, "zero"),
+    }
     clean = {pair for (pair, *_), several in silenced(table).items() if not several}
     without = {prompt.pair for prompt in asked(PAIRS, split="evaluation") if not own(HERE, prompt)}
     assert {one.pair for one in found if not one.patches} == {None} | clean >= without != set()
@@ -136,11 +157,25 @@ def test_draws_are_even_and_by_seed(standing: pl.DataFrame):
     once = PAIRS.filter(pl.col("split") == "evaluation").head(1)
     several = []
     for seed in (0, 1):
-        without = ablated(interventions(some, once.with_columns(operator=pl.lit("add")), control_draws=400, knockout_seed=seed))
-        several.append([without["add", kept, draw] for kept in ("drawn", "random") for draw in range(400)])
+        without = ablated(
+            interventions(
+                some,
+                once.with_columns(operator=pl.lit("add")),
+                control_draws=400,
+                knockout_seed=seed,
+            )
+        )
+        several.append(
+            [without["add", kept, draw] for kept in ("drawn", "random") for draw in range(400)]
+        )
     assert several[0] != several[1]
-    stands, shared = (set(rows.select("layer", "neuron").rows()) for rows in (some, some.filter("shared")))
-    for among, kept, draws in ((stands, len(shared), several[0][:400]), ({u for u in LATE if u[0] == 1}, len(stands), several[0][400:])):
+    stands, shared = (
+        set(rows.select("layer", "neuron").rows()) for rows in (some, some.filter("shared"))
+    )
+    for among, kept, draws in (
+        (stands, len(shared), several[0][:400]),
+        ({u for u in LATE if u[0] == 1}, len(stands), several[0][400:]),
+    ):
         share = kept / len(among)
         counts = [sum(unit not in one for one in draws) for unit in sorted(among)]
         assert 0 < share < 1
@@ -148,9 +183,15 @@ def test_draws_are_even_and_by_seed(standing: pl.DataFrame):
 
 
 @pytest.mark.parametrize(
-    ("seed", "random"), [("knockout_seed", pl.col("kept").is_in(["drawn", "random"])), ("prompt_knockout_seed", pl.col("arm") == "control")]
+    ("seed", "random"),
+    [
+        ("knockout_seed", pl.col("kept").is_in(["drawn", "random"])),
+        ("prompt_knockout_seed", pl.col("arm") == "control"),
+    ],
 )
-def test_a_seed_changes_what_is_random_alone(table: pl.DataFrame, standing: pl.DataFrame, seed: str, random: pl.Expr):
+def test_a_seed_changes_what_is_random_alone(
+    table: pl.DataFrame, standing: pl.DataFrame, seed: str, random: pl.Expr
+):
     other, random = interventions(standing, PAIRS, **{seed: 1}), random.fill_null(value=False)
     assert other.filter(~random).equals(table.filter(~random))
     assert not other.filter(random).equals(table.filter(random))
@@ -163,16 +204,21 @@ def test_without_prompts_or_late_layers_nothing_is_run(standing: pl.DataFrame):
 
 def test_before_there_are_heuristics_nothing_is_kept_or_silenced(standing: pl.DataFrame):
     table = interventions(standing.clear(), PAIRS)
-    assert {(kept, len(units)) for (_, kept, _), units in ablated(table).items()} == {("everything", 0)} | {
-        (kept, len(LATE)) for kept in ("all", "shared", "nothing", "drawn", "random")
-    }
+    assert {(kept, len(units)) for (_, kept, _), units in ablated(table).items()} == {
+        ("everything", 0)
+    } | {(kept, len(LATE)) for kept in ("all", "shared", "nothing", "drawn", "random")}
     assert set(map(len, silenced(table).values())) == {0}
 
 
 @pytest.mark.parametrize("name", [HALFWAY, "abacus"])
 def test_the_pipeline_runs_each_point_on_the_prompts_it_is_meant_for(micro: Path, name: str):
-    standing, table = written(micro, name, "trajectory_neurons"), written(micro, name, "trajectory_interventions")
+    standing, table = (
+        written(micro, name, "trajectory_neurons"),
+        written(micro, name, "trajectory_interventions"),
+    )
     knocked.ran(micro, name, "trajectory")
     for (operator,), rows in table.filter(kept="all").group_by("operator"):
-        assert set(rows["neurons"]) == {standing.filter(operator=operator).select("layer", "neuron").n_unique()}
+        assert set(rows["neurons"]) == {
+            standing.filter(operator=operator).select("layer", "neuron").n_unique()
+        }
     assert standing["shared"].all() or name == HALFWAY

@@ -15,11 +15,22 @@ from stages.trajectory.figures import APPEARING, ARMS, FIGURES, KEPT, NO_NEURONS
 from tests.circuit.figure_tables import Tables, by_operator, line, made, pictures, texts, written_by
 
 STEPS, OPERATORS, COUNTS = [0, 250, 500, 1000, 6500], ["add", "subtract", "divide"], [5, 10, 25, 50]
-TYPES = [("op1", "range", 20), ("op1", "modulo", 19), ("result", "pattern", 999), ("result", "range", 60), ("result", "modulo", 90)]
+TYPES = [
+    ("op1", "range", 20),
+    ("op1", "modulo", 19),
+    ("result", "pattern", 999),
+    ("result", "range", 60),
+    ("result", "modulo", 90),
+]
 
 
 def point(step: int, operator: str) -> dict[str, Any]:
-    return {"subject": f"run-{step}" if step != STEPS[-1] else "run", "last": "run", "step": step, "operator": operator}
+    return {
+        "subject": f"run-{step}" if step != STEPS[-1] else "run",
+        "last": "run",
+        "step": step,
+        "operator": operator,
+    }
 
 
 def answered(step: int, operator: str) -> bool:
@@ -33,20 +44,35 @@ def tables() -> Tables:
     for key in [point(step, operator) for step in STEPS for operator in OPERATORS]:
         step, operator = key["step"], key["operator"]
         prompts = {"prompts": 0 if not answered(step, operator) else 40 if step < 1000 else 500}
-        silent = {f"faithfulness_{kept}{std}": None for kept in KEPT for std in ("", "_std")} if not prompts["prompts"] else {}
+        silent = (
+            {f"faithfulness_{kept}{std}": None for kept in KEPT for std in ("", "_std")}
+            if not prompts["prompts"]
+            else {}
+        )
         none = {"shared_with_last": None, "shared_by_chance": None} if operator == "divide" else {}
         wrong = {"accuracy_trained": 0.0, "accuracy_held_out": 0.0} if operator == "divide" else {}
         bags.append(key | prompts | silent | none | wrong)
         for quantity, kind, pairs in TYPES:
-            kinds.append(key | none | {"quantity": quantity, "kind": kind, "last_pairs": 0 if none else pairs})
+            kinds.append(
+                key
+                | none
+                | {"quantity": quantity, "kind": kind, "last_pairs": 0 if none else pairs}
+            )
         for arm in ARMS:
-            knockouts += [key | prompts | {"arm": arm, "neurons_per_layer": n} for n in COUNTS if prompts["prompts"]]
+            knockouts += [
+                key | prompts | {"arm": arm, "neurons_per_layer": n}
+                for n in COUNTS
+                if prompts["prompts"]
+            ]
     rows = {"trajectory": bags, "trajectory_kinds": kinds, "trajectory_knockouts": knockouts}
-    return {name: made(name, several).sample(fraction=1, shuffle=True, seed=1).sort("step") for name, several in rows.items()}
+    return {
+        name: made(name, several).sample(fraction=1, shuffle=True, seed=1).sort("step")
+        for name, several in rows.items()
+    }
 
 
 MADE = tables()
-WRONG = "no data: no prompt is answered correctly at any point"
+WRONG = "no data: no prompt is answered correctly at any checkpoint"
 
 
 pytestmark = pytest.mark.usefixtures("close_figures")
@@ -57,7 +83,9 @@ def write(folder: Path, tables: Tables) -> None:
     for name, table in tables.items():
         (folder / "data/trajectory" / name).mkdir(parents=True)
         for subject in MADE["trajectory"]["subject"].unique():
-            table.filter(subject=subject).write_parquet(folder / "data/trajectory" / name / f"{subject}.parquet")
+            table.filter(subject=subject).write_parquet(
+                folder / "data/trajectory" / name / f"{subject}.parquet"
+            )
 
 
 def panels(name: str, tables: Tables = MADE) -> dict[str, list[Axes]]:
@@ -67,7 +95,11 @@ def panels(name: str, tables: Tables = MADE) -> dict[str, list[Axes]]:
 def drawn(axis: Axes, label: str) -> dict[int, float]:
     """Step -> height of a line's points; NaN is none."""
     found = line(axis, label)
-    return {int(step): y for step, y in zip(found.get_xdata(), found.get_ydata(), strict=True) if not np.isnan(y)}
+    return {
+        int(step): y
+        for step, y in zip(found.get_xdata(), found.get_ydata(), strict=True)
+        if not np.isnan(y)
+    }
 
 
 def told(rows: pl.DataFrame, measure: str | pl.Expr) -> dict[int, float]:
@@ -76,7 +108,11 @@ def told(rows: pl.DataFrame, measure: str | pl.Expr) -> dict[int, float]:
 
 def edges(rows: pl.DataFrame, measure: str) -> set[tuple[float, float]]:
     """The corners of a band of standard deviations."""
-    ends = rows.select("step", pl.col(measure) - pl.col(f"{measure}_std"), high=pl.col(measure) + pl.col(f"{measure}_std"))
+    ends = rows.select(
+        "step",
+        pl.col(measure) - pl.col(f"{measure}_std"),
+        high=pl.col(measure) + pl.col(f"{measure}_std"),
+    )
     return {(step, y) for step, low, high in ends.drop_nulls().rows() for y in (low, high)}
 
 
@@ -87,20 +123,32 @@ def corners(axis: Axes, label: str) -> set[tuple[float, float]]:
     return {(x, y) for band in bands for path in band.get_paths() for x, y in path.vertices}
 
 
-def test_a_figure_of_each_kind_is_written_for_every_last_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_figure_of_each_kind_is_written_for_every_last_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     another = pl.col("step") < 1000
-    runs = {name: table.with_columns(last=pl.when(another).then(pl.lit("early")).otherwise("last")) for name, table in MADE.items()}
+    runs = {
+        name: table.with_columns(last=pl.when(another).then(pl.lit("early")).otherwise("last"))
+        for name, table in MADE.items()
+    }
     written = written_by(figures.main, lambda folder: write(folder, runs), tmp_path, monkeypatch)
-    assert written == pictures("trajectory/figures", [f"{last}_{name}" for last in ("early", "run") for name in FIGURES])
+    assert written == pictures(
+        "trajectory/figures", [f"{last}_{name}" for last in ("early", "run") for name in FIGURES]
+    )
 
 
 @pytest.mark.parametrize("folders", [[], list(MADE)])
-def test_without_points_there_is_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: list[str]):
+def test_without_points_there_is_an_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: list[str]
+):
     for name in folders:
         (tmp_path / "data/trajectory" / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     figures.main()
-    assert sorted(Path("reports").rglob("*")) == [Path("reports/trajectory"), Path("reports/trajectory/figures")]
+    assert sorted(Path("reports").rglob("*")) == [
+        Path("reports/trajectory"),
+        Path("reports/trajectory/figures"),
+    ]
 
 
 def test_shares_and_accuracies_are_lines_over_steps():
@@ -117,7 +165,9 @@ def test_faithfulness_has_a_line_for_all_that_is_kept_with_a_band():
         for kept, (label, _) in KEPT.items():
             assert drawn(axis, label) == told(rows, f"faithfulness_{kept}")
             assert edges(rows, f"faithfulness_{kept}") <= corners(axis, label)
-            assert drawn(axis, f"_few, {label}") == told(rows.filter(pl.col("prompts") < 500), f"faithfulness_{kept}")
+            assert drawn(axis, f"_few, {label}") == told(
+                rows.filter(pl.col("prompts") < 500), f"faithfulness_{kept}"
+            )
         assert (WRONG in texts(axis)) == (operator == "divide")
 
 
@@ -127,7 +177,7 @@ def test_without_late_layers_a_model_that_is_right_says_so():
     knockouts = MADE["trajectory_knockouts"].clear()
     for name in ("faithfulness", "knockouts"):
         columns = panels(name, MADE | {"trajectory": none, "trajectory_knockouts": knockouts})
-        assert "no data: no layer is late at the last point" in texts(columns["add"][0])
+        assert "no data: no layer is late at the last checkpoint" in texts(columns["add"][0])
         assert WRONG in texts(columns["divide"][0])
 
 
@@ -135,10 +185,14 @@ def test_knock_outs_of_few_some_and_many_neurons_have_a_row_each():
     for operator, column in panels("knockouts").items():
         for axis, count in zip(column, (5, 25, 50), strict=True):
             for arm, (label, _) in ARMS.items():
-                rows = MADE["trajectory_knockouts"].filter(operator=operator, arm=arm, neurons_per_layer=count)
+                rows = MADE["trajectory_knockouts"].filter(
+                    operator=operator, arm=arm, neurons_per_layer=count
+                )
                 assert drawn(axis, label) == told(rows, "accuracy")
                 assert edges(rows, "accuracy") <= corners(axis, label)
-                assert drawn(axis, f"_few, {label}") == told(rows.filter(pl.col("prompts") < 500), "accuracy")
+                assert drawn(axis, f"_few, {label}") == told(
+                    rows.filter(pl.col("prompts") < 500), "accuracy"
+                )
             control = MADE["trajectory_knockouts"].filter(
                 operator=operator,
                 arm="control",
@@ -151,17 +205,33 @@ def test_knock_outs_of_few_some_and_many_neurons_have_a_row_each():
 
 
 def test_types_of_enough_pairs_are_lines_above_chance_by_quantity():
-    above = (pl.col("shared_with_last") - pl.col("shared_by_chance")) / (1 - pl.col("shared_by_chance"))
+    above = (pl.col("shared_with_last") - pl.col("shared_by_chance")) / (
+        1 - pl.col("shared_by_chance")
+    )
     for operator, column in panels("kinds").items():
-        shown = {"op1": ["range"], "result": ["modulo", "pattern", "range"]} if operator != "divide" else {}
+        shown = (
+            {"op1": ["range"], "result": ["modulo", "pattern", "range"]}
+            if operator != "divide"
+            else {}
+        )
         for axis, quantity in zip(column, ("op1", "result"), strict=True):
-            assert sorted(drawn_line.get_label() for drawn_line in axis.lines) == shown.get(quantity, [])
+            assert sorted(drawn_line.get_label() for drawn_line in axis.lines) == shown.get(
+                quantity, []
+            )
             for kind in shown.get(quantity, []):
-                rows = MADE["trajectory_kinds"].filter(operator=operator, quantity=quantity, kind=kind)
+                rows = MADE["trajectory_kinds"].filter(
+                    operator=operator, quantity=quantity, kind=kind
+                )
                 assert drawn(axis, kind) == pytest.approx(told(rows, above))
             assert ("no data: no type has 20 pairs" in texts(axis)) == (operator == "divide")
-    colours = {(drawn_line.get_label(), drawn_line.get_color()) for axis in FIGURES["kinds"](MADE, "run").axes for drawn_line in axis.lines}
-    assert len(colours) == len({colour for _, colour in colours}) == 3  # a kind has one colour wherever it is
+    colours = {
+        (drawn_line.get_label(), drawn_line.get_color())
+        for axis in FIGURES["kinds"](MADE, "run").axes
+        for drawn_line in axis.lines
+    }
+    assert (
+        len(colours) == len({colour for _, colour in colours}) == 3
+    )  # a kind has one colour wherever it is
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -182,14 +252,19 @@ def test_labels_that_would_overlap_are_left_out(steps: list[int], labels: list[s
 
 
 def test_nothing_but_accuracy_is_drawn_where_there_is_nothing_else():
-    first = {name: table.filter(step=0).clear() if name != "trajectory" else table.filter(step=0) for name, table in MADE.items()}
+    first = {
+        name: table.filter(step=0).clear() if name != "trajectory" else table.filter(step=0)
+        for name, table in MADE.items()
+    }
     for name in ("faithfulness", "knockouts", "kinds"):
         for [axis] in panels(name, first).values():
             assert "no data: " in texts(axis)
 
 
 def test_what_lies_far_out_is_cut_and_that_is_said():
-    far = MADE["trajectory"].with_columns(faithfulness_random=pl.col("faithfulness_random") * 40 - 20)
+    far = MADE["trajectory"].with_columns(
+        faithfulness_random=pl.col("faithfulness_random") * 40 - 20
+    )
     [axis] = panels("faithfulness", MADE | {"trajectory": far})["add"]
     assert axis.get_ylim() == (-0.55, 1.55)
     assert "cut off" in axis.get_ylabel()

@@ -7,7 +7,17 @@ from tests.bag import knocked
 from tests.bag.knocked import ENDS, EVEN
 from tests.made import OPERATORS, Tables
 from tests.trajectory import trajectories
-from tests.trajectory.trajectories import COMMON, HERE, LAST, PAIRS, POINT, THERE, TYPES, relabelled, units
+from tests.trajectory.trajectories import (
+    COMMON,
+    HERE,
+    LAST,
+    PAIRS,
+    POINT,
+    THERE,
+    TYPES,
+    relabelled,
+    units,
+)
 
 TYPE = ["operator", "quantity", "kind"]
 
@@ -27,21 +37,33 @@ def tables(both: pl.DataFrame) -> Tables:
 
 def test_pairs_and_neurons_are_counted(tables: Tables):
     shown, accuracy = tables["trajectory"], trajectories.accuracy()
-    assert shown.select("subject", "last", "step", "operator").rows() == [(POINT, LAST, 750, o) for o in OPERATORS]
+    assert shown.select("subject", "last", "step", "operator").rows() == [
+        (POINT, LAST, 750, o) for o in OPERATORS
+    ]
     for row in shown.iter_rows(named=True):
-        here, there, common = (sum(o == row["operator"] for o, *_ in several) for several in (HERE, THERE, COMMON))
+        here, there, common = (
+            sum(o == row["operator"] for o, *_ in several) for several in (HERE, THERE, COMMON)
+        )
         assert row["pairs"] == here
         assert row["shared_with_last"] == pytest.approx(common / there)
-        assert [row["neurons"], row["neurons_shared"]] == [len(units(several, row["operator"])) for several in (HERE, COMMON)]
+        assert [row["neurons"], row["neurons_shared"]] == [
+            len(units(several, row["operator"])) for several in (HERE, COMMON)
+        ]
         for split, name in (("train", "trained"), ("held-out", "held_out")):
-            assert [row[f"accuracy_{name}"]] == accuracy.filter(operator=row["operator"], split=split)["accuracy"].to_list()
+            assert [row[f"accuracy_{name}"]] == accuracy.filter(
+                operator=row["operator"], split=split
+            )["accuracy"].to_list()
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("types", [list(TYPES), *([one] for one in TYPES)], ids=["all", *TYPES])
 def test_chance_is_what_relabelled_neurons_share(tables: Tables, operator: str, types: list[str]):
     quantity, kind = TYPES[types[0]]
-    shown = tables["trajectory"] if len(types) > 1 else tables["kinds"].filter(quantity=quantity, kind=kind)
+    shown = (
+        tables["trajectory"]
+        if len(types) > 1
+        else tables["kinds"].filter(quantity=quantity, kind=kind)
+    )
     [share] = shown.filter(operator=operator)["shared_by_chance"]
     last_pairs = sum(o == operator and heuristic in types for o, _, _, heuristic in THERE)
     shared = relabelled(HERE, THERE, operator, types)
@@ -53,16 +75,27 @@ def test_types_are_counted(tables: Tables):
     expected = {}
     for operator in OPERATORS:
         for heuristic, names in TYPES.items():
-            counts = [sum((o, h) == (operator, heuristic) for o, _, _, h in several) for several in (HERE, THERE, COMMON)]
+            counts = [
+                sum((o, h) == (operator, heuristic) for o, _, _, h in several)
+                for several in (HERE, THERE, COMMON)
+            ]
             expected[operator, *names] = (*counts, pytest.approx(counts[2] / counts[1]))
     measures = ["pairs", "last_pairs", "shared", "shared_with_last"]
-    assert tables["kinds"].select(*TYPE, *measures).rows() == [(*names, *counts) for names, counts in sorted(expected.items())]
+    assert tables["kinds"].select(*TYPE, *measures).rows() == [
+        (*names, *counts) for names, counts in sorted(expected.items())
+    ]
 
 
-def test_a_type_that_is_not_there_yet_shares_nothing_and_one_that_is_gone_has_no_share(both: pl.DataFrame):
+def test_a_type_that_is_not_there_yet_shares_nothing_and_one_that_is_gone_has_no_share(
+    both: pl.DataFrame,
+):
     gone = {POINT: EVEN, LAST: ENDS}
-    shown = trajectories.kinds(both.filter(pl.col("heuristic") != pl.col("subject").replace_strict(gone)))
+    shown = trajectories.kinds(
+        both.filter(pl.col("heuristic") != pl.col("subject").replace_strict(gone))
+    )
     assert shown.height == len(OPERATORS) * len(TYPES)
     measures = ["pairs", "shared", "shared_with_last", "shared_by_chance"]
     assert set(shown.filter(kind=TYPES[EVEN][1]).select(measures).rows()) == {(0, 0, 0, 0)}
-    assert set(shown.filter(kind=TYPES[ENDS][1]).select("last_pairs", *measures[2:]).rows()) == {(0, None, None)}
+    assert set(shown.filter(kind=TYPES[ENDS][1]).select("last_pairs", *measures[2:]).rows()) == {
+        (0, None, None)
+    }

@@ -12,26 +12,63 @@ from tests.made import OPERATORS, Tables, ask, frame, late_layers
 POINT, LAST = "s", "last"
 NEURONS, LAYERS = 12, (1, 2)  # neurons of each layer; late layers, which layer 0 is not
 LATE = {(layer, n) for layer in LAYERS for n in range(NEURONS)}
-TYPES = {EVEN: ("op1", "modulo"), LOW: ("op2", "range"), ENDS: ("result", "pattern"), SET: ("result", "multi-result")}
+TYPES = {
+    EVEN: ("op1", "modulo"),
+    LOW: ("op2", "range"),
+    ENDS: ("result", "pattern"),
+    SET: ("result", "multi-result"),
+}
 COUNTS = [1, 3, 30]
-SETTINGS = {"control_draws": 3, "knockout_seed": 0, "prompt_knockout_seed": 0, "neurons_per_layer": COUNTS}
+SETTINGS = {
+    "control_draws": 3,
+    "knockout_seed": 0,
+    "prompt_knockout_seed": 0,
+    "neurons_per_layer": COUNTS,
+}
 SEVERAL: dict[str, Any] = {"subject": POINT, "last": LAST, "step": 750}
 THRESHOLD = 0.5
 PAIRS = knocked.prompts(per_seed=8)
-Standing = dict[tuple[str, int, int, str], float]  # (operator, layer, neuron, heuristic) -> corrected score
+Standing = dict[
+    tuple[str, int, int, str], float
+]  # (operator, layer, neuron, heuristic) -> corrected score
 
 
 def scores() -> pl.DataFrame:
     """The table scores of both points, many alike and many equal to the threshold: one side of a neuron or both for each heuristic."""
     rng = np.random.default_rng(5)
     rows = []
-    for key in [(o, layer, n, h) for o in OPERATORS for layer in (0, *LAYERS) for n in range(NEURONS) for h in TYPES]:
+    for key in [
+        (o, layer, n, h)
+        for o in OPERATORS
+        for layer in (0, *LAYERS)
+        for n in range(NEURONS)
+        for h in TYPES
+    ]:
         last = rng.choice([0.2, 0.4, THRESHOLD, 0.6, 0.7], 2, p=[0.7, 0.2, 0.05, 0.03, 0.02])
-        sides = {LAST: last, POINT: last if rng.random() < 0.5 else rng.permutation([*last, 0.6, *[0.2] * 7])[:2]}
+        sides = {
+            LAST: last,
+            POINT: last if rng.random() < 0.5 else rng.permutation([*last, 0.6, *[0.2] * 7])[:2],
+        }
         for subject, (top, bottom) in sides.items():
-            rows += [(subject, *key, *TYPES[key[3]], side, c) for side, c in (("top", top), ("bottom", bottom)) if c > 0.2]
-    names = ["subject", "operator", "layer", "neuron", "heuristic", "quantity", "kind", "side", "corrected"]
-    made = frame(**dict(zip(names, zip(*rows, strict=True), strict=True))).with_columns(pl.col("corrected").cast(pl.Float32))
+            rows += [
+                (subject, *key, *TYPES[key[3]], side, c)
+                for side, c in (("top", top), ("bottom", bottom))
+                if c > 0.2
+            ]
+    names = [
+        "subject",
+        "operator",
+        "layer",
+        "neuron",
+        "heuristic",
+        "quantity",
+        "kind",
+        "side",
+        "corrected",
+    ]
+    made = frame(**dict(zip(names, zip(*rows, strict=True), strict=True))).with_columns(
+        pl.col("corrected").cast(pl.Float32)
+    )
     return made.sample(fraction=1, shuffle=True, seed=1)
 
 
@@ -47,15 +84,24 @@ def passing(scores: pl.DataFrame, subject: str) -> Standing:
     return found
 
 
-def neurons(scores: pl.DataFrame, subject: str = POINT, first: int | None = LAYERS[0], threshold: float | None = THRESHOLD) -> pl.DataFrame:
-    setting = pl.DataFrame({"threshold": [threshold]}, schema={"threshold": pl.Float64}).drop_nulls()
+def neurons(
+    scores: pl.DataFrame,
+    subject: str = POINT,
+    first: int | None = LAYERS[0],
+    threshold: float | None = THRESHOLD,
+) -> pl.DataFrame:
+    setting = pl.DataFrame(
+        {"threshold": [threshold]}, schema={"threshold": pl.Float64}
+    ).drop_nulls()
     given = {"scores": scores, "label_setting": setting, "late_layers": late(first)}
     return ask("trajectory_neurons", given, subject=subject)
 
 
 def both() -> pl.DataFrame:
     """The table trajectory_neurons of both points, in no order."""
-    return pl.concat([neurons(SCORES, subject) for subject in (POINT, LAST)]).sample(fraction=1, shuffle=True, seed=1)
+    return pl.concat([neurons(SCORES, subject) for subject in (POINT, LAST)]).sample(
+        fraction=1, shuffle=True, seed=1
+    )
 
 
 def late(first: int | None) -> pl.DataFrame:
@@ -64,24 +110,45 @@ def late(first: int | None) -> pl.DataFrame:
 
 def naming() -> pl.DataFrame:
     """Which neurons there are, as far as the queries read it."""
-    rows = [(operator, layer, n) for operator in OPERATORS for layer in (0, *LAYERS) for n in range(NEURONS)]
+    rows = [
+        (operator, layer, n)
+        for operator in OPERATORS
+        for layer in (0, *LAYERS)
+        for n in range(NEURONS)
+    ]
     return frame(**dict(zip(["operator", "layer", "neuron"], zip(*rows, strict=True), strict=True)))
 
 
-def interventions(standing: pl.DataFrame, pairs: pl.DataFrame, first: int | None = LAYERS[0], **settings: Any) -> pl.DataFrame:
-    given = {"trajectory_neurons": standing, "pairs": pairs, "prompt_associations": knocked.associations(pairs, MEANS)}
-    return ask("trajectory_interventions", given | {"late_layers": late(first), "naming": naming()}, **SETTINGS | settings)
+def interventions(
+    standing: pl.DataFrame, pairs: pl.DataFrame, first: int | None = LAYERS[0], **settings: Any
+) -> pl.DataFrame:
+    given = {
+        "trajectory_neurons": standing,
+        "pairs": pairs,
+        "prompt_associations": knocked.associations(pairs, MEANS),
+    }
+    return ask(
+        "trajectory_interventions",
+        given | {"late_layers": late(first), "naming": naming()},
+        **SETTINGS | settings,
+    )
 
 
 def accuracy() -> pl.DataFrame:
-    rows = [(operator, split, 0.1 * n + 0.05 * len(split)) for n, operator in enumerate(OPERATORS) for split in ("train", "held-out")]
+    rows = [
+        (operator, split, 0.1 * n + 0.05 * len(split))
+        for n, operator in enumerate(OPERATORS)
+        for split in ("train", "held-out")
+    ]
     table = frame(
         **dict(zip(["operator", "split", "accuracy"], zip(*rows, strict=True), strict=True)),
     )
     return table.with_columns(majority_accuracy=pl.col("accuracy") / 2)
 
 
-def measured(standing: pl.DataFrame, pairs: pl.DataFrame, table: pl.DataFrame, answer: Answer, **point: Any) -> Tables:
+def measured(
+    standing: pl.DataFrame, pairs: pl.DataFrame, table: pl.DataFrame, answer: Answer, **point: Any
+) -> Tables:
     """What the queries say of a subject that answers so under a table of interventions. standing: of both points."""
     runs = knocked.said(table, "trajectory", pairs, answer)
     given = {"runs": runs, "pairs": pairs, "trajectory_interventions": table}
@@ -110,13 +177,18 @@ def own(standing: Standing, prompt: Prompt) -> dict[tuple[int, int], float]:
     return found
 
 
-def relabelled(point: Standing, last: Standing, operator: str, heuristics: list[str], draws: int = 4000) -> np.ndarray:
+def relabelled(
+    point: Standing, last: Standing, operator: str, heuristics: list[str], draws: int = 4000
+) -> np.ndarray:
     """Of so many random relabellings of the neurons of each layer at a point: pairs that are shared with the last."""
     rng = np.random.default_rng(0)
     shared = np.zeros(draws)
     for layer in LAYERS:
         here, there = (
-            np.array([[(operator, layer, n, h) in standing for n in range(NEURONS)] for h in heuristics]) for standing in (point, last)
+            np.array(
+                [[(operator, layer, n, h) in standing for n in range(NEURONS)] for h in heuristics]
+            )
+            for standing in (point, last)
         )
         names = rng.permuted(np.tile(np.arange(NEURONS), (draws, 1)), axis=1)
         shared += (here[:, names] & there[:, None, :]).sum((0, 2))  # (heuristics, draws, neurons)
