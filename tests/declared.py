@@ -34,13 +34,17 @@ def stages() -> dict[str, dict]:
         for name, entry in yaml.safe_load((ROOT / file).read_text())["stages"].items():
             key = "/".join([*Path(file).parts[1:2], name])
             assert key not in found, key
-            found[key] = {"foreach": entry.get("foreach", ""), "file": file} | entry.get("do", entry)
+            found[key] = {"foreach": entry.get("foreach", ""), "file": file} | entry.get(
+                "do", entry
+            )
     return found
 
 
 def pipelines() -> list[str]:
-    """Every dvc.yaml: the root's, then each chapter's."""
-    files = [f"stages/{chapter}/dvc.yaml" for chapter in CHAPTERS]
+    """Every dvc.yaml: the root's, then each chapter's, followed by that of its stages that read tensors."""
+    files = [
+        f"stages/{chapter}/{place}dvc.yaml" for chapter in CHAPTERS for place in ("", "tensors/")
+    ]
     return ["dvc.yaml", *(file for file in files if (ROOT / file).exists())]
 
 
@@ -56,12 +60,18 @@ def source(stage: str) -> Path:
 
 def queries(stage: str) -> list[Path]:
     """The queries that a stage runs, in order."""
-    return [ROOT / path for path in read(stage) if path.endswith(".sql")] if source(stage) == RUNNER else []
+    return (
+        [ROOT / path for path in read(stage) if path.endswith(".sql")]
+        if source(stage) == RUNNER
+        else []
+    )
 
 
 def commands() -> list[Path]:
     """The modules of what `bag` does besides answering queries."""
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["bag.commands"]
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][
+        "bag.commands"
+    ]
     return [ROOT / (entry.partition(":")[0].replace(".", "/") + ".py") for entry in listed.values()]
 
 
@@ -71,12 +81,18 @@ def code(stage: str) -> set[str]:
     values, and never change one."""
     more = set(files(ROOT)) if stage == "settings" else read_by(stage)
     curated = {file for file in data_files(stage) if file.startswith("stages/")}
-    return curated | {unit(p) for p in {*modules(source(stage), types=stage == "settings"), *_asked(stage), *more}}
+    return curated | {
+        unit(p) for p in {*modules(source(stage), types=stage == "settings"), *_asked(stage), *more}
+    }
 
 
 def _asked(stage: str) -> list[Path]:
     """The queries that a stage has to run: one for each table that it writes."""
-    tables = [Path(path.removesuffix("/${key}.parquet")).stem for path in written(stage)] if source(stage) == RUNNER else []
+    tables = (
+        [Path(path.removesuffix("/${key}.parquet")).stem for path in written(stage)]
+        if source(stage) == RUNNER
+        else []
+    )
     return [ROOT / "stages" / stage.partition("/")[0] / f"{table}.sql" for table in tables]
 
 
@@ -91,7 +107,9 @@ def modules(start: Path, types: bool = False) -> set[Path]:
     todo = [start]
     while todo:
         current = todo.pop()
-        if current not in found and (types or current.name != "settings.py" or current.parent.name == "core"):
+        if current not in found and (
+            types or current.name != "settings.py" or current.parent.name == "core"
+        ):
             found.add(current)
             todo += imports(current)
     return {path for path in found if path.stat().st_size}
@@ -100,8 +118,12 @@ def modules(start: Path, types: bool = False) -> set[Path]:
 @cache
 def imports(path: Path) -> set[Path]:
     """The project's modules that a file names in its imports."""
-    bases = [ROOT / name.replace(".", "/") for name in imported(path) if name.split(".")[0] == "stages"]
-    return {p for base in bases for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()}
+    bases = [
+        ROOT / name.replace(".", "/") for name in imported(path) if name.split(".")[0] == "stages"
+    ]
+    return {
+        p for base in bases for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()
+    }
 
 
 @cache
@@ -130,7 +152,9 @@ def sections(stage: str) -> set[str]:
     load_training(name) and its like, in its own file or in one of its chapter that it imports; of a query its $names."""
     path, entry = source(stage), stages()[stage]
     if path == RUNNER:
-        asked = {name for query in queries(stage) for name in re.findall(r"\$(\w+)", query.read_text())}
+        asked = {
+            name for query in queries(stage) for name in re.findall(r"\$(\w+)", query.read_text())
+        }
         return {name for name in declared_sections(stage) if asked & set(_values(name, entry))}
     text = "".join(p.read_text() for p in modules(path) if p.parent == path.parent)
     used = {key_of(name) + key for name, key in re.findall(r"\bload\(([A-Z]\w+)\)(\.\w+)?", text)}
@@ -154,7 +178,11 @@ def declared_sections(stage: str) -> set[str]:
     """The sections that dvc.yaml lists for a stage, whatever file they stand in."""
     found: set[str] = set()
     for item in stages()[stage].get("params", []):
-        found |= {item} if isinstance(item, str) else {section for listed in item.values() for section in listed}
+        found |= (
+            {item}
+            if isinstance(item, str)
+            else {section for listed in item.values() for section in listed}
+        )
     return found
 
 
@@ -177,8 +205,12 @@ def _subjects(entry: dict) -> str:
 def data_files(stage: str) -> set[str]:
     """The files of data that a Python stage names: <chapter>/<file>, data/…, or stages/… for one that people write."""
     tree = ast.parse(source(stage).read_text())
-    literals = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return {name for name in literals if re.fullmatch(r"[\w/-][\w/.-]*\.(parquet|h5|csv|json)", name)}
+    literals = [
+        n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    ]
+    return {
+        name for name in literals if re.fullmatch(r"[\w/-][\w/.-]*\.(parquet|h5|csv|json)", name)
+    }
 
 
 def ablates_to_means(stage: str) -> bool:

@@ -229,7 +229,7 @@ def mediation() -> Tables:
 
 def others() -> Tables:
     places = [("op1", "op1"), ("op2", "op2"), ("last", "result")]
-    known = [theory for theory in theories.OF_NUMBERS if theory != "shuffled"]
+    known = [theory for theory in theories.NUMBER_THEORIES if theory != "shuffled"]
     helices: Keys = {
         "operator": OPERATORS,
         "position quantity": places,

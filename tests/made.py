@@ -13,7 +13,9 @@ from stages.lib.sql.database import Database
 from tests.micro import ROOT
 
 OPERATORS, LAYERS, NEURONS, HEADS, FIRST = ["add", "subtract"], 3, 6, 2, 1
-SITES = [(0, role) for role in ("op1", "operator", "op2")] + [(layer, "last") for layer in range(FIRST, LAYERS)]
+SITES = [(0, role) for role in ("op1", "operator", "op2")] + [
+    (layer, "last") for layer in range(FIRST, LAYERS)
+]
 KS = [1, 3, 6]
 CHOICE = (
     "architecture",
@@ -32,7 +34,9 @@ LONG = dict.fromkeys(
     ["pair", "answer_token", "seed", "neuron", "intervention", "width", "neurons", "vocabulary"],
     pl.Int32,
 )
-NL = (pl.col("answer_logit") - pl.col("mean_logit")) / (pl.col("max_logit") - pl.col("mean_logit"))  # Eq. 2, of `runs`
+NL = (pl.col("answer_logit") - pl.col("mean_logit")) / (
+    pl.col("max_logit") - pl.col("mean_logit")
+)  # Eq. 2, of `runs`
 Tables = dict[str, pl.DataFrame]
 described = cache(tables)  # no test changes the project's own files
 
@@ -40,7 +44,9 @@ described = cache(tables)  # no test changes the project's own files
 def frame(**columns: Any) -> pl.DataFrame:
     """A table whose numbers have the types that they have in the project."""
     made = pl.DataFrame(columns, strict=False)
-    return made.with_columns(pl.col(name).cast(kind) for name, kind in (SHORT | LONG).items() if name in made.columns)
+    return made.with_columns(
+        pl.col(name).cast(kind) for name, kind in (SHORT | LONG).items() if name in made.columns
+    )
 
 
 def ask(stage: str, given: Tables, **parameters: Any) -> pl.DataFrame:
@@ -64,12 +70,27 @@ def ask(stage: str, given: Tables, **parameters: Any) -> pl.DataFrame:
 
 def model() -> Tables:
     """Three layers, of which the last two are late, two operators, eight prompts each and split."""
-    weights = ask("bootstrap_weights", {"pairs": pairs()}, replicates=40).sample(fraction=1, shuffle=True, seed=0)
-    return {"architecture": architecture(), "late_layers": late_layers(FIRST), "pairs": pairs(), "bootstrap_weights": weights}
+    weights = ask("bootstrap_weights", {"pairs": pairs()}, replicates=40).sample(
+        fraction=1, shuffle=True, seed=0
+    )
+    return {
+        "architecture": architecture(),
+        "late_layers": late_layers(FIRST),
+        "pairs": pairs(),
+        "bootstrap_weights": weights,
+    }
 
 
 def architecture() -> pl.DataFrame:
-    return frame(subject="s", layers=LAYERS, width=12, neurons=NEURONS, heads=HEADS, head_width=4, vocabulary=20)
+    return frame(
+        subject="s",
+        layers=LAYERS,
+        width=12,
+        neurons=NEURONS,
+        heads=HEADS,
+        head_width=4,
+        vocabulary=20,
+    )
 
 
 def late_layers(first: int | None) -> pl.DataFrame:
@@ -78,7 +99,13 @@ def late_layers(first: int | None) -> pl.DataFrame:
 
 def pairs(per_seed: int = 4, seeds: int = 2) -> pl.DataFrame:
     """The columns of `pairs` that the measuring queries read."""
-    rows = [(o, split, s) for o in OPERATORS for split in ("discovery", "evaluation") for s in range(seeds) for _ in range(per_seed)]
+    rows = [
+        (o, split, s)
+        for o in OPERATORS
+        for split in ("discovery", "evaluation")
+        for s in range(seeds)
+        for _ in range(per_seed)
+    ]
     operators, splits, drawn = zip(*rows, strict=True)
     answers = np.random.default_rng(2).integers(3, 7, len(rows))
     columns = {"operator": operators, "split": splits, "seed": drawn, "answer_token": answers}
@@ -89,24 +116,39 @@ def of(given: Tables, *names: str) -> Tables:
     return {name: given[name] for name in names}
 
 
-def runs(interventions: pl.DataFrame, of: pl.DataFrame, experiment: str = "neurons") -> pl.DataFrame:
+def runs(
+    interventions: pl.DataFrame, of: pl.DataFrame, experiment: str = "neurons"
+) -> pl.DataFrame:
     """Random answers of every intervention to its prompts."""
     rng = np.random.default_rng(len(experiment))
     once = interventions.select("intervention", "operator", "split").unique(maintain_order=True)
     rows = once.join(of.select("pair", "split", on="operator"), on="split").filter(
         pl.col("operator").is_null() | (pl.col("operator") == pl.col("on")),
     )
-    names = ["answer_logit", "counterfactual_logit", "mean_logit", "answer_probability", "counterfactual_probability"]
+    names = [
+        "answer_logit",
+        "counterfactual_logit",
+        "mean_logit",
+        "answer_probability",
+        "counterfactual_probability",
+    ]
     made = rows.select(pl.lit("s").alias("subject"), pl.lit(experiment).alias("experiment"), "intervention", "pair").with_columns(
         pl.Series(name, rng.uniform(0.05, 1, len(rows)), pl.Float32) for name in names
     )  # fmt: skip
-    return made.with_columns(max_logit=pl.col("answer_logit") + 1, correct=pl.col("answer_logit") > 0.5)
+    return made.with_columns(
+        max_logit=pl.col("answer_logit") + 1, correct=pl.col("answer_logit") > 0.5
+    )
 
 
 def measured(**settings: int) -> Tables:
     """Every neuron patched, or some: random answers, one of them with a probability that underflowed."""
     given = model()
-    rows = [(layer, n, role, p, 0.0) for layer, role in SITES for n in range(NEURONS) for p in range(len(given["pairs"]))]
+    rows = [
+        (layer, n, role, p, 0.0)
+        for layer, role in SITES
+        for n in range(NEURONS)
+        for p in range(len(given["pairs"]))
+    ]
     layers, neurons, positions, numbers, _ = zip(*rows, strict=True)
     values = np.random.default_rng(1).normal(size=len(rows)).astype(np.float32)
     given["neuron_attributions"] = frame(
@@ -118,7 +160,11 @@ def measured(**settings: int) -> Tables:
     )
     interventions = ask("neuron_interventions", of(given, *CHOICE), **settings)
     made = runs(interventions, given["pairs"])
-    nothing_left = pl.when(pl.col("pair") == 1, pl.col("intervention") == 2).then(0).otherwise(pl.col("answer_probability"))
+    nothing_left = (
+        pl.when(pl.col("pair") == 1, pl.col("intervention") == 2)
+        .then(0)
+        .otherwise(pl.col("answer_probability"))
+    )
     made = made.with_columns(answer_probability=nothing_left.cast(pl.Float32))
     return given | {"neuron_interventions": interventions, "runs": made}
 
@@ -144,7 +190,12 @@ def by_prompt(given: Tables, number: int, operator: str) -> dict[str, np.ndarray
     prompts = given["pairs"].filter(operator=operator, split="discovery")["pair"]
     rows = given["runs"].filter(pl.col("pair").is_in(prompts.to_list())).sort("pair")
     clean, patched = (rows.filter(intervention=n) for n in (0, number))
-    columns = ("answer_probability", "counterfactual_probability", "answer_logit", "counterfactual_logit")
+    columns = (
+        "answer_probability",
+        "counterfactual_probability",
+        "answer_logit",
+        "counterfactual_logit",
+    )
     p, q, r, s = (clean[c].to_numpy().astype(float) for c in columns)
     p2, q2, r2, s2 = (patched[c].to_numpy().astype(float) for c in columns)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -14,11 +14,15 @@ import yaml
 from stages.lib.core.settings import files
 
 ROOT = Path(__file__).parents[1]
-FILES = {file.relative_to(ROOT): yaml.safe_load(file.read_text()) for file in files(ROOT)}  # of settings
+FILES = {
+    file.relative_to(ROOT): yaml.safe_load(file.read_text()) for file in files(ROOT)
+}  # of settings
 SHIPPED = {section: values for sections in FILES.values() for section, values in sections.items()}
 HALFWAY = "abacus-step-00100"
 TUNED = "abacus-three-operands"
-LATER = dict.fromkeys(["abacus-deep", *(f"abacus-digits-{digit}" for digit in ("first", "second", "third"))])
+LATER = dict.fromkeys(
+    ["abacus-deep", *(f"abacus-digits-{digit}" for digit in ("first", "second", "third"))]
+)
 NO_POINTS = dict.fromkeys(f"abacus-step-{step:05}" for step in (250, 500, 1000, 1500, 2000, 3500))
 SETTINGS: dict[str, Any] = {
     "cells": {"largest_operand": 19, "largest_answer": 99},
@@ -72,7 +76,8 @@ SETTINGS: dict[str, Any] = {
     "digits": {"abacus-digits": None},
     "checkpoints": {
         **NO_POINTS,
-        HALFWAY: SHIPPED["subjects"]["abacus"] | {"source": "data/models/abacus/step-00100", "revision": "step 100"},
+        HALFWAY: SHIPPED["subjects"]["abacus"]
+        | {"source": "data/models/abacus/step-00100", "revision": "step 100"},
     },
     "trajectory": {
         "abacus-step-00000": None,
@@ -154,7 +159,10 @@ def alone(name: str, **settings: Any) -> dict[str, Any]:
 
 def merged(base: dict, changes: dict) -> dict:
     """`base` with the values of `changes`, key by key; None takes a key away."""
-    whole = base | {k: merged(base[k], v) if isinstance(v, dict) and isinstance(base.get(k), dict) else v for k, v in changes.items()}
+    whole = base | {
+        k: merged(base[k], v) if isinstance(v, dict) and isinstance(base.get(k), dict) else v
+        for k, v in changes.items()
+    }
     return {k: v for k, v in whole.items() if v is not None}
 
 
@@ -162,7 +170,11 @@ def changed(settings: dict[str, Any]) -> dict[str, Any]:
     """The shipped settings with these changes; what they say twice is changed twice."""
     whole = merged(SHIPPED, settings)
     both, stored = whole["subjects"] | whole["checkpoints"], whole["stored"]
-    all_of = {"known": both | whole["finetuned"] | stored, "kept": both | stored, "pictured": whole["subjects"] | stored}
+    all_of = {
+        "known": both | whole["finetuned"] | stored,
+        "kept": both | stored,
+        "pictured": whole["subjects"] | stored,
+    }
     sized = all_of["known"] | whole["sizes"]
     return whole | all_of | {"dumped": both, "mediated": both | whole["finetuned"], "sized": sized}
 
@@ -172,19 +184,37 @@ def write_settings(folder: Path, whole: dict[str, Any]) -> None:
     known = {section for sections in FILES.values() for section in sections}
     for file, sections in FILES.items():
         here = {section: whole[section] for section in sections if section in whole}
-        more = {section: values for section, values in whole.items() if section not in known} if file == Path("params.yaml") else {}
+        more = (
+            {section: values for section, values in whole.items() if section not in known}
+            if file == Path("params.yaml")
+            else {}
+        )
         (folder / file).write_text(yaml.safe_dump(here | more, sort_keys=False))
 
 
 def copy_project(folder: Path, settings: dict[str, Any] | None = None) -> Path:
     """The project's files in a new Git repository, with micro settings, without outputs of any stage."""
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file() and not name.startswith(("data/", "reports/")) and not name.endswith("dvc.lock"):
+        if (
+            (ROOT / name).is_file()
+            and not name.startswith(("data/", "reports/"))
+            and not name.endswith("dvc.lock")
+        ):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     write_settings(folder, changed(SETTINGS if settings is None else settings))
-    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "micro"]):
+    for command in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "micro"],
+    ):
         subprocess.run(["git", *command], cwd=folder, check=True)
     return folder
 

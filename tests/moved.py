@@ -37,7 +37,11 @@ def move(source: Path, kind: str, target: Path) -> None:
                 rows[number] = table.weight.data[known[token]]
         table.weight = torch.nn.Parameter(rows)
     model.config.vocab_size = len(own)
-    model.config.bos_token_id, model.config.eos_token_id, model.config.pad_token_id = own.bos_token_id, None, None
+    model.config.bos_token_id, model.config.eos_token_id, model.config.pad_token_id = (
+        own.bos_token_id,
+        None,
+        None,
+    )
     model.generation_config = type(model.generation_config)()
     model.save_pretrained(target)
     own.save_pretrained(target)
@@ -45,9 +49,18 @@ def move(source: Path, kind: str, target: Path) -> None:
 
 def settings() -> dict[str, Any]:
     """Micro settings for these subjects, and the planted one, with which labels are calibrated."""
-    common = SHIPPED["subjects"]["abacus"] | {"revision": "moved", "dtype": "float32", "operators": ["add", "subtract"]}
+    common = SHIPPED["subjects"]["abacus"] | {
+        "revision": "moved",
+        "dtype": "float32",
+        "operators": ["add", "subtract"],
+    }
     subjects = {
-        name: common | {"source": f"models/{name}", "bos": vocabularies.KINDS[kind]().bos_token is not None, "answer_token": token}
+        name: common
+        | {
+            "source": f"models/{name}",
+            "bos": vocabularies.KINDS[kind]().bos_token is not None,
+            "answer_token": token,
+        }
         for name, (_, kind, token) in SUBJECTS.items()
     }
     chosen = {
@@ -60,7 +73,9 @@ def settings() -> dict[str, Any]:
     }
     found = dict(SETTINGS)
     for section, values in chosen.items():
-        found[section] = {**found.get(section, {}), **values} if isinstance(values, dict) else values
+        found[section] = (
+            {**found.get(section, {}), **values} if isinstance(values, dict) else values
+        )
     return found
 
 

@@ -21,7 +21,9 @@ NO_STAGE = (
 
 
 def test_every_query_is_a_stage_and_every_module_is_run_by_one():
-    assert set((ROOT / "stages").glob("*/*.sql")) == {query for s in STAGES for query in declared.queries(s)}
+    assert set((ROOT / "stages").glob("*/*.sql")) == {
+        query for s in STAGES for query in declared.queries(s)
+    }
     of_bag = [declared.modules(one, types=True) for one in (COMMAND, *declared.commands())]
     run = {*NO_STAGE}.union(*of_bag, *map(all_modules, STAGES))
     assert {name(path) for path in CODE} - {name(path) for path in run} == set()
@@ -33,7 +35,9 @@ def all_modules(stage: str) -> set[Path]:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_lists_exactly_the_code_it_runs(stage: str):
-    assert {path for path in declared.read(stage) if not path.startswith(("data/", "reports/", "${"))} == declared.code(stage)
+    assert {
+        path for path in declared.read(stage) if not path.startswith(("data/", "reports/", "${"))
+    } == declared.code(stage)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -48,8 +52,13 @@ def test_a_python_stage_lists_every_file_it_names(stage: str):
         mentioned.discard("store/means.h5")
     known = declared.read(stage) + declared.written(stage)
     for file in mentioned:
-        in_a_folder = any(Path(path).name in Path(file).parts or "." not in Path(path).name for path in declared.written(stage))
-        assert any(path.endswith(file) for path in known) or in_a_folder, f"{stage} names {file}, which dvc.yaml does not"
+        in_a_folder = any(
+            Path(path).name in Path(file).parts or "." not in Path(path).name
+            for path in declared.written(stage)
+        )
+        assert any(path.endswith(file) for path in known) or in_a_folder, (
+            f"{stage} names {file}, which dvc.yaml does not"
+        )
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -68,20 +77,42 @@ def test_a_stage_says_what_it_is_and_runs_itself(stage: str):
     assert entry.get("wdir", ".") == os.path.relpath(ROOT, (ROOT / entry["file"]).parent)
 
 
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if not stage.startswith("subjects/")])
+def test_what_reads_tensors_stands_apart(stage: str):
+    """The model, or a store; but for the chapter that makes models."""
+    reads = any(
+        path == "${item.source}" or path.endswith((".h5", "/store/activations"))
+        for path in declared.read(stage)
+    )
+    assert reads == (Path(STAGES[stage]["file"]).parent.name == "tensors")
+
+
 def test_every_pipeline_is_known():
-    assert {name(path) for path in ROOT.glob("stages/**/dvc.yaml")} | {"dvc.yaml"} == set(declared.pipelines())
+    assert {name(path) for path in ROOT.glob("stages/**/dvc.yaml")} | {"dvc.yaml"} == set(
+        declared.pipelines()
+    )
 
 
 def test_every_sum_in_a_lock_says_what_it_is_of():
     """Without `hash: md5`, DVC takes a sum for one of its second version, and looks for the file elsewhere."""
     for file in declared.pipelines():
         lock = yaml.load((ROOT / file).with_suffix(".lock").read_text(), yaml.CSafeLoader)["stages"]
-        entries = [entry for stage in lock.values() for kind in ("deps", "outs") for entry in stage.get(kind, [])]
+        entries = [
+            entry
+            for stage in lock.values()
+            for kind in ("deps", "outs")
+            for entry in stage.get(kind, [])
+        ]
         assert [entry["path"] for entry in entries if "hash" not in entry] == []
 
 
 @pytest.mark.parametrize("stage", RUNS)
 def test_a_stage_of_runs_lists_the_tables_that_its_command_names(stage: str):
-    experiment, _, *pairs = STAGES[stage]["cmd"].removeprefix("python -m stages.lib.executor.runs ").split()
-    tables = {f"data/${{key}}/{table}.parquet" for table in (f"{experiment}_interventions", *(pairs or ["circuit/pairs"]))}
+    experiment, _, *pairs = (
+        STAGES[stage]["cmd"].removeprefix("python -m stages.lib.executor.runs ").split()
+    )
+    tables = {
+        f"data/${{key}}/{table}.parquet"
+        for table in (f"{experiment}_interventions", *(pairs or ["circuit/pairs"]))
+    }
     assert {d for d in declared.read(stage) if d.endswith(".parquet")} == tables

@@ -16,7 +16,12 @@ CODE = sorted(path for path in (ROOT / "stages").rglob("*.py") if path.stat().st
 OVER_TRAINING = {  # what compares points of training
     "trajectory_interventions", "trajectory_runs", "trajectory", "trajectory_mediation",
 }  # fmt: skip
-READ_BY_PEOPLE = {"report", "report/study", "metrics", "neurons/digit_figure"}  # what these write, no stage reads
+READ_BY_PEOPLE = {
+    "report",
+    "report/study",
+    "metrics",
+    "neurons/digit_figure",
+}  # what these write, no stage reads
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -28,7 +33,9 @@ def test_data_run_one_way(stage: str):
     for path in declared.written(stage) if "/" in stage else []:
         assert declared.chapter(path) == own or path == "reports/study.html", path
     for path in declared.read(stage):
-        assert declared.chapter(path) or path == "data/settings.txt" or not path.startswith("data/"), path
+        assert (
+            declared.chapter(path) or path == "data/settings.txt" or not path.startswith("data/")
+        ), path
 
 
 @pytest.mark.parametrize("path", CODE, ids=name)
@@ -38,7 +45,9 @@ def test_imports_run_one_way(path: Path):
     for module in declared.imports(path) if name(path) != "stages/settings.py" else []:
         other = declared.chapter(name(module))
         assert name(module) != "stages/settings.py"
-        assert other is None or (own is not None and CHAPTERS.index(other) <= CHAPTERS.index(own)), name(module)
+        assert other is None or (
+            own is not None and CHAPTERS.index(other) <= CHAPTERS.index(own)
+        ), name(module)
 
 
 def test_nothing_needs_the_explorer():
@@ -66,18 +75,29 @@ def test_no_import_comes_back():
     assert len(done) >= len(CODE)
 
 
-def test_repro_at_the_root_leaves_out_what_other_subjects_and_comparisons_take(micro: Path, everything: list[str]):
+def test_repro_at_the_root_leaves_out_what_other_subjects_and_comparisons_take(
+    micro: Path, everything: list[str]
+):
     """What all pipelines run besides: other subjects, of which labels take the planted one's scores, and what compares subjects."""
     default = set(planned(micro))
     settings = yaml.safe_load((micro / "params.yaml").read_text())
     own = settings["default"]
     assert default < set(everything)
-    left_out, taken = ({stage.rpartition(":")[2] for stage in some} for some in (set(everything) - default, default))
+    left_out, taken = (
+        {stage.rpartition(":")[2] for stage in some}
+        for some in (set(everything) - default, default)
+    )
     assert {stage.rpartition("@")[2] for stage in taken if "@" in stage} == {own, "planted"}
     of_default = {stage.partition("@")[0] for stage in left_out if stage.endswith(f"@{own}")}
     together = {stage for stage in left_out if "@" not in stage}
     assert of_default == OVER_TRAINING
-    assert together == {"study", "study_claims", "trajectory_figures", "trajectory_mediation_figure", "verdicts"}
+    assert together == {
+        "study",
+        "study_claims",
+        "trajectory_figures",
+        "trajectory_mediation_figure",
+        "verdicts",
+    }
 
 
 def test_what_no_stage_reads_is_read_by_people():
@@ -86,10 +106,17 @@ def test_what_no_stage_reads_is_read_by_people():
 
     def is_read(path: str) -> bool:
         """It, a folder that it is in, or a file in it; stages read models as ${item.source}."""
-        inside = any(f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/") for other in read)
+        inside = any(
+            f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/")
+            for other in read
+        )
         return inside or path.startswith("data/models/")
 
-    unread = {stage for stage in STAGES if not any(is_read(_open(path)) for path in declared.written(stage))}
+    unread = {
+        stage
+        for stage in STAGES
+        if not any(is_read(_open(path)) for path in declared.written(stage))
+    }
     assert unread == READ_BY_PEOPLE
 
 
@@ -143,7 +170,11 @@ ROOMS = {  # of chapters, that look into a model themselves: what they do no oth
 
 @pytest.mark.parametrize("library", HOMES)
 def test_a_heavy_library_has_one_home(library: str):
-    users = {name(path) for path in CODE if library in {imported.split(".")[0] for imported in declared.imported(path)}}
+    users = {
+        name(path)
+        for path in CODE
+        if library in {imported.split(".")[0] for imported in declared.imported(path)}
+    }
     outside = {user for user in users if not user.startswith(HOMES[library])}
     assert users > outside
     assert outside == ROOMS.get(library, set())

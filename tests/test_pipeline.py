@@ -30,8 +30,17 @@ def test_nothing_is_left_to_do(micro_copy: Path):
 
 def locked(project: Path) -> dict[str, dict]:
     """Every stage that has run, as DVC calls it, with its entry in a lock."""
-    locks = {file: yaml.load((project / file).with_suffix(".lock").read_text(), yaml.CSafeLoader)["stages"] for file in pipelines()}
-    return {stage if file == "dvc.yaml" else f"{file}:{stage}": entry for file, lock in locks.items() for stage, entry in lock.items()}
+    locks = {
+        file: yaml.load((project / file).with_suffix(".lock").read_text(), yaml.CSafeLoader)[
+            "stages"
+        ]
+        for file in pipelines()
+    }
+    return {
+        stage if file == "dvc.yaml" else f"{file}:{stage}": entry
+        for file, lock in locks.items()
+        for stage, entry in lock.items()
+    }
 
 
 def test_every_declared_output_is_there(micro: Path):
@@ -51,7 +60,11 @@ def test_every_declared_output_is_there(micro: Path):
 
 def test_no_output_is_kept_twice(micro: Path):
     """Every cached output is a link to the one copy in DVC's cache. (Our own subject ships in Git.)"""
-    outputs = [p for p in (micro / "data").rglob("*") if p.suffix in {".h5", ".parquet"} and p.parent.name != "training_log"]
+    outputs = [
+        p
+        for p in (micro / "data").rglob("*")
+        if p.suffix in {".h5", ".parquet"} and p.parent.name != "training_log"
+    ]
     assert len(outputs) > 20
     assert [p for p in outputs if p.stat().st_nlink < 2] == []
 
@@ -64,7 +77,9 @@ def test_a_stage_run_by_hand_leaves_the_cache_alone(micro_copy: Path):
     assert {p: p.read_bytes() for p in before} == before
 
 
-WIDE = [feature for feature in __cpu_dispatch__ if __cpu_features__[feature]]  # what numpy has code of its own for
+WIDE = [
+    feature for feature in __cpu_dispatch__ if __cpu_features__[feature]
+]  # what numpy has code of its own for
 CPU = Path("/proc/cpuinfo")
 IS_INTEL = CPU.exists() and "GenuineIntel" in CPU.read_text()
 PROCESSORS = {  # of every library that chooses its code by the processor, the code that it runs on others
@@ -72,9 +87,13 @@ PROCESSORS = {  # of every library that chooses its code by the processor, the c
         "ATEN_CPU_CAPABILITY": "avx2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2",
         "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "NPY_DISABLE_CPU_FEATURES": " ".join(feature for feature in WIDE if "512" in feature or feature == "X86_V4"),
+        "NPY_DISABLE_CPU_FEATURES": " ".join(
+            feature for feature in WIDE if "512" in feature or feature == "X86_V4"
+        ),
         "NUMBA_CPU_NAME": "haswell",
-        "OPENBLAS_CORETYPE": "Haswell" if IS_INTEL else "SkylakeX",  # not what it takes here: of AMD's all are Haswells to it
+        "OPENBLAS_CORETYPE": "Haswell"
+        if IS_INTEL
+        else "SkylakeX",  # not what it takes here: of AMD's all are Haswells to it
         "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW",
     },
     "plainest": {
@@ -100,7 +119,11 @@ ALONE = r"stages\.(?!circuit)\w+\.\w*figure"
 # By how many workers, of which subject, and without which stages. Who lacks AVX-512 has made the micro project with AVX2.
 AGAIN = [
     ("plainest", "3", "abacus", "^$"),
-    *([("AVX2", "2", "planted", NOT_IN_BETWEEN)] if any("512" in feature for feature in WIDE) else []),
+    *(
+        [("AVX2", "2", "planted", NOT_IN_BETWEEN)]
+        if any("512" in feature for feature in WIDE)
+        else []
+    ),
 ]
 OTHERS = {"PYTHONHASHSEED": "7", "HOME": "/nowhere", "LC_ALL": "C"}
 
@@ -144,7 +167,11 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
     ran = {name: entry["cmd"] for name, entry in lock.items() if again(name, entry["cmd"], mainly)}
     planned_here = [name for name in everything if name in ran]
     assert sorted(planned_here) == sorted(ran)
-    first = [name for name in planned_here if name.endswith("@planted") and re.search(COMPILED, ran[name])]
+    first = [
+        name
+        for name in planned_here
+        if name.endswith("@planted") and re.search(COMPILED, ran[name])
+    ]
     order = planned_here
     if mainly != "planted":
         order = [name for name in planned_here if name not in first]
@@ -153,7 +180,9 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
     for path in {micro_copy / out["path"] for name in order for out in lock[name]["outs"]}:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     alone = {name for name in order if name in first or re.search(ALONE, ran[name])}
-    script = "set -e; umask 077\n" + "\n".join(f"{machine.WORKERS}=1 " * (name in alone) + ran[name] for name in order)
+    script = "set -e; umask 077\n" + "\n".join(
+        f"{machine.WORKERS}=1 " * (name in alone) + ran[name] for name in order
+    )
     more = {**PROCESSORS[processor], **OTHERS, machine.WORKERS: workers}
     run_in(micro_copy, "python", "-m", "stages.warm", "sh", "-c", script, more=more)
     assert "up to date" in run_in(micro_copy, "dvc", "status").stdout
@@ -169,7 +198,9 @@ def test_accuracy_is_the_share_of_cells_predicted_right(micro: Path):
             hit=pl.col("predicted") == pl.col("result"),
         )
         assert (right["hit"].fill_null(False) == right["correct"]).all()
-        assert len(right) == len(cells.filter(pl.col("operator").is_in(predictions["operator"].unique().to_list())))
+        assert len(right) == len(
+            cells.filter(pl.col("operator").is_in(predictions["operator"].unique().to_list()))
+        )
         for row in pl.read_parquet(micro / f"data/{subject}/store/accuracy.parquet").rows(
             named=True,
         ):
@@ -188,13 +219,17 @@ def test_variances_are_those_of_the_stored_activations(micro: Path):
     database = connect(micro / "data")
     variances = pl.read_parquet(micro / "data/abacus/store/neuron_variances.parquet")
     for operator in ("add", "multiply"):
-        first = variances.filter(pl.col("operator") == operator, pl.col("rank") == 1).row(0, named=True)
+        first = variances.filter(pl.col("operator") == operator, pl.col("rank") == 1).row(
+            0, named=True
+        )
         values = database.sql(
             "select activation from activations where subject = 'abacus' and operator = $o and layer = $l and neuron = $n and result is not null",
             o=operator, l=first["layer"], n=first["neuron"],
         ).pl()["activation"].cast(pl.Float64)  # fmt: skip
         assert first["variance"] == pytest.approx(values.var(ddof=0), rel=1e-6)
-        assert first["variance"] == variances.filter(pl.col("operator") == operator)["variance"].max()
+        assert (
+            first["variance"] == variances.filter(pl.col("operator") == operator)["variance"].max()
+        )
 
 
 def test_training_teaches_what_the_untrained_subject_does_not_know(micro: Path):
@@ -203,7 +238,14 @@ def test_training_teaches_what_the_untrained_subject_does_not_know(micro: Path):
         accuracy=pl.mean_horizontal(pl.col("^.*_train$")),
     )
     assert log.row(0) == (0, pytest.approx(0, abs=0.1))
-    measured = json.loads(run_in(micro, "bag", "--json", "select avg(accuracy) as a from accuracy where subject = 'abacus'").stdout)
+    measured = json.loads(
+        run_in(
+            micro,
+            "bag",
+            "--json",
+            "select avg(accuracy) as a from accuracy where subject = 'abacus'",
+        ).stdout
+    )
     assert log["accuracy"][-1] > 0.1
     assert measured[0]["a"] > 0.1
 
@@ -212,8 +254,18 @@ def test_dvc_shows_metrics_and_plots(micro: Path, tmp_path: Path):
     metrics = json.loads(run_in(micro, "dvc", "metrics", "show", "--json").stdout)
     shown = next(v for v in metrics.values())["data"]["reports/abacus/metrics.json"]["data"]
     assert set(shown["grid"]) == {"add", "subtract", "multiply", "divide"}
-    assert set(shown["tasks"]) == {"arithmetic", "number_words", "three_operands", "retrieval", "factual"}
-    page = Path(run_in(micro, "dvc", "plots", "show", "-o", str(tmp_path / "dvc_plots")).stdout.strip().removeprefix("file://"))
+    assert set(shown["tasks"]) == {
+        "arithmetic",
+        "number_words",
+        "three_operands",
+        "retrieval",
+        "factual",
+    }
+    page = Path(
+        run_in(micro, "dvc", "plots", "show", "-o", str(tmp_path / "dvc_plots"))
+        .stdout.strip()
+        .removeprefix("file://")
+    )
     assert "training" in page.read_text()
 
 
@@ -221,7 +273,10 @@ def test_a_changed_query_reruns_only_what_needs_it(micro_copy: Path):
     query = micro_copy / "stages/store/accuracy.sql"
     query.write_text("-- a remark\n" + query.read_text())
     printed = run_in(micro_copy, "dvc", "repro", "--all-pipelines").stdout
-    measured = {f"stages/store/dvc.yaml:accuracy@{name}" for name in ("abacus", "abacus-step-00100", "planted")}
+    measured = {
+        f"stages/store/dvc.yaml:accuracy@{name}"
+        for name in ("abacus", "abacus-step-00100", "planted")
+    }
     showing = {"report", "stages/report/dvc.yaml:study"}  # the query's text
     assert set(re.findall(r"Running stage '([^']+)'", printed)) == measured | showing
 

@@ -1,23 +1,39 @@
--- Whether each digit of an answer has neurons of its own (Baeumel et al. 2025): what one digit's top neurons do to the others.
--- Neurons are chosen on half of the prompts and measured on the other half, both ways round: a digit's own, too, so that luck in the
--- choice makes no difference between digits. Late layers that are late for all digits, at the position where the digit is asked for.
--- Where not every neuron was patched (patched_neurons), k counts among those of the random sample,
--- which is the same for all digits.
+-- Whether each digit of an answer has neurons of its own (Baeumel et al. 2025): the effect of one
+-- digit's top neurons on another digit's logit. Neurons are selected on half of the prompts and
+-- measured on the other half, in both directions. This holds for a digit's own neurons, too, so
+-- that chance in the selection makes no difference between digits. Only layers that are late for
+-- all digits count, at the position where the digit is predicted. If not every neuron was patched
+-- (patched_neurons above 0), the k neurons are those of the random sample, which is the same for
+-- all digits.
 --
--- subject          VARCHAR  the subject that is asked for the first digit; those for the others are of the same model (`digits` in params.yaml)
+-- subject          VARCHAR  the model that predicts the first digit; the models for the other
+--                           digits are the same network (digits in params.yaml)
 -- operator         VARCHAR  add, subtract, multiply or divide
--- digit            INTEGER  the digit of the answer that is measured: 1 for the first one written
--- of_digit         INTEGER  the digit whose top neurons these are; its own in rows in which both are the same
--- k                INTEGER  how many neurons of each layer
--- layers           BIGINT   late layers that they are of
--- effect           DOUBLE   their summed effect on the digit's logit, each patched alone, in logits
--- share            DOUBLE   effect / that of the digit's own top neurons: 1 where one circuit writes both digits, 0 where each has its own
--- share_by_chance  DOUBLE   the same of k random neurons, on average
--- iou              DOUBLE   neurons in both digits' sets / neurons in either; of a digit with itself, how well the choice repeats
--- iou_by_chance    DOUBLE   IoU of two sets of k in n that share as many as random ones do on average, k²/n: k / (2n - k)
+-- digit            INTEGER  digit of the answer whose logit is measured, from 1, the first one
+--                           written
+-- of_digit         INTEGER  digit whose top neurons are measured, from 1
+-- k                INTEGER  number of top neurons of each layer
+-- layers           BIGINT   late layers of these neurons
+-- effect           DOUBLE   summed effect of these neurons on the digit's logit, each patched
+--                           alone, in logits
+-- share            DOUBLE   effect / effect of the digit's own top neurons: 1 if one circuit writes
+--                           both digits, 0 if each digit has its own circuit
+-- share_by_chance  DOUBLE   expected share of k random neurons
+-- iou              DOUBLE   neurons in both digits' sets / neurons in either set, 0 to 1; for a
+--                           digit and itself, the repeatability of the selection
+-- iou_by_chance    DOUBLE   IoU of two sets of k of n neurons that share k²/n neurons, as random
+--                           sets do on average: k / (2n - k)
 with
-    digits as (select unnest([$first, $second, $third]) as subject, unnest(range(1, 4))::integer as digit),
-    prompts as (select digit, pair, operator, pair % 2 as half from pairs join digits using (subject) where split = 'discovery'),
+    digits as (
+        select
+            unnest([$first, $second, $third]) as subject,
+            unnest(range(1, 4))::integer as digit
+    ),
+    prompts as (
+        select digit, pair, operator, pair % 2 as half
+        from pairs join digits using (subject)
+        where split = 'discovery'
+    ),
     patches as (
         select digit, intervention, layer, units[1] as neuron
         from neuron_interventions join digits using (subject) join late_layers using (subject)
@@ -35,28 +51,42 @@ with
         group by all
     ),
     ranked as (
-        select *, row_number() over (partition by digit, operator, half, layer order by effect desc, neuron) as place from effects
+        select
+            *,
+            row_number() over (
+                partition by digit, operator, half, layer order by effect desc, neuron) as place
+        from effects
     ),
     crossed as (
         select
-            operator, layer, measured.digit, chosen.digit as of_digit, k, chosen.half, count(*) as neurons,
-            sum(measured.effect) filter (where chosen.place <= k) as effect, sum(measured.effect) * k / count(*) as by_chance,
-            count(*) filter (where chosen.place <= k and measured.place <= k) as common
+            operator, layer, measured.digit,
+            selected.digit as of_digit,
+            k, selected.half,
+            count(*) as neurons,
+            sum(measured.effect) filter (where selected.place <= k) as effect,
+            sum(measured.effect) * k / count(*) as by_chance,
+            count(*) filter (where selected.place <= k and measured.place <= k) as common
         from ranked as measured
-        join ranked as chosen using (operator, layer, neuron)
+        join ranked as selected using (operator, layer, neuron)
         cross join (select unnest($operator_ks)::integer as k)
-        where measured.half <> chosen.half
-        group by operator, layer, measured.digit, of_digit, k, chosen.half
+        where measured.half <> selected.half
+        group by operator, layer, measured.digit, of_digit, k, selected.half
         having k <= count(*)
     ),
     pooled as (
         select
-            operator, digit, of_digit, k, count(distinct layer) as layers, sum(effect) / 2 as effect, sum(by_chance) / 2 as by_chance,
-            sum(common) / sum(2 * k - common) as iou, k / (2 * avg(neurons) - k) as iou_by_chance
-        from crossed group by operator, digit, of_digit, k
+            operator, digit, of_digit, k,
+            count(distinct layer) as layers,
+            sum(effect) / 2 as effect,
+            sum(by_chance) / 2 as by_chance,
+            sum(common) / sum(2 * k - common) as iou,
+            k / (2 * avg(neurons) - k) as iou_by_chance
+        from crossed
+        group by operator, digit, of_digit, k
     )
 select
-    $first as subject, operator, digit, of_digit, k, layers, effect,
+    $first as subject,
+    operator, digit, of_digit, k, layers, effect,
     effect / any_value(effect) filter (where of_digit = digit) over own as share,
     by_chance / any_value(effect) filter (where of_digit = digit) over own as share_by_chance,
     iou, iou_by_chance

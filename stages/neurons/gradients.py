@@ -1,6 +1,6 @@
-"""Attribution patching: what replacing a neuron's activation would do, estimated from one gradient."""
+"""Attribution patching: estimate what patching a neuron would do, from one gradient per prompt."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
 import torch
@@ -13,29 +13,44 @@ Site = tuple[int, str]  # layer and role
 
 
 def attributions(values: Values, sites: Collection[Site]) -> dict[Site, torch.Tensor]:
-    """Per site (prompts, neurons): gradient x (counterfactual - clean activation) of the logit effect, 1/2 [L(r') - L(r)].
+    """Return attributions (prompts, neurons) for each site, in logits.
 
-    To first order the effect on probabilities (Nikankin et al. 2025, Eq. 1) is the same: its logarithms' normaliser cancels.
+    An attribution is gradient x (counterfactual - clean activation) of half the logit difference,
+    1/2 [L(r') - L(r)]. To first order, the effect on probabilities (Nikankin et al. 2025, Eq. 1)
+    is the same, because the normaliser of both probabilities cancels.
     """
-    a, pairs = values.architecture, values.pairs
-    kept: dict[int, torch.Tensor] = {}
-
-    def keep(layer: int):
-        def look(x: torch.Tensor) -> None:
-            kept[layer] = x if x.requires_grad else x.requires_grad_()
-
-        return look
-
-    with torch.enable_grad(), ExitStack() as hooks:
-        for layer in {layer for layer, _ in sites}:
-            hooks.enter_context(patched(a.layers[layer].mlp_out, keep(layer)))
-        logits = values.checkpoint.model(input_ids=values.clean.tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
-        answers, others = (torch.from_numpy(t).to(logits.device)[:, None] for t in (pairs.answers, pairs.counterfactual_answers))
-        effect = (logits.gather(1, others) - logits.gather(1, answers)).sum() / 2
-        gradients = dict(zip(kept, torch.autograd.grad(effect, list(kept.values())), strict=True))
-    found = {}
+    gradients = _gradients(values, {layer for layer, _ in sites})
+    estimates = {}
     for layer, role in sites:
-        clean, other, gradient = values.clean.neurons[layer], values.counterfactual.neurons[layer], gradients[layer]
+        clean, other = values.clean.neurons[layer], values.counterfactual.neurons[layer]
         at = beside(clean, values.prompts, values.positions[role])
-        found[layer, role] = gradient[at] * (other[beside(other, values.prompts, values.others[role])] - clean[at])
-    return found
+        other_at = beside(other, values.prompts, values.others[role])
+        estimates[layer, role] = gradients[layer][at] * (other[other_at] - clean[at])
+    return estimates
+
+
+def _gradients(values: Values, layers: set[int]) -> dict[int, torch.Tensor]:
+    """Return the gradient of half the logit difference for the neurons of each layer."""
+    architecture, pairs = values.architecture, values.pairs
+    inputs: dict[int, torch.Tensor] = {}
+    with torch.enable_grad(), ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(patched(architecture.layers[layer].mlp_out, _watch(inputs, layer)))
+        output = values.checkpoint.model(
+            input_ids=values.clean.tokens, use_cache=False, logits_to_keep=1
+        )
+        logits = output.logits[:, -1]
+        answers = torch.from_numpy(pairs.answers).to(logits.device)[:, None]
+        others = torch.from_numpy(pairs.counterfactual_answers).to(logits.device)[:, None]
+        effect = (logits.gather(1, others) - logits.gather(1, answers)).sum() / 2
+        gradients = torch.autograd.grad(effect, list(inputs.values()))
+    return dict(zip(inputs, gradients, strict=True))
+
+
+def _watch(inputs: dict[int, torch.Tensor], layer: int) -> Callable[[torch.Tensor], None]:
+    """Return a hook that keeps a layer's neurons and makes them require a gradient."""
+
+    def look(x: torch.Tensor) -> None:
+        inputs[layer] = x if x.requires_grad else x.requires_grad_()
+
+    return look

@@ -1,15 +1,16 @@
-"""Estimate effects of all neurons of late layers and of the first: attribution patching.
+"""Estimate the effects of all neurons of the first and the late layers by attribution patching.
 
 Late layers are estimated at the last position, the first layer at op1, operator and op2. Estimates
-wait in a file of single numbers, which takes no memory, until all pairs are through.
+are collected in a temporary file, which needs no memory.
 
 Table neuron_attributions: first-order estimates of neuron effects
     subject      VARCHAR   the model
     layer        SMALLINT  decoder layer, from 0
     neuron       INTEGER   neuron of the layer's MLP, from 0
-    position     VARCHAR   role of the token at which it would be patched
-    pair         INTEGER   as in pairs
-    attribution  FLOAT     gradient · (counterfactual - clean activation) of half the logit difference, counterfactual answer - answer
+    position     VARCHAR   role of the token to be patched: op1, operator, op2 or last
+    pair         INTEGER   number of the pair, as in pairs
+    attribution  FLOAT     gradient of half the logit difference (counterfactual answer - answer)
+                           x (counterfactual - clean activation), in logits
 """
 
 import sys
@@ -42,13 +43,16 @@ SCHEMA = pl.Schema(
         "attribution": pl.Float32,
     }
 )
-ROWS = 122_880  # of a piece, about: what polars makes one row group of
+ROWS = 122_880  # about the rows of a piece, since polars writes row groups of this size
 
 
 def main(name: str) -> None:
+    """Estimate and write one model's attributions."""
     subject = Subject.named(name)
     settings = subject.settings.runs or load(Runs)
-    [(first, layers)] = subject.table("circuit/late_layers.parquet", ["first_layer", "layers"]).rows()
+    [(first, layers)] = subject.table(
+        "circuit/late_layers.parquet", ["first_layer", "layers"]
+    ).rows()
     sites = sites_of(first, layers)
     prompts = subject.table("circuit/pairs.parquet").filter(split="discovery")
     numbers = prompts["pair"].sort().to_numpy()
@@ -62,7 +66,8 @@ def main(name: str) -> None:
             estimates: np.ndarray = np.memmap(file, np.float32, "w+", shape=shape)
         else:
             estimates = np.empty(shape, np.float32)
-        for group in progress.bar(executor.sizes.groups(prompts), desc=f"attributions {name}", unit="group"):
+        groups = executor.sizes.groups(prompts)
+        for group in progress.bar(groups, desc=f"attributions {name}", unit="group"):
             pairs = np.searchsorted(numbers, group.number)
             for site, values in attributions(executor.values(group), sites).items():
                 estimates[sites.index(site)][:, pairs] = values.float().cpu().numpy().T
@@ -70,16 +75,18 @@ def main(name: str) -> None:
 
 
 def sites_of(first_late: int | None, layers: int) -> list[Site]:
-    """Return the sites, sorted: late layers at the last position, the first at the operands."""
+    """Return the sites, sorted: late layers at the last position, layer 0 at the operands."""
     late = range(layers if first_late is None else first_late, layers)
     early = [(0, role) for role in ("op1", "operator", "op2")]
     return sorted([*early, *((layer, "last") for layer in late)])
 
 
-def pieces(subject: str, sites: Sequence[Site], pairs: np.ndarray, estimates: np.ndarray) -> Iterator[pl.DataFrame]:
+def pieces(
+    subject: str, sites: Sequence[Site], pairs: np.ndarray, estimates: np.ndarray
+) -> Iterator[pl.DataFrame]:
     """Yield the table's rows, sorted by site, neuron and pair, in pieces of equal size.
 
-    pairs: numbers of the pairs, rising; estimates: (sites, neurons, pairs).
+    pairs: numbers of the pairs, rising; estimates: (sites, neurons, pairs)
     """
     neurons, flat = estimates.shape[1], estimates.reshape(-1)
     layers, roles = zip(*sites, strict=True)
@@ -101,7 +108,7 @@ def pieces(subject: str, sites: Sequence[Site], pairs: np.ndarray, estimates: np
 
 
 def write(frames: Iterator[pl.DataFrame], path: Path) -> None:
-    """Write a table whose rows come in pieces, each of which becomes a row group."""
+    """Write a table in pieces, each of which becomes a row group."""
     with replacing(path) as partial:
         register_io_source(lambda *_: frames, schema=SCHEMA).sink_parquet(partial)
         seal(partial)

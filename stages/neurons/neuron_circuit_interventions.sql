@@ -1,86 +1,130 @@
--- Circuits down to the neuron (Fig. 4b, 12b): the circuit's heads, all other MLPs, and the k neurons of largest effect in
--- each late layer, or in the first layer at each operand; everything else takes its mean at all positions. Neurons are ranked by
--- effect, effect_plus_std, logit_effect, attribution or at random; a circuit is named after that, first_mlp_ before it in the first
--- layer. Where not every neuron was patched, rankings by effect are those of the patched neurons,
--- with k at most patched_neurons; attribution ranks all neurons. Beside them: everything, nothing,
--- and heads (the circuit's heads, all neurons).
+-- Circuits of neurons (Fig. 4b, 12b): the circuit's heads, all other MLPs, and the k neurons with
+-- the largest effects in each late layer, or in the first layer at each operand. Everything else
+-- takes its mean at all positions. Neurons are ranked by effect, effect_plus_std, logit_effect,
+-- attribution or at random, which names the circuit. Names of circuits in the first layer begin
+-- with first_mlp_. If not every neuron was patched, effects rank only the patched neurons, with k
+-- at most patched_neurons; attribution ranks all neurons. Three circuits for comparison are
+-- everything, nothing, and heads (the circuit's heads and all neurons).
 --
 -- subject            VARCHAR    the model
 -- intervention       INTEGER    number of the intervention, from 0; one row per patch
--- operator           VARCHAR    whose circuit, and prompts it is run on
--- split              VARCHAR    prompts it is run on: evaluation
--- component          VARCHAR    head, neuron or mlp that is ablated, or none
--- layer              SMALLINT   decoder layer, from 0
--- units              INTEGER[]  the ablated heads or neurons; null: all of them
--- position           VARCHAR    token position: all, or op1, operator, op2 in the first layer
--- key_position       VARCHAR    null, of edges only
--- replacement        VARCHAR    mean (pooled over operators, each weighted equally); null where
---                               nothing is patched
--- circuit            VARCHAR    how its neurons are chosen, as above; or everything, nothing, heads
+-- operator           VARCHAR    operator of the circuit, and of the prompts that it runs on
+-- split              VARCHAR    prompts that the intervention runs on, always evaluation
+-- component          VARCHAR    ablated component: head, neuron or mlp, or none
+-- layer              SMALLINT   decoder layer, from 0; null if nothing is ablated
+-- units              INTEGER[]  ablated heads or neurons, from 0; null: all of the layer
+-- position           VARCHAR    ablated positions: all, or for the first layer op1, operator or
+--                               op2; null if nothing is ablated
+-- key_position       VARCHAR    always null: no attention edge is patched
+-- replacement        VARCHAR    mean (pooled over operators, each with equal weight); null if
+--                               nothing is ablated
+-- circuit            VARCHAR    ranking of the neurons: effect, effect_plus_std, logit_effect,
+--                               attribution or random, for the first layer after first_mlp_; or
+--                               everything, nothing or heads
 -- heads              SMALLINT   heads in the circuit
--- neurons_per_layer  INTEGER    neurons k in each layer where they are chosen; all of the MLP where none is
--- seed               INTEGER    of random; null otherwise
+-- neurons_per_layer  INTEGER    neurons k in each layer from which neurons are selected; all
+--                               neurons of the MLP for everything and heads, 0 for nothing
+-- seed               INTEGER    seed of a random circuit, from 0; null for other circuits
 with
+    head_counts as (select operator, count(*) as heads from circuit_heads group by operator),
     operators as (
         select operator, coalesce(any_value(heads), 0) as heads
-        from neuron_effects left join (select operator, count(*) as heads from circuit_heads group by operator) using (operator)
+        from neuron_effects left join head_counts using (operator)
         group by operator
     ),
     ranked as (
         select
             operator, null as seed, layer, position, neuron,
-            unnest(if(method = 'exact', ['effect', 'effect_plus_std', 'logit_effect'], ['attribution'])) as ranking,
+            unnest(if(
+                method = 'exact', ['effect', 'effect_plus_std', 'logit_effect'], ['attribution']
+            )) as ranking,
             unnest(if(method = 'exact', [rank, rank_mean_plus_std, rank_logit], [rank])) as place
         from neuron_effects
-        union all  -- random places: of the same neurons, which are all of the layer's, whether each was patched or not
-        select operator, seed, layer, position, neuron, 'random', lot(seed, operator, layer, position, neuron)
-        from neuron_effects, (select unnest(range($random_circuits)) as seed) where method = 'attribution'
+        union all  -- random places of all neurons of the layer, patched or not
+        select
+            operator, seed, layer, position, neuron, 'random',
+            lot(seed, operator, layer, position, neuron)
+        from neuron_effects, (select unnest(range($random_circuits)) as seed)
+        where method = 'attribution'
     ),
     orders as (
         select
-            operator, if(position = 'last', ranking, 'first_mlp_' || ranking) as circuit, seed, layer,
+            operator,
+            if(position = 'last', ranking, 'first_mlp_' || ranking) as circuit,
+            seed, layer,
             if(position = 'last', 'all', position) as position,
-                list(neuron order by place, neuron) as neurons,
+            list(neuron order by place, neuron) as neurons,
             $patched_neurons > 0 and ranking not in ('attribution', 'random') as partly_ranked
-        from ranked group by all
+        from ranked
+        group by all
     ),
-    chosen as (
-        select * exclude (partly_ranked), k from orders,
-            (select distinct unnest($neurons_per_layer) as k)
+    selected as (
+        select * exclude (partly_ranked), k
+        from orders, (select distinct unnest($neurons_per_layer) as k)
         where k < len(neurons) and (k <= $patched_neurons or not partly_ranked)
     ),
     circuits as (
-        select distinct operator, circuit, heads, k, seed from chosen join operators using (operator)
+        select distinct operator, circuit, heads, k, seed
+        from selected join operators using (operator)
         union all
-        select operator, unnest(['everything', 'nothing', 'heads']), unnest([architecture.heads * layers, 0, operators.heads]),
-            unnest([neurons, 0, neurons]), null
+        select
+            operator,
+            unnest(['everything', 'nothing', 'heads']),
+            unnest([architecture.heads * layers, 0, operators.heads]),
+            unnest([neurons, 0, neurons]),
+            null
         from operators, architecture
     ),
     numbered as (
-        select *, row_number() over (order by operator, circuit, seed nulls first, k) - 1 as intervention from circuits
+        select
+            *,
+            row_number() over (order by operator, circuit, seed nulls first, k) - 1 as intervention
+        from circuits
     ),
-    heads_left_out as (
+    ablated_heads as (
         select operator, layer, list(head::integer order by head) as units
-        from operators cross join each_head() anti join circuit_heads using (operator, layer, head)
+        from operators
+        cross join each_head()
+        anti join circuit_heads using (operator, layer, head)
         group by all
     ),
     widths as (select range(neurons)::integer[] as each_neuron from architecture),
     patches as (
         select intervention, 'head' as component, layer, units, 'all' as position
-        from numbered join heads_left_out using (operator) where circuit not in ('everything', 'nothing')
+        from numbered join ablated_heads using (operator)
+        where circuit not in ('everything', 'nothing')
         union all
-        select intervention, 'neuron', layer, list_filter(each_neuron, lambda n: not list_contains(neurons[:chosen.k], n)), position
-        from widths cross join numbered join chosen on
-            (numbered.operator, numbered.circuit, numbered.k) = (chosen.operator, chosen.circuit, chosen.k)
-            and numbered.seed is not distinct from chosen.seed
+        select
+            intervention, 'neuron', layer,
+            list_filter(
+                each_neuron, lambda n: not list_contains(neurons[:selected.k], n)
+            ),
+            position
+        from widths
+        cross join numbered
+        join selected
+            on (numbered.operator, numbered.circuit, numbered.k)
+                = (selected.operator, selected.circuit, selected.k)
+            and numbered.seed is not distinct from selected.seed
         union all
-        select intervention, unnest(['head', 'mlp']), layer, null, 'all' from numbered, each_layer() where circuit = 'nothing'
+        select intervention, unnest(['head', 'mlp']), layer, null, 'all'
+        from numbered, each_layer()
+        where circuit = 'nothing'
     )
 select
-    $subject as subject, intervention::integer as intervention, operator, 'evaluation' as split, coalesce(component, 'none') as component,
-    layer::smallint as layer, units, position, null::varchar as key_position,
+    $subject as subject,
+    intervention::integer as intervention,
+    operator,
+    'evaluation' as split,
+    coalesce(component, 'none') as component,
+    layer::smallint as layer,
+    units, position,
+    null::varchar as key_position,
     if(component is not null, 'mean', null) as replacement,
-    circuit, heads::smallint as heads, k::integer as neurons_per_layer, seed::integer as seed
+    circuit,
+    heads::smallint as heads,
+    k::integer as neurons_per_layer,
+    seed::integer as seed
 from numbered
 left join patches using (intervention)
 order by intervention, component, layer, position

@@ -1,19 +1,23 @@
--- How much it matters how neurons are ranked: by mean effect, by mean + standard deviation as the study's code does,
--- or by mean effect on logits; of patched neurons. Where not every neuron was patched, k is at most
--- patched_neurons: beyond these, ranks are those of a random sample.
+-- How much the ranking of patched neurons matters: by mean effect, by mean + standard deviation as
+-- in the study's code, or by mean effect on logits. If not every neuron was patched, k is at most
+-- patched_neurons: ranks beyond these are ranks in a random sample.
 --
 -- subject    VARCHAR   the model
 -- operator   VARCHAR   add, subtract, multiply or divide
 -- layer      SMALLINT  decoder layer, from 0
--- position   VARCHAR   token position of the neurons: op1, operator, op2 or last
+-- position   VARCHAR   role of the token: op1, operator, op2 or last
 -- ranking_a  VARCHAR   one ranking: effect, effect_plus_std or logit_effect
--- ranking_b  VARCHAR   the other
--- k          INTEGER   how many neurons rank highest
--- shared     DOUBLE    share of the k highest that both rankings have in common
--- chance     DOUBLE    its expectation of two random rankings: k / patched neurons
+-- ranking_b  VARCHAR   the other ranking, later in the alphabet
+-- k          INTEGER   number of top neurons
+-- shared     DOUBLE    share of the top k neurons that both rankings have in common, 0 to 1
+-- chance     DOUBLE    expected share of two random rankings: k / patched neurons
 with ranked as (from neuron_rankings())
 select
-    $subject as subject, operator, layer, position, a.ranking as ranking_a, b.ranking as ranking_b, k,
+    $subject as subject,
+    operator, layer, position,
+    a.ranking as ranking_a,
+    b.ranking as ranking_b,
+    k,
     count(*) filter (where a.place <= k and b.place <= k) / k as shared,
     k / count(*) as chance
 from ranked as a

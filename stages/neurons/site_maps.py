@@ -1,6 +1,6 @@
-"""Figures of neurons as heat maps, for models with more layers than lines can be told apart.
+"""Draw figures of neurons as heat maps, for models with too many layers for lines.
 
-A site is a layer and a position; it is a row of a map.
+A site is a layer and a position. It is a row of a map.
 """
 
 from collections.abc import Callable
@@ -13,16 +13,19 @@ from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import Figure, Tables
 from stages.neurons import why
 
-SITES = 11  # most sites that are drawn as lines: eight late layers and three positions of the first
-STEPS = (1, 2, 5)  # ranks of neurons that are drawn, times powers of 10
+# Largest number of sites that are drawn as lines: eight late layers and three positions of the
+# first layer.
+SITES = 11
+STEPS = (1, 2, 5)  # drawn ranks of neurons, times powers of 10
 CHANCE, CORRELATION = "chance", "rank corr."
 
 
 @dataclass(frozen=True)
 class Maps:
-    """A row of heat maps, one for each operator. table: columns operator, row, column and value.
+    """A row of heat maps, one for each operator.
 
-    label: what the row is about; scale: what the colours mean.
+    table: columns operator, layer, position, column and value; label: of the row; scale: label of
+    the colours.
     """
 
     label: str
@@ -33,7 +36,7 @@ class Maps:
 
 
 def are_many(table: pl.DataFrame) -> bool:
-    """Return whether a table has more sites than lines can be told apart."""
+    """Return whether a table has too many sites for lines."""
     return table.select("layer", "position").drop_nulls().n_unique() > SITES
 
 
@@ -48,7 +51,7 @@ def both(a: str, b: str) -> str:
 
 
 def neuron_effects(tables: Tables, title: str) -> Figure:
-    """Draw the effect of the neuron of each rank, where it is above 0."""
+    """Draw the effects above 0 of the neurons of some ranks."""
     table = tables["neuron_effects"].filter(method="exact")
     most = int(table["rank"].max())  # type: ignore[arg-type]
     ranks = [step * 10**power for power in range(len(str(most))) for step in STEPS]
@@ -67,10 +70,9 @@ def neuron_effects(tables: Tables, title: str) -> Figure:
 
 
 def rankings(tables: Tables, pairs: list[tuple[str, str]], title: str) -> Figure:
-    """Draw the share of the k highest neurons that two rankings have in common."""
+    """Draw the share of the top k neurons that two rankings have in common."""
     table = tables["ranking_agreement"].with_columns(
-        column=pl.col("k").cast(pl.String),
-        value="shared",
+        column=pl.col("k").cast(pl.String), value="shared"
     )
     rows = []
     for a, b in pairs:
@@ -80,29 +82,20 @@ def rankings(tables: Tables, pairs: list[tuple[str, str]], title: str) -> Figure
 
 
 def attribution(tables: Tables, title: str) -> Figure:
-    """Draw the recall of attribution for each k, and right of it its rank correlation."""
+    """Draw the recall of attribution for each k, then its rank correlation."""
     table = tables["attribution_agreement"].with_columns(
-        column=pl.col("k").cast(pl.String),
-        value="recall",
+        column=pl.col("k").cast(pl.String), value="recall"
     )
     lowest = min([0.0, *table["rank_correlation"].drop_nulls()])
     limits = (-1.0 if lowest < 0 else 0.0, 1.0)
     rows = []
-    for against, label in {
-        "logit_effect": "largest logit effect",
-        "effect": "largest effect",
-    }.items():
+    labels = {"logit_effect": "largest logit effect", "effect": "largest effect"}
+    for against, label in labels.items():
         part = table.filter(against=against)
         once = part.unique(["operator", "layer", "position"], keep="first", maintain_order=True)
         correlations = once.with_columns(column=pl.lit(CORRELATION), value="rank_correlation")
-        rows.append(
-            Maps(
-                label,
-                pl.concat([_with_chance(part), correlations]),
-                limits,
-                "recall, correlation",
-            )
-        )
+        both_measures = pl.concat([_with_chance(part), correlations])
+        rows.append(Maps(label, both_measures, limits, "recall, correlation"))
     return _draw(tables, rows, [*_ks(table), CORRELATION], title, "k", why.no_k)
 
 
@@ -111,26 +104,19 @@ def _ks(table: pl.DataFrame) -> list[str]:
 
 
 def _with_chance(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the table with rows of no site that hold the mean of chance."""
-    means = (
-        table.group_by("operator", "k", "column")
-        .agg(value=pl.mean("chance"))
-        .sort(
-            "operator",
-            "k",
-        )
-    )
+    """Return the table with rows without a site, which have the mean of chance."""
+    groups = table.group_by("operator", "k", "column")
+    means = groups.agg(value=pl.mean("chance")).sort("operator", "k")
     return pl.concat([table, means], how="diagonal")
 
 
 def _names(rows: list[Maps]) -> list[str]:
-    """Return the names of sites by position and layer, after chance if it is in the tables."""
+    """Return the names of sites by position and layer; chance, if it is in the tables, is first."""
     layers = pl.concat([row.table.select("layer", "position") for row in rows]).unique()
-    sites = sorted(
-        layers.drop_nulls().rows(),
-        key=lambda place: (drawing.ROLES.index(place[1]), place[0]),
-    )
-    return [CHANCE] * (layers["layer"].null_count() > 0) + [site(*place) for place in sites]
+    sites = layers.drop_nulls().rows()
+    ordered = sorted(sites, key=lambda place: (drawing.ROLES.index(place[1]), place[0]))
+    names = [site(*place) for place in ordered]
+    return [CHANCE, *names] if layers["layer"].null_count() else names
 
 
 def _draw(
@@ -143,41 +129,25 @@ def _draw(
 ) -> Figure:
     """Draw rows of maps.
 
-    label: what the columns are; nothing: says why there is nothing to draw of an operator.
+    label: of the columns; nothing: returns why an operator has nothing to draw
     """
     names = _names(rows)
     size = (max(1.9, heat.COLUMN * len(columns)), 0.09 * len(names))
     figure, axes, panels = drawing.operator_panels(
-        len(rows),
-        tables["pairs_found"],
-        title,
-        size,
-        sharex=True,
-        sharey=True,
+        len(rows), tables["pairs_found"], title, size, sharex=True, sharey=True
     )
     name = pl.coalesce(pl.format("L{} {}", "layer", "position"), pl.lit(CHANCE))
     for operator, column, _ in panels:
         for axis, row in zip(column, rows, strict=True):
             part = row.table.filter(operator=operator).with_columns(row=name)
-            heat.heat_table(
-                axis,
-                part,
-                names,
-                columns,
-                row.limits,
-                is_logarithmic=row.is_logarithmic,
-            )
+            style = {"is_logarithmic": row.is_logarithmic}
+            heat.heat_table(axis, part, names, columns, row.limits, **style)
             if part.is_empty():
                 drawing.absent(axis, nothing(tables, operator))
         column[-1].set_xlabel(label)
     for line, row in zip(axes, rows, strict=True):
         line[0].set_ylabel(row.label)
-        heat.colour_bar(
-            figure,
-            np.array(line),
-            row.limits,
-            row.scale,
-            is_logarithmic=row.is_logarithmic,
-        )
+        style = {"is_logarithmic": row.is_logarithmic}
+        heat.colour_bar(figure, np.array(line), row.limits, row.scale, **style)
     heat.finish(figure)
     return figure

@@ -1,14 +1,14 @@
-"""Shows single number tokens to the neurons of the first MLP (the study's Fig. 13).
+"""Measure the first MLP's activations on single numbers (Fig. 13 of the study).
 
-A number stands where the first operand does; what follows cannot reach it, so the prompts are cut off behind it. Of numbers of several
-tokens the last one is looked at.
+A number stands in the place of the first operand. Later tokens cannot affect it, so prompts end
+after it. For numbers of several tokens, the activation at the last one counts.
 
-Table token_activations: activation of the first layer's neurons at the first operand
+Table token_activations: activations of the first layer's neurons at the first operand
     subject     VARCHAR   the model
-    layer       SMALLINT  decoder layer, 0
+    layer       SMALLINT  decoder layer, always 0
     neuron      INTEGER   neuron of the layer's MLP, from 0
-    number      INTEGER   the number the token stands for, 0 to the largest operand
-    activation  FLOAT     the MLP's value behind its non-linearity (gated: act(gate) * up)
+    number      INTEGER   the first operand, from 0 to the largest operand
+    activation  FLOAT     activation after the MLP's non-linearity (gated: act(gate) * up)
 """
 
 import sys
@@ -27,23 +27,35 @@ LAYER = 0
 
 
 def main(name: str) -> None:
+    """Measure and write one model's activations."""
     subject = Subject.named(name)
-    prompts = (
-        subject.table("store/prompts.parquet")
-        .filter(pl.col("operator") == subject.settings.operators[0], pl.col("op2") == pl.col("op2").min())
-        .select(pl.col("op1").cast(pl.Int32), pl.col("tokens").list.head(pl.col("op1_position") + 1))
-        .sort("op1")
-    )
+    prompts = _prompts(subject)
     loaded, passes = checkpoint.of(subject.settings), subject.settings.passes or load(Passes)
     activations = np.empty((loaded.architecture.neurons, len(prompts)), np.float32)
     lengths = prompts["tokens"].list.len().to_numpy()
     for length in np.unique(lengths):
-        tokens = np.array(prompts["tokens"].filter(lengths == length).to_list(), np.int64)  # (numbers, positions up to op1)
-        activations[:, lengths == length] = streams.neurons(loaded, tokens, LAYER, passes.prompts).T
+        own = lengths == length
+        tokens = np.array(prompts["tokens"].filter(own).to_list(), np.int64)  # (numbers, length)
+        activations[:, own] = streams.neurons(loaded, tokens, LAYER, passes.prompts).T
     neuron, number = (axis.ravel() for axis in np.indices(activations.shape, dtype=np.int32))
-    table = pl.DataFrame({"neuron": neuron, "number": prompts["op1"].to_numpy()[number], "activation": activations.ravel()})
+    columns = {
+        "neuron": neuron,
+        "number": prompts["op1"].to_numpy()[number],
+        "activation": activations.ravel(),
+    }
     keys = [pl.lit(subject.name).alias("subject"), pl.lit(LAYER, pl.Int16).alias("layer")]
-    write_table(table.select(*keys, "neuron", "number", "activation"), subject.path("neurons/token_activations.parquet"))
+    table = pl.DataFrame(columns).select(*keys, *columns)
+    write_table(table, subject.path("neurons/token_activations.parquet"))
+
+
+def _prompts(subject: Subject) -> pl.DataFrame:
+    """Return one prompt for each first operand, up to its last token: op1 and tokens."""
+    prompts = subject.table("store/prompts.parquet")
+    first_operator = pl.col("operator") == subject.settings.operators[0]
+    smallest = pl.col("op2") == pl.col("op2").min()
+    own = prompts.filter(first_operator, smallest)
+    tokens = pl.col("tokens").list.head(pl.col("op1_position") + 1)
+    return own.select(pl.col("op1").cast(pl.Int32), tokens).sort("op1")
 
 
 if __name__ == "__main__":

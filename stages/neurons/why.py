@@ -1,4 +1,4 @@
-"""Why a figure of neurons has nothing to draw: the first reason that applies."""
+"""Explain why a figure of neurons has nothing to draw, by the first reason that applies."""
 
 import polars as pl
 
@@ -14,7 +14,7 @@ def no_effect(tables: Tables, operator: str) -> str:
 
 
 def no_k(tables: Tables, operator: str) -> str:
-    """Return why an operator's neurons of largest effect were not compared with others."""
+    """Return why an operator has no top neurons to compare."""
     patched = _patched(tables, operator=operator)
     if patched.is_empty():
         return drawing.operators(tables["pairs_found"])[operator]
@@ -22,7 +22,7 @@ def no_k(tables: Tables, operator: str) -> str:
 
 
 def no_overlap(tables: Tables, position: str) -> str:
-    """Return why there is no overlap of top neurons at a position; last: of the late layers."""
+    """Return why there is no overlap of top neurons at a position, last for late layers."""
     patched = _patched(tables, position=position)
     if patched["operator"].n_unique() >= 2:
         return _too_few(patched)

@@ -14,16 +14,25 @@ QUESTIONS = ["arithmetic_symbols", "arithmetic_words", "own", "retrieval", "thre
 
 def asked(each: int = 4) -> pl.DataFrame:
     """The table mediation_pairs, in no order."""
-    made = mediated.pairs(each, {**TASKS, "own": (["entity_varies"], [None], [["entity", "last"]] * 3)})
+    made = mediated.pairs(
+        each, {**TASKS, "own": (["entity_varies"], [None], [["entity", "last"]] * 3)}
+    )
     prompt = pl.col("tokens").cast(pl.List(pl.Int32))
     last = pl.struct(last=pl.col("tokens").list.len().cast(pl.Int16) - 1)
-    made = made.with_columns(prompt, positions=last, counterfactual_tokens=prompt.list.reverse(), counterfactual_positions=last)
+    made = made.with_columns(
+        prompt,
+        positions=last,
+        counterfactual_tokens=prompt.list.reverse(),
+        counterfactual_positions=last,
+    )
     return made.sample(fraction=1, shuffle=True, seed=3)
 
 
 def chosen(each: int, count: int, seed: int = 0) -> pl.DataFrame:
     given = {"mediation_pairs": asked(each)}
-    return ask("unit_mediation_pairs", given, arithmetic=TEMPLATES, mediated_pairs=count, unit_seed=seed)
+    return ask(
+        "unit_mediation_pairs", given, arithmetic=TEMPLATES, mediated_pairs=count, unit_seed=seed
+    )
 
 
 def attributions(shape: pl.DataFrame) -> pl.DataFrame:
@@ -57,10 +66,21 @@ def subject() -> Tables:
     table, pairs = patched(architecture(), 2), chosen(4, 5)
     random = np.random.default_rng(4)
     rows = table.select("intervention").join(pairs.select("pair"), how="cross")
-    names = ["answer_logit", "counterfactual_logit", "answer_probability", "counterfactual_probability"]
-    runs = rows.with_columns(pl.Series(name, random.uniform(0.05, 1, len(rows)), pl.Float32) for name in names)
+    names = [
+        "answer_logit",
+        "counterfactual_logit",
+        "answer_probability",
+        "counterfactual_probability",
+    ]
+    runs = rows.with_columns(
+        pl.Series(name, random.uniform(0.05, 1, len(rows)), pl.Float32) for name in names
+    )
     first = pairs.filter(question="arithmetic_words")["pair"].to_list()
-    lost = (pl.col("intervention") == 2) & pl.col("pair").is_in(first[:2]) | (pl.col("intervention") == 3) & pl.col("pair").is_in(first)
-    runs = runs.with_columns(answer_probability=pl.when(lost).then(0).otherwise("answer_probability").cast(pl.Float32))
+    lost = (pl.col("intervention") == 2) & pl.col("pair").is_in(first[:2]) | (
+        pl.col("intervention") == 3
+    ) & pl.col("pair").is_in(first)
+    runs = runs.with_columns(
+        answer_probability=pl.when(lost).then(0).otherwise("answer_probability").cast(pl.Float32)
+    )
     runs = runs.sample(fraction=1, shuffle=True, seed=1)
     return {"unit_mediation_pairs": pairs, "unit_mediation_interventions": table, "runs": runs}

@@ -25,24 +25,38 @@ from tests.micro import ROOT, SHIPPED, merged
 
 CELLS = {"largest_operand": 40, "largest_answer": 99, "held_out_percent": 10, "seed": 0}
 MEDIATION: dict[str, Any] = {
-    "pairs_per_template": {"arithmetic": 6, "number_words": 5, "three_operands": 4, "retrieval": 7, "factual": 8},
+    "pairs_per_template": {
+        "arithmetic": 6,
+        "number_words": 5,
+        "three_operands": 4,
+        "retrieval": 7,
+        "factual": 8,
+    },
     "shots": {"arithmetic": 0, "number_words": 0, "three_operands": 0},
     "operands": [1, 300],
     "smallest_result": 1,
-    "bracketed": {"left": "({x} {first} {y}) {second} {z} =", "right": "{x} {first} ({y} {second} {z}) ="},
+    "bracketed": {
+        "left": "({x} {first} {y}) {second} {z} =",
+        "right": "{x} {first} ({y} {second} {z}) =",
+    },
     "draws_per_pair": 40,
     "mediation_seed": 0,
     "tables": {},
 }
 SHOTS = {"shots": {"arithmetic": 2, "number_words": 1, "three_operands": 2}}
 TASKS = sections.check(Tasks, SHIPPED["tasks"])
-READ = {word: number for number, word in enumerate(NUMBER_WORDS)} | {str(number): number for number in range(1000)}
+READ = {word: number for number, word in enumerate(NUMBER_WORDS)} | {
+    str(number): number for number in range(1000)
+}
 
 
 @cache
 def tables() -> dict[str, pl.DataFrame]:
     settings = {"cells": CELLS, "facts": SHIPPED["facts"]}
-    return {name: Database({}).sql((ROOT / f"stages/corpus/{name}.sql").read_text(), **of).pl() for name, of in settings.items()}
+    return {
+        name: Database({}).sql((ROOT / f"stages/corpus/{name}.sql").read_text(), **of).pl()
+        for name, of in settings.items()
+    }
 
 
 @cache
@@ -66,20 +80,36 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
     if kind != "pieces":
         return tokenizers.build(99, {"word": [*corpus().texts()], "signs": ["+ - * / ="]}[kind])
     made = Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.pre_tokenizer, made.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator([f"{n} plus {n}" for n in range(60)] + [*corpus().texts()] * 3, trainer)
+    trainer = trainers.BpeTrainer(
+        vocab_size=900, special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(
+        [f"{n} plus {n}" for n in range(60)] + [*corpus().texts()] * 3, trainer
+    )
     return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>")
 
 
 def project(folder: Path, kind: str, **changes: Any) -> Path:
     """A folder in which the stage runs: settings, tables, and the tokenizer of the subject `s`."""
     trained_here = changes.pop("trained_here", True)
-    subject = {k: v for k, v in SHIPPED["subjects"]["abacus"].items() if k != "<<"} | {"source": "model"} | changes.pop("subject", {})
-    settings = {"subjects": {"s": subject}, "tasks": merged(SHIPPED["tasks"], changes.pop("tasks", {}))}
+    subject = (
+        {k: v for k, v in SHIPPED["subjects"]["abacus"].items() if k != "<<"}
+        | {"source": "model"}
+        | changes.pop("subject", {})
+    )
+    settings = {
+        "subjects": {"s": subject},
+        "tasks": merged(SHIPPED["tasks"], changes.pop("tasks", {})),
+    }
     (folder / "data/corpus").mkdir(parents=True)
-    (folder / "params.yaml").write_text(yaml.safe_dump(settings | {"mediation": MEDIATION | changes}, sort_keys=False))
+    (folder / "params.yaml").write_text(
+        yaml.safe_dump(settings | {"mediation": MEDIATION | changes}, sort_keys=False)
+    )
     for name, table in tables().items():
         table.write_parquet(folder / f"data/corpus/{name}.parquet")
     real_facts().write_parquet(folder / "data/corpus/real_facts.parquet")
@@ -105,14 +135,24 @@ def templates(task: str, template: int) -> dict[str, str]:
     if task in ("arithmetic", "number_words"):
         words = {name: vars(of) for name, of in TASKS.operators.items()}
         text = TASKS.arithmetic[template]
-        return {name: re.sub(r"\{(symbol|verb|noun)\}", lambda found, of=of: of[found[1]], text) for name, of in words.items()}
+        return {
+            name: re.sub(r"\{(symbol|verb|noun)\}", lambda found, of=of: of[found[1]], text)
+            for name, of in words.items()
+        }
     if task == "three_operands":
         symbols = {name: of.symbol for name, of in TASKS.operators.items()}
         left = corpus().compositions[template][2]
         text = MEDIATION["bracketed"]["left" if left else "right"]
         pairs = {f"{a} {b}": (symbols[a], symbols[b]) for a in symbols for b in symbols}
-        return {name: text.replace("{first}", a).replace("{second}", b) for name, (a, b) in pairs.items()}
-    return {"": TASKS.retrieval[template] if task == "retrieval" else [*TASKS.factual.values()][template]}
+        return {
+            name: text.replace("{first}", a).replace("{second}", b)
+            for name, (a, b) in pairs.items()
+        }
+    return {
+        "": TASKS.retrieval[template]
+        if task == "retrieval"
+        else [*TASKS.factual.values()][template]
+    }
 
 
 def read(task: str, template: int, text: str) -> tuple[str, dict[str, str]]:

@@ -11,7 +11,17 @@ from matplotlib.axes import Axes
 from stages.mediation import overlap_figures
 from stages.mediation.settings import OverlapFigures
 from tests.circuit import figure_tables
-from tests.circuit.figure_tables import Tables, cleared, image, line, made, pictures, texts, write, written_by
+from tests.circuit.figure_tables import (
+    Tables,
+    cleared,
+    image,
+    line,
+    made,
+    pictures,
+    texts,
+    write,
+    written_by,
+)
 
 WIDTHS = {"neuron": 100, "coordinate": 20}
 LAYERS, KS = [1, 2], [2, 10, 50]
@@ -55,13 +65,20 @@ def panels(name: str, given: Tables = MADE) -> list[Axes]:
 
 def crossed(axis: Axes) -> set[tuple[int, int]]:
     """Rows and columns of a heat map's cells that are crossed out."""
-    return {(round(line.get_ydata()[0] - 0.45), round(line.get_xdata()[0] + 0.45)) for line in axis.lines}  # type: ignore[index]
+    return {
+        (round(line.get_ydata()[0] - 0.45), round(line.get_xdata()[0] + 0.45))
+        for line in axis.lines
+    }  # type: ignore[index]
 
 
 def check(axis: Axes, rows: pl.DataFrame, downs: list[str], acrosses: list[str]) -> None:
     """Whether a panel shows the value of each row, and crosses those out that chance explains."""
-    assert [label.get_text() for label in axis.get_yticklabels()] == [one.replace("_", " ") for one in downs]
-    assert [label.get_text() for label in axis.get_xticklabels()] == [one.replace("_", " ") for one in acrosses]
+    assert [label.get_text() for label in axis.get_yticklabels()] == [
+        one.replace("_", " ") for one in downs
+    ]
+    assert [label.get_text() for label in axis.get_xticklabels()] == [
+        one.replace("_", " ") for one in acrosses
+    ]
     assert len(rows) == len(downs) * len(acrosses)
     for down, across, value, p_value in rows.iter_rows():
         at = downs.index(down), acrosses.index(across)
@@ -72,7 +89,9 @@ def check(axis: Axes, rows: pl.DataFrame, downs: list[str], acrosses: list[str])
 def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def prepare(folder: Path) -> None:
         write(folder, NOTHING)
-        (folder / "params.yaml").write_text(yaml.safe_dump({"overlap_figures": SETTINGS.model_dump()}))
+        (folder / "params.yaml").write_text(
+            yaml.safe_dump({"overlap_figures": SETTINGS.model_dump()})
+        )
 
     written = written_by(lambda: overlap_figures.draw("s"), prepare, tmp_path, monkeypatch)
     assert written == pictures("s/mediation/overlap_figures", overlap_figures.FIGURES)
@@ -121,36 +140,62 @@ def test_some_of_many_layers_are_drawn_and_the_title_says_so(name: str):
     assert titles == {"layer 0", "layer 6", "layer 13", "layer 19"}
 
 
-@pytest.mark.parametrize(("name", "ranking"), [("overlap", "effect"), ("overlap_logit", "logit_effect")])
+@pytest.mark.parametrize(
+    ("name", "ranking"), [("overlap", "effect"), ("overlap_logit", "logit_effect")]
+)
 def test_overlaps_are_maps_of_questions_at_the_k_closest_to_the_share(name: str, ranking: str):
     axes = panels(name)
-    assert [axis.get_title() for axis in axes] == [f"layer {n}: {of}, chance 0.10" for of in ("10 of 100", "2 of 20") for n in LAYERS]
+    assert [axis.get_title() for axis in axes] == [
+        f"layer {n}: {of}, chance 0.10" for of in ("10 of 100", "2 of 20") for n in LAYERS
+    ]
     for axis, (component, layer) in zip(axes, product(WIDTHS, LAYERS), strict=True):
         k = {"neuron": 10, "coordinate": 2}[component]
-        rows = MADE["neuron_overlap"].filter(component=component, layer=layer, ranking=ranking, k=k, sample="half")
+        rows = MADE["neuron_overlap"].filter(
+            component=component, layer=layer, ranking=ranking, k=k, sample="half"
+        )
         check(axis, rows.select("question", "other", "share", "p_value"), QUESTIONS, QUESTIONS)
 
 
 def test_overlaps_with_word_problems_are_lines_over_k():
     axes = panels("overlap_by_k")
     for axis, (component, layer) in zip(axes, product(WIDTHS, LAYERS), strict=True):
-        rows = MADE["neuron_overlap"].filter(component=component, layer=layer, ranking="effect", sample="half")
+        rows = MADE["neuron_overlap"].filter(
+            component=component, layer=layer, ranking="effect", sample="half"
+        )
         ks = [k for k in KS if k <= WIDTHS[component]]
         assert list(line(axis, "chance").get_ydata()) == [k / WIDTHS[component] for k in ks]
         for other in QUESTIONS:
             both = [
-                rows.filter(k=k, question=q, other=r)["share"].item() for k in ks for q, r in ((QUESTIONS[0], other), (other, QUESTIONS[0]))
+                rows.filter(k=k, question=q, other=r)["share"].item()
+                for k in ks
+                for q, r in ((QUESTIONS[0], other), (other, QUESTIONS[0]))
             ]
-            drawn = line(axis, other.replace("_", " ") if other != QUESTIONS[0] else "their own halves")
+            drawn = line(
+                axis, other.replace("_", " ") if other != QUESTIONS[0] else "their own halves"
+            )
             assert list(drawn.get_xdata()) == ks
-            assert list(drawn.get_ydata()) == pytest.approx([(one + two) / 2 for one, two in zip(both[::2], both[1::2], strict=True)])
+            assert list(drawn.get_ydata()) == pytest.approx(
+                [(one + two) / 2 for one, two in zip(both[::2], both[1::2], strict=True)]
+            )
 
 
 def test_mediators_are_maps_of_operators():
     axes = panels("heuristics")
-    order = [(question, layer, members) for question in QUESTIONS[:2] for layer in LAYERS for members in overlap_figures.MEMBERS]
+    order = [
+        (question, layer, members)
+        for question in QUESTIONS[:2]
+        for layer in LAYERS
+        for members in overlap_figures.MEMBERS
+    ]
     for axis, (question, layer, members) in zip(axes, order, strict=True):
         assert axis.get_title() == f"layer {layer}: {overlap_figures.MEMBERS[members]}"
-        rows = MADE["mediating_heuristics"].filter(question=question, layer=layer, members=members, ranking="effect", k=10)
-        check(axis, rows.select("operator", "grid_operator", pl.col("share") - pl.col("chance"), "p_value"), OPERATORS, OPERATORS)
+        rows = MADE["mediating_heuristics"].filter(
+            question=question, layer=layer, members=members, ranking="effect", k=10
+        )
+        check(
+            axis,
+            rows.select("operator", "grid_operator", pl.col("share") - pl.col("chance"), "p_value"),
+            OPERATORS,
+            OPERATORS,
+        )
     assert [axis.get_ylabel() for axis in axes[::4]] == ["arithmetic words", "number words"]

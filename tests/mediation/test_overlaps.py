@@ -29,9 +29,24 @@ def planted(tops: dict[str, list[int]], width: int) -> pl.DataFrame:
     rows = []
     for (question, first), half in product(tops.items(), HALVES):
         order = [*first, *(unit for unit in range(width) if unit not in first)]
-        rows += [(question, "all", half, "neuron", 1, unit, -i, -i, i + 1, i + 1, i + 1) for i, unit in enumerate(order)]
-    names = ["question", "operator", "half", "component", "layer", "unit", "effect", "logit_effect", *RANKS.values()]
-    return frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True))).sample(fraction=1, shuffle=True, seed=6)
+        rows += [
+            (question, "all", half, "neuron", 1, unit, -i, -i, i + 1, i + 1, i + 1)
+            for i, unit in enumerate(order)
+        ]
+    names = [
+        "question",
+        "operator",
+        "half",
+        "component",
+        "layer",
+        "unit",
+        "effect",
+        "logit_effect",
+        *RANKS.values(),
+    ]
+    return frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True))).sample(
+        fraction=1, shuffle=True, seed=6
+    )
 
 
 @cache
@@ -56,8 +71,16 @@ def test_questions_that_share_so_many_of_their_top(width: int, k: int, shared: i
     ]  # fmt: skip
     for row in table.iter_rows(named=True):
         same = k if row["question"] == row["other"] else shared
-        assert (row["k"], row["width"], row["shared"], row["share"], row["ceiling"]) == (k, width, same, same / k, 1)
-        assert (row["chance"], row["p_value"]) == pytest.approx((k / width, tail(width, k, k, same)), rel=1e-9)
+        assert (row["k"], row["width"], row["shared"], row["share"], row["ceiling"]) == (
+            k,
+            width,
+            same,
+            same / k,
+            1,
+        )
+        assert (row["chance"], row["p_value"]) == pytest.approx(
+            (k / width, tail(width, k, k, same)), rel=1e-9
+        )
         assert row["p_value"] <= 1
         possible = range(max(0, 2 * k - width), k + 1)
         detected = [x / k for x in possible if tail(width, k, k, x) < 0.05]
@@ -68,7 +91,12 @@ def test_chance_is_what_random_sets_share(effects: pl.DataFrame):
     table = ask("neuron_overlap", {"unit_effects": effects}, overlap_ks=[4])
     random = np.random.default_rng(0)
     for component, width in WIDTHS.items():
-        drawn = np.array([np.isin(random.permutation(width)[:4], random.permutation(width)[:4]).mean() for _ in range(20000)])
+        drawn = np.array(
+            [
+                np.isin(random.permutation(width)[:4], random.permutation(width)[:4]).mean()
+                for _ in range(20000)
+            ]
+        )
         rows = table.filter(component=component)
         assert rows["chance"].to_list() == pytest.approx([drawn.mean()] * len(rows), abs=0.01)
         assert rows["chance_std"].to_list() == pytest.approx([drawn.std()] * len(rows), abs=0.01)
@@ -79,12 +107,26 @@ def test_overlaps_are_counts_of_common_units(effects: pl.DataFrame):
     keys = []
     for (component, width), ranking, k in product(WIDTHS.items(), RANKS, KS):
         top = {
-            (question, half): top_units(effects, ranking, k, question=question, half=half, operator="all", component=component)
+            (question, half): top_units(
+                effects,
+                ranking,
+                k,
+                question=question,
+                half=half,
+                operator="all",
+                component=component,
+            )
             for question, half in product(QUESTIONS, HALVES)
         }
-        kinds = {"whole": [(q, r) for q, r in product(QUESTIONS, QUESTIONS) if q < r], "half": list(product(QUESTIONS, QUESTIONS))}
+        kinds = {
+            "whole": [(q, r) for q, r in product(QUESTIONS, QUESTIONS) if q < r],
+            "half": list(product(QUESTIONS, QUESTIONS)),
+        }
         for sample, q, r in ((sample, *pair) for sample, pairs in kinds.items() for pair in pairs):
-            undefined = (component, ranking) == ("neuron", "effect") and "arithmetic_words" in (q, r)
+            undefined = (component, ranking) == ("neuron", "effect") and "arithmetic_words" in (
+                q,
+                r,
+            )
             if k > width - undefined:
                 continue
             keys.append((component, 2, ranking, k, sample, q, r))
@@ -93,35 +135,63 @@ def test_overlaps_are_counts_of_common_units(effects: pl.DataFrame):
             shared = len(top[q, one] & top[r, two])
             own = [len(top[question, "first"] & top[question, "second"]) / k for question in (q, r)]
             assert (row["width"], row["shared"]) == (width, shared)
-            assert (row["share"], row["ceiling"], row["chance"]) == pytest.approx((shared / k, np.mean(own), k / width))
+            assert (row["share"], row["ceiling"], row["chance"]) == pytest.approx(
+                (shared / k, np.mean(own), k / width)
+            )
             assert row["p_value"] == pytest.approx(tail(width, k, k, shared), rel=1e-9)
             variance = (k / width) * (1 - k / width) * (width - k) / (width - 1) / k
             assert row["chance_std"] == pytest.approx(sqrt(variance))
-    assert table.select("component", "layer", "ranking", "k", "sample", "question", "other").rows() == keys
+    assert (
+        table.select("component", "layer", "ranking", "k", "sample", "question", "other").rows()
+        == keys
+    )
 
 
 def top_units(effects: pl.DataFrame, ranking: str, k: int, **of: object) -> set[int]:
-    return set(effects.filter(pl.col(RANKS[ranking]) <= k, pl.col(ranking.replace("size", "logit_effect")).is_not_null(), **of)["unit"])
+    return set(
+        effects.filter(
+            pl.col(RANKS[ranking]) <= k,
+            pl.col(ranking.replace("size", "logit_effect")).is_not_null(),
+            **of,
+        )["unit"]
+    )
 
 
 def grid(late: bool) -> Tables:
     """Labels of some neurons of the late layer and others, some of them twice, and random effects of neurons on the grid's prompts."""
     random = np.random.default_rng(5)
-    drawn = [(o, layer, n, bool(random.random() < 0.5)) for o in GRID[:2] for layer in (1, 2) for n in random.integers(0, 6, 4).tolist()]
+    drawn = [
+        (o, layer, n, bool(random.random() < 0.5))
+        for o in GRID[:2]
+        for layer in (1, 2)
+        for n in random.integers(0, 6, 4).tolist()
+    ]
     operators, layers, neurons, direct = zip(*drawn, strict=True)
     labels = frame(subject="s", operator=operators, layer=layers, neuron=neurons, direct=direct)
     rows = [
-        (o, m, layer, n, p) for o in GRID for m in ("exact", "attribution") for layer in (1, 2) for n in range(6) for p in ("last", "op1")
+        (o, m, layer, n, p)
+        for o in GRID
+        for m in ("exact", "attribution")
+        for layer in (1, 2)
+        for n in range(6)
+        for p in ("last", "op1")
     ]
     rows = [row for row in rows if late or row[-1] == "op1"]
     names = ["operator", "method", "layer", "neuron", "position"]
     made = frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True)))
-    made = made.with_columns(pl.Series(name, random.normal(size=len(rows))) for name in ("effect", "logit_effect"))
+    made = made.with_columns(
+        pl.Series(name, random.normal(size=len(rows))) for name in ("effect", "logit_effect")
+    )
     peers = ["operator", "method", "layer", "position"]
-    ranks = [pl.col(name).rank("ordinal", descending=True).over(peers).cast(pl.Int64) for name in ("effect", "logit_effect")]
+    ranks = [
+        pl.col(name).rank("ordinal", descending=True).over(peers).cast(pl.Int64)
+        for name in ("effect", "logit_effect")
+    ]
     return {
         "labels": labels,
-        "neuron_effects": made.with_columns(rank=ranks[0], rank_logit=ranks[1]).sample(fraction=1, shuffle=True, seed=7),
+        "neuron_effects": made.with_columns(rank=ranks[0], rank_logit=ranks[1]).sample(
+            fraction=1, shuffle=True, seed=7
+        ),
     }
 
 
@@ -131,13 +201,31 @@ def test_mediators_are_compared_with_what_the_grid_names(effects: pl.DataFrame, 
     table = ask("mediating_heuristics", {"unit_effects": effects, **given}, overlap_ks=KS)
     last = given["neuron_effects"].filter(method="exact", position="last", layer=2)
     keys = []
-    for ranking, k, question, operator, other in product(RANKS, KS[:3], QUESTIONS[:2], ["add", "subtract"], GRID):
+    for ranking, k, question, operator, other in product(
+        RANKS, KS[:3], QUESTIONS[:2], ["add", "subtract"], GRID
+    ):
         if k == 6 and ranking == "effect" and question == "arithmetic_words":
             continue  # one of the neurons has none
         named = given["labels"].filter(operator=other, layer=2)
-        order = last.filter(operator=other).with_columns(size=pl.col("logit_effect").abs()).sort(ranking, descending=True)
-        sets = {"direct": set(named.filter(pl.col("direct"))["neuron"]), "label": set(named["neuron"]), "top": set(order["neuron"][:k])}
-        mediators = top_units(effects, ranking, k, question=question, operator=operator, half="both", component="neuron")
+        order = (
+            last.filter(operator=other)
+            .with_columns(size=pl.col("logit_effect").abs())
+            .sort(ranking, descending=True)
+        )
+        sets = {
+            "direct": set(named.filter(pl.col("direct"))["neuron"]),
+            "label": set(named["neuron"]),
+            "top": set(order["neuron"][:k]),
+        }
+        mediators = top_units(
+            effects,
+            ranking,
+            k,
+            question=question,
+            operator=operator,
+            half="both",
+            component="neuron",
+        )
         for members, found in sets.items():
             if members == "top" and not late:
                 continue  # the grid has no effects there
@@ -146,8 +234,15 @@ def test_mediators_are_compared_with_what_the_grid_names(effects: pl.DataFrame, 
             shared = len(found & mediators)
             assert (row["width"], row["size"], row["shared"]) == (6, len(found), shared)
             expected = (shared / k, len(found) / 6, tail(6, len(found), k, shared))
-            assert (row["share"], row["chance"], row["p_value"]) == pytest.approx(expected, rel=1e-9)
-    assert table.select("layer", "ranking", "k", "question", "operator", "grid_operator", "members").rows() == keys
+            assert (row["share"], row["chance"], row["p_value"]) == pytest.approx(
+                expected, rel=1e-9
+            )
+    assert (
+        table.select(
+            "layer", "ranking", "k", "question", "operator", "grid_operator", "members"
+        ).rows()
+        == keys
+    )
     not_patched = given["labels"].with_columns(neuron=pl.col("neuron") + 6)
     more = given | {"labels": pl.concat([given["labels"], not_patched])}
     assert ask("mediating_heuristics", {"unit_effects": effects, **more}, overlap_ks=KS).equals(

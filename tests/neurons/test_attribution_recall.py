@@ -28,7 +28,9 @@ def test_where_all_neurons_are_patched_recall_is_exact(given: Tables):
     assert (table["top"] + table["sampled"] == table["neurons"]).all()
     late = by_layer.filter(position="last").group_by("operator", "k").agg(pl.mean("recall"))
     together = table.filter(pl.col("layer").is_null()).select("operator", "k", "recall")
-    assert sorted(together.rows()) == [(o, k, pytest.approx(recall)) for o, k, recall in sorted(late.rows())]
+    assert sorted(together.rows()) == [
+        (o, k, pytest.approx(recall)) for o, k, recall in sorted(late.rows())
+    ]
 
 
 def drawn(noise: float, seed: int = 0) -> tuple[Tables, list[float]]:
@@ -82,7 +84,9 @@ def test_the_interval_of_a_sample_covers_the_truth(noise: float):
     given, truths = drawn(noise)
     table = ask("attribution_recall", given, ks=[K, TOP + 1], patched_neurons=TOP, normal=1.959964)
     assert table.select("k", "top", "neurons").unique().rows() == [(K, TOP, NEURONS)]
-    low, recall, high = (table.sort("layer")[name].to_numpy() for name in ("ci_low", "recall", "ci_high"))
+    low, recall, high = (
+        table.sort("layer")[name].to_numpy() for name in ("ci_low", "recall", "ci_high")
+    )
     covered = (low <= np.array(truths) + 1e-12) & (truths <= high + 1e-12)
     assert covered.mean() > 0.95 - 2.6 * (0.95 * 0.05 / DRAWS) ** 0.5
     assert ((low <= recall) & (recall <= high)).all()
@@ -103,8 +107,14 @@ def test_estimates_are_those_of_the_formula():
         share, outside = above / sampled, NEURONS - TOP
         assert recall == pytest.approx(inside / (inside + outside * share))
         edges = [(2 * above + 4 + sign) / (2 * (sampled + 4)) for sign in (-1, 1)]
-        roots = [(4 + sign * 2 - 1 / sampled + 4 * above * (1 - share) - sign * 4 * share) ** 0.5 for sign in (-1, 1)]
-        least, most = (edge + sign * root / (sampled + 4) for sign, edge, root in zip((-1, 1), edges, roots, strict=True))
+        roots = [
+            (4 + sign * 2 - 1 / sampled + 4 * above * (1 - share) - sign * 4 * share) ** 0.5
+            for sign in (-1, 1)
+        ]
+        least, most = (
+            edge + sign * root / (sampled + 4)
+            for sign, edge, root in zip((-1, 1), edges, roots, strict=True)
+        )
         least, most = max(0, least) if above else 0, min(1, most)
         assert (low, high) == pytest.approx(
             (inside / (inside + outside * most), inside / (inside + outside * least)),
@@ -126,8 +136,16 @@ def test_rank_correlation_is_that_of_the_random_sample_alone():
         against="logit_effect",
     )
     assert set(table.select("neurons", "recall", "chance").rows()) == {(SAMPLE, None, None)}
-    exact, estimated = (given["neuron_effects"].filter(method=method).sort("neuron") for method in ("exact", "attribution"))
-    for layer, correlation in table.filter(pl.col("layer") < 5).select("layer", "rank_correlation").rows():
+    exact, estimated = (
+        given["neuron_effects"].filter(method=method).sort("neuron")
+        for method in ("exact", "attribution")
+    )
+    for layer, correlation in (
+        table.filter(pl.col("layer") < 5).select("layer", "rank_correlation").rows()
+    ):
         sample = given["neuron_interventions"].filter(layer=layer)["units"].list.first().to_list()
-        ranks = [part.filter(pl.col("neuron").is_in(sample), layer=layer)["effect"].rank() for part in (exact, estimated)]
+        ranks = [
+            part.filter(pl.col("neuron").is_in(sample), layer=layer)["effect"].rank()
+            for part in (exact, estimated)
+        ]
         assert correlation == pytest.approx(np.corrcoef(*ranks)[0, 1])

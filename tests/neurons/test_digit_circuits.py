@@ -11,18 +11,25 @@ from tests.made import FIRST, KS, LAYERS, NEURONS, OPERATORS, Tables, ask, frame
 DIGITS = ("first-asked", "second-asked", "third-asked")
 
 
-def of_digits(effects: np.ndarray, noise: float = 0.0, first_layers: tuple[int, ...] = (FIRST,) * 3) -> Tables:
+def of_digits(
+    effects: np.ndarray, noise: float = 0.0, first_layers: tuple[int, ...] = (FIRST,) * 3
+) -> Tables:
     """Tables of three subjects in which each late neuron has this effect on the digit, (3, layers, neurons), and noise by prompt."""
     given = of(made.measured(), "neuron_interventions", "pairs", "runs")
     rng = np.random.default_rng(5)
     late = {
         number: (layer, units[0])
-        for number, layer, units in given["neuron_interventions"].filter(position="last").select("intervention", "layer", "units").rows()
+        for number, layer, units in given["neuron_interventions"]
+        .filter(position="last")
+        .select("intervention", "layer", "units")
+        .rows()
     }
     numbers = given["runs"]["intervention"].to_list()
     tables: dict[str, list[pl.DataFrame]] = {name: [] for name in (*given, "late_layers")}
     for subject, planted, first in zip(DIGITS, effects, first_layers, strict=True):
-        moved = [(planted[late[n]] if n in late else 0) + noise * rng.normal() * (n > 0) for n in numbers]
+        moved = [
+            (planted[late[n]] if n in late else 0) + noise * rng.normal() * (n > 0) for n in numbers
+        ]
         logits = pl.Series("counterfactual_logit", moved, pl.Float32, strict=False) * 2
         own = {"runs": given["runs"].with_columns(logits, answer_logit=pl.lit(0.0, pl.Float32))}
         own["late_layers"] = frame(subject="s", first_layer=[first], layers=LAYERS)
@@ -32,7 +39,9 @@ def of_digits(effects: np.ndarray, noise: float = 0.0, first_layers: tuple[int, 
 
 
 def asked(given: Tables, ks: list[int] = KS) -> pl.DataFrame:
-    return ask("digit_circuits", given, first=DIGITS[0], second=DIGITS[1], third=DIGITS[2], operator_ks=ks)
+    return ask(
+        "digit_circuits", given, first=DIGITS[0], second=DIGITS[1], third=DIGITS[2], operator_ks=ks
+    )
 
 
 def test_shares_and_overlaps_are_those_of_brute_force():
@@ -40,15 +49,28 @@ def test_shares_and_overlaps_are_those_of_brute_force():
     table = asked(given)
     effects = {}  # (digit, operator, half) -> (late layers, neurons)
     for digit, subject in enumerate(DIGITS, 1):
-        runs = {row["intervention"]: row for row in given["neuron_interventions"].filter(subject=subject, position="last").rows(named=True)}
+        runs = {
+            row["intervention"]: row
+            for row in given["neuron_interventions"]
+            .filter(subject=subject, position="last")
+            .rows(named=True)
+        }
         for operator in OPERATORS:
-            pairs = given["pairs"].filter(subject=subject, operator=operator, split="discovery")["pair"].to_list()
+            pairs = (
+                given["pairs"]
+                .filter(subject=subject, operator=operator, split="discovery")["pair"]
+                .to_list()
+            )
             for half in (0, 1):
                 chosen = [p for p in pairs if p % 2 == half]
                 effect = np.zeros((LAYERS, NEURONS))
                 for number, row in runs.items():
-                    said = given["runs"].filter(pl.col("pair").is_in(chosen), subject=subject, intervention=number)
-                    effect[row["layer"], row["units"][0]] = said["counterfactual_logit"].cast(pl.Float64).mean() / 2
+                    said = given["runs"].filter(
+                        pl.col("pair").is_in(chosen), subject=subject, intervention=number
+                    )
+                    effect[row["layer"], row["units"][0]] = (
+                        said["counterfactual_logit"].cast(pl.Float64).mean() / 2
+                    )
                 effects[digit, operator, half] = effect[FIRST:]
     assert table.height == len(OPERATORS) * 9 * len(KS)
     for row in table.rows(named=True):
@@ -57,11 +79,25 @@ def test_shares_and_overlaps_are_those_of_brute_force():
         def top(digit: int, half: int, k: int = k, operator: str = operator) -> np.ndarray:
             return np.argsort(-effects[digit, operator, half], axis=1, kind="stable")[:, :k]
 
-        def summed(of_digit: int, digit: int = row["digit"], operator: str = operator, top=top) -> float:
-            return sum(np.take_along_axis(effects[digit, operator, 1 - half], top(of_digit, half), 1).sum() for half in (0, 1)) / 2
+        def summed(
+            of_digit: int, digit: int = row["digit"], operator: str = operator, top=top
+        ) -> float:
+            return (
+                sum(
+                    np.take_along_axis(
+                        effects[digit, operator, 1 - half], top(of_digit, half), 1
+                    ).sum()
+                    for half in (0, 1)
+                )
+                / 2
+            )
 
         everything = sum(effects[row["digit"], operator, half].sum() for half in (0, 1)) / 2
-        sets = [(set(a), set(b)) for half in (0, 1) for a, b in zip(top(row["digit"], half), top(row["of_digit"], 1 - half), strict=True)]
+        sets = [
+            (set(a), set(b))
+            for half in (0, 1)
+            for a, b in zip(top(row["digit"], half), top(row["of_digit"], 1 - half), strict=True)
+        ]
         expected = {
             "effect": summed(row["of_digit"]),
             "share": summed(row["of_digit"]) / summed(row["digit"]),
@@ -77,7 +113,10 @@ def test_circuits_that_are_apart_are_told_from_one_circuit():
     apart = np.zeros((3, LAYERS, NEURONS))
     for digit in range(3):
         apart[digit, :, 2 * digit : 2 * digit + 2] = 1.0
-    for planted, others in ((apart, 0.0), (apart.sum(0, keepdims=True).repeat(3, 0) * np.arange(1, 4)[:, None, None], 1.0)):
+    for planted, others in (
+        (apart, 0.0),
+        (apart.sum(0, keepdims=True).repeat(3, 0) * np.arange(1, 4)[:, None, None], 1.0),
+    ):
         table = asked(of_digits(planted), [2])
         assert set(table.filter(pl.col("digit") == pl.col("of_digit"))["share"]) == {1.0}
         assert set(table.filter(pl.col("digit") != pl.col("of_digit"))["share"]) == {others}
@@ -90,12 +129,31 @@ def test_circuits_that_are_apart_are_told_from_one_circuit():
 def test_noise_has_no_circuits_and_a_choice_by_luck_gains_nothing():
     given = of_digits(np.zeros((3, LAYERS, NEURONS)), noise=1.0)
     table = asked(given, [1])
-    own, others = (table.filter((pl.col("digit") == pl.col("of_digit")) == same)["effect"] for same in (True, False))
-    patched = given["runs"].join(given["pairs"].filter(split="discovery"), on=["subject", "pair"]).with_columns(half=pl.col("pair") % 2)
-    late = given["neuron_interventions"].filter(position="last").select("subject", "intervention", "layer")
-    effects = patched.join(late, on=["subject", "intervention"]).group_by("subject", "operator", "half", "layer", "intervention")
-    best = effects.agg(pl.col("counterfactual_logit").mean() / 2).group_by("subject", "operator", "half", "layer").max()
-    by_luck = best["counterfactual_logit"].mean() * (LAYERS - FIRST)  # chosen and measured on the same prompts
+    own, others = (
+        table.filter((pl.col("digit") == pl.col("of_digit")) == same)["effect"]
+        for same in (True, False)
+    )
+    patched = (
+        given["runs"]
+        .join(given["pairs"].filter(split="discovery"), on=["subject", "pair"])
+        .with_columns(half=pl.col("pair") % 2)
+    )
+    late = (
+        given["neuron_interventions"]
+        .filter(position="last")
+        .select("subject", "intervention", "layer")
+    )
+    effects = patched.join(late, on=["subject", "intervention"]).group_by(
+        "subject", "operator", "half", "layer", "intervention"
+    )
+    best = (
+        effects.agg(pl.col("counterfactual_logit").mean() / 2)
+        .group_by("subject", "operator", "half", "layer")
+        .max()
+    )
+    by_luck = best["counterfactual_logit"].mean() * (
+        LAYERS - FIRST
+    )  # chosen and measured on the same prompts
     assert abs(own.mean()) < by_luck / 2
     assert abs(others.mean()) < by_luck / 2
 
@@ -115,7 +173,10 @@ def test_of_a_large_model_only_random_neurons_count():
     for number in range(2):  # neither digit has them in the sample
         sampled = sampled.filter(pl.col("units").list.first() != number)
     named = pl.concat([sampled, late.filter(chosen).with_columns(operator=operator).drop("neuron")])
-    tables = [asked(given | {"neuron_interventions": interventions}, [2]) for interventions in (named, sampled)]
+    tables = [
+        asked(given | {"neuron_interventions": interventions}, [2])
+        for interventions in (named, sampled)
+    ]
     assert tables[0].equals(tables[1])
     assert tables[0]["iou_by_chance"].unique().to_list() == pytest.approx(
         [2 / (2 * (NEURONS - 2) - 2)],
@@ -127,7 +188,11 @@ def test_the_figure_shows_the_shares_and_overlaps_of_the_fewest_neurons():
     table = asked(of_digits(np.random.default_rng(3).uniform(0.1, 1, (3, LAYERS, NEURONS))))
     figure = digit_figure.draw(table, "model")
     assert len(figure.axes) == 2 * len(OPERATORS)
-    for axis, (measure, operator) in zip(figure.axes, [(m, o) for m in ("share", "iou") for o in OPERATORS], strict=True):
+    for axis, (measure, operator) in zip(
+        figure.axes, [(m, o) for m in ("share", "iou") for o in OPERATORS], strict=True
+    ):
         rows = table.filter(operator=operator, k=KS[0]).sort("of_digit", "digit")
-        assert np.asarray(axis.images[0].get_array()).flatten().tolist() == pytest.approx(rows[measure].to_list())
+        assert np.asarray(axis.images[0].get_array()).flatten().tolist() == pytest.approx(
+            rows[measure].to_list()
+        )
     assert "no data" in digit_figure.draw(table.clear(), "model").axes[0].texts[0].get_text()

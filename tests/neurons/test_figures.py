@@ -12,7 +12,20 @@ from stages.neurons import figures
 from stages.neurons.figures import FIGURES
 from tests import deep_tables
 from tests.circuit import figure_tables
-from tests.circuit.figure_tables import KS, NEURONS, OPERATORS, WHY, Tables, image, line, lines_over_size, panels, pictures, texts, write
+from tests.circuit.figure_tables import (
+    KS,
+    NEURONS,
+    OPERATORS,
+    WHY,
+    Tables,
+    image,
+    line,
+    lines_over_size,
+    panels,
+    pictures,
+    texts,
+    write,
+)
 
 DEEP = deep_tables.circuits(
     np.random.default_rng(0),
@@ -30,8 +43,12 @@ def empty(tables: Tables) -> Tables:
     return figure_tables.unanswered(tables)
 
 
-def test_every_figure_is_written_even_without_data(empty: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = figure_tables.written_by(lambda: figures.main("s"), lambda folder: write(folder, empty), tmp_path, monkeypatch)
+def test_every_figure_is_written_even_without_data(
+    empty: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    written = figure_tables.written_by(
+        lambda: figures.main("s"), lambda folder: write(folder, empty), tmp_path, monkeypatch
+    )
     assert written == pictures("s/neurons/figures", FIGURES, "top_k")
 
 
@@ -45,10 +62,14 @@ def test_a_panel_without_data_says_why(name: str, tables: Tables, empty: Tables)
     without_divide = FIGURES[name](tables, "s")
     said = [axis for axis in without_divide.axes if WHY in texts(axis)]
     assert bool(said) == (name != "operator_overlaps")
-    assert not any("no data" in texts(axis) for axis in without_divide.axes if axis.get_title() in OPERATORS)
+    assert not any(
+        "no data" in texts(axis) for axis in without_divide.axes if axis.get_title() in OPERATORS
+    )
 
 
-@pytest.mark.parametrize(("draw", "prefix"), [(figures.top_k, ""), (figures.first_mlp_top_k, "first_mlp_")])
+@pytest.mark.parametrize(
+    ("draw", "prefix"), [(figures.top_k, ""), (figures.first_mlp_top_k, "first_mlp_")]
+)
 def test_circuits_are_lines_over_their_size(draw: Any, prefix: str, tables: Tables):
     lines_over_size(draw(tables, "s"), tables["faithfulness"], "neurons_per_layer", prefix)
 
@@ -56,7 +77,9 @@ def test_circuits_are_lines_over_their_size(draw: Any, prefix: str, tables: Tabl
 def test_neuron_effects_fall_with_their_rank(tables: Tables):
     signed = tables["neuron_effects"].with_columns(effect=pl.col("effect") - 0.5)
     axis = figures.neuron_effects(tables | {"neuron_effects": signed}, "s").axes[1]
-    wanted = signed.filter(pl.col("effect") > 0, operator="subtract", position="last")["effect"].sort(descending=True)
+    wanted = signed.filter(pl.col("effect") > 0, operator="subtract", position="last")[
+        "effect"
+    ].sort(descending=True)
     drawn = line(axis, "L1 last")
     assert 0 < len(wanted) < NEURONS
     assert list(drawn.get_ydata()) == wanted.to_list()
@@ -68,21 +91,28 @@ def test_attribution_shows_recall_chance_and_correlation(tables: Tables):
     rows = tables["attribution_agreement"].filter(operator="add")
     wanted = rows.filter(against="logit_effect", position="op2")
     assert list(line(axes[0], "L0 op2").get_ydata()) == wanted["recall"].to_list()
-    np.testing.assert_allclose(line(axes[0], "chance").get_ydata(), rows.group_by("k").agg(pl.mean("chance")).sort("k")["chance"])
+    np.testing.assert_allclose(
+        line(axes[0], "chance").get_ydata(),
+        rows.group_by("k").agg(pl.mean("chance")).sort("k")["chance"],
+    )
     dots = {float(line.get_ydata()[0]) for line in axes[3].lines if line.get_marker() == "o"}
     assert dots == set(rows.filter(k=KS[0])["rank_correlation"])
 
 
 def test_rankings_show_what_is_shared(tables: Tables):
     axes = np.reshape(figures.rankings(tables, "s").axes, (3, 3))
-    wanted = tables["ranking_agreement"].filter(operator="subtract", ranking_a="effect", ranking_b="logit_effect", position="op1")
+    wanted = tables["ranking_agreement"].filter(
+        operator="subtract", ranking_a="effect", ranking_b="logit_effect", position="op1"
+    )
     assert list(line(axes[1, 1], "L0 op1").get_ydata()) == wanted["shared"].to_list()
 
 
 def test_overlaps_are_above_the_diagonal_by_effect(tables: Tables):
     axes = np.reshape(figures.operator_overlaps(tables, "s").axes[:-1], (4, len(KS)))
     table = tables["operator_overlaps"]
-    for row, chosen in enumerate([pl.col("layer").is_null(), *(pl.col("position") == p for p in drawing.ROLES[:3])]):
+    for row, chosen in enumerate(
+        [pl.col("layer").is_null(), *(pl.col("position") == p for p in drawing.ROLES[:3])]
+    ):
         for axis, k in zip(axes[row], KS, strict=True):
             part = table.filter(chosen, k=k)
             drawn = image(axis)
@@ -102,7 +132,10 @@ def test_token_activations_are_of_the_largest_neurons_once_each(tables: Tables):
     axes = np.reshape(figures.token_activations(tables, "s").axes, (3, figures.SHOWN))
     assert [axis.get_title() for axis in axes[:2].flat] == [f"neuron {n}" for n in range(6)]
     for neuron, axis in enumerate(axes[:2].flat):
-        assert list(axis.lines[0].get_ydata()) == tables["token_activations"].filter(neuron=neuron)["activation"].to_list()
+        assert (
+            list(axis.lines[0].get_ydata())
+            == tables["token_activations"].filter(neuron=neuron)["activation"].to_list()
+        )
 
 
 @pytest.mark.parametrize("name", ["attribution", "rankings"])

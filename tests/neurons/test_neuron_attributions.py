@@ -27,7 +27,9 @@ def test_every_neuron_of_the_sites_is_estimated_on_every_discovery_pair(
     project = made_project(tmp_path, checkpoint_folder, monkeypatch)
     made = pl.read_parquet(project / "circuit/pairs.parquet").sample(40, seed=1)
     other = ["tokens", "answer_token", "positions"]
-    made = made.with_columns(pl.col(name).reverse().alias(f"counterfactual_{name}") for name in other)
+    made = made.with_columns(
+        pl.col(name).reverse().alias(f"counterfactual_{name}") for name in other
+    )
     made.write_parquet(project / "circuit/pairs.parquet")
     late_layers(2).write_parquet(project / "circuit/late_layers.parquet")
     neuron_attributions.main("tiny")
@@ -39,7 +41,9 @@ def test_every_neuron_of_the_sites_is_estimated_on_every_discovery_pair(
     [group] = pairs.by_length(discovery, 99)
     slopes = attributions(Values(loaded(checkpoint_folder), group, None), SITES)
     for layer, position in SITES:
-        values = table.filter(layer=layer, position=position)["attribution"].to_numpy().reshape(48, -1)
+        values = (
+            table.filter(layer=layer, position=position)["attribution"].to_numpy().reshape(48, -1)
+        )
         np.testing.assert_allclose(values.T, slopes[layer, position].numpy(), rtol=1e-4, atol=1e-6)
     made.clear().write_parquet(project / "circuit/pairs.parquet")
     neuron_attributions.main("tiny")
@@ -62,7 +66,12 @@ def test_pieces_are_one_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     table = read_table(tmp_path / "streamed.parquet")
     assert table.schema == SCHEMA
     assert table["attribution"].to_list() == estimates.ravel().tolist()
-    places = [(role, neuron, pair) for _, role in SITES[:2] for neuron in range(50) for pair in numbers.tolist()]
+    places = [
+        (role, neuron, pair)
+        for _, role in SITES[:2]
+        for neuron in range(50)
+        for pair in numbers.tolist()
+    ]
     assert table.select("position", "neuron", "pair").rows() == places
     monkeypatch.setattr(neuron_attributions, "ROWS", 1000)
     write(pieces("s", SITES[:2], numbers, estimates), tmp_path / "streamed.parquet")

@@ -4,8 +4,29 @@ import polars as pl
 import pytest
 
 from tests import made
-from tests.circuit.circuits import ALL_HEADS, KEPT, MEASURES, by_brute_force, ends_are_ends, heads, left_out
-from tests.made import HEADS, LAYERS, NEURONS, OPERATORS, SITES, Tables, ask, frame, late_layers, of, runs, top
+from tests.circuit.circuits import (
+    ALL_HEADS,
+    KEPT,
+    MEASURES,
+    by_brute_force,
+    ends_are_ends,
+    heads,
+    left_out,
+)
+from tests.made import (
+    HEADS,
+    LAYERS,
+    NEURONS,
+    OPERATORS,
+    SITES,
+    Tables,
+    ask,
+    frame,
+    late_layers,
+    of,
+    runs,
+    top,
+)
 
 RANKS = ("rank", "rank_mean_plus_std", "rank_logit")
 
@@ -22,12 +43,23 @@ def effects(measured: Tables) -> pl.DataFrame:
 
 @pytest.fixture
 def circuits(effects: pl.DataFrame, measured: Tables) -> pl.DataFrame:
-    given = {"neuron_effects": effects, "circuit_heads": heads(KEPT), "architecture": measured["architecture"]}
-    return ask("neuron_circuit_interventions", given, neurons_per_layer=[0, 2, 6, 9], random_circuits=2)
+    given = {
+        "neuron_effects": effects,
+        "circuit_heads": heads(KEPT),
+        "architecture": measured["architecture"],
+    }
+    return ask(
+        "neuron_circuit_interventions", given, neurons_per_layer=[0, 2, 6, 9], random_circuits=2
+    )
 
 
 def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circuits: pl.DataFrame):
-    rankings = {"effect": "rank", "effect_plus_std": "rank_mean_plus_std", "logit_effect": "rank_logit", "attribution": "rank"}
+    rankings = {
+        "effect": "rank",
+        "effect_plus_std": "rank_mean_plus_std",
+        "logit_effect": "rank_logit",
+        "attribution": "rank",
+    }
     seen = []
     for (_, operator, circuit, kept, k, seed), patches in circuits.group_by(
         "intervention",
@@ -41,33 +73,60 @@ def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circu
         seen.append((operator, circuit, k, seed))
         if circuit in ("everything", "nothing"):
             assert (kept, k) == ((LAYERS * HEADS, NEURONS) if circuit == "everything" else (0, 0))
-            ablated = {(layer, None, "all") for layer in range(LAYERS)} if circuit == "nothing" else set()
+            ablated = (
+                {(layer, None, "all") for layer in range(LAYERS)} if circuit == "nothing" else set()
+            )
             assert left_out(patches, "head") == left_out(patches, "mlp") == ablated
             continue
         assert kept == len(KEPT[operator])
-        assert left_out(patches, "head") == {(layer, h, "all") for layer, h in ALL_HEADS if (layer, h) not in KEPT[operator]}
+        assert left_out(patches, "head") == {
+            (layer, h, "all") for layer, h in ALL_HEADS if (layer, h) not in KEPT[operator]
+        }
         neurons, ranking = left_out(patches, "neuron"), circuit.removeprefix("first_mlp_")
-        sites = [s for s in SITES if (s[1] == "last") == (circuit == ranking)] if circuit != "heads" else []
+        sites = (
+            [s for s in SITES if (s[1] == "last") == (circuit == ranking)]
+            if circuit != "heads"
+            else []
+        )
         for layer, position in sites:
             where = "all" if position == "last" else position
             here = {n for at, n, p in neurons if (at, p) == (layer, where)}
             assert len(here) == NEURONS - k
             if ranking != "random":
                 method = "attribution" if ranking == "attribution" else "exact"
-                wanted = top(effects, rankings[ranking], k, method=method, operator=operator, layer=layer, position=position)
+                wanted = top(
+                    effects,
+                    rankings[ranking],
+                    k,
+                    method=method,
+                    operator=operator,
+                    layer=layer,
+                    position=position,
+                )
                 assert here == set(range(NEURONS)) - wanted
         assert len(neurons) == (NEURONS - k) * len(sites)
     several = [(p + r, k, s) for p in ("", "first_mlp_") for k in (0, 2)
                for r, s in [*((r, None) for r in rankings), ("random", 0), ("random", 1)]]  # fmt: skip
     single = [("everything", NEURONS, None), ("nothing", 0, None), ("heads", NEURONS, None)]
-    assert sorted(map(str, seen)) == sorted(str((o, *rest)) for o in OPERATORS for rest in [*several, *single])
+    assert sorted(map(str, seen)) == sorted(
+        str((o, *rest)) for o in OPERATORS for rest in [*several, *single]
+    )
 
 
-def test_circuits_of_neurons_of_which_some_were_patched_leave_out_the_others(effects: pl.DataFrame, measured: Tables):
+def test_circuits_of_neurons_of_which_some_were_patched_leave_out_the_others(
+    effects: pl.DataFrame, measured: Tables
+):
     patched = (pl.col("method") == "attribution") | pl.col("neuron").is_in([1, 3, 4])
-    places = [pl.col(name).rank("ordinal").over("operator", "method", "layer", "position") for name in RANKS]
+    places = [
+        pl.col(name).rank("ordinal").over("operator", "method", "layer", "position")
+        for name in RANKS
+    ]
     some = effects.filter(patched).with_columns(places)
-    given = {"neuron_effects": some, "circuit_heads": heads(KEPT), "architecture": measured["architecture"]}
+    given = {
+        "neuron_effects": some,
+        "circuit_heads": heads(KEPT),
+        "architecture": measured["architecture"],
+    }
     table = ask(
         "neuron_circuit_interventions",
         given,
@@ -76,7 +135,10 @@ def test_circuits_of_neurons_of_which_some_were_patched_leave_out_the_others(eff
         patched_neurons=2,
     )
     table = table.filter(component="neuron", layer=1)
-    kept = {(row["circuit"], row["neurons_per_layer"]): set(range(NEURONS)) - set(row["units"]) for row in table.iter_rows(named=True)}
+    kept = {
+        (row["circuit"], row["neurons_per_layer"]): set(range(NEURONS)) - set(row["units"])
+        for row in table.iter_rows(named=True)
+    }
     assert all(len(neurons) == k for (_, k), neurons in kept.items())
     for circuit in ("effect", "effect_plus_std", "logit_effect"):
         assert kept[circuit, 2] < {1, 3, 4}
@@ -84,26 +146,43 @@ def test_circuits_of_neurons_of_which_some_were_patched_leave_out_the_others(eff
         "attribution",
         "random",
     }  # which rank all neurons
-    random = [set(range(NEURONS)) - set(units) for units in table.filter(circuit="random")["units"].to_list()]
+    random = [
+        set(range(NEURONS)) - set(units)
+        for units in table.filter(circuit="random")["units"].to_list()
+    ]
     assert set.union(*random) > {1, 3, 4}
 
 
 def test_every_intervention_has_a_number_and_says_when_it_patches_nothing(circuits: pl.DataFrame):
-    assert circuits["intervention"].unique().sort().to_list() == list(range(circuits["intervention"].max() + 1))
+    assert circuits["intervention"].unique().sort().to_list() == list(
+        range(circuits["intervention"].max() + 1)
+    )
     idle = circuits.filter(component="none")
     assert idle.select("operator", "circuit", "position", "replacement").rows() == [
         ("add", "everything", None, None), ("subtract", "everything", None, None), ("subtract", "heads", None, None)
     ]  # fmt: skip
     assert set(circuits.filter(pl.col("component") != "none")["replacement"]) == {"mean"}
     assert set(circuits["split"]) == {"evaluation"}
-    random = circuits.filter(circuit="random", neurons_per_layer=2, layer=1, component="neuron")["units"].to_list()
+    random = circuits.filter(circuit="random", neurons_per_layer=2, layer=1, component="neuron")[
+        "units"
+    ].to_list()
     assert len({tuple(units) for units in random}) > 1
 
 
-def test_without_late_layers_there_are_circuits_of_the_first(effects: pl.DataFrame, measured: Tables):
-    first = {"neuron_effects": effects.filter(layer=0), "circuit_heads": heads({}), "architecture": measured["architecture"]}
+def test_without_late_layers_there_are_circuits_of_the_first(
+    effects: pl.DataFrame, measured: Tables
+):
+    first = {
+        "neuron_effects": effects.filter(layer=0),
+        "circuit_heads": heads({}),
+        "architecture": measured["architecture"],
+    }
     table = ask("neuron_circuit_interventions", first, neurons_per_layer=[2], random_circuits=1)
-    assert {c for c in table["circuit"] if not c.startswith("first_mlp_")} == {"everything", "nothing", "heads"}
+    assert {c for c in table["circuit"] if not c.startswith("first_mlp_")} == {
+        "everything",
+        "nothing",
+        "heads",
+    }
     assert set(table.filter(circuit="heads")["heads"]) == {0}
 
 
@@ -115,9 +194,18 @@ OF_CUTS = OF_HEADS.drop("seed").with_columns(circuit=pl.lit("circuit_cut"), fait
 
 
 def test_faithfulness_is_equation_2(measured: Tables, circuits: pl.DataFrame):
-    said = runs(circuits, measured["pairs"], "neuron_circuit").sample(fraction=1, shuffle=True, seed=1)
-    answers = pl.concat([runs(circuits, measured["pairs"], "cut"), said])  # another experiment's have the same numbers
-    given = {"head_faithfulness": OF_HEADS, "cut_faithfulness": OF_CUTS, "neuron_circuit_interventions": circuits, "runs": answers}
+    said = runs(circuits, measured["pairs"], "neuron_circuit").sample(
+        fraction=1, shuffle=True, seed=1
+    )
+    answers = pl.concat(
+        [runs(circuits, measured["pairs"], "cut"), said]
+    )  # another experiment's have the same numbers
+    given = {
+        "head_faithfulness": OF_HEADS,
+        "cut_faithfulness": OF_CUTS,
+        "neuron_circuit_interventions": circuits,
+        "runs": answers,
+    }
     table = ask("faithfulness", of(measured, "pairs", "bootstrap_weights") | given)
     assert table.filter(pl.col("experiment") != "neuron_circuit").rows() == [
         ("s", "add", "circuit_cut", 3, None, None, "cut", 0.25, 0.4, 0.3, 0.7, 0.9, 8, 0.25),
@@ -133,13 +221,26 @@ def test_faithfulness_is_equation_2(measured: Tables, circuits: pl.DataFrame):
     ends_are_ends(table)
 
 
-def test_a_subject_that_knows_nothing_has_empty_tables(measured: Tables, effects: pl.DataFrame, circuits: pl.DataFrame):
-    none = {name: measured[name].clear() for name in ("runs", "pairs", "neuron_attributions", "bootstrap_weights")}
-    unknown = of(none, "pairs", "neuron_attributions") | of(measured, "architecture") | {"late_layers": late_layers(None)}
+def test_a_subject_that_knows_nothing_has_empty_tables(
+    measured: Tables, effects: pl.DataFrame, circuits: pl.DataFrame
+):
+    none = {
+        name: measured[name].clear()
+        for name in ("runs", "pairs", "neuron_attributions", "bootstrap_weights")
+    }
+    unknown = (
+        of(none, "pairs", "neuron_attributions")
+        | of(measured, "architecture")
+        | {"late_layers": late_layers(None)}
+    )
     for few in (0, 2):
         patched = ask("neuron_interventions", unknown, patched_neurons=few)
         assert ask("neuron_effects", none | {"neuron_interventions": patched}).is_empty()
-    empty = {"neuron_effects": effects.clear(), "circuit_heads": heads({}), **of(measured, "architecture")}
+    empty = {
+        "neuron_effects": effects.clear(),
+        "circuit_heads": heads({}),
+        **of(measured, "architecture"),
+    }
     for stage in (
         "attribution_agreement",
         "attribution_recall",
@@ -150,7 +251,9 @@ def test_a_subject_that_knows_nothing_has_empty_tables(measured: Tables, effects
             stage,
             of(empty, "neuron_effects") | {"neuron_interventions": patched},
         ).is_empty()
-    assert ask("neuron_circuit_interventions", empty, neurons_per_layer=[2], random_circuits=1).is_empty()
+    assert ask(
+        "neuron_circuit_interventions", empty, neurons_per_layer=[2], random_circuits=1
+    ).is_empty()
     given = {**of(none, "runs", "pairs", "bootstrap_weights"), "head_faithfulness": OF_HEADS.clear(), "cut_faithfulness": OF_CUTS.clear(),
              "neuron_circuit_interventions": circuits.clear()}  # fmt: skip
     assert ask("faithfulness", given).is_empty()

@@ -54,7 +54,9 @@ def test_each_neuron_is_patched_once_where_it_counts(measured: Tables):
     assert table.row(0)[1:] == (0, None, "discovery", "none", None, None, None, None, None)
     patched = table[1:].select("layer", "position", pl.col("units").list.first()).rows()
     assert patched == [(*site, n) for site in SITES for n in range(NEURONS)]
-    assert set(table[1:].select("operator", "component", "replacement").rows()) == {(None, "neuron", "counterfactual")}
+    assert set(table[1:].select("operator", "component", "replacement").rows()) == {
+        (None, "neuron", "counterfactual")
+    }
 
 
 def patched(table: pl.DataFrame) -> dict[tuple, set[int]]:
@@ -85,12 +87,16 @@ def test_of_a_large_model_the_neurons_of_largest_attribution_are_patched(
     count: int,
 ):
     found = patched(
-        ask("neuron_interventions", of(measured, *CHOICE), patched_neurons=k, sampled_neurons=count),
+        ask(
+            "neuron_interventions", of(measured, *CHOICE), patched_neurons=k, sampled_neurons=count
+        ),
     )
     discovery = measured["pairs"].filter(split="discovery").select("pair", "operator")
     keys = ["layer", "position", "operator", "neuron"]
     means = measured["neuron_attributions"].join(discovery, on="pair").group_by(keys).mean()
-    for (layer, position), operator in ((site, operator) for site in SITES for operator in OPERATORS):
+    for (layer, position), operator in (
+        (site, operator) for site in SITES for operator in OPERATORS
+    ):
         peers = means.filter(layer=layer, position=position, operator=operator).sort(
             "attribution",
             descending=True,
@@ -116,8 +122,12 @@ def each_effect(given: Tables, row: dict[str, Any]) -> dict[str, np.ndarray]:
     prompts = given["pairs"].filter(operator=row["operator"], split="discovery")["pair"].to_list()
     place = {name: row[name] for name in ("layer", "neuron", "position")}
     if row["method"] == "attribution":
-        estimates = given["neuron_attributions"].filter(pl.col("pair").is_in(prompts), **place).sort("pair")
-        return dict.fromkeys(("effect", "logit_effect"), estimates["attribution"].to_numpy().astype(float))
+        estimates = (
+            given["neuron_attributions"].filter(pl.col("pair").is_in(prompts), **place).sort("pair")
+        )
+        return dict.fromkeys(
+            ("effect", "logit_effect"), estimates["attribution"].to_numpy().astype(float)
+        )
     named = given["neuron_interventions"].with_columns(neuron=pl.col("units").list.first())
     here = pl.col("operator").is_null() | (pl.col("operator") == row["operator"])
     [number] = named.filter(here, **place)["intervention"]
@@ -149,14 +159,19 @@ def test_effects_of_some_neurons_are_those_of_their_own_prompts(
     both = pl.concat([exact, estimated.join(exact, on=keys, how="semi")])
     are_equation_1(few, both)
     for column in ("effect", "effect_std", "prompts", "rank"):
-        assert estimated[column].to_list() == made.effects(made.measured()).filter(method="attribution")[column].to_list()
+        assert (
+            estimated[column].to_list()
+            == made.effects(made.measured()).filter(method="attribution")[column].to_list()
+        )
 
 
 def are_equation_1(measured: Tables, effects: pl.DataFrame) -> None:
     for row in effects.iter_rows(named=True):
         each, logits = each_effect(measured, row).values()
         defined = np.isfinite(each)
-        drawn = measured["bootstrap_weights"].filter(pl.col("replicate") < 30, operator=row["operator"], split="discovery")["weights"]
+        drawn = measured["bootstrap_weights"].filter(
+            pl.col("replicate") < 30, operator=row["operator"], split="discovery"
+        )["weights"]
         means = [np.average(each[defined], weights=np.array(w)[defined]) for w in drawn]
         expected = {
             "effect": each[defined].mean(), "effect_std": each[defined].std(), "logit_effect": logits.mean(),
@@ -168,15 +183,26 @@ def are_equation_1(measured: Tables, effects: pl.DataFrame) -> None:
 
 def test_a_neuron_without_any_defined_effect_ranks_last(measured: Tables):
     dead = measured["runs"].with_columns(
-        answer_probability=pl.when(intervention=1).then(0).otherwise("answer_probability").cast(pl.Float32),
+        answer_probability=pl.when(intervention=1)
+        .then(0)
+        .otherwise("answer_probability")
+        .cast(pl.Float32),
     )
-    table = made.effects(measured | {"runs": dead}).filter(method="exact", layer=0, neuron=0, position="op1")
-    assert set(table.select("effect", "ci_low", "prompts", "undefined", "rank").rows()) == {(None, None, 0, 8, NEURONS)}
+    table = made.effects(measured | {"runs": dead}).filter(
+        method="exact", layer=0, neuron=0, position="op1"
+    )
+    assert set(table.select("effect", "ci_low", "prompts", "undefined", "rank").rows()) == {
+        (None, None, 0, 8, NEURONS)
+    }
     assert table["logit_effect"].null_count() == 0
 
 
 def test_neurons_are_ranked_among_their_peers(effects: pl.DataFrame):
-    keys = {"rank": pl.col("effect"), "rank_mean_plus_std": pl.col("effect") + pl.col("effect_std"), "rank_logit": pl.col("logit_effect")}
+    keys = {
+        "rank": pl.col("effect"),
+        "rank_mean_plus_std": pl.col("effect") + pl.col("effect_std"),
+        "rank_logit": pl.col("logit_effect"),
+    }
     for _, peers in effects.group_by("operator", "method", "layer", "position"):
         for name, key in keys.items():
             assert peers.sort(-key, "neuron")[name].to_list() == list(range(1, NEURONS + 1))
@@ -189,12 +215,18 @@ def test_attribution_that_is_right_agrees(measured: Tables, effects: pl.DataFram
         -1: exact.with_columns(method=pl.lit("attribution"), effect=-pl.col("logit_effect")),
     }
     for sign, attribution in planted.items():
-        given = of(measured, "neuron_interventions") | {"neuron_effects": pl.concat([exact, attribution])}
+        given = of(measured, "neuron_interventions") | {
+            "neuron_effects": pl.concat([exact, attribution])
+        }
         table = ask("attribution_agreement", given, ks=[*KS, 99])
         table = table.filter(against="logit_effect")
         assert set(table["rank_correlation"].round(12)) == {sign}
         assert table.height == len(OPERATORS) * len(SITES) * len(KS)
-        assert table.select("k", "recall", "chance").unique().sort("k").rows() == [(1, sign > 0, 1 / 6), (3, sign > 0, 0.5), (6, 1, 1)]
+        assert table.select("k", "recall", "chance").unique().sort("k").rows() == [
+            (1, sign > 0, 1 / 6),
+            (3, sign > 0, 0.5),
+            (6, 1, 1),
+        ]
 
 
 def test_attributions_ranks_are_spearmans(measured: Tables, effects: pl.DataFrame):
@@ -205,9 +237,16 @@ def test_attributions_ranks_are_spearmans(measured: Tables, effects: pl.DataFram
         ks=KS,
     )
     for row in table.iter_rows(named=True):
-        here = tied.filter(operator=row["operator"], layer=row["layer"], position=row["position"]).sort("neuron")
-        patched, guessed = here.filter(method="exact")[row["against"]], here.filter(method="attribution")["effect"]
-        top = [set(np.argsort(-x.to_numpy(), kind="stable")[: row["k"]]) for x in (patched, guessed)]
+        here = tied.filter(
+            operator=row["operator"], layer=row["layer"], position=row["position"]
+        ).sort("neuron")
+        patched, guessed = (
+            here.filter(method="exact")[row["against"]],
+            here.filter(method="attribution")["effect"],
+        )
+        top = [
+            set(np.argsort(-x.to_numpy(), kind="stable")[: row["k"]]) for x in (patched, guessed)
+        ]
         assert row["recall"] == len(top[0] & top[1]) / row["k"]
         a, b = (x.rank("average").to_numpy() for x in (patched, guessed))
         assert row["rank_correlation"] == pytest.approx(np.corrcoef(a, b)[0, 1])
@@ -215,11 +254,18 @@ def test_attributions_ranks_are_spearmans(measured: Tables, effects: pl.DataFram
 
 def test_rankings_share_what_they_share(effects: pl.DataFrame):
     table = ask("ranking_agreement", {"neuron_effects": effects}, ks=[*KS, 99])
-    columns = {"effect": "rank", "effect_plus_std": "rank_mean_plus_std", "logit_effect": "rank_logit"}
+    columns = {
+        "effect": "rank",
+        "effect_plus_std": "rank_mean_plus_std",
+        "logit_effect": "rank_logit",
+    }
     assert table.height == len(OPERATORS) * len(SITES) * 3 * len(KS)
     for row in table.iter_rows(named=True):
         site = {name: row[name] for name in ("operator", "layer", "position")}
-        a, b = (top(effects, columns[row[name]], row["k"], **site) for name in ("ranking_a", "ranking_b"))
+        a, b = (
+            top(effects, columns[row[name]], row["k"], **site)
+            for name in ("ranking_a", "ranking_b")
+        )
         assert (row["shared"], row["chance"]) == (len(a & b) / row["k"], row["k"] / NEURONS)
 
 
@@ -230,7 +276,13 @@ def test_overlaps_of_operators(effects: pl.DataFrame):
         layers = [row["layer"]] if row["layer"] is not None else range(FIRST, LAYERS)
         rank = {"effect": "rank", "logit_effect": "rank_logit"}[row["ranking"]]
         a, b = (
-            {(layer, n) for layer in layers for n in top(effects, rank, row["k"], operator=o, layer=layer, position=row["position"])}
+            {
+                (layer, n)
+                for layer in layers
+                for n in top(
+                    effects, rank, row["k"], operator=o, layer=layer, position=row["position"]
+                )
+            }
             for o in (row["operator_a"], row["operator_b"])
         )
         assert row["iou"] == len(a & b) / len(a | b)

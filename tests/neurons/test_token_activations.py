@@ -21,6 +21,10 @@ def test_token_activations_are_those_at_op1(project: Path, checkpoint_folder: Pa
     table = result(project, "token_activations")
     subject = loaded(checkpoint_folder)
     assert len(table) == 20 * subject.architecture.neurons
-    assert table.select("neuron", "number").rows() == [(n, m) for n in range(subject.architecture.neurons) for m in range(20)]
+    assert table.select("neuron", "number").rows() == [
+        (n, m) for n in range(subject.architecture.neurons) for m in range(20)
+    ]
     expected = streams.neurons(subject, np.array([[1, 7 + 3]]), 0, 1)[0]
-    np.testing.assert_allclose(table.filter(pl.col("number") == 7)["activation"], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        table.filter(pl.col("number") == 7)["activation"], expected, rtol=1e-4, atol=1e-5
+    )

@@ -36,10 +36,17 @@ def split(curve: str, noise: float = 0.0) -> SplitVectors:
         "lookup": np.eye(SIDE),
         "nothing": np.zeros((SIDE, 1)),
     }[curve]
-    of_number = (terms / np.maximum(terms.std(0), 1e-9)) @ random.normal(size=(terms.shape[1], WIDTH))
+    of_number = (terms / np.maximum(terms.std(0), 1e-9)) @ random.normal(
+        size=(terms.shape[1], WIDTH)
+    )
     of_number -= of_number.mean(0)
     of_number /= max(of_number.std(), 1e-9)
-    return SplitVectors.draw(5 + of_number[numbers] + noise * random.normal(size=(CELLS, WIDTH)), numbers, training, SETTINGS)
+    return SplitVectors.draw(
+        5 + of_number[numbers] + noise * random.normal(size=(CELLS, WIDTH)),
+        numbers,
+        training,
+        SETTINGS,
+    )
 
 
 def scores(curve: str, noise: float = 0.0) -> Iterator[Score]:
@@ -52,7 +59,9 @@ def explained(curve: str, noise: float = 0.0) -> dict[str, tuple[float, float | 
 
 def test_a_planted_helix_is_a_helix_and_less_of_anything_smaller():
     found = {row.theory: row for row in scores("helix")}
-    assert found["helix"].parameters == found["pca"].parameters == found["polynomial"].parameters == 8  # the sine of period 2 is 0
+    assert (
+        found["helix"].parameters == found["pca"].parameters == found["polynomial"].parameters == 8
+    )  # the sine of period 2 is 0
     assert found["helix"].explained == pytest.approx(1)
     assert found["helix"].explained_new == pytest.approx(1)
     assert found["number"].explained == found["pca"].explained == pytest.approx(1)
@@ -73,10 +82,14 @@ def test_a_number_without_order_is_known_by_heart_alone():
         assert found[theory][1] < 0.05
 
 
-@pytest.mark.parametrize(("curve", "theory"), [("line", "line"), ("polynomial", "polynomial"), ("circle", "circle")])
+@pytest.mark.parametrize(
+    ("curve", "theory"), [("line", "line"), ("polynomial", "polynomial"), ("circle", "circle")]
+)
 def test_other_curves_are_what_they_are(curve: str, theory: str):
     found = {row.theory: row for row in scores(curve, 0.1)}
-    assert found[theory].explained == pytest.approx(1 / (1 + 0.1**2), abs=0.01)  # noise is not explained
+    assert found[theory].explained == pytest.approx(
+        1 / (1 + 0.1**2), abs=0.01
+    )  # noise is not explained
     if curve == "circle":
         assert (found["circle"].period, found["circle"].parameters) == (10, 2)
         assert found["line"].explained < 0.1
@@ -126,14 +139,18 @@ def test_fit_is_numpys_least_squares_over_cells(seed: int, terms: int, numbers: 
     np.testing.assert_allclose(fitted.values[of], design @ solution, atol=1e-6)
     assert fitted.rank == rank - 1
     others, carry = random.normal(size=(40, 3)), random.integers(0, numbers, 40)
-    expected = 1 - ((others - fitted.values[carry]) ** 2).sum() / ((others - others.mean(0)) ** 2).sum()
+    expected = (
+        1 - ((others - fitted.values[carry]) ** 2).sum() / ((others - others.mean(0)) ** 2).sum()
+    )
     assert Numbered.group(others, carry).explained(every, fitted.values) == pytest.approx(expected)
 
 
 def test_a_number_never_seen_gets_the_mean_of_all():
     vectors, numbers = np.arange(12.0).reshape(6, 2), np.array([1, 1, 3, 3, 3, 7])
     fitted = fit_means(np.array([0, 1, 3, 7]), Numbered.group(vectors, numbers))
-    np.testing.assert_allclose(fitted.values, [vectors.mean(0), vectors[:2].mean(0), vectors[2:5].mean(0), vectors[5]])
+    np.testing.assert_allclose(
+        fitted.values, [vectors.mean(0), vectors[:2].mean(0), vectors[2:5].mean(0), vectors[5]]
+    )
     assert fitted.rank == 2
 
 
@@ -142,8 +159,12 @@ def test_numbers_below_a_limit_are_looked_at_alone():
     small = SplitVectors.draw(whole.vectors, whole.numbers, whole.training, SETTINGS, below=60)
     assert small.distinct.tolist() == list(range(60))
     chosen = whole.numbers < 60
-    again = SplitVectors.draw(whole.vectors[chosen], whole.numbers[chosen], whole.training[chosen], SETTINGS)
-    assert list(NumberTheories(small, SETTINGS).scores()) == list(NumberTheories(again, SETTINGS).scores())
+    again = SplitVectors.draw(
+        whole.vectors[chosen], whole.numbers[chosen], whole.training[chosen], SETTINGS
+    )
+    assert list(NumberTheories(small, SETTINGS).scores()) == list(
+        NumberTheories(again, SETTINGS).scores()
+    )
 
 
 def test_streams_are_replaced_where_a_number_stands_and_a_layer_follows():

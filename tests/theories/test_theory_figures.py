@@ -15,20 +15,35 @@ SITES = [("op1", "op1"), ("last", "result")]
 
 
 def tables(operators: list[str] = OPERATORS) -> Tables:
-    sites = [{"operator": o, "position": p, "quantity": q, "layer": n} for o in operators for p, q in SITES for n in range(3)]
-    fits = [site | {"theory": t, "numbers_below": below} for site in sites for t in ("helix", "pca", "line") for below in (None, 100)]
+    sites = [
+        {"operator": o, "position": p, "quantity": q, "layer": n}
+        for o in operators
+        for p, q in SITES
+        for n in range(3)
+    ]
+    fits = [
+        site | {"theory": t, "numbers_below": below}
+        for site in sites
+        for t in ("helix", "pca", "line")
+        for below in (None, 100)
+    ]
     effects = [{k: v for k, v in row.items() if k != "quantity"} for row in fits]
     said = [
         {"operator": o, "theory": t, "parameters": p, "what": w, "value": 0.9 if t == "bag" else 0.2}
         for o in operators for t in ("bag", "helix", "waves") for p in (2, 4) for w in ("activation", "written", "restored", "accuracy")
     ]  # fmt: skip
-    said += [{"operator": o, "theory": "mean", "parameters": 0, "what": "accuracy", "value": 0.1} for o in operators]
+    said += [
+        {"operator": o, "theory": "mean", "parameters": 0, "what": "accuracy", "value": 0.1}
+        for o in operators
+    ]
     rows = {"helix_fits": fits, "helix_effects": effects, "theories": said}
     return {name: made(name, of) for name, of in rows.items()} | {"pairs_found": found(operators)}
 
 
 def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = written_by(lambda: figures.main("s"), lambda folder: write(folder, tables([])), tmp_path, monkeypatch)
+    written = written_by(
+        lambda: figures.main("s"), lambda folder: write(folder, tables([])), tmp_path, monkeypatch
+    )
     assert written == pictures("s/theories/figures", FIGURES, "theories")
 
 
@@ -46,7 +61,9 @@ def test_curves_are_those_of_the_table_and_an_operator_without_pairs_says_why():
 def test_numbers_as_small_as_the_studys_have_rows_of_their_own():
     given = tables()
     small = pl.col("numbers_below").is_not_null()
-    given["helix_fits"] = given["helix_fits"].with_columns(explained=pl.when(small).then(0.75).otherwise(0.25))
+    given["helix_fits"] = given["helix_fits"].with_columns(
+        explained=pl.when(small).then(0.75).otherwise(0.25)
+    )
     figure = figures.helix_fits(given, "s")
     columns = len(figure.axes) // len(figures.SITES)
     for row, (_, is_small) in enumerate(figures.SITES):

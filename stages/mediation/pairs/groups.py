@@ -62,7 +62,7 @@ class PairGroup:
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class Calculation:
     """An operation, and the operands to apply it to."""
 
     operation: Operation
@@ -75,23 +75,23 @@ class Question:
 
 
 @dataclass(frozen=True, eq=False)
-class QuestionPair:
+class CalculationPair:
     """The clean and the counterfactual question.
 
     usable: (questions, operands) all operands to which both operations can be applied.
     """
 
-    clean: Question
-    counterfactual: Question
+    clean: Calculation
+    counterfactual: Calculation
     usable: np.ndarray
 
     @property
-    def both(self) -> tuple[Question, Question]:
+    def both(self) -> tuple[Calculation, Calculation]:
         """The clean question, then the counterfactual one."""
         return self.clean, self.counterfactual
 
 
-DrawQuestions = Callable[[np.random.Generator], QuestionPair | None]
+DrawCalculations = Callable[[np.random.Generator], CalculationPair | None]
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,12 @@ class Exercise:
         same operation.
         """
         if condition == "operator_varies":
-            draw_questions = _same_operands(operation, others)
+            draw_calculations = _same_operands(operation, others)
         else:
-            draw_questions = _same_operation(operation, condition)
+            draw_calculations = _same_operation(operation, condition)
 
         def draw(rng: np.random.Generator) -> Pair | None:
-            questions = draw_questions(rng)
+            questions = draw_calculations(rng)
             if questions is None or self._gives_away(questions):
                 return None
             examples = self._draw_examples(rng, questions)
@@ -135,12 +135,12 @@ class Exercise:
         shots = self.shown.count + self.shots
         return PairGroup(self.task, condition, self.template, operation.name, shots, draw)
 
-    def _gives_away(self, questions: QuestionPair) -> bool:
+    def _gives_away(self, questions: CalculationPair) -> bool:
         """Return whether a shown example has the answer of either question."""
         return any(question.answer in self.shown.answers for question in questions.both)
 
     def _draw_examples(
-        self, rng: np.random.Generator, questions: QuestionPair
+        self, rng: np.random.Generator, questions: CalculationPair
     ) -> list[Operands] | None:
         """Draw operands of the solved examples that both prompts share; None if draws run out.
 
@@ -161,7 +161,7 @@ class Exercise:
                 taken.add(unordered)
         return examples if len(examples) == self.shots else None
 
-    def _text(self, question: Question, examples: list[Operands]) -> Text:
+    def _text(self, question: Calculation, examples: list[Operands]) -> Text:
         """Word a question after its solved examples."""
         front = self.shown.text
         for operands in examples:
@@ -175,24 +175,24 @@ class Exercise:
         return self.wording.fill(operation.words | numbers)
 
 
-def _same_operation(operation: Operation, condition: str) -> DrawQuestions:
+def _same_operation(operation: Operation, condition: str) -> DrawCalculations:
     """Return draws of two questions of one operation, with different results or the same one."""
     counterparts, questions = operation.counterparts, operation.questions
     pick = counterparts.varied if condition == "result_varies" else counterparts.fixed
 
-    def draw(rng: np.random.Generator) -> QuestionPair | None:
+    def draw(rng: np.random.Generator) -> CalculationPair | None:
         picked = pick(rng)
         if picked is None:
             return None
         clean, counterfactual = (tuple(questions[number].tolist()) for number in picked)
-        return QuestionPair(
-            Question(operation, clean), Question(operation, counterfactual), questions
+        return CalculationPair(
+            Calculation(operation, clean), Calculation(operation, counterfactual), questions
         )
 
     return draw
 
 
-def _same_operands(operation: Operation, others: Sequence[Operation]) -> DrawQuestions:
+def _same_operands(operation: Operation, others: Sequence[Operation]) -> DrawCalculations:
     """Return draws of another operation, and of operands on which the two differ."""
     shared = []
     for other in others:
@@ -200,12 +200,14 @@ def _same_operands(operation: Operation, others: Sequence[Operation]) -> DrawQue
         if len(questions):
             shared.append((other, questions))
 
-    def draw(rng: np.random.Generator) -> QuestionPair | None:
+    def draw(rng: np.random.Generator) -> CalculationPair | None:
         if not shared:
             return None
         other, questions = shared[rng.integers(len(shared))]
         operands = tuple(questions[rng.integers(len(questions))].tolist())
-        return QuestionPair(Question(operation, operands), Question(other, operands), questions)
+        return CalculationPair(
+            Calculation(operation, operands), Calculation(other, operands), questions
+        )
 
     return draw
 
