@@ -27,16 +27,16 @@ def test_precision_and_recall_are_lines_per_level(name: str, groups: list[str]):
                 drawn = line(axis, f"level {level:g}" if level < 1 else "not controlled")
                 assert list(drawn.get_ydata()) == part.filter(level=level)[measure].to_list()
                 assert list(drawn.get_xdata()) == THRESHOLDS
-            ring = line(axis, "_chosen")
+            ring = line(axis, "_used")
             [height] = part.filter(level=LEVEL, threshold=THRESHOLD)[measure]
             assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([THRESHOLD], [height])
 
 
 def test_noise_that_is_labelled_is_held_against_the_level():
     [axis] = calibration_figure.noise(*TABLES.values()).axes
-    assert list(line(axis, "corrected score 0.7").get_ydata()) == [0, 0.05, 0.95]
-    assert list(line(axis, "corrected score 0.3").get_ydata()) == list(line(axis, "corrected score 0.3").get_xdata()) == LEVELS
-    diagonal, ring = line(axis, "equal to the level"), line(axis, "_chosen")
+    assert list(line(axis, "chance-corrected score 0.7").get_ydata()) == [0, 0.05, 0.95]
+    assert list(line(axis, "chance-corrected score 0.3").get_ydata()) == list(line(axis, "chance-corrected score 0.3").get_xdata()) == LEVELS
+    diagonal, ring = line(axis, "equal to the level"), line(axis, "_used")
     assert list(diagonal.get_xdata()) == list(diagonal.get_ydata())
     assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([LEVEL], [LEVEL])
 
@@ -45,7 +45,7 @@ def test_noise_that_is_labelled_is_held_against_the_level():
 def test_nothing_planted_and_nothing_chosen_is_said(name: str):
     figure = calibration_figure.FIGURES[name](*cleared(TABLES).values())
     assert all("no data: " in texts(axis) for axis in figure.axes)
-    assert "none was chosen" in figure.get_suptitle().replace("\n", " ")
+    assert "none was selected" in figure.get_suptitle().replace("\n", " ")
 
 
 def test_few_of_many_thresholds_are_drawn_and_the_chosen_one_with_them():

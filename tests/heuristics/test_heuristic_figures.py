@@ -200,7 +200,7 @@ def test_scores_are_drawn_over_chance_with_both_thresholds(study: Study):
     assert set(zip(drawn.get_xdata(), drawn.get_ydata(), strict=True)) == set(matches.select("share", "score").iter_rows())
     assert axis.collections[0].get_array().sum() == matches.height
     assert list(line(axis, "published threshold").get_ydata()) == [0.6, 0.6]
-    assert list(line(axis, f"chosen: corrected score {THRESHOLD}").get_ydata()) == [THRESHOLD, 1]
+    assert list(line(axis, f"threshold in use: chance-corrected score {THRESHOLD}").get_ydata()) == [THRESHOLD, 1]
 
 
 @pytest.mark.parametrize("quantities", figures.QUANTITIES)
@@ -231,4 +231,4 @@ def test_two_theories_of_a_neuron_are_one_dot(study: Study):
     assert list(dots.get_xdata()) == [np.float32(LOWEST), activation.filter(theory="fourier")["explained"][1]]
     whole = table.filter(map="contribution").pivot(on="theory", index="neuron", values="explained")
     leads = whole.filter(pl.col("heuristics") > pl.col("fourier")).height / whole.height
-    assert f"labels lead in {leads:.0%} of 2 medians {whole['heuristics'].median():.2f}" in texts(axes[1, 0])
+    assert f"labels explain more in {leads:.0%} of 2 medians {whole['heuristics'].median():.2f}" in texts(axes[1, 0])
