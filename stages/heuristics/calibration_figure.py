@@ -98,7 +98,7 @@ def noise(table: pl.DataFrame, setting: pl.DataFrame) -> Figure:
     used = _used(setting)
     share = pl.col("labelled_neurons") / pl.col("neurons")
     part = table.filter(grade="noise", kind="all").with_columns(share=share)
-    title = f"Noise neurons that get a label; ring: {used.text}"
+    title = f"Noise neurons that get a label, by threshold; ring: {used.text}"
     figure, axes = drawing.panels(1, 1, title, (3.6, 2.8))
     axis = axes[0, 0]
     levels = part["level"].unique().sort().to_list() or [1.0]
@@ -107,7 +107,7 @@ def noise(table: pl.DataFrame, setting: pl.DataFrame) -> Figure:
     axis.plot(ends, ends, **guide, label="equal to the level")
     for threshold, colour in _spread(part["threshold"], used.threshold).items():
         line = part.filter(threshold=threshold).sort("level")
-        label = f"chance-corrected score {threshold:g}"
+        label = f"threshold {threshold:g}"
         drawing.curve(axis, line["level"], line["share"], label, colour)
     ring = part.filter(level=used.level, threshold=used.threshold)
     _ring(axis, ring["level"], ring["share"])

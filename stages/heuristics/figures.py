@@ -229,7 +229,7 @@ def explained(study: Study) -> Figure:
     """
     table = _theories(study.tables["explained"])
     title = "variance on held-out cells explained by a neuron's labels and by Fourier components"
-    title = f"{title} (values below {LOWEST:g} are drawn there)"
+    title = f"{title}, at least {LOWEST:g}"
     figure, axes = study.panels(2, title, (2.0, 1.9), sharex=True)
     layers = sorted({*table["layer"]}) or [0]
     # the last layer's yellow would be too pale
@@ -249,7 +249,7 @@ def explained(study: Study) -> Figure:
     axes[0, 0].set_ylim(LOWEST - 0.03, 1.45)  # room for text
     for (upper, lower), operator in zip(axes.T, study.operators, strict=True):
         upper.set_title(operator)
-        lower.set_xlabel("explained by Fourier components")
+        lower.set_xlabel("explained by\nFourier components")
     if len(layers) > FEW_LAYERS:
         colour_map = drawing.plt.cm.ScalarMappable(scale, "viridis")
         bar = figure.colorbar(colour_map, ax=axes, aspect=30, pad=0.01)
