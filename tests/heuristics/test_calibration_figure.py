@@ -22,7 +22,10 @@ def test_precision_and_recall_are_lines_per_level(name: str):
     axes = np.reshape(figure.axes, (2, len(groups)))
     assert [axis.get_title() for axis in axes[0]] == groups
     for (upper, lower), group in zip(axes.T, groups, strict=True):
-        keys = {"grades": {"grade": group, "kind": "all"}, "kinds": {"grade": "exact", "kind": group}}
+        keys = {
+            "grades": {"grade": group, "kind": "all"},
+            "kinds": {"grade": "exact", "kind": group},
+        }
         part = table.filter(**keys[name])
         for axis, measure in ((upper, "precision"), (lower, "recall")):
             for level in LEVELS:

@@ -17,20 +17,43 @@ TYPES = {
     "neurons": pl.Int32,
     "place": pl.Int32,
 } | dict.fromkeys(
-    ["score", "share", "corrected", "strength", "null_corrected", "null_deviation", "z", "overlap", "correlation"], pl.Float32
+    [
+        "score",
+        "share",
+        "corrected",
+        "strength",
+        "null_corrected",
+        "null_deviation",
+        "z",
+        "overlap",
+        "correlation",
+    ],
+    pl.Float32,
 )
 LIMITS = {"largest_overlap": 0.3, "smallest_strength": 0.5}
 
 
 def table(columns: str, rows: list[tuple]) -> pl.DataFrame:
     names = columns.split()
-    return pl.DataFrame(rows, schema=names, orient="row", strict=False).with_columns(pl.col(n).cast(TYPES[n]) for n in names if n in TYPES)
+    return pl.DataFrame(rows, schema=names, orient="row", strict=False).with_columns(
+        pl.col(n).cast(TYPES[n]) for n in names if n in TYPES
+    )
 
 
-def given(pairs: list[tuple[int, str, str, float, float, float]], neurons: int, overlaps: list[tuple[str, str, float]] = []) -> Tables:  # noqa: B006
+def given(
+    pairs: list[tuple[int, str, str, float, float, float]],
+    neurons: int,
+    overlaps: list[tuple[str, str, float]] = [],
+) -> Tables:  # noqa: B006
     """The inputs of matches. pairs: neuron, heuristic, side, corrected, strength, p_family, all of addition's layer 0."""
-    scores = [("s", "add", 0, n, h, "range", "op1", side, (1 + c) / 2, 0.5, c, strength) for n, h, side, c, strength, _ in pairs]
-    nulls = [("s", "add", 0, n, h, side, c, 0.1, 0.1, 3.0, p / 2, p, 100) for n, h, side, c, _, p in pairs]
+    scores = [
+        ("s", "add", 0, n, h, "range", "op1", side, (1 + c) / 2, 0.5, c, strength)
+        for n, h, side, c, strength, _ in pairs
+    ]
+    nulls = [
+        ("s", "add", 0, n, h, side, c, 0.1, 0.1, 3.0, p / 2, p, 100)
+        for n, h, side, c, _, p in pairs
+    ]
     both = [(a, b, x) for a, b, x in overlaps] + [(b, a, x) for a, b, x in overlaps]
     return {
         "scores": table("subject operator layer neuron heuristic kind quantity side score share corrected strength", scores),
@@ -47,7 +70,10 @@ def test_false_discoveries_are_controlled_as_by_benjamini_and_hochberg():
     neurons, pairs = 60, []
     for neuron in range(45):  # 15 of the 60 have no candidate
         base = random.choice([0.001, 0.02, 0.2, 0.6])
-        pairs += [(neuron, f"h{i}", "top", 0.5, 1.0, float(min(1, round(base * (1 + i), 3)))) for i in range(random.integers(1, 4))]
+        pairs += [
+            (neuron, f"h{i}", "top", 0.5, 1.0, float(min(1, round(base * (1 + i), 3))))
+            for i in range(random.integers(1, 4))
+        ]
     found = ask("matches", given(pairs, neurons), **LIMITS)
     best = {neuron: min(p for n, *_, p in pairs if n == neuron) for neuron, *_ in pairs}
     for row in found.iter_rows(named=True):
@@ -68,8 +94,15 @@ def test_a_match_that_shares_cells_with_a_better_one_is_not_foremost():
         (4, "best", "bottom", 0.9, 1.0, 0.01),  # at the bottom, yet positive
         (5, "best", "top", 0.9, 1.0, 0.01), (5, "twin", "top", 0.9, 1.0, 0.01),  # equals: the name decides
     ]  # fmt: skip
-    found = ask("matches", given(pairs, 6, [("best", "inside", 0.8), ("best", "apart", 0.2), ("best", "twin", 2.0)]), **LIMITS)
-    foremost = {(n, h, side) for n, h, side in found.filter("foremost").select("neuron", "heuristic", "side").rows()}
+    found = ask(
+        "matches",
+        given(pairs, 6, [("best", "inside", 0.8), ("best", "apart", 0.2), ("best", "twin", 2.0)]),
+        **LIMITS,
+    )
+    foremost = {
+        (n, h, side)
+        for n, h, side in found.filter("foremost").select("neuron", "heuristic", "side").rows()
+    }
     assert foremost == {
         (0, "best", "top"), (0, "apart", "top"), (0, "inside", "bottom"), (1, "inside", "top"), (2, "best", "top"), (2, "inside", "top"),
         (3, "inside", "top"), (5, "best", "top"),
@@ -82,7 +115,23 @@ def matches(rows: list[tuple[int, str, float, float]]) -> pl.DataFrame:
     kind = {"op": "range", "re": "modulo"}
     return table(
         "subject operator layer neuron heuristic kind quantity side score corrected q_value foremost",
-        [("s", "add", 1, n, h, kind[h[:2]], "result" if h[:2] == "re" else "op1", "top", c, c, q, True) for n, h, c, q in rows],
+        [
+            (
+                "s",
+                "add",
+                1,
+                n,
+                h,
+                kind[h[:2]],
+                "result" if h[:2] == "re" else "op1",
+                "top",
+                c,
+                c,
+                q,
+                True,
+            )
+            for n, h, c, q in rows
+        ],
     )
 
 
@@ -119,9 +168,17 @@ def test_calibration_counts_what_is_right():
 
     def at(threshold: float, level: float, grade: str, kind: str = "all") -> tuple:
         rows = found.filter(threshold=threshold, level=level, grade=grade, kind=kind)
-        return rows.select("neurons", "labelled_neurons", "planted", "labels", "right_labels").row(0)
+        return rows.select("neurons", "labelled_neurons", "planted", "labels", "right_labels").row(
+            0
+        )
 
-    assert at(0.4, 1.0, "all") == (5, 4, 4, 6, 4)  # "op wrong" is not what was planted, and noise has none
+    assert at(0.4, 1.0, "all") == (
+        5,
+        4,
+        4,
+        6,
+        4,
+    )  # "op wrong" is not what was planted, and noise has none
     assert at(0.4, 0.05, "all") == (5, 3, 4, 4, 3)
     assert at(0.4, 1.0, "exact") == (2, 2, 2, 3, 2)  # "op twin" names the same cells as "op b"
     assert at(0.65, 1.0, "exact") == (2, 2, 2, 2, 2)
@@ -130,15 +187,30 @@ def test_calibration_counts_what_is_right():
     assert at(0.4, 1.0, "all", "modulo") == (5, 1, 1, 1, 1)
     row = found.filter(threshold=0.4, level=1.0, grade="exact", kind="all").row(0, named=True)
     assert (row["precision"], row["recall"]) == (2 / 3, 1)
-    assert found.filter(threshold=0.65, level=0.05, grade="mixture", kind="all").select("precision", "recall").row(0) == (None, 0)
+    assert found.filter(threshold=0.65, level=0.05, grade="mixture", kind="all").select(
+        "precision", "recall"
+    ).row(0) == (None, 0)
 
 
 def test_the_setting_is_the_threshold_of_largest_f1():
-    tables = {"label_calibration": calibrated(thresholds=[0.4, 0.55, 0.65, 0.95], levels=[0.05, 1.0])}
+    tables = {
+        "label_calibration": calibrated(thresholds=[0.4, 0.55, 0.65, 0.95], levels=[0.05, 1.0])
+    }
     [row] = ask("label_setting", tables, level=1.0).rows(named=True)
-    assert (row["threshold"], row["level"], row["precision"], row["recall"], row["f1"]) == (0.55, 1.0, 1, 1, 1)
+    assert (row["threshold"], row["level"], row["precision"], row["recall"], row["f1"]) == (
+        0.55,
+        1.0,
+        1,
+        1,
+        1,
+    )
     [row] = ask("label_setting", tables, level=0.05).rows(named=True)
-    assert (row["threshold"], row["exact_precision"], row["exact_recall"], row["noise_labelled"]) == (0.55, 1, 1, 0)
+    assert (
+        row["threshold"],
+        row["exact_precision"],
+        row["exact_recall"],
+        row["noise_labelled"],
+    ) == (0.55, 1, 1, 0)
 
 
 def test_labels_pass_the_setting_and_say_whether_they_are_direct():
@@ -156,8 +228,19 @@ def test_labels_pass_the_setting_and_say_whether_they_are_direct():
 
 
 def test_classified_shares_are_those_of_the_draws():
-    counts = {(0, "raw"): 3, (1, "raw"): 2, (2, "raw"): 0, (0, "corrected"): 2, (1, "corrected"): 0, (2, "corrected"): 1}
-    rows = [("add", 1, draw, q, measure, 0.6, n) for (draw, measure), n in counts.items() for q in ("operands", "result", "any")]
+    counts = {
+        (0, "raw"): 3,
+        (1, "raw"): 2,
+        (2, "raw"): 0,
+        (0, "corrected"): 2,
+        (1, "corrected"): 0,
+        (2, "corrected"): 1,
+    }
+    rows = [
+        ("add", 1, draw, q, measure, 0.6, n)
+        for (draw, measure), n in counts.items()
+        for q in ("operands", "result", "any")
+    ]
     tables = {
         "null_shares": table("operator layer draw quantities measure threshold neurons", rows),
         "naming": table("operator layer neuron", [("add", 1, n) for n in range(4)]),
