@@ -19,6 +19,7 @@ Table heuristics: the catalogue of heuristics, for each operator
 from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -38,7 +39,7 @@ from stages.lib.heuristics.names import (
 from stages.lib.sql.database import Database, DatabaseError
 
 CELLS = Path("data/corpus/cells.parquet")
-COLUMNS = {
+COLUMNS: dict[str, Any] = {
     "heuristic": pl.String,
     "kind": pl.String,
     "quantity": pl.String,
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def names(grid: Grid, operator: Operator, largest: dict[str, int]) -> Iterator[str]:
-    """Yield the names of a grid's heuristics for one operator; largest: quantity -> largest value."""
+    """Yield the names of an operator's heuristics; largest: quantity -> its largest value."""
     for quantity, end in largest.items():
         is_quotient = (operator, quantity) == ("divide", "result")
         skipped = grid.not_of_quotients if is_quotient else []

@@ -1,7 +1,7 @@
 """Collect what the figure of a labelled neuron shows.
 
-It shows the neuron's map, the cells of its heuristic, and the numbers that its value vector promotes
-most, by direct logit attribution.
+It shows the neuron's map, the cells of its heuristic, and the numbers that its value vector
+promotes most, by direct logit attribution.
 """
 
 from pathlib import Path
@@ -78,7 +78,8 @@ class Portrayer:
     def _members(self, heuristic: str) -> np.ndarray:
         """Return which cells of the store satisfy a heuristic: (op1, op2) bool.
 
-        A heuristic that is not in the catalogue was found on a neuron's map, and its name is parsed.
+        A heuristic that is not in the catalogue was found on a neuron's map, and its name is
+        parsed.
         """
         known = listed(self.catalogue, self.operator, [heuristic])
         numbers = asked.numbers(self.activations)

@@ -1,4 +1,4 @@
-"""Measure how much of each labelled neuron's map its heuristics explain, against Fourier components.
+"""Measure the variance that labels explain in neurons' maps, against Fourier components.
 
 A theory of a map is fitted on the training cells by least squares and scored on the held-out cells,
 so more terms do not help by themselves. There are two theories:
@@ -14,14 +14,15 @@ Table explained: how much of a labelled neuron's map two theories explain
     operator   VARCHAR   add, subtract, multiply or divide
     layer      SMALLINT  decoder layer, from 0
     neuron     INTEGER   neuron of the layer's MLP, from 0; only neurons with labels
-    map        VARCHAR   map that is explained: activation, for labels about operands, or contribution
-                         (activation times value logit of the answer), for labels about results
-    theory     VARCHAR   heuristics (the neuron's labels) or fourier (the strongest Fourier components
-                         over op1 and op2)
-    terms      INTEGER   free coefficients of the theory, without the intercept; a label that follows
-                         from others (such as even and odd) adds none
-    explained  FLOAT     explained share of the variance of held-out cells, 1 - error / variance: 1 is
-                         all, below 0 is worse than predicting the mean; null if they do not vary
+    map        VARCHAR   map that is explained: activation, for labels about operands, or
+                         contribution (activation times value logit of the answer), for labels
+                         about results
+    theory     VARCHAR   heuristics (the neuron's labels) or fourier (the strongest Fourier
+                         components over op1 and op2)
+    terms      INTEGER   free coefficients of the theory, without the intercept; a label that
+                         follows from others (such as even and odd) adds none
+    explained  FLOAT     explained share of the variance of held-out cells, 1 - error / variance: 1
+                         is all, below 0 is worse than predicting the mean; null if they do not vary
 """
 
 import sys

@@ -1,18 +1,21 @@
--- The neurons that stand for each heuristic, by three ways of counting them. Whatever silences or keeps heuristics takes them from here.
+-- The neurons that implement each heuristic, by three criteria. Ablations of heuristics use them.
 --
 -- subject     VARCHAR   the model
 -- operator    VARCHAR   add, subtract, multiply or divide
--- membership  VARCHAR   label: the heuristic is a label of the neuron; called: the match passes threshold and level of label_setting, whether
---                       or not a better one says the same; scored: it passes the threshold, whatever chance would do
+-- membership  VARCHAR   criterion: label, the heuristic is a label of the neuron; called, the match
+--                       passes the threshold and level of label_setting, redundant or not; scored,
+--                       the match passes the threshold, whatever its q_value
 -- layer       SMALLINT  decoder layer, from 0
 -- neuron      INTEGER   neuron of the layer's MLP, from 0
--- heuristic   VARCHAR   as in matches
--- corrected   FLOAT     as in matches, of the better side
--- late        BOOLEAN   whether the layer is one of the late layers
+-- heuristic   VARCHAR   name of the heuristic, as in the table matches
+-- corrected   FLOAT     chance-corrected score of the better side, 0 is chance, 1 is perfect
+-- late        BOOLEAN   whether the layer is a late layer
 with
     passing as (
-        select operator, layer, neuron, heuristic, max(corrected) as corrected,
-            bool_or(q_value <= level) as called, bool_or(q_value <= level and foremost) as label
+        select
+            operator, layer, neuron, heuristic, max(corrected) as corrected,
+            bool_or(q_value <= level) as called,
+            bool_or(q_value <= level and foremost) as label
         from matches join label_setting on corrected >= threshold
         group by operator, layer, neuron, heuristic
     ),

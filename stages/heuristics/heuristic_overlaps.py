@@ -1,15 +1,15 @@
 """Measure how many cells the heuristics that describe a model's neurons have in common.
 
-A heuristic that overlaps a better one is redundant. The table scores tells which heuristics describe
-neurons. Cells are those for which the model has an answer.
+A heuristic that overlaps a better one is redundant. The table scores tells which heuristics
+describe neurons. Cells are those for which the model has an answer.
 
 Table heuristic_overlaps: pairs of heuristics that share more cells than chance, in both orders
     subject    VARCHAR  the model
     operator   VARCHAR  add, subtract, multiply or divide
     heuristic  VARCHAR  name of a heuristic in the table scores
     other      VARCHAR  name of another heuristic in the table scores
-    overlap    FLOAT    share of the smaller heuristic's cells that the larger one has, corrected for
-                        chance: 0 is chance, 1 is inclusion
+    overlap    FLOAT    share of the smaller heuristic's cells that the larger one has, corrected
+                        for chance: 0 is chance, 1 is inclusion
     same       BOOLEAN  whether both heuristics have the same cells
 """
 

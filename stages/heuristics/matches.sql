@@ -1,49 +1,70 @@
--- Which heuristics describe which neurons, with what relabelling says of them and what follows for all neurons together.
+-- Matches of heuristics and neurons: scores, permutation tests, and the false discovery rate over
+-- all neurons.
 --
--- q_value controls false discoveries among neurons: Benjamini and Hochberg on every neuron's best p_family, those without a candidate
--- counting as 1. Within a neuron, p_family has already paid for the search through the catalogue; calling all pairs with
--- q_value at most q therefore lets a share of at most q of the labelled neurons be labelled by chance (Benjamini and Bogomolov 2014).
+-- q_value controls false discoveries among neurons: Benjamini and Hochberg on every neuron's
+-- smallest p_family, with 1 for neurons without a candidate. Within a neuron, p_family accounts
+-- for the search through the catalogue. So if all pairs with a q_value of at most q are labelled,
+-- at most a share q of the labelled neurons is labelled by chance (Benjamini and Bogomolov 2014).
 --
 -- subject         VARCHAR   the model
 -- operator        VARCHAR   add, subtract, multiply or divide
 -- layer           SMALLINT  decoder layer, from 0
 -- neuron          INTEGER   neuron of the layer's MLP, from 0
--- heuristic       VARCHAR   as in heuristics, or a set of results found on this neuron's map
--- kind            VARCHAR   as in heuristics, or multi-result
--- quantity        VARCHAR   as in heuristics
--- side            VARCHAR   top or bottom
--- score           FLOAT     share of the map's k first (or last) cells that satisfy it, k being how many cells do
--- share           FLOAT     of all cells that satisfy it: the score of chance
--- corrected       FLOAT     (score - share) / (1 - share) with ties broken at random; chance is 0, perfect is 1
--- strength        FLOAT     mean of the map over its cells, in root mean squares of the map
--- null_corrected  FLOAT     mean of corrected with the operands relabelled
--- z               FLOAT     by how much corrected is more than that, in units of the heuristic's size (stages/heuristics/null/p_values.py)
--- p_value         DOUBLE    share of relabellings that score as much on this heuristic
--- p_family        DOUBLE    share of relabellings in which any heuristic has as large a z
--- draws           INTEGER   relabellings
--- q_value         DOUBLE    share of false discoveries, among neurons, if all pairs with as small a p_family are called
--- strong          BOOLEAN   whether the map is far from zero on its cells, on the right side: at least $smallest_strength
--- foremost        BOOLEAN   whether it is strong and no better strong match of the neuron shares cells with it beyond chance
+-- heuristic       VARCHAR   name of a heuristic in the table heuristics, or of a set of results
+--                           found on this neuron's map
+-- kind            VARCHAR   kind of the heuristic, as in the table scores
+-- quantity        VARCHAR   what the heuristic is about: op1, op2, result, both, custom or asked
+-- side            VARCHAR   top or bottom: whether the map's largest or smallest values are
+--                           described
+-- score           FLOAT     share of the k largest (or smallest) cells that satisfy the heuristic,
+--                           0 to 1, where k is the number of all cells that satisfy it
+-- share           FLOAT     share of all cells that satisfy the heuristic, 0 to 1: the score of
+--                           chance
+-- corrected       FLOAT     chance-corrected score, (score - share) / (1 - share) with ties broken
+--                           at random; 0 is chance, 1 is perfect
+-- strength        FLOAT     mean of the map over the heuristic's cells, in root mean squares of
+--                           the map
+-- null_corrected  FLOAT     mean of the chance-corrected score with the operands relabelled
+-- z               FLOAT     corrected minus null_corrected, in units that depend on the number of
+--                           values and cells of the heuristic (stages/heuristics/null/p_values.py)
+-- p_value         DOUBLE    share of relabellings that score at least as much on this heuristic
+-- p_family        DOUBLE    share of relabellings in which any heuristic has at least this z
+-- draws           INTEGER   number of relabellings
+-- q_value         DOUBLE    false discovery rate among neurons, 0 to 1, if all pairs with a
+--                           p_family as small are labelled
+-- strong          BOOLEAN   whether the map is far from zero on the heuristic's cells, on this
+--                           side: by at least $smallest_strength root mean squares of the map
+-- foremost        BOOLEAN   whether the match is strong and not redundant: no better strong match
+--                           of the neuron shares more cells with it than chance
 with
     candidates as (
-        select scores.* exclude (corrected), nulls.corrected, null_corrected, z, p_value, p_family, draws,
+        select
+            scores.* exclude (corrected), nulls.corrected, null_corrected, z, p_value, p_family,
+            draws,
             case side when 'top' then strength else -strength end >= $smallest_strength as strong
         from scores join nulls using (operator, layer, neuron, heuristic, side)
     ),
     tested as (select operator, count(*) as neurons from naming group by operator),
-    best as (select operator, layer, neuron, min(p_family) as p_family from candidates group by operator, layer, neuron),
+    best as (
+        select operator, layer, neuron, min(p_family) as p_family
+        from candidates group by operator, layer, neuron
+    ),
     steps as (
         select operator, p_family, 0 as neurons from candidates
         union all select operator, p_family, 1 from best
     ),
     counted as (
-        select operator, p_family, sum(sum(neurons)) over (partition by operator order by p_family) as called
+        select
+            operator, p_family,
+            sum(sum(neurons)) over (partition by operator order by p_family) as labelled
         from steps group by operator, p_family
     ),
     controlled as (
-        select operator, p_family,
-            smaller(1, min(p_family * tested.neurons / called) over (
-                partition by operator order by p_family rows between current row and unbounded following
+        select
+            operator, p_family,
+            smaller(1, min(p_family * tested.neurons / labelled) over (
+                partition by operator order by p_family
+                rows between current row and unbounded following
             )) as q_value
         from counted join tested using (operator)
     ),
@@ -52,13 +73,18 @@ with
         from candidates as worse
         join candidates as better using (operator, layer, neuron)
         join heuristic_overlaps as shared
-            on (shared.operator, shared.heuristic, shared.other) = (worse.operator, worse.heuristic, better.heuristic)
-        where worse.strong and better.strong and better.side = worse.side and better.p_family <= worse.p_family
-            and (better.corrected, worse.heuristic) > (worse.corrected, better.heuristic) and overlap >= $largest_overlap
+            on (shared.operator, shared.heuristic, shared.other)
+                = (worse.operator, worse.heuristic, better.heuristic)
+        where
+            worse.strong and better.strong and better.side = worse.side
+            and better.p_family <= worse.p_family
+            and (better.corrected, worse.heuristic) > (worse.corrected, better.heuristic)
+            and overlap >= $largest_overlap
     )
 select
-    $subject as subject, operator, layer, neuron, heuristic, kind, quantity, side, score, share, corrected, strength, null_corrected, z,
-    p_value, p_family, draws, q_value, strong, strong and redundant.heuristic is null as foremost
+    $subject as subject, operator, layer, neuron, heuristic, kind, quantity, side, score, share,
+    corrected, strength, null_corrected, z, p_value, p_family, draws, q_value, strong,
+    strong and redundant.heuristic is null as foremost
 from candidates
 join controlled using (operator, p_family)
 left join redundant using (operator, layer, neuron, heuristic, side)

@@ -11,13 +11,14 @@ Table nulls: permutation tests of candidates, pairs of neuron and heuristic clea
     layer           SMALLINT  decoder layer, from 0
     neuron          INTEGER   neuron of the layer's MLP, from 0
     heuristic       VARCHAR   name of the heuristic, as in the table scores
-    side            VARCHAR   top or bottom: whether the map's largest or smallest values are described
+    side            VARCHAR   top or bottom: whether the map's largest or smallest values are
+                              described
     corrected       FLOAT     chance-corrected score, 0 is chance, 1 is perfect; ties count as they
                               would on average, and so do contributions within 0.2 percent
     null_corrected  FLOAT     mean of the chance-corrected score under relabelling, over the first
                               1000 draws at most
-    null_deviation  FLOAT     standard deviation of the chance-corrected score under relabelling, over
-                              the same draws
+    null_deviation  FLOAT     standard deviation of the chance-corrected score under relabelling,
+                              over the same draws
     z               FLOAT     corrected minus null_corrected, in units that depend on the number of
                               values and cells of the heuristic (stages/heuristics/null/p_values.py)
     p_value         DOUBLE    share of draws, true labels included, that score at least as much on
@@ -42,9 +43,10 @@ Table naming: whether a neuron is active where its value vector promotes the ans
     operator     VARCHAR   add, subtract, multiply or divide
     layer        SMALLINT  decoder layer, from 0
     neuron       INTEGER   neuron of the layer's MLP, from 0
-    correlation  FLOAT     correlation of activation and value logit of the cell's answer, over cells,
-                           -1 to 1
-    p_value      DOUBLE    share of draws, true labels included, whose correlation is at least as large
+    correlation  FLOAT     correlation of activation and value logit of the cell's answer, over
+                           cells, -1 to 1
+    p_value      DOUBLE    share of draws, true labels included, whose correlation is at least as
+                           large
 """
 
 import json
@@ -240,7 +242,7 @@ def undecided(candidates: pl.DataFrame, exceedances: int) -> pl.DataFrame:
 
 
 def _added(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    """Add up the counts of neurons in parts of a layer, all of which have the same other columns."""
+    """Add up the counts of neurons in parts of a layer; all other columns are the same."""
     neurons = pl.sum_horizontal(frame["neurons"] for frame in frames)
     return frames[0].with_columns(neurons=neurons)
 
@@ -253,7 +255,9 @@ def tables(
     judgements: neuron -> its judgement; keys: subject, operator and layer.
     """
     values = judgements.values()
-    bests = np.array([judgement.bests for judgement in values])  # (neurons, draws, groups, measures)
+    bests = np.array(
+        [judgement.bests for judgement in values]
+    )  # (neurons, draws, groups, measures)
     thresholds = np.array(settings.thresholds)
     reached = (bests[..., None] >= thresholds.astype(np.float32)).sum(0)
     reached = reached.transpose(1, 2, 3, 0)  # (groups, measures, thresholds, draws)
@@ -290,7 +294,8 @@ def _frame(
     own = {name: kind for name, kind in schema.items() if name in columns}
     frame = pl.DataFrame({name: columns[name] for name in own}, schema=own, strict=False)
     constants = {name: pl.lit(value) for name, value in keys.items()}
-    return frame.with_columns(**constants).select(list(schema)).cast(schema)  # type: ignore[arg-type]
+    whole = frame.with_columns(**constants).select(list(schema))
+    return whole.cast(schema)  # type: ignore[arg-type]
 
 
 def main(name: str) -> None:

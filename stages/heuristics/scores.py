@@ -8,20 +8,20 @@ Table scores: how well heuristics describe neurons
     operator   VARCHAR   add, subtract, multiply or divide
     layer      SMALLINT  decoder layer, from 0
     neuron     INTEGER   neuron of the layer's MLP, from 0
-    heuristic  VARCHAR   name of a heuristic in the table heuristics, or of a set of results found on
-                         this neuron's own map
-    kind       VARCHAR   kind of the heuristic, as in the table heuristics, or multi-result, or carry
-                         or borrow for models that predict one token of several
+    heuristic  VARCHAR   name of a heuristic in the table heuristics, or of a set of results found
+                         on this neuron's own map
+    kind       VARCHAR   kind of the heuristic, as in the table heuristics, or multi-result, or
+                         carry or borrow for models that predict one token of several
     quantity   VARCHAR   what the heuristic is about: op1, op2, result, both, custom, or asked (the
                          number that the predicted token stands for)
     side       VARCHAR   top or bottom: whether the map's largest or smallest values are described
-    score      FLOAT     share of the map's k largest (or smallest) cells that satisfy the heuristic,
-                         0 to 1, where k is the number of all cells that satisfy it
+    score      FLOAT     share of the map's k largest (or smallest) cells that satisfy the
+                         heuristic, 0 to 1, where k is the number of all cells that satisfy it
     share      FLOAT     share of all cells that satisfy the heuristic, 0 to 1: the score of chance
     corrected  FLOAT     chance-corrected score, (score - share) / (1 - share): 0 is chance, 1 is
                          perfect
-    strength   FLOAT     mean of the map over the heuristic's cells, in root mean squares of the map;
-                         0 if the map is 0
+    strength   FLOAT     mean of the map over the heuristic's cells, in root mean squares of the
+                         map; 0 if the map is 0
 """
 
 import sys

@@ -42,8 +42,9 @@ class Nulls(Section):
         """Require rising numbers of draws, and thresholds for which candidates are known."""
         draws = self.first_draws, self.least_draws, self.most_draws
         if sorted(draws) != list(draws):
+            first, least, most = draws
             raise ValueError(
-                f"first_draws, least_draws and most_draws are {draws[0]}, {draws[1]} and {draws[2]}; "
+                f"first_draws, least_draws and most_draws are {first}, {least} and {most}; "
                 "none may be larger than the next"
             )
         smallest = min(self.thresholds)

@@ -1,26 +1,30 @@
 """Describe every neuron's activation map by its strongest Fourier components.
 
-This needs no catalogue of heuristics. The map covers all prompts of the operand grid, with an answer
-or without, and its mean is subtracted. For n operands, a component depends on
+This needs no catalogue of heuristics. The map covers all prompts of the operand grid, with an
+answer or without, and its mean is subtracted. For n operands, a component depends on
 f1 * op1 / n + f2 * op2 / n. f2 = 0 is a neuron of op1 alone, f1 = f2 is a neuron of the sum, and
-f1 = -f2 is a neuron of the difference. Frequencies are integers. So a period that does not divide n,
-such as 7, is spread over the nearest frequencies.
+f1 = -f2 is a neuron of the difference. Frequencies are integers. So a period that does not divide
+n, such as 7, is spread over the nearest frequencies.
 
 Table spectra: the strongest Fourier components of each neuron's activation map
     subject     VARCHAR   the model
     operator    VARCHAR   add, subtract, multiply or divide
     layer       SMALLINT  decoder layer, from 0
-    neuron      INTEGER   neuron of the layer's MLP, from 0; a neuron whose map is constant has no row
+    neuron      INTEGER   neuron of the layer's MLP, from 0; a neuron whose map is constant has no
+                          row
     place       INTEGER   rank of the component, 1 for the strongest
     frequency1  INTEGER   number of periods along op1 in the grid, 0 to half of the operands
     frequency2  INTEGER   number of periods along op2 in the grid; negative if the phase falls with
                           op2; (f1, f2) and (-f1, -f2) are the same component and listed once
-    period1     FLOAT     length of a period along op1, operands / |frequency1|; null if frequency1 is 0
-    period2     FLOAT     length of a period along op2, operands / |frequency2|; null if frequency2 is 0
+    period1     FLOAT     length of a period along op1, operands / |frequency1|; null if frequency1
+                          is 0
+    period2     FLOAT     length of a period along op2, operands / |frequency2|; null if frequency2
+                          is 0
     share       FLOAT     share of the map's variance, 0 to 1; all components together have 1
 """
 
 import sys
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -58,7 +62,11 @@ def main(name: str) -> None:
         total, title = neurons * len(activations.layers), f"spectra {name} {operator}"
         with progress.bar(total=total, desc=title, unit="neuron") as bar:
             for layer in activations.layers:
-                keys = {"subject": pl.lit(name), "operator": pl.lit(operator), "layer": layer}
+                keys: dict[str, Any] = {
+                    "subject": pl.lit(name),
+                    "operator": pl.lit(operator),
+                    "layer": layer,
+                }
                 for first in range(0, neurons, step):
                     maps = widen(activations.read(layer, slice(first, first + step), slice(None)))
                     bar.update(len(maps))
@@ -72,8 +80,8 @@ def main(name: str) -> None:
 def spectrum(maps: np.ndarray, pairs: FrequencyPairs, components: int) -> pl.DataFrame:
     """Return the strongest components of some maps.
 
-    maps: (neurons, op1, op2) float32; components: how many of each neuron. Returns the columns neuron
-    (from 0), place, share, frequency1, period1, frequency2 and period2.
+    maps: (neurons, op1, op2) float32; components: how many of each neuron. Returns the columns
+    neuron (from 0), place, share, frequency1, period1, frequency2 and period2.
     """
     varied = np.flatnonzero((maps != maps[:, :1, :1]).any(axis=(1, 2)))
     maps = maps[varied]

@@ -24,7 +24,11 @@ LABELS: list[tuple[int, int, str, str, str, float]] = [
 
 
 def activations(layer: int, operator: str) -> np.ndarray:
-    return np.random.default_rng(layer + 10 * list(OPERATORS).index(operator)).normal(size=(NEURONS, SIDE, SIDE)).astype(np.float16)
+    return (
+        np.random.default_rng(layer + 10 * list(OPERATORS).index(operator))
+        .normal(size=(NEURONS, SIDE, SIDE))
+        .astype(np.float16)
+    )
 
 
 def value_logits(layer: int) -> np.ndarray:
@@ -39,7 +43,8 @@ def results(operator: str) -> np.ndarray:
 def labels() -> list[dict[str, Any]]:
     names = ["layer", "neuron", "heuristic", "kind", "quantity", "corrected"]
     return [
-        {"operator": "add", "side": "bottom" if row[1] == 2 else "top", "direct": row[1] == 3} | dict(zip(names, row, strict=True))
+        {"operator": "add", "side": "bottom" if row[1] == 2 else "top", "direct": row[1] == 3}
+        | dict(zip(names, row, strict=True))
         for row in LABELS
     ]
 
@@ -55,9 +60,20 @@ def tables() -> Tables:
         for r in labels() for theory in ("heuristics", "fourier")
     ]  # fmt: skip
     matches = made(
-        "matches", [*labels(), *({"operator": "subtract", "layer": 0, "neuron": n, "heuristic": "h", "side": "top"} for n in range(4))]
+        "matches",
+        [
+            *labels(),
+            *(
+                {"operator": "subtract", "layer": 0, "neuron": n, "heuristic": "h", "side": "top"}
+                for n in range(4)
+            ),
+        ],
     )
-    labelled = made("labels", labels()).drop("score").join(matches.select("neuron", "heuristic", "score"), on=["neuron", "heuristic"])
+    labelled = (
+        made("labels", labels())
+        .drop("score")
+        .join(matches.select("neuron", "heuristic", "score"), on=["neuron", "heuristic"])
+    )
     return {
         "labels": labelled,
         "label_limits": made(
@@ -96,18 +112,40 @@ def write(folder: Path, subject: Tables, chosen: Tables) -> None:
         (folder / "data" / chapter).mkdir(parents=True)
     (folder / "params.yaml").write_text(yaml.safe_dump({"portraits": PORTRAITS}))
     for name, table in (subject | chosen).items():
-        table.write_parquet(folder / "data" / ("s" if name in subject else "") / "heuristics" / f"{name}.parquet")
-    cells = [{"operator": o, "op1": a, "op2": b, "result": r} for o in OPERATORS for (a, b), r in np.ndenumerate(results(o)) if r >= 0]
+        table.write_parquet(
+            folder / "data" / ("s" if name in subject else "") / "heuristics" / f"{name}.parquet"
+        )
+    cells = [
+        {"operator": o, "op1": a, "op2": b, "result": r}
+        for o in OPERATORS
+        for (a, b), r in np.ndenumerate(results(o))
+        if r >= 0
+    ]
     made("cells", cells).write_parquet(folder / "data/corpus/cells.parquet")
-    catalogue = [{"operator": "add", "heuristic": "op1 in 3..8", "kind": "range", "quantity": "op1", "predicate": "op1 between 3 and 8"}]
+    catalogue = [
+        {
+            "operator": "add",
+            "heuristic": "op1 in 3..8",
+            "kind": "range",
+            "quantity": "op1",
+            "predicate": "op1 between 3 and 8",
+        }
+    ]
     pl.DataFrame(catalogue).write_parquet(folder / "data/heuristics/heuristics.parquet")
     for operator in OPERATORS:
         with layered.writing(folder / f"data/s/store/activations/{operator}.h5") as file:
-            axes, columns = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}, {"result": results(operator)}
-            writer = layered.LayerWriter(file, [0, 1], axes, "float16", (4, 8, SIDE), {"operator": operator}, columns=columns)
+            axes, columns = (
+                {"neuron": NEURONS, "op1": SIDE, "op2": SIDE},
+                {"result": results(operator)},
+            )
+            writer = layered.LayerWriter(
+                file, [0, 1], axes, "float16", (4, 8, SIDE), {"operator": operator}, columns=columns
+            )
             for layer in (0, 1):
                 writer.write(layer, 0, activations(layer, operator))
     with layered.writing(folder / "data/s/store/value_logits.h5") as file:
-        writer = layered.LayerWriter(file, [0, 1], {"neuron": NEURONS, "number": 2 * SIDE}, "float32", (4, 2 * SIDE), {})
+        writer = layered.LayerWriter(
+            file, [0, 1], {"neuron": NEURONS, "number": 2 * SIDE}, "float32", (4, 2 * SIDE), {}
+        )
         for layer in (0, 1):
             writer.write(layer, 0, value_logits(layer))

@@ -19,8 +19,17 @@ from tests.micro import SHIPPED, alone
 SIDE, LAYERS, WIDTH, LEVEL = 40, 24, 28, 0.05
 OP1, OP2 = np.indices((SIDE, SIDE))
 PLANTED = {  # layer -> what its neurons know
-    20: {f"op{n} mod {m} = {r}": (op % m == r) for n, op in ((1, OP1), (2, OP2)) for m in (3, 4) for r in range(m)},
-    21: {f"op{n} in {a}..{a + 9}": (op >= a) & (op < a + 10) for n, op in ((1, OP1), (2, OP2)) for a in (0, 10, 20, 30)},
+    20: {
+        f"op{n} mod {m} = {r}": (op % m == r)
+        for n, op in ((1, OP1), (2, OP2))
+        for m in (3, 4)
+        for r in range(m)
+    },
+    21: {
+        f"op{n} in {a}..{a + 9}": (op >= a) & (op < a + 10)
+        for n, op in ((1, OP1), (2, OP2))
+        for a in (0, 10, 20, 30)
+    },
     22: {f"result mod {m} = {r}": ((OP1 + OP2) % m == r) for m in (3, 4, 5) for r in range(m)},
 }
 GRID = SHIPPED["heuristics"]["grids"]["paper"] | {"moduli": [3, 4, 5, 7], "patterns": ["..d"]}
@@ -106,7 +115,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[
 def write_params(folder: Path, **draws: int) -> None:
     settings = alone("deep", operators=["add"]) | {name: SHIPPED[name] for name in SECTIONS}
     settings["heuristics"] = {"grid": "paper", "grids": {"paper": GRID}, "custom": {}}
-    (folder / "params.yaml").write_text(yaml.safe_dump(settings | {"nulls": settings["nulls"] | draws}))
+    (folder / "params.yaml").write_text(
+        yaml.safe_dump(settings | {"nulls": settings["nulls"] | draws})
+    )
 
 
 def within(folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -137,12 +148,18 @@ def test_a_deep_model_gets_draws_enough_for_its_labels(
     tables = labelled(folder, monkeypatch)
     [limits] = tables["label_limits"].rows(named=True)
     assert limits["neurons"] == LAYERS * WIDTH
-    assert limits["neurons"] / (LEVEL * 121) > 1.5 * len(truth)  # with 120 draws no label is possible
+    assert limits["neurons"] / (LEVEL * 121) > 1.5 * len(
+        truth
+    )  # with 120 draws no label is possible
     assert limits["needed"] <= limits["at_floor"]
     assert not limits["too_few_draws"]
     same = tables["heuristic_overlaps"].filter("same").select("heuristic", "other").rows()
     pairs = tables["labels"].select("layer", "neuron", "heuristic").rows()
-    right = [place for *place, name in pairs if truth.get(tuple(place)) == name or (truth.get(tuple(place)), name) in same]
+    right = [
+        place
+        for *place, name in pairs
+        if truth.get(tuple(place)) == name or (truth.get(tuple(place)), name) in same
+    ]
     assert len(right) / len(pairs) >= 0.98
     assert len({*map(tuple, right)}) / len(truth) >= 0.97
     many = tables["nulls"].filter(pl.col("draws") > 120).select("layer", "neuron").unique()

@@ -29,28 +29,41 @@ SHAPES = st.tuples(st.integers(1, 11), st.integers(1, 11)).filter(lambda shape: 
 @given(SHAPES, st.integers(0, 10**6))
 def test_pairs_are_all_frequencies_once_and_share_the_variance(shape: tuple[int, int], seed: int):
     pairs, (n1, n2) = FrequencyPairs.from_shape(shape), shape
-    named = {(f % n1, g % n2) for f, g in pairs.frequencies} | {(-f % n1, -g % n2) for f, g in pairs.frequencies}
+    named = {(f % n1, g % n2) for f, g in pairs.frequencies} | {
+        (-f % n1, -g % n2) for f, g in pairs.frequencies
+    }
     assert named == {(f, g) for f in range(n1) for g in range(n2)} - {(0, 0)}
-    assert len(pairs.frequencies) == sum(f <= -f % n1 if f != -f % n1 else g <= -g % n2 for f, g in named)
-    assert all(0 <= 2 * f <= n1 and -n2 < 2 * g <= n2 and (g >= 0 or 2 * f % n1) for f, g in pairs.frequencies)
+    assert len(pairs.frequencies) == sum(
+        f <= -f % n1 if f != -f % n1 else g <= -g % n2 for f, g in named
+    )
+    assert all(
+        0 <= 2 * f <= n1 and -n2 < 2 * g <= n2 and (g >= 0 or 2 * f % n1)
+        for f, g in pairs.frequencies
+    )
     maps = np.random.default_rng(seed).normal(size=(3, n1, n2))
     whole = np.abs(np.fft.fft2(maps)) ** 2
     found = pairs.powers(maps.astype(np.float32))
     for pair, (f, g) in enumerate(pairs.frequencies):
         both = {(f % n1, g % n2), (-f % n1, -g % n2)}
-        np.testing.assert_allclose(found[:, pair], sum(whole[:, a, b] for a, b in both), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(
+            found[:, pair], sum(whole[:, a, b] for a, b in both), rtol=1e-3, atol=1e-4
+        )
     np.testing.assert_allclose(found.sum(1) / (n1 * n2) ** 2, maps.var(axis=(1, 2)), rtol=1e-4)
 
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.data())
-def test_a_wave_has_the_frequency_of_its_pair_and_no_other(shape: tuple[int, int], data: st.DataObject):
+def test_a_wave_has_the_frequency_of_its_pair_and_no_other(
+    shape: tuple[int, int], data: st.DataObject
+):
     pairs = FrequencyPairs.from_shape(shape)
     op1, op2 = (axis.ravel() for axis in np.indices(shape))
     pair = data.draw(st.integers(0, len(pairs.frequencies) - 1))
     angle = 2 * np.pi * (pairs.frequencies[pair] / shape @ np.stack([op1, op2]))
     terms = pairs.waves(pair, op1, op2)
-    np.testing.assert_allclose(terms, np.stack([np.cos(angle), np.sin(angle)])[: len(terms)], atol=1e-9)
+    np.testing.assert_allclose(
+        terms, np.stack([np.cos(angle), np.sin(angle)])[: len(terms)], atol=1e-9
+    )
     assert len(terms) == (1 if np.allclose(np.sin(angle), 0) else 2)
     powers = pairs.powers((terms.sum(0)).reshape(1, *shape).astype(np.float32))[0]
     assert powers[pair] / powers.sum() == pytest.approx(1, abs=1e-5)
@@ -81,12 +94,20 @@ def test_explained_is_that_of_numpys_least_squares(seed: int, count: int, cells:
 
 
 def split(seed: int = 0) -> np.ndarray:
-    return np.where(np.random.default_rng(seed).random((SIDE, SIDE)) < HELD_OUT, "held-out", "train")
+    return np.where(
+        np.random.default_rng(seed).random((SIDE, SIDE)) < HELD_OUT, "held-out", "train"
+    )
 
 
 def triangle() -> SplitCells:
     """The cells of subtraction."""
-    table = pl.DataFrame({"op1": OP1[RESULTS["subtract"] >= 0], "op2": OP2[RESULTS["subtract"] >= 0], "split": split()[OP1 >= OP2]})
+    table = pl.DataFrame(
+        {
+            "op1": OP1[RESULTS["subtract"] >= 0],
+            "op2": OP2[RESULTS["subtract"] >= 0],
+            "split": split()[OP1 >= OP2],
+        }
+    )
     return SplitCells.from_table(table, np.where(OP1 >= OP2, OP1 - OP2, -1))
 
 
@@ -109,9 +130,15 @@ def test_planted_waves_are_found_also_where_cells_are_no_full_square():
 
 
 def test_waves_are_chosen_without_a_look_at_held_out_cells():
-    cells, pairs, random = triangle(), FrequencyPairs.from_shape((SIDE, SIDE)), np.random.default_rng(1)
+    cells, pairs, random = (
+        triangle(),
+        FrequencyPairs.from_shape((SIDE, SIDE)),
+        np.random.default_rng(1),
+    )
     values = random.normal(size=len(cells.op1))
-    other = np.concatenate([values[: cells.training], random.normal(size=len(values) - cells.training)])
+    other = np.concatenate(
+        [values[: cells.training], random.normal(size=len(values) - cells.training)]
+    )
     np.testing.assert_array_equal(waves(values, cells, pairs, 7), waves(other, cells, pairs, 7))
 
 
@@ -147,7 +174,15 @@ def planted() -> tuple[dict[str, np.ndarray], np.ndarray]:
 def write_store(path: Path, operator: str, values: np.ndarray, results: np.ndarray) -> None:
     axes = dict(zip(("neuron", "op1", "op2"), values.shape, strict=True))
     with writing(path) as file:
-        LayerWriter(file, [1], axes, "float16", (3, 15, SIDE), {"operator": operator}, columns={"result": results}).write(1, 0, values)
+        LayerWriter(
+            file,
+            [1],
+            axes,
+            "float16",
+            (3, 15, SIDE),
+            {"operator": operator},
+            columns={"result": results},
+        ).write(1, 0, values)
 
 
 @pytest.fixture(scope="module")
@@ -160,14 +195,33 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "data" / chapter).mkdir(parents=True)
     for operator, results in RESULTS.items():
         answered = np.where((results >= 0) & (results <= LIMIT), results, -1)
-        write_store(data / f"store/activations/{operator}.h5", operator, np.stack([maps[name] for name in NEURONS]), answered)
+        write_store(
+            data / f"store/activations/{operator}.h5",
+            operator,
+            np.stack([maps[name] for name in NEURONS]),
+            answered,
+        )
         of = results >= 0
         columns = {"op1": OP1[of], "op2": OP2[of], "result": results[of], "split": split()[of]}
-        cells.append(pl.DataFrame(columns).with_columns(pl.lit(operator).alias("operator"), pl.col("op1", "op2").cast(pl.Int32)))
-    pl.concat(cells).sample(fraction=1, shuffle=True, seed=0).write_parquet(folder / "data/corpus/cells.parquet")
+        cells.append(
+            pl.DataFrame(columns).with_columns(
+                pl.lit(operator).alias("operator"), pl.col("op1", "op2").cast(pl.Int32)
+            )
+        )
+    pl.concat(cells).sample(fraction=1, shuffle=True, seed=0).write_parquet(
+        folder / "data/corpus/cells.parquet"
+    )
     with writing(data / "store/value_logits.h5") as file:
-        LayerWriter(file, [1], {"neuron": len(NEURONS), "number": LIMIT + 1}, "float32", (4, 61), {}).write(1, 0, votes)
-    mine = {"operator": ["add", "subtract"], "heuristic": "mine", "kind": "custom", "quantity": "custom", "predicate": "op1 * op2 % 2 = 0"}
+        LayerWriter(
+            file, [1], {"neuron": len(NEURONS), "number": LIMIT + 1}, "float32", (4, 61), {}
+        ).write(1, 0, votes)
+    mine = {
+        "operator": ["add", "subtract"],
+        "heuristic": "mine",
+        "kind": "custom",
+        "quantity": "custom",
+        "predicate": "op1 * op2 % 2 = 0",
+    }
     pl.DataFrame(mine).write_parquet(folder / "data/heuristics/heuristics.parquet")
     rows = [
         ("s", operator, 1, NEURONS[neuron], name, "result" if name.startswith("result") else name[:3], side)
@@ -188,12 +242,17 @@ def run(folder: Path, threads: int, of_spectra: dict) -> None:
         explained.main("s")
 
 
-def shares(project: Path, neuron: str, operator: str = "add", of: str = "activation") -> dict[str, tuple[int, float]]:
+def shares(
+    project: Path, neuron: str, operator: str = "add", of: str = "activation"
+) -> dict[str, tuple[int, float]]:
     """theory -> its terms and what it explains."""
     table = pl.read_parquet(project / "data/s/heuristics/explained.parquet").filter(
         layer=1, neuron=NEURONS[neuron], operator=operator, map=of
     )
-    return {theory: (terms, share) for theory, terms, share in table.select("theory", "terms", "explained").rows()}
+    return {
+        theory: (terms, share)
+        for theory, terms, share in table.select("theory", "terms", "explained").rows()
+    }
 
 
 @pytest.mark.parametrize("operator", RESULTS)
@@ -221,7 +280,10 @@ def test_noise_is_not_explained_by_many_terms(project: Path, operator: str):
 
 def test_labels_of_the_result_are_about_contributions(project: Path):
     """Value logits differ by factors of 64, so the activation alone is far from the planted contribution."""
-    assert shares(project, "votes", of="contribution")["heuristics"] == (1, pytest.approx(1, abs=1e-5))
+    assert shares(project, "votes", of="contribution")["heuristics"] == (
+        1,
+        pytest.approx(1, abs=1e-5),
+    )
     assert abs(shares(project, "votes", of="activation")["heuristics"][1]) < 0.1
 
 
@@ -233,19 +295,27 @@ def test_labels_that_follow_from_others_are_one_term(project: Path):
 
 def test_what_does_not_vary_is_neither_explained_nor_a_wave(project: Path):
     assert {share for _, share in shares(project, "constant").values()} == {None}
-    assert NEURONS["constant"] not in pl.read_parquet(project / "data/s/heuristics/spectra.parquet")["neuron"]
+    assert (
+        NEURONS["constant"]
+        not in pl.read_parquet(project / "data/s/heuristics/spectra.parquet")["neuron"]
+    )
 
 
 def test_what_explains_nothing_explains_zero_on_every_processor():
     """Rounding leaves some 1e-9 of it, above or below; what is explained keeps seven decimals."""
-    rounded = [explained._rounded(share) for share in (-7.4e-10, 7.4e-10, np.nan, 0.12345678, -395.10266812)]
+    rounded = [
+        explained._rounded(share)
+        for share in (-7.4e-10, 7.4e-10, np.nan, 0.12345678, -395.10266812)
+    ]
     assert str(rounded) == "[0.0, 0.0, None, 0.1234568, -395.1026681]"
 
 
 def test_neurons_without_labels_have_no_row(project: Path):
     assert shares(project, "unlabelled") == {}
     table = pl.read_parquet(project / "data/s/heuristics/explained.parquet")
-    assert len(table) == 2 * 2 * (len(LABELS) + 2)  # two operators, two theories; two neurons have labels of both maps
+    assert len(table) == 2 * 2 * (
+        len(LABELS) + 2
+    )  # two operators, two theories; two neurons have labels of both maps
 
 
 def test_a_subject_without_labels_has_an_empty_table(project: Path, tmp_path: Path):
@@ -254,7 +324,10 @@ def test_a_subject_without_labels_has_an_empty_table(project: Path, tmp_path: Pa
     pl.read_parquet(labels).clear().write_parquet(labels)
     run(tmp_path, 1, {"neurons_at_once": 3, "components": 1})
     table = pl.read_parquet(tmp_path / "data/s/heuristics/explained.parquet")
-    assert (len(table), table.schema) == (0, pl.read_parquet(project / "data/s/heuristics/explained.parquet").schema)
+    assert (len(table), table.schema) == (
+        0,
+        pl.read_parquet(project / "data/s/heuristics/explained.parquet").schema,
+    )
 
 
 def test_the_table_agrees_with_numpy_on_what_sql_says(project: Path):
@@ -264,18 +337,28 @@ def test_the_table_agrees_with_numpy_on_what_sql_says(project: Path):
     answered, training = add <= LIMIT, split() == "train"
     stored = maps["noisy"].astype(np.float16).astype(float)
     contribution = stored * votes[neuron][np.minimum(add, LIMIT)]
-    for of, values, member in (("activation", stored, OP1 * OP2 % 2 == 0), ("contribution", contribution, (add >= 10) & (add < 20))):
+    for of, values, member in (
+        ("activation", stored, OP1 * OP2 % 2 == 0),
+        ("contribution", contribution, (add >= 10) & (add < 20)),
+    ):
         train, held_out = answered & training, answered & ~training
         inside, outside = values[train & member].mean(), values[train & ~member].mean()
         error = (values - np.where(member, inside, outside))[held_out]
         expected = 1 - (error**2).sum() / ((values[held_out] - values[held_out].mean()) ** 2).sum()
-        assert shares(project, "noisy", of=of)["heuristics"] == (1, pytest.approx(expected, abs=1e-6))
+        assert shares(project, "noisy", of=of)["heuristics"] == (
+            1,
+            pytest.approx(expected, abs=1e-6),
+        )
 
 
 def test_spectra_name_the_planted_waves(project: Path):
-    table = pl.read_parquet(project / "data/s/heuristics/spectra.parquet").filter(operator="subtract", layer=1)
+    table = pl.read_parquet(project / "data/s/heuristics/spectra.parquet").filter(
+        operator="subtract", layer=1
+    )
     columns = ["place", "frequency1", "frequency2", "period1", "period2", "share"]
-    [wave] = table.filter(neuron=NEURONS["wave"]).select(columns).rows()  # the whole square: also where op1 < op2
+    [wave] = (
+        table.filter(neuron=NEURONS["wave"]).select(columns).rows()
+    )  # the whole square: also where op1 < op2
     assert wave == (1, 3, 5, pytest.approx(40 / 3), 8, pytest.approx(1, abs=1e-6))
     first, second = table.filter(neuron=NEURONS["wave of the sum"]).select(columns).rows()
     assert first == (1, 8, 8, 5, 5, pytest.approx(0.5 / 0.51, abs=1e-3))
@@ -284,17 +367,23 @@ def test_spectra_name_the_planted_waves(project: Path):
 
 def test_spectra_are_numpys_strongest(project: Path):
     maps, _ = planted()
-    table = pl.read_parquet(project / "data/s/heuristics/spectra.parquet").filter(operator="add", neuron=NEURONS["noise"])
+    table = pl.read_parquet(project / "data/s/heuristics/spectra.parquet").filter(
+        operator="add", neuron=NEURONS["noise"]
+    )
     power = np.abs(np.fft.fft2(maps["noise"].astype(np.float16).astype(float))) ** 2
     power[0, 0] = 0
-    largest = np.sort(power.ravel())[::-1][0:8:2]  # noise: each of a pair once, none its own opposite
+    largest = np.sort(power.ravel())[::-1][
+        0:8:2
+    ]  # noise: each of a pair once, none its own opposite
     np.testing.assert_allclose(table["share"], 2 * largest / power.sum(), rtol=1e-3)
     for f1, f2, share in table.select("frequency1", "frequency2", "share").rows():
         assert 2 * power[f1, f2] / power.sum() == pytest.approx(share, rel=1e-3)
 
 
 def test_tables_are_as_documented_and_the_same_for_any_threads_and_blocks(project: Path):
-    paths = {name: project / f"data/s/heuristics/{name}.parquet" for name in ("explained", "spectra")}
+    paths = {
+        name: project / f"data/s/heuristics/{name}.parquet" for name in ("explained", "spectra")
+    }
     before = {name: path.read_bytes() for name, path in paths.items()}
     database = Database({name: [path] for name, path in paths.items()}, threads=1)
     for name in paths:

@@ -1,5 +1,6 @@
-"""Which neurons stand for a heuristic, by each way of counting."""
+"""The neurons that implement a heuristic, by each criterion."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,54 +16,65 @@ SETTING = pl.DataFrame({"threshold": [0.5], "level": [0.05]})
 
 @pytest.fixture(scope="module")
 def matches() -> pl.DataFrame:
-    """Four heuristics on some of 40 neurons, many by either side, with scores and levels at, above and below those of the setting."""
-    rng = np.random.default_rng(0)
-    places = [
-        (o, layer, n, h, side)
-        for o in ("add", "divide")
-        for layer in range(3)
-        for n in range(40)
-        for h in "abcd"
-        for side in ("top", "bottom")
-    ]
-    kept = [places[i] for i in sorted(rng.choice(len(places), 900, replace=False))]
-    made = pl.DataFrame(kept, schema=[*KEYS, "side"], orient="row").with_columns(
-        pl.col("layer").cast(pl.Int16), pl.col("neuron").cast(pl.Int32), subject=pl.lit("s"), kind=pl.lit("range"), quantity=pl.lit("op1"),
-        corrected=pl.Series(rng.integers(5, 13, len(kept)) / 16, dtype=pl.Float32), score=pl.lit(0.7, pl.Float32),
-        q_value=pl.Series(rng.choice([0.01, 0.05, 0.06, 0.5], len(kept))), foremost=pl.Series(rng.random(len(kept)) < 0.5),
-    )  # fmt: skip
-    return made.sample(fraction=1, shuffle=True, seed=0)
+    """Four heuristics on some of 40 neurons, many on both sides.
+
+    Scores and q_values are at, above and below those of the setting.
+    """
+    random = np.random.default_rng(0)
+    every = product(("add", "divide"), range(3), range(40), "abcd", ("top", "bottom"))
+    rows = pl.DataFrame(list(every), [*KEYS, "side"], orient="row").sample(900, seed=0)
+    return rows.with_columns(
+        pl.col("layer").cast(pl.Int16),
+        pl.col("neuron").cast(pl.Int32),
+        subject=pl.lit("s"),
+        kind=pl.lit("range"),
+        quantity=pl.lit("op1"),
+        corrected=pl.Series(random.integers(5, 13, 900) / 16, dtype=pl.Float32),
+        score=pl.lit(0.7, pl.Float32),
+        q_value=pl.Series(random.choice([0.01, 0.05, 0.06, 0.5], 900)),
+        foremost=pl.Series(random.random(900) < 0.5),
+    )
 
 
-def counted(matches: pl.DataFrame, first: int | None = 1, setting: pl.DataFrame = SETTING) -> pl.DataFrame:
-    return ask("heuristic_neurons", {"matches": matches, "label_setting": setting, "late_layers": late_layers(first)})
+def counted(
+    matches: pl.DataFrame, first: int | None = 1, setting: pl.DataFrame = SETTING
+) -> pl.DataFrame:
+    """The table heuristic_neurons; first: the first late layer."""
+    tables = {"matches": matches, "label_setting": setting, "late_layers": late_layers(first)}
+    return ask("heuristic_neurons", tables)
 
 
-def test_each_way_of_counting_asks_for_more(matches: pl.DataFrame):
+def test_each_criterion_includes_the_one_before(matches: pl.DataFrame):
     expected = {}
     for (operator, *rest), sides in matches.filter(pl.col("corrected") >= 0.5).group_by(KEYS):
         called = sides.filter(pl.col("q_value") <= 0.05)
-        for membership, those in zip(MEMBERSHIPS, (called.filter("foremost"), called, sides), strict=True):
-            if len(those):
+        groups = called.filter("foremost"), called, sides
+        for membership, group in zip(MEMBERSHIPS, groups, strict=True):
+            if len(group):
                 expected[operator, membership, *rest] = sides["corrected"].max()
     table = counted(matches)
-    assert table.select(pl.exclude("subject", "late")).rows() == [(*key, score) for key, score in sorted(expected.items())]
-    counts = [table.filter(membership=membership).height for membership in MEMBERSHIPS]
-    assert 0 < counts[0] < counts[1] < counts[2]
+    rows = table.select(pl.exclude("subject", "late")).rows()
+    assert rows == [(*key, score) for key, score in sorted(expected.items())]
+    label, called, scored = (table.filter(membership=name).height for name in MEMBERSHIPS)
+    assert 0 < label < called < scored
 
 
-def test_labels_are_those_of_the_table_of_labels(matches: pl.DataFrame):
-    naming = matches.select("operator", "layer", "neuron").unique().with_columns(correlation=pl.lit(0.5), p_value=pl.lit(0.01))
-    labels = ask("labels", {"matches": matches, "naming": naming, "label_setting": SETTING})
-    assert counted(matches).filter(membership="label").select(KEYS).rows() == sorted(labels.select(KEYS).unique().rows())
+def test_labels_are_those_of_the_table_labels(matches: pl.DataFrame):
+    neurons = matches.select("operator", "layer", "neuron").unique()
+    naming = neurons.with_columns(correlation=pl.lit(0.5), p_value=pl.lit(0.01))
+    tables = {"matches": matches, "naming": naming, "label_setting": SETTING}
+    labels = ask("labels", tables).select(KEYS).unique()
+    assert len(labels) > 0
+    own = counted(matches).filter(membership="label").select(KEYS)
+    assert own.rows() == sorted(labels.rows())
 
 
-def test_late_layers_are_those_that_promote_the_answer(matches: pl.DataFrame):
-    for first, late in ((0, {0, 1, 2}), (2, {2}), (None, set())):
-        assert set(counted(matches, first).filter("late")["layer"]) == late
+@pytest.mark.parametrize(("first", "late"), [(0, {0, 1, 2}), (2, {2}), (None, set())])
+def test_late_layers_are_those_of_the_table(matches: pl.DataFrame, first: int | None, late: set):
+    assert set(counted(matches, first).filter("late")["layer"]) == late
 
 
-def test_without_matches_or_setting_there_are_none(matches: pl.DataFrame):
+def test_without_matches_or_a_setting_there_are_none(matches: pl.DataFrame):
     assert counted(matches.clear()).is_empty()
     assert counted(matches, setting=SETTING.clear()).is_empty()
 
@@ -70,8 +82,13 @@ def test_without_matches_or_setting_there_are_none(matches: pl.DataFrame):
 @pytest.mark.parametrize("name", ["abacus", "planted"])
 def test_the_pipeline_counts_its_labels_and_more(micro: Path, name: str):
     table = written(micro, name, "heuristic_neurons")
-    by = {membership: set(table.filter(membership=membership).select(KEYS).rows()) for membership in MEMBERSHIPS}
-    assert by["label"] == set(written(micro, name, "labels").select(KEYS).rows())
-    assert set() < by["label"] < by["called"] <= by["scored"]
-    first = written(micro, name, "late_layers")["first_layer"][0]
-    assert table["late"].to_list() == [first is not None and layer >= first for layer in table["layer"]]
+    label, called, scored = (
+        {*table.filter(membership=membership).select(KEYS).rows()} for membership in MEMBERSHIPS
+    )
+    assert label == {*written(micro, name, "labels").select(KEYS).rows()}
+    assert set() < label < called <= scored
+    [first] = written(micro, name, "late_layers")["first_layer"]
+    is_late = (
+        table["layer"] >= first if first is not None else pl.repeat(False, len(table), eager=True)
+    )
+    assert table["late"].to_list() == is_late.to_list()

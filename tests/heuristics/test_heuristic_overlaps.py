@@ -1,5 +1,6 @@
-"""Heuristics that overlap: by counting, and on the cells that a subject has an answer for, not on all that the grid has."""
+"""Overlaps of heuristics against counting, on the cells that a model has an answer for."""
 
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -13,29 +14,40 @@ from stages.lib.heuristics.square import answered
 from stages.lib.sql.database import Database
 
 NAMES = ["op1 in 99..198", "result in 99..198", "op2 mod 2 = 0"]
+SIDE = 250  # operands of the model's grid; the table of cells has 300
 
 
-def test_two_that_only_an_answers_size_tells_apart_are_one_to_who_answers_it(tmp_path: Path):
-    """The third digit of a difference: it is there from 100 on, and so is op1. On the grid they have next to nothing in common."""
-    op1, op2 = (axis.ravel() for axis in np.indices((300, 300)))
-    grid = pl.DataFrame({"operator": "subtract", "op1": op1, "op2": op2, "result": op1 - op2}).filter(pl.col("result") >= 0)
+def expected(first: np.ndarray, second: np.ndarray) -> tuple:
+    """Return the overlap of two heuristics' cells (cells,), and whether they are the same."""
+    share = max(first.mean(), second.mean())
+    inside = (first & second).sum() / min(first.sum(), second.sum())
+    return pytest.approx((inside - share) / (1 - share)), bool((first == second).all())
+
+
+def test_overlaps_are_those_on_the_cells_that_a_model_answers(tmp_path: Path):
+    """The third digit of a difference: results of 100 or more occur only if op1 is 100 or more.
+
+    On the whole grid, the first two heuristics have next to nothing in common.
+    """
+    op1, op2 = np.indices((300, 300)).reshape(2, -1)
+    grid = pl.DataFrame({"operator": "subtract", "op1": op1, "op2": op2, "result": op1 - op2})
+    grid = grid.filter(pl.col("result") >= 0)
     grid.sample(fraction=1, shuffle=True, seed=0).write_parquet(tmp_path / "cells.parquet")
     database = Database({"cells": [tmp_path / "cells.parquet"]}, threads=1)
-    side = 250  # this subject's square is smaller, too
-    differences = np.subtract.outer(np.arange(side), np.arange(side))
+    differences = np.subtract.outer(np.arange(SIDE), np.arange(SIDE))
     results = np.where(differences >= 100, differences, -1)
     known = answered(database, "subtract", results)
-    cells = grid.sort("op1", "op2").filter(known)
-    assert cells.select("op1", "op2").rows() == [tuple(place) for place in np.argwhere(results >= 0).tolist()]
+    cells = grid.sort("op1", "op2").filter(known).select("op1", "op2").to_numpy()
+    np.testing.assert_array_equal(cells, np.argwhere(results >= 0))
 
-    satisfied = members(database, "subtract", [parse(name) for name in NAMES])
-    for kept in (np.ones(len(grid), bool), known):
-        found = {row[:2]: row[2:] for row in overlaps(NAMES, satisfied[:, kept], -1.0).rows()}
-        for one, mine in zip(NAMES, satisfied[:, kept], strict=True):
-            for other, its in zip(NAMES, satisfied[:, kept], strict=True):
-                if one != other:
-                    share = max(mine.mean(), its.mean())
-                    expected = ((mine & its).sum() / min(mine.sum(), its.sum()) - share) / (1 - share)
-                    assert found[one, other] == (pytest.approx(expected), bool((mine == its).all()))
-        both = found["op1 in 99..198", "result in 99..198"][0]
-        assert both == pytest.approx(1) if kept is known else both < 0.01
+    satisfied = members(database, "subtract", list(map(parse, NAMES)))
+    of_pair = {}
+    for label, kept in (("all", np.ones(len(grid), bool)), ("answered", known)):
+        inside = dict(zip(NAMES, satisfied[:, kept], strict=True))
+        table = overlaps(NAMES, satisfied[:, kept], -1.0)
+        rows = {(first, second): tuple(row) for first, second, *row in table.rows()}
+        for first, second in permutations(NAMES, 2):
+            assert rows[first, second] == expected(inside[first], inside[second])
+        of_pair[label] = rows[NAMES[0], NAMES[1]][0]
+    assert of_pair["all"] < 0.01
+    assert of_pair["answered"] == pytest.approx(1)

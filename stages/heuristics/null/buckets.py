@@ -145,7 +145,7 @@ def _sort_into_buckets(space):
 
 @compiled()
 def _cut(space):
-    """Fill `segments` and `stops`: odd segments hold stops, even ones lie between and may be empty."""
+    """Fill `segments` and `stops`; odd segments hold stops, even ones between may be empty."""
     ends, segments, stops = space.ends, space.segments, space.stops
     buckets = np.searchsorted(ends, stops.k)  # which holds the k-th cell
     segment = first = 0  # the next segment, and the first bucket without one

@@ -183,10 +183,11 @@ def units(square: Square) -> np.ndarray:
 def deviations(sets: Sets, share: np.ndarray) -> np.ndarray:
     """Return the standard deviation (sets,) of chance-corrected scores in a simple model of chance.
 
-    In this model, values come first at random: all cells of a value or none. A set of s equal values
-    with a share p of all cells then scores p on average, with variance p (1 - p) / s. Values of
-    unequal weight count as (sum of cells)^2 / (sum of squared cells) equal ones. No relabelled
-    operand varies more. Unlike a deviation measured on the draws, this one does not depend on them.
+    In this model, values come first at random: all cells of a value or none. A set of s equal
+    values with a share p of all cells then scores p on average, with variance p (1 - p) / s.
+    Values of unequal weight count as (sum of cells)^2 / (sum of squared cells) equal ones. No
+    relabelled operand varies more. Unlike a deviation measured on the draws, this one does not
+    depend on them.
     """
     squares = [np.bincount(values).astype(np.float64) ** 2 for values in sets.values]
     squares.append(np.ones(sets.values.shape[1]))  # each cell, for sets of cells

@@ -1,8 +1,8 @@
 """Score a neuron again with its operands relabelled at random: the null of the permutation tests.
 
-A relabelling permutes the rows and columns of the neuron's activations over the operand grid. Cells,
-their answers and the value logits stay. So the map keeps what depends on op1, on op2 and on both,
-and loses what depends on the numbers that they stand for.
+A relabelling permutes the rows and columns of the neuron's activations over the operand grid.
+Cells, their answers and the value logits stay. So the map keeps what depends on op1, on op2 and on
+both, and loses what depends on the numbers that they stand for.
 
 Only cells with an answer are scored, but their new activations may come from any prompt of the
 grid. All neurons of an operator get the same relabellings. Number 0 changes nothing and counts as
@@ -32,7 +32,9 @@ def permutations(square: Square, draws: range, *seed: int) -> Relabellings:
     others. Number 0 changes nothing. Returns rows (draws, op1) and columns (draws, op2), uint32.
     """
     used = np.unique(square.op1), np.unique(square.op2)
-    rows, columns = (np.tile(np.arange(size, dtype=np.uint32), (len(draws), 1)) for size in square.shape)
+    rows, columns = (
+        np.tile(np.arange(size, dtype=np.uint32), (len(draws), 1)) for size in square.shape
+    )
     for index, draw in enumerate(draws):
         random = np.random.default_rng([*seed, draw, *square.operator.encode()])
         for label, operands in zip((rows, columns), used, strict=True):
@@ -45,9 +47,9 @@ def permutations(square: Square, draws: range, *seed: int) -> Relabellings:
 class Null:
     """One neuron's scores under relabellings, the first of which is number 0.
 
-    corrected: (draws, 2 sides, heuristics) float32, chance-corrected: the operands' heuristics, then
-    the result's, then, if the operator has sets of results, the set found on each map, at the top;
-    correlations: (draws,) of activation and value logit of the cell's answer.
+    corrected: (draws, 2 sides, heuristics) float32, chance-corrected: the operands' heuristics,
+    then the result's, then, if the operator has sets of results, the set found on each map, at the
+    top; correlations: (draws,) of activation and value logit of the cell's answer.
     """
 
     corrected: np.ndarray
@@ -63,7 +65,9 @@ class Null:
 class RelabelledNeuron:
     """A neuron whose operands can be relabelled."""
 
-    def __init__(self, square: Square, activations: np.ndarray, logits: np.ndarray, sets: AnswerSets):
+    def __init__(
+        self, square: Square, activations: np.ndarray, logits: np.ndarray, sets: AnswerSets
+    ):
         """Rank the activations.
 
         activations: (op1, op2) of the operand grid; logits: (results,) value logits; sets: how sets

@@ -1,9 +1,9 @@
 """Plan how many relabellings the neurons of an operator get, in rounds.
 
-A p-value from n relabellings is at least 1 / (n + 1), the floor. Benjamini and Hochberg label k of m
-neurons if their p-values are at most level * k / m. So labels of the k neurons at the floor need
-n + 1 >= m / (level * k): the more neurons are discoveries, the fewer relabellings each of them takes
-(Sandve et al. 2011), and together they take m / level, whatever their number.
+A p-value from n relabellings is at least 1 / (n + 1), the floor. Benjamini and Hochberg label k of
+m neurons if their p-values are at most level * k / m. So labels of the k neurons at the floor need
+n + 1 >= m / (level * k): the more neurons are discoveries, the fewer relabellings each of them
+takes (Sandve et al. 2011), and together they take m / level, whatever their number.
 
 Each round has relabellings of its own. Their number follows from the rounds before, and so does not
 depend on the p-values that they give.
@@ -28,8 +28,8 @@ GROWTH = 8
 class Standing:
     """The neurons of an operator after a round.
 
-    tests: number of neurons; draws: relabellings of the round; exceedances: (undecided neurons,) how
-    many of these relabellings reach the neuron's best score.
+    tests: number of neurons; draws: relabellings of the round; exceedances: (undecided neurons,)
+    how many of these relabellings reach the neuron's best score.
     """
 
     tests: int
@@ -52,5 +52,5 @@ def next_draws(standing: Standing, settings: Nulls, level: float) -> int | None:
 
 
 def _suffices(neurons: int, tests: int, draws: int, level: float, times: float) -> bool:
-    """Check whether neurons at the floor can have labels, with `times` the draws that this needs."""
+    """Check whether there are `times` the draws with which these neurons could have labels."""
     return level * neurons * (draws + 1) >= times * tests

@@ -16,8 +16,8 @@ COLLINEAR = 1e-10
 class SplitCells:
     """The cells of an operator for which a store has answers, training cells first.
 
-    shape: (op1, op2) of the grid; order: (cells,) index of each cell among all cells of the operator,
-    in order of op1, then op2; op1, op2: (cells,); training: number of training cells.
+    shape: (op1, op2) of the grid; order: (cells,) index of each cell among all cells of the
+    operator, in order of op1, then op2; op1, op2: (cells,); training: number of training cells.
     """
 
     shape: tuple[int, int]
@@ -79,7 +79,8 @@ def waves(values: np.ndarray, cells: SplitCells, pairs: FrequencyPairs, count: i
     There are `count` terms besides the intercept, or one more, since most components have a cosine
     and a sine. Each component is the strongest in what the former leave of values (cells,) on the
     training cells (orthogonal matching pursuit). All other locations of the grid count as the mean.
-    The pursuit is necessary because components are not independent unless the cells are a whole grid.
+    The pursuit is necessary because components are not independent unless the cells are a whole
+    grid.
     """
     terms, training = np.ones((1, len(values))), cells.training
     rest = np.zeros(cells.shape, np.float32)

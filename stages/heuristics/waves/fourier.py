@@ -69,7 +69,7 @@ def _turns(frequency: int, operands: int) -> np.ndarray:
 
 
 def strongest(powers: np.ndarray, count: int) -> np.ndarray:
-    """Return the indices of the `count` largest powers (pairs,), in falling order, ties by index."""
+    """Return the indices of the `count` largest powers (pairs,), largest first, ties by index."""
     count = min(count, len(powers))
     least = np.partition(powers, len(powers) - count)[len(powers) - count]
     candidates = np.flatnonzero(powers >= least)

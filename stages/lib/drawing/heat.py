@@ -1,4 +1,4 @@
-"""Heat maps of long tables: columns row, column and value."""
+"""Draw heat maps of long tables: tables with the columns row, column and value."""
 
 import math
 from typing import Any
@@ -9,21 +9,22 @@ import polars as pl
 from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import Axes, Figure
 
-SIZE = 7  # points, of all text in and beside a heat map
-# The width of characters in parts of the text's size; of digits, unless they are here
+SIZE = 7  # points; size of all text in and beside a heat map
+# widths of characters, as a share of the text's size
 WIDTHS = {".": 0.32, "-": 0.36}
-DIGIT = 0.64
-COLUMN = 0.26  # inches, at least, of a heat map's column
-POINTS = 72 / drawing.plt.rcParams["figure.dpi"]  # of a pixel
+DIGIT = 0.64  # width of any other character
+COLUMN = 0.26  # inches; smallest width of a heat map's column
+POINTS = 72 / drawing.plt.rcParams["figure.dpi"]  # points of a pixel
 
 
 def matrix(table: pl.DataFrame, rows: list[str], columns: list[str]) -> np.ndarray:
-    """Return a long table's column `value` as (rows, columns); NaN where it has none.
+    """Return a long table's values as a matrix (rows, columns), NaN where the table has none.
 
-    Without rows or columns, there is one.
+    If there are no rows or no columns, the matrix has one.
     """
     values = np.full((max(len(rows), 1), max(len(columns), 1)), np.nan)
-    down, across = ({name: place for place, name in enumerate(names)} for names in (rows, columns))
+    down = dict(zip(rows, range(len(rows)), strict=True))
+    across = dict(zip(columns, range(len(columns)), strict=True))
     for row, column, value in table.select("row", "column", "value").drop_nulls().iter_rows():
         values[down[row], across[column]] = value
     return values
@@ -39,11 +40,14 @@ def operator_maps(
 ) -> tuple[Figure, np.ndarray]:
     """Draw a heat map for each operator, all with the rows of `table`, in order of appearance.
 
-    undefined: what to say of an operator whose values are all null.
+    limits: values of the first and the last colour; undefined: why an operator's values may all be
+    null.
     """
     rows = table["row"].unique(maintain_order=True).to_list()
     size = (max(1.7, COLUMN * len(columns)), min(max(0.17 * len(rows), 1.2), 9))
-    figure, axes, panels = drawing.operator_panels(1, pairs_found, title, size, sharex=True, sharey=True)
+    figure, axes, panels = drawing.operator_panels(
+        1, pairs_found, title, size, sharex=True, sharey=True
+    )
     for operator, [axis], why in panels:
         part = table.filter(operator=operator)
         heat_table(axis, part, rows, columns, limits)
@@ -61,23 +65,25 @@ def heat_table(
     *,
     is_logarithmic: bool = False,
 ) -> None:
-    """Draw a heat map of a long table, as in `matrix`. Colours diverge if limits[0] < 0.
+    """Draw a heat map of a long table (see `matrix`).
 
-    `finish` writes the values into it and thins the names beside it out.
+    limits: values of the first and the last colour; colours diverge if the first is negative.
+    `finish` writes the values into the map, and hides names beside it if there is no room.
     """
     values, rows, columns = matrix(table, rows, columns), rows or [""], columns or [""]
     axis.imshow(values, **colours(limits, is_logarithmic), interpolation="nearest", aspect="auto")
     turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
-    axis.set_xticks(range(len(columns)), columns, **(turned if max(map(len, columns)) > 3 else {}))
+    is_long = max(map(len, columns)) > 3
+    axis.set_xticks(range(len(columns)), columns, **(turned if is_long else {}))
     axis.set_yticks(range(len(rows)), rows)
     clear(axis)
 
 
 def colours(limits: tuple[float, float], is_logarithmic: bool = False) -> dict[str, Any]:
-    """Return what matplotlib must be told about colours: they diverge if limits[0] < 0."""
+    """Return matplotlib's options for colours, which diverge if the first limit is negative."""
     scale = drawing.matplotlib.colormaps["RdBu_r" if limits[0] < 0 else "Blues"]
-    norm = (drawing.matplotlib.colors.LogNorm if is_logarithmic else drawing.plt.Normalize)(*limits)
-    return {"cmap": scale.with_extremes(bad=drawing.NO_CELL), "norm": norm}
+    norm = drawing.matplotlib.colors.LogNorm if is_logarithmic else drawing.plt.Normalize
+    return {"cmap": scale.with_extremes(bad=drawing.NO_CELL), "norm": norm(*limits)}
 
 
 def clear(axis: Axes) -> None:
@@ -88,9 +94,9 @@ def clear(axis: Axes) -> None:
 
 
 def finish(figure: Figure) -> None:
-    """Write values into the cells of all heat maps, and names beside them, where there is room.
+    """Write values into the cells of all heat maps, and hide names beside them, to fit the room.
 
-    Nothing that takes room may be added to the figure after that.
+    Afterwards, nothing that takes room may be added to the figure.
     """
     drawing.settle(figure)
     for axis in figure.axes:
@@ -100,7 +106,7 @@ def finish(figure: Figure) -> None:
 
 
 def _thin_out(axis: Axes) -> None:
-    """Keep every second name beside a heat map, or every third, so that none is on another."""
+    """Hide all but every n-th name beside a heat map, so that names do not overlap."""
     places = axis.transData.transform([(0, 0), (1, 1)])
     width, height = np.abs(places[1] - places[0]) * POINTS
     columns, rows = axis.get_xticklabels(), axis.get_yticklabels()
@@ -114,7 +120,7 @@ def _thin_out(axis: Axes) -> None:
 
 
 def _write_values(axis: Axes) -> None:
-    """Write each value into its cell, in as many digits as fit, at least two of the largest one."""
+    """Write each value into its cell, if at least two digits of the largest value fit."""
     cells = []
     for image in axis.images:
         values: np.ndarray = np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
@@ -129,22 +135,15 @@ def _write_values(axis: Axes) -> None:
             if not np.isnan(value):
                 place = left + (column + 0.5) * width, top + (row + 0.5) * height
                 cells.append((*place, f"{value:z.{digits}f}", abs(value) > 0.6 * limit))
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SIZE}
     for x, y, text, is_dark in cells:
-        axis.text(
-            x,
-            y,
-            text,
-            ha="center",
-            va="center",
-            fontsize=SIZE,
-            color="white" if is_dark else "black",
-        )
+        axis.text(x, y, text, **style, color="white" if is_dark else "black")
 
 
 def _digits(values: np.ndarray, limit: float, room: np.ndarray) -> int | None:
-    """Return the decimals of numbers that fit into cells; None if none do.
+    """Return how many decimals of the values fit into cells, or None if not enough do.
 
-    room: points across and down.
+    room: width and height of a cell, points.
     """
     first = -math.floor(math.log10(limit))
     most = min(max(2 + first, 1), 3)
@@ -156,7 +155,7 @@ def _digits(values: np.ndarray, limit: float, room: np.ndarray) -> int | None:
 
 
 def _width(text: str) -> float:
-    """Return the points that a number takes, with some space."""
+    """Return the width of a text in points, with some space."""
     return SIZE * (0.2 + sum(WIDTHS.get(character, DIGIT) for character in text))
 
 
@@ -169,9 +168,9 @@ def colour_bar(
     is_logarithmic: bool = False,
     **look: Any,
 ) -> None:
-    """Draw the scale of all the heat maps of these axes.
+    """Draw the colour bar of all heat maps in these axes.
 
-    look: other colours (cmap), or where it stands (location).
+    look: other colours (cmap), or the side on which the bar is (location).
     """
     scale = colours(limits, is_logarithmic)
     scale["cmap"] = look.pop("cmap", scale["cmap"])

@@ -1,4 +1,4 @@
-"""Heat maps of neurons with the outlines of sets of cells, whole and in detail, and heat maps of counts."""
+"""Draw heat maps of neurons with the outlines of sets of cells, and heat maps of counts."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -11,15 +11,25 @@ from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import Axes, Figure
 
 OUTLINE = "#111111"
-NUMBERED = 12  # most columns of counts that have numbers and a name each
-FINE = 0.05  # crossings of the outline per pair of neighbouring cells: beyond it, outlines hide what they surround
-# Inches: of an example, of what is above all of them, of a map, and from an example's edges to its whole, its detail, its scale.
-WIDTH, HEIGHT, TOP, MAP, WHOLE, DETAIL, SCALE, BOTTOM = 4.35, 2.2, 0.3, 1.4, 0.45, 2.25, 3.72, 0.36
+NUMBERED = 12  # largest number of columns of counts of which each has numbers and a name
+# Crossings of the outline per pair of neighbouring cells. Finer outlines hide what they surround.
+FINE = 0.05
+# inches
+WIDTH, HEIGHT = 4.35, 2.2  # an example
+TOP = 0.3  # space above all examples
+MAP = 1.4  # side of a map
+WHOLE, DETAIL, SCALE = 0.45, 2.25, 3.72  # left edges, in an example, of its maps and colour bar
+BOTTOM = 0.36  # lower edge of the maps in an example
+Window = tuple[slice, slice]  # operands op1 and op2
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A map over op1 (down) and op2 (across), NaN where a prompt is no cell; the cells of a heuristic; what is written above."""
+    """A neuron's map and a heuristic.
+
+    text: is written above the map; values: (op1, op2), drawn down and across, NaN for a prompt that
+    is not a cell; members: (op1, op2) bool, the heuristic's cells.
+    """
 
     text: str
     values: np.ndarray
@@ -27,122 +37,163 @@ class Example:
 
 
 def examples(rows: list[list[Example]], title: str, side: int) -> Figure:
-    """Two examples a row, each as a whole and, where the dashed frame is, in a detail of so many cells a side.
+    """Draw two examples in a row, each as a whole map and in detail.
 
-    Colours run to the value that one cell in 200 exceeds, so that a few extreme cells do not pale the rest.
+    side: operands of the detail, whose location is a dashed frame in the whole map. Colours end at
+    the value that 1 cell in 200 exceeds, so a few extreme cells do not make the rest pale.
     """
     size = (2 * WIDTH, HEIGHT * len(rows) + TOP)
     figure = drawing.plt.figure(figsize=size)
-    figure.set_layout_engine("none")  # places are given in inches below
+    figure.set_layout_engine("none")  # locations are given in inches below
     figure.text(0.5, 1 - 0.08 / size[1], title, fontsize=9, ha="center", va="top")
     for row, pair in enumerate(rows):
         for column, example in enumerate(pair):
-            _example(figure, example, (column * WIDTH, size[1] - TOP - (row + 1) * HEIGHT), side)
+            corner = column * WIDTH, size[1] - TOP - (row + 1) * HEIGHT
+            _example(figure, example, corner, side)
     return figure
 
 
 def _example(figure: Figure, example: Example, corner: tuple[float, float], side: int) -> None:
-    """corner: inches from the figure's lower left corner to the example's."""
+    """Draw an example; corner: its lower left corner, inches from that of the figure."""
     width, height = figure.get_size_inches()
 
-    def box(left: float, across: float, up: float = MAP) -> Axes:
-        return figure.add_axes(((corner[0] + left) / width, (corner[1] + BOTTOM) / height, across / width, up / height))
+    def box(left: float, across: float) -> Axes:
+        x, y = corner[0] + left, corner[1] + BOTTOM
+        return figure.add_axes((x / width, y / height, across / width, MAP / height))
 
     x, y = (corner[0] + 0.1) / width, (corner[1] + BOTTOM + MAP + 0.06) / height
     figure.text(x, y, example.text, fontsize=7, va="bottom", linespacing=1.25)
-    at = window(~np.isnan(example.values), example.members, side)
+    part = window(~np.isnan(example.values), example.members, side)
     whole, detail = box(WHOLE, MAP), box(DETAIL, MAP)
-    image = _map(whole, example, (slice(0, len(example.values)), slice(0, example.values.shape[1])))
-    _map(detail, example, at)
-    _frame(whole, at)
+    rows, columns = example.values.shape
+    image = _map(whole, example, (slice(0, rows), slice(0, columns)))
+    _map(detail, example, part)
+    _frame(whole, part)
     whole.set_ylabel("op1", fontsize=7, labelpad=1)
     low, high = image.get_clim()
     bar = figure.colorbar(image, cax=box(SCALE, 0.08), extend="both", ticks=[low, 0, high])
-    names = [f"{end:.2g}" if abs(end) >= 0.001 else f"{end:.0e}" for end in (low, high)]
-    bar.ax.set_yticklabels([names[0], "0", names[1]], fontsize=7)
+    bar.ax.set_yticklabels([_number(low), "0", _number(high)], fontsize=7)
     bar.ax.set_label("<colorbar>")
 
 
-def _map(axis: Axes, example: Example, at: tuple[slice, slice]) -> Any:
-    """One part of a map, and the heuristic's outline where that is not too fine for it."""
-    values, members = example.values[at], example.members[at]
+def _number(value: float) -> str:
+    return f"{value:.2g}" if abs(value) >= 0.001 else f"{value:.0e}"
+
+
+def _map(axis: Axes, example: Example, part: Window) -> Any:
+    """Draw a part of a map, and the heuristic's outline unless it is too fine for the whole map."""
+    values, members = example.values[part], example.members[part]
     size = np.abs(example.values[~np.isnan(example.values)])
-    limit = float(np.quantile(size, 0.995) or size.max() or 1) if size.size else 1.0
+    limit = 1.0
+    if size.size:
+        limit = float(np.quantile(size, 0.995) or size.max() or 1)
     colours = drawing.matplotlib.colormaps["RdBu_r"].with_extremes(bad=drawing.NO_CELL)
-    edges = (at[1].start - 0.5, at[1].stop - 0.5, at[0].stop - 0.5, at[0].start - 0.5)
-    image = axis.imshow(values, cmap=colours, vmin=-limit, vmax=limit, extent=edges, interpolation="auto", aspect="equal")
-    whole = values.shape == example.values.shape
-    if not (whole and fineness(~np.isnan(values), members) > FINE):
-        _outline(axis, members, (at[0].start, at[1].start))
+    top, bottom, left, right = _edges_of(part)
+    image = axis.imshow(
+        values,
+        cmap=colours,
+        vmin=-limit,
+        vmax=limit,
+        extent=(left, right, bottom, top),
+        interpolation="auto",
+        aspect="equal",
+    )
+    is_whole = values.shape == example.values.shape
+    if not (is_whole and fineness(~np.isnan(values), members) > FINE):
+        _outline(axis, members, (part[0].start, part[1].start))
     axis.set_xlabel("op2", fontsize=7, labelpad=1)
     axis.tick_params(labelsize=7, length=2)
     axis.spines[:].set_visible(False)
     return image
 
 
+def _edges_of(part: Window) -> tuple[float, float, float, float]:
+    """Return the outer edges of a window's cells: top, bottom, left, right."""
+    rows, columns = part
+    return rows.start - 0.5, rows.stop - 0.5, columns.start - 0.5, columns.stop - 0.5
+
+
 def _outline(axis: Axes, members: np.ndarray, first: tuple[int, int]) -> None:
-    """Lines between cells of the set and others, exactly on the cells' edges; first: the operands of the upper left cell."""
+    """Draw lines between cells of the set and others, exactly on the cells' edges.
+
+    first: operands of the upper left cell.
+    """
     top, left = first
     rows, start, end = _edges(members)
-    axis.hlines(rows + top + 0.5, start + left - 0.5, end + left + 0.5, color=OUTLINE, linewidth=0.6)
+    across = start + left - 0.5, end + left + 0.5
+    axis.hlines(rows + top + 0.5, *across, color=OUTLINE, linewidth=0.6)
     columns, start, end = _edges(members.T)
-    axis.vlines(columns + left + 0.5, start + top - 0.5, end + top + 0.5, color=OUTLINE, linewidth=0.6)
+    down = start + top - 0.5, end + top + 0.5
+    axis.vlines(columns + left + 0.5, *down, color=OUTLINE, linewidth=0.6)
 
 
 def _edges(members: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Unbroken edges between a row and the next: the row, the first and the last of the columns."""
+    """Find the unbroken edges between a row and the next: row, first column and last column."""
     rows, columns = np.argwhere(members[1:] != members[:-1]).T
     begins = np.ones(len(rows), bool)
     begins[1:] = (np.diff(rows) != 0) | (np.diff(columns) != 1)
     return rows[begins], columns[begins], columns[np.roll(begins, -1)]
 
 
-def _frame(axis: Axes, at: tuple[slice, slice]) -> None:
-    top, bottom, left, right = at[0].start - 0.5, at[0].stop - 0.5, at[1].start - 0.5, at[1].stop - 0.5
-    axis.plot(
-        [left, right, right, left, left], [top, top, bottom, bottom, top], color=OUTLINE, linewidth=0.7, linestyle="--", clip_on=False
-    )
+def _frame(axis: Axes, part: Window) -> None:
+    top, bottom, left, right = _edges_of(part)
+    xs, ys = [left, right, right, left, left], [top, top, bottom, bottom, top]
+    axis.plot(xs, ys, color=OUTLINE, linewidth=0.7, linestyle="--", clip_on=False)
 
 
 def fineness(valid: np.ndarray, members: np.ndarray) -> float:
-    """Share of neighbouring pairs of cells, down and across, of which the set holds one alone."""
+    """Return the share of neighbouring pairs of cells that the outline separates, 0 to 1.
+
+    valid, members: (op1, op2) bool, which prompts are cells, and which belong to the set.
+    """
     pairs = crossings = 0
-    for cells, of in [(valid, members), (valid.T, members.T)]:
+    for cells, inside in [(valid, members), (valid.T, members.T)]:
         both = cells[1:] & cells[:-1]
         pairs += int(both.sum())
-        crossings += int((both & (of[1:] != of[:-1])).sum())
+        crossings += int((both & (inside[1:] != inside[:-1])).sum())
     return crossings / max(pairs, 1)
 
 
-def window(valid: np.ndarray, members: np.ndarray, side: int) -> tuple[slice, slice]:
-    """Where to look closer: much that is a cell, half of it in the set; of nearly equal places the one nearest to the middle.
+def window(valid: np.ndarray, members: np.ndarray, side: int) -> Window:
+    """Return the location of the detail: many cells, half of them in the set.
 
-    The map's values have no say, so that the place does not flatter the heuristic.
+    Of nearly equal windows, it is the nearest to the middle of the cells. The map's values do not
+    matter, so that the choice does not flatter the heuristic.
     """
-    sizes = [min(side, length) for length in valid.shape]
-    places = [sorted({*range(0, length - size, max(size // 4, 1)), length - size}) for length, size in zip(valid.shape, sizes, strict=True)]
+    height, width = (min(side, length) for length in valid.shape)
     middle = np.argwhere(valid).mean(0) if valid.any() else np.zeros(2)
+    windows = []
+    for top, left in product(_starts(valid.shape[0], height), _starts(valid.shape[1], width)):
+        part = slice(top, top + height), slice(left, left + width)
+        cells, inside = int(valid[part].sum()), int((valid & members)[part].sum())
+        centre = np.array([top, left]) + np.array([height, width]) / 2
+        away = float(np.hypot(*(centre - middle)))
+        windows.append((inside * (cells - inside) / max(cells, 1), -away, part))
+    best = max(worth for worth, *_ in windows) or 1
+    return max(windows, key=lambda item: (round(item[0] / best, 1), item[1]))[2]
 
-    found = []
-    for top, left in product(*places):
-        at = slice(top, top + sizes[0]), slice(left, left + sizes[1])
-        cells, inside = int(valid[at].sum()), int((valid & members)[at].sum())
-        away = float(np.hypot(*(np.array([top, left]) + np.array(sizes) / 2 - middle)))
-        found.append((inside * (cells - inside) / max(cells, 1), -away, at))
-    best = max(worth for worth, *_ in found) or 1
-    return max(found, key=lambda place: (round(place[0] / best, 1), place[1]))[2]
+
+def _starts(length: int, size: int) -> list[int]:
+    """Return where windows of a size start on an axis: every quarter of it, and at the end."""
+    return sorted({*range(0, length - size, max(size // 4, 1)), length - size})
 
 
-def counts(axis: Axes, table: pl.DataFrame, rows: list[str], columns: list[str], largest: float) -> None:
-    """A heat map of a long table of whole numbers, as in `heat.matrix`, 0 where it has none; with them where there is room."""
+def counts(
+    axis: Axes, table: pl.DataFrame, rows: list[str], columns: list[str], largest: float
+) -> None:
+    """Draw a heat map of a long table of counts (see `heat.matrix`), 0 if the table has none.
+
+    largest: count with the darkest colour. Up to NUMBERED columns, each cell has its count as text.
+    """
     values, columns = np.nan_to_num(heat.matrix(table, rows, columns)), columns or [""]
     axis.imshow(values, cmap="Blues", vmin=0, vmax=largest, interpolation="nearest", aspect="auto")
     every = -(-len(columns) // NUMBERED)
     axis.set_xticks(range(0, len(columns), every), columns[::every])
     axis.set_yticks(range(len(rows)), rows)
-    axis.tick_params(length=0)
-    axis.grid(visible=False)
-    axis.spines[:].set_visible(False)
-    for (row, column), value in np.ndenumerate(values if every == 1 else np.zeros((0, 0))):
-        dark = value > 0.6 * largest
-        axis.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color="white" if dark else "black")
+    heat.clear(axis)
+    if every > 1:
+        return
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
+    for (row, column), value in np.ndenumerate(values):
+        colour = "white" if value > 0.6 * largest else "black"
+        axis.text(column, row, f"{value:.0f}", **style, color=colour)

@@ -1,10 +1,10 @@
-"""Why a figure has nothing to draw, in words, where several chapters share the reason."""
+"""Say why a figure has nothing to draw, if several chapters share the reason."""
 
 import polars as pl
 
 
 def no_late_layer(probes: pl.DataFrame) -> str:
-    """Return why no layer is late. probes: the table of this name."""
+    """Return why no layer is late. probes: the table probes."""
     last = probes.filter(position="last").drop_nulls("accuracy")
     if last.is_empty():
         return "no layer is late: too few prompts are answered correctly for a probe"
@@ -31,11 +31,13 @@ def too_few_draws(limits: pl.DataFrame, operator: str) -> str:
 def no_labels(limits: pl.DataFrame, operator: str, threshold: float | None) -> str:
     """Return why no neuron of an operator has a label.
 
-    limits: the table label_limits; threshold: of the corrected score.
+    limits: the table label_limits; threshold: of the chance-corrected score, None if the
+    calibration gave none.
     """
     if threshold is None:
         return "the calibration found no threshold for labels"
-    if why := too_few_draws(limits, operator):
+    why = too_few_draws(limits, operator)
+    if why:
         return why
     for row in limits.filter(operator=operator).iter_rows(named=True):
         if row["controlled"]:

@@ -1,4 +1,4 @@
-"""Axes of training steps, and lines over them."""
+"""Draw axes of training steps, and lines over them."""
 
 import numpy as np
 import polars as pl
@@ -6,16 +6,19 @@ import polars as pl
 from stages.lib.drawing.drawing import Axes
 
 
-def axis(of: Axes, steps: list[int]) -> None:
-    """Makes x an axis of these steps, in order; early ones lie close together, so distances are of their square roots."""
-    most = max([*steps, 1])
-    of.set_xscale("function", functions=(_root, lambda x: np.sign(x) * x**2))
-    of.set(xlim=(-most / 500, 1.08 * most))
-    of.set_xticks(steps, labels(steps))
+def axis(panel: Axes, steps: list[int]) -> None:
+    """Make x an axis of these steps, in rising order.
+
+    Early steps lie close together, so distances are those of square roots.
+    """
+    last = max([*steps, 1])
+    panel.set_xscale("function", functions=(_root, lambda x: np.sign(x) * x**2))
+    panel.set(xlim=(-last / 500, 1.08 * last))
+    panel.set_xticks(steps, labels(steps))
 
 
 def floats(rows: pl.DataFrame, column: str) -> np.ndarray:
-    """A column, NaN where it is null, at which a line breaks."""
+    """Return a column with NaN for null, at which a line breaks."""
     return rows[column].cast(pl.Float64).to_numpy()
 
 
@@ -24,10 +27,12 @@ def _root(x: np.ndarray) -> np.ndarray:
 
 
 def labels(steps: list[int]) -> list[str]:
-    """Labels of ticks, from the last on; none for one that has no room beside the next."""
-    found, free = [], np.inf
+    """Return the labels of ticks, empty if there is no room beside the following label."""
+    texts, free = [], np.inf  # where the room ends, as a share of the axis
     for step in reversed(steps):
         place = np.sqrt(step / max(steps[-1], 1))
-        found.append(str(step) if place <= free else "")
-        free = place - 0.07 if found[-1] else free
-    return found[::-1]
+        text = ""
+        if place <= free:
+            text, free = str(step), place - 0.07
+        texts.append(text)
+    return texts[::-1]

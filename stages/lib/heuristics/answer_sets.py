@@ -26,8 +26,8 @@ class AnswerSets(Section):
 class Found:
     """A set of results.
 
-    name: as a heuristic; score: at the top, 0 to 1; share: share of all cells, 0 to 1; strength: see
-    scores.strengths.
+    name: as a heuristic; score: at the top, 0 to 1; share: share of all cells, 0 to 1; strength:
+    see scores.strengths.
     """
 
     name: str
@@ -45,16 +45,16 @@ def find(contributions: np.ndarray, results: np.ndarray, settings: AnswerSets) -
     sizes = np.bincount(results)
     ordered = results[descending(contributions)]
     first = np.bincount(ordered[: settings.first_cells], minlength=len(sizes))
-    chosen = covering(first, settings.results, settings.covers)
-    k = sizes[chosen].sum()
+    members = covering(first, settings.results, settings.covers)
+    k = sizes[members].sum()
     share = k / len(results)
-    if len(chosen) == 0 or share == 1:
+    if len(members) == 0 or share == 1:
         return None
-    score = np.isin(ordered[:k], chosen).mean()
-    inside = contributions[np.isin(results, chosen)].mean()
+    score = np.isin(ordered[:k], members).mean()
+    inside = contributions[np.isin(results, members)].mean()
     scale = np.sqrt(np.square(contributions, dtype=np.float64).mean())
     strength = float(inside / scale) if scale else 0.0
-    name = f"result in {{{', '.join(map(str, sorted(chosen)))}}}"
+    name = f"result in {{{', '.join(map(str, sorted(members)))}}}"
     return Found(name, float(score), float(share), strength)
 
 
@@ -63,16 +63,16 @@ def covering(first, most, covers):
     """Return the fewest results that cover a share of a map's first cells, as int64.
 
     first: (results,) in how many of the first cells each is the answer, in any unit; most: largest
-    number of results; covers: the share. The array is empty if a single result is enough, or if more
-    than `most` are needed.
+    number of results; covers: the share. The array is empty if a single result is enough, or if
+    more than `most` are needed.
     """
-    counts, chosen = first.copy(), np.zeros(most, np.int64)
+    counts, members = first.copy(), np.zeros(most, np.int64)
     reached, number, wanted = 0, 0, covers * first.sum()
     while number < most and reached < wanted:
-        chosen[number] = np.argmax(counts)
-        reached += counts[chosen[number]]
-        counts[chosen[number]] = 0
+        members[number] = np.argmax(counts)
+        reached += counts[members[number]]
+        counts[members[number]] = 0
         number += 1
     if number < 2 or reached < wanted:
-        return chosen[:0]
-    return chosen[:number]
+        return members[:0]
+    return members[:number]

@@ -1,12 +1,13 @@
 """Heuristics of the token that a model predicts, if answers have several tokens.
 
 The token stands for a number, such as a digit, which is called `asked`. It is a function of the
-result, so heuristics of `asked` are sets of results, too, and are scored together with heuristics of
-the result. The catalogue does not depend on a model, so these heuristics are not in it. This module
-names them:
+result, so heuristics of `asked` are sets of results, too, and are scored together with heuristics
+of the result. The catalogue does not depend on a model, so these heuristics are not in it. This
+module names them:
 
 * single digits, and what the catalogue has for the result, applied to `asked`;
-* what column addition needs: the carry (or borrow), and sums of two digits with and without a carry.
+* what column addition needs: the carry (or borrow), and sums of two digits with and without a
+carry.
 """
 
 from collections.abc import Iterator, Sequence

@@ -48,15 +48,15 @@ def members(
     quantities = np.array([heuristic.quantity for heuristic in heuristics])
     satisfied = np.zeros((len(heuristics), len(values["op1"])), bool)
     for quantity in np.unique(quantities).tolist():
-        chosen = np.flatnonzero(quantities == quantity)
-        predicates = ", ".join(f"({heuristics[i].predicate})::boolean" for i in chosen)
+        indices = np.flatnonzero(quantities == quantity)
+        predicates = ", ".join(f"({heuristics[i].predicate})::boolean" for i in indices)
         if quantity in values:
             own = values[quantity]
             rows = f"select unnest(range({max(own.max(), 0) + 1})) as {quantity}"
             holds = _evaluate(database, predicates, rows, quantity)
-            satisfied[chosen] = holds[own].T & (own >= 0)
+            satisfied[indices] = holds[own].T & (own >= 0)
         else:
-            satisfied[chosen] = _evaluate(database, predicates, cells, "op1, op2").T
+            satisfied[indices] = _evaluate(database, predicates, cells, "op1, op2").T
     return satisfied
 
 

@@ -1,10 +1,10 @@
 """Define heuristics: sets of cells that a neuron may implement, each with a name and a predicate.
 
 A name such as `op1 mod 2 = 0` reads well, and `parse` turns it back into its SQL predicate. So
-tables store the name alone. Types and parameters follow Nikankin et al. 2025, App. E. Four types are
-ours: `period` (a range within a period) and `digit sum` (of two digits, with or without a carry) are
-in the study's examples but not in its catalogue, `carry` and `borrow` are for models that predict
-digits (see asked.py).
+tables store the name alone. Types and parameters follow Nikankin et al. 2025, App. E. Four types
+are ours: `period` (a range within a period) and `digit sum` (of two digits, with or without a
+carry) are in the study's examples but not in its catalogue, `carry` and `borrow` are for models
+that predict digits (see asked.py).
 """
 
 import re
@@ -34,8 +34,9 @@ class Heuristic:
 
 Q = r"(op1|op2|result|asked)"
 BOTH = ("identical", "both ranges", "both modulo", "digit sum", "carry", "borrow")  # about op1, op2
-# kind -> the form of its names, and the predicate, which takes the groups of the form. A pattern has
-# three digits: 7 counts as 007, and a number of four digits matches none (lpad would cut 1234 to 123).
+# kind -> the form of its names, and the predicate, which takes the groups of the form. A pattern
+# has three digits: 7 counts as 007, and a number of four digits matches none (lpad would cut 1234
+# to 123).
 FORMS: dict[str, tuple[str, str]] = {
     "range": (rf"{Q} in (\d+)\.\.(\d+)", "{0} between {1} and {2}"),
     "modulo": (rf"{Q} mod (\d+) = (\d+)", "{0} % {1} = {2}"),
@@ -122,7 +123,7 @@ def periods(quantity: str, lengths: list[int]) -> Iterator[str]:
 
 
 def digit_sums(places: Sequence[int]) -> Iterator[str]:
-    """Yield sums of two digits at the same place (1, 10 or 100), with and without a carry into it."""
+    """Yield sums of two digits at the same place (1, 10 or 100), with and without a carry in."""
     for place in places:
         carries = ("with", "without") if place > 1 else ("without",)
         for total in range(19):

@@ -2,9 +2,9 @@
 
 A map gives every cell a number. Its cells are sorted, largest first, ties by (op1, op2). The score
 of a heuristic that k cells satisfy is the share of the first k cells that satisfy it (top), or of
-the last k (bottom). One pass over the sorted cells serves all heuristics. It counts, for every value
-of a quantity, the cells seen so far. At the k-th cell it adds up the counts of the values that
-belong to the heuristic.
+the last k (bottom). One pass over the sorted cells serves all heuristics. It counts, for every
+value of a quantity, the cells seen so far. At the k-th cell it adds up the counts of the values
+that belong to the heuristic.
 """
 
 from collections.abc import Mapping, Sequence
@@ -226,7 +226,7 @@ def covered(seen, members):
 
 @compiled()
 def hits_of_cells(places, sets, counts):
-    """Count hits, as `hits` does, for the sets of cells; places: (cells,) sorted position of each."""
+    """Count hits, as `hits` does, for the sets of cells; places: (cells,) position of each."""
     n = len(places)
     for number in range(len(sets.k)):
         if sets.quantity[number] == len(sets.values):

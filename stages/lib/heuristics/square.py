@@ -23,7 +23,8 @@ Neuron = tuple[int, np.ndarray, np.ndarray]
 class Group:
     """Heuristics that are scored on the same map, in the order of `sets`.
 
-    names, kinds, quantities: (heuristics,) text; share: (heuristics,) share of cells covered, 0 to 1.
+    names, kinds, quantities: (heuristics,) text; share: (heuristics,) share of cells covered, 0 to
+    1.
     """
 
     names: np.ndarray
@@ -81,7 +82,9 @@ class Square:
             usable[own] &= _is_first(satisfied[own])
         of_result = np.isin(quantities, ["result", "asked"])
         of_operands = np.flatnonzero(usable & ~of_result)
-        self.operands = _group(heuristics, satisfied, of_operands, {"op1": self.op1, "op2": self.op2})
+        self.operands = _group(
+            heuristics, satisfied, of_operands, {"op1": self.op1, "op2": self.op2}
+        )
         of_answers = np.flatnonzero(usable & of_result)
         self.answers = _group(heuristics, satisfied, of_answers, {"result": self.results})
 
@@ -106,18 +109,19 @@ class Square:
         for first in range(0, self.activations.axes["neuron"], at_once):
             yield self.neurons(layer, votes, range(first, first + at_once))
 
-    def neurons(self, layer: int, votes: LayerStore, chosen: range) -> list[Neuron]:
+    def neurons(self, layer: int, votes: LayerStore, numbers: range) -> list[Neuron]:
         """Return those of these neurons that the layer has; votes: the value logits.
 
-        If the model predicts one token of several, their value logits are expanded to one per result.
+        If the model predicts one token of several, their value logits are expanded to one per
+        result.
         """
-        part = slice(chosen.start, chosen.stop)
+        part = slice(numbers.start, numbers.stop)
         maps = widen(self.activations.read(layer, part, slice(None)))
         logits = votes.read(layer, part, slice(None)).astype(np.float32)
-        numbers = asked.numbers(self.activations)
-        if numbers is not None:
-            logits = logits[:, numbers.clip(min=0)]
-        return list(zip(chosen[: len(maps)], maps, logits, strict=True))
+        result_numbers = asked.numbers(self.activations)
+        if result_numbers is not None:
+            logits = logits[:, result_numbers.clip(min=0)]
+        return list(zip(numbers[: len(maps)], maps, logits, strict=True))
 
 
 def answered(database: Database, operator: str, results: np.ndarray) -> np.ndarray:
@@ -144,15 +148,18 @@ def _is_first(satisfied: np.ndarray) -> np.ndarray:
 def _group(
     heuristics: list[Heuristic],
     satisfied: np.ndarray,
-    chosen: np.ndarray,
+    indices: np.ndarray,
     values: dict[str, np.ndarray],
 ) -> Group:
-    columns = {
-        name: np.array([getattr(heuristics[i], name) for i in chosen], object)
-        for name in ("name", "kind", "quantity")
-    }
-    # the predicted token's number is a function of the result
-    quantities = np.where(columns["quantity"] == "asked", "result", columns["quantity"])
-    made, order = sets(satisfied[chosen], quantities.tolist(), values)
-    names, kinds, own = (column[order] for column in columns.values())
-    return Group(names, kinds, own, made.k / satisfied.shape[1], made)
+    selected = [heuristics[i] for i in indices]
+    quantities = np.array([heuristic.quantity for heuristic in selected], object)
+    # the number that the predicted token stands for is a function of the result
+    keys = np.where(quantities == "asked", "result", quantities)
+    made, order = sets(satisfied[indices], keys.tolist(), values)
+    return Group(
+        names=np.array([heuristic.name for heuristic in selected], object)[order],
+        kinds=np.array([heuristic.kind for heuristic in selected], object)[order],
+        quantities=quantities[order],
+        share=made.k / satisfied.shape[1],
+        sets=made,
+    )
