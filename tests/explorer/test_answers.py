@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from stages.explorer import jobs
 from stages.explorer.explorer import Explorer
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.views import compare, find, neuron, prompt, silence
@@ -143,7 +144,7 @@ def test_silenced_neurons_say_what_hooks_on_the_model_say(explorer: Explorer, pl
     live = explorer.models.wait(SUBJECT)
     chosen = [(0, 3), (1, 7), (1, 40)]
     row = live.cell(*of)
-    logits = silence.ablated(live, row, silence.Ablation(SUBJECT, of[0], tuple(chosen), "zero"))
+    logits = silence.ablated(live, row, jobs.Ablation(SUBJECT, of[0], tuple(chosen), "zero"))
     listed, answer = tokens(explorer.project, *of)
     np.testing.assert_allclose(logits[0], told(plain, listed), atol=1e-4)
     np.testing.assert_allclose(logits[1], told(plain, listed, chosen), atol=1e-4)
@@ -178,13 +179,13 @@ def test_another_prompts_values_are_put_in(explorer: Explorer):
 
 
 def test_a_grid_is_every_cell_silenced_alone(explorer: Explorer):
-    live, of = explorer.models.wait(SUBJECT), silence.Ablation(SUBJECT, "add", tuple((1, one) for one in range(0, 64, 2)), "mean")
-    job = silence.GridJob(of)
+    live, of = explorer.models.wait(SUBJECT), jobs.Ablation(SUBJECT, "add", tuple((1, one) for one in range(0, 64, 2)), "mean")
+    job = jobs.GridJob(of)
     job.start(live, explorer.models.lock, 20)
     job.thread.join(timeout=60)
     assert job.done
     assert job.error is None
-    right = dict.fromkeys([silence.BROKEN, silence.MENDED, silence.SAME], 0)
+    right = dict.fromkeys([jobs.BROKEN, jobs.MENDED, jobs.SAME], 0)
     cells = explorer.project.ask("select op1, op2 from prompts where subject = 'abacus' and operator = 'add' and result is not null").rows()
     assert job.cells == (len(cells), len(cells))
     assert np.isfinite(job.changes).sum() == len(cells)
@@ -194,7 +195,7 @@ def test_a_grid_is_every_cell_silenced_alone(explorer: Explorer):
         answer = row["answer_token"].item()
         assert job.changes[op1, op2] == (before.argmax() == answer) * 1 - (after.argmax() == answer)
         right[int(job.changes[op1, op2])] += 1
-    assert right[silence.SAME]
+    assert right[jobs.SAME]
 
 
 def test_neurons_are_found_by_every_condition(project: Project):
