@@ -3,13 +3,10 @@
 import threading
 from contextlib import suppress
 from copy import copy
-from typing import TYPE_CHECKING
 
+from stages.explorer.jobs import Ablation, GridJob
 from stages.explorer.models import Models
 from stages.explorer.project import Project
-
-if TYPE_CHECKING:
-    from stages.explorer.views.silence import Ablation, GridJob
 
 
 class Explorer:
@@ -47,5 +44,5 @@ class Explorer:
         working = self.models.loading() or not all(job.done for job in self._own())
         return not working and self.known() == known  # in this order, so that no change is missed
 
-    def _own(self) -> "list[GridJob]":
+    def _own(self) -> list[GridJob]:
         return [job for job in list(self.jobs.values()) if self.tab in job.tabs]

@@ -9,6 +9,7 @@ from functools import partial
 
 from selenium import webdriver
 
+from stages.explorer import jobs
 from stages.explorer.app import answered, tried
 from stages.explorer.explorer import Explorer
 from stages.explorer.live import Live
@@ -75,7 +76,7 @@ def _silenced(live: Live, subject: str) -> None:
     live._kept = None  # another prompt each time
     row = live.cell("subtract", 226, 68)
     neurons = ((2, 312), (2, 347), (1, 265))
-    silence.ablated(live, row, silence.Ablation(subject, "subtract", neurons, "mean"))
+    silence.ablated(live, row, jobs.Ablation(subject, "subtract", neurons, "mean"))
 
 
 def _opened() -> float:

@@ -1,4 +1,4 @@
-"""The micro project, explored: its tables, and a model at work."""
+"""Explore the micro project: its tables, and a model that runs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from stages.explorer.project import Project
 
 @pytest.fixture(scope="session")
 def explorer(micro: Path) -> Iterator[Explorer]:
-    """Standing in the project's root, as `bag explore` does."""
+    """Return an explorer in the project's root, as `bag explore` has it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(micro)
         yield Explorer(Project())

@@ -1,6 +1,7 @@
-"""A project by hand, in a moment: the micro project has no subject that is asked for one token of the answer.
+"""Write a project by hand, with a model that predicts one token of the answer.
 
-`digits` adds numbers 0 to SIDE - 1 and is asked for the tens of the result, where there are any.
+The micro project has no such model. `digits` adds numbers from 0 to SIDE - 1 and predicts the tens
+of the result, if there are any.
 """
 
 from collections.abc import Iterator
@@ -18,68 +19,96 @@ from stages.lib.core.layered import LayerWriter, writing
 from stages.lib.core.tables import write_table
 
 SUBJECT, SIDE, NEURONS = "digits", 13, 6
-TENS = [result // 10 if result >= 10 else -1 for result in range(2 * SIDE - 1)]
-HEURISTICS = ["asked = 1", "result in 10..14", "carry into 10"]  # of the neurons 0, 1 and 2; the catalogue has the second alone
+RESULTS = np.arange(2 * SIDE - 1)
+TENS = np.where(RESULTS >= 10, RESULTS // 10, -1).tolist()
+# of the neurons 0, 1 and 2; the catalogue has only the second
+HEURISTICS = ["asked = 1", "result in 10..14", "carry into 10"]
 CELLS = [("add", op1, op2, op1 + op2) for op1, op2 in product(range(SIDE), repeat=2)]
 KEYS = {"operator": pl.String, "op1": pl.Int32, "op2": pl.Int32}
 NAMED = {"subject": SUBJECT, "asked": ",".join(map(str, TENS))}  # attributes of stores
 TOKEN = 20  # of the number 0
+STANDING = {
+    "subject": pl.String,
+    "operator": pl.String,
+    "membership": pl.String,
+    "layer": pl.Int16,
+    "neuron": pl.Int32,
+    "heuristic": pl.String,
+    "corrected": pl.Float32,
+    "late": pl.Boolean,
+}
+PROMPTS = "from prompts where operator = $operator"
 
 
 def tables() -> dict[str, pl.DataFrame]:
-    """Those of the store and of heuristics that views read, by their place below data."""
+    """Return the tables that views read, by their path below data."""
+    subject, numbers = pl.lit(SUBJECT).alias("subject"), pl.Series(TENS, dtype=pl.Int32)
     cells = pl.DataFrame(CELLS, KEYS | {"result": pl.Int32}, orient="row")
-    subject, asked = pl.lit(SUBJECT).alias("subject"), pl.col("result").replace_strict(dict(enumerate(TENS)), return_dtype=pl.Int32)
-    answered = cells.with_columns(subject, asked.alias("asked")).filter(pl.col("asked") >= 0)
-    stands = [(SUBJECT, "add", "called", 0, neuron, name, 0.9 - neuron / 10, True) for neuron, name in enumerate(HEURISTICS)]
-    columns = ["subject", "operator", "membership", "layer", "neuron", "heuristic", "corrected", "late"]
-    standing = pl.DataFrame(stands, columns, orient="row").cast({"layer": pl.Int16, "neuron": pl.Int32, "corrected": pl.Float32})
-    known = pl.DataFrame({"operator": ["add"], "heuristic": [HEURISTICS[1]], "kind": ["range"], "quantity": ["result"]})
-    scores = standing.with_columns(side=pl.lit("top"), score=pl.lit(1.0), share=pl.lit(0.5)).drop("membership", "late")
+    tens = numbers.gather(cells["result"])
+    answered = cells.with_columns(subject, tens=tens).filter(pl.col("tens") >= 0)
+    rows = []
+    for neuron, name in enumerate(HEURISTICS):
+        rows.append((SUBJECT, "add", "called", 0, neuron, name, 0.9 - neuron / 10, True))
+    standing = pl.DataFrame(rows, STANDING, orient="row")
+    known = {"operator": "add", "heuristic": HEURISTICS[1], "kind": "range", "quantity": "result"}
+    scores = standing.with_columns(side=pl.lit("top"), score=1.0, share=0.5)
+    tokens = pl.DataFrame({"number": range(10)}).with_columns(token=pl.col("number") + TOKEN)
+    keys = ("subject", *KEYS)
+    predictions = answered.select(*keys, predicted="tens", correct=True, answer_probability=0.9)
+    prompts = answered.with_columns(answer_token=pl.col("tens") + TOKEN).drop("tens")
     return {
         "corpus/cells": cells,
-        "heuristics/heuristics": known.with_columns(predicate=pl.lit("result between 10 and 14")),
+        "heuristics/heuristics": pl.DataFrame(known | {"predicate": "result between 10 and 14"}),
         "heuristics/label_setting": pl.DataFrame({"threshold": [0.5]}),
-        f"{SUBJECT}/store/numbers": pl.DataFrame({"number": range(10)}).select(subject, "number", token=pl.col("number") + TOKEN),
-        f"{SUBJECT}/store/prompts": answered.with_columns(answer_token=pl.col("asked") + TOKEN).drop("asked"),
-        f"{SUBJECT}/store/predictions": answered.select(
-            "subject", *KEYS, predicted="asked", correct=pl.lit(True), answer_probability=pl.lit(0.9)
-        ),
+        f"{SUBJECT}/store/numbers": tokens.select(subject, "number", "token"),
+        f"{SUBJECT}/store/prompts": prompts,
+        f"{SUBJECT}/store/predictions": predictions,
         f"{SUBJECT}/heuristics/heuristic_neurons": standing,
-        f"{SUBJECT}/heuristics/scores": scores,
+        f"{SUBJECT}/heuristics/scores": scores.drop("membership", "late"),
     }
 
 
 def made(root: Path) -> Path:
-    """Writes the project's data below a folder, and says where."""
+    """Write the project's data below a folder, and return their folder."""
     data, draw = root / "data", np.random.default_rng(0)
     for place, table in tables().items():
-        (data / place).parent.mkdir(parents=True, exist_ok=True)
-        write_table(table, data / f"{place}.parquet")
+        put(data, place, table)
     (data / SUBJECT / "store/activations").mkdir()
     write_activations(data, draw.normal(size=(NEURONS, SIDE, SIDE)))
+    axes = {"neuron": NEURONS, "number": 10}
     with writing(data / SUBJECT / "store/value_logits.h5") as file:
-        LayerWriter(file, [0], {"neuron": NEURONS, "number": 10}, "float32", (4, 10), NAMED).write(0, 0, draw.normal(size=(NEURONS, 10)))
+        writer = LayerWriter(file, [0], axes, "float32", (4, 10), NAMED)
+        writer.write(0, 0, draw.normal(size=(NEURONS, 10)))
     return data
 
 
+def put(data: Path, place: str, table: pl.DataFrame) -> None:
+    """Write a table, at its path below data."""
+    file = data / f"{place}.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_table(table, file)
+
+
 def write_activations(data: Path, values: np.ndarray) -> None:
-    """The store of activations. values: (neuron, op1, op2)."""
+    """Write the store of activations. values: (neuron, op1, op2)."""
     results = np.add.outer(np.arange(SIDE), np.arange(SIDE))
     columns = {"result": np.where(results >= 10, results, -1)}
     axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
+    named = {"operator": "add", **NAMED}
     with writing(data / SUBJECT / "store/activations/add.h5") as file:
-        LayerWriter(file, [0], axes, "float16", (4, 5, SIDE), {"operator": "add", **NAMED}, columns=columns).write(0, 0, values)
+        writer = LayerWriter(file, [0], axes, "float16", (4, 5, SIDE), named, columns=columns)
+        writer.write(0, 0, values)
 
 
 class Anything:
-    """A model that says anything, and the same whatever is silenced."""
+    """A model with random logits, which stay the same whatever is ablated."""
 
     def __init__(self, project: Project):
-        self.project, self.logits = project, np.random.default_rng(1).normal(size=TOKEN + 10)
+        self.project = project
+        self.logits = np.random.default_rng(1).normal(size=TOKEN + 10)
 
     def cell(self, operator: str, op1: int, op2: int) -> pl.DataFrame:
-        query = "from prompts where operator = $operator and op1 = $op1 and op2 = $op2"
+        query = f"{PROMPTS} and op1 = $op1 and op2 = $op2"
         return self.project.ask(query, operator=operator, op1=op1, op2=op2)
 
     def predict(self, *_: object) -> Prediction:
@@ -92,14 +121,16 @@ class Anything:
         return [self.logits] * len(sets)
 
     def grid(self, operator: str, *how: object) -> Iterator[GridPart]:
-        cells = self.project.ask("from prompts where operator = $operator order by op1, op2", operator=operator)
-        op1, op2, answers = (cells[name].to_numpy() for name in ("op1", "op2", "answer_token"))
+        cells = self.project.ask(f"{PROMPTS} order by op1, op2", operator=operator)
+        op1, op2, answers = cells["op1", "op2", "answer_token"].to_numpy().T
         predicted = np.full((3, len(cells)), TOKEN)
         yield GridPart(len(cells), len(cells), op1, op2, answers, predicted)
 
 
 def explorer(data: Path) -> Explorer:
-    """With a model that says anything."""
-    found = Explorer(Project(data))
-    found.models._loaded[SUBJECT] = Loaded(found.project.made_of(SUBJECT), Anything(found.project))
-    return found
+    """Return an explorer with a model of random logits."""
+    made_by_hand = Explorer(Project(data))
+    project = made_by_hand.project
+    entry = Loaded(project.made_of(SUBJECT), Anything(project))
+    made_by_hand.models._loaded[SUBJECT] = entry
+    return made_by_hand

@@ -1,6 +1,7 @@
-"""What views say, without a page around them."""
+"""Read what views show, without a page around them."""
 
 import json
+from typing import Any
 
 from stages.explorer.app import answered
 from stages.explorer.explorer import Explorer
@@ -10,16 +11,21 @@ from stages.explorer.question import Question
 
 
 def words(part: object) -> str:
-    """Everything that a part of the page says."""
-    return json.dumps(part, default=lambda one: one.to_plotly_json())
+    """Return everything in a part of a page, as JSON."""
+
+    def plain(component: Any) -> dict:
+        return component.to_plotly_json()
+
+    return json.dumps(part, default=plain)
 
 
 def says(explorer: Explorer, path: str, **fields: object) -> str:
+    """Return the content of a view for some fields."""
     _, content = answered(explorer, VIEWS[path], Question(fields))
     return words(content())
 
 
 def field(explorer: Explorer, path: str, name: str, **fields: object) -> Field:
-    """One of a view's fields."""
-    [found] = [one for one in answered(explorer, VIEWS[path], Question(fields))[0] if one.name == name]
-    return found
+    """Return a field of a view."""
+    listed, _ = answered(explorer, VIEWS[path], Question(fields))
+    return {field.name: field for field in listed}[name]

@@ -1,4 +1,4 @@
-"""A subject that is asked for one token of the answer: votes, heuristics and maps are about the number that it stands for."""
+"""Explore a model that predicts one token of the answer: the number of this token is its answer."""
 
 from pathlib import Path
 
@@ -7,15 +7,16 @@ import pytest
 
 from stages.explorer.explorer import Explorer
 from stages.explorer.views import neuron, prompt
-from tests.explorer.made import HEURISTICS, NEURONS, SIDE, SUBJECT, TENS, explorer, made
+from tests.explorer.made import HEURISTICS, NEURONS, SUBJECT, TENS, explorer, made
 from tests.explorer.said import field, says
 
 KEYS = {"subject": SUBJECT, "operator": "add", "layer": 0, "neuron": 3}
+ON_ANSWERS, SCORED = "contribution to the answer", "as the outlined heuristic is scored"
 
 
 @pytest.fixture(autouse=True)
 def in_root() -> None:
-    """These need no micro project."""
+    """These tests need no micro project."""
 
 
 @pytest.fixture
@@ -23,43 +24,63 @@ def digits(tmp_path: Path) -> Explorer:
     return explorer(made(tmp_path))
 
 
-def test_a_prompt_is_explained_by_the_number_asked_for(digits: Explorer):
+def test_a_prompt_is_explained_by_the_number_to_predict(digits: Explorer):
     project = digits.project
-    of = prompt.load_cell(project, SUBJECT, "add", 9, 12)
-    assert (of.result, of.target) == (21, 2)
-    spoken = digits.models.ready(SUBJECT).predict("add", 9, 12)
-    rival, margin = prompt.strongest_rival(project, SUBJECT, spoken.logits, of.target)
-    standing = prompt.neuron_heuristics(project, of, "called")
-    assert dict(standing.select("heuristic", "holds").rows()) == dict(zip(HEURISTICS, [False, False, True], strict=True))
-    voted = prompt.contributions(project, of, rival, spoken, standing).sort("neuron")
-    known = project.ask(f"pivot (from value_logits) on number in (2, {rival}) using any_value(logit) order by neuron")
-    np.testing.assert_allclose(voted["logit_difference"], known["2"] - known[f"{rival}"], rtol=1e-6)
-    assert prompt.summed(voted, margin)["contribution"].sum() == pytest.approx(margin)
-    said = says(digits, "prompt", subject=SUBJECT, prompt="9+12")
-    assert "9 + 12 = 21, predicted token: 2: digits is right" in said
-    assert "What heuristics add to the answer" in said
+    cell = prompt.load_cell(project, SUBJECT, "add", 9, 12)
+    assert (cell.result, cell.target) == (21, 2)
+    prediction = digits.models.ready(SUBJECT).predict("add", 9, 12)
+    rival, margin = prompt.strongest_rival(project, SUBJECT, prediction.logits, cell.target)
+    standing = prompt.neuron_heuristics(project, cell, "called")
+    holds = dict(standing.select("heuristic", "holds").rows())
+    assert holds == dict(zip(HEURISTICS, [False, False, True], strict=True))
+    rows = prompt.contributions(project, cell, rival, prediction, standing).sort("neuron")
+    pivot = f"pivot (from value_logits) on number in (2, {rival}) using any_value(logit)"
+    known = project.ask(f"{pivot} order by neuron")
+    difference = known["2"] - known[f"{rival}"]
+    np.testing.assert_allclose(rows["logit_difference"], difference, rtol=1e-6)
+    assert prompt.summed(rows, margin)["contribution"].sum() == pytest.approx(margin)
+    shown = says(digits, "prompt", subject=SUBJECT, prompt="9+12")
+    assert "9 + 12 = 21, predicted token: 2: digits is right" in shown
+    assert "What heuristics add to the answer" in shown
 
 
-def test_maps_and_outlines_are_of_the_number_asked_for(digits: Explorer):
+def test_contributions_and_members_are_about_the_number_to_predict(digits: Explorer):
     project = digits.project
     values, results = project.map(*KEYS.values())
-    voted, known = neuron.contributions(project, KEYS, values, results), project.ask(neuron.CONTRIBUTIONS, **KEYS)
-    np.testing.assert_allclose(voted[known["op1"].to_numpy(), known["op2"].to_numpy()], known["contribution"], rtol=1e-5)
-    assert np.isfinite(voted).sum() == known.height == sum(TENS[a + b] >= 0 for a in range(SIDE) for b in range(SIDE))
+    contributions = neuron.contributions(project, KEYS, values, results)
+    known = project.ask(neuron.CONTRIBUTIONS, **KEYS)
+    at = known["op1"].to_numpy(), known["op2"].to_numpy()
+    np.testing.assert_allclose(contributions[at], known["contribution"], rtol=1e-5)
     op1, op2 = np.indices(results.shape)
+    tens = np.array(TENS)[op1 + op2]
+    assert np.array_equal(np.isfinite(contributions), tens >= 0)
+    assert known.height == np.sum(tens >= 0)
     holds = neuron.members(project, SUBJECT, "add", "asked = 1", results.shape)
-    assert np.array_equal(holds, (op1 + op2) // 10 == 1)
-    scored = dict(zip(HEURISTICS, ["contribution to the answer", "contribution to the answer", "activation"], strict=True))
-    for name, right in scored.items():
-        for shown in ("activation", "contribution to the answer", "as the outlined heuristic is scored"):
-            said = says(digits, "neuron", **KEYS | {"neuron": HEURISTICS.index(name)}, outline=name, map=shown)
-            own = shown in (right, "as the outlined heuristic is scored")
-            assert (f"Outlined: {name}" in said) == own == ('"contour"' in said), (name, shown)
-            assert (f"{name} is scored on the map of {right}" in said) != own
+    assert np.array_equal(holds, tens == 1)
 
 
-def test_heuristics_and_neurons_to_silence_are_offered(digits: Explorer):
-    asked = {"subject": SUBJECT, "prompt": "9+12"}
-    offered = [option["value"] for option in field(digits, "silence", "heuristics", **asked).options]
-    assert offered == [HEURISTICS[2], *HEURISTICS[:2]]  # what holds here stands first
-    assert len(field(digits, "silence", "ticked", **asked).options) == NEURONS
+@pytest.mark.parametrize("shown", ["activation", ON_ANSWERS, SCORED])
+@pytest.mark.parametrize(
+    ("number", "scored"),
+    [(0, ON_ANSWERS), (1, ON_ANSWERS), (2, "activation")],
+)
+def test_an_outline_is_on_the_map_on_which_its_heuristic_is_scored(
+    digits: Explorer,
+    number: int,
+    scored: str,
+    shown: str,
+):
+    name = HEURISTICS[number]
+    content = says(digits, "neuron", **KEYS | {"neuron": number}, outline=name, map=shown)
+    own = shown in (scored, SCORED)
+    assert (f"Outlined: {name}" in content) == own
+    assert ('"contour"' in content) == own
+    assert (f"{name} is scored on the map of {scored}" in content) != own
+
+
+def test_heuristics_and_neurons_to_ablate_are_offered(digits: Explorer):
+    question = {"subject": SUBJECT, "prompt": "9+12"}
+    options = field(digits, "silence", "heuristics", **question).options
+    names = [option["value"] for option in options]
+    assert names == [HEURISTICS[2], *HEURISTICS[:2]]  # first those that hold here
+    assert len(field(digits, "silence", "ticked", **question).options) == NEURONS
