@@ -29,17 +29,17 @@ from stages.heuristics.settings import (
     LabelCalibration,
     Labels,
     Matches,
-    Nulls,
     Overlaps,
+    PermutationTests,
     Portraits,
     Scores,
     Spectra,
 )
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, Section, check, place, read, repeated
-from stages.lib.core.words import CHAPTERS
-from stages.lib.heuristics.grid import Heuristics
+from stages.lib.core.vocabulary import CHAPTERS
+from stages.lib.heuristics.catalogue_grid import Heuristics
 from stages.lib.settings import GgufModel, HubModel, Passes, Runs
 from stages.lib.subject import MoreSubjects, Name, Point, Sizes, Subjects, SubjectSettings
 from stages.mediation.settings import (
@@ -67,8 +67,8 @@ from stages.theories.settings import Helix, TheoryFits
 # section that is merged from other sections -> these sections, as YAML anchors
 MERGED = {
     "known": ("subjects", "checkpoints", "finetuned", "stored"),
-    "kept": ("subjects", "checkpoints", "stored"),
-    "pictured": ("subjects", "stored"),
+    "with_activations": ("subjects", "checkpoints", "stored"),
+    "with_figures": ("subjects", "stored"),
 }
 
 
@@ -93,10 +93,10 @@ class Params(Section):
     finetuned: MoreSubjects
     stored: MoreSubjects
     known: Subjects
-    kept: Subjects
-    pictured: Subjects
-    dumped: Subjects
-    mediated: Subjects
+    with_activations: Subjects
+    with_figures: Subjects
+    with_pairs: Subjects
+    with_mediation: Subjects
     sizes: dict[Name, Sizes]
     sized: dict[Name, dict[str, Any]]
     trajectory: dict[str, Point]
@@ -121,7 +121,7 @@ class Params(Section):
     heuristics: Heuristics
     planted: Planted
     scores: Scores
-    nulls: Nulls
+    permutation_tests: PermutationTests
     overlaps: Overlaps
     matches: Matches
     labels: Labels
@@ -194,9 +194,9 @@ class Params(Section):
             problem = f"labels.level is {self.labels.level}"
             allowed = _listed(map(str, levels))
             raise ValueError(f"{problem}; label_calibration.levels has {allowed}")
-        smallest = self.scores.smallest_corrected
-        if self.nulls.smallest_corrected < smallest:
-            problem = f"nulls.smallest_corrected is below scores.smallest_corrected, {smallest}"
+        smallest = self.scores.smallest_chance_corrected
+        if self.permutation_tests.smallest_chance_corrected < smallest:
+            problem = f"permutation_tests.smallest_chance_corrected is below scores.smallest_chance_corrected, {smallest}"
             raise ValueError(f"{problem}: no such score is kept; raise it")
         for name, subject in self.known.items():
             self._check_step(name, subject.source)
@@ -231,7 +231,7 @@ class Params(Section):
     @model_validator(mode="after")
     def _check_operands(self) -> Self:
         largest = self.cells.largest_operand
-        for name, subject in self.mediated.items():
+        for name, subject in self.with_mediation.items():
             if (subject.largest_operand or 0) > largest:
                 problem = f"{name}.largest_operand is above cells.largest_operand"
                 raise ValueError(f"{problem}, {largest}, the largest operand of the grid")
@@ -243,21 +243,21 @@ class Params(Section):
         if both:
             problem = f"{both[0]} is both a subject and a checkpoint"
             raise ValueError(f"{problem}; leave out the checkpoint")
-        if self.dumped != self.subjects | self.checkpoints:
-            merge = "`dumped: {<<: [*subjects, *checkpoints]}`"
-            raise ValueError(f"dumped must be the subjects and the checkpoints: {merge}")
-        if self.mediated != self.dumped | self.finetuned:
-            merge = "`mediated: {<<: [*subjects, *checkpoints, *finetuned]}`"
+        if self.with_pairs != self.subjects | self.checkpoints:
+            merge = "`with_pairs: {<<: [*subjects, *checkpoints]}`"
+            raise ValueError(f"with_pairs must be the subjects and the checkpoints: {merge}")
+        if self.with_mediation != self.with_pairs | self.finetuned:
+            merge = "`with_mediation: {<<: [*subjects, *checkpoints, *finetuned]}`"
             models = "the subjects, the checkpoints and the finetuned"
-            raise ValueError(f"mediated must be {models}: {merge}")
+            raise ValueError(f"with_mediation must be {models}: {merge}")
         for name, point in self.trajectory.items():
             is_last = point.last in self.trajectory and point.last in self.subjects
-            if name not in self.dumped or not is_last:
+            if name not in self.with_pairs or not is_last:
                 raise ValueError(
                     f"trajectory.{name}: it must be a subject or a checkpoint, and its last a "
                     "subject and in trajectory"
                 )
-            source = self.dumped[name].source
+            source = self.with_pairs[name].source
             if point.source != source:
                 problem = f"trajectory.{name}.source = {point.source!r}"
                 raise ValueError(f"{problem}; {name} has the source {source!r}")
@@ -281,7 +281,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _check_merged(self) -> Self:
-        both = sorted(self.stored.keys() & self.mediated.keys())
+        both = sorted(self.stored.keys() & self.with_mediation.keys())
         if both:
             raise ValueError(f"{both[0]} is in stored and elsewhere; a model has one entry")
         for merged, sections in MERGED.items():
@@ -297,8 +297,8 @@ class Params(Section):
     def _check_sizes(self) -> Self:
         tasks = self.mediation.pairs_per_template
         for name, sizes in self.sizes.items():
-            if name not in self.mediated:
-                models = _listed(self.mediated)
+            if name not in self.with_mediation:
+                models = _listed(self.with_mediation)
                 raise ValueError(f"sizes names {name!r}; the models with experiments are {models}")
             unknown = sorted((sizes.pairs_per_template or {}).keys() - tasks.keys())
             if unknown:
@@ -317,8 +317,8 @@ def main() -> None:
     raw = read()
     check(Params, raw)
     # these raise ParamsError for a wrong environment variable
-    machine.workers()
-    machine.gpus()
+    environment.workers()
+    environment.gpus()
     twice = repeated(raw)
     if twice:
         file = place(twice.partition(".")[0])

@@ -9,14 +9,14 @@ from pathlib import Path
 import yaml
 
 from stages.lib.core.settings import files, key_of
-from stages.lib.core.words import CHAPTERS
+from stages.lib.core.vocabulary import CHAPTERS
 from stages.lib.subject import Sizes, SubjectSettings
 from stages.neurons.settings import Digits
 from tests.micro import FILES
 from tests.report.report_files import read_by
 
 ROOT = Path(__file__).parents[1]
-OF_SUBJECTS = ("subjects", "dumped", "mediated", "known")
+OF_SUBJECTS = ("subjects", "with_pairs", "with_mediation", "known")
 RUNNER = ROOT / "stages/lib/sql/stage.py"
 
 
@@ -43,7 +43,7 @@ def stages() -> dict[str, dict]:
 def pipelines() -> list[str]:
     """Every dvc.yaml: the root's, then each chapter's, followed by that of its stages that read tensors."""
     files = [
-        f"stages/{chapter}/{place}dvc.yaml" for chapter in CHAPTERS for place in ("", "tensors/")
+        f"stages/{chapter}/dvc.yaml" for chapter in CHAPTERS
     ]
     return ["dvc.yaml", *(file for file in files if (ROOT / file).exists())]
 
@@ -199,7 +199,7 @@ def _values(section: str, entry: dict) -> dict:
 def _subjects(entry: dict) -> str:
     """The section of params.yaml where a foreach stage finds the settings of its subjects, most often the one that it is done for."""
     each = entry["foreach"].strip("${}")
-    return {"trajectory": "dumped", "kept": "known", "pictured": "known"}.get(each, each)
+    return {"trajectory": "with_pairs", "with_activations": "known", "with_figures": "known"}.get(each, each)
 
 
 def data_files(stage: str) -> set[str]:

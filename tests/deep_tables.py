@@ -241,7 +241,7 @@ def others() -> Tables:
         "operator": OPERATORS,
         "layer": range(LATE, LAYERS),
         "neuron": range(20),
-        "membership": bag.MEMBERSHIPS,
+        "criterion": bag.CRITERIA,
         "ablation": ["zero"],
         "null_neurons": [99],
     }

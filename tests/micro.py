@@ -101,7 +101,7 @@ SETTINGS: dict[str, Any] = {
         "noise_functions": 4,
     },
     "scores": {"neurons_per_unit": 24, "least_cells": 1},
-    "nulls": {"least_draws": 100, "most_draws": 200, "neurons_per_unit": 24},
+    "permutation_tests": {"least_draws": 100, "most_draws": 200, "neurons_per_unit": 24},
     "labels": {"level": 1.0},  # 20 operands are too few to tell heuristics from chance
     "knockouts": {
         "fewest_neurons": 1,
@@ -172,11 +172,11 @@ def changed(settings: dict[str, Any]) -> dict[str, Any]:
     both, stored = whole["subjects"] | whole["checkpoints"], whole["stored"]
     all_of = {
         "known": both | whole["finetuned"] | stored,
-        "kept": both | stored,
-        "pictured": whole["subjects"] | stored,
+        "with_activations": both | stored,
+        "with_figures": whole["subjects"] | stored,
     }
     sized = all_of["known"] | whole["sizes"]
-    return whole | all_of | {"dumped": both, "mediated": both | whole["finetuned"], "sized": sized}
+    return whole | all_of | {"with_pairs": both, "with_mediation": both | whole["finetuned"], "sized": sized}
 
 
 def write_settings(folder: Path, whole: dict[str, Any]) -> None:

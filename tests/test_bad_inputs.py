@@ -17,7 +17,7 @@ from transformers import T5Config
 
 from stages.lib.console import command, locks
 from stages.lib.console.folders import unlike_lock
-from stages.lib.core import layered, shards
+from stages.lib.core import hdf5_store, shards
 from stages.lib.core.settings import ParamsError, check
 from stages.lib.core.tables import TableError, read_table, write_table
 from stages.lib.model import checkpoint
@@ -254,8 +254,8 @@ def test_an_entry_of_a_table(name: str):
 
 
 def store(path: Path) -> Path:
-    with layered.writing(path) as file:
-        writer = layered.LayerWriter(
+    with hdf5_store.writing(path) as file:
+        writer = hdf5_store.LayerWriter(
             file, [2], {"neuron": 4, "op1": 6, "op2": 5}, "float32", (2, 3, 5), {"operator": "add"}
         )
         writer.write(2, 0, np.random.default_rng(0).normal(size=(4, 6, 5)))
@@ -303,8 +303,8 @@ STORES: dict[str, Change] = {
 def test_a_store(tmp_path: Path, name: str):
     path = store(tmp_path / "add.h5")
     STORES[name](path)
-    with pytest.raises(layered.StoreError) as error:
-        layered.LayerStore(path).read(2, slice(None), slice(None))
+    with pytest.raises(hdf5_store.StoreError) as error:
+        hdf5_store.LayerStore(path).read(2, slice(None), slice(None))
     sentence(error.value, "add.h5")
 
 
@@ -333,7 +333,7 @@ def test_a_table(tmp_path: Path, name: str):
 
 def test_a_folder_without_the_operators_store(tmp_path: Path):
     store(tmp_path / "add.h5")
-    with pytest.raises(layered.StoreError) as error:
+    with pytest.raises(hdf5_store.StoreError) as error:
         shards.store_of(tmp_path, "divide")
     sentence(error.value, "has no store of divide")
 
@@ -343,7 +343,7 @@ def test_every_flipped_byte_of_means_is_refused_by_name_or_harmless(tmp_path: Pa
     arrays: dict[str, np.ndarray] = {}
     for seed, name in enumerate(("neurons", "heads", "residual")):
         arrays[name] = np.random.default_rng(seed).normal(size=(2, 3, 5, 4)).astype(np.float32)
-    layered.write_array(path, arrays, {"subject": "s"})
+    hdf5_store.write_array(path, arrays, {"subject": "s"})
     clean = path.read_bytes()
     for place in range(0, len(clean), 7):
         flipped = bytearray(clean)
@@ -351,8 +351,8 @@ def test_every_flipped_byte_of_means_is_refused_by_name_or_harmless(tmp_path: Pa
         path.write_bytes(flipped)
         for name, expected in arrays.items():
             try:
-                array = layered.read_array(path, name)
-            except layered.StoreError as error:
+                array = hdf5_store.read_array(path, name)
+            except hdf5_store.StoreError as error:
                 sentence(error, "means.h5")
                 refused += 1
             else:

@@ -77,16 +77,6 @@ def test_a_stage_says_what_it_is_and_runs_itself(stage: str):
     assert entry.get("wdir", ".") == os.path.relpath(ROOT, (ROOT / entry["file"]).parent)
 
 
-@pytest.mark.parametrize("stage", [stage for stage in STAGES if not stage.startswith("subjects/")])
-def test_what_reads_tensors_stands_apart(stage: str):
-    """The model, or a store; but for the chapter that makes models."""
-    reads = any(
-        path == "${item.source}" or path.endswith((".h5", "/store/activations"))
-        for path in declared.read(stage)
-    )
-    assert reads == (Path(STAGES[stage]["file"]).parent.name == "tensors")
-
-
 def test_every_pipeline_is_known():
     assert {name(path) for path in ROOT.glob("stages/**/dvc.yaml")} | {"dvc.yaml"} == set(
         declared.pipelines()

@@ -12,7 +12,7 @@ STAGES = {  # each way in which stages write: stores and tables, parts (of few u
     # from kill to kill
     "store": ("5", "stages.store.dump", "planted"),
     "circuit": ("1", "stages.lib.executor.runs", "circuit/head_circuit", "planted"),
-    "heuristics": ("10", "stages.heuristics.nulls", "planted"),
+    "heuristics": ("10", "stages.heuristics.permutation_tests", "planted"),
     "corpus": ("1", "stages.lib.sql.stage", "corpus/cells"),
 }
 OUTPUTS = {
@@ -24,7 +24,7 @@ OUTPUTS = {
     ),
     "circuit": ("planted/circuit/runs/head_circuit.parquet",),
     "heuristics": (
-        "planted/heuristics/nulls.parquet",
+        "planted/heuristics/permutation_tests.parquet",
         "planted/heuristics/null_shares.parquet",
         "planted/heuristics/naming.parquet",
     ),

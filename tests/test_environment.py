@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stages.lib.core import layered
+from stages.lib.core import hdf5_store
 from stages.lib.core.compiled import compiled
 from stages.lib.core.settings import ParamsError
 from stages.lib.core.tables import write_table
@@ -66,11 +66,11 @@ int flock(int file, int operation) { errno = ENOLCK; return -1; }
 STORE = """
 import numpy as np
 from pathlib import Path
-from stages.lib.core import layered
+from stages.lib.core import hdf5_store
 from stages.lib.core.compiled import compiled
 from stages.lib.core.settings import ParamsError
-layered.write_array(Path("store.h5"), {"means": np.arange(3.0)}, {"subject": "a"})
-print(layered.read_array(Path("store.h5"), "means"), layered.read_attributes(Path("store.h5")))
+hdf5_store.write_array(Path("store.h5"), {"means": np.arange(3.0)}, {"subject": "a"})
+print(hdf5_store.read_array(Path("store.h5"), "means"), hdf5_store.read_attributes(Path("store.h5")))
 """
 
 
@@ -99,7 +99,7 @@ def test_what_the_system_refuses_is_not_called_damage(
     number: int,
 ):
     store, table = tmp_path / "store/activations/add.h5", tmp_path / "store/accuracy.parquet"
-    layered.write_array(store, {"means": np.arange(3.0)}, {})
+    hdf5_store.write_array(store, {"means": np.arange(3.0)}, {})
     write_table(pl.DataFrame({"accuracy": [1.0]}), table)
 
     def refuse(*_args: object, **_options: object) -> None:
@@ -107,9 +107,9 @@ def test_what_the_system_refuses_is_not_called_damage(
 
     monkeypatch.setattr("h5py.File", refuse)
     monkeypatch.setattr("pyarrow.parquet.read_schema", refuse)
-    for read in (layered.LayerStore, layered.read_attributes):
+    for read in (hdf5_store.LayerStore, hdf5_store.read_attributes):
         with pytest.raises(
-            layered.StoreError,
+            hdf5_store.StoreError,
             match=r"add\.h5 cannot be read, but need not be damaged",
         ) as refused:
             read(store)

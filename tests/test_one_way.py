@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stages.lib.core.words import CHAPTERS
+from stages.lib.core.vocabulary import CHAPTERS
 from tests import declared
 from tests.conftest import planned
 from tests.declared import ROOT, RUNS, STAGES, name
@@ -140,7 +140,7 @@ HOMES = {
     ),
     "tokenizers": ("stages/lib/model/tokenizer.py", "stages/lib/gguf/vocabulary.py"),
     "gguf": ("stages/lib/gguf/",),
-    "h5py": ("stages/lib/core/layered.py",),
+    "h5py": ("stages/lib/core/hdf5_store.py",),
     "duckdb": ("stages/lib/sql/database.py",),
     "matplotlib": ("stages/lib/drawing/drawing.py",),
     "tqdm": ("stages/lib/core/progress.py",),
@@ -159,7 +159,7 @@ ROOMS = {  # of chapters, that look into a model themselves: what they do no oth
     "torch": {
         "stages/subjects/planted/model.py", "stages/subjects/training/loop.py", "stages/subjects/training/fresh.py", "stages/store/grid.py",
         "stages/store/rates.py",
-        "stages/circuit/discriminant.py", "stages/circuit/streams.py", "stages/neurons/gradients.py",
+        "stages/circuit/discriminant.py", "stages/circuit/recording.py", "stages/neurons/gradients.py",
     },
     "transformers": {
         "stages/subjects/planted/model.py", "stages/subjects/training/loop.py", "stages/subjects/training/fresh.py",

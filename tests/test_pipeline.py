@@ -10,7 +10,7 @@ import pytest
 import yaml
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.sql.database import connect
 from tests.conftest import MAKE, run_in
 from tests.declared import STAGES, key, pipelines
@@ -111,7 +111,7 @@ NO_ARITHMETIC = (  # of torch, numpy or numba: queries, figures, pages, and what
     r"stages\.(lib\.sql\.stage|report\.|\S*figure|store\.(prompts|architecture)|heuristics\.catalogue|mediation\.mediation_pairs"
     r"|claims\.(claims|study_claims)|settings)"
 )
-COMPILED = r"stages\.heuristics\.(scores|nulls)"
+COMPILED = r"stages\.heuristics\.(scores|permutation_tests)"
 # numba compiles these for half a minute; its code for this processor and the plainest are compared
 NOT_IN_BETWEEN = rf"{NO_ARITHMETIC}|{COMPILED}|stages\.claims\.fault_scores"
 DRAWN = r"stages\.(report\.subject|(?!mediation)\w+\.figures)"  # of mediation the planted subject has hardly any
@@ -155,7 +155,7 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
     mediation).
 
     Figures and pages are the planted subject's, which has fewer; but for one chapter's they are drawn by one process, as each of more
-    imports matplotlib (that all of them can be handed to others: tests/circuit/figure_tables.py). Its scores and nulls come before the
+    imports matplotlib (that all of them can be handed to others: tests/circuit/figure_tables.py). Its scores and permutation_tests come before the
     other's, by one process, too, which compiles for this processor what others then find compiled.
     """
     micro_copy = micro_copy.rename(micro_copy.with_name("my prōject o'brien $x"))
@@ -181,9 +181,9 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     alone = {name for name in order if name in first or re.search(ALONE, ran[name])}
     script = "set -e; umask 077\n" + "\n".join(
-        f"{machine.WORKERS}=1 " * (name in alone) + ran[name] for name in order
+        f"{environment.WORKERS}=1 " * (name in alone) + ran[name] for name in order
     )
-    more = {**PROCESSORS[processor], **OTHERS, machine.WORKERS: workers}
+    more = {**PROCESSORS[processor], **OTHERS, environment.WORKERS: workers}
     run_in(micro_copy, "python", "-m", "stages.warm", "sh", "-c", script, more=more)
     assert "up to date" in run_in(micro_copy, "dvc", "status").stdout
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stages.lib.core.tables import write_table
-from stages.lib.core.words import CHAPTERS
+from stages.lib.core.vocabulary import CHAPTERS
 from tests import made
 from tests.conftest import bag_in, run_in
 from tests.micro import ROOT

@@ -4,8 +4,8 @@
 --
 -- subject            VARCHAR  the model
 -- operator           VARCHAR  add, subtract, multiply or divide
--- membership         VARCHAR  criterion by which neurons have heuristics, as in heuristic_neurons:
---                             label, called or scored; null for everything and nothing
+-- criterion          VARCHAR  criterion by which neurons have heuristics, as in heuristic_neurons:
+--                             label, fdr or threshold; null for everything and nothing
 -- kept               VARCHAR  late neurons that are kept: heuristic, rest, random (mean over all
 --                             draws), everything or nothing, as in bag_interventions
 -- ablation           VARCHAR  value that all other late neurons take at the last position: mean
@@ -22,12 +22,12 @@
 --                             prompts, 0 to 1
 with
     interventions as (  -- bag_interventions has one row per patch
-        select distinct intervention, operator, membership, kept, replacement as ablation, neurons
+        select distinct intervention, operator, criterion, kept, replacement as ablation, neurons
         from bag_interventions
     ),
     answers as (
         select
-            operator, membership, kept, ablation, neurons, pair, answer_token,
+            operator, criterion, kept, ablation, neurons, pair, answer_token,
             avg(correct::integer) as correct, avg(normal_logit(runs)) as nl
         from runs
         join interventions using (intervention)
@@ -43,7 +43,7 @@ with
     ),
     measured as (
         select
-            operator, membership, kept, ablation, neurons, avg(correct) as accuracy, avg(nl) as nl,
+            operator, criterion, kept, ablation, neurons, avg(correct) as accuracy, avg(nl) as nl,
             count(*) as prompts,
             majority_accuracy(answer_token) as majority_accuracy,
             list(correct::double order by pair) as corrects
@@ -51,17 +51,17 @@ with
     ),
     intervals as (
         select
-            operator, membership, kept, ablation,
+            operator, criterion, kept, ablation,
             percentile_interval(list_dot_product(corrects, weights) / prompts, $confidence) as edges
         from measured join bootstrap('evaluation') using (operator)
         group by all
     )
 select
-    $subject as subject, operator, measured.membership, kept, ablation, neurons, accuracy,
+    $subject as subject, operator, measured.criterion, kept, ablation, neurons, accuracy,
     edges[1] as ci_low, edges[2] as ci_high,
     faithfulness(nl, nothing, everything) as faithfulness, prompts, majority_accuracy
 from measured
 join ends using (operator, ablation)
 join intervals using (operator, kept, ablation)
-where measured.membership is not distinct from intervals.membership
-order by operator, measured.membership nulls first, kept, ablation
+where measured.criterion is not distinct from intervals.criterion
+order by operator, measured.criterion nulls first, kept, ablation

@@ -16,8 +16,8 @@
 -- kept          VARCHAR    late neurons that are kept: heuristic (those that have some heuristic),
 --                          rest (all others), random (as many random neurons of each layer as
 --                          heuristic), everything or nothing
--- membership    VARCHAR    criterion by which neurons have heuristics, as in heuristic_neurons:
---                          label, called or scored; null for everything and nothing
+-- criterion     VARCHAR    criterion by which neurons have heuristics, as in heuristic_neurons:
+--                          label, fdr or threshold; null for everything and nothing
 -- draw          INTEGER    number of the random draw, from 0; null unless kept is random
 -- neurons       INTEGER    number of late neurons that are kept
 with
@@ -26,40 +26,40 @@ with
         select distinct layer, neuron from naming join late_layers on layer >= first_layer
     ),
     operators as (select distinct operator from pairs),
-    bags as (select distinct operator, membership, layer, neuron from heuristic_neurons where late),
+    bags as (select distinct operator, criterion, layer, neuron from heuristic_neurons where late),
     every as (
-        select operator, membership, layer, neuron, bags.neuron is not null as heuristic
-        from (select distinct operator, membership from bags) cross join late
-        left join bags using (operator, membership, layer, neuron)
+        select operator, criterion, layer, neuron, bags.neuron is not null as heuristic
+        from (select distinct operator, criterion from bags) cross join late
+        left join bags using (operator, criterion, layer, neuron)
     ),
     shuffled as (
         select *, row_number() over (
-                partition by operator, membership, draw, layer
+                partition by operator, criterion, draw, layer
                 order by lot($knockout_seed, 'bag', draw, operator, layer, neuron), neuron
             ) as place
         from every, (select unnest(range($control_draws)) as draw)
     ),
     marked as (
-        select 'heuristic' as kept, operator, membership, null as draw, layer, neuron,
+        select 'heuristic' as kept, operator, criterion, null as draw, layer, neuron,
             heuristic as stays
         from every
-        union all select 'rest', operator, membership, null, layer, neuron, not heuristic from every
+        union all select 'rest', operator, criterion, null, layer, neuron, not heuristic from every
         union all
-        select 'random', operator, membership, draw, layer, neuron,
-            place <= sum(heuristic::integer) over (partition by operator, membership, draw, layer)
+        select 'random', operator, criterion, draw, layer, neuron,
+            place <= sum(heuristic::integer) over (partition by operator, criterion, draw, layer)
         from shuffled
         union all select 'nothing', operator, null, null, layer, neuron, false from operators, late
     ),
     ablated as (
-        select kept, operator, membership, draw, layer,
+        select kept, operator, criterion, draw, layer,
             list(neuron::integer order by neuron) filter (not stays) as units,
             count(*) filter (stays) as staying
-        from marked group by kept, operator, membership, draw, layer
+        from marked group by kept, operator, criterion, draw, layer
     ),
     counted as (select *,
-        sum(staying) over (partition by kept, operator, membership, draw) as neurons from ablated),
+        sum(staying) over (partition by kept, operator, criterion, draw) as neurons from ablated),
     patches as (
-        select kept, operator, membership, draw, layer, units, neurons,
+        select kept, operator, criterion, draw, layer, units, neurons,
             unnest(['mean', 'zero']) as replacement
         from counted
         union all
@@ -68,12 +68,12 @@ with
     )
 select
     $subject as subject,
-    (dense_rank() over (order by operator, kept, membership nulls first, draw nulls first,
+    (dense_rank() over (order by operator, kept, criterion nulls first, draw nulls first,
         replacement) - 1)::integer as intervention,
     operator, 'evaluation' as split, if(units is null, 'none', 'neuron') as component,
     if(units is null, null, layer)::smallint as layer, units,
     if(units is null, null, 'last') as position,
-    null::varchar as key_position, replacement, kept, membership, draw::integer as draw,
+    null::varchar as key_position, replacement, kept, criterion, draw::integer as draw,
     neurons::integer as neurons
 from patches
 order by intervention, layer

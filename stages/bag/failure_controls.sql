@@ -6,7 +6,7 @@
 --
 -- subject          VARCHAR  the model
 -- operator         VARCHAR  add, subtract, multiply or divide
--- membership       VARCHAR  criterion by which neurons have heuristics, as in failures: called or
+-- criterion        VARCHAR  criterion by which neurons have heuristics, as in failures: called or
 --                           scored
 -- measure          VARCHAR  what is compared, as in failures: associated_neurons or
 --                           answer_contribution
@@ -32,45 +32,45 @@ with
     ),
     measured as (
         unpivot (
-            select operator, membership, result, difficulty, correct,
+            select operator, criterion, result, difficulty, correct,
                 associated_neurons::double as associated_neurons,
                 answer_contribution::double as answer_contribution
             from graded
         ) on associated_neurons, answer_contribution into name measure value value
     ),
     valued as (
-        select operator, membership, measure, result, difficulty, value,
+        select operator, criterion, measure, result, difficulty, value,
             count(*) filter (correct) as correct,
             count(*) filter (not correct) as incorrect
         from measured group by all
     ),
     placed as (  -- twice the correct cells below each value, so that ties give whole numbers, too
-        select *, 2 * sum(correct) over (partition by operator, membership, measure, result,
+        select *, 2 * sum(correct) over (partition by operator, criterion, measure, result,
             difficulty order by value) - correct as beaten
         from valued
     ),
     strata as (
-        select operator, membership, measure, sum(correct) as n1, sum(incorrect) as n2,
+        select operator, criterion, measure, sum(correct) as n1, sum(incorrect) as n2,
             sum(incorrect * beaten) / 2 as wins, n1 * n2 as pairs
         from placed
-        group by operator, membership, measure, result, difficulty
+        group by operator, criterion, measure, result, difficulty
         having n1 > 0 and n2 > 0
     ),
     areas as (
-        select operator, membership, measure, count(*) as strata, sum(n1)::bigint as cells_correct,
+        select operator, criterion, measure, count(*) as strata, sum(n1)::bigint as cells_correct,
             sum(n2)::bigint as cells_incorrect,
             sum(wins) / sum(pairs) as auc
-        from strata group by operator, membership, measure
+        from strata group by operator, criterion, measure
     ),
     errors as (  -- standard error of a ratio of two sums over strata
-        select operator, membership, measure,
+        select operator, criterion, measure,
             sqrt(sum((wins - auc * pairs) ** 2) * any_value(areas.strata)
                 / nullif(any_value(areas.strata) - 1, 0)) / sum(pairs) as error
-        from strata join areas using (operator, membership, measure)
-        group by operator, membership, measure
+        from strata join areas using (operator, criterion, measure)
+        group by operator, criterion, measure
     )
 select
-    $subject as subject, operator, membership, measure, strata, cells_correct, cells_incorrect, auc,
+    $subject as subject, operator, criterion, measure, strata, cells_correct, cells_incorrect, auc,
     larger(auc - $normal * error, 0) as auc_ci_low, smaller(auc + $normal * error, 1) as auc_ci_high
-from areas join errors using (operator, membership, measure)
-order by operator, membership, measure
+from areas join errors using (operator, criterion, measure)
+order by operator, criterion, measure

@@ -25,20 +25,20 @@ FEWEST = 5  # cells that fail, and cells that do not, for a comparison
 FEATURES = 3  # features that are drawn, those with the largest information gain
 
 
-def failures(tables: Tables, subject: str, membership: str = "called") -> Figure:
+def failures(tables: Tables, subject: str, criterion: str = "fdr") -> Figure:
     """Draw densities of each measure over correct cells and over wrong cells, by operator."""
     title = (
-        f"{subject}: heuristic neurons ({membership}) of cells answered correctly and wrongly; "
+        f"{subject}: heuristic neurons ({criterion}) of cells answered correctly and wrongly; "
         "dashed: means; d and AUC compare wrong cells with correct cells"
     )
     pairs_found = tables["pairs_found"]
     figure, axes, columns = drawing.operator_panels(2, pairs_found, title, (2.2, 1.8))
     for operator, column, _ in columns:
-        rows = {"operator": operator, "membership": membership}
+        rows = {"operator": operator, "criterion": criterion}
         cells, tests = (tables[name].filter(**rows) for name in ("failures", "failure_tests"))
         reason = too_few(tests, why.no_pairs(tables, operator))
         if not reason and not cells["associated_neurons"].sum():
-            reason = why.no_associated(tables, operator, membership)
+            reason = why.no_associated(tables, operator, criterion)
         column[0].set_title(f"{operator}\n{wrongly(tests)}")
         for axis, (measure, label) in zip(column, MEASURES.items(), strict=True):
             axis.set_xlabel(label)

@@ -10,7 +10,7 @@
 --
 -- subject          VARCHAR  the model
 -- operator         VARCHAR  add, subtract, multiply or divide
--- membership       VARCHAR  criterion by which neurons have heuristics, as in failures: called or
+-- criterion        VARCHAR  criterion by which neurons have heuristics, as in failures: called or
 --                           scored
 -- measure          VARCHAR  what is compared, as in failures: associated_neurons or
 --                           answer_contribution
@@ -32,13 +32,13 @@
 with
     measured as (
         unpivot (
-            select operator, membership, correct, associated_neurons::double as associated_neurons,
+            select operator, criterion, correct, associated_neurons::double as associated_neurons,
                 answer_contribution::double as answer_contribution
             from failures
         ) on associated_neurons, answer_contribution into name measure value value
     ),
     sides as (
-        select operator, membership, measure, count(*) filter (correct) as n1,
+        select operator, criterion, measure, count(*) filter (correct) as n1,
             count(*) filter (not correct) as n2,
             avg(value) filter (correct) as mean1, avg(value) filter (not correct) as mean2,
             var_samp(value) filter (correct) as variance1,
@@ -51,7 +51,7 @@ with
         from sides where n1 >= 2 and n2 >= 2
     ),
     effects as (
-        select operator, membership, measure, (mean2 - mean1) / sqrt(variance) as d,
+        select operator, criterion, measure, (mean2 - mean1) / sqrt(variance) as d,
             sqrt((part1 + part2) / variance  -- variance of the difference, and of its divisor
                 + d ** 2 * ((n1 - 1) * variance1 ** 2 + (n2 - 1) * variance2 ** 2)
                     / (2 * (n1 + n2 - 2) ** 2 * variance ** 2)) as error,
@@ -64,46 +64,46 @@ with
         from pooled where variance > 0
     ),
     valued as (
-        select operator, membership, measure, value, count(*) filter (correct) as correct,
+        select operator, criterion, measure, value, count(*) filter (correct) as correct,
             count(*) filter (not correct) as incorrect
         from measured group by all
     ),
     -- twice the cells of the other group below each value, so that ties give whole numbers, too
     placed as (
-        select operator, membership, measure, correct, incorrect,
+        select operator, criterion, measure, correct, incorrect,
             2 * sum(correct) over lower - correct as beaten,
             2 * sum(incorrect) over higher - incorrect as beaten_by
         from valued
         window
-            lower as (partition by operator, membership, measure order by value),
-            higher as (partition by operator, membership, measure order by value desc)
+            lower as (partition by operator, criterion, measure order by value),
+            higher as (partition by operator, criterion, measure order by value desc)
     ),
     compared as (
-        select operator, membership, measure, n1, n2, sum(incorrect * beaten) as wins,
+        select operator, criterion, measure, n1, n2, sum(incorrect * beaten) as wins,
             n2 * sum(incorrect * beaten * beaten) - wins * wins as spread2,
             n1 * sum(correct * beaten_by * beaten_by) - wins * wins as spread1
-        from placed join pooled using (operator, membership, measure)
-        group by operator, membership, measure, n1, n2
+        from placed join pooled using (operator, criterion, measure)
+        group by operator, criterion, measure, n1, n2
     ),
     areas as (
-        select operator, membership, measure, wins / (2 * n1 * n2) as auc,
+        select operator, criterion, measure, wins / (2 * n1 * n2) as auc,
             (spread1 / (n1 - 1) + spread2 / (n2 - 1)) / (2 * n1 * n2) ** 2 as variance,
             coalesce(auc * (1 - auc) / nullif(variance, 0), smaller(n1, n2)) as comparisons,
             $normal ** 2 / comparisons as doubt
         from compared
     ),
     intervals as (
-        select operator, membership, measure, auc, (auc + doubt / 2) / (1 + doubt) as centre,
+        select operator, criterion, measure, auc, (auc + doubt / 2) / (1 + doubt) as centre,
             sqrt(doubt * auc * (1 - auc) + doubt ** 2 / 4) / (1 + doubt) as reach,
             larger(centre - reach, 0) as auc_ci_low, smaller(centre + reach, 1) as auc_ci_high
         from areas
     )
 select
-    $subject as subject, operator, membership, measure, n1 as cells_correct, n2 as cells_incorrect,
+    $subject as subject, operator, criterion, measure, n1 as cells_correct, n2 as cells_incorrect,
     mean1 as mean_correct, mean2 as mean_incorrect, mean2 - mean1 as difference,
     d, d - quantile * error as d_ci_low, d + quantile * error as d_ci_high,
     auc, auc_ci_low, auc_ci_high
 from sides
-left join effects using (operator, membership, measure)
-left join intervals using (operator, membership, measure)
-order by operator, membership, measure
+left join effects using (operator, criterion, measure)
+left join intervals using (operator, criterion, measure)
+order by operator, criterion, measure

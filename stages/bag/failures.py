@@ -11,8 +11,8 @@ Table failures: how many heuristic neurons each cell has, and what they contribu
     operator                 VARCHAR  add, subtract, multiply or divide
     op1                      INTEGER  first operand
     op2                      INTEGER  second operand
-    membership               VARCHAR  criterion by which neurons have heuristics, as in
-                                      heuristic_neurons: called or scored
+    criterion                VARCHAR  criterion by which neurons have heuristics, as in
+                                      heuristic_neurons: fdr or threshold
     correct                  BOOLEAN  whether the model answers the cell correctly, as in
                                       predictions
     associated_neurons       INTEGER  neurons of late layers that have a heuristic which the cell
@@ -32,16 +32,16 @@ import polars as pl
 
 from stages.bag.settings import Failures
 from stages.lib.core import progress
-from stages.lib.core.layered import LayerStore, widen
+from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.core.words import OVERLAPPING_MEMBERSHIPS as MEMBERSHIPS
+from stages.lib.core.vocabulary import OVERLAPPING_CRITERIA as CRITERIA
 from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 
-KEYS = ["operator", "op1", "op2", "membership"]
+KEYS = ["operator", "op1", "op2", "criterion"]
 CELLS = """
     select op1, op2, correct, predicted, if(correct is null, null, result) as answer
     from cells left join predictions using (operator, op1, op2)
@@ -50,10 +50,10 @@ CELLS = """
 """
 NEURONS = """
     select layer, neuron,
-        list(heuristic order by heuristic) filter (membership = 'called') as called,
-        list(heuristic order by heuristic) filter (membership = 'scored') as scored
+        list(heuristic order by heuristic) filter (criterion = 'fdr') as fdr,
+        list(heuristic order by heuristic) filter (criterion = 'threshold') as threshold
     from heuristic_neurons
-    where operator = $operator and late and membership in ('called', 'scored')
+    where operator = $operator and late and criterion in ('fdr', 'threshold')
     group by layer, neuron
     order by layer, neuron
 """
@@ -69,9 +69,9 @@ def main(name: str) -> None:
     }
     files = {table: [path] for table, path in tables.items()}
     database = Database(files, threads=1)
-    value_logits = subject.votes()
+    value_logits = subject.value_logits()
     frames = []
-    for activations in subject.squares():
+    for activations in subject.activation_stores():
         bag = OperatorBag(database, catalogue, activations, value_logits)
         frames.append(bag.rows(settings.neurons_at_once, f"failures {name}"))
     table = pl.concat(frames).select(pl.lit(name).alias("subject"), pl.all())
@@ -128,7 +128,7 @@ class OperatorBag:
 
     def rows(self, neurons_at_once: int, title: str) -> pl.DataFrame:
         """Return the operator's rows; neurons_at_once: maps that are in memory together."""
-        sums = {membership: Sums(len(self.cells)) for membership in MEMBERSHIPS}
+        sums = {criterion: Sums(len(self.cells)) for criterion in CRITERIA}
         neurons = self.neurons.with_columns(block=pl.col("neuron") // neurons_at_once)
         title = f"{title} {self.operator}"
         with progress.bar(total=len(neurons), desc=title, unit="neuron") as bar:
@@ -136,35 +136,35 @@ class OperatorBag:
                 start = block * neurons_at_once
                 self._add(layer, slice(start, start + neurons_at_once), part, sums)
                 bar.update(len(part))
-        frames = [self._frame(membership, own) for membership, own in sums.items()]
+        frames = [self._frame(criterion, own) for criterion, own in sums.items()]
         return pl.concat(frames)
 
     def _add(self, layer: int, block: slice, neurons: pl.DataFrame, sums: dict[str, Sums]) -> None:
         """Add the neurons of one block, each to every criterion by which it has heuristics."""
-        names = sorted(set(neurons["scored"].explode()))  # neurons called are scored, too
+        names = sorted(set(neurons["threshold"].explode()))  # neurons called are scored, too
         row = dict(zip(names, range(len(names)), strict=True))
         heuristics = listed(self.catalogue, self.operator, names)
         satisfied = members(self.database, self.operator, heuristics, self.numbers)
         maps = widen(self.activations.read(layer, block, slice(None)))
         maps = maps.reshape(len(maps), -1)
         logits = self.value_logits.read(layer, block, slice(None))
-        for neuron, *heuristics_of in neurons.select("neuron", *MEMBERSHIPS).iter_rows():
+        for neuron, *heuristics_of in neurons.select("neuron", *CRITERIA).iter_rows():
             values = maps[neuron - block.start].take(self.locations).astype(np.float64)
             own_logits = logits[neuron - block.start]
             answer = values * own_logits[self.answers]
             prediction = values * own_logits[self.predicted]
-            for membership, own in zip(MEMBERSHIPS, heuristics_of, strict=True):
+            for criterion, own in zip(CRITERIA, heuristics_of, strict=True):
                 if own:
                     associated = np.logical_or.reduce(satisfied[[row[name] for name in own]])
-                    sums[membership].add(associated, answer, prediction)
+                    sums[criterion].add(associated, answer, prediction)
 
-    def _frame(self, membership: str, sums: Sums) -> pl.DataFrame:
+    def _frame(self, criterion: str, sums: Sums) -> pl.DataFrame:
         prediction = pl.when(pl.col("predicted").is_not_null()).then(pl.Series(sums.prediction))
         rows = self.cells.select(
             pl.lit(self.operator).alias("operator"),
             "op1",
             "op2",
-            pl.lit(membership).alias("membership"),
+            pl.lit(criterion).alias("criterion"),
             "correct",
             pl.Series("associated_neurons", sums.neurons),
             pl.Series("answer_contribution", sums.answer).cast(pl.Float32),

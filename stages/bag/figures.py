@@ -48,8 +48,8 @@ KEPT = {
     "random": ("as many random neurons", "#999999"),
     "rest": ("all other neurons", OTHERS),
 }
-ENDS = {"nothing": -1, "everything": 1}  # of bag_alone, left and right of the memberships
-MEMBERSHIPS = ["label", "called", "scored"]
+ENDS = {"nothing": -1, "everything": 1}  # of bag_alone, left and right of the criteria
+CRITERIA = ["label", "fdr", "threshold"]
 BINS = 20  # of p-values: the first holds those up to 0.05
 LAYERS = 8  # in knockouts_by_neuron, evenly spread
 REPLACEMENTS = {"zero": "0", "mean": "their mean"}
@@ -61,25 +61,25 @@ def main(subject: str) -> None:
     drawing.write(FIGURES, folder, drawing.tables(subject, TABLES), subject, front="bag_alone")
 
 
-def knockouts_by_heuristic(tables: Tables, subject: str, membership: str = "called") -> Figure:
+def knockouts_by_heuristic(tables: Tables, subject: str, criterion: str = "fdr") -> Figure:
     """Draw the effect of each ablation on associated prompts (up) against other prompts (right).
 
     Below the diagonal, associated prompts suffer more. Dashed is the accuracy of always predicting
     the most frequent answer of either kind of prompts, mean over heuristics.
     """
     title = (
-        f"{subject}: each heuristic's neurons ({membership}) set to 0, or others (control); "
+        f"{subject}: each heuristic's neurons ({criterion}) set to 0, or others (control); "
         "written: means of associated / other prompts"
     )
     pairs_found = tables["pairs_found"]
     figure, axes, columns = drawing.operator_panels(2, pairs_found, title, (2.2, 2.2))
     for operator, column, _ in columns:
-        filters = {"operator": operator, "membership": membership, "ablation": "zero"}
+        filters = {"operator": operator, "criterion": criterion, "ablation": "zero"}
         rows = tables["knockouts_by_heuristic"].filter(**filters)
         tests = tables["knockout_tests"].filter(**filters)
         reason = "the heuristics hold for no prompt, or for every prompt"
         if rows.is_empty():
-            reason = why.no_heuristic(tables, operator, membership)
+            reason = why.no_heuristic(tables, operator, criterion)
         for axis, (measure, prefix) in zip(column, AXES.items(), strict=True):
             _dissociation(axis, rows, prefix)
             lines = [operator, *_tested(tests.filter(measure=measure))]
@@ -149,8 +149,8 @@ def knockouts_by_prompt(tables: Tables, subject: str, ablation: str = "zero") ->
     pairs_found = tables["pairs_found"]
     figure, axes, columns = drawing.operator_panels(2, pairs_found, title, sharex=True, sharey=True)
     for operator, column, _ in columns:
-        for axis, membership in zip(column, ("called", "scored"), strict=True):
-            rows = table.filter(operator=operator, membership=membership)
+        for axis, criterion in zip(column, ("fdr", "threshold"), strict=True):
+            rows = table.filter(operator=operator, criterion=criterion)
             for order, (arm, (label, colour, dashes)) in enumerate(ARMS.items()):
                 line = rows.filter(arm=arm)
                 band = line["ci_low"], line["ci_high"]
@@ -159,7 +159,7 @@ def knockouts_by_prompt(tables: Tables, subject: str, ablation: str = "zero") ->
                 drawing.curve(axis, xs, ys, label, colour, band=band, **style)
             drawing.majority(axis, rows["majority_accuracy"])
             if rows.is_empty():
-                drawing.absent(axis, why.no_late_neuron(tables, operator, membership))
+                drawing.absent(axis, why.no_late_neuron(tables, operator, criterion))
         column[1].set_xlabel("ablated neurons, mean")
     _logarithmic(axes[0, 0], table["neurons"])
     axes[0, 0].set(ylim=(-0.03, 1.05), ylabel="accuracy,\ncriterion: called")
@@ -198,8 +198,8 @@ def knockouts_by_neuron(tables: Tables, subject: str) -> Figure:
     for operator, column, _ in columns:
         for axis, layer in zip(column, layers, strict=True):
             part = table.filter(operator=operator, layer=layer)
-            is_called = pl.col("membership") != "scored"
-            text = _p_values(axis, part.filter(is_called), "called", OWN, fill=True, alpha=0.6)
+            is_called = pl.col("criterion") != "threshold"
+            text = _p_values(axis, part.filter(is_called), "fdr", OWN, fill=True, alpha=0.6)
             text += _p_values(axis, part.filter(~is_called), "only scored", "black", linewidth=1)
             dashes: dict[str, Any] = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
             axis.axhline(1 / BINS, **dashes, label=f"chance, {1 / BINS:.0%}")
@@ -237,7 +237,7 @@ def bag_alone(tables: Tables, subject: str) -> Figure:
             rows = tables["bag_alone"].filter(operator=operator, ablation=ablation)
             for shift, (kept, (label, colour)) in zip((-0.28, 0, 0.28), KEPT.items(), strict=True):
                 part = rows.filter(kept=kept)
-                xs = [MEMBERSHIPS.index(membership) + shift for membership in part["membership"]]
+                xs = [CRITERIA.index(criterion) + shift for criterion in part["criterion"]]
                 _bars(axis, xs, part, colour, label)
             part = rows.filter(pl.col("kept").is_in(list(ENDS)))
             _bars(axis, [1 + 2 * ENDS[kept] for kept in part["kept"]], part, "#333333", "_ends")
@@ -245,7 +245,7 @@ def bag_alone(tables: Tables, subject: str) -> Figure:
             if rows.is_empty():
                 drawing.absent(axis, why.no_late_layer(tables, operator))
     axes[0, 0].set(xlim=(-1.5, 3.5), ylim=(0, 1.45), yticks=[0, 0.25, 0.5, 0.75, 1])
-    axes[0, 0].set_xticks([-1, 0, 1, 2, 3], ["none", *MEMBERSHIPS, "all"])
+    axes[0, 0].set_xticks([-1, 0, 1, 2, 3], ["none", *CRITERIA, "all"])
     axes[0, 0].set_ylabel("accuracy,\nothers at their mean")
     axes[1, 0].set_ylabel("accuracy,\nothers at 0")
     drawing.legend(figure)
@@ -263,13 +263,13 @@ def _bars(axis: Axes, xs: list[float], part: pl.DataFrame, colour: str, label: s
 
 FIGURES: dict[str, Callable[[Tables, str], Figure]] = {
     "knockouts_by_heuristic": knockouts_by_heuristic,
-    "knockouts_by_heuristic_scored": partial(knockouts_by_heuristic, membership="scored"),
+    "knockouts_by_heuristic_scored": partial(knockouts_by_heuristic, criterion="threshold"),
     "knockouts_by_prompt": knockouts_by_prompt,
     "knockouts_by_prompt_mean": partial(knockouts_by_prompt, ablation="mean"),
     "knockouts_by_neuron": knockouts_by_neuron,
     "bag_alone": bag_alone,
     "failures": failure_figures.failures,
-    "failures_scored": partial(failure_figures.failures, membership="scored"),
+    "failures_scored": partial(failure_figures.failures, criterion="threshold"),
     "failure_inputs": failure_figures.failure_inputs,
 }
 

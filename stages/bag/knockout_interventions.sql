@@ -14,8 +14,8 @@
 -- key_position  VARCHAR    always null; only attention edges have a key position
 -- replacement   VARCHAR    value that ablated neurons take: zero or mean (pooled over operators),
 --                          each once for the same neurons; null for the clean run
--- membership    VARCHAR    criterion by which neurons have the heuristic, as in heuristic_neurons:
---                          label, called or scored; null for the clean run
+-- criterion     VARCHAR    criterion by which neurons have the heuristic, as in heuristic_neurons:
+--                          label, fdr or threshold; null for the clean run
 -- arm           VARCHAR    heuristic; control (random neurons of other heuristics, which have this
 --                          one by no criterion); or none for the operator's clean run
 -- heuristic     VARCHAR    heuristic whose neurons are ablated, or matched in number and avoided by
@@ -24,45 +24,45 @@
 --                          $fewest_neurons; 0 in the clean run
 -- draw          INTEGER    number of a control's random draw, from 0; null otherwise
 with
-    sized as (select operator, membership, heuristic, count(*) as neurons from heuristic_neurons
+    sized as (select operator, criterion, heuristic, count(*) as neurons from heuristic_neurons
         group by all),
     selected as (
         select * from sized where neurons >= $fewest_neurons
-        qualify membership = 'label'
-            or row_number() over (partition by operator, membership
+        qualify criterion = 'label'
+            or row_number() over (partition by operator, criterion
                 order by neurons desc, heuristic) <= $most_heuristics
     ),
     members as (
-        select operator, membership, heuristic, neurons, layer, neuron
-        from heuristic_neurons join selected using (operator, membership, heuristic)
+        select operator, criterion, heuristic, neurons, layer, neuron
+        from heuristic_neurons join selected using (operator, criterion, heuristic)
     ),
-    sizes as (select operator, membership, heuristic, neurons, layer, count(*) as wanted
+    sizes as (select operator, criterion, heuristic, neurons, layer, count(*) as wanted
         from members group by all),
     others as (
-        select operator, membership, heuristic, neurons, layer, wanted, neuron
-        from sizes join (select distinct operator, membership, layer, neuron from heuristic_neurons)
-            using (operator, membership, layer)
+        select operator, criterion, heuristic, neurons, layer, wanted, neuron
+        from sizes join (select distinct operator, criterion, layer, neuron from heuristic_neurons)
+            using (operator, criterion, layer)
         -- they have this heuristic by no criterion
         anti join heuristic_neurons using (operator, layer, neuron, heuristic)
     ),
     drawn as (
         select *, row_number() over (
-                partition by operator, membership, heuristic, draw, layer
+                partition by operator, criterion, heuristic, draw, layer
                 order by lot($knockout_seed, draw, operator, heuristic, layer, neuron), neuron
             ) as place
         from others, (select unnest(range($control_draws)) as draw)
         qualify place <= wanted
     ),
     silenced as (
-        select operator, membership, heuristic, neurons, 'heuristic' as arm, null as draw, layer,
+        select operator, criterion, heuristic, neurons, 'heuristic' as arm, null as draw, layer,
             list(neuron order by neuron) as units
         from members group by all
         union all
-        select operator, membership, heuristic, neurons, 'control', draw, layer,
+        select operator, criterion, heuristic, neurons, 'control', draw, layer,
             list(neuron order by neuron)
-        from drawn group by operator, membership, heuristic, neurons, draw, layer
+        from drawn group by operator, criterion, heuristic, neurons, draw, layer
         -- with fewer neurons it would not be a control
-        qualify sum(count(*)) over (partition by operator, membership, heuristic, draw) = neurons
+        qualify sum(count(*)) over (partition by operator, criterion, heuristic, draw) = neurons
     ),
     patches as (
         select *, unnest(['zero', 'mean']) as replacement from silenced
@@ -72,12 +72,12 @@ with
 select
     $subject as subject,
     (dense_rank() over (
-        order by operator, membership nulls first, heuristic nulls first, arm, draw nulls first,
+        order by operator, criterion nulls first, heuristic nulls first, arm, draw nulls first,
             replacement
     ) - 1)::integer as intervention,
     operator, 'evaluation' as split, if(arm = 'none', 'none', 'neuron') as component,
     layer::smallint as layer, units::integer[] as units, if(arm = 'none', null, 'last') as position,
     null::varchar as key_position,
-    replacement, membership, arm, heuristic, neurons::integer as neurons, draw::integer as draw
+    replacement, criterion, arm, heuristic, neurons::integer as neurons, draw::integer as draw
 from patches
 order by intervention, layer

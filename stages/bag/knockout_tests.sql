@@ -16,8 +16,8 @@
 --
 -- subject             VARCHAR  the model
 -- operator            VARCHAR  add, subtract, multiply or divide
--- membership          VARCHAR  criterion by which neurons have heuristics, as in heuristic_neurons:
---                              label, called or scored
+-- criterion           VARCHAR  criterion by which neurons have heuristics, as in heuristic_neurons:
+--                              label, fdr or threshold
 -- ablation            VARCHAR  value that ablated neurons take: zero or mean (over all prompts,
 --                              pooled over operators)
 -- measure             VARCHAR  what is compared: accuracy (share of prompts lost) or logit (the
@@ -49,7 +49,7 @@
 with
     measures as (
         select
-            operator, membership, heuristic, ablation, arm, neurons,
+            operator, criterion, heuristic, ablation, arm, neurons,
             unnest(['accuracy', 'logit']) as measure,
             unnest([accuracy_associated, logit_change_associated]) as associated,
             unnest([accuracy_other, logit_change_other]) as other,
@@ -60,13 +60,13 @@ with
         select own.*, control.associated as control_associated, control.other as control_other,
             own.dissociation - control.dissociation as difference
         from measures as own
-        join measures as control using (operator, membership, heuristic, ablation, measure)
+        join measures as control using (operator, criterion, heuristic, ablation, measure)
         where own.arm = 'heuristic' and control.arm = 'control' and own.dissociation
             - control.dissociation is not null
     ),
     compared as (
         select
-            operator, membership, ablation, measure, count(*) as heuristics,
+            operator, criterion, ablation, measure, count(*) as heuristics,
             avg(neurons) as neurons,
             avg(associated) as associated, avg(other) as other,
             avg(control_associated) as control_associated,
@@ -78,20 +78,20 @@ with
         from paired group by all
     ),
     members as (  -- weights give the sum over a heuristic's neurons the variance of a single neuron
-        select *, 1 / sqrt(count(*) over (partition by operator, membership, heuristic)) as weight
-        from (select distinct operator, membership, heuristic, layer, neuron from heuristic_neurons)
-        semi join paired using (operator, membership, heuristic)
+        select *, 1 / sqrt(count(*) over (partition by operator, criterion, heuristic)) as weight
+        from (select distinct operator, criterion, heuristic, layer, neuron from heuristic_neurons)
+        semi join paired using (operator, criterion, heuristic)
     ),
     shared as (
-        select operator, membership, ablation, measure, layer, neuron,
+        select operator, criterion, ablation, measure, layer, neuron,
             sum(weight order by heuristic) as weight
-        from paired join members using (operator, membership, heuristic) group by all
+        from paired join members using (operator, criterion, heuristic) group by all
     ),
     sharing as (  -- the sum of all correlations equals the sum of squares over neurons
-        select operator, membership, ablation, measure,
+        select operator, criterion, ablation, measure,
             heuristics ** 2 / sum(weight ** 2 order by layer, neuron) as effective
-        from shared join compared using (operator, membership, ablation, measure)
-        group by operator, membership, ablation, measure, heuristics
+        from shared join compared using (operator, criterion, ablation, measure)
+        group by operator, criterion, ablation, measure, heuristics
     ),
     numbers as (
         select operator, layer, neuron, draw,
@@ -101,27 +101,27 @@ with
             (select unnest(range($test_draws)) as draw)
     ),
     drawn as (
-        select operator, membership, heuristic, draw, sum(weight * number) as difference
+        select operator, criterion, heuristic, draw, sum(weight * number) as difference
         from members join numbers using (operator, layer, neuron) group by all
     ),
     draws as (
-        select operator, membership, ablation, measure, draw,
+        select operator, criterion, ablation, measure, draw,
             sum(drawn.difference) as total, sum(drawn.difference ** 2) as squares
-        from paired join drawn using (operator, membership, heuristic) group by all
+        from paired join drawn using (operator, criterion, heuristic) group by all
     ),
     tested as (
-        select operator, membership, ablation, measure,
+        select operator, criterion, ablation, measure,
             count(*) filter (
                 draws.total * sqrt(compared.squares) >= compared.total * sqrt(draws.squares)
             ) as beaten
-        from compared join draws using (operator, membership, ablation, measure) group by all
+        from compared join draws using (operator, criterion, ablation, measure) group by all
     )
 select
-    $subject as subject, operator, membership, ablation, measure, heuristics, effective, neurons,
+    $subject as subject, operator, criterion, ablation, measure, heuristics, effective, neurons,
     associated, other, control_associated, control_other, difference, deviation,
     if(effective >= 2, spread / sqrt(effective - 1), null) as standard_error, positive,
     if(effective >= 2, (1 + beaten) / (1 + $test_draws), null) as p_value
 from compared
-join sharing using (operator, membership, ablation, measure)
-join tested using (operator, membership, ablation, measure)
-order by operator, membership, ablation, measure
+join sharing using (operator, criterion, ablation, measure)
+join tested using (operator, criterion, ablation, measure)
+order by operator, criterion, ablation, measure

@@ -6,8 +6,8 @@
 --
 -- subject                       VARCHAR  the model
 -- operator                      VARCHAR  add, subtract, multiply or divide
--- membership                    VARCHAR  criterion by which neurons have the heuristic, as in
---                                        heuristic_neurons: label, called or scored
+-- criterion                     VARCHAR  criterion by which neurons have the heuristic, as in
+--                                        heuristic_neurons: label, fdr or threshold
 -- heuristic                     VARCHAR  heuristic whose neurons are ablated, or matched in number
 --                                        by a control
 -- ablation                      VARCHAR  value that the neurons' activations take at the last
@@ -47,7 +47,7 @@
 --                                        the other prompts, 0 to 1; null if there are none
 with
     interventions as (  -- knockout_interventions has one row per patch
-        select distinct intervention, operator, membership, heuristic, replacement as ablation, arm,
+        select distinct intervention, operator, criterion, heuristic, replacement as ablation, arm,
             neurons
         from knockout_interventions
     ),
@@ -58,7 +58,7 @@ with
     ),
     compared as (  -- a control's draws are averaged for each prompt
         select
-            interventions.operator, membership, interventions.heuristic, ablation, arm, neurons,
+            interventions.operator, criterion, interventions.heuristic, ablation, arm, neurons,
             pair,
             (associated.pair is not null)::integer as about,
             answer_token, avg(correct) as correct, any_value(correct_before) as before,
@@ -75,7 +75,7 @@ with
     ),
     measured as (
         select
-            operator, membership, heuristic, ablation, arm, neurons,
+            operator, criterion, heuristic, ablation, arm, neurons,
             sum(about)::integer as associated, count(*)::integer as prompts,
             avg(correct) filter (about = 1) as accuracy_associated,
             avg(correct) filter (about = 0) as accuracy_other,
@@ -94,7 +94,7 @@ with
     ),
     drawn as (
         select
-            operator, membership, heuristic, ablation, arm,
+            operator, criterion, heuristic, ablation, arm,
             nullif(list_dot_product(abouts, weights), 0) as n,
             nullif(prompts - list_dot_product(abouts, weights), 0) as m,
             list_dot_product(right_associated, weights) / n as associated,
@@ -106,14 +106,14 @@ with
     ),
     intervals as (
         select
-            operator, membership, heuristic, ablation, arm,
+            operator, criterion, heuristic, ablation, arm,
             percentile_interval(associated, $confidence) as associated,
             percentile_interval(other, $confidence) as other,
             percentile_interval(dissociation, $confidence) as dissociation
         from drawn group by all
     )
 select
-    $subject as subject, operator, membership, heuristic, ablation, arm, neurons,
+    $subject as subject, operator, criterion, heuristic, ablation, arm, neurons,
     measured.associated as prompts_associated, prompts - measured.associated as prompts_other,
     accuracy_associated, intervals.associated[1] as associated_low,
     intervals.associated[2] as associated_high,
@@ -125,5 +125,5 @@ select
     logit_other - logit_associated as logit_dissociation,
     majority_associated as majority_accuracy_associated, majority_other as majority_accuracy_other
 from measured
-join intervals using (operator, membership, heuristic, ablation, arm)
-order by operator, membership, heuristic, ablation, arm
+join intervals using (operator, criterion, heuristic, ablation, arm)
+order by operator, criterion, heuristic, ablation, arm

@@ -9,8 +9,8 @@
 -- layer                    SMALLINT  decoder layer, from 0
 -- neuron                   INTEGER   number of the ablated neuron of the layer's MLP, from 0
 -- heuristic                VARCHAR   a heuristic that the neuron has
--- membership               VARCHAR   strictest criterion by which the neuron has the heuristic:
---                                    label, called or scored
+-- criterion                VARCHAR   strictest criterion by which the neuron has the heuristic:
+--                                    label, fdr or threshold
 -- ablation                 VARCHAR   value that the neuron takes: zero or mean (pooled over
 --                                    operators)
 -- prompts_associated       BIGINT    number of evaluation prompts that satisfy the heuristic
@@ -29,7 +29,7 @@
 -- null_neurons             BIGINT    number of neurons in the null distribution
 -- null_mean                DOUBLE    mean selectivity of the neurons in the null distribution, in
 --                                    logits; null if there are none
--- null_deviation           DOUBLE    standard deviation of their selectivity, in logits
+-- null_std                 DOUBLE    standard deviation of their selectivity, in logits
 -- p_value                  DOUBLE    (1 + neurons in the null distribution that are at least as
 --                                    selective) / (1 + null_neurons), above 0 to 1
 with
@@ -55,8 +55,8 @@ with
     ),
     members as (
         select operator, layer, neuron, heuristic,
-            arg_min(membership,
-                case membership when 'label' then 1 when 'called' then 2 else 3 end) as membership
+            arg_min(criterion,
+                case criterion when 'label' then 1 when 'fdr' then 2 else 3 end) as criterion
         from heuristic_neurons group by all
     ),
     tried as (  -- each heuristic with each layer in which some neuron has it
@@ -78,7 +78,7 @@ with
             (totals.logit - own.logit) / nullif(totals.n - own.n, 0) as logit_other,
             own.lost / own.n as lost_associated,
             (totals.lost - own.lost) / nullif(totals.n - own.n, 0) as lost_other,
-            logit_other - logit_associated as selectivity, membership
+            logit_other - logit_associated as selectivity, criterion
         from own
         join totals using (operator, layer, neuron, ablation)
         left join members using (operator, layer, neuron, heuristic)
@@ -87,17 +87,17 @@ with
         select operator, layer, heuristic, ablation, count(*) as neurons, avg(selectivity) as mean,
             stddev_samp(selectivity) as deviation,
             list(selectivity order by selectivity) as selectivities
-        from selective where membership is null group by all
+        from selective where criterion is null group by all
     )
 select
-    $subject as subject, operator, layer, neuron, heuristic, membership, ablation,
+    $subject as subject, operator, layer, neuron, heuristic, criterion, ablation,
     associated as prompts_associated, other as prompts_other,
     logit_associated as logit_change_associated, logit_other as logit_change_other, lost_associated,
     lost_other, selectivity,
-    coalesce(neurons, 0) as null_neurons, mean as null_mean, deviation as null_deviation,
+    coalesce(neurons, 0) as null_neurons, mean as null_mean, deviation as null_std,
     (1 + len(list_filter(coalesce(selectivities, []), lambda s: s >= selectivity)))
         / (1 + null_neurons) as p_value
 from selective
 left join nulls using (operator, layer, heuristic, ablation)
-where membership is not null and selectivity is not null
+where criterion is not null and selectivity is not null
 order by operator, layer, neuron, heuristic, ablation

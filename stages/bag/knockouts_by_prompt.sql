@@ -4,8 +4,8 @@
 --
 -- subject            VARCHAR  the model
 -- operator           VARCHAR  add, subtract, multiply or divide
--- membership         VARCHAR  criterion by which neurons have heuristics, as in heuristic_neurons:
---                             called or scored
+-- criterion          VARCHAR  criterion by which neurons have heuristics, as in heuristic_neurons:
+--                             fdr or threshold
 -- arm                VARCHAR  which neurons are ablated: heuristic, count, control, contaminated or
 --                             matched, as in prompt_knockout_interventions
 -- ablation           VARCHAR  value that ablated neurons take: zero or mean (pooled over operators)
@@ -24,7 +24,7 @@
 --                             prompts, 0 to 1
 with
     interventions as (  -- prompt_knockout_interventions has one row per patch
-        select distinct intervention, operator, membership, arm, replacement as ablation,
+        select distinct intervention, operator, criterion, arm, replacement as ablation,
             neurons_per_layer, neurons
         from prompt_knockout_interventions
     ),
@@ -38,21 +38,21 @@ with
     ),
     compared as (
         select
-            interventions.operator, membership, arm, ablation, neurons_per_layer, neurons, pair,
+            interventions.operator, criterion, arm, ablation, neurons_per_layer, neurons, pair,
             answer_token, answers.correct, answers.logit - clean.logit as logit_change
         from answers
         join interventions using (intervention)
         join clean using (pair)
         where arm <> 'none'
         union all
-        select operator, membership, arm, ablation, 0, 0, pair, answer_token, correct, 0
-        from (select distinct operator, membership, arm, ablation from interventions
+        select operator, criterion, arm, ablation, 0, 0, pair, answer_token, correct, 0
+        from (select distinct operator, criterion, arm, ablation from interventions
             where arm <> 'none')
         join clean using (operator)
     ),
     measured as (
         select
-            operator, membership, arm, ablation, neurons_per_layer, avg(neurons) as neurons,
+            operator, criterion, arm, ablation, neurons_per_layer, avg(neurons) as neurons,
             avg(correct) as accuracy,
             avg(logit_change) as logit_change, count(*) as prompts,
             majority_accuracy(answer_token) as majority_accuracy,
@@ -61,14 +61,14 @@ with
     ),
     intervals as (
         select
-            operator, membership, arm, ablation, neurons_per_layer,
+            operator, criterion, arm, ablation, neurons_per_layer,
             percentile_interval(list_dot_product(corrects, weights) / prompts, $confidence) as edges
         from measured join bootstrap('evaluation') using (operator)
         group by all
     )
 select
-    $subject as subject, operator, membership, arm, ablation, neurons_per_layer, neurons, accuracy,
+    $subject as subject, operator, criterion, arm, ablation, neurons_per_layer, neurons, accuracy,
     edges[1] as ci_low, edges[2] as ci_high, logit_change, prompts, majority_accuracy
 from measured
-join intervals using (operator, membership, arm, ablation, neurons_per_layer)
-order by operator, membership, arm, ablation, neurons_per_layer
+join intervals using (operator, criterion, arm, ablation, neurons_per_layer)
+order by operator, criterion, arm, ablation, neurons_per_layer

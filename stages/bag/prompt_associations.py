@@ -36,7 +36,7 @@ def main(name: str) -> None:
     pairs = subject.table("circuit/pairs.parquet", ["operator", "op1", "op2", "pair"])
     catalogue = read_table("data/heuristics/heuristics.parquet")
     has_whole_answers = subject.settings.answer_token is None
-    numbers = None if has_whole_answers else asked.numbers(subject.votes())
+    numbers = None if has_whole_answers else asked.numbers(subject.value_logits())
     frames = [pl.DataFrame(schema=SCHEMA)]
     for operator in pairs["operator"].unique().sort():
         scored = names.filter(operator=operator)["heuristic"].sort()

@@ -28,8 +28,8 @@ Table prompt_knockout_interventions: neurons that are ablated at the last positi
     key_position       VARCHAR    always null; only attention edges have a key position
     replacement        VARCHAR    value that the activations take: zero or mean (over all prompts,
                                   pooled over operators with equal weight)
-    membership         VARCHAR    criterion by which neurons have heuristics, as in
-                                  heuristic_neurons: called or scored; null for the clean run
+    criterion          VARCHAR    criterion by which neurons have heuristics, as in
+                                  heuristic_neurons: fdr or threshold; null for the clean run
     arm                VARCHAR    heuristic, count, control, contaminated or matched (see above), or
                                   none for the clean run
     neurons_per_layer  INTEGER    neurons to be ablated in each late layer; fewer are ablated where
@@ -50,7 +50,7 @@ from stages.bag.settings import PromptKnockouts
 from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
-from stages.lib.core.words import OVERLAPPING_MEMBERSHIPS as MEMBERSHIPS
+from stages.lib.core.vocabulary import OVERLAPPING_CRITERIA as CRITERIA
 from stages.lib.subject import Subject
 
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -65,7 +65,7 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "position": pl.String,
     "key_position": pl.String,
     "replacement": pl.String,
-    "membership": pl.String,
+    "criterion": pl.String,
     "arm": pl.String,
     "neurons_per_layer": pl.Int32,
     "neurons": pl.Int32,
@@ -102,14 +102,14 @@ def main(name: str) -> None:
         prompts = evaluated.filter(operator=operator)["pair"].sort()
         own_effects = effects.filter(operator=operator)
         satisfied = associations.filter(operator=operator)
-        for membership in MEMBERSHIPS:
-            members = heuristic_neurons.filter(operator=operator, membership=membership)
+        for criterion in CRITERIA:
+            members = heuristic_neurons.filter(operator=operator, criterion=criterion)
             layers = layer_heuristics(members, own_effects)
             masks = [associated(satisfied, prompts, layer.heuristics) for layer in layers]
-            title = f"choosing {name} {operator} {membership}"
+            title = f"choosing {name} {operator} {criterion}"
             if layers:
                 choices = choose(layers, masks, prompts, settings, title)
-                frames.append(_frame(choices, operator=operator, membership=membership))
+                frames.append(_frame(choices, operator=operator, criterion=criterion))
     table = numbered(pl.concat(frames, how="diagonal"), name)
     write_table(table, subject.path("bag/prompt_knockout_interventions.parquet"))
 
@@ -137,7 +137,7 @@ def _layer(number: int, members: pl.DataFrame, effects: pl.DataFrame) -> LayerHe
     width = 1 + max([*members["neuron"], *effects["neuron"]])
     scores = np.zeros((len(heuristics), width), np.float32)
     rows = heuristics.search_sorted(members["heuristic"]).to_numpy()
-    scores[rows, members["neuron"]] = members["corrected"]
+    scores[rows, members["neuron"]] = members["chance_corrected"]
     strengths = np.full(width, np.nan)
     strengths[effects["neuron"]] = effects["logit_effect"]
     return LayerHeuristics(number, heuristics.to_list(), scores, strengths)
@@ -195,7 +195,7 @@ def _frame(choices: Iterable[Choice], **constants: str) -> pl.DataFrame:
 
 def numbered(rows: pl.DataFrame, subject: str) -> pl.DataFrame:
     """Return the whole table: every choice with either replacement, numbered."""
-    keys = ["operator", "membership", "pair", "arm", "neurons_per_layer", "replacement"]
+    keys = ["operator", "criterion", "pair", "arm", "neurons_per_layer", "replacement"]
     replacements = pl.when(arm="none").then([None]).otherwise(["zero", "mean"])
     patched = rows.with_columns(replacement=replacements).explode("replacement")
     has_units = pl.when(pl.col("units").is_not_null())

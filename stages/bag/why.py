@@ -5,10 +5,10 @@ import polars as pl
 from stages.lib.drawing import drawing, reasons
 from stages.lib.drawing.drawing import Tables
 
-WORDS = {  # membership -> what is true of its neurons
+WORDS = {  # criterion -> what is true of its neurons
     "label": "has a label",
-    "called": "has a heuristic beyond chance",
-    "scored": "has a score that reaches the threshold",
+    "fdr": "has a heuristic beyond chance",
+    "threshold": "has a score that reaches the threshold",
 }
 
 
@@ -17,24 +17,24 @@ def no_late_layer(tables: Tables, operator: str) -> str:
     return no_pairs(tables, operator) or _not_late(tables) or drawing.NO_ROWS
 
 
-def no_late_neuron(tables: Tables, operator: str, membership: str) -> str:
+def no_late_neuron(tables: Tables, operator: str, criterion: str) -> str:
     """Return why no late neuron of a prompt's heuristics was ablated."""
-    return no_pairs(tables, operator) or no_associated(tables, operator, membership)
+    return no_pairs(tables, operator) or no_associated(tables, operator, criterion)
 
 
-def no_associated(tables: Tables, operator: str, membership: str) -> str:
+def no_associated(tables: Tables, operator: str, criterion: str) -> str:
     """Return why no late neuron has a heuristic that some cell satisfies."""
-    late = _no_member(tables, operator, membership, "late neuron", pl.col("late"))
+    late = _no_member(tables, operator, criterion, "late neuron", pl.col("late"))
     return _not_late(tables) or late or "no cell satisfies a heuristic of a late neuron"
 
 
-def no_heuristic(tables: Tables, operator: str, membership: str) -> str:
+def no_heuristic(tables: Tables, operator: str, criterion: str) -> str:
     """Return why no heuristic was ablated."""
     none = no_pairs(tables, operator)
-    none = none or _no_member(tables, operator, membership, "neuron", pl.lit(True))
+    none = none or _no_member(tables, operator, criterion, "neuron", pl.lit(True))
     if none:
         return none
-    neurons = tables["heuristic_neurons"].filter(operator=operator, membership=membership)
+    neurons = tables["heuristic_neurons"].filter(operator=operator, criterion=criterion)
     most = neurons.group_by("heuristic").len()["len"].to_numpy().max()
     return f"no heuristic has enough neurons to be ablated: at most {most}"
 
@@ -43,7 +43,7 @@ def no_neuron(tables: Tables, operator: str, layer: int, fewest: int) -> str:
     """Return why no neuron of a layer was compared with at least `fewest` others."""
     in_layer = pl.col("layer") == layer
     what = f"neuron of layer {layer}"
-    none = no_pairs(tables, operator) or _no_member(tables, operator, "scored", what, in_layer)
+    none = no_pairs(tables, operator) or _no_member(tables, operator, "threshold", what, in_layer)
     if none:
         return none
     rows = tables["knockouts_by_neuron"].filter(in_layer, operator=operator, ablation="zero")
@@ -65,11 +65,11 @@ def _not_late(tables: Tables) -> str:
     return ""
 
 
-def _no_member(tables: Tables, operator: str, membership: str, what: str, which: pl.Expr) -> str:
+def _no_member(tables: Tables, operator: str, criterion: str, what: str, which: pl.Expr) -> str:
     """Return why none of these neurons has a heuristic; empty if one does."""
-    if tables["heuristic_neurons"].filter(which, operator=operator, membership=membership).height:
+    if tables["heuristic_neurons"].filter(which, operator=operator, criterion=criterion).height:
         return ""
     few = ""
-    if membership != "scored":
+    if criterion != "threshold":
         few = reasons.too_few_draws(tables["label_limits"], operator)
-    return few or f"no {what} {WORDS[membership]}"
+    return few or f"no {what} {WORDS[criterion]}"

@@ -26,12 +26,12 @@ from functools import partial
 import numpy as np
 import polars as pl
 
-from stages.circuit import streams
+from stages.circuit import recording
 from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.slots import OPERANDS, first_of, slots
 from stages.lib.core.tables import write_table
-from stages.lib.core.words import ROLES
+from stages.lib.core.vocabulary import ROLES
 from stages.lib.model import checkpoint, tokenizer
 from stages.lib.model.architecture import ArchitectureError
 from stages.lib.settings import Passes
@@ -101,7 +101,7 @@ def main(name: str) -> None:
     pairs = subject.table("circuit/pairs.parquet").filter(split="discovery").sort("pair")
     bos = tokenizer.load(subject.settings.source).bos_token_id
     loaded = checkpoint.of(subject.settings)
-    attention = partial(streams.attention, loaded, prompts_per_pass=passes.prompts)
+    attention = partial(recording.attention, loaded, prompts_per_pass=passes.prompts)
     rows: list[tuple] = []
     for (operator,), prompts in sorted(pairs.partition_by("operator", as_dict=True).items()):
         groups = _groups(prompts)
@@ -127,7 +127,7 @@ def pattern(
 ) -> Pattern:
     """Return the pattern of all groups together.
 
-    weights: for each group the mean and the standard deviation, as `streams.attention` gives them.
+    weights: for each group the mean and the standard deviation, as `recording.attention` gives them.
     """
     if len(groups) == 1:
         [group], [(mean, std)] = groups, weights

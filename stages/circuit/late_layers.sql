@@ -1,7 +1,7 @@
 -- The late layers, which promote the answer: from the first of them on, a linear probe of the
 -- residual stream after the layer reads the answer at the last position.
 --
--- Accuracies are corrected for chance: 0 is the better of two controls, the most frequent answer
+-- Accuracies are chance_corrected for chance: 0 is the better of two controls, the most frequent answer
 -- and shuffled answers, and 1 is no error. An operator's plateau is its best layer. An operator
 -- counts if its plateau reaches $least_plateau. A layer is readable if the operators that count
 -- reach, on average, $readable of their plateaus there. All late layers are readable.
@@ -14,14 +14,14 @@
 -- accuracy     DOUBLE    accuracy of the probe after first_layer, 0 to 1, mean over all operators
 --                        that have a probe
 with
-    corrected as (  -- null without a probe, and if a control is always correct
+    chance_corrected as (  -- null without a probe, and if a control is always correct
         select operator, layer, accuracy,
             larger(shuffled_accuracy, majority_accuracy) as control,
             (accuracy - control) / nullif(1 - control, 0) as gain
         from probes
         where position = 'last'
     ),
-    compared as (select *, max(gain) over (partition by operator) as plateau from corrected),
+    compared as (select *, max(gain) over (partition by operator) as plateau from chance_corrected),
     by_layer as (
         select
             layer,

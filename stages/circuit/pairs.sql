@@ -3,36 +3,35 @@
 -- differ if the tokens to be predicted do. If numbers have several tokens, positions of operands
 -- are those of the last token, and both structs also have op1_first and op2_first.
 --
--- subject                      VARCHAR    the model
--- pair                         INTEGER    number of the pair, from 0
--- operator                     VARCHAR    operator of the clean prompt: add, subtract, multiply or
---                                         divide
--- split                        VARCHAR    discovery (to find components) or evaluation (to measure
---                                         circuits); a hash of the prompt's operator and operands
---                                         that is the same in every seed, so that no prompt is in
---                                         both
--- seed                         INTEGER    seed of the draw; a seed draws a prompt at most once, and
---                                         several seeds may draw the same prompt
--- op1                          INTEGER    first operand of the clean prompt, which the model
---                                         answers correctly
--- op2                          INTEGER    second operand of the clean prompt
--- result                       INTEGER    answer of the clean prompt
--- counterfactual_operator      VARCHAR    operator of the counterfactual prompt, drawn uniformly
---                                         among the operators that have another answer
--- counterfactual_op1           INTEGER    first operand of the counterfactual prompt, which is
---                                         drawn uniformly among the operator's cells with another
---                                         answer
--- counterfactual_op2           INTEGER    second operand of the counterfactual prompt
--- counterfactual_result        INTEGER    correct answer of the counterfactual prompt, never equal
---                                         to result; the model may predict another number
+-- subject                      VARCHAR  the model
+-- pair                         INTEGER  number of the pair, from 0
+-- operator                     VARCHAR  operator of the clean prompt: add, subtract, multiply or
+--                                divide
+-- split                        VARCHAR  discovery (to find components) or evaluation (to measure
+--                                circuits); a hash of the prompt's operator and operands
+--                                that is the same in every seed, so that no prompt is in
+--                                both
+-- seed                         INTEGER  seed of the draw; a seed draws a prompt at most once, and
+--                                several seeds may draw the same prompt
+-- op1                          INTEGER  first operand of the clean prompt, which the model answers
+--                                correctly
+-- op2                          INTEGER  second operand of the clean prompt
+-- result                       INTEGER  answer of the clean prompt
+-- counterfactual_operator      VARCHAR  operator of the counterfactual prompt, drawn uniformly
+--                                among the operators that have another answer
+-- counterfactual_op1           INTEGER  first operand of the counterfactual prompt, which is drawn
+--                                uniformly among the operator's cells with another answer
+-- counterfactual_op2           INTEGER  second operand of the counterfactual prompt
+-- counterfactual_result        INTEGER  correct answer of the counterfactual prompt, never equal to
+--                                result; the model may predict another number
 -- tokens                       INTEGER[]  token ids of the clean prompt
--- answer_token                 INTEGER    token id of the clean prompt's answer
--- positions STRUCT(op1 SMALLINT, "operator" SMALLINT, op2 SMALLINT, "last" SMALLINT) position
---                                         of each role in tokens, from 0
+-- answer_token                 INTEGER  token id of the clean prompt's answer
+-- positions                    STRUCT(op1 SMALLINT, "operator" SMALLINT, op2 SMALLINT, "last" SMALLINT)  position of each role in
+--                                tokens, from 0
 -- counterfactual_tokens        INTEGER[]  token ids of the counterfactual prompt
--- counterfactual_answer_token  INTEGER    token id of the counterfactual prompt's answer
--- counterfactual_positions STRUCT(op1 SMALLINT, "operator" SMALLINT, op2 SMALLINT, "last" SMALLINT) position
---                                         of each role in counterfactual_tokens, from 0
+-- counterfactual_answer_token  INTEGER  token id of the counterfactual prompt's answer
+-- counterfactual_positions     STRUCT(op1 SMALLINT, "operator" SMALLINT, op2 SMALLINT, "last" SMALLINT)  position of each role in
+--                                counterfactual_tokens, from 0
 with
     candidates as (  -- cells of equal answer are one block, which a draw can step over
         select operator, op1, op2, result, answer_token,

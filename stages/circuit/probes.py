@@ -34,7 +34,7 @@ from stages.circuit.settings import Probes
 from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
-from stages.lib.core.words import ROLES
+from stages.lib.core.vocabulary import ROLES
 from stages.lib.model import checkpoint, residuals
 from stages.lib.settings import Passes
 from stages.lib.subject import Subject

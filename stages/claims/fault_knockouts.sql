@@ -11,8 +11,8 @@
 --
 -- subject                  VARCHAR  the model
 -- operator                 VARCHAR  add, subtract, multiply or divide
--- membership               VARCHAR  criterion by which neurons have the heuristic, as in
---                                   heuristic_neurons: label, called or scored
+-- criterion                VARCHAR  criterion by which neurons have the heuristic, as in
+--                                   heuristic_neurons: label, fdr or threshold
 -- fault                    VARCHAR  none (as in knockouts_by_heuristic), contaminated control, or
 --                                   true division (for divide alone)
 -- ablation                 VARCHAR  value that the neurons' activations take at the last position:
@@ -31,7 +31,7 @@
 -- logit_dissociation       DOUBLE   logit_change_other - logit_change_associated, in logits
 with
     interventions as (  -- knockout_interventions has one row per patch
-        select distinct intervention, operator, membership, heuristic, replacement as ablation, arm
+        select distinct intervention, operator, criterion, heuristic, replacement as ablation, arm
         from knockout_interventions where arm in ('heuristic', 'none')
     ),
     answers as (from answers_of('knockout')),
@@ -85,7 +85,7 @@ with
     ),
     measured as (
         select
-            operator, membership, fault, ablation, heuristic,
+            operator, criterion, fault, ablation, heuristic,
             avg(associated::integer) filter (not counted) as associated_among_other,
             avg(correct) filter (counted) as accuracy_associated,
             avg(correct) filter (not counted) as accuracy_other,
@@ -98,7 +98,7 @@ with
         group by all
     )
 select
-    $subject as subject, operator, membership, fault, ablation, count(*)::integer as heuristics,
+    $subject as subject, operator, criterion, fault, ablation, count(*)::integer as heuristics,
     avg(associated_among_other) as associated_among_other,
     avg(accuracy_associated) as accuracy_associated, avg(accuracy_other) as accuracy_other,
     avg(logit_change_associated) as logit_change_associated,
@@ -107,5 +107,5 @@ select
     avg(logit_change_other - logit_change_associated) as logit_dissociation
 from measured
 where accuracy_associated is not null and accuracy_other is not null
-group by operator, membership, fault, ablation
-order by operator, membership, fault, ablation
+group by operator, criterion, fault, ablation
+order by operator, criterion, fault, ablation

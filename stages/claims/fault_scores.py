@@ -2,7 +2,7 @@
 
 Algorithm 1 then looks at the number of cells that the published code uses. The stage reads
 data/heuristics/heuristics.parquet, data/corpus/cells.parquet and the model's HDF5 stores. It writes
-data/<subject>/claims/fault_scores.parquet. Scores are not corrected for chance and are those of the
+data/<subject>/claims/fault_scores.parquet. Scores are not chance_corrected for chance and are those of the
 better side, as in the study. Sets of results have no such fault and are left out, as in
 null_shares: they come from a neuron's map, not from the catalogue.
 
@@ -30,12 +30,12 @@ import polars as pl
 
 from stages.claims.published_sizes import FAULTS, Sizes, best, operand_sizes, result_sizes
 from stages.claims.settings import Faults
-from stages.heuristics.settings import Nulls, Scores
-from stages.lib.core import machine, progress
-from stages.lib.core.layered import LayerStore
+from stages.heuristics.settings import PermutationTests, Scores
+from stages.lib.core import environment, progress
+from stages.lib.core.hdf5_store import LayerStore
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.heuristics.square import Neuron, Square
+from stages.lib.heuristics.grid import Neuron, OperandGrid
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 
@@ -56,20 +56,20 @@ ORDER = ["operator", "layer", "fault", "quantities", "threshold"]
 
 def main(name: str) -> None:
     subject, scored, settings = Subject.named(name), load(Scores), load(Faults)
-    thresholds = sorted({*load(Nulls).thresholds, settings.published})
+    thresholds = sorted({*load(PermutationTests).thresholds, settings.published})
     catalogue = read_table("data/heuristics/heuristics.parquet").filter("usable")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-    value_logits = subject.votes()
+    value_logits = subject.value_logits()
     frames = [pl.DataFrame(schema=SCHEMA)]
-    for activations in subject.squares():
-        square = Square(database, catalogue, activations, scored.least_cells)
-        sizes = operand_sizes(square), result_sizes(square, settings.cap)
+    for activations in subject.activation_stores():
+        grid = OperandGrid(database, catalogue, activations, scored.least_cells)
+        sizes = operand_sizes(grid), result_sizes(grid, settings.cap)
         total = len(activations.layers) * activations.axes["neuron"]
-        title = f"faults {name} {square.operator}"
+        title = f"faults {name} {grid.operator}"
         with progress.bar(total=total, desc=title, unit="neuron") as bar:
             for layer in activations.layers:
-                bests = layer_bests(square, layer, value_logits, sizes, scored, bar)
-                keys = {"subject": name, "operator": square.operator, "layer": layer}
+                bests = layer_bests(grid, layer, value_logits, sizes, scored, bar)
+                keys = {"subject": name, "operator": grid.operator, "layer": layer}
                 rows = counted(bests, thresholds).with_columns(**_literals(keys))
                 frames.append(rows.select(pl.col(key).cast(kind) for key, kind in SCHEMA.items()))
     write_table(pl.concat(frames).sort(ORDER), subject.path("claims/fault_scores.parquet"))
@@ -80,7 +80,7 @@ def _literals(values: dict[str, object]) -> dict[str, pl.Expr]:
 
 
 def layer_bests(
-    square: Square,
+    grid: OperandGrid,
     layer: int,
     value_logits: LayerStore,
     sizes: tuple[Sizes, Sizes],
@@ -92,19 +92,19 @@ def layer_bests(
     The result is (neurons, operands and result, right and published sizes).
     """
     bests: list[list[np.ndarray]] = []
-    score = partial(_score, square, sizes)
-    with ThreadPoolExecutor(machine.workers()) as pool:
-        for neurons in square.layer(layer, value_logits, settings.neurons_per_unit):
+    score = partial(_score, grid, sizes)
+    with ThreadPoolExecutor(environment.workers()) as pool:
+        for neurons in grid.layer(layer, value_logits, settings.neurons_per_unit):
             for scores in pool.map(score, neurons):
                 bests.append(scores)
                 bar.update()
     return np.array(bests)
 
 
-def _score(square: Square, sizes: tuple[Sizes, Sizes], neuron: Neuron) -> list[np.ndarray]:
+def _score(grid: OperandGrid, sizes: tuple[Sizes, Sizes], neuron: Neuron) -> list[np.ndarray]:
     _, maps, logits = neuron
-    activations = maps.ravel()[square.cells]
-    contributions = activations * logits[square.results]
+    activations = maps.ravel()[grid.cells]
+    contributions = activations * logits[grid.results]
     return [best(activations, sizes[0]), best(contributions, sizes[1])]
 
 

@@ -8,7 +8,7 @@
 --                        or control with associated neurons. Of circuits: ranking by mean + std
 -- number        VARCHAR  number of the fault in the list at the end of the study's page; null if
 --                        only its text has it
--- membership    VARCHAR  for ablations, criterion by which neurons have heuristics, as in
+-- criterion     VARCHAR  for ablations, criterion by which neurons have heuristics, as in
 --                        heuristic_neurons; null otherwise
 -- ablation      VARCHAR  for ablations, value that neurons take: zero or mean; null otherwise
 -- measure       VARCHAR  what is measured, in words
@@ -21,7 +21,7 @@ with
             operator, if(fault = 'both', 'both sizes', fault) as fault,
             case when fault = 'both' then '2 and 3' when fault like 'op2%' then '2'
                 else '3' end as number,
-            null as membership, null as ablation,
+            null as criterion, null as ablation,
             'share of neurons classified, heuristics of ' || quantities as measure,
             sum(classified - gained + lost) / sum(neurons) as right_value,
             sum(classified) / sum(neurons) as faulty_value
@@ -29,7 +29,7 @@ with
         group by operator, fault, quantities
     ),
     by_heuristic as (
-        select operator, membership, fault, ablation, unnest([
+        select operator, criterion, fault, ablation, unnest([
                 {'measure': 'heuristics compared', 'value': heuristics::double},
                 {'measure': 'share of other prompts that are associated',
                     'value': associated_among_other},
@@ -47,18 +47,18 @@ with
         join (values ('contaminated control', '4'), ('true division', '5')) as named(fault, number)
             on clean.fault = 'none' and (number = '4' or operator = 'divide')
         left join by_heuristic as faulty
-            on (faulty.fault, faulty.operator, faulty.membership, faulty.ablation, faulty.measure)
-                = (named.fault, clean.operator, clean.membership, clean.ablation, clean.measure)
+            on (faulty.fault, faulty.operator, faulty.criterion, faulty.ablation, faulty.measure)
+                = (named.fault, clean.operator, clean.criterion, clean.ablation, clean.measure)
     ),
     by_prompt as (
         select
-            operator, membership, ablation, neurons_per_layer as n,
+            operator, criterion, ablation, neurons_per_layer as n,
             any_value(accuracy) filter (arm = 'heuristic') as by_score,
             any_value(accuracy) filter (arm = 'count') as by_count,
             any_value(accuracy) filter (arm = 'control') as control,
             any_value(accuracy) filter (arm = 'contaminated') as contaminated
         from knockouts_by_prompt where neurons_per_layer > 0
-        group by operator, membership, ablation, neurons_per_layer
+        group by operator, criterion, ablation, neurons_per_layer
     ),
     circuits as (  -- circuits of the top neurons by mean effect, and by mean + standard deviation
         select
@@ -75,20 +75,20 @@ with
         group by operator, k
     ),
     measured as (
-        select operator, fault, number, membership, ablation, measure, right_value, faulty_value
+        select operator, fault, number, criterion, ablation, measure, right_value, faulty_value
         from sizes
         union all
-        select operator, fault, number, membership, ablation, measure, right_value, faulty_value
+        select operator, fault, number, criterion, ablation, measure, right_value, faulty_value
         from controls
         union all
         select
-            operator, 'ranking by count', '9', membership, ablation,
+            operator, 'ranking by count', '9', criterion, ablation,
             format('accuracy of prompts without {} neurons of theirs per layer', n),
             by_score, by_count
         from by_prompt
         union all
         select
-            operator, 'control with associated neurons', '9', membership, ablation,
+            operator, 'control with associated neurons', '9', criterion, ablation,
             format('accuracy of prompts without {} other neurons per layer', n), control,
             contaminated
         from by_prompt
@@ -105,8 +105,8 @@ with
             unnest([faulty_faithfulness, faulty_accuracy])
         from circuits join tops using (operator, k)
     )
-select $subject as subject, operator, fault, number, membership, ablation, measure,
+select $subject as subject, operator, fault, number, criterion, ablation, measure,
     right_value::double as right_value,
     faulty_value::double as faulty_value, faulty_value::double - right_value::double as difference
 from measured
-order by operator, number nulls last, fault, membership, ablation, measure
+order by operator, number nulls last, fault, criterion, ablation, measure

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from stages.lib.core.words import CHAPTERS, OPERATORS
+from stages.lib.core.vocabulary import CHAPTERS, OPERATORS
 from stages.lib.sql.database import Database
 
 STAGES = Path(__file__).parents[1]

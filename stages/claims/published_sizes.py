@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stages.lib.heuristics.grid import OperandGrid
 from stages.lib.heuristics.names import parse
 from stages.lib.heuristics.scores import Sets, descending, hits
-from stages.lib.heuristics.square import Square
 
 OP2, MODULO = "op2 range with op1's size", "result modulo with (M // n)^2"
 RIGHT, PUBLISHED = 0, 1  # index in Sizes
@@ -45,24 +45,24 @@ class Sizes(NamedTuple):
     published: Sized
 
 
-def operand_sizes(square: Square) -> Sizes:
+def operand_sizes(grid: OperandGrid) -> Sizes:
     """Return the heuristics of operands; a range of op2 has the size of the same range of op1."""
-    group = square.operands
+    group = grid.operands
     k = group.sets.k.copy()
     for i in np.flatnonzero((group.kinds == "range") & (group.quantities == "op2")):
         first, last = map(int, parse(group.names[i]).parameters)
-        k[i] = ((square.op1 >= first) & (square.op1 <= last)).sum()
+        k[i] = ((grid.op1 >= first) & (grid.op1 <= last)).sum()
     return Sizes(sized(group.sets, group.sets.k), sized(group.sets, k))
 
 
-def result_sizes(square: Square, cap: int) -> Sizes:
+def result_sizes(grid: OperandGrid, cap: int) -> Sizes:
     """Return the heuristics of the result; a remainder modulo n has the size (M // n) ** 2.
 
     The size is at most `cap` for operators that are capped, and at most the number of cells.
     """
-    group, cells = square.answers, len(square.cells)
-    operands = int(max(square.op1.max(), square.op2.max())) + 1
-    most = min(cap, cells) if square.operator in CAPPED else cells
+    group, cells = grid.answers, len(grid.cells)
+    operands = int(max(grid.op1.max(), grid.op2.max())) + 1
+    most = min(cap, cells) if grid.operator in CAPPED else cells
     k = group.sets.k.copy()
     for i in np.flatnonzero(group.kinds == "modulo"):
         divisor = int(parse(group.names[i]).parameters[0])

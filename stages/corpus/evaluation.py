@@ -5,7 +5,7 @@ import polars as pl
 
 from stages.corpus.prompts import Corpus, Prompt
 from stages.corpus.settings import Tasks
-from stages.lib.core.words import TASKS
+from stages.lib.core.vocabulary import TASKS
 
 COLUMNS = [
     "task",

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from stages.lib.core.settings import Percent, Section, Seed, Share
 from stages.lib.core.templates import holding
-from stages.lib.core.words import OPERATORS, Operator
+from stages.lib.core.vocabulary import OPERATORS, Operator
 
 
 class Cells(Section):

@@ -12,9 +12,9 @@ import polars as pl
 
 from stages.explorer.project import ExplorerError, Project
 from stages.lib.core import slots
-from stages.lib.core.layered import read_array, read_attributes
+from stages.lib.core.hdf5_store import read_array, read_attributes
 from stages.lib.core.settings import load
-from stages.lib.core.words import ROLES
+from stages.lib.core.vocabulary import ROLES
 from stages.lib.executor import interventions
 from stages.lib.executor.blocks import Block
 from stages.lib.executor.executor import Executor

@@ -17,10 +17,10 @@ import polars as pl
 import pyarrow as pa
 
 from stages.lib.core import settings
-from stages.lib.core.layered import LayerStore, widen
+from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.settings import ParamsError, read
 from stages.lib.core.shards import store_of
-from stages.lib.core.words import CHAPTERS, OPERATORS
+from stages.lib.core.vocabulary import CHAPTERS, OPERATORS
 from stages.lib.heuristics import asked
 from stages.lib.sql.cells import shown
 from stages.lib.sql.database import ERRORS, Database, DatabaseError, connect, sentence

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
 
 from stages.explorer.project import ExplorerError, Project
-from stages.lib.core.words import OPERATORS
+from stages.lib.core.vocabulary import OPERATORS
 
 LONGEST = 20_000  # characters of an address
 # what people type for an operator

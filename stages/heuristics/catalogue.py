@@ -25,8 +25,8 @@ import polars as pl
 
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
-from stages.lib.core.words import QUANTITIES, Operator
-from stages.lib.heuristics.grid import Grid, Heuristics
+from stages.lib.core.vocabulary import QUANTITIES, Operator
+from stages.lib.heuristics.catalogue_grid import Grid, Heuristics
 from stages.lib.heuristics.names import (
     Heuristic,
     digit_sums,

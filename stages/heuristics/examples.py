@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stages.lib.core.layered import LayerStore, widen
+from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.shards import store_of
 from stages.lib.core.tables import read_table
 from stages.lib.drawing.maps import Example
 from stages.lib.heuristics import asked
+from stages.lib.heuristics.grid import answered
 from stages.lib.heuristics.members import listed, members
-from stages.lib.heuristics.square import answered
 from stages.lib.sql.database import Database
 
 
@@ -38,7 +38,7 @@ class Portrayer:
         labels: of this operator; the score is chance-corrected.
         """
         keys = [pl.col("quantity").is_in(["result", "asked"]), pl.col("kind")]
-        order = [-pl.col("corrected"), "layer", "neuron", "heuristic", "side"]
+        order = [-pl.col("chance_corrected"), "layer", "neuron", "heuristic", "side"]
         rows = []
         for _, group in labels.sort(keys).group_by(keys, maintain_order=True):
             ranked = group.sort(order).rows(named=True)
@@ -69,7 +69,7 @@ class Portrayer:
         text = (
             f"{label['kind']} of {about}, {place}: {label['heuristic']}{lowest}\n"
             f"layer {label['layer']}, neuron {label['neuron']} ({direct}): "
-            f"score {label['score']:.2f}, corrected {label['corrected']:.2f}\n"
+            f"score {label['score']:.2f}, chance_corrected {label['chance_corrected']:.2f}\n"
             f"value vector: {' '.join(map(str, promoted))}"
         )
         map_of_cells = np.where(valid, values, np.nan)

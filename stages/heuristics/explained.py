@@ -15,8 +15,8 @@ Table explained: how much of a labelled neuron's map two theories explain
     layer      SMALLINT  decoder layer, from 0
     neuron     INTEGER   neuron of the layer's MLP, from 0; only neurons with labels
     map        VARCHAR   map that is explained: activation, for labels about operands, or
-                         contribution (activation times value logit of the answer), for labels
-                         about results
+                         contribution (activation times value logit of the answer), for labels about
+                         results
     theory     VARCHAR   heuristics (the neuron's labels) or fourier (the strongest Fourier
                          components over op1 and op2)
     terms      INTEGER   free coefficients of the theory, without the intercept; a label that
@@ -34,10 +34,10 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from stages.heuristics.waves.fit import SplitCells, explain, indicators, waves
-from stages.heuristics.waves.fourier import FrequencyPairs
-from stages.lib.core import machine, progress
-from stages.lib.core.layered import LayerStore, widen
+from stages.heuristics.fourier.fit import SplitCells, explain, indicators, waves
+from stages.heuristics.fourier.frequencies import FrequencyPairs
+from stages.lib.core import environment, progress
+from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed, members
@@ -60,15 +60,15 @@ def main(name: str) -> None:
     labels = subject.table("heuristics/labels.parquet")
     catalogue = read_table("data/heuristics/heuristics.parquet")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-    value_logits = subject.votes()
+    value_logits = subject.value_logits()
     rows: list[tuple] = []
-    for activations in subject.squares():
+    for activations in subject.activation_stores():
         operator = activations.attributes["operator"]
         own = labels.filter(operator=operator)
         grid = Labelled(database, activations, value_logits, own, catalogue)
         title = f"explained {name} {operator}"
         with progress.bar(total=len(grid.maps), desc=title, unit="map") as bar:
-            for theories in grid.rows(machine.workers()):
+            for theories in grid.rows(environment.workers()):
                 rows += [(operator, *theory) for theory in theories]
                 bar.update()
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")

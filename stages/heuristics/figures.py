@@ -31,7 +31,7 @@ TABLES = [
 SETTING = Path("data/heuristics/label_setting.parquet")
 CRITERIA = {  # criterion -> label, colour
     "raw": ("score", VERMILION),
-    "corrected": ("chance-corrected score", BLUE),
+    "chance_corrected": ("chance-corrected score", BLUE),
     "fdr": ("chance-corrected score, FDR controlled", GREEN),
 }
 QUANTITIES = {
@@ -153,7 +153,7 @@ def score_against_chance(study: Study) -> Figure:
 def _scores(axis: Axes, matches: pl.DataFrame, labelled: pl.DataFrame, study: Study) -> None:
     """Draw one operator's matches and the thresholds."""
     axis.hexbin(
-        matches["share"],
+        matches["chance_score"],
         matches["score"],
         gridsize=45,
         extent=(0, 1, 0, 1),
@@ -163,7 +163,7 @@ def _scores(axis: Axes, matches: pl.DataFrame, labelled: pl.DataFrame, study: St
         linewidths=0.1,
     )
     dots: dict[str, Any] = {"markersize": 2, "color": BLUE, "rasterized": True}
-    axis.plot(labelled["share"], labelled["score"], ".", **dots, label="labels")
+    axis.plot(labelled["chance_score"], labelled["score"], ".", **dots, label="labels")
     axis.plot([0, 1], [0, 1], **DASHED, label="chance")
     published, colour = study.settings.published, CRITERIA["raw"][1]
     axis.plot([0, 1], [published] * 2, color=colour, linewidth=1, label="published threshold")
@@ -208,7 +208,7 @@ def _with_null(axis: Axes, part: pl.DataFrame, label: str, colour: str) -> None:
     """Draw the share by one criterion, and dashed the share with operands relabelled."""
     drawing.curve(axis, part["threshold"], part["share"], label, colour)
     null = part.drop_nulls("null_share")
-    mean, spread = null["null_share"], 2 * null["null_deviation"].fill_null(0)
+    mean, spread = null["null_share"], 2 * null["null_std"].fill_null(0)
     drawing.curve(
         axis,
         null["threshold"],

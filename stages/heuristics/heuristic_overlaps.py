@@ -8,8 +8,8 @@ Table heuristic_overlaps: pairs of heuristics that share more cells than chance,
     operator   VARCHAR  add, subtract, multiply or divide
     heuristic  VARCHAR  name of a heuristic in the table scores
     other      VARCHAR  name of another heuristic in the table scores
-    overlap    FLOAT    share of the smaller heuristic's cells that the larger one has, corrected
-                        for chance: 0 is chance, 1 is inclusion
+    overlap    FLOAT    share of the smaller heuristic's cells that the larger one has,
+                        chance_corrected for chance: 0 is chance, 1 is inclusion
     same       BOOLEAN  whether both heuristics have the same cells
 """
 
@@ -23,8 +23,8 @@ from stages.heuristics.settings import Overlaps
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.heuristics import asked
+from stages.lib.heuristics.grid import answered
 from stages.lib.heuristics.members import listed, members
-from stages.lib.heuristics.square import answered
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 
@@ -43,9 +43,9 @@ def main(name: str) -> None:
     scores = subject.table("heuristics/scores.parquet", ["operator", "heuristic"])
     catalogue = read_table("data/heuristics/heuristics.parquet")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-    numbers = asked.numbers(subject.votes())
+    numbers = asked.numbers(subject.value_logits())
     frames = [pl.DataFrame(schema=SCHEMA)]
-    for store in subject.squares():
+    for store in subject.activation_stores():
         operator = store.attributes["operator"]
         names = scores.filter(operator=operator)["heuristic"].unique().sort().to_list()
         heuristics = listed(catalogue, operator, names)
@@ -69,8 +69,8 @@ def overlaps(names: list[str], satisfied: np.ndarray, smallest: float) -> pl.Dat
     fewer, more = np.minimum.outer(sizes, sizes), np.maximum.outer(sizes, sizes)
     share = more / satisfied.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        corrected = (shared / fewer - share) / (1 - share)
-    overlap = np.where((share < 1) & (fewer > 0), corrected, 0)
+        chance_corrected = (shared / fewer - share) / (1 - share)
+    overlap = np.where((share < 1) & (fewer > 0), chance_corrected, 0)
     np.fill_diagonal(overlap, -1)
     first, second = np.nonzero(overlap >= smallest)
     is_same = (shared == more) & (shared == fewer)

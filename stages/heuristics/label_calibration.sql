@@ -52,12 +52,12 @@ with
     ),
     rated as (
         select
-            operator, layer, neuron, grade, kind, corrected, q_value,
+            operator, layer, neuron, grade, kind, chance_corrected, q_value,
             (operator, layer, neuron, heuristic) in (from right_pairs) as is_right
         from matches
         join (select distinct operator, layer, neuron, grade from planted)
             using (operator, layer, neuron)
-        where foremost
+        where nonredundant
     ),
     counted as (
         select
@@ -65,7 +65,7 @@ with
             count(*) as labels,
             count(*) filter (is_right) as right_labels,
             count(distinct (operator, layer, neuron)) as labelled_neurons
-        from settings join rated on corrected >= threshold and q_value <= level
+        from settings join rated on chance_corrected >= threshold and q_value <= level
         group by threshold, level, grouping sets ((grade, kind), (grade), (kind), ())
     ),
     kinds as (select kind from pairs union select kind from counted),

@@ -1,15 +1,15 @@
 -- The threshold of labels. It is selected on the synthetic model `planted`, whose ground truth is
 -- known, at the false discovery rate of the settings.
 --
--- threshold         DOUBLE  smallest chance-corrected score of a label, 0 to 1: the threshold with
---                           the largest f1, and of equals the largest
--- level             DOUBLE  largest q_value of a label, 0 to 1
--- precision         DOUBLE  precision over all labels of `planted`, noise neurons included, 0 to 1
--- recall            DOUBLE  recall over all planted pairs, imperfect ones included, 0 to 1
--- f1                DOUBLE  harmonic mean of precision and recall, 0 to 1
--- exact_precision   DOUBLE  precision on neurons that implement a heuristic exactly, 0 to 1
--- exact_recall      DOUBLE  recall on neurons that implement a heuristic exactly, 0 to 1
--- noise_labelled    DOUBLE  share of noise neurons that have a label, 0 to 1
+-- threshold        DOUBLE  smallest chance-corrected score of a label, 0 to 1: the threshold with
+--                          the largest f1, and of equals the largest
+-- level            DOUBLE  largest q_value of a label, 0 to 1
+-- precision        DOUBLE  precision over all labels of `planted`, noise neurons included, 0 to 1
+-- recall           DOUBLE  recall over all planted pairs, imperfect ones included, 0 to 1
+-- f1               DOUBLE  harmonic mean of precision and recall, 0 to 1
+-- exact_precision  DOUBLE  precision on neurons that implement a heuristic exactly, 0 to 1
+-- exact_recall     DOUBLE  recall on neurons that implement a heuristic exactly, 0 to 1
+-- noise_labelled   DOUBLE  share of noise neurons that have a label, 0 to 1
 with
     rated as (
         select

@@ -6,43 +6,44 @@
 -- for the search through the catalogue. So if all pairs with a q_value of at most q are labelled,
 -- at most a share q of the labelled neurons is labelled by chance (Benjamini and Bogomolov 2014).
 --
--- subject         VARCHAR   the model
--- operator        VARCHAR   add, subtract, multiply or divide
--- layer           SMALLINT  decoder layer, from 0
--- neuron          INTEGER   neuron of the layer's MLP, from 0
--- heuristic       VARCHAR   name of a heuristic in the table heuristics, or of a set of results
---                           found on this neuron's map
--- kind            VARCHAR   kind of the heuristic, as in the table scores
--- quantity        VARCHAR   what the heuristic is about: op1, op2, result, both, custom or asked
--- side            VARCHAR   top or bottom: whether the map's largest or smallest values are
---                           described
--- score           FLOAT     share of the k largest (or smallest) cells that satisfy the heuristic,
---                           0 to 1, where k is the number of all cells that satisfy it
--- share           FLOAT     share of all cells that satisfy the heuristic, 0 to 1: the score of
---                           chance
--- corrected       FLOAT     chance-corrected score, (score - share) / (1 - share) with ties broken
---                           at random; 0 is chance, 1 is perfect
--- strength        FLOAT     mean of the map over the heuristic's cells, in root mean squares of
---                           the map
--- null_corrected  FLOAT     mean of the chance-corrected score with the operands relabelled
--- z               FLOAT     corrected minus null_corrected, in units that depend on the number of
---                           values and cells of the heuristic (stages/heuristics/null/p_values.py)
--- p_value         DOUBLE    share of relabellings that score at least as much on this heuristic
--- p_family        DOUBLE    share of relabellings in which any heuristic has at least this z
--- draws           INTEGER   number of relabellings
--- q_value         DOUBLE    false discovery rate among neurons, 0 to 1, if all pairs with a
---                           p_family as small are labelled
--- strong          BOOLEAN   whether the map is far from zero on the heuristic's cells, on this
---                           side: by at least $smallest_strength root mean squares of the map
--- foremost        BOOLEAN   whether the match is strong and not redundant: no better strong match
---                           of the neuron shares more cells with it than chance
+-- subject           VARCHAR   the model
+-- operator          VARCHAR   add, subtract, multiply or divide
+-- layer             SMALLINT  decoder layer, from 0
+-- neuron            INTEGER   neuron of the layer's MLP, from 0
+-- heuristic         VARCHAR   name of a heuristic in the table heuristics, or of a set of results
+--                             found on this neuron's map
+-- kind              VARCHAR   kind of the heuristic, as in the table scores
+-- quantity          VARCHAR   what the heuristic is about: op1, op2, result, both, custom or asked
+-- side              VARCHAR   top or bottom: whether the map's largest or smallest values are
+--                             described
+-- score             FLOAT     share of the k largest (or smallest) cells that satisfy the
+--                             heuristic, 0 to 1, where k is the number of all cells that satisfy it
+-- chance_score      FLOAT     share of all cells that satisfy the heuristic, 0 to 1: the score of
+--                             chance
+-- chance_corrected  FLOAT     chance-corrected score, (score - chance_score) / (1 - chance_score)
+--                             with ties broken at random; 0 is chance, 1 is perfect
+-- strength          FLOAT     mean of the map over the heuristic's cells, in root mean squares of
+--                             the map
+-- null_mean         FLOAT     mean of the chance-corrected score with the operands relabelled
+-- z                 FLOAT     chance_corrected minus null_mean, in units that depend on the number
+--                             of values and cells of the heuristic
+--                             (stages/heuristics/null_distribution/p_values.py)
+-- p_value           DOUBLE    share of relabellings that score at least as much on this heuristic
+-- p_family          DOUBLE    share of relabellings in which any heuristic has at least this z
+-- draws             INTEGER   number of relabellings
+-- q_value           DOUBLE    false discovery rate among neurons, 0 to 1, if all pairs with a
+--                             p_family as small are labelled
+-- strong            BOOLEAN   whether the map is far from zero on the heuristic's cells, on this
+--                             side: by at least $smallest_strength root mean squares of the map
+-- nonredundant      BOOLEAN   whether the match is strong and not redundant: no better strong match
+--                             of the neuron shares more cells with it than chance
 with
     candidates as (
         select
-            scores.* exclude (corrected), nulls.corrected, null_corrected, z, p_value, p_family,
+            scores.* exclude (chance_corrected), permutation_tests.chance_corrected, null_mean, z, p_value, p_family,
             draws,
             case side when 'top' then strength else -strength end >= $smallest_strength as strong
-        from scores join nulls using (operator, layer, neuron, heuristic, side)
+        from scores join permutation_tests using (operator, layer, neuron, heuristic, side)
     ),
     tested as (select operator, count(*) as neurons from naming group by operator),
     best as (
@@ -78,13 +79,13 @@ with
         where
             worse.strong and better.strong and better.side = worse.side
             and better.p_family <= worse.p_family
-            and (better.corrected, worse.heuristic) > (worse.corrected, better.heuristic)
+            and (better.chance_corrected, worse.heuristic) > (worse.chance_corrected, better.heuristic)
             and overlap >= $largest_overlap
     )
 select
-    $subject as subject, operator, layer, neuron, heuristic, kind, quantity, side, score, share,
-    corrected, strength, null_corrected, z, p_value, p_family, draws, q_value, strong,
-    strong and redundant.heuristic is null as foremost
+    $subject as subject, operator, layer, neuron, heuristic, kind, quantity, side, score, chance_score,
+    chance_corrected, strength, null_mean, z, p_value, p_family, draws, q_value, strong,
+    strong and redundant.heuristic is null as nonredundant
 from candidates
 join controlled using (operator, p_family)
 left join redundant using (operator, layer, neuron, heuristic, side)

@@ -21,24 +21,24 @@ class Portraits(Section):
 
 
 class Scores(Section):
-    smallest_corrected: Annotated[float, Field(gt=0, le=1)]
+    smallest_chance_corrected: Annotated[float, Field(gt=0, le=1)]
     least_cells: Count
     answer_sets: AnswerSets
     neurons_per_unit: Count
 
 
-class Nulls(Section):
+class PermutationTests(Section):
     first_draws: Annotated[int, Field(ge=10, le=1000)]
     least_draws: Annotated[int, Field(ge=10, le=1_000_000)]
     most_draws: Annotated[int, Field(ge=10, le=10_000_000)]
     exceedances: Annotated[int, Field(ge=2, le=100)]
-    smallest_corrected: Annotated[float, Field(gt=0, le=1)]
+    smallest_chance_corrected: Annotated[float, Field(gt=0, le=1)]
     thresholds: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
     neurons_per_unit: Count
     seed: Seed
 
     @model_validator(mode="after")
-    def draws_rise(self) -> "Nulls":
+    def draws_rise(self) -> "PermutationTests":
         """Require rising numbers of draws, and thresholds for which candidates are known."""
         draws = self.first_draws, self.least_draws, self.most_draws
         if sorted(draws) != list(draws):
@@ -48,10 +48,10 @@ class Nulls(Section):
                 "none may be larger than the next"
             )
         smallest = min(self.thresholds)
-        if smallest < self.smallest_corrected:
+        if smallest < self.smallest_chance_corrected:
             raise ValueError(
-                f"threshold {smallest} is below smallest_corrected, {self.smallest_corrected}; "
-                "raise the threshold, or lower smallest_corrected"
+                f"threshold {smallest} is below smallest_chance_corrected, {self.smallest_chance_corrected}; "
+                "raise the threshold, or lower smallest_chance_corrected"
             )
         return self
 

@@ -12,7 +12,7 @@ Table spectra: the strongest Fourier components of each neuron's activation map
     layer       SMALLINT  decoder layer, from 0
     neuron      INTEGER   neuron of the layer's MLP, from 0; a neuron whose map is constant has no
                           row
-    place       INTEGER   rank of the component, 1 for the strongest
+    rank        INTEGER   rank of the component, 1 for the strongest
     frequency1  INTEGER   number of periods along op1 in the grid, 0 to half of the operands
     frequency2  INTEGER   number of periods along op2 in the grid; negative if the phase falls with
                           op2; (f1, f2) and (-f1, -f2) are the same component and listed once
@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stages.heuristics.fourier.frequencies import FrequencyPairs, strongest
 from stages.heuristics.settings import Spectra
-from stages.heuristics.waves.fourier import FrequencyPairs, strongest
 from stages.lib.core import progress
-from stages.lib.core.layered import widen
+from stages.lib.core.hdf5_store import widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.subject import Subject
@@ -42,7 +42,7 @@ SCHEMA = {
     "operator": pl.String,
     "layer": pl.Int16,
     "neuron": pl.Int32,
-    "place": pl.Int32,
+    "rank": pl.Int32,
     "frequency1": pl.Int32,
     "frequency2": pl.Int32,
     "period1": pl.Float32,
@@ -56,7 +56,7 @@ def main(name: str) -> None:
     subject, settings = Subject.named(name), load(Spectra)
     step = settings.neurons_at_once
     frames = [pl.DataFrame(schema=SCHEMA)]
-    for activations in subject.squares():
+    for activations in subject.activation_stores():
         operator, neurons = activations.attributes["operator"], activations.axes["neuron"]
         pairs = FrequencyPairs.from_shape((activations.axes["op1"], activations.axes["op2"]))
         total, title = neurons * len(activations.layers), f"spectra {name} {operator}"
@@ -73,7 +73,7 @@ def main(name: str) -> None:
                     frame = spectrum(maps, pairs, settings.components)
                     frame = frame.with_columns(pl.col("neuron") + first, **keys)
                     frames.append(frame.select(list(SCHEMA)).cast(SCHEMA))  # type: ignore[arg-type]
-    table = pl.concat(frames).sort("operator", "layer", "neuron", "place")
+    table = pl.concat(frames).sort("operator", "layer", "neuron", "rank")
     write_table(table, subject.path("heuristics/spectra.parquet"))
 
 
@@ -81,7 +81,7 @@ def spectrum(maps: np.ndarray, pairs: FrequencyPairs, components: int) -> pl.Dat
     """Return the strongest components of some maps.
 
     maps: (neurons, op1, op2) float32; components: how many of each neuron. Returns the columns
-    neuron (from 0), place, share, frequency1, period1, frequency2 and period2.
+    neuron (from 0), rank, share, frequency1, period1, frequency2 and period2.
     """
     varied = np.flatnonzero((maps != maps[:, :1, :1]).any(axis=(1, 2)))
     maps = maps[varied]
@@ -96,7 +96,7 @@ def spectrum(maps: np.ndarray, pairs: FrequencyPairs, components: int) -> pl.Dat
         places = np.arange(1, len(largest) + 1)
         rows.append((np.full_like(places, neuron), places, largest, own[largest]))
     neurons, places, largest, share = map(np.concatenate, zip(*rows, strict=True))
-    columns = {"neuron": neurons, "place": places, "share": share}
+    columns = {"neuron": neurons, "rank": places, "share": share}
     for index, operands in enumerate(pairs.shape):
         frequency = pairs.frequencies[largest, index]
         with np.errstate(divide="ignore"):

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 import polars as pl
 from pydantic import AfterValidator, Field, model_validator
 
-from stages.lib.core.layered import LayerStore
+from stages.lib.core.hdf5_store import LayerStore
 from stages.lib.core.settings import Count, Few, Natural, ParamsError, Section, check, read
 from stages.lib.core.shards import stores
 from stages.lib.core.tables import read_table
 from stages.lib.core.templates import placeholders
-from stages.lib.core.words import OPERATORS, Operator
+from stages.lib.core.vocabulary import OPERATORS, Operator
 from stages.lib.settings import Passes, Runs
 
 
@@ -173,7 +173,7 @@ class Subject:
         """Return one of the subject's tables. columns: to read, None for all."""
         return read_table(self.path(file), columns=columns)
 
-    def squares(self) -> list[LayerStore]:
+    def activation_stores(self) -> list[LayerStore]:
         """Return the activations of all neurons over the operand grid: a store per operator, in
         alphabetical order.
 
@@ -193,6 +193,6 @@ class Subject:
                 )
         return activations
 
-    def votes(self) -> LayerStore:
+    def value_logits(self) -> LayerStore:
         """Return the value logits of all neurons."""
         return LayerStore(self.path("store/value_logits.h5"))

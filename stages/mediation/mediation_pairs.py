@@ -11,36 +11,41 @@ model with `answer_token` predicts one token of longer answers. It differs betwe
 their answers differ. If too few draws give such a pair, there are fewer pairs.
 
 Table mediation_pairs: pairs of a clean prompt and a counterfactual one that differs in a known way
-    subject                      VARCHAR    the model
-    pair                         INTEGER    number of the pair, from 0
-    task                         VARCHAR    arithmetic, number_words, three_operands, retrieval,
-                                            factual, or a user's own task
-    condition                    VARCHAR    what differs within the pair: result_varies,
-                                            result_fixed, operator_varies, query_varies or
-                                            entity_varies
-    template                     INTEGER    number of the template within the task, from 0; for
-                                            three_operands of the composition, for factual of the
-                                            relation
-    operator                     VARCHAR    operator of the clean prompt; for three_operands both,
-                                            as in "add multiply"; null for tasks without operators
-    shots                        INTEGER    solved examples before the question: the model's own, or
-                                            drawn ones of the clean prompt's operator
-    prompt                       VARCHAR    the clean prompt
-    answer                       VARCHAR    answer to the clean prompt
-    counterfactual_prompt        VARCHAR    the counterfactual prompt
-    counterfactual_answer        VARCHAR    answer to the counterfactual prompt
-    tokens                       INTEGER[]  token ids of the clean prompt
-    answer_token                 INTEGER    token id of the clean prompt's answer
-    classes                      VARCHAR[]  class of each token of either prompt: op1, op2, op3,
-                                            operator, entity, query (of retrieval), text before
-                                            (early), between (middle) or after (late) the operands,
-                                            or last, the last token
-    positions                    STRUCT("last" SMALLINT)  position of the last token in tokens,
-                                            from 0
-    counterfactual_tokens        INTEGER[]  token ids of the counterfactual prompt
-    counterfactual_answer_token  INTEGER    token id of the counterfactual prompt's answer
+    subject                      VARCHAR                  the model
+    pair                         INTEGER                  number of the pair, from 0
+    task                         VARCHAR                  arithmetic, number_words, three_operands,
+                                                          retrieval, factual, or a user's own task
+    condition                    VARCHAR                  what differs within the pair:
+                                                          result_varies, result_fixed,
+                                                          operator_varies, query_varies or
+                                                          entity_varies
+    template                     INTEGER                  number of the template within the task,
+                                                          from 0; for three_operands of the
+                                                          composition, for factual of the relation
+    operator                     VARCHAR                  operator of the clean prompt; for
+                                                          three_operands both, as in "add multiply";
+                                                          null for tasks without operators
+    shots                        INTEGER                  solved examples before the question: the
+                                                          model's own, or drawn ones of the clean
+                                                          prompt's operator
+    prompt                       VARCHAR                  the clean prompt
+    answer                       VARCHAR                  answer to the clean prompt
+    counterfactual_prompt        VARCHAR                  the counterfactual prompt
+    counterfactual_answer        VARCHAR                  answer to the counterfactual prompt
+    tokens                       INTEGER[]                token ids of the clean prompt
+    answer_token                 INTEGER                  token id of the clean prompt's answer
+    classes                      VARCHAR[]                class of each token of either prompt: op1,
+                                                          op2, op3, operator, entity, query (of
+                                                          retrieval), text before (early), between
+                                                          (middle) or after (late) the operands, or
+                                                          last, the last token
+    positions                    STRUCT("last" SMALLINT)  position of the last token in tokens, from
+                                                          0
+    counterfactual_tokens        INTEGER[]                token ids of the counterfactual prompt
+    counterfactual_answer_token  INTEGER                  token id of the counterfactual prompt's
+                                                          answer
     counterfactual_positions     STRUCT("last" SMALLINT)  position of the last token in
-                                            counterfactual_tokens, from 0
+                                                          counterfactual_tokens, from 0
 """
 
 import sys

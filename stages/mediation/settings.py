@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from stages.lib.core.settings import Count, Few, Natural, NonNegative, Section, Seed
 from stages.lib.core.templates import placeholders
-from stages.lib.core.words import ARITHMETIC, TASKS, Arithmetic
+from stages.lib.core.vocabulary import ARITHMETIC, TASKS, Arithmetic
 from stages.mediation.pairs.templates import ThreeOperands
 
 TaskName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]

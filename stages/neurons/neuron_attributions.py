@@ -9,8 +9,8 @@ Table neuron_attributions: first-order estimates of neuron effects
     neuron       INTEGER   neuron of the layer's MLP, from 0
     position     VARCHAR   role of the token to be patched: op1, operator, op2 or last
     pair         INTEGER   number of the pair, as in pairs
-    attribution  FLOAT     gradient of half the logit difference (counterfactual answer - answer)
-                           x (counterfactual - clean activation), in logits
+    attribution  FLOAT     gradient of half the logit difference (counterfactual answer - answer) x
+                           (counterfactual - clean activation), in logits
 """
 
 import sys

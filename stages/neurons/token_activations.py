@@ -16,7 +16,7 @@ import sys
 import numpy as np
 import polars as pl
 
-from stages.circuit import streams
+from stages.circuit import recording
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.model import checkpoint
@@ -36,7 +36,7 @@ def main(name: str) -> None:
     for length in np.unique(lengths):
         own = lengths == length
         tokens = np.array(prompts["tokens"].filter(own).to_list(), np.int64)  # (numbers, length)
-        activations[:, own] = streams.neurons(loaded, tokens, LAYER, passes.prompts).T
+        activations[:, own] = recording.neurons(loaded, tokens, LAYER, passes.prompts).T
     neuron, number = (axis.ravel() for axis in np.indices(activations.shape, dtype=np.int32))
     columns = {
         "neuron": neuron,

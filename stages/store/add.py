@@ -12,7 +12,7 @@ from pathlib import Path
 from stages.lib import hub
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, check, place, read
-from stages.lib.core.words import CHAPTERS
+from stages.lib.core.vocabulary import CHAPTERS
 from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
 from stages.store.check import checked, parsed, source_kind
 

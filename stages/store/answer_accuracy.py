@@ -10,8 +10,8 @@ Table answer_accuracy: accuracy for the predicted token of the answer, and for w
                                       cells; all, for a model that was not trained here
     accuracy                 DOUBLE   share of cells whose most likely next token is the required
                                       token of the answer, 0 to 1; as in the table accuracy
-    whole_accuracy           DOUBLE   share of cells whose whole answer is predicted, 0 to 1;
-                                      equal to accuracy if answers are one token
+    whole_accuracy           DOUBLE   share of cells whose whole answer is predicted, 0 to 1; equal
+                                      to accuracy if answers are one token
     cells                    BIGINT   number of cells of the operator and split
     majority_accuracy        DOUBLE   accuracy of always predicting the most frequent required
                                       token, 0 to 1

@@ -1,13 +1,13 @@
 """Write down a model's numbers of layers, heads and neurons, so that queries can list them.
 
 Table architecture: the sizes of a model, one row
-    subject     VARCHAR   the model
-    layers      INTEGER   number of decoder layers
-    width       INTEGER   dimensions of the residual stream
-    neurons     INTEGER   number of neurons per MLP
-    heads       INTEGER   number of attention heads per layer
-    head_width  INTEGER   dimensions of one head's output, before the attention's output projection
-    vocabulary  INTEGER   number of tokens in the vocabulary
+    subject     VARCHAR  the model
+    layers      INTEGER  number of decoder layers
+    width       INTEGER  dimensions of the residual stream
+    neurons     INTEGER  number of neurons per MLP
+    heads       INTEGER  number of attention heads per layer
+    head_width  INTEGER  dimensions of one head's output, before the attention's output projection
+    vocabulary  INTEGER  number of tokens in the vocabulary
 """
 
 import sys

@@ -23,9 +23,9 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from stages.corpus.settings import Cells, Tasks
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.settings import ParamsError, check, load, sections_of
-from stages.lib.core.words import OPERATORS, Operator
+from stages.lib.core.vocabulary import OPERATORS, Operator
 from stages.lib.gguf import header
 from stages.lib.gguf import source as gguf
 from stages.lib.model import checkpoint, contents, tokenizer
@@ -347,7 +347,7 @@ def _loaded(
         later = "the first stage compares it with plain forward passes"
         return f"loaded        no, {why}; {later}", None
     begin = time.process_time()
-    loaded = checkpoint.load(settings.source, settings.dtype, machine.device(), threads=1)
+    loaded = checkpoint.load(settings.source, settings.dtype, environment.device(), threads=1)
     start = time.process_time() - begin
     speed = rates.measured(loaded, rates.LONG if measure else rates.BRIEFLY, start)
     return "loaded        yes; its parts agree with plain forward passes", speed
@@ -538,7 +538,7 @@ def _needs(costs: Costs) -> Iterator[str]:
     stored = 2 * costs.maps * costs.cells
     yield f"disk          {_size(stored)} of activations; {free} are free on this disk"
     size = f"{_size(costs.weights)} of weights in {costs.settings.dtype}"
-    yield f"memory        {size} for each of {machine.workers()} workers"
+    yield f"memory        {size} for each of {environment.workers()} workers"
 
 
 def _table(costs: Costs, section: str, sizes: Sizes, reason: str) -> Iterator[str]:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from stages.lib.ask import LOGITS
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.settings import read
-from stages.lib.core.words import ARITHMETIC
+from stages.lib.core.vocabulary import ARITHMETIC
 from stages.lib.executor.blocks import FIXED
 from stages.lib.model.architecture import Architecture
 from stages.lib.model.prefixes import FEWEST
@@ -322,7 +322,7 @@ class Costs:
 
     def _model(self, stage: str, count: float, counted: str, cpu: float, working: float) -> Row:
         """Return a stage with the model in one process. working: bytes besides the weights."""
-        workers = 1 if cpu < STARTED else machine.workers()
+        workers = 1 if cpu < STARTED else environment.workers()
         cpu += STARTED + self.rates.start
         return Row((stage,), count, counted, cpu, self.loaded + working, workers=workers)
 
@@ -335,7 +335,7 @@ class Costs:
         most: bool = False,
     ) -> Row:
         """Return a stage of runs. share: tokens of a run that pass all layers, on average."""
-        workers = machine.workers()
+        workers = environment.workers()
         passes = PASSED * self.forward(runs, share)
         cpu = STARTED + workers * self.rates.start + passes + each * runs
         disk = RUN_ROW * runs
@@ -361,12 +361,12 @@ class Costs:
 
     def _maps(self, stage: str, each: float, per_map: int, shared: bool = True) -> Row:
         """Return a stage over all maps. per_map: bytes per cell of the maps held at once."""
-        workers = machine.workers() if shared else 1
+        workers = environment.workers() if shared else 1
         cpu = QUERY + each * self.maps
         return Row((stage,), self.maps, "maps", cpu, ARRAYS + per_map * self.cells, 0, workers)
 
     def _store(self) -> Iterator[Row]:
-        prompts, workers = self.prompts, machine.workers()
+        prompts, workers = self.prompts, environment.workers()
         several = self.settings.answer_token is not None
         tokenized = TOKENIZED * self.grid if several else self.grid * TOKENIZED / 10
         memory = LIBRARIES + 300 * self.grid
@@ -441,8 +441,10 @@ class Costs:
     def _heuristics(self, _: Sizes) -> Iterator[Row]:
         at_once = self.params["scores"]["neurons_per_unit"]
         yield self._maps("heuristics/scores", SCORES * self.cells, 15 * at_once)
-        nulls = self._maps("heuristics/nulls", NULLS + NULLS_CELL * self.cells, 15 * at_once)
-        yield nulls
+        permutation_tests = self._maps(
+            "heuristics/permutation_tests", NULLS + NULLS_CELL * self.cells, 15 * at_once
+        )
+        yield permutation_tests
         yield self._maps("heuristics/heuristic_overlaps", SCORES * self.cells / 60, 5000, False)
         yield self._maps("heuristics/spectra", SPECTRA * self.cells, 256, False)
         yield self._maps("heuristics/explained", EXPLAINED * self.cells, 1600, False)

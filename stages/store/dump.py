@@ -11,17 +11,16 @@ prefix, which is computed once. Workers share blocks of rows (stages/lib/units/w
 is stopped resumes after the blocks that are finished.
 
 Table predictions: the model's prediction for each cell
-    subject             VARCHAR   the model
-    operator            VARCHAR   add, subtract, multiply or divide
-    op1                 INTEGER   first operand
-    op2                 INTEGER   second operand
-    predicted           INTEGER   the number that the most likely next token stands for; null if it
-                                  stands for no number
-    correct             BOOLEAN   whether the most likely next token is the answer
-    answer_logit        FLOAT     logit of the answer
-    max_logit           FLOAT     largest logit of the vocabulary
-    answer_probability  FLOAT     softmax probability of the answer over the whole vocabulary, 0 to
-                                  1
+    subject             VARCHAR  the model
+    operator            VARCHAR  add, subtract, multiply or divide
+    op1                 INTEGER  first operand
+    op2                 INTEGER  second operand
+    predicted           INTEGER  the number that the most likely next token stands for; null if it
+                                 stands for no number
+    correct             BOOLEAN  whether the most likely next token is the answer
+    answer_logit        FLOAT    logit of the answer
+    max_logit           FLOAT    largest logit of the vocabulary
+    answer_probability  FLOAT    softmax probability of the answer over the whole vocabulary, 0 to 1
 
 Table activations: every neuron's activation at the last position, over the whole operand grid
     (read lazily from HDF5)
@@ -33,8 +32,8 @@ Table activations: every neuron's activation at the last position, over the whol
     op2         INTEGER   second operand
     result      INTEGER   the answer; null if the prompt has no one-token answer, so that it is no
                           cell
-    activation  FLOAT     the neuron's value after the MLP's non-linearity
-                          (gated: act(gate) * up), stored as float16
+    activation  FLOAT     the neuron's value after the MLP's non-linearity (gated: act(gate) * up),
+                          stored as float16
 
 Table value_logits: direct logit attribution of each neuron's output weights to each number
     (read lazily from HDF5)
@@ -57,7 +56,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib import ask, model
-from stages.lib.core import chunks, layered, machine, progress, shards
+from stages.lib.core import chunks, environment, hdf5_store, progress, shards
 from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
@@ -89,7 +88,18 @@ class DumpWork:
         subject, self.units, self.title = plan.subject, plan.units, f"dump {name}"
         self.prompts_per_pass = (subject.settings.passes or load(Passes)).prompts
         inputs = [subject.path(f"store/{table}.parquet") for table in ("prompts", "numbers")]
-        code = [model, ask, grid, rectangles, sums, chunks, layered, shards, dump_files, dump_plan]
+        code = [
+            model,
+            ask,
+            grid,
+            rectangles,
+            sums,
+            chunks,
+            hdf5_store,
+            shards,
+            dump_files,
+            dump_plan,
+        ]
         dtype = subject.settings.dtype
         settings, passes = plan.settings, (self.prompts_per_pass, plan.settings.memory_of_pass)
         # float64 is rounded when stored: any number of prompts in a pass gives the same bytes.
@@ -111,8 +121,8 @@ class DumpWork:
 
     @cached_property
     def loaded(self) -> checkpoint.Checkpoint:
-        loaded = checkpoint.of(self.plan.subject.settings, threads=machine.threads())
-        self.parts.admit(checkpoint.canary(loaded))
+        loaded = checkpoint.of(self.plan.subject.settings, threads=environment.threads())
+        self.parts.admit(checkpoint.parity_digest(loaded))
         return loaded
 
     @cached_property
@@ -147,7 +157,7 @@ class DumpWork:
         else:
             layer = self.loaded.architecture.layers[number - len(self.plan.blocks)]
             logits = value_logits.of_layer(layer, self.number_directions)
-            layered.write_array(self.files.logits(number), {"logits": logits}, {}, shared=True)
+            hdf5_store.write_array(self.files.logits(number), {"logits": logits}, {}, shared=True)
             predictions = pl.DataFrame(schema=SCHEMA)
         self.parts.write(number, predictions)
 
@@ -166,7 +176,7 @@ class DumpWork:
             passes.append(predictions)
             report(len(predictions))
         totals = {name: getattr(means, name) for name in grid.SUMS}
-        layered.write_array(files.sums(unit), totals, {}, shared=True)
+        hdf5_store.write_array(files.sums(unit), totals, {}, shared=True)
         self._write(unit, activations, prompts.results[rows])
         if plan.sharded:
             listed = []
@@ -186,7 +196,7 @@ class DumpWork:
         prompts = self.plan.blocks[unit].prompts
 
         def write(layer: int) -> None:
-            with layered.writing(self.files.shard(unit, layer), shared=True) as file:
+            with hdf5_store.writing(self.files.shard(unit, layer), shared=True) as file:
                 writer = self.plan.writer(file, [layer], prompts, results)
                 writer.write(layer, 0, activations[layer])
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stages.lib.core import layered, shards
+from stages.lib.core import hdf5_store, shards
 from stages.lib.core import slots as layouts
-from stages.lib.core.layered import LayerStore, LayerWriter
+from stages.lib.core.hdf5_store import LayerStore, LayerWriter
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.units.parts import Parts
 from stages.store import grid, sums
@@ -93,7 +93,7 @@ class DumpFiles:
         if self.plan.sharded:
             return
         for prompts, units in self._grids():
-            with layered.writing(self._output(f"activations/{prompts.operator}.h5")) as file:
+            with hdf5_store.writing(self._output(f"activations/{prompts.operator}.h5")) as file:
                 writer = self.plan.writer(file, self.plan.layers, prompts, prompts.results)
                 for unit in units:
                     first = self.plan.blocks[unit].rows.start
@@ -108,7 +108,7 @@ class DumpFiles:
             arrays[name] = np.stack([self._mean(name, units, prompts) for prompts, units in grids])
         operators = {"operators": ", ".join(self.plan.grids)}
         attributes = self.plan.attributes | operators | layouts.attributes(self.plan.widths)
-        layered.write_array(self._output("means.h5"), arrays, attributes)
+        hdf5_store.write_array(self._output("means.h5"), arrays, attributes)
 
     def _mean(self, name: str, units: list[int], prompts: PromptGrid) -> np.ndarray:
         """Return an operator's means over prompts, float32; for means.h5 they are stacked.
@@ -116,7 +116,7 @@ class DumpFiles:
         name: neurons, (layer, position, neuron); heads, (layer, position, head, head width);
         residual, (layer, position, width).
         """
-        total = reduce(np.add, (layered.read_array(self.sums(unit), name) for unit in units))
+        total = reduce(np.add, (hdf5_store.read_array(self.sums(unit), name) for unit in units))
         counts = prompts.slot_counts(self.plan.widths, self.plan.slots)
         counts = counts.reshape(-1, *[1] * (total.ndim - 2))  # along the positions of total
         with np.errstate(invalid="ignore"):  # a slot in which no prompt of the operator has a token
@@ -124,7 +124,7 @@ class DumpFiles:
 
     def _write_value_logits(self) -> None:
         plan, numbers = self.plan, len(self.plan.numbers)
-        with layered.writing(self._output("value_logits.h5")) as file:
+        with hdf5_store.writing(self._output("value_logits.h5")) as file:
             writer = LayerWriter(
                 file,
                 list(range(plan.depth)),
@@ -135,7 +135,7 @@ class DumpFiles:
             )
             for layer in range(plan.depth):
                 file_of_layer = self.logits(len(plan.blocks) + layer)
-                writer.write(layer, 0, layered.read_array(file_of_layer, "logits"))
+                writer.write(layer, 0, hdf5_store.read_array(file_of_layer, "logits"))
 
     def _deliver(self, folder: Path) -> None:
         """Move the shards to the paths that the manifest names; write the manifest last."""

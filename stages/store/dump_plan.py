@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stages.lib.core.layered import LayerWriter
+from stages.lib.core.hdf5_store import LayerWriter
 from stages.lib.core.settings import load
 from stages.lib.core.slots import OPERANDS
 from stages.lib.model import checkpoint

@@ -42,7 +42,7 @@ from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.slots import OPERANDS, first_of
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.core.words import ROLES, Operator
+from stages.lib.core.vocabulary import ROLES, Operator
 from stages.lib.model import contents, tokenizer
 from stages.lib.subject import Subject
 from stages.store.pieces import NumberTokens, Reader, numbered

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.settings import Count, Natural, Section
 
 
@@ -23,7 +23,7 @@ class Dump(Section):
     @property
     def memory_of_pass(self) -> int:
         """Bytes of one forward pass: half of the memory; more on a GPU, with larger passes."""
-        return self._half * machine.passes(machine.PROMPTS)
+        return self._half * environment.passes(environment.PROMPTS)
 
     def prompts_per_block(self, values: int, dtype: str) -> int:
         """Return the most prompts of a block.

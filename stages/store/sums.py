@@ -1,17 +1,17 @@
 """Add up each neuron's activations while a dump still holds them, so that no store is read again.
 
 Table neuron_sums: sums, extremes, mean and variance of every neuron's activations
-    subject      VARCHAR   the model
-    operator     VARCHAR   add, subtract, multiply or divide
-    layer        SMALLINT  decoder layer, from 0
-    neuron       INTEGER   neuron of the layer's MLP, from 0
-    prompts      BIGINT    number of prompts of the operand grid
-    total        DOUBLE    sum of the activations over these prompts
-    smallest     FLOAT     smallest activation over these prompts
-    largest      FLOAT     largest activation over these prompts
-    cells        BIGINT    number of prompts that are cells, that is, have a one-token answer
-    mean         DOUBLE    mean activation over the cells; null if there are no cells
-    variance     DOUBLE    variance of the activation over the cells; null if there are no cells
+    subject   VARCHAR   the model
+    operator  VARCHAR   add, subtract, multiply or divide
+    layer     SMALLINT  decoder layer, from 0
+    neuron    INTEGER   neuron of the layer's MLP, from 0
+    prompts   BIGINT    number of prompts of the operand grid
+    total     DOUBLE    sum of the activations over these prompts
+    smallest  FLOAT     smallest activation over these prompts
+    largest   FLOAT     largest activation over these prompts
+    cells     BIGINT    number of prompts that are cells, that is, have a one-token answer
+    mean      DOUBLE    mean activation over the cells; null if there are no cells
+    variance  DOUBLE    variance of the activation over the cells; null if there are no cells
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.compiled import compiled
 
 LAYERS_AT_ONCE = 4  # written at the same time
@@ -52,7 +52,7 @@ def while_writing(
 
     While one layer waits for the disk, others are prepared and added up.
     """
-    with ThreadPoolExecutor(min(LAYERS_AT_ONCE, machine.threads())) as threads:
+    with ThreadPoolExecutor(min(LAYERS_AT_ONCE, environment.threads())) as threads:
         written = threads.map(write, activations)
         rows = of_block(operator, activations, results)
         list(written)  # raises the exception of a thread, if any
@@ -74,7 +74,7 @@ def of_block(
     parts: list[np.ndarray] = []
     for block in maps:
         parts += [block[i : i + AT_ONCE] for i in range(0, len(block), AT_ONCE)]
-    with ThreadPoolExecutor(machine.threads()) as threads:
+    with ThreadPoolExecutor(environment.threads()) as threads:
         sums = list(threads.map(lambda part: _of_neurons(part, cells), parts))
     total, smallest, largest, mean, variance = np.concatenate(sums, axis=1)
     columns = {

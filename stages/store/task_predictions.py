@@ -27,7 +27,7 @@ from stages.lib import ask
 from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.core.words import ARITHMETIC
+from stages.lib.core.vocabulary import ARITHMETIC
 from stages.lib.model import checkpoint, contents, tokenizer
 from stages.lib.origins import trained_here
 from stages.lib.settings import Passes

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from stages.lib.core.tables import read_table
-from stages.lib.core.words import TASKS
+from stages.lib.core.vocabulary import TASKS
 from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import Axes
 

@@ -11,8 +11,8 @@ rerun when another model is added.
 Table origins: where the weights of each model are from
     subject       VARCHAR  the model
     source        VARCHAR  folder of its weights
-    trained_here  BOOLEAN  whether this project trained it from scratch or planted it, or
-                           fine-tuned such a model; false for a pretrained model
+    trained_here  BOOLEAN  whether this project trained it from scratch or planted it, or fine-tuned
+                           such a model; false for a pretrained model
 """
 
 import os

@@ -27,8 +27,8 @@ from stages.corpus.prompts import Corpus
 from stages.corpus.settings import Cells, Tasks
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.core.words import QUANTITIES
-from stages.lib.heuristics.grid import Heuristics
+from stages.lib.core.vocabulary import QUANTITIES
+from stages.lib.heuristics.catalogue_grid import Heuristics
 from stages.lib.model import tokenizer
 from stages.lib.model.folder import write_sums
 from stages.subjects.planted.model import Planting, kinks

@@ -17,7 +17,7 @@ from stages.lib.core.settings import (
     check,
     read,
 )
-from stages.lib.core.words import Task
+from stages.lib.core.vocabulary import Task
 from stages.lib.settings import GgufModel, HubModel
 
 

@@ -49,7 +49,7 @@ from stages.lib import model
 from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.core.words import OPERATORS, TASKS
+from stages.lib.core.vocabulary import OPERATORS, TASKS
 from stages.lib.model import tokenizer
 from stages.subjects import training
 from stages.subjects.settings import CellWeights, Train, load_training

@@ -8,7 +8,7 @@ the operand grid (waves).
 import numpy as np
 import polars as pl
 
-from stages.heuristics.waves.fourier import FrequencyPairs
+from stages.heuristics.fourier.frequencies import FrequencyPairs
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
 from stages.theories import bases

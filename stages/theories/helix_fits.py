@@ -33,8 +33,8 @@ Table helix_fits: how well functions of a number predict the residual stream
     theory         VARCHAR   helix, circles, circle, line, polynomial, pca, other_periods or number
     parameters     INTEGER   free terms per coordinate, without the intercept; for pca, components
     period         DOUBLE    period of the circle that fits best; null for other theories
-    explained      DOUBLE    explained share of the variance over held-out cells, at most 1:
-                             1 - squared error / variance, all coordinates together
+    explained      DOUBLE    explained share of the variance over held-out cells, at most 1: 1 -
+                             squared error / variance, all coordinates together
     explained_new  DOUBLE    the same share for a fit that leaves some numbers out, over the cells
                              of these numbers; null for the theory number
     shuffled       DOUBLE    explained share of a fit to shuffled numbers, mean over shuffles; null
@@ -57,7 +57,7 @@ import polars as pl
 from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.executor import given
+from stages.lib.executor import external_values
 from stages.lib.model import checkpoint, residuals
 from stages.lib.model.residuals import Residuals
 from stages.lib.settings import Passes
@@ -97,7 +97,7 @@ def main(name: str) -> None:
     with ExitStack() as files:
         fits = _read_streams(subject, pairs, files)
         predictions = _predictions(fits, numbers, f"helix {name}")
-        given.write_each(subject.path("theories/helix_given.h5"), numbers, predictions)
+        external_values.write_each(subject.path("theories/helix_given.h5"), numbers, predictions)
     rows = chain.from_iterable(fit.rows for fit in fits)
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
     shares = pl.col("explained", "explained_new", "^shuffled.*$")

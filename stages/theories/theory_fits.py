@@ -26,14 +26,14 @@ Table theory_fits: the share of the late neurons' variance that three theories e
     theory      VARCHAR   bag (heuristics of the catalogue), helix (lines and circles of op1, op2
                           and the result) or waves (Fourier components over op1 and op2)
     parameters  INTEGER   largest number of terms per neuron, without the intercept
-    what        VARCHAR   what is explained: activation (each neuron's activations), logit (what
-                          the neurons together write to the answer's logit), or written (the same,
+    what        VARCHAR   what is explained: activation (each neuron's activations), logit (what the
+                          neurons together write to the answer's logit), or written (the same,
                           compared with the neurons' means)
     value       DOUBLE    explained share over held-out cells, at most 1: 1 - squared error /
-                          variance, for written 1 - squared error / that of the neurons' means;
-                          null where the denominator is 0
-    ci_low      DOUBLE    lower end of the bootstrap interval of value, over neurons for
-                          activation, over cells for logit and written
+                          variance, for written 1 - squared error / that of the neurons' means; null
+                          where the denominator is 0
+    ci_low      DOUBLE    lower end of the bootstrap interval of value, over neurons for activation,
+                          over cells for logit and written
     ci_high     DOUBLE    upper end of the bootstrap interval of value
     relabelled  DOUBLE    value of the same search on maps with relabelled operands, the control
     choices     INTEGER   terms in the theory's dictionary
@@ -50,10 +50,10 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core import progress
-from stages.lib.core.layered import LayerStore, widen
+from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.executor import given
+from stages.lib.executor import external_values
 from stages.lib.heuristics.asked import voted
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
@@ -141,7 +141,7 @@ def main(name: str) -> None:
         first = layers // 2
     rows: list[tuple] = []
     values: dict[str, np.ndarray] = {}
-    for store in subject.squares():
+    for store in subject.activation_stores():
         operator, neurons = store.attributes["operator"], store.axes["neuron"]
         late = [layer for layer in store.layers if layer >= first]
         prompts = pairs.filter(operator=operator)
@@ -157,7 +157,9 @@ def main(name: str) -> None:
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
     rounded = frame.with_columns(shares.round(DIGITS).round_sig_figs(DIGITS))
     write_table(rounded, subject.path("theories/theory_fits.parquet"))
-    given.write(subject.path("theories/theory_given.h5"), pairs["pair"].to_numpy(), values)
+    external_values.write(
+        subject.path("theories/theory_given.h5"), pairs["pair"].to_numpy(), values
+    )
 
 
 def _predictions(
@@ -189,7 +191,7 @@ class NeuronTheories:
     ):
         """store: the operator's activations; late: layers; prompts: evaluation prompts."""
         operator, results = store.attributes["operator"], store.columns["result"]
-        self.store, self.votes, self.settings = store, subject.votes(), settings
+        self.store, self.votes, self.settings = store, subject.value_logits(), settings
         database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
         query = """
             select op1, op2, split from cells where operator = $operator order by op1, op2

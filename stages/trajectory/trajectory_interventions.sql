@@ -73,14 +73,14 @@ with
     ),
     prompts as (select operator, pair from pairs where split = 'evaluation' and exists (from late)),
     own as (
-        select operator, pair, layer, neuron, max(corrected) as corrected
+        select operator, pair, layer, neuron, max(chance_corrected) as chance_corrected
         from trajectory_neurons
         join prompt_associations using (operator, heuristic)
         join prompts using (operator, pair)
         group by all
     ),
     ranked as (select *,
-        row_number() over (partition by pair, layer order by corrected desc, neuron) as place
+        row_number() over (partition by pair, layer order by chance_corrected desc, neuron) as place
         from own),
     others as (
         select operator, pair, layer, neuron,

@@ -19,7 +19,7 @@ from tests.lib.test_executor import ROLES, subject
 from tests.made import OPERATORS, ask, frame
 from tests.micro import ROOT, alone
 
-MEMBERSHIPS = ("label", "called", "scored")
+CRITERIA = ("label", "fdr", "threshold")
 Units = set[tuple[int, int]]  # (layer, neuron)
 
 
@@ -49,22 +49,22 @@ EFFECTS = dict(
 
 
 def standing(
-    rows: Iterable[tuple[str, int, int, str]], *memberships: str, late: int = 0
+    rows: Iterable[tuple[str, int, int, str]], *criteria: str, late: int = 0
 ) -> pl.DataFrame:
     """The table heuristic_neurons of (operator, layer, neuron, heuristic), alike by these ways of counting; layers from `late` on are."""
     listed = [
-        ("s", operator, membership, *rest)
-        for membership in memberships or MEMBERSHIPS
+        ("s", operator, criterion, *rest)
+        for criterion in criteria or CRITERIA
         for operator, *rest in rows
     ]
-    names = ["subject", "operator", "membership", "layer", "neuron", "heuristic"]
+    names = ["subject", "operator", "criterion", "layer", "neuron", "heuristic"]
     schema = dict.fromkeys(names, pl.String) | {"layer": pl.Int16, "neuron": pl.Int32}
     scores = np.random.default_rng(len(listed)).choice(
         [0.4, 0.5, 0.6, 0.7], len(listed)
     )  # many are equal
     made = pl.DataFrame(listed, schema=schema, orient="row")
     return made.with_columns(
-        pl.Series("corrected", scores, pl.Float32), late=pl.col("layer") >= late
+        pl.Series("chance_corrected", scores, pl.Float32), late=pl.col("layer") >= late
     )
 
 

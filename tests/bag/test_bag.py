@@ -7,12 +7,12 @@ import polars as pl
 import pytest
 
 from tests.bag import knocked
-from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, MEMBERSHIPS, Prompt, Units, standing, written
+from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, CRITERIA, Prompt, Units, standing, written
 from tests.made import OPERATORS, ask, late_layers, majority
 
 SETTINGS = {"control_draws": 3, "knockout_seed": 0}
 NEURONS = 12
-KEYS = ["operator", "membership", "kept", "ablation"]
+KEYS = ["operator", "criterion", "with_activations", "ablation"]
 LATE = {(layer, n) for layer in (1, 2) for n in range(NEURONS)}
 
 
@@ -24,7 +24,7 @@ def pairs() -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def members() -> pl.DataFrame:
     """Looser ways of counting have more neurons; in layer 2 all of them stand for something where they are scored. Layer 0 is not late."""
-    sizes = {"label": (9, 4, 2), "called": (9, 6, 2), "scored": (9, 7, NEURONS)}
+    sizes = {"label": (9, 4, 2), "fdr": (9, 6, 2), "threshold": (9, 7, NEURONS)}
     rows = {
         m: [
             (o, layer, n, h)
@@ -68,10 +68,10 @@ def bags(members: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def ablated(bags: pl.DataFrame, replacement: str = "mean") -> dict[tuple, Units]:
-    """(operator, membership, kept, draw) -> what is ablated."""
+    """(operator, criterion, kept, draw) -> what is ablated."""
     found = {}
     for (_, *key, neurons), patches in bags.filter(replacement=replacement).group_by(
-        "intervention", "operator", "membership", "kept", "draw", "neurons"
+        "intervention", "operator", "criterion", "with_activations", "draw", "neurons"
     ):
         found[tuple(key)] = knocked.units_of(patches)
         assert neurons == len(LATE) - len(found[tuple(key)])
@@ -87,9 +87,9 @@ def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(
         (o, None, "nothing", None): LATE for o in OPERATORS
     }
     for o in OPERATORS:
-        for m in MEMBERSHIPS:
+        for m in CRITERIA:
             mine = set(
-                members.filter("late", operator=o, membership=m).select("layer", "neuron").rows()
+                members.filter("late", operator=o, criterion=m).select("layer", "neuron").rows()
             )
             expected |= {(o, m, "heuristic", None): LATE - mine, (o, m, "rest", None): mine}
             for draw in range(3):
@@ -109,7 +109,7 @@ def test_the_executor_takes_them(bags: pl.DataFrame):
 
 
 def test_random_neurons_are_drawn_evenly_and_by_seed(members: pl.DataFrame, pairs: pl.DataFrame):
-    labels = members.filter(membership="label", operator="add")
+    labels = members.filter(criterion="label", operator="add")
     several = []
     for seed in (0, 1):
         draws = (
@@ -208,7 +208,7 @@ def test_a_planted_bag_answers_alone_and_nothing_else_does(
 
 def test_an_operator_without_heuristics_has_no_bag(members: pl.DataFrame, pairs: pl.DataFrame):
     bags = kept(members.filter(operator="add"), pairs)
-    assert set(bags.filter(operator="subtract")["kept"]) == {"everything", "nothing"}
+    assert set(bags.filter(operator="subtract")["with_activations"]) == {"everything", "nothing"}
     table = concluded(bags, pairs, knocked.said(bags, "bag", pairs, knocked.at_random(0)))
     assert table.filter(operator="subtract").height == 4
 
@@ -228,7 +228,7 @@ def test_without_late_layers_or_prompts_all_is_empty(members: pl.DataFrame, pair
 
 def test_in_the_pipeline_the_planted_bag_answers_alone_and_the_rest_does_not(micro: Path):
     table = written(micro, "planted", "bag_alone")
-    assert {(what, *rest) for what, *rest in table.filter(pl.col("kept") != "random").select("kept", "accuracy", "ci_low", "ci_high").rows()} == {
+    assert {(what, *rest) for what, *rest in table.filter(pl.col("with_activations") != "random").select("with_activations", "accuracy", "ci_low", "ci_high").rows()} == {
         ("everything", 1, 1, 1), ("heuristic", 1, 1, 1), ("nothing", 0, 0, 0), ("rest", 0, 0, 0)
     }  # fmt: skip
     assert table.filter(kept="heuristic")["faithfulness"].is_between(0.99, 1.01).all()
@@ -243,7 +243,7 @@ def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: st
         written(micro, name, "bag_alone"),
     )
     assert len(knocked.ran(micro, name, "bag")) > 0
-    bags = members.select("operator", "membership").unique().rows()
+    bags = members.select("operator", "criterion").unique().rows()
     several = {(*bag, what) for bag in bags for what in ("heuristic", "rest", "random")}
     several |= {
         (o, None, what)
@@ -253,11 +253,11 @@ def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: st
     assert set(table.select(KEYS).rows()) == {
         (*key, ablation) for key in several for ablation in ("mean", "zero")
     }
-    sizes = members.group_by("operator", "membership").agg(
+    sizes = members.group_by("operator", "criterion").agg(
         pl.struct("layer", "neuron").n_unique().alias("size")
     )
-    joined = table.join(sizes, on=["operator", "membership"])
+    joined = table.join(sizes, on=["operator", "criterion"])
     whole = table.filter(kept="everything")["neurons"].unique().item()
     assert joined["neurons"].to_list() == [
-        whole - n if what == "rest" else n for what, n in joined.select("kept", "size").rows()
+        whole - n if what == "rest" else n for what, n in joined.select("with_activations", "size").rows()
     ]

@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection
 from stages.bag import failure_figures, figures
 from stages.lib.drawing import drawing
 from tests.bag import causal_figure_tables
-from tests.bag.causal_figure_tables import HEURISTICS, LAYERS, MEMBERSHIP, histogram
+from tests.bag.causal_figure_tables import HEURISTICS, LAYERS, CRITERION, histogram
 from tests.circuit.figure_tables import (
     WHY,
     Tables,
@@ -40,10 +40,10 @@ def panels(name: str, tables: Tables = MADE) -> dict[str, list[Axes]]:
 
 def shown(name: str, operator: str) -> tuple[list[Axes], dict[str, str]]:
     """An operator's panels of the figure of called neurons, or of that of scored ones; which rows of the tables they show."""
-    membership = MEMBERSHIP[operator]
-    return panels(name + "_scored" * (membership == "scored"))[operator], {
+    criterion = CRITERION[operator]
+    return panels(name + "_scored" * (criterion == "threshold"))[operator], {
         "operator": operator,
-        "membership": membership,
+        "criterion": criterion,
     }
 
 
@@ -100,7 +100,7 @@ def test_too_few_draws_are_why_no_neuron_is_called():
         "at_floor": 664,
         "too_few_draws": True,
     }
-    neurons = MADE["heuristic_neurons"].filter(membership="scored")
+    neurons = MADE["heuristic_neurons"].filter(criterion="threshold")
     changed = {"heuristic_neurons": neurons, "label_limits": made("label_limits", [limits])}
     why = "with 120 draws: at least 2,298 neurons at the floor are needed, 664 are"
     assert why in reasons("knockouts_by_heuristic", **changed)
@@ -141,7 +141,7 @@ def test_small_heuristics_and_few_others_are_reasons_with_numbers():
     assert f"{fewer} in layer {LAYERS[0]}: at most 3" in texts(axis)
 
 
-@pytest.mark.parametrize("operator", MEMBERSHIP)
+@pytest.mark.parametrize("operator", CRITERION)
 @pytest.mark.parametrize("arm", ["heuristic", "control"])
 def test_each_heuristic_is_a_dot_with_intervals(operator: str, arm: str):
     (accuracy, logit), which = shown("knockouts_by_heuristic", operator)
@@ -171,7 +171,7 @@ def test_each_heuristic_is_a_dot_with_intervals(operator: str, arm: str):
     assert len(drawn) == 4 * HEURISTICS
 
 
-@pytest.mark.parametrize("operator", MEMBERSHIP)
+@pytest.mark.parametrize("operator", CRITERION)
 def test_knock_outs_are_drawn_beside_the_most_frequent_answer(operator: str):
     (accuracy, logit), which = shown("knockouts_by_heuristic", operator)
     rows = MADE["knockouts_by_heuristic"].filter(**which, ablation="zero")
@@ -181,7 +181,7 @@ def test_knock_outs_are_drawn_beside_the_most_frequent_answer(operator: str):
     assert not [line for line in logit.lines if line.get_label() == drawing.MAJORITY]
 
 
-@pytest.mark.parametrize("operator", MEMBERSHIP)
+@pytest.mark.parametrize("operator", CRITERION)
 def test_means_and_p_values_are_written_above_their_panel(operator: str):
     column, which = shown("knockouts_by_heuristic", operator)
     for axis, measure in zip(column, ("accuracy", "logit"), strict=True):
@@ -199,19 +199,19 @@ def test_means_and_p_values_are_written_above_their_panel(operator: str):
     )  # so that the diagonal is where both are equal
 
 
-@pytest.mark.parametrize("operator", MEMBERSHIP)
+@pytest.mark.parametrize("operator", CRITERION)
 @pytest.mark.parametrize(
     ("name", "ablation"), [("knockouts_by_prompt", "zero"), ("knockouts_by_prompt_mean", "mean")]
 )
 def test_arms_are_lines_over_the_neurons_silenced(operator: str, name: str, ablation: str):
     called, scored = panels(name)[operator]
-    for axis, membership in ((called, "called"), (scored, "scored"))[operator == "subtract" :]:
+    for axis, criterion in ((called, "fdr"), (scored, "threshold"))[operator == "subtract" :]:
         assert len(axis.lines) - 1 == len(axis.collections) == len(figures.ARMS)
-        chosen = {"operator": operator, "membership": membership, "ablation": ablation}
+        chosen = {"operator": operator, "criterion": criterion, "ablation": ablation}
         majority_is_drawn(axis, MADE["knockouts_by_prompt"].filter(**chosen)["majority_accuracy"])
         for (arm, (label, *_)), band in zip(figures.ARMS.items(), axis.collections, strict=True):
             rows = MADE["knockouts_by_prompt"].filter(
-                operator=operator, membership=membership, arm=arm, ablation=ablation
+                operator=operator, criterion=criterion, arm=arm, ablation=ablation
             )
             assert list(line(axis, label).get_xdata()) == rows["neurons"].to_list()
             assert list(line(axis, label).get_ydata()) == rows["accuracy"].to_list()
@@ -224,7 +224,7 @@ def test_arms_are_lines_over_the_neurons_silenced(operator: str, name: str, abla
 
 @pytest.mark.parametrize(
     ("operator", "place"),
-    [(operator, place) for operator in MEMBERSHIP for place in range(len(LAYERS))],
+    [(operator, place) for operator in CRITERION for place in range(len(LAYERS))],
 )
 def test_p_values_are_counted_in_twentieths_with_their_upper_edge(operator: str, place: int):
     axis = panels("knockouts_by_neuron")[operator][place]
@@ -232,11 +232,11 @@ def test_p_values_are_counted_in_twentieths_with_their_upper_edge(operator: str,
         pl.col("null_neurons") >= 19, operator=operator, layer=LAYERS[place], ablation="zero"
     )
     groups = {
-        "called": rows.filter(pl.col("membership") != "scored"),
-        "only scored": rows.filter(membership="scored"),
+        "fdr": rows.filter(pl.col("criterion") != "threshold"),
+        "only scored": rows.filter(criterion="threshold"),
     }
     groups = {name: group["p_value"].to_numpy() for name, group in groups.items() if group.height}
-    assert list(groups) == (["called", "only scored"] if operator == "add" else ["only scored"])
+    assert list(groups) == (["fdr", "only scored"] if operator == "add" else ["only scored"])
     assert len(axis.patches) == len(groups)
     for patch, (name, values) in zip(axis.patches, groups.items(), strict=True):
         shares, edges, _ = patch.get_data()
@@ -245,7 +245,7 @@ def test_p_values_are_counted_in_twentieths_with_their_upper_edge(operator: str,
         assert f"{name}: {np.mean(values <= 0.05):.0%} of {len(values)}" in texts(axis)
 
 
-@pytest.mark.parametrize("operator", MEMBERSHIP)
+@pytest.mark.parametrize("operator", CRITERION)
 def test_bags_are_bars_with_their_neurons(operator: str):
     column = panels("bag_alone")[operator]
     names = {
@@ -272,15 +272,15 @@ def test_bags_are_bars_with_their_neurons(operator: str):
             )
         rows = MADE["bag_alone"].filter(operator=operator, ablation=ablation)
         majority_is_drawn(axis, rows["majority_accuracy"])
-        assert drawn == set(rows.select("membership", "kept", "accuracy", "neurons").iter_rows())
+        assert drawn == set(rows.select("criterion", "with_activations", "accuracy", "neurons").iter_rows())
 
 
-@pytest.mark.parametrize("membership", ["called", "scored"])
-def test_densities_are_shares_of_each_side_with_the_test_beside_them(membership: str):
-    column = panels("failures" + "_scored" * (membership == "scored"))["add"]
+@pytest.mark.parametrize("criterion", ["fdr", "threshold"])
+def test_densities_are_shares_of_each_side_with_the_test_beside_them(criterion: str):
+    column = panels("failures" + "_scored" * (criterion == "threshold"))["add"]
     for axis, measure in zip(column, failure_figures.MEASURES, strict=True):
         rows, tests = (
-            MADE[name].filter(operator="add", membership=membership)
+            MADE[name].filter(operator="add", criterion=criterion)
             for name in ("failures", "failure_tests")
         )
         [test] = tests.filter(measure=measure).iter_rows(named=True)

@@ -60,7 +60,7 @@ def failures(correct: np.ndarray, contribution: np.ndarray, neurons: np.ndarray)
     return (
         cells()
         .drop("result")
-        .with_columns(subject=pl.lit("s"), membership=pl.lit("called"), **measures)
+        .with_columns(subject=pl.lit("s"), criterion=pl.lit("fdr"), **measures)
     )
 
 

@@ -15,13 +15,13 @@ NORMAL = 1.959964
 def concluded(table: pl.DataFrame) -> dict[tuple[str, str, str], dict[str, Any]]:
     made = ask("failure_tests", {"failures": table}, normal=NORMAL)
     return {
-        (row["operator"], row["membership"], row["measure"]): row
+        (row["operator"], row["criterion"], row["measure"]): row
         for row in made.iter_rows(named=True)
     }
 
 
 def measured(sides: dict[str, tuple[np.ndarray, np.ndarray]]) -> pl.DataFrame:
-    """`failures` of one membership: operator -> (answer contributions of correct cells, of incorrect ones), neurons their whole parts."""
+    """`failures` of one criterion: operator -> (answer contributions of correct cells, of incorrect ones), neurons their whole parts."""
     rows = [
         (o, is_right, value)
         for o, both in sides.items()
@@ -35,7 +35,7 @@ def measured(sides: dict[str, tuple[np.ndarray, np.ndarray]]) -> pl.DataFrame:
     )
     neurons = pl.col("answer_contribution").floor().cast(pl.Int32)
     made = made.with_columns(
-        subject=pl.lit("s"), membership=pl.lit("scored"), associated_neurons=neurons
+        subject=pl.lit("s"), criterion=pl.lit("threshold"), associated_neurons=neurons
     )
     return made.sample(fraction=1, shuffle=True, seed=0)
 
@@ -66,7 +66,7 @@ def test_effects_are_those_of_brute_force(
         "answer_contribution": (x, y),
         "associated_neurons": (np.floor(x), np.floor(y)),
     }.items():
-        row = rows["add", "scored", measure]
+        row = rows["add", "threshold", measure]
         assert (row["cells_correct"], row["cells_incorrect"]) == (n1, n2)
         assert [row[k] for k in ("mean_correct", "mean_incorrect", "difference")] == pytest.approx(
             [a.mean(), b.mean(), b.mean() - a.mean()]
@@ -119,7 +119,7 @@ def test_without_two_cells_of_either_kind_there_are_only_counts_and_means():
 
 def test_what_does_not_vary_has_no_effect():
     row = concluded(measured({"add": (np.full(90, 2.0), np.full(20, 2.0))}))[
-        "add", "scored", "answer_contribution"
+        "add", "threshold", "answer_contribution"
     ]
     assert [row[name] for name in ("difference", "d", "d_ci_low", "d_ci_high", "auc")] == [
         0,
@@ -134,7 +134,7 @@ def test_what_does_not_vary_has_no_effect():
 
 def test_where_one_side_beats_all_of_the_other_its_size_says_how_sure_that_is():
     rows = concluded(measured({str(n): (np.arange(500.0), 600 + np.arange(n)) for n in (2, 8, 50)}))
-    few, some, many = (rows[str(n), "scored", "answer_contribution"] for n in (2, 8, 50))
+    few, some, many = (rows[str(n), "threshold", "answer_contribution"] for n in (2, 8, 50))
     assert [row["auc"] for row in (few, some, many)] == [1, 1, 1]
     assert [row["auc_ci_high"] for row in (few, some, many)] == pytest.approx([1, 1, 1])
     assert [row["auc_ci_low"] for row in (few, some, many)] == pytest.approx(

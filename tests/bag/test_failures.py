@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from stages.bag import failures
-from stages.lib.core.layered import LayerWriter, writing
+from stages.lib.core.hdf5_store import LayerWriter, writing
 from stages.lib.dictionary import tables
 from stages.lib.heuristics.names import parse
 from stages.lib.sql.database import Database
@@ -30,7 +30,7 @@ MEANS: dict[str, Callable[[int, int, int], bool]] = {
 EVEN, LOW, *_, SET, OWN = MEANS
 Matches = list[
     tuple[str, int, int, str, str, float, float]
-]  # operator, layer, neuron, heuristic, side, corrected, q_value
+]  # operator, layer, neuron, heuristic, side, chance_corrected, q_value
 
 
 class Project:
@@ -118,16 +118,16 @@ class Project:
         self, matches: Matches, first_layer: int | None, neurons_at_once: int = 4
     ) -> pl.DataFrame:
         """What the real query and the real stage make of these matches, at threshold .4 and level .05."""
-        names = ["operator", "layer", "neuron", "heuristic", "side", "corrected", "q_value"]
+        names = ["operator", "layer", "neuron", "heuristic", "side", "chance_corrected", "q_value"]
         types = {
             "layer": pl.Int16,
             "neuron": pl.Int32,
-            "corrected": pl.Float32,
+            "chance_corrected": pl.Float32,
             "q_value": pl.Float64,
         }
         table = pl.DataFrame(
             matches, schema=names, schema_overrides=types, orient="row"
-        ).with_columns(foremost=pl.lit(True))
+        ).with_columns(nonredundant=pl.lit(True))
         setting = pl.DataFrame({"threshold": [0.4], "level": [0.05]})
         chosen = ask(
             "heuristic_neurons",
@@ -156,11 +156,11 @@ class Project:
             if (operator, a, b) not in self.said:
                 continue
             said = self.said[operator, a, b]
-            for membership, level in (("called", 0.05), ("scored", 1.0)):
+            for criterion, level in (("fdr", 0.05), ("threshold", 1.0)):
                 about = sorted({
-                    (layer, neuron) for o, layer, neuron, name, _, corrected, q_value in matches
+                    (layer, neuron) for o, layer, neuron, name, _, chance_corrected, q_value in matches
                     if o == operator and first_layer is not None and layer >= first_layer and MEANS[name](a, b, result)
-                    and np.float32(corrected) >= 0.4 and q_value <= level
+                    and np.float32(chance_corrected) >= 0.4 and q_value <= level
                 })  # fmt: skip
                 sums = [
                     sum(
@@ -176,7 +176,7 @@ class Project:
                         operator,
                         a,
                         b,
-                        membership,
+                        criterion,
                         said == result,
                         len(about),
                         sums[0],
@@ -206,9 +206,9 @@ def test_every_cell_has_what_its_neurons_add_up_to(
     table = project.run(matches, first_layer)
     assert table.rows() == project.expected(matches, first_layer)
     counts = (
-        table.group_by("operator", "membership")
+        table.group_by("operator", "criterion")
         .agg(pl.col("associated_neurons").max())
-        .sort("operator", "membership")
+        .sort("operator", "criterion")
     )
     assert [n > 0 for n in counts["associated_neurons"]] == [first_layer is not None] * 2 + [
         first_layer is not None and seed % 2 == 0, first_layer is not None,
@@ -240,10 +240,10 @@ def test_cells_that_fail_for_want_of_heuristics_show_it(tmp_path: Path):
         for n, name in enumerate([EVEN, EVEN, LOW])
     ]
     rows = concluded(project.run(matches, 1))
-    for membership in ("called", "scored"):
+    for criterion in ("fdr", "threshold"):
         planted, chance = (
-            rows["add", membership, "associated_neurons"],
-            rows["divide", membership, "associated_neurons"],
+            rows["add", criterion, "associated_neurons"],
+            rows["divide", criterion, "associated_neurons"],
         )
         assert (planted["mean_incorrect"], planted["auc"], planted["auc_ci_low"]) == (0, 0, 0)
         assert planted["auc_ci_high"] < 0.3

@@ -10,7 +10,7 @@ import pytest
 from tests.bag.knocked import written
 from tests.made import ask
 
-GROUP = ["operator", "membership", "ablation", "measure"]
+GROUP = ["operator", "criterion", "ablation", "measure"]
 SETTINGS = {"test_draws": 200, "knockout_seed": 0}
 # of every operator, those of each of its heuristics; they are in layers of ten
 Neurons = dict[str, list[np.ndarray]]
@@ -48,7 +48,7 @@ def knocked_out(differences: dict[str, np.ndarray], seed: int = 0) -> pl.DataFra
         "logit_dissociation",
     ]
     keys = dict.fromkeys(
-        ["subject", "operator", "membership", "heuristic", "ablation", "arm"], pl.String
+        ["subject", "operator", "criterion", "heuristic", "ablation", "arm"], pl.String
     )
     made = pl.DataFrame(
         rows, schema=keys | {"neurons": pl.Int32} | dict.fromkeys(names, pl.Float64), orient="row"
@@ -66,7 +66,7 @@ def standing(neurons: Neurons) -> pl.DataFrame:
     schema = {
         "subject": pl.String,
         "operator": pl.String,
-        "membership": pl.String,
+        "criterion": pl.String,
         "heuristic": pl.String,
     }
     numbers = {"layer": pl.Int16, "neuron": pl.Int32}
@@ -147,10 +147,10 @@ def test_means_are_those_of_brute_force():
     differences = {o: rng.normal(size=n) for o, n in (("add", 7), ("subtract", 1))}
     both = [knocked_out(differences, seed) for seed in (0, 1)]
     table = pl.concat(
-        [both[0], both[1].with_columns(membership=pl.lit("scored"), ablation=pl.lit("mean"))]
+        [both[0], both[1].with_columns(criterion=pl.lit("threshold"), ablation=pl.lit("mean"))]
     )
     members = standing(apart(differences))
-    scored = members.with_columns(membership=pl.lit("scored"))
+    scored = members.with_columns(criterion=pl.lit("threshold"))
     given = {
         "knockouts_by_heuristic": table,
         "heuristic_neurons": pl.concat([members, scored]),
@@ -269,13 +269,13 @@ def test_the_pipeline_finds_what_was_planted(micro: Path):
     table = written(micro, "planted", "knockout_tests")
     assert set(table["operator"]) == {"add", "subtract"}
     assert (
-        table.filter(ablation="mean", membership="label").height
-        == table.filter(ablation="zero", membership="scored").height
+        table.filter(ablation="mean", criterion="label").height
+        == table.filter(ablation="zero", criterion="threshold").height
         == 4
     )
     assert (table["difference"] > 0).all()
     labels = table.filter(
-        membership="label"
+        criterion="label"
     )  # of the others there are too few for a p-value to be small
     assert (labels["p_value"] < 0.02).all()
     accuracy = labels.filter(measure="accuracy")

@@ -13,7 +13,7 @@ from tests.bag.knocked import (
     EVEN,
     LOW,
     MEANS,
-    MEMBERSHIPS,
+    CRITERIA,
     OWN,
     SAME,
     SET,
@@ -27,7 +27,7 @@ from tests.bag.knocked import (
 from tests.made import OPERATORS, ask, majority
 
 SETTINGS = {"fewest_neurons": 3, "most_heuristics": 3, "control_draws": 4, "knockout_seed": 0}
-KEYS = ["operator", "membership", "heuristic", "ablation", "arm"]
+KEYS = ["operator", "criterion", "heuristic", "ablation", "arm"]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def members() -> pl.DataFrame:
         for h in (EVEN, ENDS)
     }
     both = pl.concat(
-        [standing(sorted(rows), "label"), standing(sorted(rows | more), "called", "scored")]
+        [standing(sorted(rows), "label"), standing(sorted(rows | more), "fdr", "threshold")]
     )
     return both.sample(fraction=1, shuffle=True, seed=1)
 
@@ -68,7 +68,7 @@ def test_all_neurons_of_a_heuristic_are_silenced_and_as_many_others_in_each_laye
     keys = [
         "replacement",
         "operator",
-        "membership",
+        "criterion",
         "heuristic",
         "arm",
         "draw",
@@ -82,8 +82,8 @@ def test_all_neurons_of_a_heuristic_are_silenced_and_as_many_others_in_each_laye
         assert len(units) == neurons
         {"zero": zeroed, "mean": meant}[replacement][tuple(key)] = units
     assert zeroed == meant
-    for (operator, membership, heuristic, arm, draw), units in zeroed.items():
-        here = members.filter(operator=operator, membership=membership)
+    for (operator, criterion, heuristic, arm, draw), units in zeroed.items():
+        here = members.filter(operator=operator, criterion=criterion)
         mine, known = (
             set(table.select("layer", "neuron").rows())
             for table in (here.filter(heuristic=heuristic), here)
@@ -109,17 +109,17 @@ def test_labels_are_knocked_out_and_of_what_is_called_or_scored_the_largest(
 ):
     expected = Counter({(o, None, None, None, "none"): 1 for o in OPERATORS})
     for o in OPERATORS:
-        for membership in MEMBERSHIPS:
-            sizes = Counter(members.filter(operator=o, membership=membership)["heuristic"])
+        for criterion in CRITERIA:
+            sizes = Counter(members.filter(operator=o, criterion=criterion)["heuristic"])
             enough = sorted((h for h in sizes if h != OWN), key=lambda h: (-sizes[h], h))
             assert sizes[OWN] == 2 < SETTINGS["fewest_neurons"] <= sizes[enough[-1]]
-            for h in enough if membership == "label" else enough[:3]:
+            for h in enough if criterion == "label" else enough[:3]:
                 for replacement in ("zero", "mean"):
-                    expected[o, membership, h, replacement, "heuristic"] = 1
+                    expected[o, criterion, h, replacement, "heuristic"] = 1
                     if h != SAME:  # beside its neurons layer 0 has too few for a control
-                        expected[o, membership, h, replacement, "control"] = 4
+                        expected[o, criterion, h, replacement, "control"] = 4
     once = knockouts.unique("intervention").select(
-        "operator", "membership", "heuristic", "replacement", "arm"
+        "operator", "criterion", "heuristic", "replacement", "arm"
     )
     assert Counter(once.rows()) == expected
 
@@ -370,9 +370,9 @@ def test_the_pipeline_knocks_out_every_label_and_compares_it_with_its_control(
     assert set(table.drop_nulls("dissociation")["arm"]) == {"heuristic", "control"}
     labels = (
         written(micro, name, "heuristic_neurons")
-        .filter(membership="label")
+        .filter(criterion="label")
         .select("operator", "heuristic")
     )
-    assert set(table.filter(membership="label").select("operator", "heuristic").rows()) == set(
+    assert set(table.filter(criterion="label").select("operator", "heuristic").rows()) == set(
         labels.rows()
     )

@@ -22,7 +22,7 @@ from tests.bag.knocked import (
 )
 from tests.made import OPERATORS, ask, majority
 
-KEYS = ["operator", "membership", "arm", "ablation", "neurons_per_layer"]
+KEYS = ["operator", "criterion", "arm", "ablation", "neurons_per_layer"]
 OF = {(layer, n): [EVEN, LOW, ENDS, SET][n % 4] for layer in (1, 2) for n in range(32)}
 
 
@@ -66,7 +66,7 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
     expected = [
         (o, m, arm, a, k)
         for o in OPERATORS
-        for m in ("called", "scored")
+        for m in ("fdr", "threshold")
         for arm in sorted(ARMS)
         for a in ("mean", "zero")
         for k in (0, 2, 5, 30)

@@ -12,7 +12,7 @@ from tests.bag.knocked import (
     EVEN,
     LOW,
     MEANS,
-    MEMBERSHIPS,
+    CRITERIA,
     SET,
     Answer,
     Prompt,
@@ -43,8 +43,8 @@ def members() -> pl.DataFrame:
     ]
     rows += [(o, 2, n, EVEN) for o in OPERATORS for n in range(3)]
     parts = [
-        standing(rows[start:], membership)
-        for membership, start in zip(MEMBERSHIPS, (20, 10, 0), strict=True)
+        standing(rows[start:], criterion)
+        for criterion, start in zip(CRITERIA, (20, 10, 0), strict=True)
     ]
     return pl.concat(parts).sample(fraction=1, shuffle=True, seed=1)
 
@@ -165,7 +165,7 @@ def test_selectivity_and_its_null_are_those_of_brute_force(
         )
     standing_for = members.group_by("operator", "layer", "neuron").agg("heuristic").rows()
     heuristics = {(o, layer, n): set(names) for o, layer, n, names in standing_for}
-    strictest = {m: set(members.filter(membership=m).select(KEYS[:4]).rows()) for m in MEMBERSHIPS}
+    strictest = {m: set(members.filter(criterion=m).select(KEYS[:4]).rows()) for m in CRITERIA}
 
     def selectivity(
         operator: str, layer: int, neuron: int, ablation: str, about: np.ndarray
@@ -185,8 +185,8 @@ def test_selectivity_and_its_null_are_those_of_brute_force(
         about = np.array(
             [MEANS[h](prompt) for prompt in asked(pairs, operator=o, split="evaluation")]
         )
-        assert row["membership"] == next(
-            m for m in MEMBERSHIPS if (o, layer, neuron, h) in strictest[m]
+        assert row["criterion"] == next(
+            m for m in CRITERIA if (o, layer, neuron, h) in strictest[m]
         )
         assert (row["prompts_associated"], row["prompts_other"]) == (about.sum(), (~about).sum())
         for part, name in ((about, "associated"), (~about, "other")):
@@ -201,9 +201,9 @@ def test_selectivity_and_its_null_are_those_of_brute_force(
         null = np.array([selectivity(o, layer, n, ablation, about) for n in peers])
         assert (row["selectivity"], row["null_neurons"]) == (pytest.approx(own), len(null))
         if layer == 2:
-            assert (row["null_mean"], row["null_deviation"], row["p_value"]) == (None, None, 1)
+            assert (row["null_mean"], row["null_std"], row["p_value"]) == (None, None, 1)
         else:
-            assert (row["null_mean"], row["null_deviation"]) == pytest.approx(
+            assert (row["null_mean"], row["null_std"]) == pytest.approx(
                 (null.mean(), null.std(ddof=1))
             )
             assert row["p_value"] == pytest.approx(
@@ -291,14 +291,14 @@ def test_the_pipeline_finds_that_planted_votes_are_selective(micro: Path):
     )
     table = (
         written(micro, "planted", "knockouts_by_neuron")
-        .filter(membership="label")
+        .filter(criterion="label")
         .join(votes, on=KEYS[:4])
     )
     assert table.select("operator", "heuristic").n_unique() >= 5
     zeroed = table.filter(ablation="zero")
     assert zeroed["selectivity"].is_between(3, 10 / 3).all()
     assert zeroed["logit_change_other"].is_between(-0.05, 0.05).all()
-    assert (table["selectivity"] > table["null_mean"] + table["null_deviation"]).mean() > 0.9
+    assert (table["selectivity"] > table["null_mean"] + table["null_std"]).mean() > 0.9
 
 
 @pytest.mark.parametrize("name", ["abacus", "planted"])

@@ -33,8 +33,8 @@ def members() -> pl.DataFrame:
         for n in range(0, 32, 3)
     ]
     parts = [
-        standing([row for row in rows if row[2] < 24], "label", "called", late=1),
-        standing(rows, "scored", late=1),
+        standing([row for row in rows if row[2] < 24], "label", "fdr", late=1),
+        standing(rows, "threshold", late=1),
     ]
     return pl.concat(parts).sample(fraction=1, shuffle=True, seed=1)
 
@@ -46,9 +46,9 @@ def table(members: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def silenced(table: pl.DataFrame) -> dict[tuple, Units]:
-    """(pair, membership, arm, neurons per layer) -> what is silenced, by zero and by mean alike."""
+    """(pair, criterion, arm, neurons per layer) -> what is silenced, by zero and by mean alike."""
     found: dict[tuple, dict[str, Units]] = {}
-    keys = ["pair", "membership", "arm", "neurons_per_layer", "replacement", "intervention"]
+    keys = ["pair", "criterion", "arm", "neurons_per_layer", "replacement", "intervention"]
     for (*key, replacement, _), patches in table.filter(pl.col("arm") != "none").group_by(keys):
         found.setdefault(tuple(key), {})[replacement] = units_of = knocked.units_of(patches)
         assert set(patches["neurons"]) == {len(units_of)}
@@ -60,11 +60,11 @@ def silenced(table: pl.DataFrame) -> dict[tuple, Units]:
 
 def test_every_evaluation_prompt_has_all_arms(table: pl.DataFrame, pairs: pl.DataFrame):
     numbers = table.select(
-        "intervention", "operator", "pair", "membership", "arm", "neurons_per_layer", "replacement"
+        "intervention", "operator", "pair", "criterion", "arm", "neurons_per_layer", "replacement"
     ).unique()
     expected = {(o, None, None, "none", None, None) for o in OPERATORS} | {
-        (prompt.operator, prompt.pair, membership, arm, count, replacement)
-        for prompt in asked(pairs, split="evaluation") for membership in ("called", "scored")
+        (prompt.operator, prompt.pair, criterion, arm, count, replacement)
+        for prompt in asked(pairs, split="evaluation") for criterion in ("fdr", "threshold")
         for arm in ARMS for count in COUNTS for replacement in ("zero", "mean")
     }  # fmt: skip
     assert set(numbers.drop("intervention").rows()) == expected
@@ -76,12 +76,12 @@ def test_each_arm_has_the_neurons_that_it_should(
 ):
     stands = {
         key: rows.select("layer", "neuron", "heuristic").rows()
-        for key, rows in members.filter("late").group_by("operator", "membership")
+        for key, rows in members.filter("late").group_by("operator", "criterion")
     }
     for prompt in asked(pairs, split="evaluation"):
         own = {h for h in OF if MEANS[h](prompt)}
-        for membership in ("called", "scored"):
-            here = stands[prompt.operator, membership]
+        for criterion in ("fdr", "threshold"):
+            here = stands[prompt.operator, criterion]
             mine, others = (
                 {(layer, n) for layer, n, h in here if (h in own) == is_own}
                 for is_own in (True, False)
@@ -95,11 +95,11 @@ def test_each_arm_has_the_neurons_that_it_should(
             }
             for arm in ARMS:
                 assert (
-                    silenced[prompt.pair, membership, arm, 2]
-                    <= silenced[prompt.pair, membership, arm, 5]
+                    silenced[prompt.pair, criterion, arm, 2]
+                    <= silenced[prompt.pair, criterion, arm, 5]
                 )
                 for count in COUNTS:
-                    units = silenced[prompt.pair, membership, arm, count]
+                    units = silenced[prompt.pair, criterion, arm, count]
                     assert units <= among[arm]
                     for layer in (1, 2):  # as many in every arm and layer where there are enough
                         most = min(count, sum(at == layer for at, _ in mine))
@@ -117,10 +117,10 @@ def partners(order: Iterable[tuple[int, int]], free: Units) -> Units:
 
 
 def test_partners_are_matched_by_their_effect(silenced: dict[tuple, Units]):
-    for (pair, membership, arm, count), units in silenced.items():
+    for (pair, criterion, arm, count), units in silenced.items():
         if (arm, count) == ("heuristic", 2):
             matched, mine = (
-                silenced[pair, membership, *key] for key in (("matched", 2), ("heuristic", 30))
+                silenced[pair, criterion, *key] for key in (("matched", 2), ("heuristic", 30))
             )
             for at in (1, 2):
                 two, found, free = (
@@ -178,11 +178,11 @@ def test_without_late_heuristics_there_is_none(members: pl.DataFrame, pairs: pl.
 def test_an_operator_or_a_way_of_counting_without_heuristics_is_left_out(
     members: pl.DataFrame, pairs: pl.DataFrame
 ):
-    some = members.filter((pl.col("operator") == "subtract") & (pl.col("membership") == "scored"))
+    some = members.filter((pl.col("operator") == "subtract") & (pl.col("criterion") == "threshold"))
     few = knocked.prompt_knockouts(pairs, some, COUNTS)
-    assert set(few.select("operator", "membership").rows()) == {
+    assert set(few.select("operator", "criterion").rows()) == {
         ("subtract", None),
-        ("subtract", "scored"),
+        ("subtract", "threshold"),
     }
     assert len(knocked.taken(few)) == 1 + 40 * len(ARMS) * len(COUNTS) * 2
 
@@ -197,7 +197,7 @@ def test_the_pipeline_knocks_out_every_evaluation_prompt(micro: Path, name: str)
         "neurons_per_layer"
     ]
     bags = set(
-        members.filter(pl.col("membership") != "label").select("operator", "membership").rows()
+        members.filter(pl.col("criterion") != "label").select("operator", "criterion").rows()
     )
     evaluated = (
         written(micro, name, "pairs").filter(split="evaluation").select("operator", "pair").rows()
@@ -213,7 +213,7 @@ def test_the_pipeline_knocks_out_every_evaluation_prompt(micro: Path, name: str)
     assert (
         set(
             table.filter(pl.col("arm") != "none")
-            .select("operator", "membership", "pair", "arm", "neurons_per_layer")
+            .select("operator", "criterion", "pair", "arm", "neurons_per_layer")
             .rows()
         )
         == expected

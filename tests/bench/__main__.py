@@ -25,7 +25,7 @@ MODULES = {
     "mediation": "mediation",
     "bound": "patching",
     "match": "matching",
-    "nulls": "matching",
+    "permutation_tests": "matching",
     "relabel": "matching",
     "explorer": "explorer",
     "units": "units",

@@ -12,7 +12,7 @@ import polars as pl
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.settings import load
 from stages.lib.executor import executor
 from stages.lib.executor.interventions import Intervention, Patch
@@ -28,7 +28,7 @@ ROLES = {"op1": 1, "operator": 2, "op2": 3, "last": 4}
 def random_llama() -> tuple[checkpoint.Checkpoint, pl.DataFrame]:
     """Return a random Llama, and pairs of random prompts of 5 tokens."""
     torch.manual_seed(0)
-    torch.set_num_threads(machine.workers())
+    torch.set_num_threads(environment.workers())
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=WIDTH,

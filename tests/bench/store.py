@@ -29,16 +29,16 @@ def dump() -> None:
     subject, at_once = Subject.named(SUBJECT), load(Passes).prompts
     loaded = checkpoint.of(subject.settings)
     prompts = subject.table("store/prompts.parquet").filter(operator="add")
-    square = PromptGrid("add", prompts)
+    grid = PromptGrid("add", prompts)
 
     def plain() -> None:
         for start in range(0, len(prompts), at_once):
             with torch.no_grad():
-                tokens = square.tokens.reshape(len(prompts), -1)[start : start + at_once]
+                tokens = grid.tokens.reshape(len(prompts), -1)[start : start + at_once]
                 loaded.model(input_ids=torch.from_numpy(tokens), use_cache=False, logits_to_keep=1)
 
     def forward_only() -> None:
-        for _ in grid.run(loaded, square.tokens, square.answers, at_once // square.shape[1], {}):
+        for _ in grid.run(loaded, grid.tokens, grid.answers, at_once // grid.shape[1], {}):
             pass
 
     with tempfile.TemporaryDirectory(dir=".") as folder:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import psutil
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.units import local
 from stages.lib.units.pool import Do
 from stages.lib.units.queue import Unit
@@ -25,7 +25,7 @@ def units() -> None:
 
     Bars: 8 s a stage, 2 ms a unit, linear.
     """
-    os.environ[machine.WORKERS] = str(WORKERS)
+    os.environ[environment.WORKERS] = str(WORKERS)
     engines = {"local": local.ready}
     if find_spec("ray"):
         from stages.lib.units import actors

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from stages.heuristics.nulls import NullsWork
-from stages.lib.core import machine
+from stages.heuristics.permutation_tests import PermutationTestsWork
+from stages.lib.core import environment
 from stages.lib.executor.runs import RunsWork
 from stages.lib.units import local
 from stages.lib.units.parts import Parts
@@ -38,7 +38,7 @@ STAGES = {
     "dump": Stage(DumpWork, (SUBJECT,), 0.4),
     "neuron runs": Stage(RunsWork, ("neurons/neuron", SUBJECT), 0.1),
     "mediation runs": Stage(RunsWork, ("mediation/mediation", SUBJECT, PAIRS), 0.2),
-    "nulls": Stage(NullsWork, (SUBJECT,), 0.1),
+    "permutation_tests": Stage(PermutationTestsWork, (SUBJECT,), 0.1),
 }
 
 
@@ -73,7 +73,7 @@ def workers() -> None:
 
 def _run(name: str, folder: str, processes: int, threads: int = 1) -> float:
     """Return the seconds of a process once its libraries are loaded, as under stages.warm."""
-    environment = os.environ | {machine.WORKERS: str(processes)}
+    environment = os.environ | {environment.WORKERS: str(processes)}
     command = [sys.executable, "-m", "tests.bench.workers", name, folder, str(threads)]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return float(done.stdout)

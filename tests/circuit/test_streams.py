@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from stages.circuit import streams
+from stages.circuit import recording
 from stages.lib.model import architecture
 from tests.circuit.prompted import loaded, tokens
 
 
 def test_attention_is_transformers_attentions(checkpoint_folder: Path):
     subject, prompts = loaded(checkpoint_folder), tokens()
-    mean, std = streams.attention(subject, prompts, 3)
+    mean, std = recording.attention(subject, prompts, 3)
     own = (
         torch.stack(subject.model(torch.from_numpy(prompts), output_attentions=True).attentions)
         .double()
@@ -30,7 +30,7 @@ def test_weights_that_are_alike_deviate_by_nothing(checkpoint_folder: Path):
     last token, which earlier ones do not see."""
     subject, prompts = loaded(checkpoint_folder), np.repeat(tokens()[:1], 7, axis=0)
     prompts[:, -1] = tokens()[:, -1]
-    _, std = streams.attention(subject, prompts, 3)
+    _, std = recording.attention(subject, prompts, 3)
     assert (std[:, :, :-1] < 1e-7).all()
     assert (std[:, :, -1] > 0).any()
 
@@ -44,7 +44,7 @@ def test_an_attention_without_weights_is_named(checkpoint_folder: Path):
     with pytest.raises(
         architecture.ArchitectureError, match=r"layer 1: .* does not return its attention weights"
     ):
-        streams.attention(subject, tokens(), 3)
+        recording.attention(subject, tokens(), 3)
     handle.remove()
 
 
@@ -56,5 +56,5 @@ def test_neurons_of_a_cut_prompt_are_those_of_the_whole(checkpoint_folder: Path)
     ):
         subject.model(torch.from_numpy(prompts))
     np.testing.assert_allclose(
-        streams.neurons(subject, prompts[:, :2], 0, 3), seen[0].numpy(), rtol=1e-4, atol=1e-5
+        recording.neurons(subject, prompts[:, :2], 0, 3), seen[0].numpy(), rtol=1e-4, atol=1e-5
     )

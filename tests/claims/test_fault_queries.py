@@ -34,7 +34,7 @@ MEASURES = [
 ]
 
 
-INTERVENTIONS = ["intervention", "operator", "arm", "membership", "heuristic", "replacement"]
+INTERVENTIONS = ["intervention", "operator", "arm", "criterion", "heuristic", "replacement"]
 RUNS = ["subject", "experiment", "intervention", "pair", "answer_logit", "mean_logit", "correct"]
 
 
@@ -67,7 +67,7 @@ def whole(operator: str, a: int, b: int) -> Fraction:
 
 @pytest.fixture(scope="module")
 def given(prompts: pl.DataFrame) -> Tables:
-    """Every heuristic alone (membership: its name) and all together; two patches an intervention, controls, and a random subject."""
+    """Every heuristic alone (criterion: its name) and all together; two patches an intervention, controls, and a random subject."""
     random = np.random.default_rng(1)
     chosen = product(
         ("add", "divide"), ("heuristic", "control"), ("all", "one"), HEURISTICS, ("zero", "mean")
@@ -120,7 +120,7 @@ def given(prompts: pl.DataFrame) -> Tables:
 def said(
     given: Tables, prompts: pl.DataFrame
 ) -> dict[tuple, list[tuple[int, int, int, bool, float]]]:
-    """(operator, membership, ablation, heuristic) -> what the subject says: (pair, op1, op2, correct, change of the answer's logit)."""
+    """(operator, criterion, ablation, heuristic) -> what the subject says: (pair, op1, op2, correct, change of the answer's logit)."""
     of = (
         given["knockout_interventions"]
         .unique()
@@ -133,7 +133,7 @@ def said(
     found: dict[tuple, list] = {}
     columns = [
         "operator",
-        "membership",
+        "criterion",
         "replacement",
         "heuristic",
         "pair",
@@ -154,7 +154,7 @@ def test_true_division_is_that_of_fractions(given: Tables, prompts: pl.DataFrame
     """With as many prompts drawn as there are, all associated ones are drawn, and the control cannot be contaminated."""
     table = ask("fault_knockouts", given, prompts=80, fault_seed=0)
     answers, expected = said(given, prompts), {}
-    for (operator, membership, ablation, heuristic), rows in answers.items():
+    for (operator, criterion, ablation, heuristic), rows in answers.items():
         holds = HEURISTICS[heuristic][2]
         for fault in ("none", "contaminated control", "true division")[
             : 3 if operator == "divide" else 2
@@ -172,8 +172,8 @@ def test_true_division_is_that_of_fractions(given: Tables, prompts: pl.DataFrame
                 (yes, yes_logit), (no, no_logit) = (np.mean(part, axis=0) for part in parts)
                 among = np.mean([truth[pair] for pair in truth if not taken[pair]])
                 row = [among, yes, no, yes_logit, no_logit, no - yes, no_logit - yes_logit]
-                expected.setdefault((operator, membership, fault, ablation), []).append(row)
-    keys = ["operator", "membership", "fault", "ablation"]
+                expected.setdefault((operator, criterion, fault, ablation), []).append(row)
+    keys = ["operator", "criterion", "fault", "ablation"]
     assert table.select(keys).rows() == sorted(expected)
     for row in table.iter_rows(named=True):
         wanted = expected[tuple(row[key] for key in keys)]
@@ -261,7 +261,7 @@ SCORES = [
 ]
 KNOCKOUTS = [
     "operator",
-    "membership",
+    "criterion",
     "fault",
     "ablation",
     "heuristics",
@@ -286,7 +286,7 @@ def test_the_table_of_faults_puts_right_beside_wrong():
         "matched": 0.9,
     }
     by_prompt = [
-        ("divide", "called", arm, "zero", n, n / 100 + value)
+        ("divide", "fdr", arm, "zero", n, n / 100 + value)
         for n in (0, 5, 25)
         for arm, value in accuracies.items()
     ]
@@ -297,12 +297,12 @@ def test_the_table_of_faults_puts_right_beside_wrong():
         ),
         "fault_knockouts": tabled(
             KNOCKOUTS,
-            ("divide", "called", "none", "zero", 8, 0.0, 0.2, 0.9, -3.0, -1.0, 0.7, 2.0),
-            ("divide", "called", "contaminated control", "zero", 8, 0.5, 0.2, 0.6, -3.0, -2.0, 0.4, 1.0),
-            ("add", "called", "none", "mean", 2, 0.0, 0.5, 1.0, -3.0, -1.0, 0.5, 2.0),
-            ("add", "called", "contaminated control", "mean", 2, 0.25, 0.5, 0.75, -3.0, -1.5, 0.25, 1.5),
+            ("divide", "fdr", "none", "zero", 8, 0.0, 0.2, 0.9, -3.0, -1.0, 0.7, 2.0),
+            ("divide", "fdr", "contaminated control", "zero", 8, 0.5, 0.2, 0.6, -3.0, -2.0, 0.4, 1.0),
+            ("add", "fdr", "none", "mean", 2, 0.0, 0.5, 1.0, -3.0, -1.0, 0.5, 2.0),
+            ("add", "fdr", "contaminated control", "mean", 2, 0.25, 0.5, 0.75, -3.0, -1.5, 0.25, 1.5),
         ),
-        "knockouts_by_prompt": tabled(["operator", "membership", "arm", "ablation", "neurons_per_layer", "accuracy"], *by_prompt),
+        "knockouts_by_prompt": tabled(["operator", "criterion", "arm", "ablation", "neurons_per_layer", "accuracy"], *by_prompt),
         "ranking_agreement": tabled(
             ["operator", "position", "layer", "k", "shared", "ranking_a", "ranking_b"],
             *(("add", *row, "effect", "effect_plus_std") for row in ranked), ("add", "last", 1, 5, 0.0, "effect", "logit_effect"),
@@ -322,7 +322,7 @@ def test_the_table_of_faults_puts_right_beside_wrong():
     assert found["add", "both sizes", "2 and 3", None, None, any_of] == pytest.approx(
         (0.4, 0.9, 0.5)
     )
-    zero, mean = ("called", "zero"), ("called", "mean")
+    zero, mean = ("fdr", "zero"), ("fdr", "mean")
     assert found[
         "divide", "contaminated control", "4", *zero, "accuracy, other - associated prompts"
     ] == pytest.approx((0.7, 0.4, -0.3))

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from stages.claims import fault_scores
-from stages.lib.core.layered import LayerWriter, writing
+from stages.lib.core.hdf5_store import LayerWriter, writing
 from stages.lib.dictionary import tables
 from stages.lib.heuristics.names import parse
 from stages.lib.sql.database import Database
@@ -91,11 +91,11 @@ def project(
     pl.DataFrame(catalogue, schema=columns, orient="row").write_parquet(
         folder / "data/heuristics/heuristics.parquet"
     )
-    nulls, faults = (
-        {"thresholds": [t for t in THRESHOLDS if t != 0.5], "smallest_corrected": min(THRESHOLDS)},
+    permutation_tests, faults = (
+        {"thresholds": [t for t in THRESHOLDS if t != 0.5], "smallest_chance_corrected": min(THRESHOLDS)},
         {"published": 0.5, "prompts": 3, "fault_seed": 0, "cap": cap},
     )
-    changes = {"scores": {"neurons_per_unit": 5}, "nulls": nulls, "faults": faults}
+    changes = {"scores": {"neurons_per_unit": 5}, "permutation_tests": permutation_tests, "faults": faults}
     settings = merged(SHIPPED, alone("s") | changes)
     (folder / "params.yaml").write_text(yaml.safe_dump(settings))
     monkeypatch.chdir(folder)

@@ -29,11 +29,11 @@ def table(columns: str, *rows: tuple) -> pl.DataFrame:
 
 def knockouts(value: float) -> Tables:
     """Heuristics whose associated prompts lose this accuracy, and others nothing."""
-    measured = ("scored", "zero", "heuristic")
-    columns = "operator membership ablation arm heuristic"
+    measured = ("threshold", "zero", "heuristic")
+    columns = "operator criterion ablation arm heuristic"
     columns += " accuracy_associated_before accuracy_associated accuracy_other"
     rows = [("add", *measured, "without associated prompts", None, None, 1.0)]
-    for kind in product(("scored", "label"), ("zero", "mean"), ("heuristic", "control")):
+    for kind in product(("threshold", "label"), ("zero", "mean"), ("heuristic", "control")):
         for heuristic, deviation in (("a", -0.01), ("b", 0.01), ("c", 0.0)):
             left = 1 - value + deviation if kind == measured else 0.5
             rows.append(("add", *kind, heuristic, 1.0, left, 1.0))
@@ -59,7 +59,7 @@ def top_neurons(value: float, near_chance: int = 0) -> Tables:
     )
     described = [*range(round(value * top)), *range(top, 200)]
     scores = table(
-        "operator layer neuron heuristic score corrected",
+        "operator layer neuron heuristic score chance_corrected",
         *(("add", 1, neuron, name, 0.7, 0.6) for neuron in described for name in ("a", "b")),
         *(("add", 1, neuron, "c", 0.5, 0.4) for neuron in range(200)),
     )
@@ -212,8 +212,8 @@ def selective(value: float, effective: float = 6) -> Tables:
     tested = effective >= 2
     p_value = (0.01 if value > 0 else 0.9) if tested else None
     numbers = (6, effective, value, 0.1, 0.1 / effective**0.5 if tested else None, p_value)
-    rows = [("add", "scored", "zero", measure, *numbers) for measure in ("accuracy", "logit")]
-    columns = "operator membership ablation measure heuristics effective difference deviation standard_error p_value"
+    rows = [("add", "threshold", "zero", measure, *numbers) for measure in ("accuracy", "logit")]
+    columns = "operator criterion ablation measure heuristics effective difference deviation standard_error p_value"
     return {"knockout_tests": table(columns, *rows)}
 
 
@@ -227,9 +227,9 @@ def last_mlp(value: float) -> Tables:
 
 def failures(measure: str) -> Callable[[float], Tables]:
     def made(value: float) -> Tables:
-        rows = [("add", "scored", measure, value, value - 0.02, value + 0.02)]
-        rows += [("add", "scored", name, 0.5, 0.5, 0.5) for name in ("other", "another")]
-        columns = "operator membership measure auc auc_ci_low auc_ci_high"
+        rows = [("add", "threshold", measure, value, value - 0.02, value + 0.02)]
+        rows += [("add", "threshold", name, 0.5, 0.5, 0.5) for name in ("other", "another")]
+        columns = "operator criterion measure auc auc_ci_low auc_ci_high"
         return {"failure_tests": table(columns, *rows)}
 
     return made

@@ -15,7 +15,7 @@ from stages.explorer.explorer import Explorer
 from stages.explorer.live import GridPart, Neurons, Prediction
 from stages.explorer.models import Loaded
 from stages.explorer.project import Project
-from stages.lib.core.layered import LayerWriter, writing
+from stages.lib.core.hdf5_store import LayerWriter, writing
 from stages.lib.core.tables import write_table
 
 SUBJECT, SIDE, NEURONS = "digits", 13, 6
@@ -30,11 +30,11 @@ TOKEN = 20  # of the number 0
 STANDING = {
     "subject": pl.String,
     "operator": pl.String,
-    "membership": pl.String,
+    "criterion": pl.String,
     "layer": pl.Int16,
     "neuron": pl.Int32,
     "heuristic": pl.String,
-    "corrected": pl.Float32,
+    "chance_corrected": pl.Float32,
     "late": pl.Boolean,
 }
 PROMPTS = "from prompts where operator = $operator"
@@ -48,10 +48,10 @@ def tables() -> dict[str, pl.DataFrame]:
     answered = cells.with_columns(subject, tens=tens).filter(pl.col("tens") >= 0)
     rows = []
     for neuron, name in enumerate(HEURISTICS):
-        rows.append((SUBJECT, "add", "called", 0, neuron, name, 0.9 - neuron / 10, True))
+        rows.append((SUBJECT, "add", "fdr", 0, neuron, name, 0.9 - neuron / 10, True))
     standing = pl.DataFrame(rows, STANDING, orient="row")
     known = {"operator": "add", "heuristic": HEURISTICS[1], "kind": "range", "quantity": "result"}
-    scores = standing.with_columns(side=pl.lit("top"), score=1.0, share=0.5)
+    scores = standing.with_columns(side=pl.lit("top"), score=1.0, chance_score=0.5)
     tokens = pl.DataFrame({"number": range(10)}).with_columns(token=pl.col("number") + TOKEN)
     keys = ("subject", *KEYS)
     predictions = answered.select(*keys, predicted="tens", correct=True, answer_probability=0.9)
@@ -64,7 +64,7 @@ def tables() -> dict[str, pl.DataFrame]:
         f"{SUBJECT}/store/prompts": prompts,
         f"{SUBJECT}/store/predictions": predictions,
         f"{SUBJECT}/heuristics/heuristic_neurons": standing,
-        f"{SUBJECT}/heuristics/scores": scores.drop("membership", "late"),
+        f"{SUBJECT}/heuristics/scores": scores.drop("criterion", "late"),
     }
 
 

@@ -13,7 +13,7 @@ from stages.explorer.explorer import Explorer
 from stages.explorer.jobs import BROKEN, MENDED, SAME, Ablation, GridJob
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.views import compare, find, neuron, prompt, silence
-from stages.lib.core.words import OPERATORS
+from stages.lib.core.vocabulary import OPERATORS
 from stages.lib.subject import Subject
 
 SUBJECT, OTHER = "abacus", "abacus-step-00100"
@@ -79,7 +79,7 @@ def test_contributions_are_those_of_the_tables_and_add_up_to_the_margin(
     listed, answer = tokens(project, *key)
     np.testing.assert_allclose(prediction.logits, forward(plain, listed), atol=1e-4)
     rival, margin = prompt.strongest_rival(project, SUBJECT, prediction.logits, cell.result)
-    heuristics = prompt.neuron_heuristics(project, cell, "scored")
+    heuristics = prompt.neuron_heuristics(project, cell, "threshold")
     rows = prompt.contributions(project, cell, rival, prediction, heuristics)
     first = prompt.first_late(project, SUBJECT)
     values = cell.keys() | {"first": first, "answer": cell.result, "rival": rival}
@@ -122,7 +122,7 @@ def test_a_heuristic_holds_if_its_predicate_does(project: Project):
     seen = set()
     for op1, op2 in ((0, 0), (3, 9), (12, 5), (19, 19), (7, 14), (18, 1)):
         cell = prompt.load_cell(project, SUBJECT, "add", op1, op2)
-        known = prompt.neuron_heuristics(project, cell, "scored").unique("heuristic")
+        known = prompt.neuron_heuristics(project, cell, "threshold").unique("heuristic")
         values = f"select {op1} as op1, {op2} as op2, {op1 + op2} as result"
         for name, holds in known.select("heuristic", "holds").iter_rows():
             if name in catalogue:
@@ -169,8 +169,8 @@ def test_an_outline_is_around_the_cells_that_satisfy_the_heuristic(
 def test_similar_neurons_have_the_largest_cosine_of_scores(project: Project):
     similar = project.ask(neuron.SIMILAR, **KEYS)
     scores = project.ask("from scores where subject = 'abacus' and operator = 'add'")
-    scores = scores.filter(pl.col("corrected") > 0).sort("layer", "neuron", "heuristic", "side")
-    wide = scores.pivot(["heuristic", "side"], index=["layer", "neuron"], values="corrected")
+    scores = scores.filter(pl.col("chance_corrected") > 0).sort("layer", "neuron", "heuristic", "side")
+    wide = scores.pivot(["heuristic", "side"], index=["layer", "neuron"], values="chance_corrected")
     matrix = wide.drop("layer", "neuron").fill_null(0).to_numpy().astype(np.float64)
     is_own = (wide["layer"] == KEYS["layer"]) & (wide["neuron"] == KEYS["neuron"])
     own = matrix[is_own.to_numpy()][0]
@@ -295,7 +295,7 @@ def test_a_comparison_has_the_accuracy_and_the_counts_of_each_model(
     other = pl.read_parquet(f"data/{OTHER}/heuristics/scores.parquet")
     mine = pl.read_parquet(f"data/{SUBJECT}/heuristics/scores.parquet")
     passing = scores.filter(
-        pl.col("corrected") >= settings["threshold"].max(),
+        pl.col("chance_corrected") >= settings["threshold"].max(),
         pl.col("layer").is_in(set(mine["layer"]) & set(other["layer"])),
         operator="add",
     )

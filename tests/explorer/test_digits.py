@@ -30,7 +30,7 @@ def test_a_prompt_is_explained_by_the_number_to_predict(digits: Explorer):
     assert (cell.result, cell.target) == (21, 2)
     prediction = digits.models.ready(SUBJECT).predict("add", 9, 12)
     rival, margin = prompt.strongest_rival(project, SUBJECT, prediction.logits, cell.target)
-    standing = prompt.neuron_heuristics(project, cell, "called")
+    standing = prompt.neuron_heuristics(project, cell, "fdr")
     holds = dict(standing.select("heuristic", "holds").rows())
     assert holds == dict(zip(HEURISTICS, [False, False, True], strict=True))
     rows = prompt.contributions(project, cell, rival, prediction, standing).sort("neuron")
@@ -61,7 +61,7 @@ def test_contributions_and_members_are_about_the_number_to_predict(digits: Explo
 
 @pytest.mark.parametrize("shown", ["activation", ON_ANSWERS, SCORED])
 @pytest.mark.parametrize(
-    ("number", "scored"),
+    ("number", "threshold"),
     [(0, ON_ANSWERS), (1, ON_ANSWERS), (2, "activation")],
 )
 def test_an_outline_is_on_the_map_on_which_its_heuristic_is_scored(

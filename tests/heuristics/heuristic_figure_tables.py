@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import yaml
 
-from stages.lib.core import layered
+from stages.lib.core import hdf5_store
 from tests.circuit.figure_tables import Tables, made
 
 SIDE, NEURONS, THRESHOLD, LEVEL = 24, 6, 0.5, 0.1
@@ -16,7 +16,7 @@ THRESHOLDS, LEVELS, KINDS = [0.3, 0.5, 0.7], [0.05, 0.1, 1.0], ["modulo", "range
 GRADES = ["all", "exact", "partial", "soft", "mixture", "noise"]
 PORTRAITS = {"numbers": 3, "detail": 8, "layers": 2, "published": 0.6}
 OP1, OP2 = np.indices((SIDE, SIDE))
-# layer, neuron, heuristic, kind, quantity, corrected: labels of add; subtract has none
+# layer, neuron, heuristic, kind, quantity, chance_corrected: labels of add; subtract has none
 LABELS: list[tuple[int, int, str, str, str, float]] = [
     (0, 0, "op1 in 3..8", "range", "op1", 0.9), (0, 1, "op2 in 0..9", "range", "op2", 0.7), (1, 2, "op1 in 0..9", "range", "op1", 0.6),
     (1, 3, "result mod 3 = 1", "modulo", "result", 0.8), (1, 4, "result in {3, 7}", "multi-result", "result", 0.75),
@@ -36,12 +36,12 @@ def value_logits(layer: int) -> np.ndarray:
 
 
 def results(operator: str) -> np.ndarray:
-    """The answers over the square, -1 where there is none."""
+    """The answers over the grid, -1 where there is none."""
     return np.maximum(OPERATORS[operator](OP1, OP2), -1)
 
 
 def labels() -> list[dict[str, Any]]:
-    names = ["layer", "neuron", "heuristic", "kind", "quantity", "corrected"]
+    names = ["layer", "neuron", "heuristic", "kind", "quantity", "chance_corrected"]
     return [
         {"operator": "add", "side": "bottom" if row[1] == 2 else "top", "direct": row[1] == 3}
         | dict(zip(names, row, strict=True))
@@ -52,7 +52,7 @@ def labels() -> list[dict[str, Any]]:
 def tables() -> Tables:
     classified = [
         {"operator": o, "layer": layer, "quantities": q, "criterion": c, "threshold": t} | ({"null_share": None} if c == "fdr" else {})
-        for o in OPERATORS for layer in (0, 1, 2) for q in ("any", "operands", "result") for c in ("raw", "corrected", "fdr") for t in THRESHOLDS
+        for o in OPERATORS for layer in (0, 1, 2) for q in ("any", "operands", "result") for c in ("raw", "chance_corrected", "fdr") for t in THRESHOLDS
     ]  # fmt: skip
     both = [
         {"operator": "add", "layer": r["layer"], "neuron": r["neuron"], "theory": theory,
@@ -133,18 +133,18 @@ def write(folder: Path, subject: Tables, chosen: Tables) -> None:
     ]
     pl.DataFrame(catalogue).write_parquet(folder / "data/heuristics/heuristics.parquet")
     for operator in OPERATORS:
-        with layered.writing(folder / f"data/s/store/activations/{operator}.h5") as file:
+        with hdf5_store.writing(folder / f"data/s/store/activations/{operator}.h5") as file:
             axes, columns = (
                 {"neuron": NEURONS, "op1": SIDE, "op2": SIDE},
                 {"result": results(operator)},
             )
-            writer = layered.LayerWriter(
+            writer = hdf5_store.LayerWriter(
                 file, [0, 1], axes, "float16", (4, 8, SIDE), {"operator": operator}, columns=columns
             )
             for layer in (0, 1):
                 writer.write(layer, 0, activations(layer, operator))
-    with layered.writing(folder / "data/s/store/value_logits.h5") as file:
-        writer = layered.LayerWriter(
+    with hdf5_store.writing(folder / "data/s/store/value_logits.h5") as file:
+        writer = hdf5_store.LayerWriter(
             file, [0, 1], {"neuron": NEURONS, "number": 2 * SIDE}, "float32", (4, 2 * SIDE), {}
         )
         for layer in (0, 1):

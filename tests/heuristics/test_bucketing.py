@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.heuristics.null.buckets import advance, arrange, workspace
+from stages.heuristics.null_distribution.buckets import advance, arrange, workspace
 
 
 def before_stops(values: np.ndarray, answers: np.ndarray, k: np.ndarray) -> dict[int, np.ndarray]:

@@ -20,7 +20,7 @@ def test_planted_heuristics_are_found_and_noise_is_not_labelled(micro: Path):
     exact = truth(micro).filter(grade="exact")
     matched = exact.join(scores, on=[*KEYS, "heuristic"], how="left")
     assert len(matched) > 0
-    assert (matched["corrected"] == 1).all()  # Algorithm 1 finds all of them
+    assert (matched["chance_corrected"] == 1).all()  # Algorithm 1 finds all of them
     labels = planted(micro, "heuristics/labels")
     right = exact.join(labels, on=[*KEYS, "heuristic"])
     # Without control for chance, for which 20 operands are too few. The table label_setting has the
@@ -41,7 +41,7 @@ def test_the_setting_follows_from_the_calibration(micro: Path):
     for subject in ("abacus", "planted"):
         labels = pl.read_parquet(micro / f"data/{subject}/heuristics/labels.parquet")
         assert len(labels) > 0
-        assert (labels["corrected"] >= setting["threshold"] - 1e-6).all()
+        assert (labels["chance_corrected"] >= setting["threshold"] - 1e-6).all()
         assert (labels["q_value"] <= setting["level"]).all()
 
 
@@ -54,7 +54,7 @@ def test_ablating_a_planted_heuristic_breaks_exactly_its_prompts(micro: Path):
     is_whole = pl.col("is_labelled").fill_null(False).all()
     whole = both.group_by(keys).agg(is_whole).filter("is_labelled")
     ablations = planted(micro, "bag/knockouts_by_heuristic")
-    ablated = ablations.filter(arm="heuristic", membership="label").join(whole, on=keys)
+    ablated = ablations.filter(arm="heuristic", criterion="label").join(whole, on=keys)
     associated = ablated.filter(pl.col("prompts_associated") > 0)
     assert associated.select(keys).n_unique() >= 3
     assert set(associated["ablation"]) == {"zero", "mean"}

@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 import yaml
 
-from stages.heuristics import catalogue, figures, heuristic_overlaps, nulls, scores
-from stages.heuristics.null.rounds import Standing, next_draws
-from stages.heuristics.settings import Nulls
-from stages.lib.core.layered import LayerWriter, writing
+from stages.heuristics import catalogue, figures, heuristic_overlaps, permutation_tests, scores
+from stages.heuristics.null_distribution.rounds import Standing, next_draws
+from stages.heuristics.settings import PermutationTests
+from stages.lib.core.hdf5_store import LayerWriter, writing
 from stages.lib.core.tables import read_table, write_table
 from tests.made import Tables, ask
 from tests.micro import SHIPPED, alone
@@ -33,8 +33,8 @@ PLANTED = {  # layer -> what its neurons know
     22: {f"result mod {m} = {r}": ((OP1 + OP2) % m == r) for m in (3, 4, 5) for r in range(m)},
 }
 GRID = SHIPPED["heuristics"]["grids"]["paper"] | {"moduli": [3, 4, 5, 7], "patterns": ["..d"]}
-SECTIONS = ("heuristics", "scores", "nulls", "labels", "overlaps")
-SETTINGS = Nulls(**SHIPPED["nulls"])
+SECTIONS = ("heuristics", "scores", "permutation_tests", "labels", "overlaps")
+SETTINGS = PermutationTests(**SHIPPED["permutation_tests"])
 
 
 def knows_nothing(random: np.random.Generator) -> np.ndarray:
@@ -116,7 +116,7 @@ def write_params(folder: Path, **draws: int) -> None:
     settings = alone("deep", operators=["add"]) | {name: SHIPPED[name] for name in SECTIONS}
     settings["heuristics"] = {"grid": "paper", "grids": {"paper": GRID}, "custom": {}}
     (folder / "params.yaml").write_text(
-        yaml.safe_dump(settings | {"nulls": settings["nulls"] | draws})
+        yaml.safe_dump(settings | {"permutation_tests": settings["permutation_tests"] | draws})
     )
 
 
@@ -129,8 +129,8 @@ def labelled(folder: Path, monkeypatch: pytest.MonkeyPatch, **draws: int) -> Tab
     """The tables of this model's permutation tests, with these settings, and of the queries on them."""
     within(folder, monkeypatch)
     write_params(folder, **draws)
-    nulls.main("deep")
-    names = ("nulls", "naming", "scores", "heuristic_overlaps")
+    permutation_tests.main("deep")
+    names = ("permutation_tests", "naming", "scores", "heuristic_overlaps")
     tables = {name: read_table(f"data/deep/heuristics/{name}.parquet") for name in names}
     tables["matches"] = ask("matches", tables, **SHIPPED["matches"])
     tables["label_setting"] = pl.DataFrame({"threshold": 0.4, "level": LEVEL})
@@ -162,7 +162,7 @@ def test_a_deep_model_gets_draws_enough_for_its_labels(
     ]
     assert len(right) / len(pairs) >= 0.98
     assert len({*map(tuple, right)}) / len(truth) >= 0.97
-    many = tables["nulls"].filter(pl.col("draws") > 120).select("layer", "neuron").unique()
+    many = tables["permutation_tests"].filter(pl.col("draws") > 120).select("layer", "neuron").unique()
     assert len(many) < len(truth) + 0.02 * limits["neurons"]  # draws are spent where they matter
 
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.heuristics import explained, spectra
-from stages.heuristics.waves.fit import SplitCells, explain, indicators, waves
-from stages.heuristics.waves.fourier import FrequencyPairs, strongest
-from stages.lib.core import machine
-from stages.lib.core.layered import LayerWriter, writing
+from stages.heuristics.fourier.fit import SplitCells, explain, indicators, waves
+from stages.heuristics.fourier.frequencies import FrequencyPairs, strongest
+from stages.lib.core import environment
+from stages.lib.core.hdf5_store import LayerWriter, writing
 from stages.lib.dictionary import tables
 from stages.lib.sql.database import Database
 from tests.micro import ROOT, alone
@@ -237,7 +237,7 @@ def run(folder: Path, threads: int, of_spectra: dict) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump(alone("s") | {"spectra": of_spectra}))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv(machine.WORKERS, str(threads))
+        patch.setenv(environment.WORKERS, str(threads))
         spectra.main("s")
         explained.main("s")
 
@@ -355,10 +355,10 @@ def test_spectra_name_the_planted_waves(project: Path):
     table = pl.read_parquet(project / "data/s/heuristics/spectra.parquet").filter(
         operator="subtract", layer=1
     )
-    columns = ["place", "frequency1", "frequency2", "period1", "period2", "share"]
+    columns = ["rank", "frequency1", "frequency2", "period1", "period2", "share"]
     [wave] = (
         table.filter(neuron=NEURONS["wave"]).select(columns).rows()
-    )  # the whole square: also where op1 < op2
+    )  # the whole grid: also where op1 < op2
     assert wave == (1, 3, 5, pytest.approx(40 / 3), 8, pytest.approx(1, abs=1e-6))
     first, second = table.filter(neuron=NEURONS["wave of the sum"]).select(columns).rows()
     assert first == (1, 8, 8, 5, 5, pytest.approx(0.5 / 0.51, abs=1e-3))

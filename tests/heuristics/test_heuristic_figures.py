@@ -142,7 +142,7 @@ def test_best_and_median_of_each_kind_are_drawn_from_the_stores(study: Study):
             in text
         )
         assert (
-            f"score {row['score']:.2f}, corrected {row['corrected']:.2f}\nvalue vector: {' '.join(map(str, best))}"
+            f"score {row['score']:.2f}, chance_corrected {row['chance_corrected']:.2f}\nvalue vector: {' '.join(map(str, best))}"
             in text
         )
         values = tables.activations(layer, "add")[neuron].astype(np.float32)
@@ -231,7 +231,7 @@ def test_scores_are_drawn_over_chance_with_both_thresholds(study: Study):
     matches = MADE["matches"].filter(operator="add")
     drawn = line(axis, "labels")
     assert set(zip(drawn.get_xdata(), drawn.get_ydata(), strict=True)) == set(
-        matches.select("share", "score").iter_rows()
+        matches.select("chance_score", "score").iter_rows()
     )
     assert axis.collections[0].get_array().sum() == matches.height
     assert list(line(axis, "published threshold").get_ydata()) == [0.6, 0.6]
@@ -253,7 +253,7 @@ def test_classified_shares_are_lines_beside_their_null(study: Study, quantities:
         assert list(null.get_ydata()) == part["null_share"].drop_nulls().to_list()
         if criterion != "fdr":
             low, high = (
-                np.clip(part["null_share"] + side * part["null_deviation"], 0, 1)
+                np.clip(part["null_share"] + side * part["null_std"], 0, 1)
                 for side in (-2, 2)
             )
             corners = band.get_paths()[0].vertices[:, 1]

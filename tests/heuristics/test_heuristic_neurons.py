@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.bag.knocked import MEMBERSHIPS, written
+from tests.bag.knocked import CRITERIA, written
 from tests.made import ask, late_layers
 
 KEYS = ["operator", "layer", "neuron", "heuristic"]
@@ -29,10 +29,10 @@ def matches() -> pl.DataFrame:
         subject=pl.lit("s"),
         kind=pl.lit("range"),
         quantity=pl.lit("op1"),
-        corrected=pl.Series(random.integers(5, 13, 900) / 16, dtype=pl.Float32),
+        chance_corrected=pl.Series(random.integers(5, 13, 900) / 16, dtype=pl.Float32),
         score=pl.lit(0.7, pl.Float32),
         q_value=pl.Series(random.choice([0.01, 0.05, 0.06, 0.5], 900)),
-        foremost=pl.Series(random.random(900) < 0.5),
+        nonredundant=pl.Series(random.random(900) < 0.5),
     )
 
 
@@ -46,16 +46,16 @@ def counted(
 
 def test_each_criterion_includes_the_one_before(matches: pl.DataFrame):
     expected = {}
-    for (operator, *rest), sides in matches.filter(pl.col("corrected") >= 0.5).group_by(KEYS):
+    for (operator, *rest), sides in matches.filter(pl.col("chance_corrected") >= 0.5).group_by(KEYS):
         called = sides.filter(pl.col("q_value") <= 0.05)
-        groups = called.filter("foremost"), called, sides
-        for membership, group in zip(MEMBERSHIPS, groups, strict=True):
+        groups = called.filter("nonredundant"), called, sides
+        for criterion, group in zip(CRITERIA, groups, strict=True):
             if len(group):
-                expected[operator, membership, *rest] = sides["corrected"].max()
+                expected[operator, criterion, *rest] = sides["chance_corrected"].max()
     table = counted(matches)
     rows = table.select(pl.exclude("subject", "late")).rows()
     assert rows == [(*key, score) for key, score in sorted(expected.items())]
-    label, called, scored = (table.filter(membership=name).height for name in MEMBERSHIPS)
+    label, called, scored = (table.filter(criterion=name).height for name in CRITERIA)
     assert 0 < label < called < scored
 
 
@@ -65,7 +65,7 @@ def test_labels_are_those_of_the_table_labels(matches: pl.DataFrame):
     tables = {"matches": matches, "naming": naming, "label_setting": SETTING}
     labels = ask("labels", tables).select(KEYS).unique()
     assert len(labels) > 0
-    own = counted(matches).filter(membership="label").select(KEYS)
+    own = counted(matches).filter(criterion="label").select(KEYS)
     assert own.rows() == sorted(labels.rows())
 
 
@@ -83,7 +83,7 @@ def test_without_matches_or_a_setting_there_are_none(matches: pl.DataFrame):
 def test_the_pipeline_counts_its_labels_and_more(micro: Path, name: str):
     table = written(micro, name, "heuristic_neurons")
     label, called, scored = (
-        {*table.filter(membership=membership).select(KEYS).rows()} for membership in MEMBERSHIPS
+        {*table.filter(criterion=criterion).select(KEYS).rows()} for criterion in CRITERIA
     )
     assert label == {*written(micro, name, "labels").select(KEYS).rows()}
     assert set() < label < called <= scored

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stages.heuristics import catalogue as stage
 from stages.lib.core.settings import ParamsError, check
-from stages.lib.heuristics.grid import Heuristics
+from stages.lib.heuristics.catalogue_grid import Heuristics
 from stages.lib.heuristics.names import FORMS, HeuristicError, parse
 from stages.lib.sql import stage as query
 from stages.lib.sql.database import Database

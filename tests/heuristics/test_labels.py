@@ -8,17 +8,17 @@ import pytest
 
 from tests.made import Tables, ask
 
-TYPES = dict.fromkeys(["neuron", "draws", "draw", "neurons", "place"], pl.Int32) | {
+TYPES = dict.fromkeys(["neuron", "draws", "draw", "neurons", "rank"], pl.Int32) | {
     "layer": pl.Int16
 }
 TYPES |= dict.fromkeys(
     [
         "score",
-        "share",
-        "corrected",
+        "chance_score",
+        "chance_corrected",
         "strength",
-        "null_corrected",
-        "null_deviation",
+        "null_mean",
+        "null_std",
         "z",
         "overlap",
         "correlation",
@@ -38,29 +38,29 @@ def table(columns: str, rows: list[tuple]) -> pl.DataFrame:
 def inputs(matches: list[Match], neurons: int, overlaps: list[tuple] | None = None) -> Tables:
     """The inputs of the query matches, for layer 0 and addition.
 
-    matches: neuron, heuristic, side, corrected, strength, p_family; overlaps: heuristic, other,
+    matches: neuron, heuristic, side, chance_corrected, strength, p_family; overlaps: heuristic, other,
     overlap, same.
     """
-    scores, nulls, both = [], [], []
-    for neuron, name, side, corrected, strength, p_family in matches:
+    scores, permutation_tests, both = [], [], []
+    for neuron, name, side, chance_corrected, strength, p_family in matches:
         heuristic = name, "range", "op1", side
         scores.append(
-            ("s", "add", 0, neuron, *heuristic, (1 + corrected) / 2, 0.5, corrected, strength)
+            ("s", "add", 0, neuron, *heuristic, (1 + chance_corrected) / 2, 0.5, chance_corrected, strength)
         )
         tests = 0.1, 0.1, 3.0, p_family / 2, p_family, 100
-        nulls.append(("s", "add", 0, neuron, name, side, corrected, *tests))
+        permutation_tests.append(("s", "add", 0, neuron, name, side, chance_corrected, *tests))
     for first, second, *rest in overlaps or [("-", "-", 0.0, False)]:
         both += [("s", "add", first, second, *rest), ("s", "add", second, first, *rest)]
     naming = [("s", "add", 0, neuron, 0.3, 0.01) for neuron in range(neurons)]
     return {
         "scores": table(
-            "subject operator layer neuron heuristic kind quantity side score share corrected strength",
+            "subject operator layer neuron heuristic kind quantity side score chance_score chance_corrected strength",
             scores,
         ),
-        "nulls": table(
-            "subject operator layer neuron heuristic side corrected null_corrected null_deviation z "
+        "permutation_tests": table(
+            "subject operator layer neuron heuristic side chance_corrected null_mean null_std z "
             "p_value p_family draws",
-            nulls,
+            permutation_tests,
         ),
         "naming": table("subject operator layer neuron correlation p_value", naming),
         "heuristic_overlaps": table("subject operator heuristic other overlap same", both),
@@ -87,7 +87,7 @@ def test_false_discoveries_are_controlled_as_by_benjamini_and_hochberg():
     assert 0 < (rows["q_value"] <= 0.05).mean() < 1
 
 
-REDUNDANCY = [  # a match, and whether it is foremost
+REDUNDANCY = [  # a match, and whether it is nonredundant
     ((0, "best", "top", 0.9, 1.0, 0.01), True),
     ((0, "inside", "top", 0.7, 1.0, 0.01), False),
     ((0, "apart", "top", 0.5, 1.0, 0.01), True),
@@ -112,20 +112,20 @@ def test_a_match_that_shares_cells_with_a_better_one_is_not_foremost():
     matches = [match for match, _ in REDUNDANCY]
     rows = ask("matches", inputs(matches, 6, overlaps), **SETTINGS)
     keys = rows.select("neuron", "heuristic", "side").rows()
-    foremost = dict(zip(keys, rows["foremost"], strict=True))
-    assert foremost == {match[:3]: is_foremost for match, is_foremost in REDUNDANCY}
+    nonredundant = dict(zip(keys, rows["nonredundant"], strict=True))
+    assert nonredundant == {match[:3]: is_foremost for match, is_foremost in REDUNDANCY}
     assert not rows.filter(neuron=4)["strong"].item()
 
 
-def foremost(rows: list[tuple[int, str, float, float]]) -> pl.DataFrame:
-    """Foremost matches of layer 1; rows: neuron, heuristic, corrected, q_value."""
+def nonredundant(rows: list[tuple[int, str, float, float]]) -> pl.DataFrame:
+    """Foremost matches of layer 1; rows: neuron, heuristic, chance_corrected, q_value."""
     about = {"op": ("range", "op1"), "re": ("modulo", "result")}
     matches = []
-    for neuron, name, corrected, q_value in rows:
+    for neuron, name, chance_corrected, q_value in rows:
         heuristic = name, *about[name[:2]], "top"
-        matches.append(("s", "add", 1, neuron, *heuristic, corrected, corrected, q_value, True))
-    columns = "subject operator layer neuron heuristic kind quantity side score corrected q_value"
-    return table(f"{columns} foremost", matches)
+        matches.append(("s", "add", 1, neuron, *heuristic, chance_corrected, chance_corrected, q_value, True))
+    columns = "subject operator layer neuron heuristic kind quantity side score chance_corrected q_value"
+    return table(f"{columns} nonredundant", matches)
 
 
 def calibrated(**parameters: Any) -> pl.DataFrame:
@@ -149,7 +149,7 @@ def calibrated(**parameters: Any) -> pl.DataFrame:
     kinds = [("add", "op a", "range"), ("add", "op b", "range"), ("add", "result b", "modulo")]
     overlaps = [("add", "op twin", "op b", 1.0, True), ("add", "op wrong", "op a", 1.0, False)]
     tables = {
-        "matches": foremost(matches),
+        "matches": nonredundant(matches),
         "planted_truth": table("operator layer neuron grade heuristic", truth),
         "heuristics": table("operator heuristic kind", kinds),
         "heuristic_overlaps": table("operator heuristic other overlap same", overlaps),
@@ -203,12 +203,12 @@ def test_labels_pass_the_setting_and_may_be_direct():
     ]
     naming = [("add", 1, neuron, 0.5, 0.2 if neuron == 2 else 0.01) for neuron in range(4)]
     tables = {
-        "matches": foremost(matches),
+        "matches": nonredundant(matches),
         "naming": table("operator layer neuron correlation p_value", naming),
         "label_setting": table("threshold level", [(0.6, 0.05)]),
     }
     labels = ask("labels", tables)
-    assert labels.select("neuron", "heuristic", "direct", "place").rows() == [
+    assert labels.select("neuron", "heuristic", "direct", "rank").rows() == [
         (0, "op a", False, 1),
         (0, "result b", True, 2),
         (2, "result b", False, 1),
@@ -216,7 +216,7 @@ def test_labels_pass_the_setting_and_may_be_direct():
 
 
 def test_classified_shares_are_those_of_the_draws():
-    counts = {"raw": (3, 2, 0), "corrected": (2, 0, 1)}  # neurons by draw
+    counts = {"raw": (3, 2, 0), "chance_corrected": (2, 0, 1)}  # neurons by draw
     shares = []
     for quantities in ("operands", "result", "any"):
         for measure, neurons in counts.items():
@@ -233,15 +233,15 @@ def test_classified_shares_are_those_of_the_draws():
     tables = {
         "null_shares": table(columns, shares),
         "naming": table("operator layer neuron", [("add", 1, neuron) for neuron in range(4)]),
-        "matches": foremost(matches),
+        "matches": nonredundant(matches),
     }
     rows = ask("classified_share", tables, level=0.05)
-    columns = ["quantities", "criterion", "neurons", "share", "null_share", "null_deviation"]
+    columns = ["quantities", "criterion", "neurons", "share", "null_share", "null_std"]
     by_key = {
         (quantities, criterion): rest for quantities, criterion, *rest in rows[columns].rows()
     }
     assert by_key["any", "raw"] == [3, 0.75, 0.25, 0.25]
-    assert by_key["operands", "corrected"] == [2, 0.5, 0.125, 0.125]
+    assert by_key["operands", "chance_corrected"] == [2, 0.5, 0.125, 0.125]
     assert by_key["any", "fdr"] == [2, 0.5, None, None]
     assert by_key["operands", "fdr"] == [1, 0.25, None, None]
     assert by_key["result", "fdr"] == [1, 0.25, None, None]

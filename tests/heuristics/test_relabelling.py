@@ -6,24 +6,24 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stages.heuristics.null.p_values import BestTally, judged, steps_to
-from stages.heuristics.null.relabelled import RelabelledNeuron, permutations
-from stages.heuristics.settings import Nulls
-from stages.lib.core.layered import LayerStore, LayerWriter, writing
+from stages.heuristics.null_distribution.p_values import BestTally, judged, steps_to
+from stages.heuristics.null_distribution.relabelled import RelabelledNeuron, permutations
+from stages.heuristics.settings import PermutationTests
+from stages.lib.core.hdf5_store import LayerStore, LayerWriter, writing
 from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.names import parse
-from stages.lib.heuristics.square import Square
+from stages.lib.heuristics.grid import OperandGrid
 from stages.lib.sql.database import Database
 from tests.lib.test_scores import brute
 
 SIZE, LARGEST = 30, 45  # operands; largest result that the model answers
 SETS = AnswerSets(operators=["divide"], results=3, first_cells=60, covers=0.9)
-SETTINGS = Nulls(
+SETTINGS = PermutationTests(
     first_draws=20,
     least_draws=100,
     most_draws=10000,
     exceedances=5,
-    smallest_corrected=0.3,
+    smallest_chance_corrected=0.3,
     thresholds=[0.4, 0.6],
     neurons_per_unit=5,
     seed=0,
@@ -46,7 +46,7 @@ OP1, OP2 = np.indices((SIZE, SIZE))
 
 
 @pytest.fixture(scope="module", params=ANSWERS)
-def square(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Square:
+def square(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OperandGrid:
     """The grid of operands up to 29, whose store has a layer of zeros. Tests make the maps."""
     operator = request.param
     results = ANSWERS[operator](OP1, OP2)
@@ -62,7 +62,7 @@ def square(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return read(folder, operator, 1)
 
 
-def read(folder: Path, operator: str, least_cells: int) -> Square:
+def read(folder: Path, operator: str, least_cells: int) -> OperandGrid:
     rows = []
     for heuristic in map(parse, MEMBERS):
         kind, quantity = heuristic.kind, heuristic.quantity
@@ -70,17 +70,17 @@ def read(folder: Path, operator: str, least_cells: int) -> Square:
     columns = ["operator", "heuristic", "kind", "quantity", "predicate"]
     catalogue = pl.DataFrame(rows, columns, orient="row")
     database = Database({"cells": [folder / "cells.parquet"]}, threads=1)
-    return Square(database, catalogue, LayerStore(folder / "store.h5"), least_cells)
+    return OperandGrid(database, catalogue, LayerStore(folder / "store.h5"), least_cells)
 
 
-def names(square: Square) -> list[str]:
-    return [*square.operands.names, *square.answers.names]
+def names(grid: OperandGrid) -> list[str]:
+    return [*grid.operands.names, *grid.answers.names]
 
 
-def satisfied(square: Square) -> np.ndarray:
+def satisfied(grid: OperandGrid) -> np.ndarray:
     """Which cells satisfy each heuristic: (heuristics, cells) bool."""
-    cells = square.op1, square.op2, square.results
-    return np.array([MEMBERS[name](*cells) for name in names(square)])
+    cells = grid.op1, grid.op2, grid.results
+    return np.array([MEMBERS[name](*cells) for name in names(grid)])
 
 
 def random_map(random: np.random.Generator) -> np.ndarray:
@@ -112,22 +112,22 @@ def sharing_ties(values: np.ndarray, members: np.ndarray) -> np.ndarray:
     return np.reshape(scores, (2, -1))
 
 
-def test_the_null_is_that_of_permuting_and_sorting(square: Square):
+def test_the_null_is_that_of_permuting_and_sorting(grid: OperandGrid):
     random = np.random.default_rng(3)
     activations = random.normal(size=(SIZE, SIZE)).astype(np.float32)
     logits = random_logits(random)
-    rows, columns = permutations(square, range(7), 1)
-    null = RelabelledNeuron(square, activations, logits, SETS).null((rows, columns))
-    members = satisfied(square)
-    share, split = members.mean(1), len(square.operands.names)
-    weights = logits[square.results]
+    rows, columns = permutations(grid, range(7), 1)
+    null = RelabelledNeuron(grid, activations, logits, SETS).null((rows, columns))
+    members = satisfied(grid)
+    share, split = members.mean(1), len(grid.operands.names)
+    weights = logits[grid.results]
     for draw, (row, column) in enumerate(zip(rows, columns, strict=True)):
-        values = activations[row[square.op1], column[square.op2]]
+        values = activations[row[grid.op1], column[grid.op2]]
         of_operands = brute(values, members[:split])
         of_answers = sharing_ties(values * weights, members[split:])
         scores = np.concatenate([of_operands, of_answers], axis=1)
-        corrected = null.corrected[draw][:, : len(members)]
-        np.testing.assert_allclose(corrected, (scores - share) / (1 - share), atol=1e-6)
+        chance_corrected = null.chance_corrected[draw][:, : len(members)]
+        np.testing.assert_allclose(chance_corrected, (scores - share) / (1 - share), atol=1e-6)
         correlation = np.corrcoef(values, weights)[0, 1]
         assert null.correlations[draw] == pytest.approx(correlation, abs=1e-6)
     assert (rows[0] == np.arange(SIZE)).all()
@@ -135,70 +135,70 @@ def test_the_null_is_that_of_permuting_and_sorting(square: Square):
 
 
 @pytest.mark.parametrize("square", SETS.operators, indirect=True)
-def test_sets_of_results_are_found_again_under_every_relabelling(square: Square):
+def test_sets_of_results_are_found_again_under_every_relabelling(grid: OperandGrid):
     """Three results have almost all of the first cells, with the true labels and with others."""
     random = np.random.default_rng(4)
     activations = random.random((SIZE, SIZE), np.float32).round(1)  # many ties
     logits = random.random(2 * SIZE, np.float32)
     logits[[0, 2, 5]] += 10
-    rows, columns = permutations(square, range(21), 2)
-    null = RelabelledNeuron(square, activations, logits, SETS).null((rows, columns))
+    rows, columns = permutations(grid, range(21), 2)
+    null = RelabelledNeuron(grid, activations, logits, SETS).null((rows, columns))
     expected = []
     for row, column in zip(rows, columns, strict=True):
-        values = activations[row[square.op1], column[square.op2]] * logits[square.results]
-        answer_set = find(values, square.results, SETS)
+        values = activations[row[grid.op1], column[grid.op2]] * logits[grid.results]
+        answer_set = find(values, grid.results, SETS)
         expected.append((answer_set.score - answer_set.share) / (1 - answer_set.share))
     # ties at the last place differ
-    np.testing.assert_allclose(null.corrected[:, 0, -1], expected, atol=0.02)
+    np.testing.assert_allclose(null.chance_corrected[:, 0, -1], expected, atol=0.02)
     assert min(expected) > 0.1
 
 
-def test_relabelling_stays_on_operands_that_cells_have(square: Square):
-    rows, columns = permutations(square, range(21), 0)
-    for labels, used in ((rows, np.unique(square.op1)), (columns, np.unique(square.op2))):
+def test_relabelling_stays_on_operands_that_cells_have(grid: OperandGrid):
+    rows, columns = permutations(grid, range(21), 0)
+    for labels, used in ((rows, np.unique(grid.op1)), (columns, np.unique(grid.op2))):
         np.testing.assert_array_equal(np.sort(labels[:, used]), np.tile(used, (21, 1)))
     assert len(np.unique(rows, axis=0)) == 21
 
 
 def candidates(
-    square: Square, activations: np.ndarray, logits: np.ndarray | None = None
+    grid: OperandGrid, activations: np.ndarray, logits: np.ndarray | None = None
 ) -> pl.DataFrame:
     """Judge a neuron, whose value logits are 0 unless given."""
     if logits is None:
         logits = np.zeros(2 * SIZE, np.float32)
-    steps = (permutations(square, step, 0) for step in steps_to(100, SETTINGS.first_draws))
-    judgement = judged(square, activations.astype(np.float32), logits, steps, SETTINGS, SETS)
+    steps = (permutations(grid, step, 0) for step in steps_to(100, SETTINGS.first_draws))
+    judgement = judged(grid, activations.astype(np.float32), logits, steps, SETTINGS, SETS)
     return pl.DataFrame(judgement.candidates)
 
 
-def test_a_planted_heuristic_is_significant(square: Square):
+def test_a_planted_heuristic_is_significant(grid: OperandGrid):
     noise = np.random.default_rng(0).random((SIZE, SIZE)) / 10
     for name in ("op1 mod 2 = 0", "op2 in 10..19"):
-        table = candidates(square, MEMBERS[name](OP1, OP2, None) + noise)
+        table = candidates(grid, MEMBERS[name](OP1, OP2, None) + noise)
         [row] = table.filter(heuristic=name, side="top").rows(named=True)
         assert 1 / 101 <= row["p_value"] <= row["p_family"] <= 0.03
         assert row["draws"] == 100
-        assert row["null_corrected"] < 0.3
+        assert row["null_mean"] < 0.3
 
 
-def test_maps_that_ignore_the_numbers_are_rarely_significant(square: Square):
+def test_maps_that_ignore_the_numbers_are_rarely_significant(grid: OperandGrid):
     """Random functions of op1, op2 and both: p-values at most u occur at a rate of at most u."""
     random = np.random.default_rng(5)
     best = []
     for _ in range(60):
-        table = candidates(square, random_map(random), random_logits(random))
+        table = candidates(grid, random_map(random), random_logits(random))
         best.append(table["p_family"].to_numpy().min(initial=1))
     # 3 of 60 are expected; 10 or more have a probability below 0.001
     assert np.less_equal(best, 0.05).mean() <= 0.15
     assert len(set(best)) > 1
 
 
-def test_p_values_of_maps_that_ignore_the_numbers_are_uniform(square: Square):
+def test_p_values_of_maps_that_ignore_the_numbers_are_uniform(grid: OperandGrid):
     """The p-value of a neuron's best z, over all heuristics and both sides."""
-    random, labels, p_values = np.random.default_rng(6), permutations(square, range(40), 0), []
+    random, labels, p_values = np.random.default_rng(6), permutations(grid, range(40), 0), []
     for _ in range(150):
-        neuron = RelabelledNeuron(square, random_map(random), random_logits(random), SETS)
-        tally = BestTally(square, neuron.null(labels), -np.inf)
+        neuron = RelabelledNeuron(grid, random_map(random), random_logits(random), SETS)
+        tally = BestTally(grid, neuron.null(labels), -np.inf)
         p_values.append(tally.columns()["p_family"].min())
     levels = np.arange(1, 41) / 40
     difference = np.less_equal.outer(p_values, levels).mean(0) - levels
@@ -207,18 +207,18 @@ def test_p_values_of_maps_that_ignore_the_numbers_are_uniform(square: Square):
 
 
 @pytest.mark.parametrize("square", ["subtract"], indirect=True)
-def test_p_values_are_valid_far_into_the_tail(square: Square):
+def test_p_values_are_valid_far_into_the_tail(grid: OperandGrid):
     """Draws come in steps, most of which a neuron that ignores the numbers does not get.
 
     99.9 % of binomial counts are below the bounds.
     """
     random = np.random.default_rng(7)
-    steps = [permutations(square, step, 0) for step in steps_to(2000, 20)]
-    settings = SETTINGS.model_copy(update={"smallest_corrected": 0.01})
+    steps = [permutations(grid, step, 0) for step in steps_to(2000, 20)]
+    settings = SETTINGS.model_copy(update={"smallest_chance_corrected": 0.01})
     p_values, draws = [], []
     for _ in range(1000):
         maps = random_map(random), random_logits(random)
-        table = judged(square, *maps, steps, settings, SETS).candidates
+        table = judged(grid, *maps, steps, settings, SETS).candidates
         p_values.append(table["p_family"].min(initial=1))
         draws.append(table["draws"].min(initial=20))
     for level, most in ((0.1, 130), (0.05, 72), (0.01, 21), (0.002, 8)):
@@ -226,36 +226,36 @@ def test_p_values_are_valid_far_into_the_tail(square: Square):
     assert np.mean(draws) < 100
 
 
-def test_relabellings_beyond_those_in_memory_count_alike(square: Square):
+def test_relabellings_beyond_those_in_memory_count_alike(grid: OperandGrid):
     """Their scores do not enter the means, which matters little.
 
     The true labels are never among them.
     """
     random = np.random.default_rng(8)
     activations = (random.random((SIZE, SIZE)) + (OP1 % 2 == 0)).astype(np.float32)
-    neuron = RelabelledNeuron(square, activations, random_logits(random), SETS)
-    first = neuron.null(permutations(square, range(301), 0))
-    rest = neuron.null(permutations(square, range(301, 401), 0))
-    added = BestTally(square, first, -1)  # every heuristic is a candidate
+    neuron = RelabelledNeuron(grid, activations, random_logits(random), SETS)
+    first = neuron.null(permutations(grid, range(301), 0))
+    rest = neuron.null(permutations(grid, range(301, 401), 0))
+    added = BestTally(grid, first, -1)  # every heuristic is a candidate
     added.add(rest)
-    apart, together = added.columns(), BestTally(square, first + rest, -1).columns()
+    apart, together = added.columns(), BestTally(grid, first + rest, -1).columns()
     assert set(apart["draws"]) == {400}
     np.testing.assert_allclose(apart["p_value"], together["p_value"])
     np.testing.assert_allclose(apart["p_family"], together["p_family"], atol=0.05)
 
 
-def test_heuristics_of_few_cells_are_left_out(square: Square):
-    sizes = dict(zip(names(square), satisfied(square).sum(1), strict=True))
+def test_heuristics_of_few_cells_are_left_out(grid: OperandGrid):
+    sizes = dict(zip(names(grid), satisfied(grid).sum(1), strict=True))
     least = int(sorted(sizes.values())[1])
-    some = read(square.activations.path.parent, square.operator, least)
-    kept = {name for name, size in sizes.items() if least <= size <= len(square.cells) - least}
-    assert set() < {*names(some)} == kept < {*names(square)}
+    some = read(grid.activations.path.parent, grid.operator, least)
+    kept = {name for name, size in sizes.items() if least <= size <= len(grid.cells) - least}
+    assert set() < {*names(some)} == kept < {*names(grid)}
 
 
-def test_ties_tell_nothing_about_the_numbers(square: Square):
+def test_ties_tell_nothing_about_the_numbers(grid: OperandGrid):
     """Cells are in the order of op1, but ties must not look like heuristics of op1."""
-    assert candidates(square, np.zeros((SIZE, SIZE))).is_empty()
-    table = candidates(square, MEMBERS["op2 in 10..19"](OP1, OP2, None))
+    assert candidates(grid, np.zeros((SIZE, SIZE))).is_empty()
+    table = candidates(grid, MEMBERS["op2 in 10..19"](OP1, OP2, None))
     significant = table.filter(pl.col("p_family") <= 0.05)["heuristic"].to_list()
     assert "op2 in 10..19" in significant
     assert "op1 in 0..9" not in significant
@@ -263,25 +263,25 @@ def test_ties_tell_nothing_about_the_numbers(square: Square):
 
 def test_the_tables_agree_with_the_scores(micro: Path):
     folder = micro / "data/abacus/heuristics"
-    scores, nulls = (
+    scores, permutation_tests = (
         pl.read_parquet(folder / "scores.parquet"),
-        pl.read_parquet(folder / "nulls.parquet"),
+        pl.read_parquet(folder / "permutation_tests.parquet"),
     )
-    expected = scores.filter(pl.col("corrected") >= 0.35)  # nulls.smallest_corrected
+    expected = scores.filter(pl.col("chance_corrected") >= 0.35)  # permutation_tests.smallest_chance_corrected
     keys = ["operator", "layer", "neuron", "heuristic", "side"]
-    both = nulls.join(expected, on=keys, suffix="_scored")
-    assert len(both) >= 0.95 * max(len(nulls), len(expected), 1)  # ties matter in the rest
-    difference = (both["corrected"] - both["corrected_scored"]).abs()
+    both = permutation_tests.join(expected, on=keys, suffix="_scored")
+    assert len(both) >= 0.95 * max(len(permutation_tests), len(expected), 1)  # ties matter in the rest
+    difference = (both["chance_corrected"] - both["corrected_scored"]).abs()
     of_operands = difference.filter(~both["heuristic"].str.starts_with("result"))
     assert (of_operands < 1e-5).mean() > 0.9
     assert (difference < 0.01).mean() > 0.9
-    assert (nulls["p_value"] >= 0.999 / (nulls["draws"] + 1)).all()
-    assert (nulls["p_value"] <= 1).all()
-    assert (nulls["p_family"] >= nulls["p_value"] - 1e-9).mean() > 0.9
+    assert (permutation_tests["p_value"] >= 0.999 / (permutation_tests["draws"] + 1)).all()
+    assert (permutation_tests["p_value"] <= 1).all()
+    assert (permutation_tests["p_family"] >= permutation_tests["p_value"] - 1e-9).mean() > 0.9
     shares = pl.read_parquet(folder / "null_shares.parquet")
-    shares = shares.filter(operator="add", draw=0, quantities="any", measure="corrected")
+    shares = shares.filter(operator="add", draw=0, quantities="any", measure="chance_corrected")
     for threshold, layer in ((0.4, 0), (0.7, 1)):
-        rows = expected.filter(pl.col("corrected") >= threshold, operator="add", layer=layer)
+        rows = expected.filter(pl.col("chance_corrected") >= threshold, operator="add", layer=layer)
         [counted] = shares.filter(layer=layer, threshold=threshold)["neurons"]
         assert abs(counted - rows["neuron"].n_unique()) <= 1
     naming = pl.read_parquet(folder / "naming.parquet")

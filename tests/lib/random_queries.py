@@ -15,7 +15,7 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from stages.lib.core import layered
+from stages.lib.core import hdf5_store
 from stages.lib.sql.database import Database, connect
 
 KEYS = ["subject", "operator", "layer", "neuron"]
@@ -65,14 +65,14 @@ def connect_to_tables(folder: Path) -> tuple[Database, duckdb.DuckDBPyConnection
     rng = np.random.default_rng(0)
     for subject in ("a", "b"):
         for operator in ("add", "divide"):
-            with layered.writing(folder / subject / f"store/activations/{operator}.h5") as file:
+            with hdf5_store.writing(folder / subject / f"store/activations/{operator}.h5") as file:
                 attributes = {"subject": subject, "operator": operator}
                 axes = {"neuron": 6, "op1": 2, "op2": 2}
-                writer = layered.LayerWriter(file, [0, 2], axes, "float16", (1, 2, 2), attributes)
+                writer = hdf5_store.LayerWriter(file, [0, 2], axes, "float16", (1, 2, 2), attributes)
                 for layer in (0, 2):
                     writer.write(layer, 0, rng.normal(size=tuple(axes.values())))
-        with layered.writing(folder / subject / "store/value_logits.h5") as file:
-            writer = layered.LayerWriter(
+        with hdf5_store.writing(folder / subject / "store/value_logits.h5") as file:
+            writer = hdf5_store.LayerWriter(
                 file, [0, 2], {"neuron": 6, "number": 3}, "float32", (1, 3), {"subject": subject}
             )
             for layer in (0, 2):

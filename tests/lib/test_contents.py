@@ -266,11 +266,11 @@ def test_digests_cover_only_the_files_that_are_loaded(mine: Path):
     assert single == sha256([mine / WEIGHTS])
     (mine / "consolidated.safetensors").write_bytes(b"of another library")
     assert checkpoint.fingerprint(mine)["weights_sha256"] == single
-    logits = checkpoint.canary(checkpoint.load(mine, "float32", "cpu", 1))
+    logits = checkpoint.parity_digest(checkpoint.load(mine, "float32", "cpu", 1))
     shards(mine)
     files = [mine / INDEX, *sorted(mine.glob("model-*.safetensors"))]
     assert checkpoint.fingerprint(mine)["weights_sha256"] == sha256(files)
-    assert checkpoint.canary(checkpoint.load(mine, "float32", "cpu", 1)) == logits
+    assert checkpoint.parity_digest(checkpoint.load(mine, "float32", "cpu", 1)) == logits
     write_sums(mine)
     sums = mine / "SHA256SUMS"
     sums.write_text("".join(line for line in sums.open() if files[2].name not in line))

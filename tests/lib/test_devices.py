@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from stages.circuit import discriminant, streams
+from stages.circuit import discriminant, recording
 from stages.lib import ask
-from stages.lib.executor import canary, executor, interventions, pairs
+from stages.lib.executor import parity_check, executor, interventions, pairs
 from stages.lib.executor.values import Values
 from stages.lib.model import checkpoint, residuals, search, staging, value_logits
 from stages.lib.model.spread import nbytes, on_gpus
@@ -93,7 +93,7 @@ def swept(
     table = pair_table(3, [(5, 5)] * 3)
     rows = interventions.read(intervention_table(several), loaded.architecture, ROLES)
     runner = executor.Executor(loaded, random_means(loaded, 5), 200, 1 << 30)
-    canary.check(runner, runner.plan(table, rows))
+    parity_check.check(runner, runner.plan(table, rows))
     return runner, rows, measured(runner, table, rows)
 
 
@@ -155,8 +155,8 @@ def test_any_family_gives_the_same_where_accelerate_puts_it(family: str):
         loaded = checkpoint.prepared(model)
         runner, rows, results = swept(loaded, patches()[:20:3])
         group = runner.sizes.groups(pair_table(3, [(5, 5)] * 3))[0]
-        wide = canary._only_rounding(runner, runner.fresh(group), rows[0])
-        return checkpoint.canary(loaded), wide, results
+        wide = parity_check._only_rounding(runner, runner.fresh(group), rows[0])
+        return checkpoint.parity_digest(loaded), wide, results
 
     with Devices():
         spread(apart, devices)
@@ -187,8 +187,8 @@ def test_other_uses_of_a_model_give_the_same(kind: str, dtype: torch.dtype, tmp_
             levels = product(range(len(layers) + 1), (0, 1))
             residual = [stored.at(level, at) for level, at in levels]
         arrays += residual
-        arrays += [streams.neurons(loaded, tokens, layer, 4) for layer in layers]
-        arrays += streams.attention(loaded, tokens, 4)
+        arrays += [recording.neurons(loaded, tokens, layer, 4) for layer in layers]
+        arrays += recording.attention(loaded, tokens, 4)
         sites = list(product(layers, ("op1", "last")))
         slopes = gradients.attributions(Values(loaded, group, None), sites)
         arrays += [slope.float().cpu().numpy() for slope in slopes.values()]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.units import work
 from stages.lib.units.queue import DEATHS
 from tests.conftest import run_in
@@ -49,7 +49,7 @@ def carried_out(
     """Runs a module of the project as a process of its own, with an engine."""
     asked = {
         work.ENGINE: engine,
-        machine.WORKERS: str(workers),
+        environment.WORKERS: str(workers),
         "PYTHONPATH": str(ROOT),
         "RAY_ADDRESS": address,
     }
@@ -186,7 +186,7 @@ UNITS = {  # what is done by units -> what it writes of a subject
 
 
 def test_what_actors_do_is_the_same(micro_copy: Path, machines: str):
-    """One stage's work is done by one actor, the others' by two. Nulls, whose compiled code is that
+    """One stage's work is done by one actor, the others' by two. PermutationTests, whose compiled code is that
     of scores, are done by local workers alone, who also do every stage in twos (test_shared_work.py)."""
     for workers, commands in (("1", list(UNITS)[:1]), ("2", list(UNITS)[1:])):
         paths = [
@@ -199,14 +199,14 @@ def test_what_actors_do_is_the_same(micro_copy: Path, machines: str):
         for output in outputs:
             output.unlink()
         script = "set -e\n" + "\n".join(f"python -m {command}" for command in commands)
-        more = {work.ENGINE: "ray", machine.WORKERS: workers, "RAY_ADDRESS": machines}
+        more = {work.ENGINE: "ray", environment.WORKERS: workers, "RAY_ADDRESS": machines}
         run_in(micro_copy, "python", "-m", "stages.warm", "sh", "-c", script, more=more)
         assert [output.read_bytes() for output in outputs] == expected
 
 
 def test_the_guide_says_what_works(micro_copy: Path):
     guide = (ROOT / "docs/cluster.md").read_text()
-    assert set(re.findall(r"BAG_[A-Z]+", guide)) == {machine.WORKERS, *machine.MODELS, work.ENGINE}
+    assert set(re.findall(r"BAG_[A-Z]+", guide)) == {environment.WORKERS, *environment.MODELS, work.ENGINE}
     [loop] = re.findall(r"^for part in .*?wait$", guide, re.DOTALL | re.MULTILINE)
     for there, here in {
         "0 1 2 3 4 5 6 7": "0 1",
@@ -237,7 +237,7 @@ def test_without_ray_all_but_ray_works(tmp_path: Path):
         folder.mkdir()
         environment = os.environ | {
             work.ENGINE: engine,
-            machine.WORKERS: "1",
+            environment.WORKERS: "1",
             "PYTHONPATH": str(ROOT),
         }
         ended = subprocess.run(

@@ -9,11 +9,11 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from stages.lib.core import layered
+from stages.lib.core import hdf5_store
 from stages.lib.executor import executor, interventions, measuring, naive, pairs, runs
 from stages.lib.executor import values as replacing
 from stages.lib.executor.blocks import PassSizes
-from stages.lib.executor.given import Given
+from stages.lib.executor.external_values import Given
 from stages.lib.model import architecture, checkpoint, float64, search
 from stages.neurons import gradients
 from tests.conftest import CONFIGS, random_model
@@ -430,7 +430,7 @@ def test_means_are_pooled_with_equal_weight_or_of_one_operator(tmp_path: Path):
     path, random = tmp_path / "means.h5", np.random.default_rng(0)
     shape = (2, 1, 3, 4)  # operators, layers, positions, width
     arrays = {kind: random.normal(size=shape).astype(np.float32) for kind in runs.KINDS}
-    layered.write_array(path, arrays, {"operators": "add, divide"})
+    hdf5_store.write_array(path, arrays, {"operators": "add, divide"})
     means = runs.read_means(path)
     assert set(means) == {"mean", "mean_add", "mean_divide"} <= set(interventions.MEANS)
     for kind, array in arrays.items():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stages.lib.executor import blocks as planning
-from stages.lib.executor import canary, executor, interventions, naive
+from stages.lib.executor import parity_check, executor, interventions, naive
 from stages.lib.executor.blocks import PassSizes
 from stages.lib.executor.interventions import Intervention, InterventionError
 from tests.lib.test_executor import ROLES, intervention_table, pair_table, patch_row, subject
@@ -289,7 +289,7 @@ def planned(loaded) -> tuple[executor.Executor, list[planning.Block]]:
 
 
 def test_a_sound_model_passes_the_parity_check(kind: str):
-    canary.check(*planned(subject(kind)))
+    parity_check.check(*planned(subject(kind)))
 
 
 def test_a_model_that_counts_its_tokens_is_run_by_whole_prompts(kind: str):
@@ -304,7 +304,7 @@ def test_a_model_that_counts_its_tokens_is_run_by_whole_prompts(kind: str):
 
     loaded.architecture.layers[-1].block.register_forward_pre_hook(count)
     assert runner.restarts
-    canary.check(runner, blocks)
+    parity_check.check(runner, blocks)
     assert not runner.restarts
     for block in blocks:
         [[intervention, *_], measured] = next(runner.run(block))
@@ -321,18 +321,18 @@ def test_a_model_that_magnifies_rounding_passes_the_parity_check(
         lambda _, inputs, out: out + torch.sin(1e6 * out)
     )
     runner, blocks = planned(loaded)
-    canary.check(runner, blocks)
-    monkeypatch.setattr(canary, "_only_rounding", lambda *_: False)
-    canary.check(runner, blocks)
+    parity_check.check(runner, blocks)
+    monkeypatch.setattr(parity_check, "_only_rounding", lambda *_: False)
+    parity_check.check(runner, blocks)
     assert not runner.restarts  # whole prompts magnify the same rounding
     monkeypatch.setattr(naive, "logits", lambda *_: torch.zeros(2, 140))
-    with pytest.raises(canary.CanaryError, match="off those of plain forward passes"):
-        canary.check(runner, blocks)
+    with pytest.raises(parity_check.ParityError, match="off those of plain forward passes"):
+        parity_check.check(runner, blocks)
 
 
 def test_an_mlp_without_effect_fails_the_parity_check(kind: str):
     loaded = subject(kind)
     loaded.architecture.layers[-1].mlp_out.weight.zero_()
     message = r"zeroing the MLP of layer . at the last position changes no logit"
-    with pytest.raises(canary.CanaryError, match=message):
-        canary.check(*planned(loaded))
+    with pytest.raises(parity_check.ParityError, match=message):
+        parity_check.check(*planned(loaded))

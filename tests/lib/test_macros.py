@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import yaml
 
-from stages.lib.core import layered
+from stages.lib.core import hdf5_store
 from stages.lib.sql.database import ERRORS, MACROS, Database
 from stages.lib.sql.files import MEASURES
 from tests import made
@@ -299,9 +299,9 @@ def test_macros_give_the_same_rows_twice_and_read_no_lazy_table(shared: Database
 
 
 def test_a_lazy_table_is_narrowed_by_a_macro(tmp_path: Path):
-    with layered.writing(tmp_path / "add.h5") as file:
+    with hdf5_store.writing(tmp_path / "add.h5") as file:
         axes, attributes = {"neuron": 20, "op1": 4, "op2": 4}, {"subject": "s", "operator": "add"}
-        writer = layered.LayerWriter(
+        writer = hdf5_store.LayerWriter(
             file,
             [0, 1],
             axes,

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 import yaml
 
-from stages.lib.core import layered
-from stages.lib.core.layered import LayerWriter, writing
+from stages.lib.core import hdf5_store
+from stages.lib.core.hdf5_store import LayerWriter, writing
 from stages.lib.core.tables import write_table
 from tests.micro import ROOT, SHIPPED, alone
 
@@ -26,10 +26,10 @@ SAID = list(range(8))  # neurons that say anything, in the first and in the last
 CODE = """
 import sys
 from pathlib import Path
-from stages.heuristics.nulls import NullsWork
+from stages.heuristics.permutation_tests import PermutationTestsWork
 from stages.heuristics.scores import ScoresWork
 from stages.lib.sql.database import connect
-for make in (ScoresWork, NullsWork):
+for make in (ScoresWork, PermutationTestsWork):
     work = make("large")
     for number in (0, len(work.units) - 1):
         work.do(number)
@@ -50,9 +50,9 @@ print(len(work.units), *answers, int(status["VmHWM"].split()[0]) >> 10)
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with sums of a subject of 83 GB, all of which are zeros that take no disk but for a few neurons'."""
     # the disk may hold less than 83 GB
-    monkeypatch.setattr(layered, "_need_space", lambda path, size: None)
-    sections = {name: SHIPPED[name] for name in ("scores", "nulls")}
-    few = {"scores": {"neurons_per_unit": 16}, "nulls": {"neurons_per_unit": 16, "least_draws": 20}}
+    monkeypatch.setattr(hdf5_store, "_need_space", lambda path, size: None)
+    sections = {name: SHIPPED[name] for name in ("scores", "permutation_tests")}
+    few = {"scores": {"neurons_per_unit": 16}, "permutation_tests": {"neurons_per_unit": 16, "least_draws": 20}}
     settings = alone("large", operators=["add"]) | {
         name: sections[name] | few[name] for name in sections
     }

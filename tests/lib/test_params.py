@@ -72,12 +72,12 @@ def test_the_shipped_settings_are_allowed():
             ["cells.largest_operand", "1", "greater than or equal to 9"],
         ),
         (
-            {"nulls": {"smallest_corrected": 0.5}},
-            ["threshold 0.35 is below smallest_corrected, 0.5"],
+            {"permutation_tests": {"smallest_chance_corrected": 0.5}},
+            ["threshold 0.35 is below smallest_chance_corrected, 0.5"],
         ),
         (
-            {"scores": {"smallest_corrected": 0.4}},
-            ["nulls.smallest_corrected is below scores.smallest_corrected, 0.4"],
+            {"scores": {"smallest_chance_corrected": 0.4}},
+            ["permutation_tests.smallest_chance_corrected is below scores.smallest_chance_corrected, 0.4"],
         ),
         (
             {"tasks": {"arithmetic": ["{x} {symbol} {y} ="]}},
@@ -209,13 +209,13 @@ def test_the_shipped_settings_are_allowed():
         ),
         (
             {"subjects": {"other": SHIPPED["subjects"]["abacus"]}},
-            ["dumped must be the subjects and the checkpoints"],
+            ["with_pairs must be the subjects and the checkpoints"],
         ),
         (
-            {"dumped": {"abacus": None}},
+            {"with_pairs": {"abacus": None}},
             [
-                "dumped must be the subjects and the checkpoints",
-                "`dumped: {<<: [*subjects, *checkpoints]}`",
+                "with_pairs must be the subjects and the checkpoints",
+                "`with_pairs: {<<: [*subjects, *checkpoints]}`",
             ],
         ),
         (
@@ -227,16 +227,16 @@ def test_the_shipped_settings_are_allowed():
             ["known must be `known: {<<: [*subjects, *checkpoints, *finetuned, *stored]}`"],
         ),
         (
-            {"kept": {"planted": None}},
-            ["kept must be `kept: {<<: [*subjects, *checkpoints, *stored]}`"],
+            {"with_activations": {"planted": None}},
+            ["with_activations must be `with_activations: {<<: [*subjects, *checkpoints, *stored]}`"],
         ),
         (
-            {"pictured": {"planted": None}},
-            ["pictured must be `pictured: {<<: [*subjects, *stored]}`"],
+            {"with_figures": {"planted": None}},
+            ["with_figures must be `with_figures: {<<: [*subjects, *stored]}`"],
         ),
         (
-            {"mediated": {"planted": None}},
-            ["mediated must be the subjects, the checkpoints and the finetuned"],
+            {"with_mediation": {"planted": None}},
+            ["with_mediation must be the subjects, the checkpoints and the finetuned"],
         ),
         (
             {"sizes": {"abacus": {"patched_neurons": 0}}},
@@ -385,7 +385,7 @@ def alike(whole: dict, change: dict) -> dict:
     if not entry.keys() & {"patched_neurons", "runs"}:
         return whole
     changed_entry = {"abacus": whole["subjects"]["abacus"]}
-    merged_sections = ("dumped", "mediated", "known", "kept", "pictured")
+    merged_sections = ("with_pairs", "with_mediation", "known", "with_activations", "with_figures")
     return whole | {name: whole[name] | changed_entry for name in merged_sections}
 
 
@@ -538,7 +538,7 @@ def test_dvc_repro_stops_at_a_wrong_value_with_nothing_written(tmp_path: Path):
 
 @pytest.mark.parametrize("file", FILES, ids=str)
 def test_every_key_is_commented(file: Path):
-    users_own = {"<<", *SHIPPED["mediated"], *SHIPPED["digits"]}  # names of models
+    users_own = {"<<", *SHIPPED["with_mediation"], *SHIPPED["digits"]}  # names of models
     for line in (ROOT / file).read_text().splitlines():
         match = re.match(r"  ([^ #:-][^:]*):.", line)  # a key of a section with its value
         if match and match[1] not in users_own:

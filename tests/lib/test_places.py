@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from stages.lib.core import layered
-from stages.lib.executor import canary, executor, given, interventions, runs
+from stages.lib.core import hdf5_store
+from stages.lib.executor import parity_check, executor, external_values, interventions, runs
 from stages.lib.executor.clean import stream_of
 from stages.lib.model import checkpoint
 from tests.lib.test_executor import (
@@ -90,7 +90,7 @@ def test_patches_at_every_location_agree_with_hooks(
     loaded, table = subject(kind, dtype), pair_table(11, LENGTHS)
     wanted = read(loaded, patches(component, PLACES, units, len(loaded.architecture.layers)))
     runner = executor.Executor(loaded, None, rows=64, memory=1 << 28)
-    canary.check(runner, runner.plan(table, wanted))
+    parity_check.check(runner, runner.plan(table, wanted))
     plain = {}
     for intervention, row in product(wanted, table.iter_rows(named=True)):
         [patch] = intervention.patches
@@ -178,7 +178,7 @@ def test_an_intervention_without_a_pair_to_run_on_is_no_error():
     runner = executor.Executor(loaded, None, rows=64, memory=1 << 28)
     blocks = runner.plan(table, read(loaded, patches("mlp", ["8", "1000000000000"])))
     assert blocks == []
-    canary.check(runner, blocks)
+    parity_check.check(runner, blocks)
     listed = intervention_table(patches("mlp", ["6"], layers=1) * 2)
     named = listed.with_columns(pair=pl.Series([0, 1], dtype=pl.Int32))
     single = interventions.read(named, loaded.architecture, ROLES)
@@ -197,7 +197,7 @@ def project(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     data = tmp_path / "data/tiny/circuit"
     data.mkdir(parents=True)
     means = {name: np.zeros((4, 1, 5, 1)) for name in ("neurons", "heads", "residual")}
-    layered.write_array(tmp_path / "data/tiny/store/means.h5", means, {})
+    hdf5_store.write_array(tmp_path / "data/tiny/store/means.h5", means, {})
     for seed, name in enumerate(("pairs", "others")):
         pair_table(seed, LENGTHS).drop("operator", "split").write_parquet(data / f"{name}.parquet")
     table = intervention_table([[], *patches("mlp", PLACES)])
@@ -248,7 +248,7 @@ def test_a_missing_replacement_is_named_before_the_model_is_loaded(
     project: Path, change: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ):
     """Other pairs have the replacement."""
-    given.write(project / "places_given.h5", np.arange(4), {"x": np.zeros((4, 32))})
+    external_values.write(project / "places_given.h5", np.arange(4), {"x": np.zeros((4, 32))})
     table = intervention_table(patches("mlp", ["last"], layers=1))
     columns = [pl.lit(value).alias(name) for name, value in change.items()]
     table.with_columns(columns).write_parquet(project / "places_interventions.parquet")

@@ -34,18 +34,18 @@ def lines(capsys: pytest.CaptureFixture) -> list[str]:
 def test_a_log_has_a_line_every_ten_seconds_and_one_at_the_end(
     clock: Clock, capsys: pytest.CaptureFixture
 ):
-    with progress.Log(total=6144, desc="nulls abacus", unit="neuron", clock=clock) as log:
+    with progress.Log(total=6144, desc="permutation_tests abacus", unit="neuron", clock=clock) as log:
         for second in range(1, 65):
             clock.now = 100.0 + second
             log.update(96)
     assert lines(capsys) == [
-        "nulls abacus: 960 of 6,144 neurons, 10 s, about 54 s left",
-        "nulls abacus: 1,920 of 6,144 neurons, 20 s, about 44 s left",
-        "nulls abacus: 2,880 of 6,144 neurons, 30 s, about 34 s left",
-        "nulls abacus: 3,840 of 6,144 neurons, 40 s, about 24 s left",
-        "nulls abacus: 4,800 of 6,144 neurons, 50 s, about 14 s left",
-        "nulls abacus: 5,760 of 6,144 neurons, 60 s, about 4 s left",
-        "nulls abacus: 6,144 of 6,144 neurons, 64 s",
+        "permutation_tests abacus: 960 of 6,144 neurons, 10 s, about 54 s left",
+        "permutation_tests abacus: 1,920 of 6,144 neurons, 20 s, about 44 s left",
+        "permutation_tests abacus: 2,880 of 6,144 neurons, 30 s, about 34 s left",
+        "permutation_tests abacus: 3,840 of 6,144 neurons, 40 s, about 24 s left",
+        "permutation_tests abacus: 4,800 of 6,144 neurons, 50 s, about 14 s left",
+        "permutation_tests abacus: 5,760 of 6,144 neurons, 60 s, about 4 s left",
+        "permutation_tests abacus: 6,144 of 6,144 neurons, 64 s",
     ]
 
 
@@ -92,14 +92,14 @@ def test_what_an_earlier_run_did_does_not_count_as_speed(
 def test_what_the_first_unit_takes_to_warm_up_is_not_expected_of_the_others(
     clock: Clock, capsys: pytest.CaptureFixture
 ):
-    with progress.Log(total=512, desc="nulls", unit="neuron", clock=clock) as log:
+    with progress.Log(total=512, desc="permutation_tests", unit="neuron", clock=clock) as log:
         log.update(0)  # an earlier run did nothing
         for seconds, done in ((28, 1), (10, 200)):
             clock.now += seconds
             log.update(done)
     assert lines(capsys)[:2] == [
-        "nulls: 1 of 512 neurons, 28 s",
-        "nulls: 201 of 512 neurons, 38 s, about 16 s left",
+        "permutation_tests: 1 of 512 neurons, 28 s",
+        "permutation_tests: 201 of 512 neurons, 38 s, about 16 s left",
     ]
 
 

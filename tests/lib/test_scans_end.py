@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.lib.core import layered
+from stages.lib.core import hdf5_store
 
 CONSOLE = "import sys; from stages.lib.console.bag import main; sys.argv[0] = 'bag'; main()"
 SCRIPT = """
@@ -18,7 +18,7 @@ print(connect(sys.argv[2]).sql(sys.argv[3]).fetchall())
 """
 INTERRUPTED = """
 import os, signal
-from stages.lib.core.layered import LayerStore
+from stages.lib.core.hdf5_store import LayerStore
 read = LayerStore.read
 def interrupt(*arguments):
     os.kill(os.getpid(), signal.SIGINT)
@@ -38,10 +38,10 @@ RUNS = [
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    with layered.writing(folder / "s/store/activations/add.h5") as file:
+    with hdf5_store.writing(folder / "s/store/activations/add.h5") as file:
         axes = {"neuron": 600, "op1": 100, "op2": 100}
         attributes = {"subject": "s", "operator": "add"}
-        writer = layered.LayerWriter(file, [0], axes, "float16", (8, 100, 100), attributes)
+        writer = hdf5_store.LayerWriter(file, [0], axes, "float16", (8, 100, 100), attributes)
         writer.write(0, 0, np.ones(tuple(axes.values()), np.float16))
     return folder
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib.core.layered import LayerStore, LayerWriter, writing
+from stages.lib.core.hdf5_store import LayerStore, LayerWriter, writing
 from stages.lib.heuristics.answer_sets import AnswerSets, find
 from stages.lib.heuristics.members import members
 from stages.lib.heuristics.names import parse
 from stages.lib.heuristics.scores import descending, scores, sets, strengths
-from stages.lib.heuristics.square import Square
+from stages.lib.heuristics.grid import OperandGrid
 from stages.lib.sql.database import Database, connect
 
 
@@ -150,7 +150,7 @@ def test_the_table_has_the_scores_above_its_threshold(micro: Path):
     catalogue = pl.read_parquet(micro / "data/heuristics/heuristics.parquet")
     names = catalogue.filter("usable", operator="add")["heuristic"]
     table = pl.read_parquet(micro / "data/abacus/heuristics/scores.parquet").filter(operator="add")
-    assert (table["corrected"] >= 0.2).all()
+    assert (table["chance_corrected"] >= 0.2).all()
     heuristics = list(map(parse, names))
     cells = Database({"cells": [micro / "data/corpus/cells.parquet"]}, threads=1)
     satisfied = members(cells, "add", heuristics)
@@ -192,12 +192,12 @@ def test_a_neuron_of_a_model_that_predicts_digits_may_be_the_carry(tmp_path: Pat
     columns = ("operator", "heuristic", "kind", "quantity", "predicate")
     empty = pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
     database = Database({"cells": [tmp_path / "cells.parquet"]}, threads=1)
-    square = Square(database, empty, LayerStore(tmp_path / "store.h5"))
-    carry = (square.op1 % 10 + square.op2 % 10 >= 10).astype(np.float32)
-    [top, _] = scores(carry, square.operands.sets)
-    by_name = dict(zip(square.operands.names, top, strict=True))
-    assert square.operands.names[top == 1].tolist() == ["carry into 10"]
+    grid = OperandGrid(database, empty, LayerStore(tmp_path / "store.h5"))
+    carry = (grid.op1 % 10 + grid.op2 % 10 >= 10).astype(np.float32)
+    [top, _] = scores(carry, grid.operands.sets)
+    by_name = dict(zip(grid.operands.names, top, strict=True))
+    assert grid.operands.names[top == 1].tolist() == ["carry into 10"]
     assert "carry into 100" not in by_name  # no cell has this carry
     with_carry = by_name["digits 10 of op1 and op2 sum to 3 with carry"]
     assert by_name["digits 10 of op1 and op2 sum to 3 without carry"] < with_carry < 1
-    assert set(square.answers.names) == {f"asked = {digit}" for digit in range(8)}
+    assert set(grid.answers.names) == {f"asked = {digit}" for digit in range(8)}

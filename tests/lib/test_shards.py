@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stages.lib.console import command
 from stages.lib.core import shards
-from stages.lib.core.layered import LayerWriter, StoreError, writing
+from stages.lib.core.hdf5_store import LayerWriter, StoreError, writing
 from stages.lib.core.tables import TableError, write_table
 from stages.lib.sql.database import connect
 from tests import storage
@@ -137,7 +137,7 @@ def test_sql_reads_object_storage_as_it_reads_a_folder(
 READ = """
 import sys, threading
 from stages.lib.core.storage import place
-from stages.lib.core.layered import LayerStore
+from stages.lib.core.hdf5_store import LayerStore
 
 LayerStore(place(sys.argv[1])).read(1, slice(None), slice(None))
 assert threading.enumerate() == [threading.main_thread()], threading.enumerate()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.heuristics import nulls, scores
-from stages.lib.core import machine
+from stages.heuristics import permutation_tests, scores
+from stages.lib.core import environment
 from stages.lib.executor import runs
 from stages.lib.model import checkpoint
 from stages.lib.sql.database import connect
@@ -21,7 +21,7 @@ STAGES: dict[str, tuple[Callable, tuple[str, ...], tuple[str, ...]]] = {
                                       "store/predictions.parquet")),
     "runs": (runs.main, ("neurons/neuron", "abacus"), ("neurons/runs/neuron.parquet",)),
     "scores": (scores.main, ("abacus",), ("heuristics/scores.parquet",)),
-    "nulls": (nulls.main, ("abacus",), ("heuristics/nulls.parquet", "heuristics/null_shares.parquet", "heuristics/naming.parquet")),
+    "permutation_tests": (permutation_tests.main, ("abacus",), ("heuristics/permutation_tests.parquet", "heuristics/null_shares.parquet", "heuristics/naming.parquet")),
 }  # fmt: skip
 
 
@@ -33,10 +33,10 @@ def test_the_bytes_are_the_same_whoever_does_the_work(
     outputs = [micro_copy / "data/abacus" / name for name in names]
     expected = [output.read_bytes() for output in outputs]
     monkeypatch.chdir(micro_copy)
-    for work_of in (runs.RunsWork, scores.ScoresWork, nulls.NullsWork, dump.DumpWork):
+    for work_of in (runs.RunsWork, scores.ScoresWork, permutation_tests.PermutationTestsWork, dump.DumpWork):
         monkeypatch.setattr(work_of, "few", 0)
     for workers, shares in (("2", []), ("1", ["array:1/3", "array:0/3"])):
-        monkeypatch.setenv(machine.WORKERS, workers)
+        monkeypatch.setenv(environment.WORKERS, workers)
         for output in outputs:
             output.unlink()
         for share in shares:
@@ -59,14 +59,14 @@ def test_a_large_subject_is_dumped_in_shards_and_studied_alike(
     ]
     others += [
         folder / "heuristics" / f"{name}.parquet"
-        for name in ("nulls", "null_shares", "naming", "scores")
+        for name in ("permutation_tests", "null_shares", "naming", "scores")
     ]
     expected = [file.read_bytes() for file in others]
     before = connect("data").sql(query).pl()
     shutil.rmtree(folder / "store/activations")
     chapter = Path("stages/store/params.yaml")
     chapter.write_text(re.sub(r"largest_file_mib: \d+", "largest_file_mib: 0", chapter.read_text()))
-    for main in (dump.main, scores.main, nulls.main):
+    for main in (dump.main, scores.main, permutation_tests.main):
         main("abacus")
     assert sorted(path.name for path in (folder / "store/activations").iterdir()) == [
         "add",
@@ -85,7 +85,7 @@ def test_who_computes_otherwise_writes_no_parts(micro_copy: Path, monkeypatch: p
     Path("data/abacus/store/predictions.parquet").unlink()
     monkeypatch.setenv(work.ENGINE, "array:0/2")
     dump.main("abacus")
-    monkeypatch.setattr(checkpoint, "canary", lambda _: "other logits")
+    monkeypatch.setattr(checkpoint, "parity_digest", lambda _: "other logits")
     monkeypatch.setenv(work.ENGINE, "array:1/2")
     with pytest.raises(
         SystemExit,
@@ -99,11 +99,11 @@ def test_processors_of_other_kinds_are_told_apart_where_bytes_are(micro: Path):
         checkpoint.load(micro / "data/models/abacus/step-00200", dtype, "cpu", 1)
         for dtype in ("float64", "float32")
     )
-    found = checkpoint.canary(wide), checkpoint.canary(narrow)
+    found = checkpoint.parity_digest(wide), checkpoint.parity_digest(narrow)
     for loaded in (wide, narrow):  # as much as instruction sets differ by
         loaded.architecture.unembedding.weight.mul_(1 + torch.finfo(loaded.model.dtype).eps)
-    assert checkpoint.canary(wide) == found[0]
-    assert checkpoint.canary(narrow) != found[1]
+    assert checkpoint.parity_digest(wide) == found[0]
+    assert checkpoint.parity_digest(narrow) != found[1]
 
 
 def test_an_array_does_every_unit_once(

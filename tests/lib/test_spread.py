@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from stages.lib import ask
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.settings import ParamsError
 from stages.lib.executor import runs
 from stages.lib.executor.executor import Executor
@@ -70,7 +70,7 @@ def test_a_dump_of_a_model_that_is_partly_on_disk_is_the_same(checkpoint_folder:
     assert grid.sharing(whole, tokens) is grid.sharing(apart, tokens)
     for expected, values in zip(results(whole, tokens), results(apart, tokens), strict=True):
         assert np.array_equal(values, expected)
-    assert checkpoint.canary(apart) == checkpoint.canary(whole)
+    assert checkpoint.parity_digest(apart) == checkpoint.parity_digest(whole)
     with pytest.raises(ModelError, match=REFUSED):
         Executor(apart, None, 10, 1 << 28)
 
@@ -87,7 +87,7 @@ def test_replaced_parts_are_fetched_as_well(family: str, tmp_path: Path):
         return
     apart = checkpoint.load(tmp_path, "float32", "cpu", 1, on_disk(whole))
     assert any(parameter.is_meta for parameter in apart.model.parameters())
-    assert checkpoint.canary(apart) == checkpoint.canary(whole)
+    assert checkpoint.parity_digest(apart) == checkpoint.parity_digest(whole)
     expected = np.stack(list(value_logits.value_logits(whole, [5, 6])))
     assert np.array_equal(np.stack(list(value_logits.value_logits(apart, [5, 6]))), expected)
 
@@ -120,14 +120,14 @@ def test_the_environment_sets_the_number_of_gpus(
     loaded = checkpoint.load(checkpoint_folder, "float32", "cpu", 1)
     bare, blocks = outlined(loaded)
     size = spread.nbytes(bare)
-    monkeypatch.setenv(machine.DEVICE, "cuda")
+    monkeypatch.setenv(environment.DEVICE, "cuda")
 
     def places(free: float, **variables: str) -> spread.Places:
         """Return the places on four GPUs. free: memory of each, in sizes of the model."""
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
         memory = (int(free * size), int(free * size))
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: memory)
-        for name in (machine.GPUS, machine.WEIGHTS):
+        for name in (environment.GPUS, environment.WEIGHTS):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -161,7 +161,7 @@ def test_a_subject_that_does_not_fit_gets_the_same_dump_and_no_interventions(
     for output in outputs:
         output.unlink()
     weights = spread.nbytes(checkpoint.outline(Subject.named("abacus").settings).model)
-    monkeypatch.setenv(machine.WEIGHTS, f"{0.8 * weights / GIB:.9f}")
+    monkeypatch.setenv(environment.WEIGHTS, f"{0.8 * weights / GIB:.9f}")
     dump.main("abacus")
     assert "its weights are fetched in every pass" in capsys.readouterr().err
     assert [output.read_bytes() for output in outputs] == expected
@@ -170,7 +170,7 @@ def test_a_subject_that_does_not_fit_gets_the_same_dump_and_no_interventions(
         runs.main("neurons/neuron", "abacus")
     with pytest.raises(ModelError, match=REFUSED):
         neuron_attributions.main("abacus")
-    monkeypatch.setenv(machine.WEIGHTS, "0.000001")
+    monkeypatch.setenv(environment.WEIGHTS, "0.000001")
     (store / "predictions.parquet").unlink()
     message = "the embeddings of .* do not fit on one device; BAG_WEIGHTS says how much it may hold"
     with pytest.raises(ModelError, match=message):
@@ -187,9 +187,9 @@ from stages.lib.model import checkpoint
 from tests.lib.test_outline import settings
 for room in sys.argv[2:]:
     os.environ["BAG_WEIGHTS"] = room
-    print(room, checkpoint.canary(checkpoint.of(settings(Path(sys.argv[1])))))
+    print(room, checkpoint.parity_digest(checkpoint.of(settings(Path(sys.argv[1])))))
 """
-    own = checkpoint.canary(checkpoint.load(checkpoint_folder, "float32", "cpu", 1))
+    own = checkpoint.parity_digest(checkpoint.load(checkpoint_folder, "float32", "cpu", 1))
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-c", code, str(checkpoint_folder), "1", "0.00008"]
     ended = subprocess.run(
@@ -203,30 +203,30 @@ for room in sys.argv[2:]:
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1e3", ""])
 def test_a_wrong_share_of_weights_is_named(value: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(machine.WEIGHTS, value)
+    monkeypatch.setenv(environment.WEIGHTS, value)
     with pytest.raises(ParamsError, match=f"BAG_WEIGHTS='{value}'"):
-        machine.weights()
+        environment.weights()
 
 
 def test_passes_are_larger_only_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(machine.PASSES, "3")
-    assert machine.passes(machine.RUNS) == 1
-    monkeypatch.setenv(machine.DEVICE, "cuda")
-    assert machine.passes(machine.RUNS) == 3
-    monkeypatch.delenv(machine.PASSES)
-    assert machine.passes(machine.RUNS) == machine.RUNS
-    monkeypatch.setenv(machine.PASSES, "0")
+    monkeypatch.setenv(environment.PASSES, "3")
+    assert environment.passes(environment.RUNS) == 1
+    monkeypatch.setenv(environment.DEVICE, "cuda")
+    assert environment.passes(environment.RUNS) == 3
+    monkeypatch.delenv(environment.PASSES)
+    assert environment.passes(environment.RUNS) == environment.RUNS
+    monkeypatch.setenv(environment.PASSES, "0")
     with pytest.raises(ParamsError, match="BAG_PASSES='0'"):
-        machine.passes(machine.RUNS)
+        environment.passes(environment.RUNS)
 
 
 def test_runs_with_other_passes_start_anew(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
     """Their parts depend on the size of a pass. The parts of a dump in float64 do not."""
     monkeypatch.chdir(micro_copy)
-    monkeypatch.setenv(machine.DEVICE, "cuda")
+    monkeypatch.setenv(environment.DEVICE, "cuda")
     keys, dump_keys, sizes = set(), set(), set()
     for passes in ("1", "2", "16"):
-        monkeypatch.setenv(machine.PASSES, passes)
+        monkeypatch.setenv(environment.PASSES, passes)
         work = runs.RunsWork("neurons/neuron", "abacus")
         keys.add(work.parts.folder.name)
         dump_keys.add(dump.DumpWork("abacus").parts.folder.name)

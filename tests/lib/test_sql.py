@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stages.lib.core import layered
+from stages.lib.core import hdf5_store
 from stages.lib.sql.database import ERRORS, Database, QueryError, connect
 from stages.lib.sql.files import MEASURES
 from stages.lib.sql.lazy.group_by import summed
@@ -25,11 +25,11 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     for subject in ("a", "b"):
         for operator in ("add", "divide"):
-            with layered.writing(folder / subject / "store/activations" / f"{operator}.h5") as file:
+            with hdf5_store.writing(folder / subject / "store/activations" / f"{operator}.h5") as file:
                 axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
                 attributes = {"subject": subject, "operator": operator}
                 result = rng.integers(-1, 9, (SIDE, SIDE))
-                writer = layered.LayerWriter(
+                writer = hdf5_store.LayerWriter(
                     file, [0, 2], axes, "float16", CHUNK, attributes, columns={"result": result}
                 )
                 for layer in (0, 2):
@@ -37,8 +37,8 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
                         writer.write(
                             layer, first, rng.normal(size=(NEURONS, min(5, SIDE - first), SIDE))
                         )
-        with layered.writing(folder / subject / "store/value_logits.h5") as file:
-            writer = layered.LayerWriter(
+        with hdf5_store.writing(folder / subject / "store/value_logits.h5") as file:
+            writer = hdf5_store.LayerWriter(
                 file,
                 [0, 2],
                 {"neuron": NEURONS, "number": 30},
@@ -489,10 +489,10 @@ def test_keys_of_another_kind_match_as_they_do_in_the_materialised_table(
 def test_text_keys_of_a_polars_table_match_whatever_their_type(tmp_path: Path, kind: pl.DataType):
     """A user's own table may store text as Categorical or Enum."""
     for operator in ("add", "divide"):
-        with layered.writing(tmp_path / f"a/store/activations/{operator}.h5") as file:
+        with hdf5_store.writing(tmp_path / f"a/store/activations/{operator}.h5") as file:
             axes = {"neuron": 4, "op1": 3, "op2": 3}
             attributes = {"subject": "a", "operator": operator}
-            writer = layered.LayerWriter(file, [0], axes, "float16", (1, 3, 3), attributes)
+            writer = hdf5_store.LayerWriter(file, [0], axes, "float16", (1, 3, 3), attributes)
             writer.write(0, 0, np.ones((4, 3, 3)))
     listed = pl.DataFrame(
         {"subject": ["a", "a"], "operator": ["add", "divide"], "layer": [0, 0], "neuron": [1, 3]}
@@ -593,8 +593,8 @@ def test_a_query_cannot_reach_files(database: Database, function: str):
 
 def test_a_damaged_store_is_named_by_the_query_that_meets_it(tmp_path: Path):
     path = tmp_path / "s/store/activations/add.h5"
-    with layered.writing(path) as file:
-        writer = layered.LayerWriter(
+    with hdf5_store.writing(path) as file:
+        writer = hdf5_store.LayerWriter(
             file,
             [0],
             {"neuron": 4, "op1": 8, "op2": 8},
@@ -616,11 +616,11 @@ def test_a_foreign_store_among_those_of_a_table_is_named(tmp_path: Path):
     folder = tmp_path / "s/store/activations"
     axes = {"neuron": 4, "op1": 3, "op2": 3}
     for name, attributes in (("add", {"subject": "s", "operator": "add"}), ("other", {})):
-        with layered.writing(folder / f"{name}.h5") as file:
-            writer = layered.LayerWriter(file, [0], axes, "float32", (4, 3, 3), attributes)
+        with hdf5_store.writing(folder / f"{name}.h5") as file:
+            writer = hdf5_store.LayerWriter(file, [0], axes, "float32", (4, 3, 3), attributes)
             writer.write(0, 0, np.ones((4, 3, 3)))
     with pytest.raises(
-        layered.StoreError,
+        hdf5_store.StoreError,
         match=r"other\.h5 has neuron, op1, op2; .*add\.h5 has subject, operator, neuron, op1, op2",
     ):
         connect(tmp_path).sql("select count(*) from activations")

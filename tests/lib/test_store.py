@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib.core import chunks, layered, machine
+from stages.lib.core import chunks, hdf5_store, environment
 
 
 def write(
@@ -20,9 +20,9 @@ def write(
 ) -> None:
     """Write a store of one layer from values (neurons, rows, columns)."""
     axes = dict(zip(("neuron", "op1", "op2"), values.shape, strict=True))
-    with layered.writing(path) as file:
+    with hdf5_store.writing(path) as file:
         results = np.arange(values.shape[1] * values.shape[2]).reshape(values.shape[1:]) - 1
-        writer = layered.LayerWriter(
+        writer = hdf5_store.LayerWriter(
             file, [2], axes, dtype, chunk, {"subject": "s"}, columns={"result": results}
         )
         for first in range(0, values.shape[1], block):
@@ -35,7 +35,7 @@ def test_what_is_written_is_read(tmp_path_factory, neurons: int, rows: int, colu
     values = np.random.default_rng(0).normal(size=(neurons, rows, columns)).astype(np.float32)
     path = tmp_path_factory.mktemp("store") / "add.h5"
     write(path, values)
-    opened = layered.LayerStore(path)
+    opened = hdf5_store.LayerStore(path)
     a = data.draw(st.integers(0, neurons - 1))
     b = data.draw(st.integers(0, rows - 1))
     np.testing.assert_array_equal(opened.read(2, slice(a, None), slice(b, None)), values[a:, b:])
@@ -55,7 +55,7 @@ def test_equal_content_is_equal_bytes(tmp_path: Path):
 def test_a_value_that_does_not_fit_is_an_error_and_leaves_no_file(tmp_path: Path, value: float):
     values = np.zeros((4, 10, 9))
     values[1, 7, 3] = value
-    with pytest.raises(layered.StoreError, match=r"layer 2.*float16.*dump\.store_dtype: float32"):
+    with pytest.raises(hdf5_store.StoreError, match=r"layer 2.*float16.*dump\.store_dtype: float32"):
         write(tmp_path / "add.h5", values, dtype="float16")
     assert list(tmp_path.iterdir()) == []
 
@@ -68,9 +68,9 @@ def test_a_flipped_byte_is_an_error_that_names_file_and_dataset(tmp_path: Path):
     damaged = bytearray(path.read_bytes())
     damaged[chunk.byte_offset + 17] ^= 1
     path.write_bytes(damaged)
-    opened = layered.LayerStore(path)
+    opened = hdf5_store.LayerStore(path)
     opened.read(2, slice(0, 3), slice(0, 5))  # another chunk, still whole
-    with pytest.raises(layered.StoreError, match=r"add\.h5.*dataset layers/2"):
+    with pytest.raises(hdf5_store.StoreError, match=r"add\.h5.*dataset layers/2"):
         opened.read(2, slice(3, 6), slice(5, 10))
 
 
@@ -82,29 +82,29 @@ def test_a_file_that_is_not_whole_is_an_error(tmp_path: Path, damage):
     write(path, np.zeros((6, 10, 9)))
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(
-        layered.StoreError,
+        hdf5_store.StoreError,
         match=(
             r"add\.h5 is damaged.*; `bag verify --heal` .* `dvc repro` makes it again, or `make "
             r"pull`"
         ),
     ):
-        layered.LayerStore(path).read(2, slice(0, 6), slice(0, 10))
+        hdf5_store.LayerStore(path).read(2, slice(0, 6), slice(0, 10))
 
 
 def test_whole_arrays_come_back(tmp_path: Path):
     arrays = {"neurons": np.arange(24.0).reshape(2, 3, 4), "heads": np.ones((2, 2))}
-    layered.write_array(tmp_path / "means.h5", arrays, {"subject": "s"})
+    hdf5_store.write_array(tmp_path / "means.h5", arrays, {"subject": "s"})
     np.testing.assert_array_equal(
-        layered.read_array(tmp_path / "means.h5", "neurons"), arrays["neurons"]
+        hdf5_store.read_array(tmp_path / "means.h5", "neurons"), arrays["neurons"]
     )
-    with pytest.raises(layered.StoreError, match="dataset other"):
-        layered.read_array(tmp_path / "means.h5", "other")
+    with pytest.raises(hdf5_store.StoreError, match="dataset other"):
+        hdf5_store.read_array(tmp_path / "means.h5", "other")
 
 
 def test_a_store_that_is_not_there_and_one_of_a_stopped_stage_come_back_otherwise(tmp_path: Path):
-    for read in (layered.LayerStore, layered.read_attributes):
+    for read in (hdf5_store.LayerStore, hdf5_store.read_attributes):
         with pytest.raises(
-            layered.StoreError,
+            hdf5_store.StoreError,
             match=r"^there is no store .*means\.h5; `dvc repro` makes it, `make pull` fetches it$",
         ):
             read(tmp_path / "means.h5")
@@ -112,13 +112,13 @@ def test_a_store_that_is_not_there_and_one_of_a_stopped_stage_come_back_otherwis
     part.parent.mkdir(parents=True)
     part.write_bytes(b"cut")
     with pytest.raises(
-        layered.StoreError,
+        hdf5_store.StoreError,
         match=r"000000\.sums\.h5 is damaged.*; remove it, and the stage makes it again",
     ):
-        layered.read_array(part, "neurons")
+        hdf5_store.read_array(part, "neurons")
 
 
-class CachedWriter(layered.LayerWriter):
+class CachedWriter(hdf5_store.LayerWriter):
     """Writes all chunks through HDF5's cache, which computes their checksums."""
 
     def write(self, layer: int, first: int, block: np.ndarray) -> None:
@@ -126,7 +126,7 @@ class CachedWriter(layered.LayerWriter):
 
 
 def written(
-    writer: type[layered.LayerWriter],
+    writer: type[hdf5_store.LayerWriter],
     path: Path,
     layers: dict[int, np.ndarray],
     chunk: tuple[int, ...],
@@ -172,7 +172,7 @@ def test_chunks_written_directly_leave_the_bytes_that_hdf5_leaves(
     case = (path, values, chunk, chunk[1] + rows, cache)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "threads", lambda: threads)
-        assert written(layered.LayerWriter, *case) == written(CachedWriter, *case)
+        assert written(hdf5_store.LayerWriter, *case) == written(CachedWriter, *case)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -184,18 +184,18 @@ def test_large_blocks_are_written_directly(
     direct = []
     sealed = chunks.sealed
     monkeypatch.setattr(chunks, "sealed", lambda whole: direct.append(len(whole)) or sealed(whole))
-    monkeypatch.setattr(layered, "AT_ONCE", 1 << 18)
+    monkeypatch.setattr(hdf5_store, "AT_ONCE", 1 << 18)
     chunk = (8, 20, 128)
     values = np.random.default_rng(0).normal(size=(8 * 600, 40, 128)).astype(dtype)
     case = (tmp_path / "add.h5", {0: values, 1: -values}, chunk, 20, None)
     expected = written(CachedWriter, *case)
     assert not direct
-    assert written(layered.LayerWriter, *case) == expected
+    assert written(hdf5_store.LayerWriter, *case) == expected
     cached = (8 << 20) // (values.itemsize * 8 * 20 * 128) + 1
     assert sum(direct) == 2 * 2 * max(0, 600 - 2 * cached)
     values[4000, 30, 5] = np.inf
-    with pytest.raises(layered.StoreError, match=r"layer 0 holds a value that float"):
-        written(layered.LayerWriter, *case)
+    with pytest.raises(hdf5_store.StoreError, match=r"layer 0 holds a value that float"):
+        written(hdf5_store.LayerWriter, *case)
 
 
 @pytest.mark.parametrize("length", [1, 2, 4999, 1 << 16, (1 << 16) + 1, 200_000])

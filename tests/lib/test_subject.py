@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 import yaml
 
-from stages.lib.core import layered
+from stages.lib.core import hdf5_store
 from stages.lib.core.settings import ParamsError
 from stages.lib.subject import Subject
 from tests.micro import alone
@@ -24,10 +24,10 @@ def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
     monkeypatch.chdir(tmp_path)
     made = Subject.named("s")
     for operator in ("subtract", "add"):
-        with layered.writing(made.path(f"store/activations/{operator}.h5")) as file:
-            layered.LayerWriter(file, [0], AXES, "float16", (1, 3, 3), {"operator": operator})
-    with layered.writing(made.path("store/value_logits.h5")) as file:
-        layered.LayerWriter(file, [0], {"neuron": 2, "number": 7}, "float32", (2, 7), {})
+        with hdf5_store.writing(made.path(f"store/activations/{operator}.h5")) as file:
+            hdf5_store.LayerWriter(file, [0], AXES, "float16", (1, 3, 3), {"operator": operator})
+    with hdf5_store.writing(made.path("store/value_logits.h5")) as file:
+        hdf5_store.LayerWriter(file, [0], {"neuron": 2, "number": 7}, "float32", (2, 7), {})
     pairs = pl.DataFrame({"pair": [0, 1, 2], "operator": "add"})
     pairs.write_parquet(made.path("circuit/pairs.parquet"), mkdir=True)
     return made
@@ -43,17 +43,17 @@ def test_a_subject_has_its_settings_and_its_files(subject: Subject):
 
 
 def test_a_subject_opens_its_stores_in_order(subject: Subject):
-    opened = [(store.attributes["operator"], store.axes) for store in subject.squares()]
+    opened = [(store.attributes["operator"], store.axes) for store in subject.activation_stores()]
     assert opened == [("add", AXES), ("subtract", AXES)]
-    assert subject.votes().axes == {"neuron": 2, "number": 7}
+    assert subject.value_logits().axes == {"neuron": 2, "number": 7}
 
 
 def test_a_store_of_another_largest_operand_is_refused(subject: Subject):
-    assert len(limited(subject, AXES["op1"] - 1).squares()) == 2
+    assert len(limited(subject, AXES["op1"] - 1).activation_stores()) == 2
     problem = r"add\.h5 holds the operands 0\.\.2, and s\.largest_operand is 9"
     way_out = r"dvc repro stages/store/dvc\.yaml:dump@s"
     with pytest.raises(ParamsError, match=f"{problem}; .*{way_out}"):
-        limited(subject, 9).squares()
+        limited(subject, 9).activation_stores()
 
 
 def limited(subject: Subject, largest: int) -> Subject:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.settings import ParamsError
 from stages.lib.units import local
 from stages.lib.units.pool import Do, Report, WorkerError
@@ -66,7 +66,7 @@ def test_every_unit_is_done_once_by_as_many_processes_as_asked_for(
     number: int, fork: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(local, "FORKS", True)
-    monkeypatch.setenv(machine.WORKERS, str(number))
+    monkeypatch.setenv(environment.WORKERS, str(number))
     assert sorted(shared(tmp_path, fork=fork)) == list(UNITS)
     assert sorted(done(tmp_path)) == list(UNITS)
     who = set(done(tmp_path).values())
@@ -76,7 +76,7 @@ def test_every_unit_is_done_once_by_as_many_processes_as_asked_for(
 def test_what_a_unit_raises_is_raised_and_what_is_done_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv(machine.WORKERS, "2")
+    monkeypatch.setenv(environment.WORKERS, "2")
     with pytest.raises(ValueError, match="unit 7 cannot be done") as raised:
         shared(tmp_path, wrong=7)
     assert "in a worker process" in raised.value.__notes__[0]
@@ -89,7 +89,7 @@ def test_a_killed_worker_is_replaced_and_its_unit_done_again(
     fork: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ):
     monkeypatch.setattr(local, "FORKS", True)
-    monkeypatch.setenv(machine.WORKERS, "2")
+    monkeypatch.setenv(environment.WORKERS, "2")
     assert sorted(shared(tmp_path, deadly=7, deaths=DEATHS - 1, fork=fork)) == list(UNITS)
     assert sorted(done(tmp_path)) == list(UNITS)
     assert (
@@ -100,7 +100,7 @@ def test_a_killed_worker_is_replaced_and_its_unit_done_again(
 def test_a_unit_that_kills_every_worker_is_named_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv(machine.WORKERS, "3")
+    monkeypatch.setenv(environment.WORKERS, "3")
     with pytest.raises(
         WorkerError,
         match=rf"^{DEATHS} workers were killed at one unit of work, the unit 7, .* the same command goes on",
@@ -121,7 +121,7 @@ with local.ready(start) as workers:
     print("idle", flush=True)
     time.sleep(600)
 """
-    environment = os.environ | {machine.WORKERS: "2", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {environment.WORKERS: "2", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
     ) as driver:
@@ -134,15 +134,15 @@ with local.ready(start) as workers:
 
 @pytest.mark.parametrize("given", ["0", "two", "-1", "1.5", ""])
 def test_a_wrong_number_of_workers_is_named(given: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(machine.WORKERS, given)
+    monkeypatch.setenv(environment.WORKERS, given)
     with pytest.raises(ParamsError, match=f"BAG_WORKERS='{given}'"):
-        machine.workers()
+        environment.workers()
 
 
 def test_a_wrong_device_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(machine.DEVICE, "gpu")
+    monkeypatch.setenv(environment.DEVICE, "gpu")
     with pytest.raises(ParamsError, match="BAG_DEVICE='gpu', but models run on cpu or cuda"):
-        machine.device()
+        environment.device()
 
 
 @given(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.lib.core.words import ARITHMETIC
-from stages.lib.core.words import TASKS as TASKS_OF_PAIRS
+from stages.lib.core.vocabulary import ARITHMETIC
+from stages.lib.core.vocabulary import TASKS as TASKS_OF_PAIRS
 from stages.mediation.pairs.examples import SolvedExample, solved
 from tests.mediation.paired import READ, SHOTS, TASKS, drawn, project, read, real_facts
 

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stages.circuit import streams
+from stages.circuit import recording
 from stages.neurons import token_activations
 from tests.circuit.prompted import loaded, made_project, result
 
@@ -24,7 +24,7 @@ def test_token_activations_are_those_at_op1(project: Path, checkpoint_folder: Pa
     assert table.select("neuron", "number").rows() == [
         (n, m) for n in range(subject.architecture.neurons) for m in range(20)
     ]
-    expected = streams.neurons(subject, np.array([[1, 7 + 3]]), 0, 1)[0]
+    expected = recording.neurons(subject, np.array([[1, 7 + 3]]), 0, 1)[0]
     np.testing.assert_allclose(
         table.filter(pl.col("number") == 7)["activation"], expected, rtol=1e-4, atol=1e-5
     )

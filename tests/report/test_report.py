@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from stages.lib.core.settings import ParamsError, check
-from stages.lib.core.words import CHAPTERS
+from stages.lib.core.vocabulary import CHAPTERS
 from stages.lib.dictionary import tables
 from stages.lib.sql.database import Database, connect
 from stages.lib.sql.files import subject_files

@@ -13,8 +13,8 @@ import yaml
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from stages.lib.core.layered import LayerStore, widen
-from stages.lib.core.words import OPERATORS
+from stages.lib.core.hdf5_store import LayerStore, widen
+from stages.lib.core.vocabulary import OPERATORS
 from stages.lib.drawing import drawing
 from stages.report.page.contents import contents
 from stages.report.page.pictures import picture
@@ -62,7 +62,7 @@ def test_numbers_are_those_of_the_tables(reader: Reader, page: Path, subject: st
     chosen = pl.col("operator").is_in(["add", "subtract", "multiply", "divide"] if operator == "" else [operator])
     rows = reader.rows("#labels")
     labels = table(page, subject, "labels").filter(chosen).select(list(rows[0]))
-    order = ["corrected", *labels.columns]
+    order = ["chance_corrected", *labels.columns]
     first = pl.concat(
         part.sort(order, descending=[True] + [False] * len(labels.columns)).head(100) for part in labels.partition_by("operator")
     )
@@ -164,7 +164,7 @@ def test_the_browser_tells_what_is_known_of_a_neuron(reader: Reader, page: Path)
     assert len(matches) == min(known.height, 12)
     for row in matches:
         own = known.row(by_predicate=(pl.col("heuristic") == row["heuristic"]) & (pl.col("side") == row["side"]), named=True)
-        assert all(tells(row[name], own[name]) for name in ("score", "corrected", "p_value", "q_value"))
+        assert all(tells(row[name], own[name]) for name in ("score", "chance_corrected", "p_value", "q_value"))
     patched = table(page, "planted", "neuron_effects").filter(**keys, method="exact")
     assert [row["position"] for row in effects] == sorted(patched["position"])
     assert {row["heuristic"] for row in knockouts} <= {row["heuristic"] for row in matches if row["label"] == "yes"}

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.store.rectangles import PromptGrid, Rectangle
 from stages.store.settings import Dump
 from tests.micro import ROOT, SHIPPED
@@ -23,8 +23,8 @@ QWEN = 24 * 4_864  # layers x neurons of Qwen2.5-0.5B
 
 
 def blocks(rows: int, columns: int, prompts: int) -> list[range]:
-    square: Any = SimpleNamespace(shape=(rows, columns))
-    return PromptGrid.blocks(square, prompts)
+    grid: Any = SimpleNamespace(shape=(rows, columns))
+    return PromptGrid.blocks(grid, prompts)
 
 
 @pytest.mark.parametrize("name", DUMPS)
@@ -53,7 +53,7 @@ def test_a_block_of_a_deep_model_fits_into_half_of_the_memory():
 
 def test_a_block_holds_a_pass_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
     """Of a shape such as Llama-3-8B's; a float64 model's block has the same rows on every machine."""
-    values, one_pass = 32 * 14_336, 1_500 * machine.PROMPTS
+    values, one_pass = 32 * 14_336, 1_500 * environment.PROMPTS
     exact = DUMP.prompts_per_block(values, "float64")
     assert DUMP.prompts_per_block(values, "bfloat16") == exact < one_pass / 16
     monkeypatch.setenv("BAG_DEVICE", "cuda")

@@ -187,8 +187,8 @@ def costs_of(settings: SubjectSettings, side: int = 300, speed: float = 1e10) ->
 @pytest.mark.parametrize(
     ("section", "lists"),
     [
-        ("subjects", {"subjects", "dumped", "known", "kept", "pictured", "mediated"}),
-        ("stored", {"known", "kept", "pictured"}),
+        ("subjects", {"subjects", "with_pairs", "known", "with_activations", "with_figures", "with_mediation"}),
+        ("stored", {"known", "with_activations", "with_figures"}),
     ],
 )
 def test_every_stage_of_a_model_has_its_costs(project: Path, section: str, lists: set[str]):
@@ -433,10 +433,10 @@ def test_a_model_is_added_by_its_one_entry(project: Path, capsys: pytest.Capture
     )
     after = read()
     assert [*after["subjects"]] == [*before["subjects"], "mine"]
-    assert {key: value for key, value in after["dumped"].items() if key != "mine"} == before[
-        "dumped"
+    assert {key: value for key, value in after["with_pairs"].items() if key != "mine"} == before[
+        "with_pairs"
     ]
-    assert "mine" in after["mediated"]
+    assert "mine" in after["with_mediation"]
     assert [line for line in file.read_text().splitlines() if line not in text.splitlines()] == [
         "  mine:", '    source: "models/mine"', '    revision: "from models/mine"', '    dtype: "float32"',
         '    template: "{op1} {symbol} {op2} ="',
@@ -495,9 +495,9 @@ def test_a_model_for_the_store_alone_stands_under_stored(
     add.main(["mine", "models/mine", *wish])
     assert "params.yaml has it now, under stored." in capsys.readouterr().out
     settings = check_settings(Params, read())
-    for section in ("stored", "known", "kept", "pictured"):
+    for section in ("stored", "known", "with_activations", "with_figures"):
         assert "mine" in getattr(settings, section)
-    for section in ("subjects", "dumped", "mediated"):
+    for section in ("subjects", "with_pairs", "with_mediation"):
         assert "mine" not in getattr(settings, section)
     add.main(["other", "models/mine", *wish])
     assert [*read()["stored"]] == ["mine", "other"]

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from stages.corpus import real_tasks, tasks
-from stages.lib.core.words import ARITHMETIC
+from stages.lib.core.vocabulary import ARITHMETIC
 from stages.lib.origins import ORIGINS
 from stages.lib.sql import stage as query
 from stages.lib.subject import Subject
@@ -33,7 +33,7 @@ def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
         operators=["add", "subtract"], template="5+3=8\n9-4=5\n{op1}{symbol}{op2}=",
     )  # fmt: skip
     whole = changed(merged(SETTINGS, {"tasks": {"evaluation_prompts": 100}})) | entry
-    whole |= dict.fromkeys(("known", "kept"), entry["subjects"])
+    whole |= dict.fromkeys(("known", "with_activations"), entry["subjects"])
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
     (tmp_path / "stages").symlink_to(ROOT / "stages")
     monkeypatch.setattr(

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from stages.heuristics import catalogue, scores, spectra
 from stages.lib import ask
-from stages.lib.core import layered
+from stages.lib.core import hdf5_store
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.executor import runs
@@ -70,7 +70,7 @@ def subject(
         "largest_operand": 40 if largest_answer else 13,
         "largest_answer": largest_answer or 199,
     }
-    whole |= dict.fromkeys(("dumped", "known", "mediated", "sized"), entry["subjects"])
+    whole |= dict.fromkeys(("with_pairs", "known", "with_mediation", "sized"), entry["subjects"])
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
     (tmp_path / "stages").symlink_to(ROOT / "stages")
     monkeypatch.setattr(
@@ -147,9 +147,9 @@ def _dumped(subject: Subject, own, model) -> None:
     }
     largest_answer = yaml.safe_load(Path("params.yaml").read_text())["cells"]["largest_answer"]
     chosen, k = subject.settings, subject.settings.answer_token or 0
-    means = layered.read_array(subject.path("store/means.h5"), "neurons")
+    means = hdf5_store.read_array(subject.path("store/means.h5"), "neurons")
     for place, (store, operator) in enumerate(
-        zip(subject.squares(), chosen.operators, strict=True)
+        zip(subject.activation_stores(), chosen.operators, strict=True)
     ):
         sums, counts = np.zeros(means.shape[1:]), np.zeros(means.shape[2])
         of = table.filter(operator=operator)
@@ -267,7 +267,7 @@ def _patched(subject: Subject, model) -> None:
         "intervention", "pair", "answer_logit", "counterfactual_logit", "max_logit").rows()}  # fmt: skip
     assert len(found) == len(patches) * len(pairs)
     means = {
-        kind: np.nanmean(layered.read_array(subject.path("store/means.h5"), name), 0)
+        kind: np.nanmean(hdf5_store.read_array(subject.path("store/means.h5"), name), 0)
         for kind, name in (("mlp", "neurons"), ("head", "heads"))
     }
     longest = {
@@ -276,7 +276,7 @@ def _patched(subject: Subject, model) -> None:
         else 1
         for o in ("op1", "op2")
     }
-    attributes = layered.read_attributes(subject.path("store/means.h5"))
+    attributes = hdf5_store.read_attributes(subject.path("store/means.h5"))
     assert all(int(attributes.get(f"{o}_tokens", 1)) >= longest[o] for o in longest)
     for i, (component, layer, units, role, by) in enumerate(patches):
         kind = "head" if component == "head" else "mlp"
@@ -326,8 +326,8 @@ def _heuristics(subject: Subject) -> None:
     assert {"asked", "result"} <= set(found["quantity"])
     operator = answered(subject)
     [store], votes = (
-        [one for one in subject.squares() if one.attributes["operator"] == operator],
-        subject.votes(),
+        [one for one in subject.activation_stores() if one.attributes["operator"] == operator],
+        subject.value_logits(),
     )
     table = subject.table("store/prompts.parquet")
     numbers = subject.table("store/numbers.parquet").rename({"token": "answer_token"})
@@ -404,8 +404,8 @@ def _theories(subject: Subject) -> None:
         )
         assert (some["cells"] > 0).all() == known
         assert some["value"].is_null().all() == (not known)
-    [store] = [one for one in subject.squares() if one.attributes["operator"] == operator]
-    settings, votes = load(TheoryFits), subject.votes().read(1, slice(None), slice(None)).astype(np.float64)
+    [store] = [one for one in subject.activation_stores() if one.attributes["operator"] == operator]
+    settings, votes = load(TheoryFits), subject.value_logits().read(1, slice(None), slice(None)).astype(np.float64)
     theorists = theory_fits.NeuronTheories(subject, store, [1], subject.table("circuit/pairs.parquet").filter(operator=operator), settings)
     late = subject.table("heuristics/spectra.parquet").filter(operator=operator, layer=1)
     strongest = atoms.waves(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.shards import stores
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.sql.database import connect
@@ -28,7 +28,7 @@ def test_blocks_together_are_the_square(
     seed: int, rows: list[int], unanswered: float, offset: float
 ):
     rng = np.random.default_rng(seed)
-    square = {
+    grid = {
         layer: (rng.normal(size=(70, sum(rows), 6)) + offset).astype(np.float32) for layer in (1, 3)
     }
     results = np.where(rng.random((sum(rows), 6)) < unanswered, -1, 7)
@@ -36,7 +36,7 @@ def test_blocks_together_are_the_square(
     blocks = [
         sums.of_block(
             "add",
-            {layer: values[:, end - n : end] for layer, values in square.items()},
+            {layer: values[:, end - n : end] for layer, values in grid.items()},
             results[end - n : end],
         )
         for end, n in zip(ends, rows, strict=True)
@@ -46,7 +46,7 @@ def test_blocks_together_are_the_square(
     assert table.select("layer", "neuron").rows() == [
         (layer, neuron) for layer in (1, 3) for neuron in range(70)
     ]
-    values = np.concatenate([square[1], square[3]]).astype(np.float64)
+    values = np.concatenate([grid[1], grid[3]]).astype(np.float64)
     assert (table["prompts"] == results.size).all()
     assert (table["cells"] == (results >= 0).sum()).all()
     np.testing.assert_allclose(table["total"], values.sum((1, 2)), rtol=1e-12, atol=1e-9)
@@ -79,13 +79,13 @@ def activations(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> 
 )
 def test_sums_are_numpys_to_the_last_bit(seed, shape, dtype, kind, answered, workers):
     rng = np.random.default_rng(seed)
-    square = {layer: activations(rng, shape, kind).astype(dtype) for layer in (1, 30)}
+    grid = {layer: activations(rng, shape, kind).astype(dtype) for layer in (1, 30)}
     cells = {"none": 0.0, "some": 0.7, "all": 1.0}.get(answered, 0.0) > rng.random(shape[1:])
     cells[0, 0] |= answered == "first"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "threads", lambda: workers)
-        table = sums.of_block("add", square, np.where(cells, 3, -1))
-    values = np.concatenate([*square.values()]).astype(np.float64)
+        table = sums.of_block("add", grid, np.where(cells, 3, -1))
+    values = np.concatenate([*grid.values()]).astype(np.float64)
     columns = {"total": values.sum((1, 2))}
     columns["smallest"], columns["largest"] = values.min((1, 2)) + 0.0, values.max((1, 2)) + 0.0
     columns["mean"] = columns["variance"] = np.full(len(values), np.nan)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.heuristics.waves.fourier import FrequencyPairs
+from stages.heuristics.fourier.frequencies import FrequencyPairs
 from stages.theories import atoms
 from stages.theories.pursuit import pursue
 from stages.theories.settings import TheoryFits
@@ -47,7 +47,7 @@ def test_each_next_term_is_the_one_that_lowers_the_error_most(seed: int, count: 
 
 
 def dictionaries() -> dict[str, np.ndarray]:
-    """Small ones of all theories, on a shuffled square."""
+    """Small ones of all theories, on a shuffled grid."""
     result = OP1 + OP2
     heuristics = [OP1 % m == r for m in (2, 3, 5) for r in range(m)] + [
         (result >= low) & (result < low + 10) for low in range(0, 70, 3)

@@ -44,9 +44,9 @@ def table(standing: pl.DataFrame) -> pl.DataFrame:
 def ablated(table: pl.DataFrame) -> dict[tuple, Units]:
     """(operator, kept, draw) -> what is ablated."""
     found = {}
-    keeping = table.filter(pl.col("kept").is_not_null())
+    keeping = table.filter(pl.col("with_activations").is_not_null())
     for (_, operator, kept, draw, neurons), patches in keeping.group_by(
-        "intervention", "operator", "kept", "draw", "neurons"
+        "intervention", "operator", "with_activations", "draw", "neurons"
     ):
         found[operator, kept, draw] = knocked.units_of(patches)
         assert neurons == len(LATE) - len(found[operator, kept, draw])
@@ -73,7 +73,7 @@ def test_late_neurons_stand_where_they_pass_and_are_shared_where_they_do_at_the_
 ):
     expected = [(POINT, *key, *TYPES[key[3]], c, key in THERE) for key, c in sorted(HERE.items())]
     assert (
-        standing.select("subject", *KEY, "quantity", "kind", "corrected", "shared").rows()
+        standing.select("subject", *KEY, "quantity", "kind", "chance_corrected", "shared").rows()
         == expected
     )
     assert 0.2 < standing["shared"].mean() < 0.9
@@ -185,7 +185,7 @@ def test_draws_are_even_and_by_seed(standing: pl.DataFrame):
 @pytest.mark.parametrize(
     ("seed", "random"),
     [
-        ("knockout_seed", pl.col("kept").is_in(["drawn", "random"])),
+        ("knockout_seed", pl.col("with_activations").is_in(["drawn", "random"])),
         ("prompt_knockout_seed", pl.col("arm") == "control"),
     ],
 )

@@ -30,7 +30,7 @@ THRESHOLD = 0.5
 PAIRS = knocked.prompts(per_seed=8)
 Standing = dict[
     tuple[str, int, int, str], float
-]  # (operator, layer, neuron, heuristic) -> corrected score
+]  # (operator, layer, neuron, heuristic) -> chance-corrected score
 
 
 def scores() -> pl.DataFrame:
@@ -64,10 +64,10 @@ def scores() -> pl.DataFrame:
         "quantity",
         "kind",
         "side",
-        "corrected",
+        "chance_corrected",
     ]
     made = frame(**dict(zip(names, zip(*rows, strict=True), strict=True))).with_columns(
-        pl.col("corrected").cast(pl.Float32)
+        pl.col("chance_corrected").cast(pl.Float32)
     )
     return made.sample(fraction=1, shuffle=True, seed=1)
 
@@ -75,12 +75,12 @@ def scores() -> pl.DataFrame:
 def passing(scores: pl.DataFrame, subject: str) -> Standing:
     """What a point's late neurons stand for, the plain way."""
     found: Standing = {}
-    for operator, layer, neuron, heuristic, corrected in scores.filter(subject=subject).select(
-        "operator", "layer", "neuron", "heuristic", "corrected",
+    for operator, layer, neuron, heuristic, chance_corrected in scores.filter(subject=subject).select(
+        "operator", "layer", "neuron", "heuristic", "chance_corrected",
     ).iter_rows():  # fmt: skip
-        if layer in LAYERS and corrected >= THRESHOLD:
+        if layer in LAYERS and chance_corrected >= THRESHOLD:
             key = (operator, layer, neuron, heuristic)
-            found[key] = max(corrected, found.get(key, 0))
+            found[key] = max(chance_corrected, found.get(key, 0))
     return found
 
 
@@ -171,9 +171,9 @@ def units(standing: Standing, operator: str) -> Units:
 def own(standing: Standing, prompt: Prompt) -> dict[tuple[int, int], float]:
     """The neurons that stand for something that a prompt satisfies -> the best score of that."""
     found: dict[tuple[int, int], float] = {}
-    for (operator, layer, n, heuristic), corrected in standing.items():
+    for (operator, layer, n, heuristic), chance_corrected in standing.items():
         if operator == prompt.operator and MEANS[heuristic](prompt):
-            found[layer, n] = max(corrected, found.get((layer, n), 0))
+            found[layer, n] = max(chance_corrected, found.get((layer, n), 0))
     return found
 
 
@@ -197,4 +197,4 @@ def relabelled(
 
 SCORES = scores()
 HERE, THERE = passing(SCORES, POINT), passing(SCORES, LAST)
-COMMON = {key: corrected for key, corrected in HERE.items() if key in THERE}
+COMMON = {key: chance_corrected for key, chance_corrected in HERE.items() if key in THERE}

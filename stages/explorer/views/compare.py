@@ -12,7 +12,7 @@ from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
 from stages.explorer.views.links import to_prompt
 from stages.explorer.views.neuron import HOVER, MAP
-from stages.lib.core.words import OPERATORS
+from stages.lib.core.vocabulary import OPERATORS
 
 ACCURACY = """
     select operator,
@@ -38,7 +38,7 @@ HEURISTICS = """
                 count(distinct (layer, neuron)) filter (subject = $right) as right_neurons
             from scores join layers using (layer)
             where subject in ($left, $right) and operator = $operator
-                and corrected >= (select max(threshold) from label_setting)
+                and chance_corrected >= (select max(threshold) from label_setting)
             group by all
         )
     select * from counted

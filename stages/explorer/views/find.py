@@ -25,13 +25,13 @@ from stages.explorer.parts import (
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
 from stages.explorer.views.links import to_neuron, to_prompt
-from stages.lib.core.words import OPERATORS
+from stages.lib.core.vocabulary import OPERATORS
 from stages.lib.sql import cells
 
 MOST = 1_000_000  # rows of a file
 SHOWN = 200  # rows on a page
 LABELS = """named as (
-            select layer, neuron, list(heuristic order by place) as labels from labels
+            select layer, neuron, list(heuristic order by rank) as labels from labels
             where subject = $subject and operator = $operator group by all
         )"""
 EFFECTS = """patched as (
@@ -47,7 +47,7 @@ CONDITIONS = {
 }
 NEEDED = {"heuristic": "labels", "effect": "neuron_effects"}  # condition -> table
 HEURISTICS = """
-    select heuristic, kind, count(*) as neurons, max(corrected) as best,
+    select heuristic, kind, count(*) as neurons, max(chance_corrected) as best,
         count(distinct layer) as layers
     from labels
     where subject = $subject and operator = $operator and contains(heuristic, $heuristic)

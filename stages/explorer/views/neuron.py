@@ -27,7 +27,7 @@ from stages.explorer.parts import (
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
 from stages.explorer.views.links import to_neuron
-from stages.lib.core.words import OPERATORS
+from stages.lib.core.vocabulary import OPERATORS
 from stages.lib.heuristics import asked
 from stages.lib.heuristics.members import listed
 from stages.lib.heuristics.names import Heuristic, HeuristicError
@@ -57,17 +57,17 @@ CONTRIBUTIONS = f"""
     order by op1, op2
 """
 MATCHES = f"""
-    with named as (select heuristic, side, place as label from labels where {KEYS})
-    select heuristic, side, score, share as chance, corrected, null_corrected, p_value, q_value,
+    with named as (select heuristic, side, rank as label from labels where {KEYS})
+    select heuristic, side, score, chance_score as chance, chance_corrected, null_mean, p_value, q_value,
         label
     from matches left join named using (heuristic, side)
     where {KEYS}
-    order by corrected desc, heuristic, side
+    order by chance_corrected desc, heuristic, side
 """
 SCORES = f"""
-    select heuristic, side, score, share as chance, corrected from scores
+    select heuristic, side, score, chance_score as chance, chance_corrected from scores
     where {KEYS}
-    order by corrected desc, heuristic, side
+    order by chance_corrected desc, heuristic, side
 """
 VALUE_LOGITS = """
     select number, logit from value_logits
@@ -81,27 +81,27 @@ EFFECTS = f"""
     order by method, position
 """
 FOURIER = f"""
-    select place, frequency1, frequency2, period1, period2, share from spectra
+    select rank, frequency1, frequency2, period1, period2, share from spectra
     where {KEYS}
-    order by place
+    order by rank
 """
 SIMILAR = """
     with
         of_all as (
-            select layer, neuron, heuristic, side, corrected::double as corrected from scores
-            where subject = $subject and operator = $operator and corrected > 0
+            select layer, neuron, heuristic, side, chance_corrected::double as chance_corrected from scores
+            where subject = $subject and operator = $operator and chance_corrected > 0
         ),
         own as (
-            select heuristic, side, corrected from of_all
+            select heuristic, side, chance_corrected from of_all
             where layer = $layer and neuron = $neuron
         ),
         sizes as (
-            select layer, neuron, sqrt(sum(corrected * corrected)) as size from of_all
+            select layer, neuron, sqrt(sum(chance_corrected * chance_corrected)) as size from of_all
             group by all
         )
     select layer, neuron,
-        sum(of_all.corrected * own.corrected) / any_value(size)
-            / (select sqrt(sum(corrected * corrected)) from own) as similarity,
+        sum(of_all.chance_corrected * own.chance_corrected) / any_value(size)
+            / (select sqrt(sum(chance_corrected * chance_corrected)) from own) as similarity,
         count(*) as heuristics_in_common
     from of_all join own using (heuristic, side) join sizes using (layer, neuron)
     where (layer, neuron) <> ($layer, $neuron)
@@ -396,17 +396,17 @@ def _heuristics(project: Project, keys: dict) -> Part:
     query = SCORES
     caption = (
         "score: fraction of the map's largest (or smallest) cells that satisfy the heuristic; "
-        "chance: fraction of all cells that satisfy it; corrected: 0 is chance, 1 is perfect"
+        "chance: fraction of all cells that satisfy it; chance_corrected: 0 is chance, 1 is perfect"
     )
     if "q_value" in rows.columns:
         query = MATCHES
         caption += (
-            "; null: corrected, with operands relabelled; q-value: false discovery rate; label: "
+            "; null: chance_corrected, with operands relabelled; q-value: false discovery rate; label: "
             "its rank among the neuron's labels"
         )
     if not rows.height:
         return section("Heuristics", note("No heuristic describes this neuron."), sql(query, keys))
-    renamed = rows.rename({"null_corrected": "null"}, strict=False)
+    renamed = rows.rename({"null_mean": "null"}, strict=False)
     return section("Heuristics", table(renamed, caption, most=60), sql(query, keys))
 
 

@@ -22,7 +22,7 @@ from stages.explorer.parts import Field, Part, alert, figure, labelled, note, se
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question, parse_prompt
 from stages.explorer.views.links import to_ablation, to_neuron, to_prompt
-from stages.lib.core.words import MEMBERSHIPS
+from stages.lib.core.vocabulary import CRITERIA
 from stages.lib.heuristics.members import listed
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ CELL = """
 NUMBERS = "select number, token from numbers where subject = $subject order by number"
 LATE = "select first_layer from late_layers where subject = $subject"
 NEURON_HEURISTICS = """
-    select layer, neuron, heuristic, corrected from heuristic_neurons
-    where subject = $subject and operator = $operator and membership = $membership
-    order by layer, neuron, corrected desc, heuristic
+    select layer, neuron, heuristic, chance_corrected from heuristic_neurons
+    where subject = $subject and operator = $operator and criterion = $criterion
+    order by layer, neuron, chance_corrected desc, heuristic
 """
 CATALOGUE = """
     select operator, heuristic, kind, quantity, predicate from heuristics
@@ -70,7 +70,7 @@ KNOWN = {
     "layer": pl.Int16,
     "neuron": pl.Int32,
     "heuristic": pl.String,
-    "corrected": pl.Float32,
+    "chance_corrected": pl.Float32,
     "holds": pl.Boolean,
 }
 UNKNOWN = pl.DataFrame(schema=KNOWN)  # heuristics of neurons, where none are known
@@ -84,8 +84,8 @@ COUNTED = {
         "if it is a label: it passes the threshold and the false discovery rate, and is not "
         "redundant"
     ),
-    "called": "if it passes the threshold and the false discovery rate",
-    "scored": "if its score passes the threshold, without a test against chance",
+    "fdr": "if it passes the threshold and the false discovery rate",
+    "threshold": "if its score passes the threshold, without a test against chance",
 }
 HOVER = (
     "op1 %{y}, op2 %{x}<br>answer %{customdata[0]}<br>prediction %{customdata[1]}<br>"
@@ -137,14 +137,14 @@ def neighbours(project: Project, cell: Cell) -> pl.DataFrame:
     return project.ask(NEIGHBOURS, **cell.keys(), reach=REACH)
 
 
-def neuron_heuristics(project: Project, cell: Cell, membership: str) -> pl.DataFrame:
+def neuron_heuristics(project: Project, cell: Cell, criterion: str) -> pl.DataFrame:
     """Return the heuristics of neurons, and whether each holds for a cell.
 
-    The columns are layer, neuron, heuristic, corrected and holds.
+    The columns are layer, neuron, heuristic, chance_corrected and holds.
     """
     project.need(cell.subject, "heuristic_neurons")
     keys = {"subject": cell.subject, "operator": cell.operator}
-    rows = project.ask(NEURON_HEURISTICS, **keys, membership=membership)
+    rows = project.ask(NEURON_HEURISTICS, **keys, criterion=criterion)
     names = rows["heuristic"].unique(maintain_order=True).to_list()
     holds: list[bool] = []
     if names:
@@ -294,9 +294,9 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
 
 def membership_field(question: Question) -> Field:
     """Return the field that selects when a neuron counts for a heuristic."""
-    value = question.choice("membership", list(MEMBERSHIPS), "called")
+    value = question.choice("criterion", list(CRITERIA), "fdr")
     label = "A neuron counts for a heuristic"
-    return Field("membership", label, value, "choice", labelled(COUNTED))
+    return Field("criterion", label, value, "choice", labelled(COUNTED))
 
 
 def content(explorer: Explorer, question: Question) -> Part:
@@ -306,7 +306,7 @@ def content(explorer: Explorer, question: Question) -> Part:
     cell = load_cell(project, question["subject"], operator, op1, op2)
     heuristics, missing, rows = None, None, None
     try:
-        heuristics = neuron_heuristics(project, cell, question["membership"])
+        heuristics = neuron_heuristics(project, cell, question["criterion"])
     except ExplorerError as error:
         missing = alert(str(error))
     explanation = [note("The model is being loaded. Rivals and contributions follow.")]
@@ -319,7 +319,7 @@ def content(explorer: Explorer, question: Question) -> Part:
         explanation = [alert(str(error))]
     below = [_neighbours(project, cell)]
     if heuristics is not None:
-        below.insert(0, _heuristics(cell, heuristics, rows, question["membership"]))
+        below.insert(0, _heuristics(cell, heuristics, rows, question["criterion"]))
     title = html.H1(_headline(cell, project.symbols[operator]))
     return html.Div([title, note(INTRO), missing, *explanation, html.Div(below, className="side")])
 
@@ -412,13 +412,13 @@ def _heuristics(
     cell: Cell,
     heuristics: pl.DataFrame,
     rows: pl.DataFrame | None,
-    membership: str,
+    criterion: str,
 ) -> Part:
     sums = by_heuristic(heuristics, rows)
     caption = f"{sums['holds'].sum()} of {sums.height} heuristics hold here"
     if rows is not None:
         caption += "; contribution: sum over all late neurons of each, in logits"
-    keys = {"subject": cell.subject, "operator": cell.operator, "membership": membership}
+    keys = {"subject": cell.subject, "operator": cell.operator, "criterion": criterion}
     shown = table(sums, f"{caption}.", most=60)
     return section("Every heuristic on this prompt", shown, sql(NEURON_HEURISTICS, keys))
 

@@ -50,13 +50,13 @@ LIKELY, BARS = 1000, 7  # most likely tokens that are compared, and those that a
 REPLACEMENTS = {"mean": "mean", "zero": "zero", "counterfactual": "another prompt's value"}
 HEURISTICS = """
     select heuristic, count(*) as neurons from heuristic_neurons
-    where subject = $subject and operator = $operator and membership = $membership and late
+    where subject = $subject and operator = $operator and criterion = $criterion and late
     group by heuristic
     order by neurons desc, heuristic
 """
 NEURONS = """
     select distinct layer, neuron from heuristic_neurons
-    where subject = $subject and operator = $operator and membership = $membership and late
+    where subject = $subject and operator = $operator and criterion = $criterion and late
         and list_contains($heuristics, heuristic)
     order by layer, neuron
 """
@@ -72,29 +72,29 @@ COLOURS = (
 )
 
 
-def heuristics(project: Project, subject: str, operator: str, membership: str) -> pl.DataFrame:
+def heuristics(project: Project, subject: str, operator: str, criterion: str) -> pl.DataFrame:
     """Return the heuristics of late neurons and how many each has: heuristic, neurons."""
     project.need(subject, "heuristic_neurons")
-    return project.ask(HEURISTICS, subject=subject, operator=operator, membership=membership)
+    return project.ask(HEURISTICS, subject=subject, operator=operator, criterion=criterion)
 
 
 def neurons_of(
     project: Project,
     subject: str,
     operator: str,
-    membership: str,
+    criterion: str,
     names: list[str],
 ) -> Neurons:
     """Return the late neurons of these heuristics.
 
     Raises ExplorerError if a heuristic has no late neuron.
     """
-    known = heuristics(project, subject, operator, membership)["heuristic"].to_list()
+    known = heuristics(project, subject, operator, criterion)["heuristic"].to_list()
     for name in names:
         if name not in known:
             problem = f"no late neuron of {subject} counts for {name!r} on {operator}"
             raise ExplorerError(f"{problem}; choose a heuristic from the list.")
-    keys = {"subject": subject, "operator": operator, "membership": membership}
+    keys = {"subject": subject, "operator": operator, "criterion": criterion}
     return project.ask(NEURONS, **keys, heuristics=names).rows()
 
 
@@ -143,9 +143,9 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     """Return the prompt, the neurons to ablate, how to ablate them, and whether on every cell."""
     project, subject = explorer.project, question.subject(explorer.project)
     example = project.example(subject)
-    text, membership = question.get("prompt", example), membership_field(question)
+    text, criterion = question.get("prompt", example), membership_field(question)
     replacement = question.choice("replacement", list(REPLACEMENTS), "mean")
-    named, offered = _offered(explorer, subject, text, membership.value)
+    named, offered = _offered(explorer, subject, text, criterion.value)
     named = _with(named, question.listed("heuristics"), "selected before; none here")
     offered = _with(offered, question.listed("ticked"), "ticked before")
     fields = [
@@ -156,7 +156,7 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     if replacement == "counterfactual":
         fields.append(Field("other", "Other prompt", question.get("other", "12-5"), hint="12-5"))
     fields += [
-        membership,
+        criterion,
         Field(
             "heuristics",
             "Heuristics to ablate",
@@ -183,15 +183,15 @@ def _offered(
     explorer: Explorer,
     subject: str,
     text: str,
-    membership: str,
+    criterion: str,
 ) -> tuple[list[dict], list[dict]]:
     """Return options: heuristics, those that hold here first, and neurons, as far as known."""
     project, named, offered = explorer.project, [], []
     try:
         cell = load_cell(project, subject, *parse_prompt(text, project.symbols))
-        known = neuron_heuristics(project, cell, membership)
+        known = neuron_heuristics(project, cell, criterion)
         holds = set(known.filter("holds")["heuristic"])
-        counts = heuristics(project, subject, cell.operator, membership).rows()
+        counts = heuristics(project, subject, cell.operator, criterion).rows()
         for name, count in sorted(counts, key=lambda row: row[0] not in holds):
             more = "; holds here" if name in holds else ""
             named.append({"label": f"{name} ({count}{more})", "value": name})
@@ -269,8 +269,8 @@ def _selected(project: Project, cell: Cell, question: Question) -> Neurons:
     selected = {*parse_neurons(question.get("neurons", "")), *parse_neurons(ticked)}
     names = question.listed("heuristics")
     if names:
-        membership = question["membership"]
-        selected.update(neurons_of(project, cell.subject, cell.operator, membership, names))
+        criterion = question["criterion"]
+        selected.update(neurons_of(project, cell.subject, cell.operator, criterion, names))
     return sorted(selected)
 
 

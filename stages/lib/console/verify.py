@@ -27,7 +27,7 @@ from dvc.stage import PipelineStage
 
 from stages.lib.console import locks
 from stages.lib.console.locks import LockError
-from stages.lib.core import machine, progress
+from stages.lib.core import environment, progress
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _sums(repo: Repo, paths: Collection[Path]) -> dict[Path, str]:
         return _folder_sum(path, folders[path]) if path in folders else file_sum(path)
 
     sums: dict[Path, str] = {}
-    with ThreadPoolExecutor(machine.cores()) as pool:
+    with ThreadPoolExecutor(environment.cores()) as pool:
         results = zip(links.values(), pool.map(compute, links.values()), strict=True)
         for same, md5 in progress.bar(results, total=len(links), desc="verify", unit="file"):
             sums |= dict.fromkeys(same, md5)

@@ -1,13 +1,13 @@
 """Show progress: as a bar on a terminal, as lines in a log. The one importer of tqdm.
 
-    with progress.bar(total=6144, desc="nulls abacus", unit="neuron") as bar:
+    with progress.bar(total=6144, desc="permutation_tests abacus", unit="neuron") as bar:
         bar.update()
     for group in progress.bar(groups, desc="attributions abacus", unit="group"):
         ...
 
 Where stderr is not a terminal (a log file, CI), work that takes longer than ten seconds writes a
 line about every ten seconds, and one at its end:
-`nulls abacus: 1,234 of 6,144 neurons, 45 s, about 3 min left`. Shorter work writes nothing.
+`permutation_tests abacus: 1,234 of 6,144 neurons, 45 s, about 3 min left`. Shorter work writes nothing.
 """
 
 import sys

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core.files import way_out
-from stages.lib.core.layered import LayerStore, StoreError
+from stages.lib.core.hdf5_store import LayerStore, StoreError
 from stages.lib.core.tables import read_table
 
 MANIFEST = "manifest.parquet"

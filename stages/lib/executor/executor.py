@@ -23,7 +23,7 @@ from stages.lib.core import progress
 from stages.lib.executor import whole
 from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.clean import Calls, Resumed, clean_run, narrows, record_calls, restarts
-from stages.lib.executor.given import Given
+from stages.lib.executor.external_values import Given
 from stages.lib.executor.inside import patching
 from stages.lib.executor.interventions import CopyPatches, Intervention, Patch, on_component
 from stages.lib.executor.measuring import Measured, joined, measure

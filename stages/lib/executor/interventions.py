@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 import polars as pl
 
-from stages.lib.core.words import OPERATORS
+from stages.lib.core.vocabulary import OPERATORS
 from stages.lib.executor.columns import INTEGER, INTEGERS, TEXT, InterventionError, typed
 from stages.lib.model.architecture import Architecture
 

@@ -46,15 +46,15 @@ import numpy as np
 import polars as pl
 
 from stages.lib import model
-from stages.lib.core import layered, machine, slots
+from stages.lib.core import environment, hdf5_store, slots
 from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table
-from stages.lib.executor import canary, interventions, pairs
+from stages.lib.executor import interventions, pairs, parity_check
 from stages.lib.executor import values as replacing
 from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.executor import Executor
-from stages.lib.executor.given import Given
+from stages.lib.executor.external_values import Given
 from stages.lib.executor.measuring import Measured
 from stages.lib.model import checkpoint
 from stages.lib.settings import Runs
@@ -116,8 +116,8 @@ class RunsWork:
         self.units = list(map(_unit, self.bundles))
         weights = checkpoint.fingerprint(self.subject.settings.source)
         facts = (name, weights, self.subject.settings.dtype, settings)
-        environment = machine.device(), machine.passes(machine.RUNS)
-        key = digest([*self.inputs, model, Path(__file__).parent], *facts, *environment)
+        machine = environment.device(), environment.passes(environment.RUNS)
+        key = digest([*self.inputs, model, Path(__file__).parent], *facts, *machine)
         output = self.subject.path(f"{chapter}/runs/{self.experiment}.parquet")
         self.parts = Parts(output, key)
 
@@ -133,15 +133,15 @@ class RunsWork:
             return 0
         self.means = self.subject.path("store/means.h5")
         self.inputs.append(self.means)
-        self.widths = slots.widths(layered.read_attributes(self.means))
+        self.widths = slots.widths(hdf5_store.read_attributes(self.means))
         check_operators(self.means, [interventions.MEANS[name] for name in wanted])
-        return layered.read_array(self.means, "residual").shape[2]
+        return hdf5_store.read_array(self.means, "residual").shape[2]
 
     @cached_property
     def executor(self) -> Executor:
         """The loaded model, after a few interventions agreed with plain forward passes."""
         loaded = checkpoint.of(self.subject.settings, threads=1, whole=True)
-        self.parts.admit(checkpoint.canary(loaded))
+        self.parts.admit(checkpoint.parity_digest(loaded))
         executor = Executor(
             loaded,
             read_means(self.means) if self.means else None,
@@ -150,7 +150,7 @@ class RunsWork:
             widths=self.widths,
             given=self.given,
         )
-        canary.check(executor, self.blocks)
+        parity_check.check(executor, self.blocks)
         return executor
 
     def missing(self) -> list[int]:
@@ -176,7 +176,7 @@ def _unit(bundle: Sequence[Block]) -> Unit:
 
 def read_means(path: Path) -> dict[str, dict[str, np.ndarray]]:
     """Read means.h5: replacement (see MEANS) -> kind -> means (layers, positions, …)."""
-    arrays = {kind: layered.read_array(path, kind) for kind in KINDS}
+    arrays = {kind: hdf5_store.read_array(path, kind) for kind in KINDS}
     means = {"mean": {kind: pooled(array) for kind, array in arrays.items()}}
     for place, operator in enumerate(operators_of(path)):
         means[f"mean_{operator}"] = {kind: array[place] for kind, array in arrays.items()}
@@ -195,7 +195,7 @@ def check_operators(path: Path, wanted: list[str | None]) -> None:
 
 def operators_of(path: Path) -> list[str]:
     """Return the operators of means.h5, in the order of its first axis."""
-    return layered.read_attributes(path).get("operators", "").split(", ")
+    return hdf5_store.read_attributes(path).get("operators", "").split(", ")
 
 
 def pooled(means: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 
 from stages.lib.core.slots import OPERANDS, first_of, slots
 from stages.lib.executor.clean import Clean, clean_run
-from stages.lib.executor.given import Given
+from stages.lib.executor.external_values import Given
 from stages.lib.executor.interventions import (
     ALL,
     EARLIER,

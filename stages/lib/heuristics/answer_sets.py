@@ -11,7 +11,7 @@ from pydantic import Field
 
 from stages.lib.core.compiled import compiled
 from stages.lib.core.settings import Count, Section
-from stages.lib.core.words import Operator
+from stages.lib.core.vocabulary import Operator
 from stages.lib.heuristics.scores import descending
 
 

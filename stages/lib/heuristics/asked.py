@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from stages.lib.core.layered import LayerStore
+from stages.lib.core.hdf5_store import LayerStore
 from stages.lib.heuristics.names import Heuristic, digit_sums
 
 KINDS = ("range", "modulo", "pattern", "period")  # the catalogue's, which `asked` has, too

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import polars as pl
 
-from stages.lib.core.words import QUANTITIES
+from stages.lib.core.vocabulary import QUANTITIES
 from stages.lib.heuristics.names import Heuristic, parse
 from stages.lib.sql.database import Database
 

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.settings import ParamsError
 from stages.lib.model import agreement, architecture, contents, experts, search, spread
 from stages.lib.model.float64 import widen
@@ -57,8 +57,8 @@ def of(settings: SubjectSettings, threads: int | None = None, whole: bool = Fals
     some weights would be fetched in every pass. Raises as `load` and `spread.places` do, and
     ModelError for a refused model.
     """
-    device, threads = machine.device(), threads or machine.workers()
-    if device == "cpu" and not machine.weights():
+    device, threads = environment.device(), threads or environment.workers()
+    if device == "cpu" and not environment.weights():
         return load(settings.source, settings.dtype, device, threads)
     _check_device(device)
     plan = outline(settings)
@@ -106,7 +106,7 @@ def load(
 
 def _check_device(device: str) -> None:
     if device == "cuda" and not torch.cuda.is_available():
-        way_out = f"set {machine.DEVICE}=cpu in the environment"
+        way_out = f"set {environment.DEVICE}=cpu in the environment"
         raise ParamsError(f"device is cuda, but torch sees no GPU here; {way_out}")
 
 
@@ -184,7 +184,7 @@ def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def canary(checkpoint: Checkpoint) -> str:
+def parity_digest(checkpoint: Checkpoint) -> str:
     """Return a digest of the last logits of a few prompts.
 
     Processes with different digests compute different numbers. The logits of a float64 model are

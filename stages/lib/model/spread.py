@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from stages.lib.core import machine, progress
+from stages.lib.core import environment, progress
 from stages.lib.core.settings import ParamsError
 from stages.lib.model.experts import mixtures
 from stages.lib.model.folder import ModelError
@@ -42,16 +42,16 @@ def places(model: PreTrainedModel, blocks: set[str]) -> Places | None:
     are never split. Raises ParamsError if the environment asks for more GPUs than there are, or if
     accelerate is missing.
     """
-    size, room = nbytes(model), machine.weights()
-    if machine.device() == "cpu":
+    size, room = nbytes(model), environment.weights()
+    if environment.device() == "cpu":
         if not room or size <= room:
             return None
         return over(model, blocks, {"cpu": room})
-    visible, least = torch.cuda.device_count(), machine.gpus()
+    visible, least = torch.cuda.device_count(), environment.gpus()
     if least > visible:
-        problem = f"the environment says {machine.GPUS}={least}"
+        problem = f"the environment says {environment.GPUS}={least}"
         raise ParamsError(f"{problem}, but torch sees {visible} GPUs here")
-    gpus = range(least if machine.GPUS in os.environ else visible)
+    gpus = range(least if environment.GPUS in os.environ else visible)
     rooms = [room or int(SHARE * torch.cuda.mem_get_info(gpu)[0]) for gpu in gpus]
     if least == 1 and size <= rooms[0]:
         return None
@@ -99,7 +99,7 @@ def over(model: PreTrainedModel, blocks: set[str], rooms: Rooms) -> Places:
     embeddings = names[id(model.get_input_embeddings())]
     if _place(embeddings, inferred) != next(iter(rooms)):
         problem = f"the embeddings of {kind} do not fit on one device"
-        raise ModelError(f"{problem}; {machine.WEIGHTS} says how much it may hold")
+        raise ModelError(f"{problem}; {environment.WEIGHTS} says how much it may hold")
     devices = ", ".join(sorted(set(map(str, inferred.values()))))
     progress.say(
         f"{kind} does not fit on its devices, and lies on {devices}: "

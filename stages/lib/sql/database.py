@@ -15,9 +15,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from stages.lib.core import layered, tables
+from stages.lib.core import hdf5_store, tables
 from stages.lib.core.storage import place
-from stages.lib.core.words import CHAPTERS, OPERATORS
+from stages.lib.core.vocabulary import CHAPTERS, OPERATORS
 from stages.lib.sql.files import MEASURES, dataset, files_of, parquet, parts
 from stages.lib.sql.lazy.table import SUMS, LayerSums, LayerTable
 from stages.lib.sql.limits import limits
@@ -43,7 +43,12 @@ class QueryError(ValueError):
     """A query that is not one read-only statement."""
 
 
-ERRORS = (QueryError, tables.TableError, layered.StoreError, duckdb.Error)  # what a query may raise
+ERRORS = (
+    QueryError,
+    tables.TableError,
+    hdf5_store.StoreError,
+    duckdb.Error,
+)  # what a query may raise
 DEEP = "the query is nested too deeply: remove parentheses, or name parts of it in WITH"
 LIMIT = "A query may take a quarter of the memory, and spill 16 GiB at most"
 LARGE = f"{LIMIT}; ask for fewer rows, or group them."
@@ -204,7 +209,7 @@ class Database:
         self._open_all()
         try:
             return self._sql(query, parameters)
-        except duckdb.CatalogException as error:
+        except (duckdb.CatalogException, duckdb.BinderException) as error:
             subject = self._subject(query, parameters)
             raise QueryError(explained(str(error), self.tables(), subject)) from None
 

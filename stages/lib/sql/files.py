@@ -11,10 +11,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from stages.lib.core import layered, shards
+from stages.lib.core import hdf5_store, shards
 from stages.lib.core.files import PARTS, way_out
 from stages.lib.core.tables import damaged
-from stages.lib.core.words import CHAPTERS
+from stages.lib.core.vocabulary import CHAPTERS
 from stages.lib.sql.lazy.where import StorePart
 
 TABLES = (".parquet", ".h5")
@@ -119,12 +119,12 @@ def parts(paths: list[Path]) -> list[StorePart]:
     Raises StoreError if two stores have different axes, columns or attributes.
     """
     folders = {path.parent for path in paths if path.name == shards.MANIFEST}
-    stores: list[layered.LayerStore] = []
+    stores: list[hdf5_store.LayerStore] = []
     for folder in sorted(folders):
         stores += shards.stores(folder)
     for path in paths:
         if path.suffix == ".h5" and folders.isdisjoint(path.parents):
-            stores.append(layered.LayerStore(path))
+            stores.append(hdf5_store.LayerStore(path))
     opened = list(map(_part, stores))
     expected = _columns(opened[0])
     for part in opened:
@@ -132,11 +132,11 @@ def parts(paths: list[Path]) -> list[StorePart]:
             path = part.store.path
             first = f"{stores[0].path} has {', '.join(expected)}"
             problem = f"{path} has {', '.join(_columns(part))}; {first}"
-            raise layered.StoreError(f"{problem}. They are not one table; {way_out(path)}")
+            raise hdf5_store.StoreError(f"{problem}. They are not one table; {way_out(path)}")
     return opened
 
 
-def _part(store: layered.LayerStore) -> StorePart:
+def _part(store: hdf5_store.LayerStore) -> StorePart:
     return StorePart(
         store,
         {name: store.attributes[name] for name in CONSTANTS if name in store.attributes},

@@ -1,5 +1,6 @@
 """Name the stage that makes a table that is missing, and the commands that bring it."""
 
+import re
 from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
@@ -7,9 +8,20 @@ from pathlib import Path, PurePath
 
 import yaml
 
-from stages.lib.core.words import CHAPTERS
+from stages.lib.core.vocabulary import CHAPTERS
 
 STAGES = Path(__file__).parents[2]
+RENAMED_TABLES = {"nulls": "permutation_tests"}
+RENAMED_COLUMNS = {
+    "membership": "criterion",
+    "foremost": "nonredundant",
+    "corrected": "chance_corrected",
+    "null_corrected": "null_mean",
+    "null_deviation": "null_std",
+    "place": "rank",
+    "share": "chance_score",
+}
+UNKNOWN_COLUMN = re.compile(r'[Cc]olumn (?:named )?"(\w+)"')
 BEFORE, AFTER = "Table with name ", " does not exist!"  # around the name in the engine's message
 # file and name of a stage, and whether there is one stage for each subject
 Maker = tuple[str, str, bool]
@@ -35,15 +47,20 @@ def ways_to(table: str, subject: str) -> str:
 
 
 def explained(message: str, tables: list[str], subject: str) -> str:
-    """Return the engine's message about a table that does not exist with what helps the user.
+    """Return the engine's message about an unknown table or column with what helps the user.
 
     tables: those that exist here. Messages about anything else are returned as they are.
     """
+    column = UNKNOWN_COLUMN.search(message)
+    if column and column[1] in RENAMED_COLUMNS:
+        return f"{message}\nThe column {column[1]} is now {RENAMED_COLUMNS[column[1]]}."
     start, before, rest = message.partition(BEFORE)
     name, after, _ = rest.partition(AFTER)
     name = name.strip('"')
     if not before or not after:
         return message
+    if name in RENAMED_TABLES:
+        return f"There is no table {name}: it is now {RENAMED_TABLES[name]}."
     if is_known(name.lower()):
         return f"There is no table {name} here. {ways_to(name.lower(), subject)}"
     similar = get_close_matches(name.lower(), {*tables, *_makers()}, n=1)

@@ -21,7 +21,7 @@ import yaml
 
 from stages.lib.core.settings import read
 from stages.lib.core.tables import write_table
-from stages.lib.core.words import CHAPTERS
+from stages.lib.core.vocabulary import CHAPTERS
 from stages.lib.sql.database import Database, QueryError
 from stages.lib.sql.files import files_of, table_of
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.settings import ParamsError
 from stages.lib.units.pool import RESUME, Died, Do, WorkerError, Workers, sent, silent
 
@@ -41,13 +41,13 @@ def ready(start: Callable[..., Do], *arguments: Any) -> Iterator[Workers]:
         _check_address()
         _check_folder()
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    gpus = machine.gpus()
+    gpus = environment.gpus()
     number = _number(gpus)
-    environment = {name: os.environ[name] for name in machine.MODELS if name in os.environ}
-    environment[machine.WORKERS] = "1"
+    variables = {name: os.environ[name] for name in environment.MODELS if name in os.environ}
+    variables[environment.WORKERS] = "1"
     remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(_Remote)
     pickled = pickle.dumps((start, arguments))
-    hire = partial(_Actor, remote, os.getcwd(), environment, pickled)
+    hire = partial(_Actor, remote, os.getcwd(), variables, pickled)
     workers = Workers(number, hire, _finished, at_once=False)
     try:
         yield workers
@@ -63,12 +63,12 @@ def _number(gpus: int) -> int:
     available = int(resources.get("CPU", 0))
     if gpus:
         available = int(resources.get("GPU", 0) // gpus)
-    number = machine.requested_workers() or available
+    number = environment.requested_workers() or available
     if not number:
         total = f"{resources.get('GPU', 0):.0f} GPUs"
         raise ParamsError(
             f"the Ray cluster has {total}, and each worker needs {gpus}; "
-            f"set {machine.GPUS} to fewer, or add machines"
+            f"set {environment.GPUS} to fewer, or add machines"
         )
     return number
 

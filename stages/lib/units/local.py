@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.units.pool import Died, Do, SparseReport, Workers, sent
 
 FORKS = sys.platform == "linux"  # elsewhere a fork after importing such libraries may hang
@@ -32,7 +32,7 @@ def ready(start: Callable[..., Do], *arguments: Any, fork: bool = True) -> Itera
     Otherwise each worker is a new Python process, which takes seconds to import everything; it
     starts when there is something to do.
     """
-    number = machine.workers()
+    number = environment.workers()
     workers = Workers(number, partial(_Process, "spawn", start, arguments), _finished)
     if fork and FORKS and number > 1:
         workers.hired += [_Process("fork", start, arguments) for _ in range(number)]
@@ -94,7 +94,7 @@ def _work(
     if inherited:
         inherited.close()  # or this process would not notice when the other end closes
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it
-    os.environ[machine.WORKERS] = "1"
+    os.environ[environment.WORKERS] = "1"
     do: Do | None = None
     with suppress(EOFError, BrokenPipeError):
         while True:

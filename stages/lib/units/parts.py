@@ -28,17 +28,17 @@ class Parts:
             if other != self.folder:
                 shutil.rmtree(other, ignore_errors=True)
 
-    def admit(self, canary: str) -> None:
+    def admit(self, parity_digest: str) -> None:
         """Let this process write parts if it computes the same numbers as the first process.
 
-        canary: a digest of something small that it has computed. Raises Refused.
+        parity_digest: a digest of something small that it has computed. Raises Refused.
         """
-        first = self.folder / "canary"
-        with replacing(self.folder / "canary of another", shared=True) as partial:
-            partial.write_text(canary, encoding="utf-8")
+        first = self.folder / "parity_digest"
+        with replacing(self.folder / "parity_digest of another", shared=True) as partial:
+            partial.write_text(parity_digest, encoding="utf-8")
             with suppress(FileExistsError):
                 os.link(partial, first)  # whole at once, and by only one process
-        if first.read_text(encoding="utf-8") != canary:
+        if first.read_text(encoding="utf-8") != parity_digest:
             raise Refused(
                 "this processor, or its libraries, gives other numbers than the one that began "
                 f"{self.output}: run the same command there, "

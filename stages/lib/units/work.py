@@ -26,7 +26,7 @@ from importlib import import_module
 from typing import Protocol
 
 from stages.lib.core import progress
-from stages.lib.core.layered import StoreError
+from stages.lib.core.hdf5_store import StoreError
 from stages.lib.core.settings import ParamsError
 from stages.lib.units import local
 from stages.lib.units.pool import RESUME, Do, Report, Workers
@@ -38,7 +38,7 @@ ENGINE = "BAG_ENGINE"
 class Work(Protocol):
     """What a stage has to do.
 
-    title, counts: for the progress bar, such as "nulls abacus" and "neuron"; few: an amount, in the
+    title, counts: for the progress bar, such as "permutation_tests abacus" and "neuron"; few: an amount, in the
     units' sizes, that one process does before others have started.
     """
 

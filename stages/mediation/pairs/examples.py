@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from string import Formatter
 
 from stages.corpus.settings import Words
-from stages.lib.core.words import Operator
+from stages.lib.core.vocabulary import Operator
 from stages.mediation.pairs.templates import Wording
 
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from stages.corpus.prompts import SAME_EITHER_WAY
 from stages.corpus.settings import Words
-from stages.lib.core.words import Operator
+from stages.lib.core.vocabulary import Operator
 from stages.mediation.pairs.draws import Counterparts
 
 # Two operators in reading order, and whether the first one is in brackets.

@@ -12,7 +12,7 @@ import polars as pl
 
 from stages.corpus.prompts import NUMBER_WORDS
 from stages.corpus.settings import Tasks
-from stages.lib.core.words import ARITHMETIC_CONDITIONS, Arithmetic
+from stages.lib.core.vocabulary import ARITHMETIC_CONDITIONS, Arithmetic
 from stages.mediation.pairs.examples import Shown, SolvedExample, shown
 from stages.mediation.pairs.groups import Exercise, PairGroup, entities, retrieval
 from stages.mediation.pairs.operators import compositions, operations

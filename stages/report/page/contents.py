@@ -7,7 +7,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from stages.lib.core.words import CHAPTERS
+from stages.lib.core.vocabulary import CHAPTERS
 
 FOLDER = Path(__file__).parent
 

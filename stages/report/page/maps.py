@@ -62,9 +62,9 @@ def averaged(values: np.ndarray, valid: np.ndarray, block: int) -> np.ndarray:
 
 
 def busiest(lost: np.ndarray, side: int) -> tuple[int, int]:
-    """Return the upper left cell of the square that loses most by averaging.
+    """Return the upper left cell of the grid that loses most by averaging.
 
-    lost: of each cell, (op1, op2); side: of the square, in cells.
+    lost: of each cell, (op1, op2); side: of the grid, in cells.
     """
     summed = np.pad(lost, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
     inside = summed[side:, side:] - summed[:-side, side:]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stages.lib.core.layered import LayerStore, widen
+from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.shards import store_of
 from stages.lib.sql.database import Database
 from stages.report.page import maps
@@ -23,7 +23,7 @@ DIGITS = 6  # of an effect, a logit or a scale
 SELECTED = """
     with
         called as (
-            select layer, neuron, list(heuristic order by place) as names from labels
+            select layer, neuron, list(heuristic order by rank) as names from labels
             where operator = $operator group by all
         ),
         patched as (

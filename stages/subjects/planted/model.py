@@ -129,11 +129,11 @@ class Planting:
         self.kinks = kinks(self.largest)
         self.width = 1 << (FEATURES + len(bag.features) - 1).bit_length()
         # The sum of squares of a token. Over the width it is a power of 4, whose root is exact.
-        self.squares = self.width
-        while self.squares < max(SQUARES, self.largest**2 + 3 * UNIT**2):
-            self.squares *= 4
+        self.grids = self.width
+        while self.grids < max(SQUARES, self.largest**2 + 3 * UNIT**2):
+            self.grids *= 4
         # The gain undoes the first norm. Later norms see four times the squares.
-        self.gain = isqrt(self.squares // self.width)
+        self.gain = isqrt(self.grids // self.width)
 
     @torch.no_grad()
     def model(self) -> LlamaForCausalLM:
@@ -172,7 +172,7 @@ class Planting:
 
     def _embed(self, weight: torch.Tensor) -> None:
         """Write the embedding. Every token has the same sum of squares."""
-        fill = torch.tensor(four_squares(self.squares - self.largest**2 - 2 * UNIT**2)).float()
+        fill = torch.tensor(four_squares(self.grids - self.largest**2 - 2 * UNIT**2)).float()
         flags = dict(zip(self.symbols, (ADD, SUBTRACT), strict=True))
         for token, i in self.tokenizer.get_vocab().items():
             number = min(int(token), self.largest) if token.isdecimal() else 0
@@ -194,7 +194,7 @@ class Planting:
             attention.o_proj.weight[target, columns] = 1
         _look(attention, 3, 0)
         attention.v_proj.weight[3 * HEAD_WIDTH, ONE] = 1 / UNIT
-        rest = four_squares(3 * self.squares - 2 * self.largest**2 - UNIT**2)
+        rest = four_squares(3 * self.grids - 2 * self.largest**2 - UNIT**2)
         attention.o_proj.weight[REST, 3 * HEAD_WIDTH] = torch.tensor(rest).float()
 
     def _bend(self, mlp: LlamaMLP) -> None:

@@ -14,8 +14,8 @@ from itertools import compress
 import numpy as np
 import polars as pl
 
-from stages.lib.core.words import QUANTITIES
-from stages.lib.heuristics.grid import Grid
+from stages.lib.core.vocabulary import QUANTITIES
+from stages.lib.heuristics.catalogue_grid import Grid
 from stages.lib.heuristics.names import Heuristic, moduli, parse, patterns, ranges
 from stages.lib.sql.database import Database
 from stages.subjects.settings import Planted

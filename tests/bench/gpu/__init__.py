@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.model import checkpoint
 from tests.bench.gpu.ceilings import ceilings
 from tests.bench.gpu.correctness import large, small
@@ -44,7 +44,7 @@ def gpu(shape: str | None = None, budget: float = BUDGET, out: Path | None = Non
     if device == "cpu" and shape != "toy":
         print("gpu: skipped, as torch sees no GPU here; --shape toy runs on a processor")
         return
-    os.environ[machine.DEVICE] = device
+    os.environ[environment.DEVICE] = device
     _measure(shape or "llama-3-8b", device, Report(budget, out))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from stages.lib.executor import given, naive, runs, whole
+from stages.lib.executor import external_values, naive, runs, whole
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.interventions import (
     ALL,
@@ -249,13 +249,13 @@ def kinds(interventions: list[Intervention]) -> dict[tuple, Intervention]:
     return firsts
 
 
-def given_store(folder: Path, a: Architecture, table: pl.DataFrame) -> given.Given:
+def given_store(folder: Path, a: Architecture, table: pl.DataFrame) -> external_values.Given:
     """Return random external values for a table of pairs."""
     path, random = folder / "given.h5", np.random.default_rng(3)
     widths = {"neurons": a.neurons, "residual": a.width}
     arrays = {n: random.standard_normal((len(table), width)) for n, width in widths.items()}
-    given.write(path, table["pair"].to_numpy(), arrays)
-    return given.Given(path)
+    external_values.write(path, table["pair"].to_numpy(), arrays)
+    return external_values.Given(path)
 
 
 def random_means(a: Architecture) -> Means:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from stages.lib.core import layered, machine
+from stages.lib.core import hdf5_store, environment
 from stages.lib.core.settings import load
 from stages.lib.executor.memory import MMAP_THRESHOLD, TRIM_THRESHOLD
 from stages.lib.model.architecture import patched
@@ -92,7 +92,7 @@ def dump(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> None:
     report.figure("arithmetic of them", prompts.operations / 1e12, "TFLOP")
     report.figure("activations of them", prompts.nbytes / 1e9, "GB")
     seconds: dict[int, float] = {}  # rows of a pass -> of a dump
-    with threads(machine.threads()):
+    with threads(environment.threads()):
         for size in reversed(shape.passes):  # the default, the largest, first
             rows = max(1, load(Passes).prompts_per_pass * size // shape.columns)
             rows = min(rows, shape.rows)
@@ -265,9 +265,9 @@ def _written(report: Report, prompts: Prompts, rows: int) -> None:
     with tempfile.TemporaryDirectory(dir=".") as folder:
 
         def write(layer: int) -> None:
-            with layered.writing(Path(folder) / f"{layer}.h5", shared=True) as file:
+            with hdf5_store.writing(Path(folder) / f"{layer}.h5", shared=True) as file:
                 of_layer = file, [layer], axes, "float16", chunk, {}
-                writer = layered.LayerWriter(*of_layer, columns={"result": results})
+                writer = hdf5_store.LayerWriter(*of_layer, columns={"result": results})
                 writer.write(layer, 0, blocks[layer])
 
         some = {layer: blocks[layer] for layer in list(blocks)[:WRITTEN]}

@@ -6,7 +6,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.settings import load
 from stages.lib.executor.pairs import by_length
 from stages.lib.model.checkpoint import Checkpoint
@@ -40,7 +40,7 @@ def profile(
         report.attempt("dump", lambda: _profiled(report, "dump", dump, device), 6)
         if not sweeps:
             return
-        sweeps.executor.sizes = sweeps.sizes(machine.RUNS)
+        sweeps.executor.sizes = sweeps.sizes(environment.RUNS)
         [group] = by_length(sweeps.table, len(sweeps.table))
         in_pass = sweeps.executor.sizes.copies(group, ROLES["last"], shared=True)
         neurons = min(loaded.architecture.neurons, PASSES * in_pass)

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.settings import load
 from stages.lib.executor import runs as tables
 from stages.lib.executor.blocks import PassSizes
@@ -150,7 +150,7 @@ def runs(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> Sweep
         sweeps.shortcuts()
         sweeps.looping()
         rates: dict[int, float] = {}
-        sizes = sorted(shape.run_passes, key=lambda size: abs(size - machine.RUNS))
+        sizes = sorted(shape.run_passes, key=lambda size: abs(size - environment.RUNS))
         for size in sizes:  # the default first
             for place in sweeps.layers():
                 name = f"neurons, {place}, passes {size}"
@@ -159,7 +159,7 @@ def runs(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> Sweep
                     rates[size] = rate
         if rates:
             best = max(rates, key=lambda size: rates[size])
-            report.figure("best size, in the middle layer", f"{machine.PASSES}={best}")
+            report.figure("best size, in the middle layer", f"{environment.PASSES}={best}")
             _more(report, sweeps, best)
         report.attempt("correct", lambda: _correct(report, sweeps), 4)
     return sweeps
@@ -167,7 +167,7 @@ def runs(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> Sweep
 
 def _more(report: Report, sweeps: Sweeps, best: int) -> None:
     """Measure components, and neurons at op1, whose runs go through all layers."""
-    for size in dict.fromkeys((best, machine.RUNS)):
+    for size in dict.fromkeys((best, environment.RUNS)):
         for place in sweeps.layers():
             name = f"heads, MLP, {place}, passes {size}"
             report.attempt(name, lambda p=place, s=size: sweeps.components(p, s), 4)

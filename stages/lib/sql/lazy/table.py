@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from stages.lib.core.layered import LayerStore, widen
+from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.sql.lazy.where import Piece, Pruner, StorePart
 
 SUMS = "__sums"  # suffix of the table of sums (LayerSums)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from stages.lib.core.layered import LayerStore
+from stages.lib.core.hdf5_store import LayerStore
 
 
 @dataclass(frozen=True)

@@ -26,5 +26,5 @@ CONDITIONS = (*ARITHMETIC_CONDITIONS, "query_varies", "entity_varies")
 # Criteria by which a neuron counts for a heuristic, from the strictest (see heuristic_neurons.sql).
 # A label leaves out a heuristic that a better one makes redundant, and with it neurons of a
 # prompt's heuristics. So analyses of single prompts or cells use the other two criteria.
-MEMBERSHIPS = ("label", "called", "scored")
-OVERLAPPING_MEMBERSHIPS = ("called", "scored")
+CRITERIA = ("label", "fdr", "threshold")
+OVERLAPPING_CRITERIA = ("fdr", "threshold")

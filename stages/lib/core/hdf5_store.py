@@ -19,7 +19,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from stages.lib.core import machine
+from stages.lib.core import environment
 from stages.lib.core.files import replacing, way_out
 from stages.lib.core.storage import pieces
 
@@ -166,7 +166,7 @@ class LayerWriter:
 
         dataset.id.flush()
         others = [0] * (len(shape) - 2)
-        for batch in chunks.in_order(sealed, batches, machine.threads()):
+        for batch in chunks.in_order(sealed, batches, environment.threads()):
             for chunk in batch:
                 dataset.id.write_direct_chunk((neuron, first, *others), chunk)
                 neuron += shape[0]

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stages.heuristics.null.buckets import advance, arrange, workspace
+from stages.heuristics.null_distribution.buckets import advance, arrange, workspace
 from stages.lib.core.compiled import compiled
 from stages.lib.heuristics.answer_sets import AnswerSets, covering
+from stages.lib.heuristics.grid import OperandGrid
 from stages.lib.heuristics.scores import members_of
-from stages.lib.heuristics.square import Square
 
 
 class AnswerHits(NamedTuple):
@@ -32,7 +32,7 @@ class Neuron(NamedTuple):
     """A neuron on the cells of an operator.
 
     activations: (op1, op2) of the operand grid; weights: (cells,) float32, the scaled value logit
-    of each cell's answer; stretches: see Square.
+    of each cell's answer; stretches: see OperandGrid.
     """
 
     activations: np.ndarray
@@ -54,7 +54,7 @@ class SetSearch(NamedTuple):
 
 
 def answer_hits(
-    square: Square,
+    grid: OperandGrid,
     activations: np.ndarray,
     logits: np.ndarray,
     labels: tuple[np.ndarray, np.ndarray],
@@ -65,23 +65,23 @@ def answer_hits(
     activations: (op1, op2); logits: (results,); labels: rows (draws, op1) and columns (draws, op2),
     see `permutations`.
     """
-    heuristics, cells, draws = square.answers.sets, len(square.cells), len(labels[0])
+    heuristics, cells, draws = grid.answers.sets, len(grid.cells), len(labels[0])
     hits = AnswerHits(np.zeros((draws, 2, len(heuristics.k))), np.zeros(draws), np.zeros(draws))
-    sizes, first_cells = np.bincount(square.results), min(sets.first_cells, cells - 1)
+    sizes, first_cells = np.bincount(grid.results), min(sets.first_cells, cells - 1)
     stops = [heuristics.k, cells - heuristics.k]
     most = 0
-    if square.operator in sets.operators:
+    if grid.operator in sets.operators:
         stops.append(np.array([first_cells]))
         most = sets.results
-    weights = logits[square.results]
+    weights = logits[grid.results]
     largest = np.abs(activations).max() * np.abs(weights).max()
     weights = np.ldexp(weights, -np.frexp(largest)[1])  # contributions are then at most 1
     _count_hits(
-        Neuron(activations, weights, square.stretches),
+        Neuron(activations, weights, grid.stretches),
         labels,
         heuristics,
         SetSearch(sizes, first_cells, most, sets.covers),
-        workspace(square.results, np.concatenate(stops)),
+        workspace(grid.results, np.concatenate(stops)),
         hits,
     )
     return hits

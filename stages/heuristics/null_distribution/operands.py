@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from stages.lib.core.compiled import compiled
+from stages.lib.heuristics.grid import OperandGrid
 from stages.lib.heuristics.scores import hits_of_cells, hits_of_values, members_of
-from stages.lib.heuristics.square import Square
 
 
 class Tables(NamedTuple):
@@ -29,7 +29,7 @@ class Tables(NamedTuple):
 
 
 def operand_hits(
-    square: Square,
+    grid: OperandGrid,
     ranks: np.ndarray,
     order: np.ndarray,
     labels: tuple[np.ndarray, np.ndarray],
@@ -40,9 +40,9 @@ def operand_hits(
     locations on the grid, by rank; labels: rows (draws, op1) and columns (draws, op2), see
     `permutations`. Returns (draws, 2 sides, heuristics) int32.
     """
-    heuristics, n = square.operands.sets, len(square.cells)
+    heuristics, n = grid.operands.sets, len(grid.cells)
     hits = np.zeros((len(labels[0]), 2, len(heuristics.k)), np.int32)
-    cells = square.op1.astype(np.uint32), square.op2.astype(np.uint32)
+    cells = grid.op1.astype(np.uint32), grid.op2.astype(np.uint32)
     if len(order) > n:
         _by_order(ranks, cells, heuristics, labels, hits)
         return hits

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.heuristics.settings import Nulls
+from stages.heuristics.settings import PermutationTests
 
 # Multiples of the relabellings that put the floor exactly at the threshold.
 ENOUGH = 1.5  # a round with this multiple is the last
@@ -37,7 +37,7 @@ class Standing:
     exceedances: np.ndarray
 
 
-def next_draws(standing: Standing, settings: Nulls, level: float) -> int | None:
+def next_draws(standing: Standing, settings: PermutationTests, level: float) -> int | None:
     """Return how many relabellings the next round has; None if no round can add labels."""
     tests, draws = standing.tests, standing.draws
     undecided, at_floor = len(standing.exceedances), int((standing.exceedances == 0).sum())

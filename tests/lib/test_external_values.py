@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stages.lib.executor import executor, given, interventions
+from stages.lib.executor import executor, external_values, interventions
 from tests.lib.test_executor import (
     ROLES,
     check_same,
@@ -33,18 +33,18 @@ def pairs() -> pl.DataFrame:
     return pair_table(0, [(5, 5)] * 3)
 
 
-def written(folder: Path, a, numbers: np.ndarray) -> given.Given:
+def written(folder: Path, a, numbers: np.ndarray) -> external_values.Given:
     """Write random external values for the pairs of these numbers."""
     random, arrays = np.random.default_rng(1), {}
     for name in ("residual", "neurons", "single", "other", "mlp"):
         width = a.width if name == "residual" else a.neurons
         arrays[name] = random.normal(size=(len(numbers), width))
-    given.write(folder / "x_given.h5", numbers, arrays)
-    return given.Given(folder / "x_given.h5")
+    external_values.write(folder / "x_given.h5", numbers, arrays)
+    return external_values.Given(folder / "x_given.h5")
 
 
 @pytest.fixture
-def store(tmp_path: Path, pairs: pl.DataFrame) -> given.Given:
+def store(tmp_path: Path, pairs: pl.DataFrame) -> external_values.Given:
     """External values for more pairs than the table has, in another order."""
     numbers = np.array([7, *pairs["pair"].to_list()[::-1]])
     return written(tmp_path, subject("llama").architecture, numbers)
@@ -66,7 +66,7 @@ def test_the_executor_and_plain_passes_write_external_values(
     assert not np.allclose(fast[2, 0], fast[3, 0])
 
 
-def test_a_patch_writes_what_is_stored(store: given.Given, pairs: pl.DataFrame):
+def test_a_patch_writes_what_is_stored(store: external_values.Given, pairs: pl.DataFrame):
     loaded = subject("llama")
     table = named(intervention_table([[RESIDUAL]]), ["residual"])
     [intervention] = interventions.read(table, loaded.architecture, ROLES)
@@ -86,8 +86,8 @@ def patch_of(name: str) -> interventions.Patch:
 def test_values_are_stored_in_steps(tmp_path: Path):
     values = np.array([[3.9, 1e-9, -0.1], [0.0, -3.0, 1 / 3]])
     arrays = {"some": values, "none": np.zeros((2, 2))}
-    given.write(tmp_path / "x_given.h5", np.array([4, 2]), arrays)
-    store = given.Given(tmp_path / "x_given.h5")
+    external_values.write(tmp_path / "x_given.h5", np.array([4, 2]), arrays)
+    store = external_values.Given(tmp_path / "x_given.h5")
     stored = store.values(patch_of("some"), np.array([2, 4]))
     np.testing.assert_allclose(stored, values[::-1], atol=2.0**-15)
     assert set(np.unique(stored * 2.0**14 % 1)) == {0.0}
@@ -121,7 +121,7 @@ def test_rounding_of_float64_does_not_show_in_the_middle_between_two_steps():
     ],
 )
 def test_an_error_names_what_cannot_be_replaced(
-    change: dict, name: str | None, message: str, store: given.Given
+    change: dict, name: str | None, message: str, store: external_values.Given
 ):
     architecture = subject("llama").architecture
     table = named(intervention_table([[RESIDUAL | change]]), [name])
@@ -139,28 +139,28 @@ def test_arrays_that_do_not_fit_the_pairs_are_refused(tmp_path: Path):
     table = named(intervention_table([[RESIDUAL]]), ["x"])
     wanted = interventions.read(table, architecture, ROLES)
     for shape, size in (((3, 32), "3 x 32"), ((2,), "2")):
-        given.write(path, np.array([4, 2]), {"x": np.zeros(shape)})
+        external_values.write(path, np.array([4, 2]), {"x": np.zeros(shape)})
         message = f"intervention 0: 'x' in .* has {size} values, not 2 x 32: pairs x units"
         with pytest.raises(interventions.InterventionError, match=message):
-            given.Given(path).check(wanted, architecture)
-    given.write(path, np.array([4, 4]), {"x": np.zeros((2, 32))})
+            external_values.Given(path).check(wanted, architecture)
+    external_values.write(path, np.array([4, 4]), {"x": np.zeros((2, 32))})
     with pytest.raises(interventions.InterventionError, match="gives values for pair 4 twice"):
-        given.Given(path)
+        external_values.Given(path)
 
 
-def test_a_pair_without_a_value_is_named(store: given.Given):
+def test_a_pair_without_a_value_is_named(store: external_values.Given):
     message = r"x_given\.h5 gives nothing for pair 5"
     with pytest.raises(interventions.InterventionError, match=message):
         store.values(patch_of("residual"), np.array([0, 5]))
 
 
-def test_the_store_lies_beside_its_table(store: given.Given):
+def test_the_store_lies_beside_its_table(store: external_values.Given):
     table = named(intervention_table([[RESIDUAL], []]), ["residual", None])
     path = store.path.with_name("x_interventions.parquet")
-    found = given.Given.for_table(table, path)
+    found = external_values.Given.for_table(table, path)
     assert found
     assert found.path == store.path
-    assert given.Given.for_table(table.filter(component="none"), path) is None
+    assert external_values.Given.for_table(table.filter(component="none"), path) is None
 
 
 def test_a_missing_store_is_named(pairs: pl.DataFrame):

@@ -24,14 +24,14 @@ PROMPTS = 2  # pairs for each of them
 COPIED = 2_000_000_000  # parameters of the largest model that is copied to float64 (8 bytes each)
 
 
-class CanaryError(ModelError):
+class ParityError(ModelError):
     """The executor differs from plain forward passes on this model, or a patch has no effect."""
 
 
 def check(executor: Executor, blocks: Sequence[Block]) -> None:
     """Compare a few interventions of these blocks with plain forward passes.
 
-    Raises CanaryError if logits differ, or if zeroing a whole MLP changes no logit.
+    Raises ParityError if logits differ, or if zeroing a whole MLP changes no logit.
     """
     step = max(1, len(blocks) // TRIED)
     for block in blocks[::step]:
@@ -46,13 +46,13 @@ def check(executor: Executor, blocks: Sequence[Block]) -> None:
         clean = naive.logits(executor.fresh(pairs), replace(ablated, patches=()))
         if torch.equal(changed, clean):
             what = f"zeroing the MLP of layer {layer} at the last position"
-            raise CanaryError(f"{what} changes no logit; interventions have no effect here")
+            raise ParityError(f"{what} changes no logit; interventions have no effect here")
 
 
 def _same(executor: Executor, pairs: PromptPairs, intervention: Intervention) -> torch.Tensor:
     """Return plain logits (prompts, vocabulary) once the executor's logits agree with them.
 
-    An executor that disagrees is told to run whole prompts. Raises CanaryError if that does not
+    An executor that disagrees is told to run whole prompts. Raises ParityError if that does not
     help.
     """
     while True:
@@ -70,7 +70,7 @@ def _same(executor: Executor, pairs: PromptPairs, intervention: Intervention) ->
             off = f"logits are {difference:.2g} off those of plain forward passes"
             problem = f"{off} (allowed {allowed:.2g})"
         if not executor.restarts:
-            raise CanaryError(f"intervention {intervention.number}: {problem}")
+            raise ParityError(f"intervention {intervention.number}: {problem}")
         executor.run_whole()
 
 

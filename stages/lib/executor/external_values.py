@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stages.lib.core import layered
+from stages.lib.core import hdf5_store
 from stages.lib.executor.interventions import Intervention, InterventionError, Patch
 from stages.lib.model.architecture import Architecture
 
@@ -27,7 +27,7 @@ class Given:
 
     def __init__(self, path: Path):
         self.path, self.rows = path, dict[int, int]()
-        for row, pair in enumerate(layered.read_array(path, PAIRS).tolist()):
+        for row, pair in enumerate(hdf5_store.read_array(path, PAIRS).tolist()):
             if self.rows.setdefault(pair, row) != row:
                 problem = f"{path} gives values for pair {pair} twice"
                 raise InterventionError(f"{problem}; each pair has one row")
@@ -48,7 +48,7 @@ class Given:
 
         Raises InterventionError for a pair without a value.
         """
-        return layered.read_array(self.path, str(patch.given))[self.rows_of(pairs)]
+        return hdf5_store.read_array(self.path, str(patch.given))[self.rows_of(pairs)]
 
     def rows_of(self, pairs: np.ndarray) -> list[int]:
         """Return the rows of these pairs. Raises InterventionError for a pair without one."""
@@ -68,7 +68,7 @@ class Given:
     def _check(self, number: int, patch: Patch, architecture: Architecture) -> None:
         is_residual = patch.component == "residual"
         units = architecture.width if is_residual else architecture.neurons
-        shape = layered.read_array(self.path, str(patch.given)).shape
+        shape = hdf5_store.read_array(self.path, str(patch.given)).shape
         needed = len(self.rows), units
         if shape != needed:
             sizes = f"{_product(shape)} values, not {_product(needed)}: pairs x units"
@@ -92,7 +92,7 @@ def write_each(path: Path, pairs: np.ndarray, arrays: Iterable[tuple[str, np.nda
     differs between kinds of processors, then hardly ever changes a stored value.
     """
     stored = ((name, _in_steps(array)) for name, array in arrays)
-    layered.write_arrays(path, chain([(PAIRS, pairs.astype(np.int32))], stored), {})
+    hdf5_store.write_arrays(path, chain([(PAIRS, pairs.astype(np.int32))], stored), {})
 
 
 def _in_steps(x: np.ndarray) -> np.ndarray:

@@ -20,15 +20,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from stages.heuristics.null.relabelled import Null, RelabelledNeuron, Relabellings
-from stages.heuristics.settings import Nulls
+from stages.heuristics.null_distribution.relabelled import Null, RelabelledNeuron, Relabellings
+from stages.heuristics.settings import PermutationTests
 from stages.lib.core.compiled import compiled
 from stages.lib.heuristics.answer_sets import AnswerSets, find
+from stages.lib.heuristics.grid import OperandGrid
 from stages.lib.heuristics.scores import Sets
-from stages.lib.heuristics.square import Square
 
 GROUPS = ("operands", "result", "any")
-MEASURES = ("raw", "corrected")
+MEASURES = ("raw", "chance_corrected")
 UNIT_OF_ANSWER_SETS = 0.1  # a constant, as their size differs from draw to draw
 KEPT = 1000  # draws whose scores are in memory at once; means are taken over these
 
@@ -37,7 +37,7 @@ KEPT = 1000  # draws whose scores are in memory at once; means are taken over th
 class Judged:
     """What relabellings tell about one neuron.
 
-    candidates: columns of the table nulls; bests: (draws, GROUPS, MEASURES) best scores under the
+    candidates: columns of the table permutation_tests; bests: (draws, GROUPS, MEASURES) best scores under the
     first draws; naming: correlation of activation and value logit, and its p-value.
     """
 
@@ -47,11 +47,11 @@ class Judged:
 
 
 def judged(
-    square: Square,
+    grid: OperandGrid,
     activations: np.ndarray,
     logits: np.ndarray,
     relabellings: Iterable[Relabellings],
-    settings: Nulls,
+    settings: PermutationTests,
     sets: AnswerSets,
 ) -> Judged:
     """Judge one neuron by relabellings, until they reach its best score too often.
@@ -59,10 +59,10 @@ def judged(
     activations: (op1, op2) of the operand grid; logits: (results,); relabellings: in steps (see
     steps_to).
     """
-    neuron, steps = RelabelledNeuron(square, activations, logits, sets), iter(relabellings)
+    neuron, steps = RelabelledNeuron(grid, activations, logits, sets), iter(relabellings)
     null = neuron.null(next(steps))
-    best = bests(square, null)
-    tally = BestTally(square, null, settings.smallest_corrected)
+    best = bests(grid, null)
+    tally = BestTally(grid, null, settings.smallest_chance_corrected)
     while tally.exceedances < settings.exceedances:
         step = next(steps, None)
         if step is None:
@@ -72,11 +72,11 @@ def judged(
             tally.add(more)
         else:
             null += more
-            tally = BestTally(square, null, settings.smallest_corrected)
-    names = [*square.operands.names, *square.answers.names]
-    if null.corrected.shape[2] > len(names):
-        contributions = activations.ravel()[square.cells] * logits[square.results]
-        answer_set = find(contributions, square.results, sets)
+            tally = BestTally(grid, null, settings.smallest_chance_corrected)
+    names = [*grid.operands.names, *grid.answers.names]
+    if null.chance_corrected.shape[2] > len(names):
+        contributions = activations.ravel()[grid.cells] * logits[grid.results]
+        answer_set = find(contributions, grid.results, sets)
         names.append(answer_set.name if answer_set else "")
     heuristics = {"heuristic": np.array(names, object)[tally.number]}
     as_large = null.correlations >= null.correlations[0]
@@ -103,16 +103,16 @@ class BestTally:
     The true labels count as one labelling.
     """
 
-    def __init__(self, square: Square, null: Null, smallest: float):
+    def __init__(self, grid: OperandGrid, null: Null, smallest: float):
         """Select the candidates, and measure the mean score of each.
 
         null: the first labellings; smallest: chance-corrected score from which on a heuristic is a
         candidate.
         """
-        scores = null.corrected
-        self.mean, self.unit = _mean(scores), units(square)[: scores.shape[2]]
+        scores = null.chance_corrected
+        self.mean, self.unit = _mean(scores), units(grid)[: scores.shape[2]]
         self.side, self.number = np.nonzero(scores[0] >= smallest)  # each (candidates,)
-        self.corrected = scores[0, self.side, self.number]
+        self.chance_corrected = scores[0, self.side, self.number]
         self.z = ((scores[0] - self.mean) / self.unit)[self.side, self.number]
         self.deviation = scores[:, self.side, self.number].std(0, dtype=np.float64)
         self.labellings, self.reached = 0, 0
@@ -121,9 +121,9 @@ class BestTally:
 
     def add(self, null: Null) -> None:
         """Count more labellings, whose scores do not enter the means."""
-        scores = null.corrected
+        scores = null.chance_corrected
         self.labellings += len(scores)
-        reached = scores[:, self.side, self.number] >= self.corrected
+        reached = scores[:, self.side, self.number] >= self.chance_corrected
         self.reached = self.reached + reached.sum(0)
         largest = _largest(scores, self.mean, self.unit)
         self.reached_by_any += (largest[:, None] >= self.z - 1e-9).sum(0)
@@ -136,12 +136,12 @@ class BestTally:
         return float(self.reached_by_any.min()) - 1
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return the columns of the table nulls, except for the heuristic's name."""
+        """Return the columns of the table permutation_tests, except for the heuristic's name."""
         return {
             "side": np.array(["top", "bottom"], object)[self.side],
-            "corrected": self.corrected,
-            "null_corrected": self.mean[self.side, self.number],
-            "null_deviation": self.deviation,
+            "chance_corrected": self.chance_corrected,
+            "null_mean": self.mean[self.side, self.number],
+            "null_std": self.deviation,
             "z": self.z,
             "p_value": self.reached / self.labellings,
             "p_family": self.reached_by_any / self.labellings,
@@ -173,10 +173,10 @@ def _largest(scores, mean, unit):
 
 
 @lru_cache(maxsize=8)
-def units(square: Square) -> np.ndarray:
+def units(grid: OperandGrid) -> np.ndarray:
     """Return the units of z: of operands' heuristics, the result's, and a set of results."""
-    operands = deviations(square.operands.sets, square.operands.share)
-    answers = deviations(square.answers.sets, square.answers.share)
+    operands = deviations(grid.operands.sets, grid.operands.share)
+    answers = deviations(grid.answers.sets, grid.answers.share)
     return np.concatenate([operands, answers, [UNIT_OF_ANSWER_SETS]])
 
 
@@ -197,17 +197,17 @@ def deviations(sets: Sets, share: np.ndarray) -> np.ndarray:
     return np.sqrt(share / (1 - share) * np.array(weights)) / sets.k
 
 
-def bests(square: Square, null: Null) -> np.ndarray:
+def bests(grid: OperandGrid, null: Null) -> np.ndarray:
     """Return the best score of any heuristic, (draws, GROUPS, MEASURES).
 
     A set of results has no raw score of its own.
     """
-    share = np.concatenate([square.operands.share, square.answers.share]).astype(np.float32)
-    split, end = len(square.operands.names), len(share)
-    corrected = null.corrected
-    raw = corrected[:, :, :end] * (1 - share) + share
-    operands = [_best(raw[:, :, :split]), _best(corrected[:, :, :split])]
-    answers = [_best(raw[:, :, split:]), _best(corrected[:, :, split:])]
+    share = np.concatenate([grid.operands.share, grid.answers.share]).astype(np.float32)
+    split, end = len(grid.operands.names), len(share)
+    chance_corrected = null.chance_corrected
+    raw = chance_corrected[:, :, :end] * (1 - share) + share
+    operands = [_best(raw[:, :, :split]), _best(chance_corrected[:, :, :split])]
+    answers = [_best(raw[:, :, split:]), _best(chance_corrected[:, :, split:])]
     best = np.array([operands, answers])  # (groups, measures, draws)
     return np.concatenate([best, best.max(0, keepdims=True)]).transpose(2, 0, 1)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stages.heuristics.waves.fourier import FrequencyPairs
+from stages.heuristics.fourier.frequencies import FrequencyPairs
 
 # Relative to the largest eigenvalue of the terms' products. A smaller eigenvalue is rounding: the
 # terms depend on each other.

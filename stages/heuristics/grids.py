@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.lib.core.tables import read_table
-from stages.lib.heuristics.square import Neuron, Square
+from stages.lib.heuristics.grid import Neuron, OperandGrid
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 from stages.lib.units.queue import Unit
@@ -21,15 +21,15 @@ class Location:
     neurons: range
 
 
-class Squares:
+class OperandGrids:
     """A model's stores, and units of some neurons of one layer of a store.
 
     units: sorted by operator, layer and neuron; inputs: the files that are read.
     """
 
     def __init__(self, subject: Subject, neurons_per_unit: int, least_cells: int):
-        self._stores, self._value_logits = list(subject.squares()), subject.votes()
-        self._square: Square | None = None
+        self._stores, self._value_logits = list(subject.activation_stores()), subject.value_logits()
+        self._grid: OperandGrid | None = None
         self._least_cells = least_cells
         self._locations: list[Location] = []
         self.units: list[Unit] = []
@@ -45,18 +45,18 @@ class Squares:
         stores = [store.path for store in self._stores]
         self.inputs = [CATALOGUE, CELLS, self._value_logits.path, *stores]
 
-    def read(self, unit: int) -> tuple[Square, int, list[Neuron]]:
+    def read(self, unit: int) -> tuple[OperandGrid, int, list[Neuron]]:
         """Return a unit's grid, its layer and its neurons.
 
         The grid is kept until a unit of another operator is read.
         """
         location = self._locations[unit]
         store = self._stores[location.store]
-        if self._square is None or self._square.activations is not store:
+        if self._grid is None or self._grid.activations is not store:
             database = Database({"cells": [CELLS]}, threads=1)
-            self._square = Square(database, self._catalogue, store, self._least_cells)
-        neurons = self._square.neurons(location.layer, self._value_logits, location.neurons)
-        return self._square, location.layer, neurons
+            self._grid = OperandGrid(database, self._catalogue, store, self._least_cells)
+        neurons = self._grid.neurons(location.layer, self._value_logits, location.neurons)
+        return self._grid, location.layer, neurons
 
     def layers(self) -> list[list[int]]:
         """Return the units of each layer of each operator."""

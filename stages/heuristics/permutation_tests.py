@@ -1,32 +1,33 @@
 """Run permutation tests: score heuristics again with the operands relabelled at random.
 
-null/relabelled.py defines the null, null/p_values.py when a neuron gets no more draws, and
-null/rounds.py how many draws a round has. The first round tests every neuron. Each further round
+null_distribution/relabelled.py defines the null, null_distribution/p_values.py when a neuron gets no more draws, and
+null_distribution/rounds.py how many draws a round has. The first round tests every neuron. Each further round
 tests the undecided ones, until labels need no smaller p-values. Workers share the units
 (stages/lib/units/work.py); an interrupted run resumes.
 
-Table nulls: permutation tests of candidates, pairs of neuron and heuristic clearly above chance
-    subject         VARCHAR   the model
-    operator        VARCHAR   add, subtract, multiply or divide
-    layer           SMALLINT  decoder layer, from 0
-    neuron          INTEGER   neuron of the layer's MLP, from 0
-    heuristic       VARCHAR   name of the heuristic, as in the table scores
-    side            VARCHAR   top or bottom: whether the map's largest or smallest values are
-                              described
-    corrected       FLOAT     chance-corrected score, 0 is chance, 1 is perfect; ties count as they
-                              would on average, and so do contributions within 0.2 percent
-    null_corrected  FLOAT     mean of the chance-corrected score under relabelling, over the first
-                              1000 draws at most
-    null_deviation  FLOAT     standard deviation of the chance-corrected score under relabelling,
-                              over the same draws
-    z               FLOAT     corrected minus null_corrected, in units that depend on the number of
-                              values and cells of the heuristic (stages/heuristics/null/p_values.py)
-    p_value         DOUBLE    share of draws, true labels included, that score at least as much on
-                              this heuristic
-    p_family        DOUBLE    share of draws, true labels included, whose largest z over all
-                              heuristics and sides of the neuron reaches this z
-    draws           INTEGER   relabellings of the neuron in its last round; p-values are at least
-                              1 / (draws + 1)
+Table permutation_tests: permutation tests of candidates, pairs of neuron and heuristic clearly above chance
+    subject           VARCHAR   the model
+    operator          VARCHAR   add, subtract, multiply or divide
+    layer             SMALLINT  decoder layer, from 0
+    neuron            INTEGER   neuron of the layer's MLP, from 0
+    heuristic         VARCHAR   name of the heuristic, as in the table scores
+    side              VARCHAR   top or bottom: whether the map's largest or smallest values are
+                                described
+    chance_corrected  FLOAT     chance-corrected score, 0 is chance, 1 is perfect; ties count as
+                                they would on average, and so do contributions within 0.2 percent
+    null_mean         FLOAT     mean of the chance-corrected score under relabelling, over the first
+                                1000 draws at most
+    null_std          FLOAT     standard deviation of the chance-corrected score under relabelling,
+                                over the same draws
+    z                 FLOAT     chance_corrected minus null_mean, in units that depend on the number
+                                of values and cells of the heuristic
+                                (stages/heuristics/null_distribution/p_values.py)
+    p_value           DOUBLE    share of draws, true labels included, that score at least as much on
+                                this heuristic
+    p_family          DOUBLE    share of draws, true labels included, whose largest z over all
+                                heuristics and sides of the neuron reaches this z
+    draws             INTEGER   relabellings of the neuron in its last round; p-values are at least
+                                1 / (draws + 1)
 
 Table null_shares: how many neurons reach a score with any heuristic, under each of the first draws
     subject     VARCHAR   the model
@@ -34,7 +35,7 @@ Table null_shares: how many neurons reach a score with any heuristic, under each
     layer       SMALLINT  decoder layer, from 0
     draw        INTEGER   number of the relabelling; 0 is the true labels
     quantities  VARCHAR   which heuristics count: operands (about op1, op2 or both), result, or any
-    measure     VARCHAR   kind of score: raw, or corrected (for chance)
+    measure     VARCHAR   kind of score: raw, or chance_corrected (for chance)
     threshold   DOUBLE    score to reach, 0 to 1
     neurons     INTEGER   number of the layer's neurons that reach the threshold
 
@@ -58,17 +59,17 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stages.heuristics import null
-from stages.heuristics.null.p_values import GROUPS, MEASURES, Judged, judged, steps_to
-from stages.heuristics.null.relabelled import permutations
-from stages.heuristics.null.rounds import Standing, next_draws
-from stages.heuristics.settings import Labels, Nulls, Scores
-from stages.heuristics.squares import Squares
+from stages.heuristics import null_distribution
+from stages.heuristics.grids import OperandGrids
+from stages.heuristics.null_distribution.p_values import GROUPS, MEASURES, Judged, judged, steps_to
+from stages.heuristics.null_distribution.relabelled import permutations
+from stages.heuristics.null_distribution.rounds import Standing, next_draws
+from stages.heuristics.settings import Labels, PermutationTests, Scores
 from stages.lib import heuristics
 from stages.lib.core.digest import digest
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import load
-from stages.lib.heuristics.square import Square
+from stages.lib.heuristics.grid import OperandGrid
 from stages.lib.subject import Subject
 from stages.lib.units.parts import Parts
 from stages.lib.units.pool import Report, silent
@@ -76,14 +77,14 @@ from stages.lib.units.work import carry_out
 
 KEYS = {"subject": pl.String, "operator": pl.String, "layer": pl.Int16}
 SCHEMAS = {
-    "nulls": KEYS
+    "permutation_tests": KEYS
     | {
         "neuron": pl.Int32,
         "heuristic": pl.String,
         "side": pl.String,
-        "corrected": pl.Float32,
-        "null_corrected": pl.Float32,
-        "null_deviation": pl.Float32,
+        "chance_corrected": pl.Float32,
+        "null_mean": pl.Float32,
+        "null_std": pl.Float32,
         "z": pl.Float32,
         "p_value": pl.Float64,
         "p_family": pl.Float64,
@@ -101,7 +102,7 @@ SCHEMAS = {
 }
 
 
-class NullsWork:
+class PermutationTestsWork:
     """The permutation tests of one model's neurons, in rounds.
 
     a_round: units of a round; unit u of round r has the number r * a_round + u.
@@ -110,14 +111,14 @@ class NullsWork:
     counts, few = "neuron", 20
 
     def __init__(self, name: str):
-        self.subject, self.settings = Subject.named(name), load(Nulls)
+        self.subject, self.settings = Subject.named(name), load(PermutationTests)
         self.level, scores = load(Labels).level, load(Scores)
         self.sets = scores.answer_sets
-        self.squares = Squares(self.subject, self.settings.neurons_per_unit, scores.least_cells)
-        self.units, self.title = [*self.squares.units], f"nulls {name}"
+        self.grids = OperandGrids(self.subject, self.settings.neurons_per_unit, scores.least_cells)
+        self.units, self.title = [*self.grids.units], f"permutation_tests {name}"
         self.a_round = len(self.units)
         key = digest(
-            [Path(__file__), null, heuristics, *self.squares.inputs],
+            [Path(__file__), null_distribution, heuristics, *self.grids.inputs],
             self.settings,
             self.level,
             self.sets,
@@ -126,7 +127,7 @@ class NullsWork:
         self.parts = {}
         for table in SCHEMAS:
             self.parts[table] = Parts(self.subject.path(f"heuristics/{table}.parquet"), key)
-        self.candidates = self.parts["nulls"]
+        self.candidates = self.parts["permutation_tests"]
         self.labels = lru_cache(16)(permutations)
 
     def missing(self) -> list[int]:
@@ -142,13 +143,13 @@ class NullsWork:
         if round_number:
             self._again(number, unit, round_number)
             return
-        square, layer, neurons = self.squares.read(unit)
-        judge = partial(self._judged, square, 0, self.settings.least_draws)
+        grid, layer, neurons = self.grids.read(unit)
+        judge = partial(self._judged, grid, 0, self.settings.least_draws)
         judgements = {}
         for neuron, activations, logits in neurons:
             judgements[neuron] = judge(activations, logits)
             report(1)
-        frames = tables(judgements, self._keys(square, layer), self.settings)
+        frames = tables(judgements, self._keys(grid, layer), self.settings)
         for table, frame in frames.items():
             self.parts[table].write(unit, frame)
 
@@ -159,12 +160,12 @@ class NullsWork:
         if plan:
             with replacing(self._plan_file(len(self.units))) as partial_file:
                 partial_file.write_text(json.dumps(plan), encoding="utf-8")
-            self.units += self.squares.units
+            self.units += self.grids.units
             return True
-        first_round = self.squares.layers()
+        first_round = self.grids.layers()
         last_round = [[before + unit for unit in units] for units in first_round]
         for table, part in self.parts.items():
-            groups = last_round if table == "nulls" else first_round
+            groups = last_round if table == "permutation_tests" else first_round
             put_together = _added if table == "null_shares" else pl.concat
             part.finish(groups, pl.DataFrame(schema=SCHEMAS[table]), put_together)
         return False
@@ -176,20 +177,20 @@ class NullsWork:
         draws = plan.get(self.units[unit].group)
         neurons = undecided(frame, self.settings.exceedances)["neuron"].to_list()
         if draws and neurons:
-            square, layer, stored = self.squares.read(unit)
-            judge = partial(self._judged, square, round_number, draws)
+            grid, layer, stored = self.grids.read(unit)
+            judge = partial(self._judged, grid, round_number, draws)
             judgements = {}
             for neuron, activations, logits in stored:
                 if neuron in neurons:
                     judgements[neuron] = judge(activations, logits)
-            anew = _candidates(judgements, self._keys(square, layer))
+            anew = _candidates(judgements, self._keys(grid, layer))
             others = frame.filter(~pl.col("neuron").is_in(neurons))
             frame = pl.concat([others, anew]).sort("neuron", "heuristic", "side")
         self.candidates.write(number, frame)
 
     def _judged(
         self,
-        square: Square,
+        grid: OperandGrid,
         round_number: int,
         draws: int,
         activations: np.ndarray,
@@ -197,8 +198,8 @@ class NullsWork:
     ) -> Judged:
         numbers = steps_to(draws, self.settings.first_draws)
         seed = self.settings.seed, round_number
-        steps = (self.labels(square, step, *seed) for step in numbers)
-        return judged(square, activations, logits, steps, self.settings, self.sets)
+        steps = (self.labels(grid, step, *seed) for step in numbers)
+        return judged(grid, activations, logits, steps, self.settings, self.sets)
 
     def _plan(self, before: int) -> dict[str, int]:
         """Return the draws of the next round by operator.
@@ -207,7 +208,7 @@ class NullsWork:
         """
         frames: dict[str, list[pl.DataFrame]] = {}
         tests: dict[str, int] = {}
-        for number, unit in enumerate(self.squares.units):
+        for number, unit in enumerate(self.grids.units):
             operator = str(unit.group)
             tests[operator] = tests.get(operator, 0) + unit.size
             last = self.candidates.read(before + number)
@@ -226,14 +227,14 @@ class NullsWork:
         """Return the file of a round's plan; number: that of the round's first unit."""
         return self.candidates.beside(number, ".json")
 
-    def _keys(self, square: Square, layer: int) -> dict[str, str | int]:
-        return {"subject": self.subject.name, "operator": square.operator, "layer": layer}
+    def _keys(self, grid: OperandGrid, layer: int) -> dict[str, str | int]:
+        return {"subject": self.subject.name, "operator": grid.operator, "layer": layer}
 
 
 def undecided(candidates: pl.DataFrame, exceedances: int) -> pl.DataFrame:
     """Return the neurons whose best score fewer relabellings reach: neuron, draws, exceedances.
 
-    candidates: rows of the table nulls, of one layer.
+    candidates: rows of the table permutation_tests, of one layer.
     """
     reached = (pl.col("p_family") * (pl.col("draws") + 1)).round().cast(pl.Int64) - 1
     neurons = candidates.group_by("neuron", maintain_order=True)
@@ -248,7 +249,7 @@ def _added(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def tables(
-    judgements: dict[int, Judged], keys: dict[str, str | int], settings: Nulls
+    judgements: dict[int, Judged], keys: dict[str, str | int], settings: PermutationTests
 ) -> dict[str, pl.DataFrame]:
     """Return the rows of some neurons of one layer, by table.
 
@@ -272,17 +273,17 @@ def tables(
     correlations, p_values = zip(*(judgement.naming for judgement in values), strict=True)
     naming = {"neuron": list(judgements), "correlation": correlations, "p_value": p_values}
     return {
-        "nulls": _candidates(judgements, keys),
+        "permutation_tests": _candidates(judgements, keys),
         "null_shares": _frame("null_shares", keys, shares),
         "naming": _frame("naming", keys, naming),
     }
 
 
 def _candidates(judgements: dict[int, Judged], keys: Mapping[str, str | int]) -> pl.DataFrame:
-    """Return the rows of the table nulls of some neurons of one layer."""
-    frames = [pl.DataFrame(schema=SCHEMAS["nulls"])]
+    """Return the rows of the table permutation_tests of some neurons of one layer."""
+    frames = [pl.DataFrame(schema=SCHEMAS["permutation_tests"])]
     for neuron, judgement in judgements.items():
-        frames.append(_frame("nulls", {**keys, "neuron": neuron}, judgement.candidates))
+        frames.append(_frame("permutation_tests", {**keys, "neuron": neuron}, judgement.candidates))
     return pl.concat(frames).sort("neuron", "heuristic", "side")
 
 
@@ -299,7 +300,7 @@ def _frame(
 
 
 def main(name: str) -> None:
-    carry_out(NullsWork, name)
+    carry_out(PermutationTestsWork, name)
 
 
 if __name__ == "__main__":
