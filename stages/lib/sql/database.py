@@ -197,6 +197,8 @@ class Database:
             relation = self._sql(query, parameters)
         except duckdb.CatalogException:  # it proposes a name only of tables that it knows
             relation = self._sql_of_all(query, parameters)
+        except duckdb.BinderException as error:
+            raise QueryError(explained(str(error), [], "")) from None
         except RecursionError:
             raise QueryError(DEEP) from None
         if self.tell:
@@ -209,7 +211,7 @@ class Database:
         self._open_all()
         try:
             return self._sql(query, parameters)
-        except (duckdb.CatalogException, duckdb.BinderException) as error:
+        except duckdb.CatalogException as error:
             subject = self._subject(query, parameters)
             raise QueryError(explained(str(error), self.tables(), subject)) from None
 
