@@ -198,7 +198,10 @@ class Database:
         except duckdb.CatalogException:  # it proposes a name only of tables that it knows
             relation = self._sql_of_all(query, parameters)
         except duckdb.BinderException as error:
-            raise QueryError(explained(str(error), [], "")) from None
+            message = explained(str(error), [], "")
+            if message == str(error):
+                raise
+            raise QueryError(message) from None
         except RecursionError:
             raise QueryError(DEEP) from None
         if self.tell:
