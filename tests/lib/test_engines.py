@@ -53,11 +53,11 @@ def carried_out(
         "PYTHONPATH": str(ROOT),
         "RAY_ADDRESS": address,
     }
-    environment = {name: value for name, value in (os.environ | asked).items() if value}
+    variables = {name: value for name, value in (os.environ | asked).items() if value}
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         check=False,
-        env=environment,
+        env=variables,
         cwd=where,
         capture_output=True,
         text=True,
@@ -235,7 +235,7 @@ def test_without_ray_all_but_ray_works(tmp_path: Path):
     for engine, status in (("local", 0), ("ray", 1)):
         folder = tmp_path / engine
         folder.mkdir()
-        environment = os.environ | {
+        variables = os.environ | {
             work.ENGINE: engine,
             environment.WORKERS: "1",
             "PYTHONPATH": str(ROOT),
@@ -243,7 +243,7 @@ def test_without_ray_all_but_ray_works(tmp_path: Path):
         ended = subprocess.run(
             [sys.executable, "-c", code, str(folder), ""],
             check=False,
-            env=environment,
+            env=variables,
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -171,7 +171,7 @@ def test_chunks_written_directly_leave_the_bytes_that_hdf5_leaves(
     path = tmp_path_factory.mktemp("store") / "add.h5"
     case = (path, values, chunk, chunk[1] + rows, cache)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "threads", lambda: threads)
+        patch.setattr(environment, "threads", lambda: threads)
         assert written(hdf5_store.LayerWriter, *case) == written(CachedWriter, *case)
 
 

@@ -121,9 +121,9 @@ with local.ready(start) as workers:
     print("idle", flush=True)
     time.sleep(600)
 """
-    environment = os.environ | {environment.WORKERS: "2", "PYTHONPATH": str(ROOT)}
+    variables = os.environ | {environment.WORKERS: "2", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=variables
     ) as driver:
         assert driver.stdout
         found = {psutil.Process(int(line)) for line in iter(driver.stdout.readline, "idle\n")}
