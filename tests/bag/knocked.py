@@ -1,4 +1,4 @@
-"""Made tables for the causal tests: prompts, heuristics and their neurons, and subjects whose answers are known."""
+"""Make tables for the causal tests, and models whose answers are known."""
 
 from collections.abc import Callable, Iterable
 from contextlib import chdir
@@ -51,7 +51,10 @@ EFFECTS = dict(
 def standing(
     rows: Iterable[tuple[str, int, int, str]], *memberships: str, late: int = 0
 ) -> pl.DataFrame:
-    """The table heuristic_neurons of (operator, layer, neuron, heuristic), alike by these ways of counting; layers from `late` on are."""
+    """Return the table heuristic_neurons, the same by each of these criteria.
+
+    rows: (operator, layer, neuron, heuristic); layers from `late` on are late.
+    """
     listed = [
         ("s", operator, membership, *rest)
         for membership in memberships or MEMBERSHIPS
@@ -69,7 +72,10 @@ def standing(
 
 
 def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
-    """The table pairs, in no order: operands below 12, so that no heuristic is about all prompts."""
+    """Return the table pairs in no order.
+
+    Operands are below 12, so that no heuristic holds for all prompts.
+    """
     rng = np.random.default_rng(3)
     drawn = [
         (o, split, s, *rng.integers(0, 12, 2))
@@ -94,10 +100,11 @@ def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
     return made.sample(fraction=1, shuffle=True, seed=1)
 
 
-def asked(pairs: pl.DataFrame, **of: str) -> list[Prompt]:
+def listed(pairs: pl.DataFrame, **filters: str) -> list[Prompt]:
     """The prompts of a table pairs in order, of an operator or a split."""
     return [
-        Prompt(*row) for row in pairs.filter(**of).sort("pair").select(Prompt._fields).iter_rows()
+        Prompt(*row)
+        for row in pairs.filter(**filters).sort("pair").select(Prompt._fields).iter_rows()
     ]
 
 
@@ -105,7 +112,7 @@ def associations(pairs: pl.DataFrame, means: dict[str, Callable[[Prompt], bool]]
     """The table prompt_associations, by brute force."""
     rows = [
         ("s", p.operator, p.pair, name)
-        for p in asked(pairs)
+        for p in listed(pairs)
         for name, holds in means.items()
         if holds(p)
     ]
@@ -120,7 +127,10 @@ def weights(pairs: pl.DataFrame, replicates: int = 60) -> pl.DataFrame:
 
 
 def drawn(weights: pl.DataFrame, operator: str) -> np.ndarray:
-    """How often each replicate draws each evaluation prompt of an operator: (replicates, prompts)."""
+    """Return how often each replicate draws each evaluation prompt of an operator.
+
+    The result is (replicates, prompts).
+    """
     return np.array(
         weights.filter(operator=operator, split="evaluation")
         .sort("replicate")["weights"]
@@ -137,7 +147,7 @@ def interval(values: np.ndarray, drawn: np.ndarray) -> list[float]:
 
 
 def neuron_effects() -> pl.DataFrame:
-    """The table neuron_effects: EFFECTS where a neuron is patched at the last position, others elsewhere."""
+    """Return the table neuron_effects, with EFFECTS for exact effects at the last position."""
     kinds = [
         (o, method, position)
         for o in OPERATORS
@@ -191,15 +201,19 @@ def units_of(patches: pl.DataFrame) -> Units:
     return set(named)
 
 
-def said(table: pl.DataFrame, experiment: str, pairs: pl.DataFrame, answer: Answer) -> pl.DataFrame:
+def simulated(
+    table: pl.DataFrame, experiment: str, pairs: pl.DataFrame, answer: Answer
+) -> pl.DataFrame:
     """The table runs of a subject under a table of interventions."""
-    of = {operator: asked(pairs, operator=operator, split="evaluation") for operator in OPERATORS}
+    by_operator = {
+        operator: listed(pairs, operator=operator, split="evaluation") for operator in OPERATORS
+    }
     rows = []
     for (number, operator), patches in table.group_by(
         "intervention", "operator", maintain_order=True
     ):
         units, only = units_of(patches), patches["pair"][0] if "pair" in patches.columns else None
-        for prompt in of[operator]:
+        for prompt in by_operator[operator]:
             if only in (None, prompt.pair):
                 (logit, correct), mean = answer(units, prompt), (number + prompt.pair) % 7
                 rows.append((number, prompt.pair, mean + logit, mean, mean + 40, correct))
@@ -223,14 +237,16 @@ def at_random(seed: int) -> Answer:
 
 
 def taken(table: pl.DataFrame) -> list[interventions.Intervention]:
-    """What the executor makes of a table of interventions on a model of three layers of 48 neurons."""
-    found = interventions.read(
+    """Return what the executor reads from a table of interventions, on 3 layers of 48 neurons."""
+    read = interventions.read(
         table.sample(fraction=1, shuffle=True, seed=2), subject("llama").architecture, ROLES
     )
-    assert [one.number for one in found] == list(range(len(found)))
-    assert {one.split for one in found} <= {"evaluation"}
-    assert {(p.component, p.position) for one in found for p in one.patches} <= {("neuron", "last")}
-    return found
+    assert [intervention.number for intervention in read] == list(range(len(read)))
+    assert {intervention.split for intervention in read} <= {"evaluation"}
+    assert {(p.component, p.position) for intervention in read for p in intervention.patches} <= {
+        ("neuron", "last")
+    }
+    return read
 
 
 def written(micro: Path, name: str, table: str) -> pl.DataFrame:
@@ -239,7 +255,7 @@ def written(micro: Path, name: str, table: str) -> pl.DataFrame:
 
 
 def ran(micro: Path, name: str, experiment: str) -> pl.DataFrame:
-    """The runs of an experiment, each intervention on the prompts that it is meant for and on no other."""
+    """Return the runs of an experiment; each intervention has run on its own prompts alone."""
     runs, table = (
         written(micro, name, f"runs/{experiment}"),
         written(micro, name, f"{experiment}_interventions"),

@@ -23,7 +23,7 @@ def pairs() -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def members() -> pl.DataFrame:
-    """Looser ways of counting have more neurons; in layer 2 all of them stand for something where they are scored. Layer 0 is not late."""
+    """Return more neurons by looser criteria; by scored, all of layer 2. Layer 0 is not late."""
     sizes = {"label": (9, 4, 2), "called": (9, 6, 2), "scored": (9, 7, NEURONS)}
     rows = {
         m: [
@@ -69,13 +69,13 @@ def bags(members: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 
 def ablated(bags: pl.DataFrame, replacement: str = "mean") -> dict[tuple, Units]:
     """(operator, membership, kept, draw) -> what is ablated."""
-    found = {}
+    units = {}
     for (_, *key, neurons), patches in bags.filter(replacement=replacement).group_by(
         "intervention", "operator", "membership", "kept", "draw", "neurons"
     ):
-        found[tuple(key)] = knocked.units_of(patches)
-        assert neurons == len(LATE) - len(found[tuple(key)])
-    return found
+        units[tuple(key)] = knocked.units_of(patches)
+        assert neurons == len(LATE) - len(units[tuple(key)])
+    return units
 
 
 def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(
@@ -101,9 +101,9 @@ def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(
 
 
 def test_the_executor_takes_them(bags: pl.DataFrame):
-    found = knocked.taken(bags)
-    assert len(found) == len(OPERATORS) * 2 * (2 + 3 * (2 + 3))
-    assert [one.operator for one in found if not one.patches] == [
+    read = knocked.taken(bags)
+    assert len(read) == len(OPERATORS) * 2 * (2 + 3 * (2 + 3))
+    assert [intervention.operator for intervention in read if not intervention.patches] == [
         o for o in OPERATORS for _ in range(2)
     ]
 
@@ -137,9 +137,9 @@ def concluded(bags: pl.DataFrame, pairs: pl.DataFrame, runs: pl.DataFrame) -> pl
 def test_accuracy_and_faithfulness_are_those_of_brute_force(
     bags: pl.DataFrame, pairs: pl.DataFrame
 ):
-    said = knocked.said(bags, "bag", pairs, knocked.at_random(1))
-    table = concluded(bags, pairs, said)
-    numbers = said.filter(experiment="bag").with_columns(
+    runs = knocked.simulated(bags, "bag", pairs, knocked.at_random(1))
+    table = concluded(bags, pairs, runs)
+    numbers = runs.filter(experiment="bag").with_columns(
         pl.col("answer_logit", "mean_logit", "max_logit").cast(float)
     )
     nl = (pl.col("answer_logit") - pl.col("mean_logit")) / (
@@ -179,23 +179,30 @@ def test_accuracy_and_faithfulness_are_those_of_brute_force(
 def test_a_planted_bag_answers_alone_and_nothing_else_does(
     members: pl.DataFrame, pairs: pl.DataFrame
 ):
-    """Each labelled neuron votes for what it is about with one logit, and an answer needs four of the six late ones."""
-    of = {(1, n): [EVEN, LOW, ENDS][n % 3] for n in range(3)}
+    """Each labelled neuron adds one logit to prompts of its heuristic.
+
+    An answer needs four of the six late neurons.
+    """
+    heuristics = {(1, n): [EVEN, LOW, ENDS][n % 3] for n in range(3)}
     everywhere = {unit for unit in LATE if unit[0] == 2 and unit[1] < 6}
     labels = standing(
-        [(o, *unit, of.get(unit, EVEN)) for o in OPERATORS for unit in sorted({*of, *everywhere})],
+        [
+            (o, *unit, heuristics.get(unit, EVEN))
+            for o in OPERATORS
+            for unit in sorted({*heuristics, *everywhere})
+        ],
         "label",
         late=1,
     )
 
     def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
         votes = len(everywhere - units) + sum(
-            MEANS[h](prompt) for unit, h in of.items() if unit not in units
+            MEANS[h](prompt) for unit, h in heuristics.items() if unit not in units
         )
         return float(votes), len(everywhere - units) >= 4
 
     bags = kept(labels, pairs, control_draws=20)
-    table = concluded(bags, pairs, knocked.said(bags, "bag", pairs, answer))
+    table = concluded(bags, pairs, knocked.simulated(bags, "bag", pairs, answer))
     assert set(table.filter(kept="everything")["neurons"]) == {len(LATE)}
     for what, value in {"everything": 1, "heuristic": 1, "nothing": 0, "rest": 0}.items():
         rows = table.filter(kept=what).select("accuracy", "ci_low", "ci_high").rows()
@@ -209,7 +216,7 @@ def test_a_planted_bag_answers_alone_and_nothing_else_does(
 def test_an_operator_without_heuristics_has_no_bag(members: pl.DataFrame, pairs: pl.DataFrame):
     bags = kept(members.filter(operator="add"), pairs)
     assert set(bags.filter(operator="subtract")["kept"]) == {"everything", "nothing"}
-    table = concluded(bags, pairs, knocked.said(bags, "bag", pairs, knocked.at_random(0)))
+    table = concluded(bags, pairs, knocked.simulated(bags, "bag", pairs, knocked.at_random(0)))
     assert table.filter(operator="subtract").height == 4
 
 
@@ -222,15 +229,18 @@ def test_without_late_layers_or_prompts_all_is_empty(members: pl.DataFrame, pair
     ):
         assert bags.is_empty()
         assert concluded(
-            bags, pairs, knocked.said(bags, "bag", pairs, knocked.at_random(0))
+            bags, pairs, knocked.simulated(bags, "bag", pairs, knocked.at_random(0))
         ).is_empty()
 
 
 def test_in_the_pipeline_the_planted_bag_answers_alone_and_the_rest_does_not(micro: Path):
     table = written(micro, "planted", "bag_alone")
-    assert {(what, *rest) for what, *rest in table.filter(pl.col("kept") != "random").select("kept", "accuracy", "ci_low", "ci_high").rows()} == {
-        ("everything", 1, 1, 1), ("heuristic", 1, 1, 1), ("nothing", 0, 0, 0), ("rest", 0, 0, 0)
-    }  # fmt: skip
+    assert {
+        (what, *rest)
+        for what, *rest in table.filter(pl.col("kept") != "random")
+        .select("kept", "accuracy", "ci_low", "ci_high")
+        .rows()
+    } == {("everything", 1, 1, 1), ("heuristic", 1, 1, 1), ("nothing", 0, 0, 0), ("rest", 0, 0, 0)}
     assert table.filter(kept="heuristic")["faithfulness"].is_between(0.99, 1.01).all()
     assert table.filter(kept="rest")["faithfulness"].is_between(-0.05, 0.05).all()
     assert (table.filter(kept="random")["accuracy"] < 0.7).all()

@@ -1,4 +1,4 @@
-"""Which inputs fail: features digit by digit and step by step, and gains against entropies and against chance."""
+"""Inputs that fail: features against plain arithmetic, gains against entropies."""
 
 import math
 
@@ -11,41 +11,41 @@ from tests.made import ask
 
 def features(operator: str, a: int, b: int, r: int, splits: dict) -> dict[str, str]:
     """A cell's features, the slow way: digit by digit, and step by step."""
-    found = {
+    features = {
         "split": splits[operator, a, b],
         "order of operands": f"op1 {'<' if a < b else '>' if a > b else '='} op2",
     }
     for name, number in (("op1", a), ("op2", b), ("result", r)):
         low = number - number % 30
-        found |= {
+        features |= {
             f"units of {name}": str(number)[-1],
             f"digits of {name}": str(len(str(number))),
             f"span of {name}": f"{low}..{low + 29}",
         }
-    one, two = f"{a:04}"[::-1], f"{b:04}"[::-1]
+    digits, two = f"{a:04}"[::-1], f"{b:04}"[::-1]
     if operator in ("add", "multiply"):
-        found["split and mirror"] = f"{splits[operator, a, b]}, mirror {splits[operator, b, a]}"
+        features["split and mirror"] = f"{splits[operator, a, b]}, mirror {splits[operator, b, a]}"
     if operator == "add":
         carry = count = 0
-        for x, y in zip(one, two, strict=True):
+        for x, y in zip(digits, two, strict=True):
             carry = (int(x) + int(y) + carry) // 10
             count += carry
-        found["carries"] = str(count)
+        features["carries"] = str(count)
     if operator == "subtract":
         borrow = count = 0
-        for x, y in zip(one, two, strict=True):
+        for x, y in zip(digits, two, strict=True):
             borrow = int(int(x) - int(y) - borrow < 0)
             count += borrow
-        found["borrows"] = str(count)
+        features["borrows"] = str(count)
     if operator == "multiply":
-        found["carried"] = f"{int(one[0]) * int(two[0]):02}"[0]
+        features["carried"] = f"{int(digits[0]) * int(two[0]):02}"[0]
     if operator == "divide":
         steps = next(
             n for n in range(1, 999) if (a + n) // b != r or (a >= n and (a - n) // b != r)
         )
         low = 2 ** (steps.bit_length() - 1)
-        found["slack"] = "1" if low == 1 else f"{low}..{2 * low - 1}"
-    return found
+        features["slack"] = "1" if low == 1 else f"{low}..{2 * low - 1}"
+    return features
 
 
 ANSWERS = {
@@ -81,7 +81,7 @@ def inputs(cells: list[tuple], fails: list[bool], trained_here: bool = True) -> 
         small,
         pl.col("result").cast(pl.Int32),
     )
-    said = table.select(
+    listed = table.select(
         pl.lit("s").alias("subject"),
         "operator",
         "op1",
@@ -92,7 +92,7 @@ def inputs(cells: list[tuple], fails: list[bool], trained_here: bool = True) -> 
     given = {
         "cells": table,
         "origins": origins,
-        "predictions": said.sample(fraction=1, shuffle=True, seed=0),
+        "predictions": listed.sample(fraction=1, shuffle=True, seed=0),
     }
     return ask("failure_inputs", given, span=30)
 
@@ -119,16 +119,14 @@ def test_features_and_gains_are_those_of_brute_force():
     }
     for row in table.iter_rows(named=True):
         values = counts[row["operator"], row["feature"]]
-        here, whole = values[row["value"]], [failed for of in values.values() for failed in of]
+        own, whole = values[row["value"]], [failed for group in values.values() for failed in group]
         assert (row["cells"], row["failures"], row["share"]) == (
-            len(here),
-            sum(here),
-            pytest.approx(np.mean(here)),
+            len(own),
+            sum(own),
+            pytest.approx(np.mean(own)),
         )
-        assert row["lift"] == (
-            pytest.approx(np.mean(here) / np.mean(whole)) if any(whole) else None
-        )
-        within = sum(len(of) * entropy(np.mean(of)) for of in values.values()) / len(whole)
+        assert row["lift"] == (pytest.approx(np.mean(own) / np.mean(whole)) if any(whole) else None)
+        within = sum(len(group) * entropy(np.mean(group)) for group in values.values()) / len(whole)
         assert row["gain"] == pytest.approx(entropy(np.mean(whole)) - within, abs=1e-12)
         assert row["gain_chance"] == pytest.approx(
             (len(values) - 1) / (2 * math.log(2) * len(whole))

@@ -1,4 +1,4 @@
-"""Knock-outs of heuristics: what is silenced, and that a planted heuristic's own prompts fail alone."""
+"""Ablations of heuristics: which neurons, and that a known heuristic's own prompts fail alone."""
 
 from collections import Counter
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.bag.knocked import (
     Answer,
     Prompt,
     Units,
-    asked,
+    listed,
     standing,
     written,
 )
@@ -32,7 +32,10 @@ KEYS = ["operator", "membership", "heuristic", "ablation", "arm"]
 
 @pytest.fixture(scope="module")
 def members() -> pl.DataFrame:
-    """In layer 0 nearly all neurons stand for SAME, and in all only two for OWN; by labels, EVEN and ENDS have fewer than by the others."""
+    """Return neurons of which nearly all in layer 0 have SAME, and only two have OWN.
+
+    EVEN and ENDS have fewer neurons by label than by other criteria.
+    """
     rng = np.random.default_rng(0)
     rows = {(o, layer, 47, OWN) for o in OPERATORS for layer in (1, 2)}
     for o in OPERATORS:
@@ -83,10 +86,10 @@ def test_all_neurons_of_a_heuristic_are_silenced_and_as_many_others_in_each_laye
         {"zero": zeroed, "mean": meant}[replacement][tuple(key)] = units
     assert zeroed == meant
     for (operator, membership, heuristic, arm, draw), units in zeroed.items():
-        here = members.filter(operator=operator, membership=membership)
+        counted = members.filter(operator=operator, membership=membership)
         mine, known = (
             set(table.select("layer", "neuron").rows())
-            for table in (here.filter(heuristic=heuristic), here)
+            for table in (counted.filter(heuristic=heuristic), counted)
         )
         if arm == "heuristic":
             assert (units, draw) == (mine, None)
@@ -125,9 +128,12 @@ def test_labels_are_knocked_out_and_of_what_is_called_or_scored_the_largest(
 
 
 def test_the_executor_takes_them(knockouts: pl.DataFrame):
-    found = knocked.taken(knockouts)
-    assert [one.operator for one in found if not one.patches] == OPERATORS
-    assert {p.replacement for one in found for p in one.patches} == {"zero", "mean"}
+    read = knocked.taken(knockouts)
+    assert [intervention.operator for intervention in read if not intervention.patches] == OPERATORS
+    assert {p.replacement for intervention in read for p in intervention.patches} == {
+        "zero",
+        "mean",
+    }
 
 
 def test_controls_are_drawn_evenly_and_by_seed():
@@ -165,7 +171,7 @@ def concluded(
 ) -> pl.DataFrame:
     given = {
         "knockout_interventions": knockouts,
-        "runs": knocked.said(knockouts, "knockout", pairs, answer),
+        "runs": knocked.simulated(knockouts, "knockout", pairs, answer),
         "prompt_associations": about,
     }
     given |= {"pairs": pairs, "bootstrap_weights": knocked.weights(pairs, 200)}
@@ -178,27 +184,39 @@ def pairs() -> pl.DataFrame:
 
 
 def test_a_planted_heuristic_breaks_its_own_prompts_alone(pairs: pl.DataFrame):
-    """A subject that fails where all neurons of a heuristic are gone that the prompt satisfies; each neuron votes with one logit."""
-    of = {
+    """A prompt fails if all neurons of a heuristic that it satisfies are ablated.
+
+    Each neuron adds one logit.
+    """
+    planted_neurons = {
         h: {(layer, n + 4 * i) for layer in (1, 2) for n in range(4)}
         for i, h in enumerate([EVEN, LOW, ENDS, SET, OWN])
     }
     planted = standing(
-        [(o, *unit, h) for o in OPERATORS for h, units in of.items() for unit in sorted(units)],
+        [
+            (o, *unit, h)
+            for o in OPERATORS
+            for h, units in planted_neurons.items()
+            for unit in sorted(units)
+        ],
         "label",
     )
 
     def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
-        hit = [len(units & mine) for heuristic, mine in of.items() if MEANS[heuristic](prompt)]
+        hit = [
+            len(units & mine)
+            for heuristic, mine in planted_neurons.items()
+            if MEANS[heuristic](prompt)
+        ]
         return 30.0 - sum(hit), max(hit, default=0) < 8
 
     knockouts = ask("knockout_interventions", {"heuristic_neurons": planted}, **SETTINGS)
     table = concluded(knockouts, knocked.associations(pairs, MEANS), pairs, answer)
-    assert table.height == len(OPERATORS) * len(of) * 2 * 2
+    assert table.height == len(OPERATORS) * len(planted_neurons) * 2 * 2
     for row in table.iter_rows(named=True):
         about = [
             MEANS[row["heuristic"]](prompt)
-            for prompt in asked(pairs, split="evaluation", operator=row["operator"])
+            for prompt in listed(pairs, split="evaluation", operator=row["operator"])
         ]
         assert (row["prompts_associated"], row["prompts_other"], row["neurons"]) == (
             sum(about),
@@ -227,7 +245,7 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
         heuristic: MEANS[heuristic] for heuristic in (EVEN, LOW, ENDS, SET)
     }  # no prompt is said to satisfy SAME
     table = concluded(knockouts, knocked.associations(pairs, means), pairs, knocked.at_random(5))
-    runs = knocked.said(knockouts, "knockout", pairs, knocked.at_random(5)).filter(
+    runs = knocked.simulated(knockouts, "knockout", pairs, knocked.at_random(5)).filter(
         experiment="knockout"
     )
     numbers = runs.select(
@@ -263,7 +281,10 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
         drawn = drawn_of[row["operator"]]
         holds = means.get(row["heuristic"], lambda _: False)
         about = np.array(
-            [holds(prompt) for prompt in asked(pairs, operator=row["operator"], split="evaluation")]
+            [
+                holds(prompt)
+                for prompt in listed(pairs, operator=row["operator"], split="evaluation")
+            ]
         )
         for name, part in (("associated", about), ("other", ~about)):
             measured = [
@@ -312,10 +333,10 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
 
 
 def test_intervals_hold_the_truth(pairs: pl.DataFrame):
-    """160 knock-outs that half of the associated prompts do not survive, nor a fifth of the others, each by chance."""
+    """Half of associated prompts and a fifth of other prompts fail after each of 160 ablations."""
     rng = np.random.default_rng(0)
     satisfied = {
-        (n, prompt.pair) for n in range(40) for prompt in asked(pairs) if rng.random() < 0.4
+        (n, prompt.pair) for n in range(40) for prompt in listed(pairs) if rng.random() < 0.4
     }
     about = knocked.associations(
         pairs, {f"h{n}": lambda prompt, n=n: (n, prompt.pair) in satisfied for n in range(40)}

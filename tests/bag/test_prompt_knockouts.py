@@ -10,7 +10,7 @@ import yaml
 
 from stages.bag.arms import ARMS
 from tests.bag import knocked
-from tests.bag.knocked import EFFECTS, ENDS, EVEN, LOW, MEANS, SET, Units, asked, standing, written
+from tests.bag.knocked import EFFECTS, ENDS, EVEN, LOW, MEANS, SET, Units, listed, standing, written
 from tests.made import OPERATORS
 
 COUNTS = [2, 5, 30]
@@ -24,7 +24,10 @@ def pairs() -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def members() -> pl.DataFrame:
-    """Neurons 0..31 of each layer stand for one heuristic or two, those from 24 on only where they are scored; layer 0 is not late."""
+    """Return neurons 0 to 31 of each layer with one or two heuristics; layer 0 is not late.
+
+    Neurons from 24 on have them by the criterion scored alone.
+    """
     rows = [(o, layer, n, OF[n % 4]) for o in OPERATORS for layer in (0, 1, 2) for n in range(32)]
     rows += [
         (o, layer, n, OF[(n + 1) % 4])
@@ -47,15 +50,15 @@ def table(members: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def silenced(table: pl.DataFrame) -> dict[tuple, Units]:
     """(pair, membership, arm, neurons per layer) -> what is silenced, by zero and by mean alike."""
-    found: dict[tuple, dict[str, Units]] = {}
+    by_key: dict[tuple, dict[str, Units]] = {}
     keys = ["pair", "membership", "arm", "neurons_per_layer", "replacement", "intervention"]
     for (*key, replacement, _), patches in table.filter(pl.col("arm") != "none").group_by(keys):
-        found.setdefault(tuple(key), {})[replacement] = units_of = knocked.units_of(patches)
+        by_key.setdefault(tuple(key), {})[replacement] = units_of = knocked.units_of(patches)
         assert set(patches["neurons"]) == {len(units_of)}
     assert all(
-        several == dict.fromkeys(("zero", "mean"), several["zero"]) for several in found.values()
+        several == dict.fromkeys(("zero", "mean"), several["zero"]) for several in by_key.values()
     )
-    return {key: several["zero"] for key, several in found.items()}
+    return {key: several["zero"] for key, several in by_key.items()}
 
 
 def test_every_evaluation_prompt_has_all_arms(table: pl.DataFrame, pairs: pl.DataFrame):
@@ -64,9 +67,12 @@ def test_every_evaluation_prompt_has_all_arms(table: pl.DataFrame, pairs: pl.Dat
     ).unique()
     expected = {(o, None, None, "none", None, None) for o in OPERATORS} | {
         (prompt.operator, prompt.pair, membership, arm, count, replacement)
-        for prompt in asked(pairs, split="evaluation") for membership in ("called", "scored")
-        for arm in ARMS for count in COUNTS for replacement in ("zero", "mean")
-    }  # fmt: skip
+        for prompt in listed(pairs, split="evaluation")
+        for membership in ("called", "scored")
+        for arm in ARMS
+        for count in COUNTS
+        for replacement in ("zero", "mean")
+    }
     assert set(numbers.drop("intervention").rows()) == expected
     assert len(numbers) == len(expected)
 
@@ -78,12 +84,12 @@ def test_each_arm_has_the_neurons_that_it_should(
         key: rows.select("layer", "neuron", "heuristic").rows()
         for key, rows in members.filter("late").group_by("operator", "membership")
     }
-    for prompt in asked(pairs, split="evaluation"):
+    for prompt in listed(pairs, split="evaluation"):
         own = {h for h in OF if MEANS[h](prompt)}
         for membership in ("called", "scored"):
-            here = stands[prompt.operator, membership]
+            pairs_of_neurons = stands[prompt.operator, membership]
             mine, others = (
-                {(layer, n) for layer, n, h in here if (h in own) == is_own}
+                {(layer, n) for layer, n, h in pairs_of_neurons if (h in own) == is_own}
                 for is_own in (True, False)
             )
             among = {
@@ -110,10 +116,10 @@ def test_each_arm_has_the_neurons_that_it_should(
 
 def partners(order: Iterable[tuple[int, int]], free: Units) -> Units:
     """For each neuron in turn, that of nearest effect among those that are still free."""
-    found: Units = set()
+    matched: Units = set()
     for unit in order:
-        found.add(min(free - found, key=lambda other: abs(EFFECTS[other] - EFFECTS[unit])))
-    return found
+        matched.add(min(free - matched, key=lambda other: abs(EFFECTS[other] - EFFECTS[unit])))
+    return matched
 
 
 def test_partners_are_matched_by_their_effect(silenced: dict[tuple, Units]):
@@ -123,11 +129,11 @@ def test_partners_are_matched_by_their_effect(silenced: dict[tuple, Units]):
                 silenced[pair, membership, *key] for key in (("matched", 2), ("heuristic", 30))
             )
             for at in (1, 2):
-                two, found, free = (
+                two, drawn, free = (
                     {unit for unit in among if unit[0] == at}
                     for among in (units, matched, EFFECTS.keys() - mine)
                 )
-                assert found in [
+                assert drawn in [
                     partners(order, free) for order in permutations(two)
                 ]  # whichever of the two comes first
 
@@ -153,9 +159,14 @@ def test_contaminated_controls_hold_associated_neurons_and_others_do_not(
 
 
 def test_the_executor_takes_them(table: pl.DataFrame):
-    found = knocked.taken(table)
-    assert [one.operator for one in found if one.pair is None] == OPERATORS
-    assert {p.replacement for one in found for p in one.patches} == {"zero", "mean"}
+    read = knocked.taken(table)
+    assert [
+        intervention.operator for intervention in read if intervention.pair is None
+    ] == OPERATORS
+    assert {p.replacement for intervention in read for p in intervention.patches} == {
+        "zero",
+        "mean",
+    }
 
 
 def test_the_seed_changes_random_arms_alone(

@@ -250,10 +250,10 @@ def test_a_model_that_hides_its_attention_is_why_there_is_none(tables: Tables):
 
 
 def test_one_draw_of_prompts_is_why_rankings_are_not_compared(tables: Tables):
-    found = tables["pairs_found"].with_columns(seed=pl.lit(0, pl.Int32))
+    pairs_found = tables["pairs_found"].with_columns(seed=pl.lit(0, pl.Int32))
     lonely = tables | {
         "component_stability": tables["component_stability"].clear(),
-        "pairs_found": found,
+        "pairs_found": pairs_found,
     }
     assert "there is only one draw of prompts" in texts(
         figures.component_stability(lonely, "s").axes[0],
@@ -261,8 +261,12 @@ def test_one_draw_of_prompts_is_why_rankings_are_not_compared(tables: Tables):
 
 
 def test_a_problem_of_a_split_that_has_pairs_is_not_the_reason(tables: Tables):
-    found = tables["pairs_found"].with_columns(
+    pairs_found = tables["pairs_found"].with_columns(
         found=pl.when(pl.col("operator") != "add").then(0).otherwise(47),
         problem=pl.lit("few"),
     )
-    assert drawing.operators(found) == {"add": drawing.NO_ROWS, "subtract": "few", "divide": "few"}
+    assert drawing.operators(pairs_found) == {
+        "add": drawing.NO_ROWS,
+        "subtract": "few",
+        "divide": "few",
+    }

@@ -166,7 +166,7 @@ def test_faithfulness_without_a_scale_is_null(head_tables: Tables):
 
 @pytest.fixture
 def faithfulness() -> pl.DataFrame:
-    """Planted: by logit effect, addition reaches .6 with 1 head and .95 with 4; subtraction never .5."""
+    """By logit effect, addition reaches 0.6 with 1 head and 0.95 with 4; subtraction never 0.5."""
     rows: list[tuple] = []
     for heads, value in ((0, 0.1), (1, 0.6), (2, 0.85), (4, 0.95), (6, 1.0)):
         rows += [

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from tests.bag import knocked
-from tests.bag.knocked import Units, asked, written
+from tests.bag.knocked import Units, listed, written
 from tests.made import OPERATORS
 from tests.micro import HALFWAY
 from tests.trajectory import trajectories
@@ -43,25 +43,25 @@ def table(standing: pl.DataFrame) -> pl.DataFrame:
 
 def ablated(table: pl.DataFrame) -> dict[tuple, Units]:
     """(operator, kept, draw) -> what is ablated."""
-    found = {}
+    units_by_key = {}
     keeping = table.filter(pl.col("kept").is_not_null())
     for (_, operator, kept, draw, neurons), patches in keeping.group_by(
         "intervention", "operator", "kept", "draw", "neurons"
     ):
-        found[operator, kept, draw] = knocked.units_of(patches)
-        assert neurons == len(LATE) - len(found[operator, kept, draw])
-    return found
+        units_by_key[operator, kept, draw] = knocked.units_of(patches)
+        assert neurons == len(LATE) - len(units_by_key[operator, kept, draw])
+    return units_by_key
 
 
 def silenced(table: pl.DataFrame) -> dict[tuple, Units]:
     """(pair, arm, neurons per layer) -> what is silenced."""
-    found = {}
+    units_by_key = {}
     for (_, *key, neurons), patches in table.filter(pl.col("arm").is_not_null()).group_by(
         "intervention", "pair", "arm", "neurons_per_layer", "neurons"
     ):
-        found[tuple(key)] = knocked.units_of(patches)
-        assert neurons == len(found[tuple(key)])
-    return found
+        units_by_key[tuple(key)] = knocked.units_of(patches)
+        assert neurons == len(units_by_key[tuple(key)])
+    return units_by_key
 
 
 def sizes(units: Units) -> list[int]:
@@ -115,8 +115,8 @@ def test_what_is_kept_are_the_right_late_neurons(table: pl.DataFrame):
 
 
 def test_each_prompt_loses_the_best_of_its_own_or_as_many_others(table: pl.DataFrame):
-    found = silenced(table)
-    for prompt in asked(PAIRS, split="evaluation"):
+    units_by_key = silenced(table)
+    for prompt in listed(PAIRS, split="evaluation"):
         mine = own(HERE, prompt)
         others = units(HERE, prompt.operator) - mine.keys()
         before: Units = set()
@@ -127,29 +127,38 @@ def test_each_prompt_loses_the_best_of_its_own_or_as_many_others(table: pl.DataF
                 )[:count]
                 for at in LAYERS
             ]
-            assert found.pop((prompt.pair, "heuristic", count)) == {
+            assert units_by_key.pop((prompt.pair, "heuristic", count)) == {
                 unit for several in best for unit in several
             }
-            control = found.pop((prompt.pair, "control", count))
+            control = units_by_key.pop((prompt.pair, "control", count))
             assert before <= control <= others
             assert (
                 sizes(control)
                 == np.minimum([len(several) for several in best], sizes(others)).tolist()
             )
             before = control
-    assert found == {}
+    assert units_by_key == {}
 
 
 def test_the_executor_takes_them_and_a_prompt_without_neurons_runs_as_it_is(table: pl.DataFrame):
-    found = knocked.taken(table)
-    assert len(found) == len(OPERATORS) * (4 + 2 * 3 + 40 * 2 * len(COUNTS))
-    assert {(one.pair is None, p.replacement) for one in found for p in one.patches} == {
+    units_by_key = knocked.taken(table)
+    assert len(units_by_key) == len(OPERATORS) * (4 + 2 * 3 + 40 * 2 * len(COUNTS))
+    assert {
+        (intervention.pair is None, p.replacement)
+        for intervention in units_by_key
+        for p in intervention.patches
+    } == {
         (True, "mean"),
         (False, "zero"),
     }
     clean = {pair for (pair, *_), several in silenced(table).items() if not several}
-    without = {prompt.pair for prompt in asked(PAIRS, split="evaluation") if not own(HERE, prompt)}
-    assert {one.pair for one in found if not one.patches} == {None} | clean >= without != set()
+    without = {prompt.pair for prompt in listed(PAIRS, split="evaluation") if not own(HERE, prompt)}
+    assert (
+        {intervention.pair for intervention in units_by_key if not intervention.patches}
+        == {None} | clean
+        >= without
+        != set()
+    )
 
 
 def test_draws_are_even_and_by_seed(standing: pl.DataFrame):
@@ -177,7 +186,7 @@ def test_draws_are_even_and_by_seed(standing: pl.DataFrame):
         ({u for u in LATE if u[0] == 1}, len(stands), several[0][400:]),
     ):
         share = kept / len(among)
-        counts = [sum(unit not in one for one in draws) for unit in sorted(among)]
+        counts = [sum(unit not in intervention for intervention in draws) for unit in sorted(among)]
         assert 0 < share < 1
         assert np.abs(np.array(counts) - 400 * share).max() < 4 * (400 * share * (1 - share)) ** 0.5
 

@@ -1,4 +1,4 @@
-"""The bag over training: how much of the last point's bag is there at a point, beside chance, and by type of heuristic."""
+"""Shares of the last checkpoint's bag, against chance, and by type of heuristic."""
 
 import polars as pl
 import pytest
@@ -41,11 +41,11 @@ def test_pairs_and_neurons_are_counted(tables: Tables):
         (POINT, LAST, 750, o) for o in OPERATORS
     ]
     for row in shown.iter_rows(named=True):
-        here, there, common = (
+        now, last, common = (
             sum(o == row["operator"] for o, *_ in several) for several in (HERE, THERE, COMMON)
         )
-        assert row["pairs"] == here
-        assert row["shared_with_last"] == pytest.approx(common / there)
+        assert row["pairs"] == now
+        assert row["shared_with_last"] == pytest.approx(common / last)
         assert [row["neurons"], row["neurons_shared"]] == [
             len(units(several, row["operator"])) for several in (HERE, COMMON)
         ]
@@ -56,7 +56,7 @@ def test_pairs_and_neurons_are_counted(tables: Tables):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("types", [list(TYPES), *([one] for one in TYPES)], ids=["all", *TYPES])
+@pytest.mark.parametrize("types", [list(TYPES), *([kind] for kind in TYPES)], ids=["all", *TYPES])
 def test_chance_is_what_relabelled_neurons_share(tables: Tables, operator: str, types: list[str]):
     quantity, kind = TYPES[types[0]]
     shown = (
