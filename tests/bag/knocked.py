@@ -55,11 +55,9 @@ def standing(
 
     rows: (operator, layer, neuron, heuristic); layers from `late` on are late.
     """
-    listed = [
-        ("s", operator, membership, *rest)
-        for membership in memberships or MEMBERSHIPS
-        for operator, *rest in rows
-    ]
+    listed = []
+    for membership, (operator, *rest) in product(memberships or MEMBERSHIPS, rows):
+        listed.append(("s", operator, membership, *rest))
     names = ["subject", "operator", "membership", "layer", "neuron", "heuristic"]
     schema = dict.fromkeys(names, pl.String) | {"layer": pl.Int16, "neuron": pl.Int32}
     scores = np.random.default_rng(len(listed)).choice(
@@ -77,23 +75,14 @@ def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
     Operands are below 12, so that no heuristic holds for all prompts.
     """
     rng = np.random.default_rng(3)
-    drawn = [
-        (o, split, s, *rng.integers(0, 12, 2))
-        for o in OPERATORS
-        for split in ("discovery", "evaluation")
-        for s in np.repeat(range(seeds), per_seed)
-    ]
-    rows = [
-        (*key, a, b, a + b) if key[0] == "add" else (*key, max(a, b), min(a, b), abs(a - b))
-        for *key, a, b in drawn
-    ]
-    columns = dict(
-        zip(
-            ["operator", "split", "seed", "op1", "op2", "result"],
-            zip(*rows, strict=True),
-            strict=True,
-        )
-    )
+    rows = []
+    splits = ("discovery", "evaluation")
+    for key in product(OPERATORS, splits, np.repeat(range(seeds), per_seed)):
+        a, b = rng.integers(0, 12, 2)
+        low, high = min(a, b), max(a, b)
+        rows.append((*key, a, b, a + b) if key[0] == "add" else (*key, high, low, high - low))
+    names = ["operator", "split", "seed", "op1", "op2", "result"]
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
     made = frame(subject="s", pair=range(len(rows)), **columns)
     made = made.with_columns(pl.col("op1", "op2", "result").cast(pl.Int32))
     made = made.with_columns(answer_token=pl.col("result") + 3)
@@ -101,7 +90,7 @@ def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
 
 
 def listed(pairs: pl.DataFrame, **filters: str) -> list[Prompt]:
-    """The prompts of a table pairs in order, of an operator or a split."""
+    """Return the prompts of a table pairs in order, of an operator or a split."""
     return [
         Prompt(*row)
         for row in pairs.filter(**filters).sort("pair").select(Prompt._fields).iter_rows()
@@ -109,13 +98,11 @@ def listed(pairs: pl.DataFrame, **filters: str) -> list[Prompt]:
 
 
 def associations(pairs: pl.DataFrame, means: dict[str, Callable[[Prompt], bool]]) -> pl.DataFrame:
-    """The table prompt_associations, by brute force."""
-    rows = [
-        ("s", p.operator, p.pair, name)
-        for p in listed(pairs)
-        for name, holds in means.items()
-        if holds(p)
-    ]
+    """Return the table prompt_associations, by brute force."""
+    rows = []
+    for prompt in listed(pairs):
+        names = [name for name, holds in means.items() if holds(prompt)]
+        rows += [("s", prompt.operator, prompt.pair, name) for name in names]
     schema = {"subject": pl.String, "operator": pl.String, "pair": pl.Int32, "heuristic": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row").sample(fraction=1, shuffle=True, seed=2)
 
@@ -140,7 +127,7 @@ def drawn(weights: pl.DataFrame, operator: str) -> np.ndarray:
 
 
 def interval(values: np.ndarray, drawn: np.ndarray) -> list[float]:
-    """The 90 % bootstrap interval of a mean; drawn: (replicates, values)."""
+    """Return the 90 % bootstrap interval of a mean; drawn: (replicates, values)."""
     counts = drawn.sum(1)
     means = (drawn @ values)[counts > 0] / counts[counts > 0]
     return np.quantile(means, [0.05, 0.95]).tolist()
@@ -148,27 +135,19 @@ def interval(values: np.ndarray, drawn: np.ndarray) -> list[float]:
 
 def neuron_effects() -> pl.DataFrame:
     """Return the table neuron_effects, with EFFECTS for exact effects at the last position."""
-    kinds = [
-        (o, method, position)
-        for o in OPERATORS
-        for method in ("exact", "attribution")
-        for position in ("last", "op1")
-    ]
-    rows = [
-        (*kind, *unit, effect if kind[1:] == ("exact", "last") else effect**2)
-        for kind in kinds
-        for unit, effect in EFFECTS.items()
-    ]
+    rows = []
+    kinds = product(OPERATORS, ("exact", "attribution"), ("last", "op1"))
+    for kind, (unit, effect) in product(kinds, EFFECTS.items()):
+        rows.append((*kind, *unit, effect if kind[1:] == ("exact", "last") else effect**2))
     names = ["operator", "method", "position", "layer", "neuron", "logit_effect"]
-    return frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True))).sample(
-        fraction=1, shuffle=True, seed=5
-    )
+    made = frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True)))
+    return made.sample(fraction=1, shuffle=True, seed=5)
 
 
 def prompt_knockouts(
     pairs: pl.DataFrame, members: pl.DataFrame, counts: list[int], seed: int = 0
 ) -> pl.DataFrame:
-    """What the stage prompt_knockout_interventions says."""
+    """Return what the stage prompt_knockout_interventions writes."""
     given = {
         "pairs": pairs,
         "heuristic_neurons": members,
@@ -194,8 +173,12 @@ def prompt_knockouts(
         return database.sql("from written").pl()
 
 
+def in_layer(units: Iterable[tuple[int, int]], layer: int) -> Units:
+    return {unit for unit in units if unit[0] == layer}
+
+
 def units_of(patches: pl.DataFrame) -> Units:
-    """What the rows of one intervention silence."""
+    """Return what the rows of one intervention ablate."""
     named = patches.filter(component="neuron").explode("units").select("layer", "units").rows()
     assert len(named) == len(set(named))
     return set(named)
@@ -204,7 +187,7 @@ def units_of(patches: pl.DataFrame) -> Units:
 def simulated(
     table: pl.DataFrame, experiment: str, pairs: pl.DataFrame, answer: Answer
 ) -> pl.DataFrame:
-    """The table runs of a subject under a table of interventions."""
+    """Return the table runs of a model under a table of interventions."""
     by_operator = {
         operator: listed(pairs, operator=operator, split="evaluation") for operator in OPERATORS
     }
@@ -231,7 +214,7 @@ def simulated(
 
 
 def at_random(seed: int) -> Answer:
-    """A subject that says anything."""
+    """Return random answers."""
     rng = np.random.default_rng(seed)
     return lambda *_: (float(rng.normal()), bool(rng.random() < 0.6))
 
@@ -241,12 +224,21 @@ def taken(table: pl.DataFrame) -> list[interventions.Intervention]:
     read = interventions.read(
         table.sample(fraction=1, shuffle=True, seed=2), subject("llama").architecture, ROLES
     )
-    assert [intervention.number for intervention in read] == list(range(len(read)))
-    assert {intervention.split for intervention in read} <= {"evaluation"}
-    assert {(p.component, p.position) for intervention in read for p in intervention.patches} <= {
-        ("neuron", "last")
-    }
+    for number, intervention in enumerate(read):
+        assert (intervention.number, intervention.split) == (number, "evaluation")
+        for patch in intervention.patches:
+            assert (patch.component, patch.position) == ("neuron", "last")
     return read
+
+
+def replacements(read: list[interventions.Intervention]) -> set[str]:
+    """Return all replacements of the interventions' patches."""
+    return {patch.replacement for intervention in read for patch in intervention.patches}
+
+
+def clean_runs(read: list[interventions.Intervention]) -> list[str]:
+    """Return the operators of the interventions without patches."""
+    return [intervention.operator for intervention in read if not intervention.patches]
 
 
 def written(micro: Path, name: str, table: str) -> pl.DataFrame:

@@ -71,7 +71,7 @@ def test_a_contaminated_control_holds_associated_neurons():
     scores[0, :20] = scores[1, 10:30] = 0.5
     layer, about = LayerHeuristics(0, ["a", "b"], scores, np.zeros(40)), np.array([True, False])
     drawn = [neurons_by_arm(layer, about, 5, (0, pair)) for pair in range(200)]
-    share = np.mean([[n < 20 for n in arms["contaminated"]] for arms in drawn])
+    share = np.mean(np.array([arms["contaminated"] for arms in drawn]) < 20)
     assert share == pytest.approx(0.5, abs=4 * 0.5 / 1000**0.5)
     assert {n for arms in drawn for n in arms["control"]} == set(range(20, 30))
 

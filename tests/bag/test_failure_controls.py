@@ -1,7 +1,7 @@
 """Failing cells against correct cells of equal difficulty: the query against brute force."""
 
 import math
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,10 @@ CALCULATE = {
 
 def cells() -> pl.DataFrame:
     """A small grid whose operands have units and tens."""
-    rows = [
-        (operator, a, b, calculate(a, b))
-        for operator, calculate in CALCULATE.items()
-        for a in range(0, 5 * SIDE, 5)
-        for b in range(1, 4 * SIDE, 4)
-        if operator != "subtract" or a >= b
-    ]
+    rows = []
+    for operator, a, b in product(CALCULATE, range(0, 5 * SIDE, 5), range(1, 4 * SIDE, 4)):
+        if operator != "subtract" or a >= b:
+            rows.append((operator, a, b, CALCULATE[operator](a, b)))
     schema = {"operator": pl.String, "op1": pl.Int32, "op2": pl.Int32, "result": pl.Int32}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
@@ -38,11 +35,8 @@ def difficulty(operator: str, op1: int, op2: int) -> int:
     if operator == "multiply":
         return digits[0][0] * digits[0][1] // 10
     if operator == "divide":  # how far op1 may move before the quotient is another one
-        steps = next(
-            n
-            for n in range(1, 999)
-            if {(op1 + n) // op2, (op1 - n) // op2 if op1 >= op2 else op1 // op2} != {op1 // op2}
-        )
+        up, down = op2 - op1 % op2, op1 % op2 + 1
+        steps = min(up, down) if op1 >= op2 else up
         return int(math.log2(steps))
     changes, carry = 0, 0
     for a, b in digits:
@@ -91,9 +85,8 @@ def test_pairs_of_cells_of_one_stratum_are_counted_as_brute_force_does():
         strata: dict[str, list[tuple[float, int, int]]] = {operator: [] for operator in CALCULATE}
         for (operator, *_), group in groupby(sorted(joined, key=stratum), stratum):
             some = list(group)
-            right, wrong = (
-                [row[measure] for row in some if row["correct"] == side] for side in (True, False)
-            )
+            right = [row[measure] for row in some if row["correct"]]
+            wrong = [row[measure] for row in some if not row["correct"]]
             if right and wrong:
                 wins = sum((b > a) + (b == a) / 2 for a in right for b in wrong)
                 strata[operator].append((wins, len(right), len(wrong)))

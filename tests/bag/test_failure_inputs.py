@@ -1,6 +1,7 @@
 """Inputs that fail: features against plain arithmetic, gains against entropies."""
 
 import math
+from itertools import product
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,7 @@ from tests.made import ask
 
 
 def features(operator: str, a: int, b: int, r: int, splits: dict) -> dict[str, str]:
-    """A cell's features, the slow way: digit by digit, and step by step."""
+    """Return a cell's features, computed digit by digit and step by step."""
     features = {
         "split": splits[operator, a, b],
         "order of operands": f"op1 {'<' if a < b else '>' if a > b else '='} op2",
@@ -57,20 +58,15 @@ ANSWERS = {
 
 
 def grid(side: int, largest: int, seed: int = 0) -> list[tuple]:
-    """Rows (operator, op1, op2, result, split) of a grid with no small operands left out."""
+    """Return rows (operator, op1, op2, result, split) of a grid with all small operands."""
     rng, operands = np.random.default_rng(seed), [*range(12), *range(95, 95 + side)]
-    rows = [
-        (o, a, b, f(a, b))
-        for o, f in ANSWERS.items()
-        for a in operands
-        for b in operands
-        if o != "divide" or min(a, b) > 0
-    ]
-    return [
-        (*row, str(rng.choice(["train", "held-out"], p=[0.8, 0.2])))
-        for row in rows
-        if 0 <= row[3] <= largest
-    ]
+    rows = []
+    for operator, a, b in product(ANSWERS, operands, operands):
+        has_answer = operator != "divide" or min(a, b) > 0
+        if has_answer and 0 <= ANSWERS[operator](a, b) <= largest:
+            split = str(rng.choice(["train", "held-out"], p=[0.8, 0.2]))
+            rows.append((operator, a, b, ANSWERS[operator](a, b), split))
+    return rows
 
 
 def inputs(cells: list[tuple], fails: list[bool], trained_here: bool = True) -> pl.DataFrame:
@@ -158,9 +154,7 @@ def test_a_model_that_was_not_trained_here_has_no_split():
 
 def test_a_feature_that_tells_nothing_gains_what_chance_gives():
     cells, rng = grid(12, 999), np.random.default_rng(2)
-    drawn = pl.concat(
-        [inputs(cells, [bool(x) for x in rng.random(len(cells)) < 0.2]) for _ in range(12)]
-    )
+    drawn = pl.concat(inputs(cells, (rng.random(len(cells)) < 0.2).tolist()) for _ in range(12))
     means = (
         drawn.group_by("operator", "feature")
         .agg(pl.col("gain", "gain_chance").mean())

@@ -78,19 +78,18 @@ class Project:
             )
             for layer in LAYERS:
                 writer.write(layer, 0, self.votes[layer])
-        self.cells = [
-            (o, a, b, int(r[a, b]))
-            for o, r in RESULTS.items()
-            for a in range(SIDE)
-            for b in range(SIDE)
-            if r[a, b] >= 0
-        ]
-        self.said: dict[tuple[str, int, int], int | None] = {}
+        self.cells = []
+        for operator, results in RESULTS.items():
+            for a, b in np.argwhere(results[:SIDE, :SIDE] >= 0).tolist():
+                self.cells.append((operator, a, b, int(results[a, b])))
+        self.predicted: dict[tuple[str, int, int], int | None] = {}
         for operator, a, b, result in self.cells:
             if result <= LIMIT:
                 is_right = right(operator, a, b, result) if right else rng.random() < 0.6
                 wrong = [None, *(number for number in range(LIMIT + 1) if number != result)]
-                self.said[operator, a, b] = result if is_right else wrong[rng.integers(len(wrong))]
+                self.predicted[operator, a, b] = (
+                    result if is_right else wrong[rng.integers(len(wrong))]
+                )
         self._write()
 
     def _write(self) -> None:
@@ -99,7 +98,8 @@ class Project:
         )
         answers = {(o, a, b): r for o, a, b, r in self.cells}
         rows = [
-            (*cell, predicted, predicted == answers[cell]) for cell, predicted in self.said.items()
+            (*cell, predicted, predicted == answers[cell])
+            for cell, predicted in self.predicted.items()
         ]
         predictions = pl.DataFrame(
             rows, schema=["operator", "op1", "op2", "predicted", "correct"], orient="row"
@@ -167,30 +167,21 @@ class Project:
         """The table's rows, cell by cell and neuron by neuron."""
         rows = []
         for operator, a, b, result in self.cells:
-            if (operator, a, b) not in self.said:
+            if (operator, a, b) not in self.predicted:
                 continue
-            predicted = self.said[operator, a, b]
+            predicted = self.predicted[operator, a, b]
             for membership, level in (("called", 0.05), ("scored", 1.0)):
-                about = sorted(
-                    {
-                        (layer, neuron)
-                        for o, layer, neuron, name, _, corrected, q_value in matches
-                        if o == operator
-                        and first_layer is not None
-                        and layer >= first_layer
-                        and MEANS[name](a, b, result)
-                        and np.float32(corrected) >= 0.4
-                        and q_value <= level
-                    }
-                )
-                sums = [
-                    sum(
-                        self.values[operator][layer, neuron, a, b]
-                        * self.votes[layer, neuron, number]
-                        for layer, neuron in about
-                    )
-                    for number in (result, predicted or 0)
-                ]
+                about = set()
+                for o, layer, neuron, name, _, corrected, q_value in matches:
+                    is_late = first_layer is not None and layer >= first_layer
+                    passes = np.float32(corrected) >= 0.4 and q_value <= level
+                    if o == operator and is_late and passes and MEANS[name](a, b, result):
+                        about.add((layer, neuron))
+                sums = [0.0, 0.0]
+                for layer, neuron in sorted(about):
+                    activation = self.values[operator][layer, neuron, a, b]
+                    for i, number in enumerate((result, predicted or 0)):
+                        sums[i] += activation * self.votes[layer, neuron, number]
                 rows.append(
                     (
                         "s",

@@ -129,7 +129,10 @@ def test_p_values_and_errors_are_those_of_brute_force():
     for row in table.iter_rows(named=True):
         several, mine = neurons[row["operator"]], differences[row["operator"]]
         sets = [set(members.tolist()) for members in several]
-        shared = np.array([[len(a & b) / np.sqrt(len(a) * len(b)) for a in sets] for b in sets])
+        shared = np.zeros((len(sets), len(sets)))
+        for i, j in np.ndindex(shared.shape):
+            a, b = sets[i], sets[j]
+            shared[i, j] = len(a & b) / np.sqrt(len(a) * len(b))
         drawn = np.zeros((100, len(several)))
         for draw, i in np.ndindex(drawn.shape):
             numbers = [number(draw, row["operator"], n) for n in several[i]]

@@ -1,6 +1,7 @@
 """Ablations of heuristics: which neurons, and that a known heuristic's own prompts fail alone."""
 
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -40,19 +41,10 @@ def members() -> pl.DataFrame:
     rows = {(o, layer, 47, OWN) for o in OPERATORS for layer in (1, 2)}
     for o in OPERATORS:
         rows |= {(o, 0, n, SAME if n < 40 else LOW) for n in range(44)}
-        rows |= {
-            (o, layer, n, h)
-            for layer in (1, 2)
-            for n in range(47)
-            for h in rng.choice([EVEN, LOW, ENDS, SET], rng.integers(1, 3))
-        }
-    more = {
-        (o, layer, n, h)
-        for o in OPERATORS
-        for layer in (1, 2)
-        for n in range(0, 47, 9)
-        for h in (EVEN, ENDS)
-    }
+        for layer, n in product((1, 2), range(47)):
+            heuristics = rng.choice([EVEN, LOW, ENDS, SET], rng.integers(1, 3))
+            rows |= {(o, layer, n, heuristic) for heuristic in heuristics}
+    more = set(product(OPERATORS, (1, 2), range(0, 47, 9), (EVEN, ENDS)))
     both = pl.concat(
         [standing(sorted(rows), "label"), standing(sorted(rows | more), "called", "scored")]
     )
@@ -129,11 +121,8 @@ def test_labels_are_knocked_out_and_of_what_is_called_or_scored_the_largest(
 
 def test_the_executor_takes_them(knockouts: pl.DataFrame):
     read = knocked.taken(knockouts)
-    assert [intervention.operator for intervention in read if not intervention.patches] == OPERATORS
-    assert {p.replacement for intervention in read for p in intervention.patches} == {
-        "zero",
-        "mean",
-    }
+    assert knocked.clean_runs(read) == OPERATORS
+    assert knocked.replacements(read) == {"zero", "mean"}
 
 
 def test_controls_are_drawn_evenly_and_by_seed():
@@ -188,19 +177,13 @@ def test_a_planted_heuristic_breaks_its_own_prompts_alone(pairs: pl.DataFrame):
 
     Each neuron adds one logit.
     """
-    planted_neurons = {
-        h: {(layer, n + 4 * i) for layer in (1, 2) for n in range(4)}
-        for i, h in enumerate([EVEN, LOW, ENDS, SET, OWN])
-    }
-    planted = standing(
-        [
-            (o, *unit, h)
-            for o in OPERATORS
-            for h, units in planted_neurons.items()
-            for unit in sorted(units)
-        ],
-        "label",
-    )
+    planted_neurons: dict[str, Units] = {}
+    rows = []
+    for i, heuristic in enumerate([EVEN, LOW, ENDS, SET, OWN]):
+        units = list(product((1, 2), range(4 * i, 4 * i + 4)))
+        planted_neurons[heuristic] = set(units)
+        rows += [(o, *unit, heuristic) for o, unit in product(OPERATORS, units)]
+    planted = standing(rows, "label")
 
     def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
         hit = [
@@ -335,9 +318,10 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
 def test_intervals_hold_the_truth(pairs: pl.DataFrame):
     """Half of associated prompts and a fifth of other prompts fail after each of 160 ablations."""
     rng = np.random.default_rng(0)
-    satisfied = {
-        (n, prompt.pair) for n in range(40) for prompt in listed(pairs) if rng.random() < 0.4
-    }
+    satisfied = set()
+    for n, prompt in product(range(40), listed(pairs)):
+        if rng.random() < 0.4:
+            satisfied.add((n, prompt.pair))
     about = knocked.associations(
         pairs, {f"h{n}": lambda prompt, n=n: (n, prompt.pair) in satisfied for n in range(40)}
     )

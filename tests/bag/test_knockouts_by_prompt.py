@@ -103,11 +103,13 @@ def test_planted_prompts_fail_without_their_own_neurons_alone(
         lost = sum(MEANS[OF[unit]](prompt) for unit in units if unit in OF)
         return 50.0 - lost, lost < 6
 
+    def satisfies_any(prompt: Prompt) -> bool:
+        return any(MEANS[heuristic](prompt) for heuristic in OF.values())
+
     table = concluded(knockouts, pairs, answer)
     for operator in OPERATORS:
         about = [
-            any(MEANS[h](prompt) for h in set(OF.values()))
-            for prompt in listed(pairs, operator=operator, split="evaluation")
+            satisfies_any(prompt) for prompt in listed(pairs, operator=operator, split="evaluation")
         ]
         broken = about.count(False) / len(about)
         assert 0 < broken < 0.5

@@ -22,6 +22,7 @@ def test_attention_patterns_name_their_positions(project: Path):
     attention_patterns.main("tiny")
     table = result(project, "attention_patterns")
     names = ["bos", *ROLES]
+    assert len(table) > 0
     for key, part in table.group_by("operator", "layer", "head", "query_position"):
         assert part["key_position"].to_list() == names[: names.index(str(key[3])) + 1]
         assert part["weight"].sum() == pytest.approx(1, abs=1e-5)

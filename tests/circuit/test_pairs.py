@@ -99,12 +99,12 @@ def test_every_pair_is_what_it_says(
     )
     cells = {(r["operator"], r["op1"], r["op2"]): r for r in prompts.to_dicts()}
     correct = {(r["operator"], r["op1"], r["op2"]) for r in predictions.to_dicts() if r["correct"]}
-    results = {o: {r["result"] for k, r in cells.items() if k[0] == o} - {None} for o in CALCULATE}
+    answered_cells = prompts.drop_nulls("result")
+    results = {o: set(answered_cells.filter(operator=o)["result"]) for o in CALCULATE}
     for row in pairs.to_dicts():
-        clean, other = (
-            cells[tuple(row[f"{prefix}{k}"] for k in ("operator", "op1", "op2"))]
-            for prefix in ("", "counterfactual_")
-        )
+        clean = cells[row["operator"], row["op1"], row["op2"]]
+        counterfactual_cell = "counterfactual_operator", "counterfactual_op1", "counterfactual_op2"
+        other = cells[tuple(row[column] for column in counterfactual_cell)]
         assert (row["operator"], row["op1"], row["op2"]) in correct
         assert row["result"] == clean["result"] != other["result"] == row["counterfactual_result"]
         assert (row["tokens"], row["answer_token"]) == (clean["tokens"], clean["answer_token"])
@@ -152,7 +152,7 @@ def test_counterfactuals_are_uniform_among_other_answers():
     )
     expected: dict[tuple, float] = {}
     for operator, calculate in CALCULATE.items():
-        others = [(operator, a, b) for a in range(3) for b in range(3) if calculate(a, b) != 0]
+        others = [(operator, a, b) for a, b in np.ndindex(3, 3) if calculate(a, b) != 0]
         expected |= dict.fromkeys(others, len(pairs) / 2 / len(others))
     assert counts.keys() == expected.keys()
     assert (

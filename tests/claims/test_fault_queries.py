@@ -95,18 +95,13 @@ def given(prompts: pl.DataFrame) -> Tables:
         for experiment in ("knockout", "neuron")
     ]
     cells = prompts.select("operator", "pair", "op1", "op2").rows()
-    associated = [
-        (o, pair, h)
-        for o, pair, a, b in cells
-        for h, (_, _, holds) in HEURISTICS.items()
-        if holds(a, b, whole(o, a, b))
-    ]
-    known = [
-        (o, h, *about)
-        for o in ("add", "divide")
-        for h, (*about, _) in HEURISTICS.items()
-        if about[0] != "multi-result"
-    ]
+    associated, known = [], []
+    for heuristic, (kind, quantity, holds) in HEURISTICS.items():
+        for operator, pair, a, b in cells:
+            if holds(a, b, whole(operator, a, b)):
+                associated.append((operator, pair, heuristic))
+        if kind != "multi-result":
+            known += [(operator, heuristic, kind, quantity) for operator in ("add", "divide")]
     return {
         "knockout_interventions": tabled(
             INTERVENTIONS,
@@ -169,12 +164,11 @@ def test_true_division_is_that_of_fractions(given: Tables, prompts: pl.DataFrame
                 pair: holds(a, b, Fraction(a, b)) if fault == "true division" else truth[pair]
                 for pair, a, b, _, _ in rows
             }
-            parts = [
-                [(correct, change) for pair, _, _, correct, change in rows if taken[pair] == wanted]
-                for wanted in (True, False)
-            ]
-            if all(parts):
-                (yes, yes_logit), (no, no_logit) = (np.mean(part, axis=0) for part in parts)
+            is_taken = np.array([taken[pair] for pair, *_ in rows])
+            measured = np.array([row[3:] for row in rows], float)  # correct, change of the logit
+            if 0 < is_taken.sum() < len(rows):
+                yes, yes_logit = measured[is_taken].mean(axis=0)
+                no, no_logit = measured[~is_taken].mean(axis=0)
                 among = np.mean([truth[pair] for pair in truth if not taken[pair]])
                 row = [among, yes, no, yes_logit, no_logit, no - yes, no_logit - yes_logit]
                 expected.setdefault((operator, membership, fault, ablation), []).append(row)
@@ -298,16 +292,12 @@ def test_the_table_of_faults_puts_right_beside_wrong():
         for n in (0, 5, 25)
         for arm, value in accuracies.items()
     ]
+    scores = []
+    for fault, layer in product(counts, (0, 1)):
+        scores.append(("add", layer, fault, "any", 0.6, 10, *counts[fault]))
+        scores.append(("add", layer, fault, "any", 0.7, 10, 0, 0, 0))
     given = {
-        "fault_scores": tabled(
-            SCORES,
-            *(
-                ("add", layer, f, "any", t, 10, *(n if t == 0.6 else 0 for n in runs))
-                for f, runs in counts.items()
-                for layer in (0, 1)
-                for t in (0.6, 0.7)
-            ),
-        ),
+        "fault_scores": tabled(SCORES, *scores),
         "fault_knockouts": tabled(
             KNOCKOUTS,
             ("divide", "called", "none", "zero", 8, 0.0, 0.2, 0.9, -3.0, -1.0, 0.7, 2.0),

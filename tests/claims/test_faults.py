@@ -1,6 +1,7 @@
 """Faulty sizes k of the published code: small maps by hand, and neurons that they gain and lose."""
 
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,10 @@ NAMES = [
     "result in 0..1",
     "result ~ ..1",
 ]
+GROUPS = {
+    "operands": [name for name in NAMES if not name.startswith("result")],
+    "result": [name for name in NAMES if name.startswith("result")],
+}
 THRESHOLDS = [0.3, 0.5, 0.65, 0.9]
 
 
@@ -167,21 +172,14 @@ def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(
     expected = []
     for operator, values in maps.items():
         for layer in (0, 1):
-            best = {
-                (fault, group): np.array(
-                    [
-                        max(
-                            scored(h, fault, operator, cap, v.astype(np.float32), w)
-                            for h in NAMES
-                            if h.startswith("result") == of_result
-                        )
-                        for v, w in zip(values[layer], votes[layer], strict=True)
-                    ]
-                )
-                for fault in ("none", RANGE, MODULO, "both")
-                for group, of_result in (("operands", False), ("result", True))
-            }
+            best = {}
             for fault in ("none", RANGE, MODULO, "both"):
+                for group, names in GROUPS.items():
+                    best[fault, group] = np.zeros(NEURONS)
+                    for neuron, name in product(range(NEURONS), names):
+                        maps_of = values[layer][neuron].astype(np.float32), votes[layer][neuron]
+                        score = scored(name, fault, operator, cap, *maps_of)
+                        best[fault, group][neuron] = max(best[fault, group][neuron], score)
                 best[fault, "any"] = np.maximum(best[fault, "operands"], best[fault, "result"])
             for (fault, group), scores in best.items():
                 for threshold in THRESHOLDS:

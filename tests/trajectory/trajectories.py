@@ -1,5 +1,6 @@
 """Make two checkpoints of a training run, and ask the queries about them."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def scores() -> pl.DataFrame:
 
 
 def passing(scores: pl.DataFrame, subject: str) -> Standing:
-    """What a point's late neurons stand for, the plain way."""
+    """Return the heuristics of a checkpoint's late neurons, in plain Python."""
     collected: Standing = {}
     for operator, layer, neuron, heuristic, corrected in (
         scores.filter(subject=subject)
@@ -179,12 +180,12 @@ def kinds(standing: pl.DataFrame) -> pl.DataFrame:
 
 
 def units(standing: Standing, operator: str) -> Units:
-    """The neurons that stand for anything."""
+    """Return the neurons that have a heuristic."""
     return {(layer, n) for o, layer, n, _ in standing if o == operator}
 
 
 def own(standing: Standing, prompt: Prompt) -> dict[tuple[int, int], float]:
-    """The neurons that stand for something that a prompt satisfies -> the best score of that."""
+    """Return the neurons with a heuristic that a prompt satisfies -> their best such score."""
     collected: dict[tuple[int, int], float] = {}
     for (operator, layer, n, heuristic), corrected in standing.items():
         if operator == prompt.operator and MEANS[heuristic](prompt):
@@ -199,14 +200,12 @@ def relabelled(
     rng = np.random.default_rng(0)
     shared = np.zeros(draws)
     for layer in LAYERS:
-        now, last = (
-            np.array(
-                [[(operator, layer, n, h) in standing for n in range(NEURONS)] for h in heuristics]
-            )
-            for standing in (point, last)
-        )
+        now, end = np.zeros((2, len(heuristics), NEURONS), bool)
+        for (i, heuristic), n in product(enumerate(heuristics), range(NEURONS)):
+            now[i, n] = (operator, layer, n, heuristic) in point
+            end[i, n] = (operator, layer, n, heuristic) in last
         names = rng.permuted(np.tile(np.arange(NEURONS), (draws, 1)), axis=1)
-        shared += (now[:, names] & last[:, None, :]).sum((0, 2))  # (heuristics, draws, neurons)
+        shared += (now[:, names] & end[:, None, :]).sum((0, 2))  # (heuristics, draws, neurons)
     return shared
 
 
