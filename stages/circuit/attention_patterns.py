@@ -22,6 +22,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 import polars as pl
@@ -133,7 +134,9 @@ def pattern(
         [group], [(mean, std)] = groups, weights
         prompts, positions = group.tokens.shape
         return Pattern(mean, std, group.names(bos), np.full(positions, prompts))
-    widths = {operand: max(group.width(operand) for group in groups) for operand in OPERANDS}
+    widths = dict.fromkeys(OPERANDS, 0)
+    for group, operand in product(groups, OPERANDS):
+        widths[operand] = max(widths[operand], group.width(operand))
     slots_of = [group.slots(widths) for group in groups]
     count = 1 + max(int(slot[-1]) for slot in slots_of)
     names = [f"token {slot}" for slot in range(count)]
