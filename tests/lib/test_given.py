@@ -157,9 +157,9 @@ def test_a_pair_without_a_value_is_named(store: given.Given):
 def test_the_store_lies_beside_its_table(store: given.Given):
     table = named(intervention_table([[RESIDUAL], []]), ["residual", None])
     path = store.path.with_name("x_interventions.parquet")
-    found = given.Given.for_table(table, path)
-    assert found
-    assert found.path == store.path
+    beside = given.Given.for_table(table, path)
+    assert beside
+    assert beside.path == store.path
     assert given.Given.for_table(table.filter(component="none"), path) is None
 
 
