@@ -13,23 +13,37 @@ from stages.report.page.maps import NO_CELL, averaged, busiest, drawn
 def test_a_map_keeps_extremes_marks_what_is_no_cell_and_frames_what_averaging_hides():
     rng = np.random.default_rng(0)
     values = rng.normal(size=(31, 31)) * 0.01
-    values[12:20, 5:13] += np.where(np.indices((8, 8)).sum(0) % 2, 3.0, -3.0)  # fine stripes, gone in means of 4 by 4
+    values[12:20, 5:13] += np.where(
+        np.indices((8, 8)).sum(0) % 2, 3.0, -3.0
+    )  # fine stripes, gone in means of 4 by 4
     valid = np.tri(31, dtype=bool)
     small = drawn(values, valid, side=8, detail=8)
     assert (small.block, small.whole.shape, small.detail.shape) == (4, (8, 8), (8, 8))
-    lost = np.where(valid, (values - np.kron(averaged(values, valid, 4), np.ones((4, 4)))[:31, :31]) ** 2, 0)
-    sums = {(top, left): lost[top : top + 8, left : left + 8].sum() for top in range(24) for left in range(24)}
+    lost = np.where(
+        valid, (values - np.kron(averaged(values, valid, 4), np.ones((4, 4)))[:31, :31]) ** 2, 0
+    )
+    sums = {
+        (top, left): lost[top : top + 8, left : left + 8].sum()
+        for top in range(24)
+        for left in range(24)
+    }
     assert small.corner == max(sums, key=sums.get)
     top, left = small.corner
     part, inside = values[top : top + 8, left : left + 8], valid[top : top + 8, left : left + 8]
-    np.testing.assert_allclose(small.detail[inside] / 127 * small.scale, part[inside], atol=small.scale / 250)
+    np.testing.assert_allclose(
+        small.detail[inside] / 127 * small.scale, part[inside], atol=small.scale / 250
+    )
     assert ((small.detail == NO_CELL) == ~inside).all()
     assert small.scale == np.abs(values[valid]).max()
     for row, column in np.ndindex(8, 8):
         at = slice(4 * row, 4 * row + 4), slice(4 * column, 4 * column + 4)
         cells = values[at][valid[at]]
         code = small.whole[row, column]
-        assert code == NO_CELL if not cells.size else abs(code / 127 * small.scale - cells.mean()) <= small.scale / 250
+        assert (
+            code == NO_CELL
+            if not cells.size
+            else abs(code / 127 * small.scale - cells.mean()) <= small.scale / 250
+        )
 
 
 def test_a_map_that_fits_has_no_detail_and_one_of_zeros_is_zeros():
