@@ -180,7 +180,7 @@ def test_the_default_prompt_follows_the_model(visitor: Visitor):
 
 def test_neurons_are_ablated_on_a_prompt_and_over_the_grid(visitor: Visitor):
     visitor.open("silence", subject="abacus", prompt="3+9", neurons="1:7, 1:8")
-    visitor.waits_for("Beside random neurons")
+    visitor.waits_for("Comparison with random neurons")
     rows = visitor.rows("Predictions")
     assert [row[0] for row in rows][:2] == ["nothing", "the selected neurons"]
     assert len(rows) == 7
