@@ -211,7 +211,7 @@ def test_random_neurons_are_as_many_others_of_each_layer(explorer: Explorer):
 
 
 def test_values_of_another_prompt_replace_those_of_neurons(explorer: Explorer):
-    """All neurons of the last layer: the output of its MLP changes, unless the prompt is the same."""
+    """All neurons of the last layer: its output changes, unless the prompt is the same."""
     live = explorer.models.wait(SUBJECT)
     neurons = [(1, number) for number in range(64)]
     row = live.cell("add", 3, 9)
