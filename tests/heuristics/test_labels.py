@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pytest
 
 from tests.made import Tables, ask
 
