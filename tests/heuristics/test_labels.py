@@ -53,12 +53,13 @@ def inputs(matches: list[Match], neurons: int, overlaps: list[tuple] | None = No
     naming = [("s", "add", 0, neuron, 0.3, 0.01) for neuron in range(neurons)]
     return {
         "scores": table(
-            "subject operator layer neuron heuristic kind quantity side score share corrected strength",
+            "subject operator layer neuron heuristic kind quantity side "
+            "score share corrected strength",
             scores,
         ),
         "nulls": table(
-            "subject operator layer neuron heuristic side corrected null_corrected null_deviation z "
-            "p_value p_family draws",
+            "subject operator layer neuron heuristic side "
+            "corrected null_corrected null_deviation z p_value p_family draws",
             nulls,
         ),
         "naming": table("subject operator layer neuron correlation p_value", naming),
