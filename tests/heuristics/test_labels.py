@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pytest
 
 from tests.made import Tables, ask
 
@@ -54,13 +53,14 @@ def inputs(matches: list[Match], neurons: int, overlaps: list[tuple] | None = No
     naming = [("s", "add", 0, neuron, 0.3, 0.01) for neuron in range(neurons)]
     return {
         "scores": table(
-            "subject operator layer neuron heuristic kind quantity side score chance_score chance_corrected strength",
+            "subject operator layer neuron heuristic kind quantity side "
+            "score share corrected strength",
             scores,
         ),
-        "permutation_tests": table(
-            "subject operator layer neuron heuristic side chance_corrected null_mean null_std z "
-            "p_value p_family draws",
-            permutation_tests,
+        "nulls": table(
+            "subject operator layer neuron heuristic side "
+            "corrected null_corrected null_deviation z p_value p_family draws",
+            nulls,
         ),
         "naming": table("subject operator layer neuron correlation p_value", naming),
         "heuristic_overlaps": table("subject operator heuristic other overlap same", both),
