@@ -46,7 +46,7 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def said(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str]:
+def output(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str]:
     """Exit status and output of `bag check`."""
     with pytest.raises(SystemExit) as ended:
         check.main([*arguments])
@@ -54,7 +54,7 @@ def said(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str]:
 
 
 def test_a_model_that_fits_is_described(project: Path, capsys: pytest.CaptureFixture):
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 0
     for line in (
         "family        llama (LlamaForCausalLM)",
@@ -75,7 +75,7 @@ def test_a_tokenizer_that_splits_numbers_is_a_problem_that_is_said(
     project: Path, capsys: pytest.CaptureFixture
 ):
     own_tokenizer([]).save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 1
     assert "But: operand 100 is not one token in '100+1='" in text
 
@@ -83,7 +83,7 @@ def test_a_tokenizer_that_splits_numbers_is_a_problem_that_is_said(
 def test_a_template_that_the_tokenizer_does_not_know_is_a_problem_that_is_said(
     project: Path, capsys: pytest.CaptureFixture
 ):
-    status, text = said(capsys, "models/mine", "--template", "{op1} plus {symbol}{op2}=")
+    status, text = output(capsys, "models/mine", "--template", "{op1} plus {symbol}{op2}=")
     assert status == 1
     assert "But: the subject's tokenizer does not know all of '1 plus +1='" in text
 
@@ -92,12 +92,12 @@ def test_numbers_of_several_tokens_are_asked_for_by_token(
     project: Path, capsys: pytest.CaptureFixture
 ):
     vocabularies.by_digit().save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 0
     line = "have several tokens; answer_token selects which one is predicted, here 0 of 0 to 2"
     assert f"numbers       {line}\n" in text
     assert "prompt        '299/299=', read as: 2 9 9 / 2 9 9 =\n" in text
-    status, text = said(capsys, "models/mine", "--answer-token", "1", "--largest-operand", "34")
+    status, text = output(capsys, "models/mine", "--answer-token", "1", "--largest-operand", "34")
     assert status == 0
     assert "prompt        '34/34=', read as: 3 4 / 3 4 =\n" in text
     assert "answers       token 1 of each stands for a number from 0 to 9\n" in text
@@ -136,7 +136,7 @@ def test_a_token_that_no_answer_has_is_a_problem_that_is_said(
     project: Path, kind: str, last: int, capsys: pytest.CaptureFixture
 ):
     vocabularies.KINDS[kind]().save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine", "--answer-token", "3", "--largest-operand", "34")
+    status, text = output(capsys, "models/mine", "--answer-token", "3", "--largest-operand", "34")
     assert status == 1
     assert (
         f"But: no answer has a token 3 that stands for 0; answers have tokens 0 to {last}\n" in text
@@ -150,7 +150,7 @@ def test_a_configuration_alone_is_enough(project: Path, name: str, capsys: pytes
         file.unlink()
     config.architectures = None
     config.save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine", "--dtype", "bfloat16")
+    status, text = output(capsys, "models/mine", "--dtype", "bfloat16")
     assert status == 0
     assert (
         f"layers        {layers}, each of {neurons:,} neurons and {heads} heads, width {width:,}"
@@ -323,7 +323,7 @@ def test_a_description_that_takes_long_is_ended(
     capsys: pytest.CaptureFixture,
 ):
     monkeypatch.setattr(check, "LONGEST", 0.001)
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 1
     assert "But: models/mine: describing it takes more than 0.001 s of CPU time" in text
     assert "a number in config.json or the tokenizer is far too large" in text
@@ -334,7 +334,7 @@ def test_a_model_without_mlps_is_a_problem_that_is_said(
 ):
     config: MambaConfig = families.configured("mamba")
     config.save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 1
     assert "But: layer 0, MambaBlock, has no MLP, only MambaMixer" in text
 
@@ -375,7 +375,7 @@ def test_a_model_with_fewer_positions_than_prompts_have_tokens_is_refused(
     model = random_model("llama", max_position_embeddings=4)
     model.resize_token_embeddings(1400, mean_resizing=False)
     model.save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 1
     assert "But: the longest prompt has 5 tokens, and the model has 4 positions" in text
 
@@ -568,7 +568,10 @@ def test_costs_are_those_of_the_docs(project: Path):
         ("planted", "has planted already, under subjects"),
         ("from-hub", "stages/subjects/params.yaml has from-hub already, under hub"),
         ("shared", "the page calls shared what belongs to no single model"),
-        *((folder, f"has a folder data/{folder}") for folder in ("models", "corpus", "bag", "report")),
+        *(
+            (folder, f"has a folder data/{folder}")
+            for folder in ("models", "corpus", "bag", "report")
+        ),
     ],
 )
 def test_a_name_that_would_stop_every_stage_is_refused(project: Path, name: str, sentence: str):
