@@ -212,7 +212,7 @@ def _prompts(subject: Subject, own) -> None:
 
 
 def _dump(subject: Subject, model) -> None:
-    """Activations and predictions by prompt; means by slot, counted from an operand's last token."""
+    """Activations and predictions by prompt; means by slot, aligned to operands' last tokens."""
     table = subject.table("store/prompts.parquet")
     means = layered.read_array(subject.path("store/means.h5"), "neurons")
     for i, (store, operator) in enumerate(zip(subject.squares(), CALCULATE, strict=True)):
