@@ -42,9 +42,7 @@ def stages() -> dict[str, dict]:
 
 def pipelines() -> list[str]:
     """Every dvc.yaml: the root's, then each chapter's, followed by that of its stages that read tensors."""
-    files = [
-        f"stages/{chapter}/dvc.yaml" for chapter in CHAPTERS
-    ]
+    files = [f"stages/{chapter}/dvc.yaml" for chapter in CHAPTERS]
     return ["dvc.yaml", *(file for file in files if (ROOT / file).exists())]
 
 
@@ -199,7 +197,9 @@ def _values(section: str, entry: dict) -> dict:
 def _subjects(entry: dict) -> str:
     """The section of params.yaml where a foreach stage finds the settings of its subjects, most often the one that it is done for."""
     each = entry["foreach"].strip("${}")
-    return {"trajectory": "with_pairs", "with_activations": "known", "with_figures": "known"}.get(each, each)
+    return {"trajectory": "with_pairs", "with_activations": "known", "with_figures": "known"}.get(
+        each, each
+    )
 
 
 def data_files(stage: str) -> set[str]:

@@ -176,7 +176,11 @@ def changed(settings: dict[str, Any]) -> dict[str, Any]:
         "with_figures": whole["subjects"] | stored,
     }
     sized = all_of["known"] | whole["sizes"]
-    return whole | all_of | {"with_pairs": both, "with_mediation": both | whole["finetuned"], "sized": sized}
+    return (
+        whole
+        | all_of
+        | {"with_pairs": both, "with_mediation": both | whole["finetuned"], "sized": sized}
+    )
 
 
 def write_settings(folder: Path, whole: dict[str, Any]) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 from tests.circuit.figure_tables import RNG, Tables, crossed, found, made
 
-MEMBERSHIP = {"add": "called", "subtract": "scored"}  # criterion with which each operator is shown
-MEMBERSHIPS = {"add": ["label", "called", "scored"], "subtract": ["label", "scored"]}
-KEYS = [{"operator": o, "membership": m} for o, names in MEMBERSHIPS.items() for m in names]
-NOT_LABELS = [key for key in KEYS if key["membership"] != "label"]
+CRITERION = {"add": "fdr", "subtract": "threshold"}  # criterion with which each operator is shown
+CRITERIA = {"add": ["label", "fdr", "threshold"], "subtract": ["label", "threshold"]}
+KEYS = [{"operator": o, "criterion": m} for o, names in CRITERIA.items() for m in names]
+NOT_LABELS = [key for key in KEYS if key["criterion"] != "label"]
 HEURISTICS, COUNTS, LAYERS, NEURONS, CELLS = 6, [0, 5, 10], [1, 2], 60, 300
 ABLATIONS = ["mean", "zero"]
 ARMS = ["contaminated", "control", "count", "heuristic", "matched"]
@@ -50,7 +50,7 @@ def by_neuron() -> list[dict[str, Any]]:
 
 
 def bags() -> list[dict[str, Any]]:
-    operators = [{"operator": operator, "membership": None} for operator in MEMBERSHIPS]
+    operators = [{"operator": operator, "criterion": None} for operator in CRITERIA]
     rows = crossed(KEYS, kept=["heuristic", "random", "rest"], ablation=ABLATIONS)
     rows += crossed(operators, kept=["everything", "nothing"], ablation=ABLATIONS)
     return [row | {"neurons": int(RNG.integers(999))} for row in rows]
@@ -58,9 +58,9 @@ def bags() -> list[dict[str, Any]]:
 
 def cells() -> list[dict[str, Any]]:
     """Return cells of which 10 in 11 are correct for addition, and all but 4 for subtraction."""
-    memberships = ["called", "scored"]
-    operators = [{"operator": operator, "op2": 0} for operator in MEMBERSHIPS]
-    rows = crossed(operators, op1=range(CELLS), membership=memberships)
+    criteria = ["fdr", "threshold"]
+    operators = [{"operator": operator, "op2": 0} for operator in CRITERIA]
+    rows = crossed(operators, op1=range(CELLS), criterion=criteria)
     for row in rows:
         is_add = row["operator"] == "add"
         row |= {
@@ -68,14 +68,14 @@ def cells() -> list[dict[str, Any]]:
             "associated_neurons": int(RNG.integers(100)),
             "answer_contribution": RNG.normal(),
         }
-        if not is_add and row["membership"] == "called":
+        if not is_add and row["criterion"] == "fdr":
             row["associated_neurons"] = 0
     return rows
 
 
 def inputs() -> list[dict[str, Any]]:
     rows = []
-    for operator, (feature, values) in product(MEMBERSHIPS, VALUES.items()):
+    for operator, (feature, values) in product(CRITERIA, VALUES.items()):
         key = {"operator": operator, "feature": feature, "gain": GAINS[feature]}
         for value in values:
             cells, wrong = int(RNG.integers(50, 90)), int(RNG.integers(50))
@@ -87,8 +87,8 @@ def inputs() -> list[dict[str, Any]]:
 def compared() -> list[dict[str, Any]]:
     counts = {"add": (272, 28), "subtract": (296, 4)}
     rows = crossed(
-        [{"operator": operator} for operator in MEMBERSHIPS],
-        membership=["called", "scored"],
+        [{"operator": operator} for operator in CRITERIA],
+        criterion=["fdr", "threshold"],
         measure=["answer_contribution", "associated_neurons"],
     )
     for row in rows:
@@ -103,7 +103,7 @@ def members() -> list[dict[str, Any]]:
 
 
 def tables() -> Tables:
-    operators = [{"operator": operator} for operator in MEMBERSHIPS]
+    operators = [{"operator": operator} for operator in CRITERIA]
     tests = crossed(KEYS, ablation=ABLATIONS, measure=["accuracy", "logit"])
     rows = {
         "knockouts_by_heuristic": by_heuristic(),
@@ -120,4 +120,4 @@ def tables() -> Tables:
         "label_limits": operators,
     }
     known = {name: made(name, several) for name, several in rows.items()}
-    return known | {"pairs_found": found([*MEMBERSHIP])}
+    return known | {"pairs_found": found([*CRITERION])}

@@ -56,9 +56,9 @@ def standing(
     rows: (operator, layer, neuron, heuristic); layers from `late` on are late.
     """
     listed = []
-    for membership, (operator, *rest) in product(memberships or MEMBERSHIPS, rows):
-        listed.append(("s", operator, membership, *rest))
-    names = ["subject", "operator", "membership", "layer", "neuron", "heuristic"]
+    for criterion, (operator, *rest) in product(criteria or CRITERIA, rows):
+        listed.append(("s", operator, criterion, *rest))
+    names = ["subject", "operator", "criterion", "layer", "neuron", "heuristic"]
     schema = dict.fromkeys(names, pl.String) | {"layer": pl.Int16, "neuron": pl.Int32}
     scores = np.random.default_rng(len(listed)).choice(
         [0.4, 0.5, 0.6, 0.7], len(listed)

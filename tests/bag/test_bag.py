@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tests.bag import knocked
-from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, CRITERIA, Prompt, Units, standing, written
+from tests.bag.knocked import CRITERIA, ENDS, EVEN, LOW, MEANS, Prompt, Units, standing, written
 from tests.made import OPERATORS, ask, late_layers, majority
 
 SETTINGS = {"control_draws": 3, "knockout_seed": 0}
@@ -25,13 +25,13 @@ def pairs() -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def members() -> pl.DataFrame:
     """Return more neurons by looser criteria; by scored, all of layer 2. Layer 0 is not late."""
-    sizes = {"label": (9, 4, 2), "called": (9, 6, 2), "scored": (9, 7, NEURONS)}
+    sizes = {"label": (9, 4, 2), "fdr": (9, 6, 2), "threshold": (9, 7, NEURONS)}
     frames = []
-    for membership, size in sizes.items():
+    for criterion, size in sizes.items():
         rows: list[tuple[str, int, int, str]] = []
         for layer, count in enumerate(size):
             rows += product(OPERATORS, [layer], range(count), (EVEN, LOW))
-        frames.append(standing(rows, membership, late=1))
+        frames.append(standing(rows, criterion, late=1))
     return pl.concat(frames).sample(fraction=1, shuffle=True, seed=1)
 
 
@@ -63,7 +63,7 @@ def bags(members: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def ablated(bags: pl.DataFrame, replacement: str = "mean") -> dict[tuple, Units]:
-    """(operator, membership, kept, draw) -> what is ablated."""
+    """(operator, criterion, kept, draw) -> what is ablated."""
     units = {}
     for (_, *key, neurons), patches in bags.filter(replacement=replacement).group_by(
         "intervention", "operator", "criterion", "with_activations", "draw", "neurons"
@@ -208,7 +208,7 @@ def test_a_planted_bag_answers_alone_and_nothing_else_does(
 
 def test_an_operator_without_heuristics_has_no_bag(members: pl.DataFrame, pairs: pl.DataFrame):
     bags = kept(members.filter(operator="add"), pairs)
-    assert set(bags.filter(operator="subtract")["kept"]) == {"everything", "nothing"}
+    assert set(bags.filter(operator="subtract")["with_activations"]) == {"everything", "nothing"}
     table = concluded(bags, pairs, knocked.simulated(bags, "bag", pairs, knocked.at_random(0)))
     assert table.filter(operator="subtract").height == 4
 
@@ -230,8 +230,8 @@ def test_in_the_pipeline_the_planted_bag_answers_alone_and_the_rest_does_not(mic
     table = written(micro, "planted", "bag_alone")
     assert {
         (what, *rest)
-        for what, *rest in table.filter(pl.col("kept") != "random")
-        .select("kept", "accuracy", "ci_low", "ci_high")
+        for what, *rest in table.filter(pl.col("with_activations") != "random")
+        .select("with_activations", "accuracy", "ci_low", "ci_high")
         .rows()
     } == {("everything", 1, 1, 1), ("heuristic", 1, 1, 1), ("nothing", 0, 0, 0), ("rest", 0, 0, 0)}
     assert table.filter(kept="heuristic")["faithfulness"].is_between(0.99, 1.01).all()
@@ -262,5 +262,6 @@ def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: st
     joined = table.join(sizes, on=["operator", "criterion"])
     whole = table.filter(kept="everything")["neurons"].unique().item()
     assert joined["neurons"].to_list() == [
-        whole - n if what == "rest" else n for what, n in joined.select("with_activations", "size").rows()
+        whole - n if what == "rest" else n
+        for what, n in joined.select("with_activations", "size").rows()
     ]

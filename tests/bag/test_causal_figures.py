@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from stages.bag import figures
 from stages.lib.drawing import drawing
 from tests.bag import causal_figure_tables
-from tests.bag.causal_figure_tables import HEURISTICS, LAYERS, MEMBERSHIP
+from tests.bag.causal_figure_tables import CRITERION, HEURISTICS, LAYERS
 from tests.circuit.figure_tables import (
     WHY,
     Tables,
@@ -38,9 +38,9 @@ def panels(name: str, tables: Tables = MADE) -> dict[str, list[Axes]]:
 
 def shown(name: str, operator: str) -> tuple[list[Axes], dict[str, str]]:
     """Return an operator's panels of the figure that has data for it, and which rows they show."""
-    membership = MEMBERSHIP[operator]
-    column = panels(name + "_scored" * (membership == "scored"))[operator]
-    return column, {"operator": operator, "membership": membership}
+    criterion = CRITERION[operator]
+    column = panels(name + "_scored" * (criterion == "threshold"))[operator]
+    return column, {"operator": operator, "criterion": criterion}
 
 
 def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -114,7 +114,7 @@ def test_small_heuristics_and_few_others_are_reasons_with_numbers():
     assert f"{fewer} in layer {LAYERS[0]}: at most 3" in texts(axis)
 
 
-@pytest.mark.parametrize("operator", MEMBERSHIP)
+@pytest.mark.parametrize("operator", CRITERION)
 def test_each_heuristic_is_a_dot_and_the_most_frequent_answer_a_line(operator: str):
     (accuracy, logit), which = shown("knockouts_by_heuristic", operator)
     rows = MADE["knockouts_by_heuristic"].filter(**which, ablation="zero")
@@ -144,15 +144,15 @@ def test_means_and_p_values_are_written_above_their_panel(operator: str):
         assert axis.get_xlim() == axis.get_ylim()  # the diagonal is where both are equal
 
 
-@pytest.mark.parametrize("operator", MEMBERSHIP)
+@pytest.mark.parametrize("operator", CRITERION)
 @pytest.mark.parametrize("ablation", ["zero", "mean"])
 def test_arms_are_lines_over_ablated_neurons(operator: str, ablation: str):
     name = "knockouts_by_prompt" + "_mean" * (ablation == "mean")
-    for axis, membership in zip(panels(name)[operator], ("called", "scored"), strict=True):
-        which = {"operator": operator, "membership": membership, "ablation": ablation}
+    for axis, criterion in zip(panels(name)[operator], ("fdr", "threshold"), strict=True):
+        which = {"operator": operator, "criterion": criterion, "ablation": ablation}
         rows = MADE["knockouts_by_prompt"].filter(**which)
         if rows.is_empty():
-            assert (operator, membership) == ("subtract", "called")
+            assert (operator, criterion) == ("subtract", "fdr")
             continue
         majority_is_drawn(axis, rows["majority_accuracy"])
         for arm, (label, *_) in figures.ARMS.items():
@@ -161,15 +161,15 @@ def test_arms_are_lines_over_ablated_neurons(operator: str, ablation: str):
             assert list(line(axis, label).get_ydata()) == drawn["accuracy"].to_list()
 
 
-@pytest.mark.parametrize("operator", MEMBERSHIP)
+@pytest.mark.parametrize("operator", CRITERION)
 def test_shares_of_small_p_values_are_written_with_their_number(operator: str):
     enough = MADE["knockouts_by_neuron"].filter(pl.col("null_neurons") >= 19, ablation="zero")
     for axis, layer in zip(panels("knockouts_by_neuron")[operator], LAYERS, strict=True):
         rows = enough.filter(operator=operator, layer=layer)
-        is_scored = pl.col("membership") == "scored"
+        is_scored = pl.col("criterion") == "threshold"
         for name, group in (
             ("only scored", rows.filter(is_scored)),
-            ("called", rows.filter(~is_scored)),
+            ("fdr", rows.filter(~is_scored)),
         ):
             small = group.filter(pl.col("p_value") <= 0.05).height
             written = f"{name}: {small / max(group.height, 1):.0%} of {group.height}"
@@ -188,8 +188,8 @@ def test_bags_are_bars_with_their_neurons(operator: str):
 
 @pytest.mark.parametrize("name", ["failures", "failures_scored"])
 def test_densities_have_the_test_beside_them(name: str):
-    membership = "scored" if name == "failures_scored" else "called"
-    tests = MADE["failure_tests"].filter(operator="add", membership=membership)
+    criterion = "threshold" if name == "failures_scored" else "fdr"
+    tests = MADE["failure_tests"].filter(operator="add", criterion=criterion)
     for axis, measure in zip(
         panels(name)["add"], ("associated_neurons", "answer_contribution"), strict=True
     ):

@@ -132,7 +132,7 @@ class Project:
         self, matches: Matches, first_layer: int | None, neurons_at_once: int = 4
     ) -> pl.DataFrame:
         """Return what the real query and stage write, at threshold 0.4 and level 0.05."""
-        names = ["operator", "layer", "neuron", "heuristic", "side", "corrected", "q_value"]
+        names = ["operator", "layer", "neuron", "heuristic", "side", "chance_corrected", "q_value"]
         types = {
             "layer": pl.Int16,
             "neuron": pl.Int32,
@@ -170,11 +170,11 @@ class Project:
             if (operator, a, b) not in self.predicted:
                 continue
             predicted = self.predicted[operator, a, b]
-            for membership, level in (("called", 0.05), ("scored", 1.0)):
+            for criterion, level in (("fdr", 0.05), ("threshold", 1.0)):
                 about = set()
-                for o, layer, neuron, name, _, corrected, q_value in matches:
+                for o, layer, neuron, name, _, chance_corrected, q_value in matches:
                     is_late = first_layer is not None and layer >= first_layer
-                    passes = np.float32(corrected) >= 0.4 and q_value <= level
+                    passes = np.float32(chance_corrected) >= 0.4 and q_value <= level
                     if o == operator and is_late and passes and MEANS[name](a, b, result):
                         about.add((layer, neuron))
                 sums = [0.0, 0.0]
@@ -188,7 +188,7 @@ class Project:
                         operator,
                         a,
                         b,
-                        membership,
+                        criterion,
                         predicted == result,
                         len(about),
                         sums[0],

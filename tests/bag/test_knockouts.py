@@ -10,11 +10,11 @@ import pytest
 
 from tests.bag import knocked
 from tests.bag.knocked import (
+    CRITERIA,
     ENDS,
     EVEN,
     LOW,
     MEANS,
-    CRITERIA,
     OWN,
     SAME,
     SET,
@@ -77,8 +77,8 @@ def test_all_neurons_of_a_heuristic_are_silenced_and_as_many_others_in_each_laye
         assert len(units) == neurons
         {"zero": zeroed, "mean": meant}[replacement][tuple(key)] = units
     assert zeroed == meant
-    for (operator, membership, heuristic, arm, draw), units in zeroed.items():
-        counted = members.filter(operator=operator, membership=membership)
+    for (operator, criterion, heuristic, arm, draw), units in zeroed.items():
+        counted = members.filter(operator=operator, criterion=criterion)
         mine, known = (
             set(table.select("layer", "neuron").rows())
             for table in (counted.filter(heuristic=heuristic), counted)

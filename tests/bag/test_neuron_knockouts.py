@@ -9,11 +9,11 @@ import pytest
 
 from tests.bag import knocked
 from tests.bag.knocked import (
+    CRITERIA,
     ENDS,
     EVEN,
     LOW,
     MEANS,
-    CRITERIA,
     SET,
     Answer,
     Prompt,

@@ -45,9 +45,9 @@ def table(members: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def silenced(table: pl.DataFrame) -> dict[tuple, Units]:
-    """Return (pair, membership, arm, neurons per layer) -> what zero and mean ablate alike."""
+    """Return (pair, criterion, arm, neurons per layer) -> what zero and mean ablate alike."""
     ablated: dict[str, dict[tuple, Units]] = {"zero": {}, "mean": {}}
-    keys = ["pair", "membership", "arm", "neurons_per_layer", "replacement", "intervention"]
+    keys = ["pair", "criterion", "arm", "neurons_per_layer", "replacement", "intervention"]
     for (*key, replacement, _), patches in table.filter(pl.col("arm") != "none").group_by(keys):
         units = knocked.units_of(patches)
         assert set(patches["neurons"]) == {len(units)}
@@ -57,10 +57,10 @@ def silenced(table: pl.DataFrame) -> dict[tuple, Units]:
 
 
 def test_every_evaluation_prompt_has_all_arms(table: pl.DataFrame, pairs: pl.DataFrame):
-    keys = ["operator", "pair", "membership", "arm", "neurons_per_layer", "replacement"]
+    keys = ["operator", "pair", "criterion", "arm", "neurons_per_layer", "replacement"]
     numbers = table.select("intervention", *keys).unique()
     expected = {(o, None, None, "none", None, None) for o in OPERATORS}
-    choices = list(product(("called", "scored"), ARMS, COUNTS, ("zero", "mean")))
+    choices = list(product(("fdr", "threshold"), ARMS, COUNTS, ("zero", "mean")))
     for prompt in listed(pairs, split="evaluation"):
         expected |= {(prompt.operator, prompt.pair, *choice) for choice in choices}
     assert set(numbers.select(keys).rows()) == expected
@@ -76,8 +76,8 @@ def test_each_arm_has_the_neurons_that_it_should(
     }
     for prompt in listed(pairs, split="evaluation"):
         own = {h for h in OF if MEANS[h](prompt)}
-        for membership in ("called", "scored"):
-            pairs_of_neurons = stands[prompt.operator, membership]
+        for criterion in ("fdr", "threshold"):
+            pairs_of_neurons = stands[prompt.operator, criterion]
             mine = {(layer, n) for layer, n, h in pairs_of_neurons if h in own}
             others = {(layer, n) for layer, n, h in pairs_of_neurons if h not in own}
             among = {
@@ -114,8 +114,8 @@ def partners(order: Iterable[tuple[int, int]], free: Units) -> Units:
 def test_partners_are_matched_by_their_effect(silenced: dict[tuple, Units]):
     for (pair, criterion, arm, count), units in silenced.items():
         if (arm, count) == ("heuristic", 2):
-            matched = silenced[pair, membership, "matched", 2]
-            others = EFFECTS.keys() - silenced[pair, membership, "heuristic", 30]
+            matched = silenced[pair, criterion, "matched", 2]
+            others = EFFECTS.keys() - silenced[pair, criterion, "heuristic", 30]
             for layer in (1, 2):
                 drawn, free = knocked.in_layer(matched, layer), knocked.in_layer(others, layer)
                 orders = permutations(knocked.in_layer(units, layer))  # either may come first
@@ -126,8 +126,8 @@ def test_contaminated_controls_hold_associated_neurons_and_others_do_not(
     silenced: dict[tuple, Units],
 ):
     with_own = set()
-    for (pair, membership, arm, _), units in silenced.items():
-        if units & silenced[pair, membership, "heuristic", 30]:
+    for (pair, criterion, arm, _), units in silenced.items():
+        if units & silenced[pair, criterion, "heuristic", 30]:
             with_own.add(arm)
     assert with_own == {"heuristic", "count", "contaminated"}
 
@@ -185,6 +185,6 @@ def test_the_pipeline_knocks_out_every_evaluation_prompt(micro: Path, name: str)
     for bag, (operator, pair), arm, count in product(bags, evaluated, ARMS, counts):
         if operator == bag[0]:
             expected.add((*bag, pair, arm, count))
-    keys = ["operator", "membership", "pair", "arm", "neurons_per_layer"]
+    keys = ["operator", "criterion", "pair", "arm", "neurons_per_layer"]
     assert set(table.filter(pl.col("arm") != "none").select(keys).rows()) == expected
     assert len(knocked.ran(micro, name, "prompt_knockout")) > 2 * len(expected) > 0

@@ -67,7 +67,7 @@ def whole(operator: str, a: int, b: int) -> Fraction:
 
 @pytest.fixture(scope="module")
 def given(prompts: pl.DataFrame) -> Tables:
-    """Return ablations of each heuristic alone (membership: its name) and of all together.
+    """Return ablations of each heuristic alone (criterion: its name) and of all together.
 
     Interventions have two patches, there are controls, and the model is random.
     """
@@ -117,7 +117,7 @@ def given(prompts: pl.DataFrame) -> Tables:
 def brute_force(
     given: Tables, prompts: pl.DataFrame
 ) -> dict[tuple, list[tuple[int, int, int, bool, float]]]:
-    """Return (operator, membership, ablation, heuristic) -> what the model predicts.
+    """Return (operator, criterion, ablation, heuristic) -> what the model predicts.
 
     The values are (pair, op1, op2, correct, change of the answer's logit).
     """
@@ -154,7 +154,7 @@ def test_true_division_is_that_of_fractions(given: Tables, prompts: pl.DataFrame
     """If all prompts are drawn, all associated ones are, and the control is not contaminated."""
     table = ask("fault_knockouts", given, prompts=80, fault_seed=0)
     answers, expected = brute_force(given, prompts), {}
-    for (operator, membership, ablation, heuristic), rows in answers.items():
+    for (operator, criterion, ablation, heuristic), rows in answers.items():
         holds = HEURISTICS[heuristic][2]
         for fault in ("none", "contaminated control", "true division")[
             : 3 if operator == "divide" else 2
@@ -300,10 +300,10 @@ def test_the_table_of_faults_puts_right_beside_wrong():
         "fault_scores": tabled(SCORES, *scores),
         "fault_knockouts": tabled(
             KNOCKOUTS,
-            ("divide", "called", "none", "zero", 8, 0.0, 0.2, 0.9, -3.0, -1.0, 0.7, 2.0),
+            ("divide", "fdr", "none", "zero", 8, 0.0, 0.2, 0.9, -3.0, -1.0, 0.7, 2.0),
             (
                 "divide",
-                "called",
+                "fdr",
                 "contaminated control",
                 "zero",
                 8,
@@ -315,10 +315,10 @@ def test_the_table_of_faults_puts_right_beside_wrong():
                 0.4,
                 1.0,
             ),
-            ("add", "called", "none", "mean", 2, 0.0, 0.5, 1.0, -3.0, -1.0, 0.5, 2.0),
+            ("add", "fdr", "none", "mean", 2, 0.0, 0.5, 1.0, -3.0, -1.0, 0.5, 2.0),
             (
                 "add",
-                "called",
+                "fdr",
                 "contaminated control",
                 "mean",
                 2,
@@ -332,7 +332,7 @@ def test_the_table_of_faults_puts_right_beside_wrong():
             ),
         ),
         "knockouts_by_prompt": tabled(
-            ["operator", "membership", "arm", "ablation", "neurons_per_layer", "accuracy"],
+            ["operator", "criterion", "arm", "ablation", "neurons_per_layer", "accuracy"],
             *by_prompt,
         ),
         "ranking_agreement": tabled(
@@ -357,7 +357,7 @@ def test_the_table_of_faults_puts_right_beside_wrong():
     assert values["add", "both sizes", "2 and 3", None, None, any_of] == pytest.approx(
         (0.4, 0.9, 0.5)
     )
-    zero, mean = ("called", "zero"), ("called", "mean")
+    zero, mean = ("fdr", "zero"), ("fdr", "mean")
     assert values[
         "divide", "contaminated control", "4", *zero, "accuracy, other - associated prompts"
     ] == pytest.approx((0.7, 0.4, -0.3))

@@ -109,10 +109,17 @@ def project(
         folder / "data/heuristics/heuristics.parquet"
     )
     permutation_tests, faults = (
-        {"thresholds": [t for t in THRESHOLDS if t != 0.5], "smallest_chance_corrected": min(THRESHOLDS)},
+        {
+            "thresholds": [t for t in THRESHOLDS if t != 0.5],
+            "smallest_chance_corrected": min(THRESHOLDS),
+        },
         {"published": 0.5, "prompts": 3, "fault_seed": 0, "cap": cap},
     )
-    changes = {"scores": {"neurons_per_unit": 5}, "permutation_tests": permutation_tests, "faults": faults}
+    changes = {
+        "scores": {"neurons_per_unit": 5},
+        "permutation_tests": permutation_tests,
+        "faults": faults,
+    }
     settings = merged(SHIPPED, alone("s") | changes)
     (folder / "params.yaml").write_text(yaml.safe_dump(settings))
     monkeypatch.chdir(folder)

@@ -169,7 +169,9 @@ def test_an_outline_is_around_the_cells_that_satisfy_the_heuristic(
 def test_similar_neurons_have_the_largest_cosine_of_scores(project: Project):
     similar = project.ask(neuron.SIMILAR, **KEYS)
     scores = project.ask("from scores where subject = 'abacus' and operator = 'add'")
-    scores = scores.filter(pl.col("chance_corrected") > 0).sort("layer", "neuron", "heuristic", "side")
+    scores = scores.filter(pl.col("chance_corrected") > 0).sort(
+        "layer", "neuron", "heuristic", "side"
+    )
     wide = scores.pivot(["heuristic", "side"], index=["layer", "neuron"], values="chance_corrected")
     matrix = wide.drop("layer", "neuron").fill_null(0).to_numpy().astype(np.float64)
     is_own = (wide["layer"] == KEYS["layer"]) & (wide["neuron"] == KEYS["neuron"])

@@ -51,7 +51,7 @@ def crossed(**keys: Any) -> list[dict[str, Any]]:
 
 def labels() -> list[dict[str, Any]]:
     """The rows of the table labels; one is at the bottom, and one is direct."""
-    names = ["layer", "neuron", "heuristic", "kind", "quantity", "corrected"]
+    names = ["layer", "neuron", "heuristic", "kind", "quantity", "chance_corrected"]
     rows = []
     for values in LABELS:
         row = {"operator": "add", "side": "top"} | dict(zip(names, values, strict=True))
@@ -64,7 +64,7 @@ def labels() -> list[dict[str, Any]]:
 
 def tables() -> Tables:
     """The tables of the model."""
-    criteria = ("raw", "corrected", "fdr")
+    criteria = ("raw", "chance_corrected", "fdr")
     classified = crossed(
         operator=OPERATORS,
         layer=range(3),
@@ -132,14 +132,14 @@ def write(folder: Path, own: Tables, shared: Tables) -> None:
     axes, shape = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}, (4, 8, SIDE)
     for operator in OPERATORS:
         keys, columns = {"operator": operator}, {"result": results(operator)}
-        with layered.writing(data / f"s/store/activations/{operator}.h5") as file:
-            writer = layered.LayerWriter(
+        with hdf5_store.writing(data / f"s/store/activations/{operator}.h5") as file:
+            writer = hdf5_store.LayerWriter(
                 file, [0, 1], axes, "float16", shape, keys, columns=columns
             )
             for layer in (0, 1):
                 writer.write(layer, 0, activations(layer, operator))
     axes = {"neuron": NEURONS, "number": 2 * SIDE}
-    with layered.writing(data / "s/store/value_logits.h5") as file:
-        writer = layered.LayerWriter(file, [0, 1], axes, "float32", (4, 2 * SIDE), {})
+    with hdf5_store.writing(data / "s/store/value_logits.h5") as file:
+        writer = hdf5_store.LayerWriter(file, [0, 1], axes, "float32", (4, 2 * SIDE), {})
         for layer in (0, 1):
             writer.write(layer, 0, value_logits(layer))

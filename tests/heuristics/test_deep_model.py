@@ -21,8 +21,8 @@ SIDE, LAYERS, WIDTH, LEVEL = 40, 24, 28, 0.05
 OP1, OP2 = np.indices((SIDE, SIDE))
 GRIDS = {"op1": OP1, "op2": OP2, "result": OP1 + OP2}
 GRID = SHIPPED["heuristics"]["grids"]["paper"] | {"moduli": [3, 4, 5, 7], "patterns": ["..d"]}
-SECTIONS = ("heuristics", "scores", "nulls", "labels", "overlaps")
-SETTINGS = Nulls(**SHIPPED["nulls"])
+SECTIONS = ("heuristics", "scores", "permutation_tests", "labels", "overlaps")
+SETTINGS = PermutationTests(**SHIPPED["permutation_tests"])
 Truth = dict[tuple[int, int], str]  # layer, neuron -> its planted heuristic
 
 
@@ -113,10 +113,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth]:
 
 
 def write_params(folder: Path, **draws: int) -> None:
-    """Write the settings of the chapter; draws: other values in the section nulls."""
+    """Write the settings of the chapter; draws: other values in the section permutation_tests."""
     settings = alone("deep", operators=["add"]) | {name: SHIPPED[name] for name in SECTIONS}
     settings["heuristics"] = {"grid": "paper", "grids": {"paper": GRID}, "custom": {}}
-    settings["nulls"] = settings["nulls"] | draws
+    settings["permutation_tests"] = settings["permutation_tests"] | draws
     (folder / "params.yaml").write_text(yaml.safe_dump(settings))
 
 
@@ -159,7 +159,9 @@ def test_a_deep_model_gets_enough_draws_for_its_labels(
             right.append((layer, neuron))
     assert len(right) / len(labels) >= 0.98
     assert len({*right}) / len(truth) >= 0.97
-    many = tables["nulls"].filter(pl.col("draws") > 120).select("layer", "neuron").unique()
+    many = (
+        tables["permutation_tests"].filter(pl.col("draws") > 120).select("layer", "neuron").unique()
+    )
     assert len(many) < len(truth) + 0.02 * limits["neurons"]  # few neurons take many draws
 
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.heuristics import explained, spectra
-from stages.heuristics.waves.fit import Fit, SplitCells, explain, indicators, waves
-from stages.heuristics.waves.fourier import FrequencyPairs, strongest
-from stages.lib.core import machine
-from stages.lib.core.layered import LayerWriter, writing
+from stages.heuristics.fourier.fit import Fit, SplitCells, explain, indicators, waves
+from stages.heuristics.fourier.frequencies import FrequencyPairs, strongest
+from stages.lib.core import environment
+from stages.lib.core.hdf5_store import LayerWriter, writing
 from stages.lib.dictionary import tables
 from stages.lib.sql.database import Database
 from tests.micro import ROOT, alone
@@ -336,7 +336,7 @@ def test_explained_agrees_with_its_definition(project: Path, which: str):
 
 
 def test_spectra_name_the_planted_components(project: Path):
-    columns = ["place", "frequency1", "frequency2", "period1", "period2", "share"]
+    columns = ["rank", "frequency1", "frequency2", "period1", "period2", "share"]
     # the whole grid, also where op1 < op2
     wave = stored(project, "spectra", "wave", "subtract")
     all_of_it = pytest.approx(1, abs=1e-6)

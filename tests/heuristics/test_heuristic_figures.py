@@ -124,7 +124,7 @@ def test_best_and_median_of_each_kind_are_drawn_from_the_stores(study: Study):
         promoted = " ".join(map(str, np.argsort(-logits)[:3]))
         neuron_text = f"layer {layer}, neuron {neuron} ({direct})"
         assert f"{place}: {row['heuristic']}\n{neuron_text}" in text
-        assert f"score {row['score']:.2f}, corrected {row['corrected']:.2f}\n" in text
+        assert f"score {row['score']:.2f}, chance_corrected {row['chance_corrected']:.2f}\n" in text
         assert f"value vector: {promoted}" in text
         values = tables.activations(layer, "add")[neuron].astype(np.float32)
         if layer == 1:  # labels of the result
@@ -208,7 +208,7 @@ def test_scores_are_drawn_over_chance_with_both_thresholds(study: Study):
     axis = figures.score_against_chance(study).axes[0]
     matches = MADE["matches"].filter(operator="add")
     dots = line(axis, "labels").get_xydata()
-    assert sorted(map(tuple, dots)) == sorted(matches.select("share", "score").rows())
+    assert sorted(map(tuple, dots)) == sorted(matches.select("chance_score", "score").rows())
     assert axis.collections[0].get_array().sum() == matches.height
     assert list(line(axis, "published threshold").get_ydata()) == [0.6, 0.6]
     threshold = line(axis, f"threshold in use: chance-corrected score {THRESHOLD}")
@@ -228,7 +228,7 @@ def test_classified_shares_are_lines_beside_their_null(study: Study, quantities:
         assert list(line(axis, label).get_ydata()) == part["share"].to_list()
         null = part.drop_nulls("null_share")
         assert list(line(axis, f"_{label}").get_ydata()) == null["null_share"].to_list()
-        spread = 2 * null["null_deviation"]
+        spread = 2 * null["null_std"]
         edges = np.concatenate([null["null_share"] - spread, null["null_share"] + spread])
         assert {*edges.clip(0, 1)} <= heights(band)
     threshold = line(axis, "threshold in use of the chance-corrected score")

@@ -66,7 +66,7 @@ def carried_out(
         "PYTHONPATH": str(ROOT),
         "RAY_ADDRESS": address,
     }
-    environment = {name: value for name, value in (os.environ | own).items() if value}
+    variables = {name: value for name, value in (os.environ | own).items() if value}
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         check=False,
@@ -216,7 +216,11 @@ def test_actors_write_the_same_bytes(micro_copy: Path, machines: str):
 
 def test_the_guide_works(micro_copy: Path):
     guide = (ROOT / "docs/cluster.md").read_text()
-    assert set(re.findall(r"BAG_[A-Z]+", guide)) == {environment.WORKERS, *environment.MODELS, work.ENGINE}
+    assert set(re.findall(r"BAG_[A-Z]+", guide)) == {
+        environment.WORKERS,
+        *environment.MODELS,
+        work.ENGINE,
+    }
     [loop] = re.findall(r"^for part in .*?wait$", guide, re.DOTALL | re.MULTILINE)
     smaller = {"0 1 2 3 4 5 6 7": "0 1", "/8": "/2", "=cuda": "=cpu", " llama": " abacus"}
     for written, small in smaller.items():
@@ -235,7 +239,7 @@ def test_without_ray_the_other_engines_work(tmp_path: Path):
     for engine, status in (("local", 0), ("ray", 1)):
         folder = tmp_path / engine
         folder.mkdir()
-        own = {work.ENGINE: engine, machine.WORKERS: "1", "PYTHONPATH": str(ROOT)}
+        own = {work.ENGINE: engine, environment.WORKERS: "1", "PYTHONPATH": str(ROOT)}
         ended = subprocess.run(
             [sys.executable, "-c", WITHOUT_RAY, str(folder), ""],
             check=False,

@@ -157,10 +157,10 @@ def test_a_pair_without_a_value_is_named(store: external_values.Given):
 def test_the_store_lies_beside_its_table(store: external_values.Given):
     table = named(intervention_table([[RESIDUAL], []]), ["residual", None])
     path = store.path.with_name("x_interventions.parquet")
-    beside = given.Given.for_table(table, path)
+    beside = external_values.Given.for_table(table, path)
     assert beside
     assert beside.path == store.path
-    assert given.Given.for_table(table.filter(component="none"), path) is None
+    assert external_values.Given.for_table(table.filter(component="none"), path) is None
 
 
 def test_a_missing_store_is_named(pairs: pl.DataFrame):

@@ -49,10 +49,13 @@ print(len(work.units), *answers, int(peak) >> 10)
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a project with 83 GB of activations, zeros that take no disk but for a few neurons."""
     # The disk may hold less than 83 GB.
-    monkeypatch.setattr(layered, "_need_space", lambda path, size: None)
+    monkeypatch.setattr(hdf5_store, "_need_space", lambda path, size: None)
     settings = alone("large", operators=["add"]) | {"labels": SHIPPED["labels"]}
     settings["scores"] = SHIPPED["scores"] | {"neurons_per_unit": 16}
-    settings["nulls"] = SHIPPED["nulls"] | {"neurons_per_unit": 16, "least_draws": 20}
+    settings["permutation_tests"] = SHIPPED["permutation_tests"] | {
+        "neurons_per_unit": 16,
+        "least_draws": 20,
+    }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(settings))
     op1, op2 = np.indices((SIDE, SIDE))
     maps = np.random.default_rng(0).random((len(ACTIVE), SIDE, SIDE)).astype(np.float16)

@@ -25,10 +25,12 @@ STAGES: dict[str, tuple[Callable, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "runs": (runs.main, ("neurons/neuron", "abacus"), ("neurons/runs/neuron.parquet",)),
     "scores": (scores.main, ("abacus",), ("heuristics/scores.parquet",)),
-    "nulls": (
-        nulls.main,
+    "permutation_tests": (
+        permutation_tests.main,
         ("abacus",),
-        tuple(f"heuristics/{name}.parquet" for name in ("nulls", "null_shares", "naming")),
+        tuple(
+            f"heuristics/{name}.parquet" for name in ("permutation_tests", "null_shares", "naming")
+        ),
     ),
 }
 
@@ -41,7 +43,12 @@ def test_the_bytes_are_the_same_whoever_does_the_work(
     outputs = [micro_copy / "data/abacus" / name for name in names]
     expected = [output.read_bytes() for output in outputs]
     monkeypatch.chdir(micro_copy)
-    for work_of in (runs.RunsWork, scores.ScoresWork, permutation_tests.PermutationTestsWork, dump.DumpWork):
+    for work_of in (
+        runs.RunsWork,
+        scores.ScoresWork,
+        permutation_tests.PermutationTestsWork,
+        dump.DumpWork,
+    ):
         monkeypatch.setattr(work_of, "few", 0)
     for workers, shares in (("2", []), ("1", ["array:1/3", "array:0/3"])):
         monkeypatch.setenv(environment.WORKERS, workers)
@@ -64,7 +71,7 @@ def test_a_large_store_in_shards_gives_the_same_results(
     columns = "operator, layer, neuron, op1, op2, result, activation"
     query = f"select {columns} from activations where subject = 'abacus' order by all"
     names = [f"store/{name}" for name in ("means.h5", "value_logits.h5", "predictions.parquet")]
-    for name in ("nulls", "null_shares", "naming", "scores"):
+    for name in ("permutation_tests", "null_shares", "naming", "scores"):
         names.append(f"heuristics/{name}.parquet")
     others = [folder / name for name in names]
     expected = [file.read_bytes() for file in others]
@@ -99,11 +106,11 @@ def test_a_parity_digest_tells_processors_apart_only_if_bytes_differ(micro: Path
     path = micro / "data/models/abacus/step-00200"
     for dtype, is_same in (("float64", True), ("float32", False)):
         loaded = checkpoint.load(path, dtype, "cpu", 1)
-        before = checkpoint.canary(loaded)
+        before = checkpoint.parity_digest(loaded)
         # Instruction sets differ by about as much.
         eps = torch.finfo(loaded.model.dtype).eps
         loaded.architecture.unembedding.weight.mul_(1 + eps)
-        assert (checkpoint.canary(loaded) == before) == is_same
+        assert (checkpoint.parity_digest(loaded) == before) == is_same
 
 
 def times(output: Path) -> dict[Path, int]:

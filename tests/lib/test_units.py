@@ -102,7 +102,7 @@ def test_a_killed_worker_is_replaced_and_its_unit_done_again(
 def test_a_unit_that_kills_every_worker_is_named_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv(machine.WORKERS, "3")
+    monkeypatch.setenv(environment.WORKERS, "3")
     problem = f"^{DEATHS} workers were killed at one unit of work, the unit 7"
     with pytest.raises(WorkerError, match=f"{problem}, .* the same command goes on"):
         shared(tmp_path, deadly=7, deaths=99)
@@ -144,9 +144,9 @@ with local.ready(start) as workers:
     print("idle", flush=True)
     time.sleep(600)
 """
-    environment = os.environ | {machine.WORKERS: "2", "PYTHONPATH": str(ROOT)}
+    variables = os.environ | {environment.WORKERS: "2", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as driver:
         assert driver.stdout
         lines = iter(driver.stdout.readline, "idle\n")
         processes = {psutil.Process(int(line)) for line in lines}

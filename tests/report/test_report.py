@@ -310,7 +310,7 @@ def test_a_stage_declares_what_it_reads_whatever_models_there_are(
     """In the lock: of a table with a file per model, the stage of a model reads its file alone."""
     monkeypatch.chdir(micro)
     names = [*OWN.tables(shared=False), *NEEDED]
-    lock = yaml.safe_load(Path("stages/report/tensors/dvc.lock").read_text())["stages"]
+    lock = yaml.safe_load(Path("stages/report/dvc.lock").read_text())["stages"]
     deps = {dep["path"] for dep in lock[f"report_data@{subject}"]["deps"]}
     read: list[Path] = []
     for paths in subject_files(subject, names).values():

@@ -91,7 +91,7 @@ def test_numbers_are_those_of_the_tables(reader: Reader, page: Path, subject: st
         compare(reader.rows(f"#{item}"), expected.sort(order or expected.columns))
     rows = reader.rows("#labels")
     labels = table(page, subject, "labels").filter(of_operators).select(list(rows[0]))
-    labels = labels.sort(-pl.col("corrected"), *labels.columns)
+    labels = labels.sort(-pl.col("chance_corrected"), *labels.columns)
     compare(rows, labels.filter(pl.int_range(pl.len()).over("operator") < 100))
 
 
@@ -225,7 +225,7 @@ def test_the_browser_shows_what_tables_have_about_a_neuron(reader: Reader, page:
     rows = known.rows_by_key(("heuristic", "side"), named=True, unique=True)
     for row in matches:
         expected = rows[row["heuristic"], row["side"]]
-        for name in ("score", "corrected", "p_value", "q_value"):
+        for name in ("score", "chance_corrected", "p_value", "q_value"):
             assert tells(row[name], expected[name])
 
     effects = reader.rows("#facts > div:nth-of-type(2)")

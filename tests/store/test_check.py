@@ -188,7 +188,17 @@ def costs_of(settings: SubjectSettings, side: int = 300, speed: float = 1e10) ->
 @pytest.mark.parametrize(
     ("section", "lists"),
     [
-        ("subjects", {"subjects", "with_pairs", "known", "with_activations", "with_figures", "with_mediation"}),
+        (
+            "subjects",
+            {
+                "subjects",
+                "with_pairs",
+                "known",
+                "with_activations",
+                "with_figures",
+                "with_mediation",
+            },
+        ),
         ("stored", {"known", "with_activations", "with_figures"}),
     ],
 )
@@ -538,9 +548,7 @@ def test_the_console_has_both_commands(tmp_path: Path):
     assert "params.yaml has it now" in added.stdout
     assert (
         "probes@mine"
-        in run_in(
-            tmp_path / "project", "dvc", "stage", "list", "stages/circuit/dvc.yaml"
-        ).stdout
+        in run_in(tmp_path / "project", "dvc", "stage", "list", "stages/circuit/dvc.yaml").stdout
     )
 
 

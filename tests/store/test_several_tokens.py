@@ -179,7 +179,9 @@ def answered(subject: Subject) -> str:
 
 
 def store_of(subject: Subject, operator: str):
-    [store] = [store for store in subject.squares() if store.attributes["operator"] == operator]
+    [store] = [
+        store for store in subject.activation_stores() if store.attributes["operator"] == operator
+    ]
     return store
 
 
@@ -214,8 +216,8 @@ def _prompts(subject: Subject, own) -> None:
 def _dump(subject: Subject, model) -> None:
     """Activations and predictions by prompt; means by slot, aligned to operands' last tokens."""
     table = subject.table("store/prompts.parquet")
-    means = layered.read_array(subject.path("store/means.h5"), "neurons")
-    for i, (store, operator) in enumerate(zip(subject.squares(), CALCULATE, strict=True)):
+    means = hdf5_store.read_array(subject.path("store/means.h5"), "neurons")
+    for i, (store, operator) in enumerate(zip(subject.activation_stores(), CALCULATE, strict=True)):
         own = table.filter(operator=operator)
         widths = _widths(own)
         sums, counts = np.zeros(means.shape[1:]), np.zeros(means.shape[2])
@@ -379,7 +381,7 @@ def _change(subject: Subject, model, row: dict[str, Any], pairs: pl.DataFrame) -
         values = torch.zeros(len(pairs), len(positions[0]), len(features))
     elif row["replacement"] == "mean":
         name = {"mlp": "neurons", "head": "heads"}[kind]
-        means = np.nanmean(layered.read_array(subject.path("store/means.h5"), name), 0)[layer]
+        means = np.nanmean(hdf5_store.read_array(subject.path("store/means.h5"), name), 0)[layer]
         slots = _slots_of_pairs(subject, tokens, roles)
         means = means.reshape(len(means), -1)[np.take_along_axis(slots, np.array(positions), 1)]
         values = torch.from_numpy(means[..., features]).float()
@@ -393,7 +395,7 @@ def _change(subject: Subject, model, row: dict[str, Any], pairs: pl.DataFrame) -
 
 def _slots_of_pairs(subject: Subject, tokens: list, roles: list[dict[str, int]]) -> np.ndarray:
     """The slots of each prompt's tokens, (prompts, tokens), with the widths that means.h5 names."""
-    attributes = layered.read_attributes(subject.path("store/means.h5"))
+    attributes = hdf5_store.read_attributes(subject.path("store/means.h5"))
     widths = {o: int(attributes[f"{o}_tokens"]) for o in OPERANDS if f"{o}_tokens" in attributes}
     slots = []
     for prompt, own_roles in zip(tokens, roles, strict=True):
@@ -409,7 +411,7 @@ def _heuristics(subject: Subject) -> None:
     table = subject.table("heuristics/scores.parquet")
     assert {"asked", "result"} <= set(table["quantity"])
     operator = answered(subject)
-    store, votes = store_of(subject, operator), subject.votes()
+    store, votes = store_of(subject, operator), subject.value_logits()
     numbers = subject.table("store/numbers.parquet").rename({"token": "answer_token"})
     cells = (
         subject.table("store/prompts.parquet")
@@ -504,6 +506,6 @@ def _theories(subject: Subject) -> None:
     own = table.filter(operator=operator).with_columns(pl.col("op1", "op2").cast(pl.Int64))
     tokens = order.cast(pl.Int64).join(own, on=["op1", "op2"], maintain_order="left")
     numbers = tokens["answer_token"].replace_strict(numbers_of_tokens(subject)).to_list()
-    votes = subject.votes().read(1, slice(None), slice(None)).astype(np.float64)
+    votes = subject.value_logits().read(1, slice(None), slice(None)).astype(np.float64)
     expected = (activations[:, held_out] * votes[:, numbers]).sum(0)
     np.testing.assert_allclose(written, expected, rtol=1e-6, atol=1e-9)

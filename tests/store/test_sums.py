@@ -83,7 +83,7 @@ def test_sums_are_numpys_to_the_last_bit(seed, shape, dtype, kind, answered, wor
     cells = {"none": 0.0, "some": 0.7, "all": 1.0}.get(answered, 0.0) > rng.random(shape[1:])
     cells[0, 0] |= answered == "first"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "threads", lambda: workers)
+        patch.setattr(environment, "threads", lambda: workers)
         table = sums.of_block("add", layers, np.where(cells, 3, -1))
     values = np.concatenate([*layers.values()]).astype(np.float64)
     columns = {"total": values.sum((1, 2))}

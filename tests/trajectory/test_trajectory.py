@@ -43,7 +43,7 @@ def table(standing: pl.DataFrame) -> pl.DataFrame:
 def ablated(table: pl.DataFrame) -> dict[tuple, Units]:
     """Return (operator, kept, draw) -> ablated neurons."""
     units_by_key = {}
-    keeping = table.filter(pl.col("kept").is_not_null())
+    keeping = table.filter(pl.col("with_activations").is_not_null())
     for (_, operator, kept, draw, neurons), patches in keeping.group_by(
         "intervention", "operator", "with_activations", "draw", "neurons"
     ):

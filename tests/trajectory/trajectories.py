@@ -79,20 +79,20 @@ def scores() -> pl.DataFrame:
 def passing(scores: pl.DataFrame, subject: str) -> Standing:
     """Return the heuristics of a checkpoint's late neurons, in plain Python."""
     collected: Standing = {}
-    for operator, layer, neuron, heuristic, corrected in (
+    for operator, layer, neuron, heuristic, chance_corrected in (
         scores.filter(subject=subject)
         .select(
             "operator",
             "layer",
             "neuron",
             "heuristic",
-            "corrected",
+            "chance_corrected",
         )
         .iter_rows()
     ):
-        if layer in LAYERS and corrected >= THRESHOLD:
+        if layer in LAYERS and chance_corrected >= THRESHOLD:
             key = (operator, layer, neuron, heuristic)
-            collected[key] = max(corrected, collected.get(key, 0))
+            collected[key] = max(chance_corrected, collected.get(key, 0))
     return collected
 
 
@@ -187,9 +187,9 @@ def units(standing: Standing, operator: str) -> Units:
 def own(standing: Standing, prompt: Prompt) -> dict[tuple[int, int], float]:
     """Return the neurons with a heuristic that a prompt satisfies -> their best such score."""
     collected: dict[tuple[int, int], float] = {}
-    for (operator, layer, n, heuristic), corrected in standing.items():
+    for (operator, layer, n, heuristic), chance_corrected in standing.items():
         if operator == prompt.operator and MEANS[heuristic](prompt):
-            collected[layer, n] = max(corrected, collected.get((layer, n), 0))
+            collected[layer, n] = max(chance_corrected, collected.get((layer, n), 0))
     return collected
 
 
