@@ -101,7 +101,7 @@ def main(name: str) -> None:
     passes = subject.settings.passes or load(Passes)
     pairs = subject.table("circuit/pairs.parquet").filter(split="discovery").sort("pair")
     bos = tokenizer.load(subject.settings.source).bos_token_id
-    loaded = checkpoint.of(subject.settings)
+    loaded = checkpoint.from_settings(subject.settings)
     attention = partial(recording.attention, loaded, prompts_per_pass=passes.prompts)
     rows: list[tuple] = []
     for (operator,), prompts in sorted(pairs.partition_by("operator", as_dict=True).items()):
@@ -128,7 +128,7 @@ def pattern(
 ) -> Pattern:
     """Return the pattern of all groups together.
 
-    weights: for each group the mean and the standard deviation, as `recording.attention` gives them.
+    weights: for each group the mean and the standard deviation, from `recording.attention`.
     """
     if len(groups) == 1:
         [group], [(mean, std)] = groups, weights

@@ -27,7 +27,7 @@ def dump() -> None:
     Bar: at most 0.65 x.
     """
     subject, at_once = Subject.named(SUBJECT), load(Passes).prompts
-    loaded = checkpoint.of(subject.settings)
+    loaded = checkpoint.from_settings(subject.settings)
     prompts = subject.table("store/prompts.parquet").filter(operator="add")
     prompt_grid = PromptGrid("add", prompts)
 

@@ -65,7 +65,7 @@ def check_answers(subject: checkpoint.Checkpoint, prompts: list[list[int]]) -> N
 
 def test_shared_tokens_change_nothing_and_are_computed_once(kind: str, tmp_path: Path):
     subject = loaded(kind)
-    assert prefixes.of(subject, sequences(), 100).length == len(EXAMPLES)
+    assert prefixes.find(subject, sequences(), 100).length == len(EXAMPLES)
     check_streams(subject, sequences(), tmp_path)
     check_answers(subject, sequences())
     assert set(subject.continues.values()) == {True}
@@ -87,7 +87,7 @@ def refuse_cache(_: Any, inputs: tuple, named: dict[str, Any]) -> None:
 def test_a_model_that_cannot_go_on_after_a_prefix_computes_whole_prompts(hook, tmp_path: Path):
     subject = loaded()
     subject.model.base_model.register_forward_pre_hook(hook, with_kwargs=True)
-    assert prefixes.of(subject, sequences(), 100).length == 0
+    assert prefixes.find(subject, sequences(), 100).length == 0
     assert set(subject.continues.values()) == {False}
     check_streams(subject, sequences(), tmp_path)
     check_answers(subject, sequences())
@@ -117,16 +117,16 @@ def test_a_prefix_longer_than_the_attentions_window(tmp_path: Path):
 def test_few_shared_tokens_are_computed_with_each_prompt(tmp_path: Path):
     """Small trained models share one or a few tokens, and so keep their bytes."""
     subject = loaded()
-    assert prefixes.of(subject, sequences(EXAMPLES[: prefixes.FEWEST - 1]), 100).length == 0
-    assert prefixes.of(subject, sequences(), prefixes.FEWEST - 1).length == 0
-    assert prefixes.of(subject, sequences(), prefixes.FEWEST).length == prefixes.FEWEST
-    assert prefixes.of(subject, [], 100).length == 0
+    assert prefixes.find(subject, sequences(EXAMPLES[: prefixes.FEWEST - 1]), 100).length == 0
+    assert prefixes.find(subject, sequences(), prefixes.FEWEST - 1).length == 0
+    assert prefixes.find(subject, sequences(), prefixes.FEWEST).length == prefixes.FEWEST
+    assert prefixes.find(subject, [], 100).length == 0
     with residuals.read(subject, [], np.zeros((0, 2), int), 4, tmp_path, "test") as streams:
         assert streams.at(0, 1).shape == (0, 32)
 
 
 def test_passes_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch):
-    prefix = prefixes.of(loaded(), sequences(), 100)
+    prefix = prefixes.find(loaded(), sequences(), 100)
     assert prefix.in_pass(17, 5) == 5
     shared, whole = prefix.in_pass(17, 10**9), prefixes.Prefix(prefix.checkpoint).in_pass(17, 10**9)
     assert shared > whole > 1000

@@ -287,7 +287,9 @@ def _whole_answers(subject: Subject, own, model) -> None:
             greedy.append(int(plain(model, [prompt + greedy])[0].argmax()))
         answers.append((prompt, answer))
         correct.append(greedy == answer)
-    assert ask.says(checkpoint.of(subject.settings), answers, 7, "test").tolist() == correct
+    assert (
+        ask.says(checkpoint.from_settings(subject.settings), answers, 7, "test").tolist() == correct
+    )
     cells = subject.table("store/predictions.parquet")
     assert measured["cells"].sum() == len(cells)
     accurate = (measured["accuracy"] * measured["cells"]).sum()
@@ -454,7 +456,7 @@ def _residual_streams(subject: Subject, model) -> None:
     assert len(prompts.training) > 20
     assert len(prompts.positions) == len(prompts.training) + len(pairs)
     assert len(prompts.pairs) == len(pairs)
-    loaded, folder = checkpoint.of(subject.settings), subject.path("theories")
+    loaded, folder = checkpoint.from_settings(subject.settings), subject.path("theories")
     streams = np.empty((LAYERS, 3, len(prompts.tokens), 2 * HEAD_WIDTH))
     with residuals.read(loaded, prompts.tokens, prompts.positions, 7, folder, "") as stored:
         for level in range(LAYERS):
