@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tests.made import HEADS, LAYERS, Tables, architecture, ask, of
+from tests.made import HEADS, LAYERS, Tables, architecture, ask, only
 
 Forms = list[list[str]]  # classes of the tokens of each template
 TASKS: dict[str, tuple[list[str], list[Any], Forms]] = {  # task -> conditions, operators, templates
@@ -116,13 +116,13 @@ def runs(given: Tables, interventions: pl.DataFrame) -> pl.DataFrame:
 def by_pair(given: Tables) -> Tables:
     """The same with mediation_by_pair, as the query makes it."""
     table = ask(
-        "mediation_by_pair", of(given, "mediation_pairs", "mediation_interventions", "runs")
+        "mediation_by_pair", only(given, "mediation_pairs", "mediation_interventions", "runs")
     )
     return given | {"mediation_by_pair": table.sample(fraction=1, shuffle=True, seed=0)}
 
 
 def importance(given: Tables) -> pl.DataFrame:
-    return ask("relative_importance", of(given, "architecture", *EFFECTS), published_floor=0.1)
+    return ask("relative_importance", only(given, "architecture", *EFFECTS), published_floor=0.1)
 
 
 def groups(given: Tables) -> dict[tuple[str, str, str], list[int]]:

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.made import HEADS, LAYERS, Tables, architecture, ask, of
+from tests.made import HEADS, LAYERS, Tables, architecture, ask, only
 from tests.mediation import mediated
 from tests.mediation.mediated import EFFECTS, SITES, TASKS, importance
 
@@ -38,7 +38,7 @@ def given() -> Tables:
 
 @pytest.fixture(scope="module")
 def effects(given: Tables) -> pl.DataFrame:
-    return ask("mediation_effects", of(given, *EFFECTS))
+    return ask("mediation_effects", only(given, *EFFECTS))
 
 
 def test_every_component_is_patched_once_at_every_place(given: Tables):
@@ -77,19 +77,19 @@ def test_without_pairs_only_the_clean_run_is_left_and_tables_are_empty(given: Ta
         "runs": given["runs"].clear(),
     }
     empty["mediation_weights"] = ask(
-        "mediation_weights", of(empty, "mediation_pairs"), mediation_replicates=3
+        "mediation_weights", only(empty, "mediation_pairs"), mediation_replicates=3
     )
     empty["mediation_by_pair"] = ask(
-        "mediation_by_pair", of(empty, "mediation_pairs", "mediation_interventions", "runs")
+        "mediation_by_pair", only(empty, "mediation_pairs", "mediation_interventions", "runs")
     )
     assert empty["mediation_weights"].is_empty()
-    assert ask("mediation_effects", of(empty, *EFFECTS)).is_empty()
+    assert ask("mediation_effects", only(empty, *EFFECTS)).is_empty()
     assert importance(empty).is_empty()
 
 
 def test_replicates_draw_from_each_template_and_operator_as_many_pairs_as_it_has(given: Tables):
     keys, groups = ["task", "condition", "operator"], mediated.groups(given)
-    table = ask("mediation_weights", of(given, "mediation_pairs"), mediation_replicates=400)
+    table = ask("mediation_weights", only(given, "mediation_pairs"), mediation_replicates=400)
     assert set(table.select(keys).iter_rows()) == groups.keys()
     assert len(table) == 400 * len(groups)
     of_pair: dict[tuple[int, int], float] = {}

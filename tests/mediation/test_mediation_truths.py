@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.made import LAYERS, Tables, ask, of
+from tests.made import LAYERS, Tables, ask, only
 from tests.mediation import mediated
 from tests.mediation.mediated import EFFECTS, TASKS, importance
 
@@ -71,7 +71,7 @@ def test_late_mlps_that_carry_a_varying_result_have_all_the_importance():
             == pytest.approx(row["without_effect"])
             == pytest.approx(len(LATE) / (LAYERS * 6))
         )
-    effects = ask("mediation_effects", of(given, *EFFECTS)).filter(condition="result_varies")
+    effects = ask("mediation_effects", only(given, *EFFECTS)).filter(condition="result_varies")
     here = (
         pl.col("component").eq("mlp")
         & pl.col("layer").is_in(LATE)
@@ -126,7 +126,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     tasks = {f"task {n}": (["result_varies"], [None], [["last"]] * 2) for n in range(30)}
     given, size, means = mediated.subject(each=25, tasks=tasks, replicates=200), 0.3, [1, 3]
     change = noise(given, size) * pl.col("template").replace_strict(dict(enumerate(means)))
-    effects = ask("mediation_effects", of(known(given, pl.lit(True), change), *EFFECTS)).filter(
+    effects = ask("mediation_effects", only(known(given, pl.lit(True), change), *EFFECTS)).filter(
         which="all"
     )
     truth = float(np.mean(means)) * math.exp(size**2 / 2) - 1

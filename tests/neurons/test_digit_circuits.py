@@ -6,7 +6,7 @@ import pytest
 
 from stages.neurons import digit_figure
 from tests import made
-from tests.made import FIRST, KS, LAYERS, NEURONS, OPERATORS, Tables, ask, frame, of
+from tests.made import FIRST, KS, LAYERS, NEURONS, OPERATORS, Tables, ask, frame, only
 
 DIGITS = ("first-asked", "second-asked", "third-asked")
 
@@ -15,7 +15,7 @@ def of_digits(
     effects: np.ndarray, noise: float = 0.0, first_layers: tuple[int, ...] = (FIRST,) * 3
 ) -> Tables:
     """Tables of three subjects in which each late neuron has this effect on the digit, (3, layers, neurons), and noise by prompt."""
-    given = of(made.measured(), "neuron_interventions", "pairs", "runs")
+    given = only(made.measured(), "neuron_interventions", "pairs", "runs")
     rng = np.random.default_rng(5)
     late = {
         number: (layer, units[0])

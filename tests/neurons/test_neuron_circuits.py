@@ -23,7 +23,7 @@ from tests.made import (
     ask,
     frame,
     late_layers,
-    of,
+    only,
     runs,
     top,
 )
@@ -206,7 +206,7 @@ def test_faithfulness_is_equation_2(measured: Tables, circuits: pl.DataFrame):
         "neuron_circuit_interventions": circuits,
         "runs": answers,
     }
-    table = ask("faithfulness", of(measured, "pairs", "bootstrap_weights") | given)
+    table = ask("faithfulness", only(measured, "pairs", "bootstrap_weights") | given)
     assert table.filter(pl.col("experiment") != "neuron_circuit").rows() == [
         ("s", "add", "circuit_cut", 3, None, None, "cut", 0.25, 0.4, 0.3, 0.7, 0.9, 8, 0.25),
         ("s", "add", "effect", 3, None, None, "head_circuit", 0.5, 0.4, 0.3, 0.7, 0.9, 8, 0.25),
@@ -229,8 +229,8 @@ def test_a_subject_that_knows_nothing_has_empty_tables(
         for name in ("runs", "pairs", "neuron_attributions", "bootstrap_weights")
     }
     unknown = (
-        of(none, "pairs", "neuron_attributions")
-        | of(measured, "architecture")
+        only(none, "pairs", "neuron_attributions")
+        | only(measured, "architecture")
         | {"late_layers": late_layers(None)}
     )
     for few in (0, 2):
@@ -239,7 +239,7 @@ def test_a_subject_that_knows_nothing_has_empty_tables(
     empty = {
         "neuron_effects": effects.clear(),
         "circuit_heads": heads({}),
-        **of(measured, "architecture"),
+        **only(measured, "architecture"),
     }
     for stage in (
         "attribution_agreement",
@@ -249,11 +249,11 @@ def test_a_subject_that_knows_nothing_has_empty_tables(
     ):
         assert ask(
             stage,
-            of(empty, "neuron_effects") | {"neuron_interventions": patched},
+            only(empty, "neuron_effects") | {"neuron_interventions": patched},
         ).is_empty()
     assert ask(
         "neuron_circuit_interventions", empty, neurons_per_layer=[2], random_circuits=1
     ).is_empty()
-    given = {**of(none, "runs", "pairs", "bootstrap_weights"), "head_faithfulness": OF_HEADS.clear(), "cut_faithfulness": OF_CUTS.clear(),
+    given = {**only(none, "runs", "pairs", "bootstrap_weights"), "head_faithfulness": OF_HEADS.clear(), "cut_faithfulness": OF_CUTS.clear(),
              "neuron_circuit_interventions": circuits.clear()}  # fmt: skip
     assert ask("faithfulness", given).is_empty()

@@ -20,7 +20,7 @@ from tests.made import (
     ask,
     by_prompt,
     late_layers,
-    of,
+    only,
     top,
 )
 
@@ -68,7 +68,7 @@ def patched(table: pl.DataFrame) -> dict[tuple, set[int]]:
 
 
 def test_of_a_large_model_random_neurons_are_patched_the_same_for_every_operator(measured: Tables):
-    given, drawn = of(measured, *CHOICE), {}
+    given, drawn = only(measured, *CHOICE), {}
     for count in (0, 2, 4):
         found = patched(
             ask("neuron_interventions", given, patched_neurons=1, sampled_neurons=count),
@@ -88,7 +88,7 @@ def test_of_a_large_model_the_neurons_of_largest_attribution_are_patched(
 ):
     found = patched(
         ask(
-            "neuron_interventions", of(measured, *CHOICE), patched_neurons=k, sampled_neurons=count
+            "neuron_interventions", only(measured, *CHOICE), patched_neurons=k, sampled_neurons=count
         ),
     )
     discovery = measured["pairs"].filter(split="discovery").select("pair", "operator")
@@ -106,7 +106,7 @@ def test_of_a_large_model_the_neurons_of_largest_attribution_are_patched(
 
 
 def test_without_late_layers_only_the_first_is_patched(measured: Tables):
-    given = of(measured, *CHOICE) | {"late_layers": late_layers(None)}
+    given = only(measured, *CHOICE) | {"late_layers": late_layers(None)}
     table = ask("neuron_interventions", given)
     few = ask(
         "neuron_interventions",
@@ -215,7 +215,7 @@ def test_attribution_that_is_right_agrees(measured: Tables, effects: pl.DataFram
         -1: exact.with_columns(method=pl.lit("attribution"), effect=-pl.col("logit_effect")),
     }
     for sign, attribution in planted.items():
-        given = of(measured, "neuron_interventions") | {
+        given = only(measured, "neuron_interventions") | {
             "neuron_effects": pl.concat([exact, attribution])
         }
         table = ask("attribution_agreement", given, ks=[*KS, 99])
@@ -233,7 +233,7 @@ def test_attributions_ranks_are_spearmans(measured: Tables, effects: pl.DataFram
     tied = effects.with_columns(effect=pl.col("effect").round(1))
     table = ask(
         "attribution_agreement",
-        of(measured, "neuron_interventions") | {"neuron_effects": tied},
+        only(measured, "neuron_interventions") | {"neuron_effects": tied},
         ks=KS,
     )
     for row in table.iter_rows(named=True):
