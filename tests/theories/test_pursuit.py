@@ -53,7 +53,7 @@ def dictionaries() -> tuple[dict[str, np.ndarray], np.ndarray]:
     heuristics = []
     for modulus in (2, 3, 5):
         heuristics += (OP1 % modulus == rest for rest in range(modulus))
-    heuristics += ((low <= RESULT) & (low + 10 > RESULT) for low in range(0, 70, 3))
+    heuristics += (np.isin(RESULT, range(low, low + 10)) for low in range(0, 70, 3))
     columns = {"frequency1": FREQUENCIES[:, 0], "frequency2": FREQUENCIES[:, 1]}
     spectra = pl.DataFrame(columns | {"share": 1 / np.arange(1, len(FREQUENCIES) + 1)})
     numbers = {"op1": OP1, "op2": OP2, "result": RESULT}
