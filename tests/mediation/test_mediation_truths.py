@@ -33,9 +33,9 @@ def known(given: Tables, changed: pl.Expr, change: pl.Expr) -> Tables:
         .join(pairs, on="pair")
     )
     factor = pl.when(pl.col("component") != "none", changed).then(change).otherwise(1.0)
-    chosen = pl.when(factor > 2).then("counterfactual_answer_token").otherwise("answer_token")
+    prediction = pl.when(factor > 2).then("counterfactual_answer_token").otherwise("answer_token")
     runs = rows.with_columns(
-        answer_probability=(0.8 / factor).cast(pl.Float32), counterfactual_probability=(0.1 * factor).cast(pl.Float32), predicted=chosen,
+        answer_probability=(0.8 / factor).cast(pl.Float32), counterfactual_probability=(0.1 * factor).cast(pl.Float32), predicted=prediction,
     ).with_columns(
         answer_logit=pl.col("answer_probability").log(), counterfactual_logit=pl.col("counterfactual_probability").log(),
         correct=pl.col("predicted") == pl.col("answer_token"),
@@ -72,12 +72,15 @@ def test_late_mlps_that_carry_a_varying_result_have_all_the_importance():
             == pytest.approx(len(LATE) / (LAYERS * 6))
         )
     effects = ask("mediation_effects", only(given, *EFFECTS)).filter(condition="result_varies")
-    here = (
+    is_late = (
         pl.col("component").eq("mlp")
         & pl.col("layer").is_in(LATE)
         & (pl.col("position_class") == "last")
     )
-    for part, effect, desired in ((effects.filter(here), 7, 1), (effects.filter(~here), 0, 0)):
+    for part, effect, desired in (
+        (effects.filter(is_late), 7, 1),
+        (effects.filter(~is_late), 0, 0),
+    ):
         for name, value in (
             ("effect", effect),
             ("ci_low", effect),

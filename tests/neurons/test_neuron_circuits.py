@@ -90,8 +90,8 @@ def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circu
         )
         for layer, position in sites:
             where = "all" if position == "last" else position
-            here = {n for at, n, p in neurons if (at, p) == (layer, where)}
-            assert len(here) == NEURONS - k
+            at_site = {n for at, n, p in neurons if (at, p) == (layer, where)}
+            assert len(at_site) == NEURONS - k
             if ranking != "random":
                 method = "attribution" if ranking == "attribution" else "exact"
                 wanted = top(
@@ -103,7 +103,7 @@ def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circu
                     layer=layer,
                     position=position,
                 )
-                assert here == set(range(NEURONS)) - wanted
+                assert at_site == set(range(NEURONS)) - wanted
         assert len(neurons) == (NEURONS - k) * len(sites)
     several = [(p + r, k, s) for p in ("", "first_mlp_") for k in (0, 2)
                for r, s in [*((r, None) for r in rankings), ("random", 0), ("random", 1)]]  # fmt: skip
@@ -194,11 +194,11 @@ OF_CUTS = OF_HEADS.drop("seed").with_columns(circuit=pl.lit("circuit_cut"), fait
 
 
 def test_faithfulness_is_equation_2(measured: Tables, circuits: pl.DataFrame):
-    said = runs(circuits, measured["pairs"], "neuron_circuit").sample(
+    own = runs(circuits, measured["pairs"], "neuron_circuit").sample(
         fraction=1, shuffle=True, seed=1
     )
     answers = pl.concat(
-        [runs(circuits, measured["pairs"], "cut"), said]
+        [runs(circuits, measured["pairs"], "cut"), own]
     )  # another experiment's have the same numbers
     given = {
         "head_faithfulness": OF_HEADS,
@@ -214,7 +214,7 @@ def test_faithfulness_is_equation_2(measured: Tables, circuits: pl.DataFrame):
     table = table.filter(experiment="neuron_circuit")
     assert table.height == circuits["intervention"].n_unique()
     for row in table.iter_rows(named=True):
-        expected = by_brute_force(row, said, circuits, measured["bootstrap_weights"])
+        expected = by_brute_force(row, own, circuits, measured["bootstrap_weights"])
         assert [row[measure] for measure in MEASURES] == pytest.approx(expected, rel=1e-6)
         evaluated = {"operator": row["operator"], "split": "evaluation"}
         assert row["majority_accuracy"] == made.majority(measured["pairs"], **evaluated)
