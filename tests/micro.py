@@ -174,10 +174,10 @@ def changed(settings: dict[str, Any]) -> dict[str, Any]:
     known = dumped | whole["finetuned"] | stored
     return whole | {
         "known": known,
-        "kept": dumped | stored,
-        "pictured": subjects | stored,
-        "dumped": dumped,
-        "mediated": dumped | whole["finetuned"],
+        "with_activations": dumped | stored,
+        "with_figures": subjects | stored,
+        "with_pairs": dumped,
+        "with_mediation": dumped | whole["finetuned"],
         "sized": known | whole["sizes"],
     }
 

@@ -177,7 +177,7 @@ ROOMS = {  # modules of chapters that use a model themselves, for what no other 
         "stages/store/grid.py",
         "stages/store/rates.py",
         "stages/circuit/discriminant.py",
-        "stages/circuit/streams.py",
+        "stages/circuit/recording.py",
         "stages/neurons/gradients.py",
     },
     "transformers": {

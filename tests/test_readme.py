@@ -65,8 +65,14 @@ def test_there_are_commands_and_queries():
 @pytest.fixture(scope="module")
 def tables(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The micro project's, and one that it lacks, as no subject of it writes digits."""
-    folder = Path(shutil.copytree(micro / "data", tmp_path_factory.mktemp("readme") / "data", copy_function=os.link))
-    circuits = test_digit_circuits.ask_digits(test_digit_circuits.of_digits(np.ones((3, made.LAYERS, made.NEURONS))))
+    folder = Path(
+        shutil.copytree(
+            micro / "data", tmp_path_factory.mktemp("readme") / "data", copy_function=os.link
+        )
+    )
+    circuits = test_digit_circuits.ask_digits(
+        test_digit_circuits.of_digits(np.ones((3, made.LAYERS, made.NEURONS)))
+    )
     write_table(circuits, folder / "neurons/digit_circuits/made.parquet")
     return folder
 

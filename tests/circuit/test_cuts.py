@@ -4,7 +4,15 @@ import polars as pl
 import pytest
 
 from tests import made
-from tests.circuit.circuits import ALL_HEADS, KEPT, MEASURES, by_brute_force, ends_are_ends, heads, left_out
+from tests.circuit.circuits import (
+    ALL_HEADS,
+    KEPT,
+    MEASURES,
+    by_brute_force,
+    ends_are_ends,
+    heads,
+    left_out,
+)
 from tests.made import LAYERS, OPERATORS, Tables, ask, frame, only, runs
 
 
@@ -98,8 +106,13 @@ def test_cuts_end_below_the_highest_reader(cuts: pl.DataFrame):
 
 def test_faithfulness_of_cuts_is_equation_2(measured: Tables, cuts: pl.DataFrame):
     said = runs(cuts, measured["pairs"], "cut").sample(fraction=1, shuffle=True, seed=1)
-    answers = pl.concat([runs(cuts, measured["pairs"], "bag"), said])  # another experiment's have the same numbers
-    table = ask("cut_faithfulness", only(measured, "pairs", "bootstrap_weights") | {"cut_interventions": cuts, "runs": answers})
+    answers = pl.concat(
+        [runs(cuts, measured["pairs"], "bag"), said]
+    )  # another experiment's have the same numbers
+    table = ask(
+        "cut_faithfulness",
+        only(measured, "pairs", "bootstrap_weights") | {"cut_interventions": cuts, "runs": answers},
+    )
     assert table.height == cuts["intervention"].n_unique()
     for row in table.iter_rows(named=True):
         expected = by_brute_force(row, shuffled, cuts, measured["bootstrap_weights"])
@@ -122,6 +135,8 @@ def test_a_subject_that_knows_nothing_has_empty_tables(measured: Tables, cuts: p
     patterns = patterns.cast({"weight": pl.Float32}).clear()
     sources = ask("attention_sources", kept | {"attention_patterns": patterns})
     assert sources.is_empty()
-    assert ask("cut_interventions", kept | only(measured, "architecture") | {"attention_sources": sources}).is_empty()
+    assert ask(
+        "cut_interventions", kept | only(measured, "architecture") | {"attention_sources": sources}
+    ).is_empty()
     none = {name: measured[name].clear() for name in ("runs", "pairs", "bootstrap_weights")}
     assert ask("cut_faithfulness", none | {"cut_interventions": cuts.clear()}).is_empty()

@@ -159,7 +159,9 @@ def test_noise_has_no_circuits_and_a_choice_by_luck_gains_nothing():
 
 
 def test_layers_count_that_are_late_for_every_digit():
-    table = ask_digits(of_digits(np.ones((3, LAYERS, NEURONS)), first_layers=(FIRST, FIRST + 1, FIRST)))
+    table = ask_digits(
+        of_digits(np.ones((3, LAYERS, NEURONS)), first_layers=(FIRST, FIRST + 1, FIRST))
+    )
     assert set(table["layers"]) == {LAYERS - FIRST - 1}
 
 
@@ -172,7 +174,9 @@ def test_of_a_large_model_only_random_neurons_count():
     sampled = late.filter(~selected).drop("neuron")
     for number in range(2):  # neither digit has them in the sample
         sampled = sampled.filter(pl.col("units").list.first() != number)
-    named = pl.concat([sampled, late.filter(selected).with_columns(operator=operator).drop("neuron")])
+    named = pl.concat(
+        [sampled, late.filter(selected).with_columns(operator=operator).drop("neuron")]
+    )
     tables = [
         ask_digits(given | {"neuron_interventions": interventions}, [2])
         for interventions in (named, sampled)

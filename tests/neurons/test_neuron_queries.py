@@ -88,7 +88,10 @@ def test_of_a_large_model_the_neurons_of_largest_attribution_are_patched(
 ):
     sites = patched(
         ask(
-            "neuron_interventions", only(measured, *CHOICE), patched_neurons=k, sampled_neurons=count
+            "neuron_interventions",
+            only(measured, *CHOICE),
+            patched_neurons=k,
+            sampled_neurons=count,
         ),
     )
     discovery = measured["pairs"].filter(split="discovery").select("pair", "operator")
