@@ -105,9 +105,9 @@ def test_cuts_end_below_the_highest_reader(cuts: pl.DataFrame):
 
 
 def test_faithfulness_of_cuts_is_equation_2(measured: Tables, cuts: pl.DataFrame):
-    said = runs(cuts, measured["pairs"], "cut").sample(fraction=1, shuffle=True, seed=1)
+    shuffled = runs(cuts, measured["pairs"], "cut").sample(fraction=1, shuffle=True, seed=1)
     answers = pl.concat(
-        [runs(cuts, measured["pairs"], "bag"), said]
+        [runs(cuts, measured["pairs"], "bag"), shuffled]
     )  # another experiment's have the same numbers
     table = ask(
         "cut_faithfulness",

@@ -19,7 +19,7 @@ OP1, OP2 = np.indices((SIDE, SIDE)).reshape(2, -1)
 RESULT = OP1 + OP2
 TRAINING = 1200
 BUDGETS = [1, 2, 4]
-FREQUENCIES = FrequencyPairs.of((SIDE, SIDE)).frequencies[::7]
+FREQUENCIES = FrequencyPairs.from_shape((SIDE, SIDE)).frequencies[::7]
 
 
 def error(terms: np.ndarray, values: np.ndarray) -> float:
