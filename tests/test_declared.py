@@ -74,14 +74,6 @@ def test_a_stage_has_a_description_and_runs_its_own_module(stage: str):
     assert entry.get("wdir", ".") == os.path.relpath(ROOT, (ROOT / entry["file"]).parent)
 
 
-@pytest.mark.parametrize("stage", [s for s in STAGES if not s.startswith("subjects/")])
-def test_stages_that_read_tensors_have_their_own_dvc_yaml(stage: str):
-    """Test stages that read the model or a store, except in the chapter that makes models."""
-    tensors = ("${item.source}", ".h5", "/store/activations")
-    reads = any(path.endswith(tensors) for path in declared.read(stage))
-    assert reads == (Path(STAGES[stage]["file"]).parent.name == "tensors")
-
-
 def test_every_pipeline_is_known():
     files = {"dvc.yaml", *map(name, ROOT.glob("stages/**/dvc.yaml"))}
     assert files == set(declared.pipelines())
