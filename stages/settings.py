@@ -196,8 +196,10 @@ class Params(Section):
             raise ValueError(f"{problem}; label_calibration.levels has {allowed}")
         smallest = self.scores.smallest_chance_corrected
         if self.permutation_tests.smallest_chance_corrected < smallest:
-            problem = f"permutation_tests.smallest_chance_corrected is below scores.smallest_chance_corrected, {smallest}"
-            raise ValueError(f"{problem}: no such score is kept; raise it")
+            raise ValueError(
+                "permutation_tests.smallest_chance_corrected is below "
+                f"scores.smallest_chance_corrected, {smallest}: no such score is kept; raise it"
+            )
         for name, subject in self.known.items():
             self._check_step(name, subject.source)
         both = sorted({"models", *CHAPTERS} & self.known.keys())

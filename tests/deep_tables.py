@@ -1,6 +1,6 @@
-"""Made tables of a model of 30 layers with 14 heads, whose prompts begin with solved examples.
+"""Make tables of a model of 30 layers with 14 heads, whose prompts begin with solved examples.
 
-They are what figures of circuits, neurons, knock-outs, mediation and theories are drawn from.
+Tests draw figures of circuits, neurons, knock-outs, mediation and theories from them.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -40,29 +39,27 @@ Keys = dict[str, Iterable[Any]]
 
 
 def filled(name: str, keys: Keys, **columns: Any) -> pl.DataFrame:
-    """A table with a row for each combination of the keys; of tuples, each a column of its own.
+    """Return a table with a row for each combination of the keys; other columns are null.
 
-    columns: values, as many as rows; what is in neither is null.
+    keys: column -> its values, or several columns -> tuples of values; columns: values of all rows
     """
-    kinds = {column: KINDS[kind] for column, (kind, _) in DOCUMENTED[name].columns.items()}
-    rows = [
-        sum(
-            (value if isinstance(value, tuple) else (value,) for value in row),
-            (),
-        )
-        for row in product(*keys.values())
-    ]
-    names = [part for key in keys for part in key.split()]
-    table = pl.DataFrame(rows, names, orient="row", infer_schema_length=None).with_columns(
-        subject=pl.lit("deep"),
-        **columns,
-    )
+    rows = []
+    for combination in product(*keys.values()):
+        row: list[Any] = []
+        for value in combination:
+            row += value if isinstance(value, tuple) else (value,)
+        rows.append(row)
+    names = " ".join(keys).split()
+    table = pl.DataFrame(rows, names, orient="row", infer_schema_length=None)
+    table = table.with_columns(subject=pl.lit("deep"), **columns)
+    documented = DOCUMENTED[name].columns.items()
+    kinds = {column: KINDS[kind] for column, (kind, _) in documented}
     missing = [pl.lit(None).alias(column) for column in kinds if column not in table.columns]
-    return table.with_columns(missing).select(pl.col(c).cast(kind) for c, kind in kinds.items())
+    return table.with_columns(missing).select(list(kinds)).cast(kinds)
 
 
 def component_effects(random: np.random.Generator) -> pl.DataFrame:
-    """Most components do nothing; some heads and the late MLPs move the answer."""
+    """Return effects of which most are small, except for some heads and the late MLPs."""
     units = [("mlp", layer, None) for layer in range(LAYERS)]
     units += [("head", layer, head) for layer, head in product(range(LAYERS), range(HEADS))]
     keys = {"operator": OPERATORS, "component layer head": units, "position": drawing.ROLES}
@@ -78,7 +75,7 @@ def component_effects(random: np.random.Generator) -> pl.DataFrame:
 
 
 def attention_patterns(random: np.random.Generator) -> pl.DataFrame:
-    """The first token takes most of the attention, and the examples some of the rest."""
+    """Return patterns in which the first token gets most of the attention."""
     tokens = [*EXAMPLES, *QUESTION]
     weights = random.dirichlet(np.full(len(tokens), 0.2), len(OPERATORS) * LAYERS * HEADS) * 0.4
     weights[:, 0] += 0.6
@@ -93,47 +90,34 @@ def attention_patterns(random: np.random.Generator) -> pl.DataFrame:
 
 
 def circuits(random: np.random.Generator) -> Tables:
+    """Return the tables of the chapter circuit."""
     counts = [*range(13), 16, 20, 24, 32, 48, 64, LAYERS * HEADS]
-    kinds = [
-        ("effect", None),
-        ("logit_effect", None),
-        ("own_means", None),
-        ("random", 0),
-        ("random", 1),
-    ]
-    sized = [
-        {"operator": o, "circuit": c, "heads": n, "seed": s, "faithfulness": np.tanh(n / 20)}
-        for o in OPERATORS for c, s in kinds for n in counts
-    ]  # fmt: skip
-    targets = {0.5: 11, 0.8: 24, 0.9: 32, 0.99: None}
-    smallest = [
-        {
-            "operator": o,
-            "target": t,
-            "heads": n,
-            "faithfulness": t,
-        }
-        for o in OPERATORS
-        for t, n in targets.items()
-    ]
-    heads = [
-        {"operator": o, "layer": n // HEADS, "head": n % HEADS, "rank": rank + 1, "reached": True}
-        for o, size in CIRCUITS.items()
-        for rank, n in enumerate(random.permutation(LAYERS * HEADS)[:size].tolist())
-    ]
+    kinds = [("effect", None), ("logit_effect", None), ("own_means", None)]
+    kinds += [("random", 0), ("random", 1)]
+    sizes = {"operator": OPERATORS, "circuit seed": kinds, "heads": counts}
+    faithfulness = np.tile(np.tanh(np.array(counts) / 20), len(OPERATORS) * len(kinds))
+    sized = _crossed("head_faithfulness", sizes).with_columns(faithfulness=faithfulness)
+    targets = [(0.5, 11), (0.8, 24), (0.9, 32), (0.99, None)]
+    smallest = _crossed("smallest_circuits", {"operator": OPERATORS, "target heads": targets})
+    heads = []
+    for operator, size in CIRCUITS.items():
+        for rank, number in enumerate(random.permutation(LAYERS * HEADS)[:size].tolist(), 1):
+            layer, head = divmod(number, HEADS)
+            place = {"operator": operator, "layer": layer, "head": head}
+            heads.append(place | {"rank": rank, "reached": True})
     probes = {"operator": OPERATORS, "layer": range(LAYERS), "position": drawing.ROLES}
     stability = {
         "operator": OPERATORS,
         "measure": circuit.MEASURES,
         "component": ["both", "head", "mlp"],
     }
-    found = [{"operator": o, "found": 50} for o in OPERATORS]
-    found += [{"operator": "divide", "found": 0, "problem": WHY}]
+    pairs_found = [{"operator": operator, "found": 50} for operator in OPERATORS]
+    pairs_found.append({"operator": "divide", "found": 0, "problem": WHY})
     return {
         "component_effects": component_effects(random),
         "component_stability": _crossed("component_stability", stability),
-        "head_faithfulness": made("head_faithfulness", sized),
-        "smallest_circuits": made("smallest_circuits", smallest),
+        "head_faithfulness": sized,
+        "smallest_circuits": smallest.with_columns(faithfulness="target"),
         "circuit_heads": made("circuit_heads", heads),
         "probes": _crossed("probes", probes),
         "attention_patterns": attention_patterns(random),
@@ -142,13 +126,13 @@ def circuits(random: np.random.Generator) -> Tables:
             {"operator": OPERATORS, "circuit": circuit.CUTS},
         ),
         "late_layers": made("late_layers", [{"first_layer": LATE, "layers": LAYERS}]),
-        "pairs_found": made("pairs_found", found),
+        "pairs_found": made("pairs_found", pairs_found),
         "pairs": pl.DataFrame({"operator": OPERATORS, "positions": [POSITIONS] * len(OPERATORS)}),
     }
 
 
 def neuron_effects(random: np.random.Generator) -> pl.DataFrame:
-    """Some tenths of a layer's neurons have an effect below 0; later layers have larger ones."""
+    """Return effects of which some are below 0; those of later layers are larger."""
     scale = np.linspace(0.3, 3, len(SITES))[:, None] / 20
     logits = (random.normal(size=(len(OPERATORS), len(SITES), NEURONS)) + 0.3) * scale
     ranks = (-logits).argsort(-1).argsort(-1).ravel() + 1
@@ -163,6 +147,7 @@ def neuron_effects(random: np.random.Generator) -> pl.DataFrame:
 
 
 def neurons(random: np.random.Generator) -> Tables:
+    """Return the tables of the chapter neurons."""
     sites: Keys = {"operator": OPERATORS, "layer position": SITES}
     circuit_names = [*drawing.RANKINGS, *(f"first_mlp_{name}" for name in drawing.RANKINGS)]
     top: Keys = {
@@ -200,14 +185,15 @@ def neurons(random: np.random.Generator) -> Tables:
 
 
 def mediation() -> Tables:
+    """Return the tables of the chapter mediation."""
     kinds = [
         *product(TASKS[:3], CONDITIONS[:3]),
         ("retrieval", "query_varies"),
         ("factual", "entity_varies"),
     ]
     classes = ["early", "op1", "operator", "middle", "op2", "late", "last"]
-    places = [(unit, None, name) for unit in ("mlp", "attention") for name in classes]
-    places += [("head", head, "last") for head in range(HEADS)]
+    places: list = list(product(("mlp", "attention"), [None], classes))
+    places += product(["head"], range(HEADS), ["last"])
     effects = {
         "task condition": kinds,
         "operator": ["all", *OPERATORS],
@@ -228,6 +214,7 @@ def mediation() -> Tables:
 
 
 def others() -> Tables:
+    """Return tables of the chapters theories and bag."""
     places = [("op1", "op1"), ("op2", "op2"), ("last", "result")]
     known = [theory for theory in theories.NUMBER_THEORIES if theory != "shuffled"]
     helices: Keys = {
@@ -263,43 +250,34 @@ def others() -> Tables:
 
 
 def _crossed(name: str, keys: Keys) -> pl.DataFrame:
-    """A table with a row for each combination of the keys; other numbers are random."""
-    names = [part for key in keys for part in key.split()]
-    return made(name, filled(name, keys).select(names).to_dicts())
+    """Return a table with a row for each combination of the keys; other numbers are random."""
+    return made(name, filled(name, keys).select(" ".join(keys).split()).to_dicts())
 
 
 def tables() -> Tables:
-    """All tables, the same every time."""
+    """Return all tables, equal in every call."""
     random = np.random.default_rng(0)
     return circuits(random) | neurons(random) | mediation() | others()
 
 
 def crowded(figure: Figure) -> list[tuple[str, str]]:
-    """Labels of ticks and texts in panels that lie on one another, as the renderer places them."""
+    """Return pairs of tick labels and texts of a panel that overlap, as the renderer places them."""
     figure.draw_without_rendering()
-    return [pair for axis in figure.axes for labels in _labels(axis) for pair in _overlaps(labels)]
+    pairs = []
+    for axis in figure.axes:
+        for texts in (axis.get_xticklabels(), axis.get_yticklabels(), axis.texts):
+            visible = [text for text in texts if text.get_visible() and text.get_text()]
+            pairs += [pair for pair in pairwise(visible) if _overlap(*pair)]
+    return [(first.get_text(), second.get_text()) for first, second in pairs]
 
 
-def _labels(axis: Axes) -> list[list[Text]]:
-    return [
-        [label for label in labels if label.get_visible() and label.get_text()]
-        for labels in (axis.get_xticklabels(), axis.get_yticklabels(), axis.texts)
-    ]
-
-
-def _overlaps(labels: list[Text]) -> list[tuple[str, str]]:
-    """Pairs of neighbours on one another; turned ones are compared across their lines."""
-    found = []
-    for first, second in pairwise(labels):
-        angle = np.radians(first.get_rotation())
-        if np.isclose(np.sin(2 * angle), 0):
-            boxes = first.get_window_extent(), second.get_window_extent()
-            meet = boxes[0].shrunk(0.9, 0.9).overlaps(boxes[1].shrunk(0.9, 0.9))
-        else:
-            away = second.get_transform().transform(
-                second.get_position(),
-            ) - first.get_transform().transform(first.get_position())
-            meet = abs(away[0] * np.sin(angle)) < first.get_fontsize() / 72 * first.figure.dpi
-        if meet:
-            found.append((first.get_text(), second.get_text()))
-    return found
+def _overlap(first: Text, second: Text) -> bool:
+    """Return whether neighbours overlap; rotated texts are compared across their lines."""
+    angle = np.radians(first.get_rotation())
+    if np.isclose(np.sin(2 * angle), 0):
+        box, other = first.get_window_extent(), second.get_window_extent()
+        return box.shrunk(0.9, 0.9).overlaps(other.shrunk(0.9, 0.9))
+    start = first.get_transform().transform(first.get_position())
+    across = second.get_transform().transform(second.get_position())[0] - start[0]
+    height = first.get_fontsize() / 72 * first.figure.dpi
+    return bool(abs(across * np.sin(angle)) < height)

@@ -1,8 +1,11 @@
-"""Runs a stage again and again, each time ended by force a little later, until one run is whole.
+"""Run a stage again and again, each time killed a little later, until one run finishes.
 
-`python tests/ended.py STEP MODULE ARGUMENT…` in a project's folder: first it is killed before its first change of a file, before the
-STEPth behind that, and so on; then it may write no file beyond a kilobyte, four, and so on, as on a disk that is full. Each run is a fork
-of this process, which has loaded all that the stage imports and done nothing. Prints how many runs ended early in either way.
+    python tests/ended.py STEP MODULE ARGUMENT…
+
+in a project's folder. First a run is killed before its first change of a file, then before the
+STEPth after that, and so on. Then a run may write no file beyond a kilobyte, four, and so on, as on
+a full disk. Each run is a fork of this process, which has loaded everything that the stage imports.
+Prints how many runs ended early in either way.
 """
 
 import os
@@ -15,43 +18,45 @@ from importlib import import_module
 from itertools import count
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
-NO_CHANGE = (
-    "__pycache__",
-    ".nbi",
-    ".nbc",
-    "/dev/",
-    "/proc/",
-)  # of the project: what Python and numba keep for themselves
+WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+# Files that do not count: what Python and numba keep for themselves.
+NO_CHANGE = ("__pycache__", ".nbi", ".nbc", "/dev/", "/proc/")
+
+
+def _is_change(event: str, arguments: tuple) -> bool:
+    """Return whether an audit event changes a file of the project."""
+    opens = event == "open" and isinstance(arguments[2], int)
+    if not (opens and arguments[2] & WRITE) and event not in CHANGES:
+        return False
+    return not any(word in str(arguments[0]) for word in NO_CHANGE)
 
 
 def kill_before(change: int) -> None:
-    """This process dies before it has made so many changes of files and one more."""
-    seen = 0
+    """Let this process kill itself after `change` changes of files, before the next."""
+    changes = 0
 
     def look(event: str, arguments: tuple) -> None:
-        nonlocal seen
-        writes = (
-            event == "open"
-            and isinstance(arguments[2], int)
-            and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        )
-        if (writes or event in CHANGES) and not any(
-            word in str(arguments[0]) for word in NO_CHANGE
-        ):
-            seen += 1
-            if seen > change:
-                os.kill(os.getpid(), signal.SIGKILL)
+        nonlocal changes
+        if not _is_change(event, arguments):
+            return
+        changes += 1
+        if changes > change:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(look)
 
 
 def fill(number: int) -> None:
+    """Let this process write no file beyond 4^number kilobytes."""
     most = 1024 * 4**number
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 def ended(numbers: count, hinder: Callable[[int], None], module: str, arguments: list[str]) -> int:
-    """How many runs did not end well before the first that did; hinder: called with a number in each."""
+    """Return how many runs failed before the first that did not.
+
+    hinder: called with a number in each run.
+    """
     for early, number in enumerate(numbers):
         process = os.fork()
         if process == 0:
@@ -71,9 +76,9 @@ def ended(numbers: count, hinder: Callable[[int], None], module: str, arguments:
 def main(step: str, module: str, *arguments: str) -> None:
     sys.path.insert(0, os.getcwd())
     import_module(module)
-    del sys.modules[module]  # each run runs it
+    del sys.modules[module]  # each run executes it
     if "torch" in sys.modules:
-        import_module("transformers.models.llama.modeling_llama")  # which loading a model imports
+        import_module("transformers.models.llama.modeling_llama")  # loading a model imports it
     for numbers, hinder in ((count(0, int(step)), kill_before), (count(), fill)):
         print(ended(numbers, hinder, module, list(arguments)))
 

@@ -1,6 +1,7 @@
-"""The micro configuration: the whole pipeline on operands 0..19 and a model of a few thousand parameters.
+"""Micro settings: the whole pipeline on operands 0..19 and a model of a few thousand parameters.
 
-`python -m tests.micro FOLDER` copies the project there, as a Git repository of its own with micro settings.
+`python -m tests.micro FOLDER` copies the project to a folder, as a Git repository with micro
+settings.
 """
 
 import shutil
@@ -14,9 +15,8 @@ import yaml
 from stages.lib.core.settings import files
 
 ROOT = Path(__file__).parents[1]
-FILES = {
-    file.relative_to(ROOT): yaml.safe_load(file.read_text()) for file in files(ROOT)
-}  # of settings
+# File of settings -> its sections.
+FILES = {file.relative_to(ROOT): yaml.safe_load(file.read_text()) for file in files(ROOT)}
 SHIPPED = {section: values for sections in FILES.values() for section, values in sections.items()}
 HALFWAY = "abacus-step-00100"
 TUNED = "abacus-three-operands"
@@ -153,69 +153,60 @@ SETTINGS: dict[str, Any] = {
 
 
 def alone(name: str, **settings: Any) -> dict[str, Any]:
-    """Sections of params.yaml for a project with one subject: the shipped one, but for these settings, under this name."""
+    """Return the section `subjects` with one model: the shipped one, with these settings."""
     return {"subjects": {name: SHIPPED["subjects"]["abacus"] | settings}}
 
 
 def merged(base: dict, changes: dict) -> dict:
-    """`base` with the values of `changes`, key by key; None takes a key away."""
-    whole = base | {
-        k: merged(base[k], v) if isinstance(v, dict) and isinstance(base.get(k), dict) else v
-        for k, v in changes.items()
-    }
-    return {k: v for k, v in whole.items() if v is not None}
+    """Return `base` with the values of `changes`, key by key; None removes a key."""
+    whole = dict(base)
+    for key, value in changes.items():
+        are_sections = isinstance(value, dict) and isinstance(base.get(key), dict)
+        whole[key] = merged(base[key], value) if are_sections else value
+    return {key: value for key, value in whole.items() if value is not None}
 
 
 def changed(settings: dict[str, Any]) -> dict[str, Any]:
-    """The shipped settings with these changes; what they say twice is changed twice."""
+    """Return the shipped settings with these changes, and the sections that follow from them."""
     whole = merged(SHIPPED, settings)
-    both, stored = whole["subjects"] | whole["checkpoints"], whole["stored"]
-    all_of = {
-        "known": both | whole["finetuned"] | stored,
-        "with_activations": both | stored,
-        "with_figures": whole["subjects"] | stored,
+    subjects, stored = whole["subjects"], whole["stored"]
+    dumped = subjects | whole["checkpoints"]
+    known = dumped | whole["finetuned"] | stored
+    return whole | {
+        "known": known,
+        "with_activations": dumped | stored,
+        "with_figures": subjects | stored,
+        "with_pairs": dumped,
+        "with_mediation": dumped | whole["finetuned"],
+        "sized": known | whole["sizes"],
     }
-    sized = all_of["known"] | whole["sizes"]
-    return whole | all_of | {"with_pairs": both, "with_mediation": both | whole["finetuned"], "sized": sized}
 
 
 def write_settings(folder: Path, whole: dict[str, Any]) -> None:
-    """Every section into the file in which it stands; those that no file has into params.yaml."""
-    known = {section for sections in FILES.values() for section in sections}
+    """Write each section into its file, and unknown sections into params.yaml."""
+    unknown = dict(whole)
+    written = {}
     for file, sections in FILES.items():
-        here = {section: whole[section] for section in sections if section in whole}
-        more = (
-            {section: values for section, values in whole.items() if section not in known}
-            if file == Path("params.yaml")
-            else {}
-        )
-        (folder / file).write_text(yaml.safe_dump(here | more, sort_keys=False))
+        names = [section for section in sections if section in whole]
+        written[file] = {section: unknown.pop(section) for section in names}
+    written[Path("params.yaml")] |= unknown
+    for file, sections in written.items():
+        (folder / file).write_text(yaml.safe_dump(sections, sort_keys=False))
 
 
 def copy_project(folder: Path, settings: dict[str, Any] | None = None) -> Path:
-    """The project's files in a new Git repository, with micro settings, without outputs of any stage."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    """Copy the project's files into a new Git repository with micro settings, without outputs."""
+    command = ["git", "ls-files", "-co", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     for name in listed.stdout.splitlines():
-        if (
-            (ROOT / name).is_file()
-            and not name.startswith(("data/", "reports/"))
-            and not name.endswith("dvc.lock")
-        ):
+        is_output = name.startswith(("data/", "reports/")) or name.endswith("dvc.lock")
+        if (ROOT / name).is_file() and not is_output:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     write_settings(folder, changed(SETTINGS if settings is None else settings))
-    for command in (
-        ["init", "-q"],
-        ["add", "-A"],
-        ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "micro"],
-    ):
-        subprocess.run(["git", *command], cwd=folder, check=True)
+    author = ["-c", "user.name=t", "-c", "user.email=t@t"]
+    for arguments in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "micro"]):
+        subprocess.run(["git", *arguments], cwd=folder, check=True)
     return folder
 
 

@@ -1,11 +1,13 @@
-"""Our own models behind other people's tokenizers: every chapter, on the micro grid, of numbers of several tokens.
+"""Run our own models with other tokenizers: every chapter, on the micro grid.
 
-`python -m tests.moved FOLDER` copies the project there with four subjects: the weights of a shipped model, each row of its vocabulary
-moved to where the tokenizer has that token, and rows that it never learnt at random. `dvc repro --all-pipelines` there takes them through
-every chapter, beside the micro project's own.
+`python -m tests.moved FOLDER` copies the project to a folder, with four models. Each has the
+weights of a shipped model, whose rows of the vocabulary are moved to the tokenizer's ids; rows of
+unknown tokens are random. `dvc repro --all-pipelines` in the folder takes these models through
+every chapter, in addition to the micro project's models.
 """
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,31 @@ from tests import vocabularies
 from tests.micro import ROOT, SETTINGS, SHIPPED, copy_project
 
 DIGITS, NUMBERS = "data/models/abacus-digits/step-06000", "data/models/abacus/step-06500"
-SUBJECTS = {  # name: whose weights, tokenizer (tests/vocabularies.py), which of the answer's tokens is asked for
-    "digits-moved": (DIGITS, "digits", 1),
-    "llama-2-moved": (DIGITS, "llama-2", 0),
-    "llama-3-moved": (NUMBERS, "llama-3", 0),
-    "qwen-moved": (DIGITS, "qwen", 0),
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A model with another tokenizer.
+
+    source: folder of its weights; kind: of tests/vocabularies.py; answer_token: of the answer's
+    tokens, the one that is predicted, from 0.
+    """
+
+    source: str
+    kind: str
+    answer_token: int
+
+
+SUBJECTS = {
+    "digits-moved": Moved(DIGITS, "digits", 1),
+    "llama-2-moved": Moved(DIGITS, "llama-2", 0),
+    "llama-3-moved": Moved(NUMBERS, "llama-3", 0),
+    "qwen-moved": Moved(DIGITS, "qwen", 0),
 }
 
 
 def move(source: Path, kind: str, target: Path) -> None:
-    """Writes the model of `source` behind a tokenizer of this kind."""
+    """Write the model of `source` with a tokenizer of this kind."""
     theirs, own = AutoTokenizer.from_pretrained(source), vocabularies.KINDS[kind]()
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     known = theirs.get_vocab() | {own.bos_token or "": theirs.bos_token_id}
@@ -36,53 +53,42 @@ def move(source: Path, kind: str, target: Path) -> None:
             if token in known:
                 rows[number] = table.weight.data[known[token]]
         table.weight = torch.nn.Parameter(rows)
-    model.config.vocab_size = len(own)
-    model.config.bos_token_id, model.config.eos_token_id, model.config.pad_token_id = (
-        own.bos_token_id,
-        None,
-        None,
-    )
+    config = model.config
+    config.vocab_size = len(own)
+    config.bos_token_id, config.eos_token_id = own.bos_token_id, None
+    config.pad_token_id = None
     model.generation_config = type(model.generation_config)()
     model.save_pretrained(target)
     own.save_pretrained(target)
 
 
 def settings() -> dict[str, Any]:
-    """Micro settings for these subjects, and the planted one, with which labels are calibrated."""
-    common = SHIPPED["subjects"]["abacus"] | {
-        "revision": "moved",
-        "dtype": "float32",
-        "operators": ["add", "subtract"],
-    }
-    subjects = {
-        name: common
-        | {
+    """Return micro settings for these models, and the synthetic one that calibrates labels."""
+    common = {"revision": "moved", "dtype": "float32", "operators": ["add", "subtract"]}
+    subjects, sizes = {}, {}
+    for name, moved in SUBJECTS.items():
+        own = {
             "source": f"models/{name}",
-            "bos": vocabularies.KINDS[kind]().bos_token is not None,
-            "answer_token": token,
+            "bos": vocabularies.KINDS[moved.kind]().bos_token is not None,
+            "answer_token": moved.answer_token,
         }
-        for name, (_, kind, token) in SUBJECTS.items()
+        subjects[name] = SHIPPED["subjects"]["abacus"] | common | own
+        sizes[name] = {"single_units": False}
+    default = next(iter(SUBJECTS))
+    del sizes[default]
+    sizes["abacus"] = {"single_heads": False, "single_units": False}
+    return SETTINGS | {
+        "default": default,
+        "subjects": SETTINGS["subjects"] | subjects,
+        "sizes": SETTINGS["sizes"] | sizes,
     }
-    chosen = {
-        "default": next(iter(SUBJECTS)),
-        "subjects": subjects,
-        "sizes": {
-            "abacus": {"single_heads": False, "single_units": False},
-            **{name: {"single_units": False} for name in list(SUBJECTS)[1:]},
-        },
-    }
-    found = dict(SETTINGS)
-    for section, values in chosen.items():
-        found[section] = (
-            {**found.get(section, {}), **values} if isinstance(values, dict) else values
-        )
-    return found
 
 
 def main(folder: Path) -> None:
+    """Copy the project, and write the models into it."""
     copy_project(folder, settings())
-    for name, (source, kind, _) in SUBJECTS.items():
-        move(ROOT / source, kind, folder / "models" / name)
+    for name, moved in SUBJECTS.items():
+        move(ROOT / moved.source, moved.kind, folder / "models" / name)
 
 
 if __name__ == "__main__":

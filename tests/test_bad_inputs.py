@@ -225,7 +225,10 @@ def test_a_folder_of_facts(tmp_path: Path):
 SEAS = {"template": "The sea of {entity} is", "file": "seas.csv"}
 ENTRIES: dict[str, tuple[dict, str]] = {
     "no placeholder": ({"seas": [{**SEAS, "template": "The sea is"}]}, "needs a placeholder"),
-    "the answer asked for": ({"seas": [{**SEAS, "template": "{entity}: {answer}"}]}, "must not contain {answer}"),
+    "the answer asked for": (
+        {"seas": [{**SEAS, "template": "{entity}: {answer}"}]},
+        "must not contain {answer}",
+    ),
     "a brace that stays open": ({"seas": [{**SEAS, "template": "{entity"}]}, "template"),
     "an attribute": ({"seas": [{**SEAS, "template": "{entity.name}"}]}, "template"),
     "another format": ({"seas": [{**SEAS, "file": "seas.xlsx"}]}, "file"),

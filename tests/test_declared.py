@@ -1,4 +1,4 @@
-"""Every dvc.yaml says what is true: a stage lists the code it runs, the settings it reads and the files it opens."""
+"""Test that every dvc.yaml lists the code, settings and files that its stages use."""
 
 import os
 import re
@@ -21,23 +21,20 @@ NO_STAGE = (
 
 
 def test_every_query_is_a_stage_and_every_module_is_run_by_one():
-    assert set((ROOT / "stages").glob("*/*.sql")) == {
-        query for s in STAGES for query in declared.queries(s)
-    }
-    of_bag = [declared.modules(one, types=True) for one in (COMMAND, *declared.commands())]
-    run = {*NO_STAGE}.union(*of_bag, *map(all_modules, STAGES))
-    assert {name(path) for path in CODE} - {name(path) for path in run} == set()
-
-
-def all_modules(stage: str) -> set[Path]:
-    return declared.modules(declared.source(stage), types=True)
+    queries: set[Path] = set()
+    queries.update(*map(declared.queries, STAGES))
+    assert set((ROOT / "stages").glob("*/*.sql")) == queries
+    run = set(NO_STAGE)
+    for start in (COMMAND, *declared.commands(), *map(declared.source, STAGES)):
+        run |= declared.modules(start, types=True)
+    assert set(map(name, CODE)) - set(map(name, run)) == set()
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_lists_exactly_the_code_it_runs(stage: str):
-    assert {
-        path for path in declared.read(stage) if not path.startswith(("data/", "reports/", "${"))
-    } == declared.code(stage)
+    outside = ("data/", "reports/", "${")
+    code = {path for path in declared.read(stage) if not path.startswith(outside)}
+    assert code == declared.code(stage)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -51,58 +48,50 @@ def test_a_python_stage_lists_every_file_it_names(stage: str):
     if stage in RUNS and not declared.ablates_to_means(stage):
         mentioned.discard("store/means.h5")
     known = declared.read(stage) + declared.written(stage)
+    folders = {Path(path).name for path in declared.written(stage)}
+    writes_folder = any("." not in folder for folder in folders)
     for file in mentioned:
-        in_a_folder = any(
-            Path(path).name in Path(file).parts or "." not in Path(path).name
-            for path in declared.written(stage)
-        )
-        assert any(path.endswith(file) for path in known) or in_a_folder, (
-            f"{stage} names {file}, which dvc.yaml does not"
-        )
+        is_listed = any(path.endswith(file) for path in known)
+        in_a_folder = writes_folder or bool(folders & {*Path(file).parts})
+        assert is_listed or in_a_folder, f"{stage} names {file}, which dvc.yaml does not"
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_says_what_it_is_and_runs_itself(stage: str):
-    entry, source, of = STAGES[stage], declared.source(stage), r"( \$\{(key|default)\})?"
+def test_a_stage_has_a_description_and_runs_its_own_module(stage: str):
+    entry, source = STAGES[stage], declared.source(stage)
     assert entry["desc"]
+    subject = r"( \$\{(key|default)\})?"
     if "/" not in stage:
-        module = rf"stages\.(report\.)?{source.stem}{of}"
+        module = rf"stages\.(report\.)?{source.stem}{subject}"
     elif source == declared.RUNNER:
-        module = rf"stages\.lib\.sql\.stage {stage}{of}"
+        module = rf"stages\.lib\.sql\.stage {stage}{subject}"
     elif stage in RUNS:
-        module = rf"stages\.lib\.executor\.runs {stage.removesuffix('_runs')}{of}( \w+/\w+)?"
+        experiment = stage.removesuffix("_runs")
+        module = rf"stages\.lib\.executor\.runs {experiment}{subject}( \w+/\w+)?"
     else:
-        module = rf"stages\.{stage.partition('/')[0]}\.\w+( training| digits)?{of}"
+        module = rf"stages\.{stage.partition('/')[0]}\.\w+( training| digits)?{subject}"
     assert re.fullmatch(f"python -m {module}", entry["cmd"])
     assert entry.get("wdir", ".") == os.path.relpath(ROOT, (ROOT / entry["file"]).parent)
 
 
 def test_every_pipeline_is_known():
-    assert {name(path) for path in ROOT.glob("stages/**/dvc.yaml")} | {"dvc.yaml"} == set(
-        declared.pipelines()
-    )
+    files = {"dvc.yaml", *map(name, ROOT.glob("stages/**/dvc.yaml"))}
+    assert files == set(declared.pipelines())
 
 
-def test_every_sum_in_a_lock_says_what_it_is_of():
-    """Without `hash: md5`, DVC takes a sum for one of its second version, and looks for the file elsewhere."""
+def test_every_checksum_in_a_lock_has_its_kind():
+    """Without `hash: md5`, DVC takes a checksum for one of its version 2 and searches elsewhere."""
     for file in declared.pipelines():
-        lock = yaml.load((ROOT / file).with_suffix(".lock").read_text(), yaml.CSafeLoader)["stages"]
-        entries = [
-            entry
-            for stage in lock.values()
-            for kind in ("deps", "outs")
-            for entry in stage.get(kind, [])
-        ]
-        assert [entry["path"] for entry in entries if "hash" not in entry] == []
+        text = (ROOT / file).with_suffix(".lock").read_text()
+        for stage in yaml.load(text, yaml.CSafeLoader)["stages"].values():
+            for entry in [*stage.get("deps", []), *stage.get("outs", [])]:
+                assert "hash" in entry, f"{file}: {entry['path']}"
 
 
 @pytest.mark.parametrize("stage", RUNS)
 def test_a_stage_of_runs_lists_the_tables_that_its_command_names(stage: str):
-    experiment, _, *pairs = (
-        STAGES[stage]["cmd"].removeprefix("python -m stages.lib.executor.runs ").split()
-    )
-    tables = {
-        f"data/${{key}}/{table}.parquet"
-        for table in (f"{experiment}_interventions", *(pairs or ["circuit/pairs"]))
-    }
-    assert {d for d in declared.read(stage) if d.endswith(".parquet")} == tables
+    command = STAGES[stage]["cmd"].removeprefix("python -m stages.lib.executor.runs ")
+    experiment, _, *pairs = command.split()
+    names = [f"{experiment}_interventions", *(pairs or ["circuit/pairs"])]
+    tables = {f"data/${{key}}/{table}.parquet" for table in names}
+    assert {path for path in declared.read(stage) if path.endswith(".parquet")} == tables

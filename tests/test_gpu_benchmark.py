@@ -1,4 +1,4 @@
-"""The benchmark of a GPU, at toy size on a processor: every section runs, no failure ends it."""
+"""Check the GPU benchmark at toy size on a processor: every section runs, failures end none."""
 
 import json
 import subprocess
@@ -28,17 +28,16 @@ def test_every_section_runs_at_toy_size_without_databases(tmp_path: Path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     figures = [json.loads(line) for line in out.read_text().splitlines()]
     assert list(dict.fromkeys(figure["section"] for figure in figures)) == ["machine", *UNTIL]
-    texts = [str(figure["value"]) for figure in figures]
-    assert not [text for text in texts if text.startswith(ENDED)], done.stdout
     values = {figure["name"]: figure["value"] for figure in figures}
+    assert not any(str(value).startswith(ENDED) for value in values.values()), done.stdout
     assert values["dump: stored numbers that differ"] == 0
     assert values["runs: stored numbers that differ"] == 0
     table = done.stdout[done.stdout.index("\nsection ") :].splitlines()
-    assert len([line for line in table if line.startswith(tuple(UNTIL))]) == len(figures) - 3
+    assert sum(line.startswith(tuple(UNTIL)) for line in table) == len(figures) - 3
     assert table[-1].endswith(", 0 failed")
 
 
-def test_a_failure_ends_its_attempt_alone(capsys: pytest.CaptureFixture):
+def test_a_failure_ends_only_its_own_attempt(capsys: pytest.CaptureFixture):
     def too_large() -> None:
         raise torch.OutOfMemoryError
 
@@ -49,10 +48,10 @@ def test_a_failure_ends_its_attempt_alone(capsys: pytest.CaptureFixture):
     report.section("last", -1.0, too_large)
     report.summary()
     assert report.failures == 2
-    told = {(row["section"], row["name"]): row["value"] for row in report.figures}
-    assert told["first", "part"] == "FAILED: ZeroDivisionError: division by zero"
-    assert told["second", "large"] == "out of memory"
-    assert told["last", "section"] == "skipped: no time left"
+    values = {(row["section"], row["name"]): row["value"] for row in report.figures}
+    assert values["first", "part"] == "FAILED: ZeroDivisionError: division by zero"
+    assert values["second", "large"] == "out of memory"
+    assert values["last", "section"] == "skipped: no time left"
     assert capsys.readouterr().out.endswith("2 failed\n")
 
 

@@ -1,4 +1,4 @@
-"""Data and imports run one way, from the first chapter to the last; nothing runs for nobody, and what is heavy or shared has one place."""
+"""Test that data and imports run one way, and that heavy or shared code has one place."""
 
 import ast
 import re
@@ -13,54 +13,70 @@ from tests.conftest import planned
 from tests.declared import ROOT, RUNS, STAGES, name
 
 CODE = sorted(path for path in (ROOT / "stages").rglob("*.py") if path.stat().st_size)
-OVER_TRAINING = {  # what compares points of training
-    "trajectory_interventions", "trajectory_runs", "trajectory", "trajectory_mediation",
-}  # fmt: skip
-READ_BY_PEOPLE = {
+OVER_TRAINING = {  # stages that compare checkpoints of training
+    "trajectory_interventions",
+    "trajectory_runs",
+    "trajectory",
+    "trajectory_mediation",
+}
+COMPARING = {  # stages that compare models
+    "study",
+    "study_claims",
+    "trajectory_figures",
+    "trajectory_mediation_figure",
+    "verdicts",
+}
+READ_BY_PEOPLE = {  # stages whose outputs no stage reads
     "report",
     "report/study",
     "metrics",
     "neurons/digit_figure",
-}  # what these write, no stage reads
+}
+
+
+def is_before(other: str | None, own: str | None) -> bool:
+    """Return whether a chapter, or lib/ (None), is before another one, or is it itself."""
+    if other is None:
+        return True
+    return own is not None and CHAPTERS.index(other) <= CHAPTERS.index(own)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_data_run_one_way(stage: str):
-    """A stage depends on nothing of a later chapter, neither data nor code, and writes into its own."""
+    """Test that a stage uses no later chapter's data or code, and writes into its own."""
     own = stage.partition("/")[0] if "/" in stage else "report"
-    for path in declared.read(stage) if stage != "settings" else []:
-        assert CHAPTERS.index(declared.chapter(path) or own) <= CHAPTERS.index(own), path
+    for path in declared.read(stage):
+        chapter = declared.chapter(path)
+        assert stage == "settings" or is_before(chapter, own), path
+        assert chapter or path == "data/settings.txt" or not path.startswith("data/"), path
     for path in declared.written(stage) if "/" in stage else []:
         assert declared.chapter(path) == own or path == "reports/study.html", path
-    for path in declared.read(stage):
-        assert (
-            declared.chapter(path) or path == "data/settings.txt" or not path.startswith("data/")
-        ), path
 
 
 @pytest.mark.parametrize("path", CODE, ids=name)
 def test_imports_run_one_way(path: Path):
-    """A chapter imports from itself, from chapters before it and from lib/; lib/ from no chapter."""
+    """Test that a chapter imports from itself, earlier chapters and lib/; lib/ from no chapter."""
+    if name(path) == "stages/settings.py":
+        return
     own = declared.chapter(name(path))
-    for module in declared.imports(path) if name(path) != "stages/settings.py" else []:
-        other = declared.chapter(name(module))
+    for module in declared.imports(path):
         assert name(module) != "stages/settings.py"
-        assert other is None or (
-            own is not None and CHAPTERS.index(other) <= CHAPTERS.index(own)
-        ), name(module)
+        assert is_before(declared.chapter(name(module)), own), name(module)
 
 
 def test_nothing_needs_the_explorer():
-    """It reads what chapters wrote, and imports lib/ alone."""
+    """Test that the explorer imports only lib/, and that nothing imports the explorer."""
     for path in CODE:
-        room = name(path).split("/")[1]
+        is_explorer = name(path).split("/")[1] == "explorer"
         for module in declared.imports(path):
             other = name(module).split("/")[1]
-            assert (room == "explorer") <= (other in ("explorer", "lib"))
-            assert (other == "explorer") <= (room == "explorer"), name(path)
+            if is_explorer:
+                assert other in ("explorer", "lib"), name(path)
+            else:
+                assert other != "explorer", name(path)
 
 
-def test_no_import_comes_back():
+def test_no_import_is_circular():
     done: set[Path] = set()
 
     def follow(path: Path, way: list[Path]) -> None:
@@ -75,53 +91,51 @@ def test_no_import_comes_back():
     assert len(done) >= len(CODE)
 
 
-def test_repro_at_the_root_leaves_out_what_other_subjects_and_comparisons_take(
+def test_repro_at_the_root_leaves_out_other_models_and_comparisons(
     micro: Path, everything: list[str]
 ):
-    """What all pipelines run besides: other subjects, of which labels take the planted one's scores, and what compares subjects."""
+    """Test that `dvc repro` runs the default model, and the synthetic one for calibration."""
     default = set(planned(micro))
     settings = yaml.safe_load((micro / "params.yaml").read_text())
     own = settings["default"]
     assert default < set(everything)
-    left_out, taken = (
-        {stage.rpartition(":")[2] for stage in some}
-        for some in (set(everything) - default, default)
-    )
-    assert {stage.rpartition("@")[2] for stage in taken if "@" in stage} == {own, "planted"}
-    of_default = {stage.partition("@")[0] for stage in left_out if stage.endswith(f"@{own}")}
-    together = {stage for stage in left_out if "@" not in stage}
+    subjects = {stage.partition("@")[2] for stage in default if "@" in stage}
+    assert subjects == {own, "planted"}
+    of_default, together = set(), set()
+    for address in set(everything) - default:
+        stage, _, subject = address.rpartition(":")[2].partition("@")
+        if not subject:
+            together.add(stage)
+        elif subject == own:
+            of_default.add(stage)
     assert of_default == OVER_TRAINING
-    assert together == {
-        "study",
-        "study_claims",
-        "trajectory_figures",
-        "trajectory_mediation_figure",
-        "verdicts",
-    }
+    assert together == COMPARING
 
 
-def test_what_no_stage_reads_is_read_by_people():
-    """No stage is run for nobody."""
-    read = [_open(path) for stage in STAGES for path in declared.read(stage)]
-
-    def is_read(path: str) -> bool:
-        """It, a folder that it is in, or a file in it; stages read models as ${item.source}."""
-        inside = any(
-            f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/")
-            for other in read
-        )
-        return inside or path.startswith("data/models/")
-
-    unread = {
-        stage
-        for stage in STAGES
-        if not any(is_read(_open(path)) for path in declared.written(stage))
-    }
+def test_outputs_that_no_stage_reads_are_read_by_people():
+    read: set[str] = set()
+    for stage in STAGES:
+        read.update(map(_open, declared.read(stage)))
+    unread = set()
+    for stage in STAGES:
+        paths = map(_open, declared.written(stage))
+        if not any(_is_read(path, read) for path in paths):
+            unread.add(stage)
     assert unread == READ_BY_PEOPLE
 
 
+def _is_read(path: str, read: set[str]) -> bool:
+    """Return whether a stage reads a path, its folder, or a file in it."""
+    if path.startswith("data/models/"):  # stages read models as ${item.source}
+        return True
+    for other in read:
+        if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
+            return True
+    return False
+
+
 def _open(path: str) -> str:
-    """A path with * for what stands for each subject."""
+    """Return a path with * in place of each model's name."""
     return re.sub(r"\$\{[^}]*\}", "*", path)
 
 
@@ -155,42 +169,51 @@ HOMES = {
     "werkzeug": ("stages/explorer/",),
     "prompt_toolkit": ("stages/lib/console/shell.py",),
 }
-ROOMS = {  # of chapters, that look into a model themselves: what they do no other chapter needs
+ROOMS = {  # modules of chapters that use a model themselves, for what no other chapter needs
     "torch": {
-        "stages/subjects/planted/model.py", "stages/subjects/training/loop.py", "stages/subjects/training/fresh.py", "stages/store/grid.py",
+        "stages/subjects/planted/model.py",
+        "stages/subjects/training/loop.py",
+        "stages/subjects/training/fresh.py",
+        "stages/store/grid.py",
         "stages/store/rates.py",
-        "stages/circuit/discriminant.py", "stages/circuit/recording.py", "stages/neurons/gradients.py",
+        "stages/circuit/discriminant.py",
+        "stages/circuit/recording.py",
+        "stages/neurons/gradients.py",
     },
     "transformers": {
-        "stages/subjects/planted/model.py", "stages/subjects/training/loop.py", "stages/subjects/training/fresh.py",
-        "stages/store/grid.py", "stages/store/template.py", "stages/mediation/pairs/tokens.py",
+        "stages/subjects/planted/model.py",
+        "stages/subjects/training/loop.py",
+        "stages/subjects/training/fresh.py",
+        "stages/store/grid.py",
+        "stages/store/template.py",
+        "stages/mediation/pairs/tokens.py",
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("library", HOMES)
 def test_a_heavy_library_has_one_home(library: str):
-    users = {
-        name(path)
-        for path in CODE
-        if library in {imported.split(".")[0] for imported in declared.imported(path)}
-    }
+    users = set()
+    for path in CODE:
+        packages = {dotted.split(".")[0] for dotted in declared.imported(path)}
+        if library in packages:
+            users.add(name(path))
     outside = {user for user in users if not user.startswith(HOMES[library])}
     assert users > outside
     assert outside == ROOMS.get(library, set())
 
 
-def test_lib_imports_no_stage_and_stages_import_no_stage():
+def test_no_module_imports_a_stage():
     stages = {declared.source(stage) for stage in STAGES if stage not in RUNS}
     for path in CODE:
         assert not declared.imports(path) & stages, path
 
 
-def test_a_class_name_means_one_thing():
-    found: dict[str, list[str]] = {}
+def test_a_class_name_has_one_meaning():
+    places: dict[str, list[str]] = {}
     for path in CODE:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, []).append(f"{name(path)}:{node.lineno}")
-    assert len(found) > 50
-    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+                places.setdefault(node.name, []).append(f"{name(path)}:{node.lineno}")
+    assert len(places) > 50
+    assert [listed for listed in places.values() if len(listed) > 1] == []

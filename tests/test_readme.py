@@ -64,11 +64,15 @@ def test_there_are_commands_and_queries():
 
 @pytest.fixture(scope="module")
 def tables(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the micro project's tables, and one that it lacks, as no model of it writes digits."""
-    folder = tmp_path_factory.mktemp("readme") / "data"
-    shutil.copytree(micro / "data", folder, copy_function=os.link)
-    digits = test_digit_circuits.of_digits(np.ones((3, made.LAYERS, made.NEURONS)))
-    circuits = test_digit_circuits.asked(digits)
+    """The micro project's, and one that it lacks, as no subject of it writes digits."""
+    folder = Path(
+        shutil.copytree(
+            micro / "data", tmp_path_factory.mktemp("readme") / "data", copy_function=os.link
+        )
+    )
+    circuits = test_digit_circuits.ask_digits(
+        test_digit_circuits.of_digits(np.ones((3, made.LAYERS, made.NEURONS)))
+    )
     write_table(circuits, folder / "neurons/digit_circuits/made.parquet")
     return folder
 

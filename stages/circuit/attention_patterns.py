@@ -22,6 +22,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 import polars as pl
@@ -100,7 +101,7 @@ def main(name: str) -> None:
     passes = subject.settings.passes or load(Passes)
     pairs = subject.table("circuit/pairs.parquet").filter(split="discovery").sort("pair")
     bos = tokenizer.load(subject.settings.source).bos_token_id
-    loaded = checkpoint.of(subject.settings)
+    loaded = checkpoint.from_settings(subject.settings)
     attention = partial(recording.attention, loaded, prompts_per_pass=passes.prompts)
     rows: list[tuple] = []
     for (operator,), prompts in sorted(pairs.partition_by("operator", as_dict=True).items()):
@@ -127,13 +128,15 @@ def pattern(
 ) -> Pattern:
     """Return the pattern of all groups together.
 
-    weights: for each group the mean and the standard deviation, as `recording.attention` gives them.
+    weights: for each group the mean and the standard deviation, from `recording.attention`.
     """
     if len(groups) == 1:
         [group], [(mean, std)] = groups, weights
         prompts, positions = group.tokens.shape
         return Pattern(mean, std, group.names(bos), np.full(positions, prompts))
-    widths = {operand: max(group.width(operand) for group in groups) for operand in OPERANDS}
+    widths = dict.fromkeys(OPERANDS, 0)
+    for group, operand in product(groups, OPERANDS):
+        widths[operand] = max(widths[operand], group.width(operand))
     slots_of = [group.slots(widths) for group in groups]
     count = 1 + max(int(slot[-1]) for slot in slots_of)
     names = [f"token {slot}" for slot in range(count)]

@@ -1,7 +1,7 @@
 -- The late layers, which promote the answer: from the first of them on, a linear probe of the
 -- residual stream after the layer reads the answer at the last position.
 --
--- Accuracies are chance_corrected for chance: 0 is the better of two controls, the most frequent answer
+-- Accuracies are corrected for chance: 0 is the better of two controls, the most frequent answer
 -- and shuffled answers, and 1 is no error. An operator's plateau is its best layer. An operator
 -- counts if its plateau reaches $least_plateau. A layer is readable if the operators that count
 -- reach, on average, $readable of their plateaus there. All late layers are readable.

@@ -96,7 +96,7 @@ def main(name: str) -> None:
     subject, settings = Subject.named(name), load(Probes)
     passes = subject.settings.passes or load(Passes)
     samples = _samples(subject, settings)
-    loaded = checkpoint.of(subject.settings)
+    loaded = checkpoint.from_settings(subject.settings)
     layers, device = range(len(loaded.architecture.layers)), str(loaded.model.device)
     total = sum(len(sample.answers) for sample in samples) * len(layers)
     rows: list[tuple] = []

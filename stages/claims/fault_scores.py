@@ -2,7 +2,7 @@
 
 Algorithm 1 then looks at the number of cells that the published code uses. The stage reads
 data/heuristics/heuristics.parquet, data/corpus/cells.parquet and the model's HDF5 stores. It writes
-data/<subject>/claims/fault_scores.parquet. Scores are not chance_corrected for chance and are those of the
+data/<subject>/claims/fault_scores.parquet. Scores are not corrected for chance and are those of the
 better side, as in the study. Sets of results have no such fault and are left out, as in
 null_shares: they come from a neuron's map, not from the catalogue.
 

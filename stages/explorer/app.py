@@ -1,8 +1,8 @@
 """Serve the app: an address is a view, and a view is fields and what they ask for.
 
-Whoever changes a field changes the address, and the address changes the view. The app answers its
-own pages only: it refuses requests for another host or from another page, and its pages may load
-nothing from elsewhere.
+A changed field changes the address, and the address changes the view. The app answers only its own
+pages: it refuses requests for another host or from another page, and its pages may load nothing
+from elsewhere.
 """
 
 import base64
@@ -306,7 +306,7 @@ def _saved(picture: dict[str, str] | None) -> tuple:
 
 
 def _guard(server: flask.Flask) -> None:
-    """Refuse requests that are not from our own pages, and let our pages ask nobody else."""
+    """Refuse requests that are not from our own pages, and let our pages request nothing else."""
 
     @server.before_request
     def refuse() -> tuple[str, int] | None:

@@ -88,7 +88,7 @@ class Live:
         self._means = subject.path("store/means.h5")
         try:
             settings = load(Runs)
-            loaded = checkpoint.of(subject.settings, threads=1)
+            loaded = checkpoint.from_settings(subject.settings, threads=1)
             means, widths = {}, None
             if self._means.exists():
                 means = {"mean": {kind: pooled(read_array(self._means, kind)) for kind in KINDS}}

@@ -40,7 +40,8 @@
 with
     candidates as (
         select
-            scores.* exclude (chance_corrected), permutation_tests.chance_corrected, null_mean, z, p_value, p_family,
+            scores.* exclude (chance_corrected),
+            permutation_tests.chance_corrected, null_mean, z, p_value, p_family,
             draws,
             case side when 'top' then strength else -strength end >= $smallest_strength as strong
         from scores join permutation_tests using (operator, layer, neuron, heuristic, side)
@@ -79,11 +80,13 @@ with
         where
             worse.strong and better.strong and better.side = worse.side
             and better.p_family <= worse.p_family
-            and (better.chance_corrected, worse.heuristic) > (worse.chance_corrected, better.heuristic)
+            and (better.chance_corrected, worse.heuristic)
+                > (worse.chance_corrected, better.heuristic)
             and overlap >= $largest_overlap
     )
 select
-    $subject as subject, operator, layer, neuron, heuristic, kind, quantity, side, score, chance_score,
+    $subject as subject, operator, layer, neuron, heuristic, kind, quantity, side,
+    score, chance_score,
     chance_corrected, strength, null_mean, z, p_value, p_family, draws, q_value, strong,
     strong and redundant.heuristic is null as nonredundant
 from candidates

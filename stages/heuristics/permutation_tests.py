@@ -1,11 +1,11 @@
 """Run permutation tests: score heuristics again with the operands relabelled at random.
 
-null_distribution/relabelled.py defines the null, null_distribution/p_values.py when a neuron gets no more draws, and
-null_distribution/rounds.py how many draws a round has. The first round tests every neuron. Each further round
-tests the undecided ones, until labels need no smaller p-values. Workers share the units
-(stages/lib/units/work.py); an interrupted run resumes.
+null_distribution/relabelled.py defines the null distribution, p_values.py there decides when a
+neuron gets no more draws, and rounds.py how many draws a round has. The first round tests every
+neuron. Each further round tests the undecided ones, until labels need no smaller p-values. Workers
+share the units (stages/lib/units/work.py); an interrupted run resumes.
 
-Table permutation_tests: permutation tests of candidates, pairs of neuron and heuristic clearly above chance
+Table permutation_tests: tests of candidates, pairs of neuron and heuristic clearly above chance
     subject           VARCHAR   the model
     operator          VARCHAR   add, subtract, multiply or divide
     layer             SMALLINT  decoder layer, from 0

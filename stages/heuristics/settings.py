@@ -50,8 +50,8 @@ class PermutationTests(Section):
         smallest = min(self.thresholds)
         if smallest < self.smallest_chance_corrected:
             raise ValueError(
-                f"threshold {smallest} is below smallest_chance_corrected, {self.smallest_chance_corrected}; "
-                "raise the threshold, or lower smallest_chance_corrected"
+                f"threshold {smallest} is below smallest_chance_corrected, "
+                f"{self.smallest_chance_corrected}; raise the threshold, or lower that setting"
             )
         return self
 

@@ -140,7 +140,7 @@ def ask(
     once. desc: title of the progress bar.
     """
     lengths = np.array(list(map(len, prompts.sequences)))
-    prefix = prefixes.of(checkpoint, prompts.sequences, int(lengths.min()) - 1)
+    prefix = prefixes.find(checkpoint, prompts.sequences, int(lengths.min()) - 1)
     order = np.argsort(lengths, kind="stable")
     step = _in_pass(checkpoint, prompts_per_pass)
     parts = []
@@ -176,7 +176,7 @@ def says(
     if not pairs:
         return np.zeros(0, bool)
     prompts = [prompt for prompt, _ in pairs]
-    prefix = prefixes.of(loaded, prompts, min(map(len, prompts)) - 1)
+    prefix = prefixes.find(loaded, prompts, min(map(len, prompts)) - 1)
     rows_by_size: dict[tuple[int, int], list[int]] = {}
     for row, (prompt, answer) in enumerate(pairs):
         rows_by_size.setdefault((len(prompt), len(answer)), []).append(row)

@@ -56,7 +56,7 @@ def main(name: str) -> None:
     sites = sites_of(first, layers)
     prompts = subject.table("circuit/pairs.parquet").filter(split="discovery")
     numbers = prompts["pair"].sort().to_numpy()
-    loaded = checkpoint.of(subject.settings, whole=True)
+    loaded = checkpoint.from_settings(subject.settings, whole=True)
     executor = Executor(loaded, None, settings.rows, settings.memory)
     path = subject.path("neurons/neuron_attributions.parquet")
     path.parent.mkdir(parents=True, exist_ok=True)

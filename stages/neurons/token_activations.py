@@ -30,7 +30,10 @@ def main(name: str) -> None:
     """Measure and write one model's activations."""
     subject = Subject.named(name)
     prompts = _prompts(subject)
-    loaded, passes = checkpoint.of(subject.settings), subject.settings.passes or load(Passes)
+    loaded, passes = (
+        checkpoint.from_settings(subject.settings),
+        subject.settings.passes or load(Passes),
+    )
     activations = np.empty((loaded.architecture.neurons, len(prompts)), np.float32)
     lengths = prompts["tokens"].list.len().to_numpy()
     for length in np.unique(lengths):

@@ -69,7 +69,7 @@ def _majority(answers: str) -> pl.Expr:
 
 def _whole(subject: Subject, cells: pl.DataFrame) -> np.ndarray:
     """Return whether each cell's whole answer is predicted, (cells,)."""
-    settings, loaded = subject.settings, checkpoint.of(subject.settings)
+    settings, loaded = subject.settings, checkpoint.from_settings(subject.settings)
     own, words = tokenizer.load(settings.source), load(Tasks).operators
     passes = settings.passes or load(Passes)
     predicted = np.zeros(len(cells), bool)

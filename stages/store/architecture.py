@@ -21,7 +21,7 @@ from stages.lib.subject import Subject
 
 def main(name: str) -> None:
     subject = Subject.named(name)
-    a = checkpoint.of(subject.settings).architecture
+    a = checkpoint.from_settings(subject.settings).architecture
     sizes = {
         "layers": len(a.layers),
         "width": a.width,

@@ -121,7 +121,7 @@ class DumpWork:
 
     @cached_property
     def loaded(self) -> checkpoint.Checkpoint:
-        loaded = checkpoint.of(self.plan.subject.settings, threads=environment.threads())
+        loaded = checkpoint.from_settings(self.plan.subject.settings, threads=environment.threads())
         self.parts.admit(checkpoint.parity_digest(loaded))
         return loaded
 

@@ -38,7 +38,7 @@ def main(name: str) -> None:
     subject = Subject.named(name)
     settings, tasks = subject.settings, prompts_of(subject)
     own = tokenizer.load(settings.source)
-    loaded = checkpoint.of(settings)
+    loaded = checkpoint.from_settings(settings)
     texts, answers = tasks["prompt"].to_list(), tasks["answer"].to_list()
     encoded = ask.encode(own, texts, answers, settings.bos, settings.answer_token)
     contents.limits(settings.source).check_length(max(map(len, encoded.sequences)))

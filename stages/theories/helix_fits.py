@@ -109,7 +109,7 @@ def _read_streams(subject: Subject, pairs: pl.DataFrame, files: ExitStack) -> li
     """Run the model on each operator's prompts; the residual streams stay open with `files`."""
     settings = load(Helix)
     passes = subject.settings.passes or load(Passes)
-    loaded = checkpoint.of(subject.settings)
+    loaded = checkpoint.from_settings(subject.settings)
     cells = _answered_cells(subject)
     fits = []
     for operator in subject.settings.operators:

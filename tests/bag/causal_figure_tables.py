@@ -1,15 +1,21 @@
-"""Made tables of the causal tests: of add and of subtract, which has no called neurons, and of divide, which is never answered."""
+"""Make tables of the causal tests.
 
-from itertools import pairwise
+Addition has neurons by every criterion, subtraction has none that are called, and division is never
+answered correctly.
+"""
+
+from itertools import product
 from typing import Any
 
-import numpy as np
+from tests.circuit.figure_tables import RNG, Tables, crossed, found, made
 
-from tests.circuit.figure_tables import RNG, Tables, found, made
-
-CRITERION = {"add": "fdr", "subtract": "threshold"}  # by which each operator is to be shown
+CRITERION = {"add": "fdr", "subtract": "threshold"}  # criterion with which each operator is shown
 CRITERIA = {"add": ["label", "fdr", "threshold"], "subtract": ["label", "threshold"]}
+KEYS = [{"operator": o, "criterion": m} for o, names in CRITERIA.items() for m in names]
+NOT_LABELS = [key for key in KEYS if key["criterion"] != "label"]
 HEURISTICS, COUNTS, LAYERS, NEURONS, CELLS = 6, [0, 5, 10], [1, 2], 60, 300
+ABLATIONS = ["mean", "zero"]
+ARMS = ["contaminated", "control", "count", "heuristic", "matched"]
 GAINS = {"carries": 0.1, "split": 0.3, "slack": 0.4, "units of op1": 0.2}
 VALUES = {
     "carries": ["0"],
@@ -20,110 +26,98 @@ VALUES = {
 
 
 def by_heuristic() -> list[dict[str, Any]]:
-    return [
-        {"operator": o, "criterion": m, "heuristic": f"op1 in {h}..9", "ablation": a, "arm": arm}
-        for o, members in CRITERIA.items() for m in members for h in range(HEURISTICS)
-        for a in ("mean", "zero") for arm in ("control", "heuristic")
-    ]  # fmt: skip
+    heuristics = [f"op1 in {h}..9" for h in range(HEURISTICS)]
+    arms = ["control", "heuristic"]
+    return crossed(KEYS, heuristic=heuristics, ablation=ABLATIONS, arm=arms)
 
 
 def by_prompt() -> list[dict[str, Any]]:
-    return [
-        {"operator": o, "criterion": m, "arm": arm, "ablation": a, "neurons_per_layer": n, "neurons": 1.9 * n}
-        for o, members in CRITERIA.items() for m in members[1:] for arm in ("contaminated", "control", "count", "heuristic", "matched")
-        for a in ("mean", "zero") for n in COUNTS
-    ]  # fmt: skip
+    rows = crossed(NOT_LABELS, arm=ARMS, ablation=ABLATIONS, neurons_per_layer=COUNTS)
+    return [row | {"neurons": 1.9 * row["neurons_per_layer"]} for row in rows]
 
 
 def by_neuron() -> list[dict[str, Any]]:
-    """P-values of whole twentieths, the edges of bins, and some neurons with hardly any to compare with."""
-    return [
-        {"operator": o, "layer": layer, "neuron": n, "heuristic": "op1 in 0..9", "criterion": m, "ablation": a,
-         "null_neurons": 99 if n % 5 else 3, "p_value": int(RNG.integers(1, 21)) / 20 if n % 2 else float(RNG.uniform(0.01, 1))}
-        for o, members in CRITERIA.items() for m in members[-1 if o == "subtract" else 0:] for layer in LAYERS
-        for n in range(NEURONS) for a in ("mean", "zero")
-    ]  # fmt: skip
+    """Return p-values at the edges of bins, and some neurons with hardly any to compare with."""
+    keys = [*(key for key in KEYS if key["operator"] == "add"), KEYS[-1]]
+    rows = crossed(keys, layer=LAYERS, neuron=range(NEURONS), ablation=ABLATIONS)
+    for row in rows:
+        row |= {
+            "heuristic": "op1 in 0..9",
+            "null_neurons": 99 if row["neuron"] % 5 else 3,
+            "p_value": int(RNG.integers(1, 21)) / 20,
+        }
+    return rows
 
 
 def bags() -> list[dict[str, Any]]:
-    kept = [
-        (o, m, k)
-        for o, members in CRITERIA.items()
-        for m in members
-        for k in ("heuristic", "random", "rest")
-    ]
-    kept += [(o, None, k) for o in CRITERIA for k in ("everything", "nothing")]
-    return [
-        {
-            "operator": o,
-            "criterion": m,
-            "with_activations": k,
-            "ablation": a,
-            "neurons": int(RNG.integers(999)),
-        }
-        for o, m, k in kept
-        for a in ("mean", "zero")
-    ]
+    operators = [{"operator": operator, "criterion": None} for operator in CRITERIA]
+    rows = crossed(KEYS, kept=["heuristic", "random", "rest"], ablation=ABLATIONS)
+    rows += crossed(operators, kept=["everything", "nothing"], ablation=ABLATIONS)
+    return [row | {"neurons": int(RNG.integers(999))} for row in rows]
 
 
 def cells() -> list[dict[str, Any]]:
-    """Of add, 10 in 11 are right; of subtract, all but 4."""
-    return [
-        {"operator": o, "op1": n, "op2": 0, "criterion": m, "correct": bool(n % 11) if o == "add" else n > 3,
-         "associated_neurons": 0 if o == "subtract" and m == "fdr" else int(RNG.integers(100)), "answer_contribution": RNG.normal()}
-        for o in CRITERIA for n in range(CELLS) for m in ("fdr", "threshold")
-    ]  # fmt: skip
+    """Return cells of which 10 in 11 are correct for addition, and all but 4 for subtraction."""
+    criteria = ["fdr", "threshold"]
+    operators = [{"operator": operator, "op2": 0} for operator in CRITERIA]
+    rows = crossed(operators, op1=range(CELLS), criterion=criteria)
+    for row in rows:
+        is_add = row["operator"] == "add"
+        row |= {
+            "correct": bool(row["op1"] % 11) if is_add else row["op1"] > 3,
+            "associated_neurons": int(RNG.integers(100)),
+            "answer_contribution": RNG.normal(),
+        }
+        if not is_add and row["criterion"] == "fdr":
+            row["associated_neurons"] = 0
+    return rows
 
 
-def tables() -> Tables:
-    failures = made("failures", cells())
-    compared = []
-    for o, m in failures.select("operator", "criterion").unique(maintain_order=True).iter_rows():
-        correct = failures.filter(operator=o, criterion=m)["correct"].to_numpy()
-        counts = {"cells_correct": int(correct.sum()), "cells_incorrect": int((~correct).sum())}
-        compared += [
-            {"operator": o, "criterion": m, "measure": x} | counts
-            for x in ("answer_contribution", "associated_neurons")
-        ]
-    inputs = [
-        {"operator": o, "feature": f, "value": v, "gain": GAINS[f], "cells": (n := int(RNG.integers(50, 90))), "failures": (k := int(RNG.integers(50))),
-         "share": k / n}
-        for o in CRITERIA for f, values in VALUES.items() for v in values
-    ]  # fmt: skip
-    tested = [
-        {"operator": o, "criterion": m, "ablation": a, "measure": x, "heuristics": HEURISTICS}
-        for o, members in CRITERIA.items() for m in members for a in ("mean", "zero") for x in ("accuracy", "logit")
-    ]  # fmt: skip
-    return {
-        "knockouts_by_heuristic": made("knockouts_by_heuristic", by_heuristic()), "knockout_tests": made("knockout_tests", tested),
-        "knockouts_by_prompt": made("knockouts_by_prompt", by_prompt()), "knockouts_by_neuron": made("knockouts_by_neuron", by_neuron()),
-        "bag_alone": made("bag_alone", bags()), "failures": failures, "failure_tests": made("failure_tests", compared),
-        "failure_inputs": made("failure_inputs", inputs), "pairs_found": found([*CRITERION]),
-        "late_layers": made("late_layers", [{"first_layer": 1, "layers": 3}]),
-        "probes": made("probes", [{"operator": o, "position": "last"} for o in CRITERION]),
-        "heuristic_neurons": made("heuristic_neurons", members()),
-        "label_limits": made("label_limits", [{"operator": o} for o in CRITERION]),
-    }  # fmt: skip
+def inputs() -> list[dict[str, Any]]:
+    rows = []
+    for operator, (feature, values) in product(CRITERIA, VALUES.items()):
+        key = {"operator": operator, "feature": feature, "gain": GAINS[feature]}
+        for value in values:
+            cells, wrong = int(RNG.integers(50, 90)), int(RNG.integers(50))
+            counts = {"cells": cells, "failures": wrong, "share": wrong / cells}
+            rows.append(key | counts | {"value": value})
+    return rows
+
+
+def compared() -> list[dict[str, Any]]:
+    counts = {"add": (272, 28), "subtract": (296, 4)}
+    rows = crossed(
+        [{"operator": operator} for operator in CRITERIA],
+        criterion=["fdr", "threshold"],
+        measure=["answer_contribution", "associated_neurons"],
+    )
+    for row in rows:
+        row["cells_correct"], row["cells_incorrect"] = counts[row["operator"]]
+    return rows
 
 
 def members() -> list[dict[str, Any]]:
-    """Two neurons in each layer stand for one heuristic."""
+    """Return two neurons of each layer that have one heuristic."""
     heuristic = {"heuristic": "op1 in 0..9", "late": True}
-    neurons = [{"layer": layer, "neuron": neuron} for layer in LAYERS for neuron in range(2)]
-    operators = [
-        {
-            "operator": o,
-            "criterion": m,
-        }
-        for o, several in CRITERIA.items()
-        for m in several
-    ]
-    return [operator | neuron | heuristic for operator in operators for neuron in neurons]
+    return [row | heuristic for row in crossed(KEYS, layer=LAYERS, neuron=range(2))]
 
 
-def histogram(values: np.ndarray, edges: np.ndarray) -> list[float]:
-    """Shares of the values in each bin (low, high]."""
-    return [
-        float(((values > low + 1e-9) & (values <= high + 1e-9)).mean())
-        for low, high in pairwise(edges)
-    ]
+def tables() -> Tables:
+    operators = [{"operator": operator} for operator in CRITERIA]
+    tests = crossed(KEYS, ablation=ABLATIONS, measure=["accuracy", "logit"])
+    rows = {
+        "knockouts_by_heuristic": by_heuristic(),
+        "knockout_tests": [row | {"heuristics": HEURISTICS} for row in tests],
+        "knockouts_by_prompt": by_prompt(),
+        "knockouts_by_neuron": by_neuron(),
+        "bag_alone": bags(),
+        "failures": cells(),
+        "failure_tests": compared(),
+        "failure_inputs": inputs(),
+        "late_layers": [{"first_layer": 1, "layers": 3}],
+        "probes": [row | {"position": "last"} for row in operators],
+        "heuristic_neurons": members(),
+        "label_limits": operators,
+    }
+    known = {name: made(name, several) for name, several in rows.items()}
+    return known | {"pairs_found": found([*CRITERION])}

@@ -1,4 +1,4 @@
-"""Made tables for the causal tests: prompts, heuristics and their neurons, and subjects whose answers are known."""
+"""Make tables for the causal tests, and models whose answers are known."""
 
 from collections.abc import Callable, Iterable
 from contextlib import chdir
@@ -51,12 +51,13 @@ EFFECTS = dict(
 def standing(
     rows: Iterable[tuple[str, int, int, str]], *criteria: str, late: int = 0
 ) -> pl.DataFrame:
-    """The table heuristic_neurons of (operator, layer, neuron, heuristic), alike by these ways of counting; layers from `late` on are."""
-    listed = [
-        ("s", operator, criterion, *rest)
-        for criterion in criteria or CRITERIA
-        for operator, *rest in rows
-    ]
+    """Return the table heuristic_neurons, the same by each of these criteria.
+
+    rows: (operator, layer, neuron, heuristic); layers from `late` on are late.
+    """
+    listed = []
+    for criterion, (operator, *rest) in product(criteria or CRITERIA, rows):
+        listed.append(("s", operator, criterion, *rest))
     names = ["subject", "operator", "criterion", "layer", "neuron", "heuristic"]
     schema = dict.fromkeys(names, pl.String) | {"layer": pl.Int16, "neuron": pl.Int32}
     scores = np.random.default_rng(len(listed)).choice(
@@ -69,46 +70,39 @@ def standing(
 
 
 def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
-    """The table pairs, in no order: operands below 12, so that no heuristic is about all prompts."""
+    """Return the table pairs in no order.
+
+    Operands are below 12, so that no heuristic holds for all prompts.
+    """
     rng = np.random.default_rng(3)
-    drawn = [
-        (o, split, s, *rng.integers(0, 12, 2))
-        for o in OPERATORS
-        for split in ("discovery", "evaluation")
-        for s in np.repeat(range(seeds), per_seed)
-    ]
-    rows = [
-        (*key, a, b, a + b) if key[0] == "add" else (*key, max(a, b), min(a, b), abs(a - b))
-        for *key, a, b in drawn
-    ]
-    columns = dict(
-        zip(
-            ["operator", "split", "seed", "op1", "op2", "result"],
-            zip(*rows, strict=True),
-            strict=True,
-        )
-    )
+    rows = []
+    splits = ("discovery", "evaluation")
+    for key in product(OPERATORS, splits, np.repeat(range(seeds), per_seed)):
+        a, b = rng.integers(0, 12, 2)
+        low, high = min(a, b), max(a, b)
+        rows.append((*key, a, b, a + b) if key[0] == "add" else (*key, high, low, high - low))
+    names = ["operator", "split", "seed", "op1", "op2", "result"]
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
     made = frame(subject="s", pair=range(len(rows)), **columns)
     made = made.with_columns(pl.col("op1", "op2", "result").cast(pl.Int32))
     made = made.with_columns(answer_token=pl.col("result") + 3)
     return made.sample(fraction=1, shuffle=True, seed=1)
 
 
-def asked(pairs: pl.DataFrame, **of: str) -> list[Prompt]:
-    """The prompts of a table pairs in order, of an operator or a split."""
+def listed(pairs: pl.DataFrame, **filters: str) -> list[Prompt]:
+    """Return the prompts of a table pairs in order, of an operator or a split."""
     return [
-        Prompt(*row) for row in pairs.filter(**of).sort("pair").select(Prompt._fields).iter_rows()
+        Prompt(*row)
+        for row in pairs.filter(**filters).sort("pair").select(Prompt._fields).iter_rows()
     ]
 
 
 def associations(pairs: pl.DataFrame, means: dict[str, Callable[[Prompt], bool]]) -> pl.DataFrame:
-    """The table prompt_associations, by brute force."""
-    rows = [
-        ("s", p.operator, p.pair, name)
-        for p in asked(pairs)
-        for name, holds in means.items()
-        if holds(p)
-    ]
+    """Return the table prompt_associations, by brute force."""
+    rows = []
+    for prompt in listed(pairs):
+        names = [name for name, holds in means.items() if holds(prompt)]
+        rows += [("s", prompt.operator, prompt.pair, name) for name in names]
     schema = {"subject": pl.String, "operator": pl.String, "pair": pl.Int32, "heuristic": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row").sample(fraction=1, shuffle=True, seed=2)
 
@@ -120,7 +114,10 @@ def weights(pairs: pl.DataFrame, replicates: int = 60) -> pl.DataFrame:
 
 
 def drawn(weights: pl.DataFrame, operator: str) -> np.ndarray:
-    """How often each replicate draws each evaluation prompt of an operator: (replicates, prompts)."""
+    """Return how often each replicate draws each evaluation prompt of an operator.
+
+    The result is (replicates, prompts).
+    """
     return np.array(
         weights.filter(operator=operator, split="evaluation")
         .sort("replicate")["weights"]
@@ -130,35 +127,27 @@ def drawn(weights: pl.DataFrame, operator: str) -> np.ndarray:
 
 
 def interval(values: np.ndarray, drawn: np.ndarray) -> list[float]:
-    """The 90 % bootstrap interval of a mean; drawn: (replicates, values)."""
+    """Return the 90 % bootstrap interval of a mean; drawn: (replicates, values)."""
     counts = drawn.sum(1)
     means = (drawn @ values)[counts > 0] / counts[counts > 0]
     return np.quantile(means, [0.05, 0.95]).tolist()
 
 
 def neuron_effects() -> pl.DataFrame:
-    """The table neuron_effects: EFFECTS where a neuron is patched at the last position, others elsewhere."""
-    kinds = [
-        (o, method, position)
-        for o in OPERATORS
-        for method in ("exact", "attribution")
-        for position in ("last", "op1")
-    ]
-    rows = [
-        (*kind, *unit, effect if kind[1:] == ("exact", "last") else effect**2)
-        for kind in kinds
-        for unit, effect in EFFECTS.items()
-    ]
+    """Return the table neuron_effects, with EFFECTS for exact effects at the last position."""
+    rows = []
+    kinds = product(OPERATORS, ("exact", "attribution"), ("last", "op1"))
+    for kind, (unit, effect) in product(kinds, EFFECTS.items()):
+        rows.append((*kind, *unit, effect if kind[1:] == ("exact", "last") else effect**2))
     names = ["operator", "method", "position", "layer", "neuron", "logit_effect"]
-    return frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True))).sample(
-        fraction=1, shuffle=True, seed=5
-    )
+    made = frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True)))
+    return made.sample(fraction=1, shuffle=True, seed=5)
 
 
 def prompt_knockouts(
     pairs: pl.DataFrame, members: pl.DataFrame, counts: list[int], seed: int = 0
 ) -> pl.DataFrame:
-    """What the stage prompt_knockout_interventions says."""
+    """Return what the stage prompt_knockout_interventions writes."""
     given = {
         "pairs": pairs,
         "heuristic_neurons": members,
@@ -184,22 +173,30 @@ def prompt_knockouts(
         return database.sql("from written").pl()
 
 
+def in_layer(units: Iterable[tuple[int, int]], layer: int) -> Units:
+    return {unit for unit in units if unit[0] == layer}
+
+
 def units_of(patches: pl.DataFrame) -> Units:
-    """What the rows of one intervention silence."""
+    """Return what the rows of one intervention ablate."""
     named = patches.filter(component="neuron").explode("units").select("layer", "units").rows()
     assert len(named) == len(set(named))
     return set(named)
 
 
-def said(table: pl.DataFrame, experiment: str, pairs: pl.DataFrame, answer: Answer) -> pl.DataFrame:
-    """The table runs of a subject under a table of interventions."""
-    of = {operator: asked(pairs, operator=operator, split="evaluation") for operator in OPERATORS}
+def simulated(
+    table: pl.DataFrame, experiment: str, pairs: pl.DataFrame, answer: Answer
+) -> pl.DataFrame:
+    """Return the table runs of a model under a table of interventions."""
+    by_operator = {
+        operator: listed(pairs, operator=operator, split="evaluation") for operator in OPERATORS
+    }
     rows = []
     for (number, operator), patches in table.group_by(
         "intervention", "operator", maintain_order=True
     ):
         units, only = units_of(patches), patches["pair"][0] if "pair" in patches.columns else None
-        for prompt in of[operator]:
+        for prompt in by_operator[operator]:
             if only in (None, prompt.pair):
                 (logit, correct), mean = answer(units, prompt), (number + prompt.pair) % 7
                 rows.append((number, prompt.pair, mean + logit, mean, mean + 40, correct))
@@ -217,20 +214,31 @@ def said(table: pl.DataFrame, experiment: str, pairs: pl.DataFrame, answer: Answ
 
 
 def at_random(seed: int) -> Answer:
-    """A subject that says anything."""
+    """Return random answers."""
     rng = np.random.default_rng(seed)
     return lambda *_: (float(rng.normal()), bool(rng.random() < 0.6))
 
 
 def taken(table: pl.DataFrame) -> list[interventions.Intervention]:
-    """What the executor makes of a table of interventions on a model of three layers of 48 neurons."""
-    found = interventions.read(
+    """Return what the executor reads from a table of interventions, on 3 layers of 48 neurons."""
+    read = interventions.read(
         table.sample(fraction=1, shuffle=True, seed=2), subject("llama").architecture, ROLES
     )
-    assert [one.number for one in found] == list(range(len(found)))
-    assert {one.split for one in found} <= {"evaluation"}
-    assert {(p.component, p.position) for one in found for p in one.patches} <= {("neuron", "last")}
-    return found
+    for number, intervention in enumerate(read):
+        assert (intervention.number, intervention.split) == (number, "evaluation")
+        for patch in intervention.patches:
+            assert (patch.component, patch.position) == ("neuron", "last")
+    return read
+
+
+def replacements(read: list[interventions.Intervention]) -> set[str]:
+    """Return all replacements of the interventions' patches."""
+    return {patch.replacement for intervention in read for patch in intervention.patches}
+
+
+def clean_runs(read: list[interventions.Intervention]) -> list[str]:
+    """Return the operators of the interventions without patches."""
+    return [intervention.operator for intervention in read if not intervention.patches]
 
 
 def written(micro: Path, name: str, table: str) -> pl.DataFrame:
@@ -239,7 +247,7 @@ def written(micro: Path, name: str, table: str) -> pl.DataFrame:
 
 
 def ran(micro: Path, name: str, experiment: str) -> pl.DataFrame:
-    """The runs of an experiment, each intervention on the prompts that it is meant for and on no other."""
+    """Return the runs of an experiment; each intervention has run on its own prompts alone."""
     runs, table = (
         written(micro, name, f"runs/{experiment}"),
         written(micro, name, f"{experiment}_interventions"),

@@ -9,7 +9,10 @@ SEEDS = range(25)
 
 
 def random_layer(seed: int) -> tuple[LayerHeuristics, np.ndarray]:
-    """A layer whose neurons stand for few heuristics with scores that are often equal, some without effect; what a prompt satisfies."""
+    """Return a random layer, and which of its heuristics a prompt satisfies.
+
+    Scores are often equal, and some neurons have no effect.
+    """
     rng = np.random.default_rng(seed)
     heuristics, neurons = int(rng.integers(1, 9)), int(rng.integers(5, 60))
     stands = rng.random((heuristics, neurons)) < rng.choice([0.05, 0.2, 0.6])
@@ -68,20 +71,20 @@ def test_a_contaminated_control_holds_associated_neurons():
     scores[0, :20] = scores[1, 10:30] = 0.5
     layer, about = LayerHeuristics(0, ["a", "b"], scores, np.zeros(40)), np.array([True, False])
     drawn = [neurons_by_arm(layer, about, 5, (0, pair)) for pair in range(200)]
-    share = np.mean([[n < 20 for n in arms["contaminated"]] for arms in drawn])
+    share = np.mean(np.array([arms["contaminated"] for arms in drawn]) < 20)
     assert share == pytest.approx(0.5, abs=4 * 0.5 / 1000**0.5)
     assert {n for arms in drawn for n in arms["control"]} == set(range(20, 30))
 
 
 def test_the_seed_decides_and_nothing_else():
     layer, about = random_layer(1)
-    one, again, other = (
+    first, again, other = (
         neurons_by_arm(layer, about, 100, seed) for seed in ((0, 1), (0, 1), (0, 2))
     )
-    assert all(np.array_equal(one[arm], again[arm]) for arm in ARMS)
-    assert all(np.array_equal(one[arm], other[arm]) for arm in ("heuristic", "count", "matched"))
-    assert any(not np.array_equal(one[arm], other[arm]) for arm in ("control", "contaminated"))
-    assert len(one["heuristic"]) > 3
+    assert all(np.array_equal(first[arm], again[arm]) for arm in ARMS)
+    assert all(np.array_equal(first[arm], other[arm]) for arm in ("heuristic", "count", "matched"))
+    assert any(not np.array_equal(first[arm], other[arm]) for arm in ("control", "contaminated"))
+    assert len(first["heuristic"]) > 3
 
 
 @pytest.mark.parametrize("about", [True, False])

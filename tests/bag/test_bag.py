@@ -1,5 +1,6 @@
 """The bag alone: what is kept, and how much of made subjects' answers it carries."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import polars as pl
 import pytest
 
 from tests.bag import knocked
-from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, CRITERIA, Prompt, Units, standing, written
+from tests.bag.knocked import CRITERIA, ENDS, EVEN, LOW, MEANS, Prompt, Units, standing, written
 from tests.made import OPERATORS, ask, late_layers, majority
 
 SETTINGS = {"control_draws": 3, "knockout_seed": 0}
@@ -23,21 +24,15 @@ def pairs() -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def members() -> pl.DataFrame:
-    """Looser ways of counting have more neurons; in layer 2 all of them stand for something where they are scored. Layer 0 is not late."""
+    """Return more neurons by looser criteria; by scored, all of layer 2. Layer 0 is not late."""
     sizes = {"label": (9, 4, 2), "fdr": (9, 6, 2), "threshold": (9, 7, NEURONS)}
-    rows = {
-        m: [
-            (o, layer, n, h)
-            for o in OPERATORS
-            for layer, k in enumerate(size)
-            for n in range(k)
-            for h in (EVEN, LOW)
-        ]
-        for m, size in sizes.items()
-    }
-    return pl.concat([standing(several, m, late=1) for m, several in rows.items()]).sample(
-        fraction=1, shuffle=True, seed=1
-    )
+    frames = []
+    for criterion, size in sizes.items():
+        rows: list[tuple[str, int, int, str]] = []
+        for layer, count in enumerate(size):
+            rows += product(OPERATORS, [layer], range(count), (EVEN, LOW))
+        frames.append(standing(rows, criterion, late=1))
+    return pl.concat(frames).sample(fraction=1, shuffle=True, seed=1)
 
 
 def kept(
@@ -69,13 +64,13 @@ def bags(members: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 
 def ablated(bags: pl.DataFrame, replacement: str = "mean") -> dict[tuple, Units]:
     """(operator, criterion, kept, draw) -> what is ablated."""
-    found = {}
+    units = {}
     for (_, *key, neurons), patches in bags.filter(replacement=replacement).group_by(
         "intervention", "operator", "criterion", "with_activations", "draw", "neurons"
     ):
-        found[tuple(key)] = knocked.units_of(patches)
-        assert neurons == len(LATE) - len(found[tuple(key)])
-    return found
+        units[tuple(key)] = knocked.units_of(patches)
+        assert neurons == len(LATE) - len(units[tuple(key)])
+    return units
 
 
 def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(
@@ -94,18 +89,16 @@ def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(
             expected |= {(o, m, "heuristic", None): LATE - mine, (o, m, "rest", None): mine}
             for draw in range(3):
                 random = LATE - without.pop((o, m, "random", draw))
-                assert [sum(at == layer for at, _ in random) for layer in (1, 2)] == [
-                    sum(at == layer for at, _ in mine) for layer in (1, 2)
-                ]
+                for layer in (1, 2):
+                    drawn, own = knocked.in_layer(random, layer), knocked.in_layer(mine, layer)
+                    assert len(drawn) == len(own)
     assert without == expected
 
 
 def test_the_executor_takes_them(bags: pl.DataFrame):
-    found = knocked.taken(bags)
-    assert len(found) == len(OPERATORS) * 2 * (2 + 3 * (2 + 3))
-    assert [one.operator for one in found if not one.patches] == [
-        o for o in OPERATORS for _ in range(2)
-    ]
+    read = knocked.taken(bags)
+    assert len(read) == len(OPERATORS) * 2 * (2 + 3 * (2 + 3))
+    assert knocked.clean_runs(read) == sorted(OPERATORS * 2, key=OPERATORS.index)
 
 
 def test_random_neurons_are_drawn_evenly_and_by_seed(members: pl.DataFrame, pairs: pl.DataFrame):
@@ -137,9 +130,9 @@ def concluded(bags: pl.DataFrame, pairs: pl.DataFrame, runs: pl.DataFrame) -> pl
 def test_accuracy_and_faithfulness_are_those_of_brute_force(
     bags: pl.DataFrame, pairs: pl.DataFrame
 ):
-    said = knocked.said(bags, "bag", pairs, knocked.at_random(1))
-    table = concluded(bags, pairs, said)
-    numbers = said.filter(experiment="bag").with_columns(
+    runs = knocked.simulated(bags, "bag", pairs, knocked.at_random(1))
+    table = concluded(bags, pairs, runs)
+    numbers = runs.filter(experiment="bag").with_columns(
         pl.col("answer_logit", "mean_logit", "max_logit").cast(float)
     )
     nl = (pl.col("answer_logit") - pl.col("mean_logit")) / (
@@ -179,23 +172,30 @@ def test_accuracy_and_faithfulness_are_those_of_brute_force(
 def test_a_planted_bag_answers_alone_and_nothing_else_does(
     members: pl.DataFrame, pairs: pl.DataFrame
 ):
-    """Each labelled neuron votes for what it is about with one logit, and an answer needs four of the six late ones."""
-    of = {(1, n): [EVEN, LOW, ENDS][n % 3] for n in range(3)}
+    """Each labelled neuron adds one logit to prompts of its heuristic.
+
+    An answer needs four of the six late neurons.
+    """
+    heuristics = {(1, n): [EVEN, LOW, ENDS][n % 3] for n in range(3)}
     everywhere = {unit for unit in LATE if unit[0] == 2 and unit[1] < 6}
     labels = standing(
-        [(o, *unit, of.get(unit, EVEN)) for o in OPERATORS for unit in sorted({*of, *everywhere})],
+        [
+            (o, *unit, heuristics.get(unit, EVEN))
+            for o in OPERATORS
+            for unit in sorted({*heuristics, *everywhere})
+        ],
         "label",
         late=1,
     )
 
     def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
         votes = len(everywhere - units) + sum(
-            MEANS[h](prompt) for unit, h in of.items() if unit not in units
+            MEANS[h](prompt) for unit, h in heuristics.items() if unit not in units
         )
         return float(votes), len(everywhere - units) >= 4
 
     bags = kept(labels, pairs, control_draws=20)
-    table = concluded(bags, pairs, knocked.said(bags, "bag", pairs, answer))
+    table = concluded(bags, pairs, knocked.simulated(bags, "bag", pairs, answer))
     assert set(table.filter(kept="everything")["neurons"]) == {len(LATE)}
     for what, value in {"everything": 1, "heuristic": 1, "nothing": 0, "rest": 0}.items():
         rows = table.filter(kept=what).select("accuracy", "ci_low", "ci_high").rows()
@@ -209,7 +209,7 @@ def test_a_planted_bag_answers_alone_and_nothing_else_does(
 def test_an_operator_without_heuristics_has_no_bag(members: pl.DataFrame, pairs: pl.DataFrame):
     bags = kept(members.filter(operator="add"), pairs)
     assert set(bags.filter(operator="subtract")["with_activations"]) == {"everything", "nothing"}
-    table = concluded(bags, pairs, knocked.said(bags, "bag", pairs, knocked.at_random(0)))
+    table = concluded(bags, pairs, knocked.simulated(bags, "bag", pairs, knocked.at_random(0)))
     assert table.filter(operator="subtract").height == 4
 
 
@@ -222,15 +222,18 @@ def test_without_late_layers_or_prompts_all_is_empty(members: pl.DataFrame, pair
     ):
         assert bags.is_empty()
         assert concluded(
-            bags, pairs, knocked.said(bags, "bag", pairs, knocked.at_random(0))
+            bags, pairs, knocked.simulated(bags, "bag", pairs, knocked.at_random(0))
         ).is_empty()
 
 
 def test_in_the_pipeline_the_planted_bag_answers_alone_and_the_rest_does_not(micro: Path):
     table = written(micro, "planted", "bag_alone")
-    assert {(what, *rest) for what, *rest in table.filter(pl.col("with_activations") != "random").select("with_activations", "accuracy", "ci_low", "ci_high").rows()} == {
-        ("everything", 1, 1, 1), ("heuristic", 1, 1, 1), ("nothing", 0, 0, 0), ("rest", 0, 0, 0)
-    }  # fmt: skip
+    assert {
+        (what, *rest)
+        for what, *rest in table.filter(pl.col("with_activations") != "random")
+        .select("with_activations", "accuracy", "ci_low", "ci_high")
+        .rows()
+    } == {("everything", 1, 1, 1), ("heuristic", 1, 1, 1), ("nothing", 0, 0, 0), ("rest", 0, 0, 0)}
     assert table.filter(kept="heuristic")["faithfulness"].is_between(0.99, 1.01).all()
     assert table.filter(kept="rest")["faithfulness"].is_between(-0.05, 0.05).all()
     assert (table.filter(kept="random")["accuracy"] < 0.7).all()
@@ -259,5 +262,6 @@ def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: st
     joined = table.join(sizes, on=["operator", "criterion"])
     whole = table.filter(kept="everything")["neurons"].unique().item()
     assert joined["neurons"].to_list() == [
-        whole - n if what == "rest" else n for what, n in joined.select("with_activations", "size").rows()
+        whole - n if what == "rest" else n
+        for what, n in joined.select("with_activations", "size").rows()
     ]

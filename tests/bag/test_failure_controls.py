@@ -1,7 +1,7 @@
-"""Whether failing cells have other heuristics than correct ones of equal difficulty: the query against brute force, and what it controls for."""
+"""Failing cells against correct cells of equal difficulty: the query against brute force."""
 
 import math
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,10 @@ CALCULATE = {
 
 def cells() -> pl.DataFrame:
     """A small grid whose operands have units and tens."""
-    rows = [
-        (operator, a, b, of(a, b))
-        for operator, of in CALCULATE.items()
-        for a in range(0, 5 * SIDE, 5)
-        for b in range(1, 4 * SIDE, 4)
-        if operator != "subtract" or a >= b
-    ]
+    rows = []
+    for operator, a, b in product(CALCULATE, range(0, 5 * SIDE, 5), range(1, 4 * SIDE, 4)):
+        if operator != "subtract" or a >= b:
+            rows.append((operator, a, b, CALCULATE[operator](a, b)))
     schema = {"operator": pl.String, "op1": pl.Int32, "op2": pl.Int32, "result": pl.Int32}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
@@ -38,11 +35,8 @@ def difficulty(operator: str, op1: int, op2: int) -> int:
     if operator == "multiply":
         return digits[0][0] * digits[0][1] // 10
     if operator == "divide":  # how far op1 may move before the quotient is another one
-        steps = next(
-            n
-            for n in range(1, 999)
-            if {(op1 + n) // op2, (op1 - n) // op2 if op1 >= op2 else op1 // op2} != {op1 // op2}
-        )
+        up, down = op2 - op1 % op2, op1 % op2 + 1
+        steps = min(up, down) if op1 >= op2 else up
         return int(math.log2(steps))
     changes, carry = 0, 0
     for a, b in digits:
@@ -82,36 +76,34 @@ def test_pairs_of_cells_of_one_stratum_are_counted_as_brute_force_does():
     )
     rows = controlled(table)
     joined = table.join(cells(), on=["operator", "op1", "op2"]).rows(named=True)
-    stratum = lambda row: (
-        row["operator"],
-        row["result"],
-        difficulty(row["operator"], row["op1"], row["op2"]),
-    )  # noqa: E731
+
+    def stratum(row: dict) -> tuple:
+        difficulty_of = difficulty(row["operator"], row["op1"], row["op2"])
+        return row["operator"], row["result"], difficulty_of
+
     for measure in ("answer_contribution", "associated_neurons"):
         strata: dict[str, list[tuple[float, int, int]]] = {operator: [] for operator in CALCULATE}
         for (operator, *_), group in groupby(sorted(joined, key=stratum), stratum):
             some = list(group)
-            right, wrong = (
-                [row[measure] for row in some if row["correct"] == side] for side in (True, False)
-            )
+            right = [row[measure] for row in some if row["correct"]]
+            wrong = [row[measure] for row in some if not row["correct"]]
             if right and wrong:
                 wins = sum((b > a) + (b == a) / 2 for a in right for b in wrong)
                 strata[operator].append((wins, len(right), len(wrong)))
-        for operator, found in strata.items():
+        for operator, own in strata.items():
             row = rows[operator, measure]
-            wins, right, wrong = np.array(found, float).T
+            wins, right, wrong = np.array(own, float).T
             pairs = right * wrong
             auc = wins.sum() / pairs.sum()
             error = (
-                np.sqrt(((wins - auc * pairs) ** 2).sum() * len(found) / (len(found) - 1))
-                / pairs.sum()
+                np.sqrt(((wins - auc * pairs) ** 2).sum() * len(own) / (len(own) - 1)) / pairs.sum()
             )
             assert (row["strata"], row["cells_correct"], row["cells_incorrect"]) == (
-                len(found),
+                len(own),
                 right.sum(),
                 wrong.sum(),
             )
-            assert len(found) > 3
+            assert len(own) > 3
             ends = [max(auc - NORMAL * error, 0), min(auc + NORMAL * error, 1)]
             assert [row["auc"], row["auc_ci_low"], row["auc_ci_high"]] == pytest.approx(
                 [auc, *ends]
@@ -119,7 +111,10 @@ def test_pairs_of_cells_of_one_stratum_are_counted_as_brute_force_does():
 
 
 def test_what_difficulty_explains_is_gone_and_what_it_does_not_explain_stays():
-    """Cells fail more often where they are difficult. Contributions follow the difficulty, neurons whether the cell fails."""
+    """Difficult cells fail more often.
+
+    Contributions depend on the difficulty, numbers of neurons on whether the cell fails.
+    """
     hard = np.array(
         [difficulty(*cell) for cell in cells().select("operator", "op1", "op2").iter_rows()]
     )
@@ -134,15 +129,15 @@ def test_what_difficulty_explains_is_gone_and_what_it_does_not_explain_stays():
                 3 * wrong + rng.integers(0, 2, len(hard)),
             )
         )
-        for operator, found in areas.items():
+        for operator, own in areas.items():
             assert rows[operator, "associated_neurons"]["auc"] == 1
-            found.append(rows[operator, "answer_contribution"]["auc"])
+            own.append(rows[operator, "answer_contribution"]["auc"])
         assert (
             np.subtract.outer(hard[wrong], hard[~wrong]).mean() > 0.3
         )  # uncontrolled, they differ
-    for found in areas.values():
-        assert np.mean(found) == pytest.approx(0.5, abs=4 * np.std(found) / np.sqrt(len(found)))
-        assert np.std(found) < 0.3
+    for own in areas.values():
+        assert np.mean(own) == pytest.approx(0.5, abs=4 * np.std(own) / np.sqrt(len(own)))
+        assert np.std(own) < 0.3
 
 
 def test_without_both_kinds_in_a_stratum_there_is_nothing_to_say():

@@ -1,6 +1,7 @@
-"""Which inputs fail: features digit by digit and step by step, and gains against entropies and against chance."""
+"""Inputs that fail: features against plain arithmetic, gains against entropies."""
 
 import math
+from itertools import product
 
 import numpy as np
 import polars as pl
@@ -10,42 +11,42 @@ from tests.made import ask
 
 
 def features(operator: str, a: int, b: int, r: int, splits: dict) -> dict[str, str]:
-    """A cell's features, the slow way: digit by digit, and step by step."""
-    found = {
+    """Return a cell's features, computed digit by digit and step by step."""
+    features = {
         "split": splits[operator, a, b],
         "order of operands": f"op1 {'<' if a < b else '>' if a > b else '='} op2",
     }
     for name, number in (("op1", a), ("op2", b), ("result", r)):
         low = number - number % 30
-        found |= {
+        features |= {
             f"units of {name}": str(number)[-1],
             f"digits of {name}": str(len(str(number))),
             f"span of {name}": f"{low}..{low + 29}",
         }
-    one, two = f"{a:04}"[::-1], f"{b:04}"[::-1]
+    digits, two = f"{a:04}"[::-1], f"{b:04}"[::-1]
     if operator in ("add", "multiply"):
-        found["split and mirror"] = f"{splits[operator, a, b]}, mirror {splits[operator, b, a]}"
+        features["split and mirror"] = f"{splits[operator, a, b]}, mirror {splits[operator, b, a]}"
     if operator == "add":
         carry = count = 0
-        for x, y in zip(one, two, strict=True):
+        for x, y in zip(digits, two, strict=True):
             carry = (int(x) + int(y) + carry) // 10
             count += carry
-        found["carries"] = str(count)
+        features["carries"] = str(count)
     if operator == "subtract":
         borrow = count = 0
-        for x, y in zip(one, two, strict=True):
+        for x, y in zip(digits, two, strict=True):
             borrow = int(int(x) - int(y) - borrow < 0)
             count += borrow
-        found["borrows"] = str(count)
+        features["borrows"] = str(count)
     if operator == "multiply":
-        found["carried"] = f"{int(one[0]) * int(two[0]):02}"[0]
+        features["carried"] = f"{int(digits[0]) * int(two[0]):02}"[0]
     if operator == "divide":
         steps = next(
             n for n in range(1, 999) if (a + n) // b != r or (a >= n and (a - n) // b != r)
         )
         low = 2 ** (steps.bit_length() - 1)
-        found["slack"] = "1" if low == 1 else f"{low}..{2 * low - 1}"
-    return found
+        features["slack"] = "1" if low == 1 else f"{low}..{2 * low - 1}"
+    return features
 
 
 ANSWERS = {
@@ -57,20 +58,15 @@ ANSWERS = {
 
 
 def grid(side: int, largest: int, seed: int = 0) -> list[tuple]:
-    """Rows (operator, op1, op2, result, split) of a grid with no small operands left out."""
+    """Return rows (operator, op1, op2, result, split) of a grid with all small operands."""
     rng, operands = np.random.default_rng(seed), [*range(12), *range(95, 95 + side)]
-    rows = [
-        (o, a, b, f(a, b))
-        for o, f in ANSWERS.items()
-        for a in operands
-        for b in operands
-        if o != "divide" or min(a, b) > 0
-    ]
-    return [
-        (*row, str(rng.choice(["train", "held-out"], p=[0.8, 0.2])))
-        for row in rows
-        if 0 <= row[3] <= largest
-    ]
+    rows = []
+    for operator, a, b in product(ANSWERS, operands, operands):
+        has_answer = operator != "divide" or min(a, b) > 0
+        if has_answer and 0 <= ANSWERS[operator](a, b) <= largest:
+            split = str(rng.choice(["train", "held-out"], p=[0.8, 0.2]))
+            rows.append((operator, a, b, ANSWERS[operator](a, b), split))
+    return rows
 
 
 def inputs(cells: list[tuple], fails: list[bool], trained_here: bool = True) -> pl.DataFrame:
@@ -81,7 +77,7 @@ def inputs(cells: list[tuple], fails: list[bool], trained_here: bool = True) -> 
         small,
         pl.col("result").cast(pl.Int32),
     )
-    said = table.select(
+    listed = table.select(
         pl.lit("s").alias("subject"),
         "operator",
         "op1",
@@ -92,7 +88,7 @@ def inputs(cells: list[tuple], fails: list[bool], trained_here: bool = True) -> 
     given = {
         "cells": table,
         "origins": origins,
-        "predictions": said.sample(fraction=1, shuffle=True, seed=0),
+        "predictions": listed.sample(fraction=1, shuffle=True, seed=0),
     }
     return ask("failure_inputs", given, span=30)
 
@@ -119,16 +115,14 @@ def test_features_and_gains_are_those_of_brute_force():
     }
     for row in table.iter_rows(named=True):
         values = counts[row["operator"], row["feature"]]
-        here, whole = values[row["value"]], [failed for of in values.values() for failed in of]
+        own, whole = values[row["value"]], [failed for group in values.values() for failed in group]
         assert (row["cells"], row["failures"], row["share"]) == (
-            len(here),
-            sum(here),
-            pytest.approx(np.mean(here)),
+            len(own),
+            sum(own),
+            pytest.approx(np.mean(own)),
         )
-        assert row["lift"] == (
-            pytest.approx(np.mean(here) / np.mean(whole)) if any(whole) else None
-        )
-        within = sum(len(of) * entropy(np.mean(of)) for of in values.values()) / len(whole)
+        assert row["lift"] == (pytest.approx(np.mean(own) / np.mean(whole)) if any(whole) else None)
+        within = sum(len(group) * entropy(np.mean(group)) for group in values.values()) / len(whole)
         assert row["gain"] == pytest.approx(entropy(np.mean(whole)) - within, abs=1e-12)
         assert row["gain_chance"] == pytest.approx(
             (len(values) - 1) / (2 * math.log(2) * len(whole))
@@ -160,9 +154,7 @@ def test_a_model_that_was_not_trained_here_has_no_split():
 
 def test_a_feature_that_tells_nothing_gains_what_chance_gives():
     cells, rng = grid(12, 999), np.random.default_rng(2)
-    drawn = pl.concat(
-        [inputs(cells, [bool(x) for x in rng.random(len(cells)) < 0.2]) for _ in range(12)]
-    )
+    drawn = pl.concat(inputs(cells, (rng.random(len(cells)) < 0.2).tolist()) for _ in range(12))
     means = (
         drawn.group_by("operator", "feature")
         .agg(pl.col("gain", "gain_chance").mean())

@@ -1,4 +1,4 @@
-"""Whether failing cells have other heuristics: the query against numpy, and how often its intervals hold the truth."""
+"""Tests of failing cells: the query against numpy, and how often its intervals hold the truth."""
 
 import math
 from typing import Any
@@ -21,12 +21,16 @@ def concluded(table: pl.DataFrame) -> dict[tuple[str, str, str], dict[str, Any]]
 
 
 def measured(sides: dict[str, tuple[np.ndarray, np.ndarray]]) -> pl.DataFrame:
-    """`failures` of one criterion: operator -> (answer contributions of correct cells, of incorrect ones), neurons their whole parts."""
+    """Return the table failures for one criterion.
+
+    values: operator -> answer contributions of correct cells and of incorrect cells; their whole
+    parts are numbers of neurons.
+    """
     rows = [
         (o, is_right, value)
         for o, both in sides.items()
-        for is_right, of in zip((True, False), both, strict=True)
-        for value in of
+        for is_right, values in zip((True, False), both, strict=True)
+        for value in values
     ]
     made = pl.DataFrame(
         rows,
@@ -41,7 +45,7 @@ def measured(sides: dict[str, tuple[np.ndarray, np.ndarray]]) -> pl.DataFrame:
 
 
 def student(freedom: float) -> float:
-    """The quantile of Student's t that is NORMAL of the normal distribution, by adding up its density."""
+    """Return the quantile of Student's t that is NORMAL for a normal distribution."""
     grid = np.linspace(0, 200, 2_000_001)
     density = (1 + grid**2 / freedom) ** (-(freedom + 1) / 2)
     share = np.cumsum(density) / density.sum()
@@ -143,7 +147,10 @@ def test_where_one_side_beats_all_of_the_other_its_size_says_how_sure_that_is():
 
 
 def test_equal_distributions_differ_by_chance_alone_and_intervals_are_as_wide_as_they_say():
-    """Operators are repetitions here: of two samples from one distribution, and of two that differ in mean and variance."""
+    """Draw both groups from one distribution, or from two that differ in mean and variance.
+
+    Operators are repetitions.
+    """
     rng, repetitions = np.random.default_rng(0), range(300)
     same = concluded(
         measured({str(i): (rng.normal(5, 2, 150), rng.normal(5, 2, 12)) for i in repetitions})
@@ -155,9 +162,11 @@ def test_equal_distributions_differ_by_chance_alone_and_intervals_are_as_wide_as
     auc = (1 + math.erf(1 / np.sqrt(5) / np.sqrt(2))) / 2
     for rows, truths in ((same, {"d": 0, "auc": 0.5}), (other, {"d": d, "auc": auc})):
         for name, truth in truths.items():
-            of = [row for (_, _, measure), row in rows.items() if measure == "answer_contribution"]
-            assert np.mean([row[name] for row in of]) == pytest.approx(truth, abs=0.05)
+            values = [
+                row for (_, _, measure), row in rows.items() if measure == "answer_contribution"
+            ]
+            assert np.mean([row[name] for row in values]) == pytest.approx(truth, abs=0.05)
             covered = np.mean(
-                [row[f"{name}_ci_low"] <= truth <= row[f"{name}_ci_high"] for row in of]
+                [row[f"{name}_ci_low"] <= truth <= row[f"{name}_ci_high"] for row in values]
             )
             assert 0.91 < covered < 0.99, (name, covered)

@@ -1,4 +1,4 @@
-"""What the heuristics of each cell add up to: the real stage against a sum cell by cell, and failures that are planted."""
+"""Contributions of heuristic neurons: the real stage against sums cell by cell."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +24,13 @@ RESULTS = {
     "divide": np.where((OP1 > 0) & (OP2 > 0), OP1 // np.maximum(OP2, 1), -1),
 }
 MEANS: dict[str, Callable[[int, int, int], bool]] = {
-    "op1 mod 2 = 0": lambda a, b, r: a % 2 == 0, "op2 in 0..6": lambda a, b, r: b <= 6, "result ~ ..1": lambda a, b, r: r % 10 == 1,
-    "op1 = op2": lambda a, b, r: a == b, "result in {3, 7}": lambda a, b, r: r in (3, 7), "own sum": lambda a, b, r: a + b > 12,
-}  # fmt: skip
+    "op1 mod 2 = 0": lambda a, b, r: a % 2 == 0,
+    "op2 in 0..6": lambda a, b, r: b <= 6,
+    "result ~ ..1": lambda a, b, r: r % 10 == 1,
+    "op1 = op2": lambda a, b, r: a == b,
+    "result in {3, 7}": lambda a, b, r: r in (3, 7),
+    "own sum": lambda a, b, r: a + b > 12,
+}
 EVEN, LOW, *_, SET, OWN = MEANS
 Matches = list[
     tuple[str, int, int, str, str, float, float]
@@ -34,7 +38,10 @@ Matches = list[
 
 
 class Project:
-    """A folder with what the stage reads: random stores, of whole parts whose sums are exact, and the matches that a test gives."""
+    """A folder with the stage's inputs: random stores and the matches that a test gives.
+
+    Stores hold whole numbers, whose sums are exact.
+    """
 
     def __init__(
         self,
@@ -71,19 +78,18 @@ class Project:
             )
             for layer in LAYERS:
                 writer.write(layer, 0, self.votes[layer])
-        self.cells = [
-            (o, a, b, int(r[a, b]))
-            for o, r in RESULTS.items()
-            for a in range(SIDE)
-            for b in range(SIDE)
-            if r[a, b] >= 0
-        ]
-        self.said: dict[tuple[str, int, int], int | None] = {}
+        self.cells = []
+        for operator, results in RESULTS.items():
+            for a, b in np.argwhere(results[:SIDE, :SIDE] >= 0).tolist():
+                self.cells.append((operator, a, b, int(results[a, b])))
+        self.predicted: dict[tuple[str, int, int], int | None] = {}
         for operator, a, b, result in self.cells:
             if result <= LIMIT:
                 is_right = right(operator, a, b, result) if right else rng.random() < 0.6
                 wrong = [None, *(number for number in range(LIMIT + 1) if number != result)]
-                self.said[operator, a, b] = result if is_right else wrong[rng.integers(len(wrong))]
+                self.predicted[operator, a, b] = (
+                    result if is_right else wrong[rng.integers(len(wrong))]
+                )
         self._write()
 
     def _write(self) -> None:
@@ -91,7 +97,10 @@ class Project:
             self.cells, schema=["operator", "op1", "op2", "result"], orient="row", strict=False
         )
         answers = {(o, a, b): r for o, a, b, r in self.cells}
-        rows = [(*cell, said, said == answers[cell]) for cell, said in self.said.items()]
+        rows = [
+            (*cell, predicted, predicted == answers[cell])
+            for cell, predicted in self.predicted.items()
+        ]
         predictions = pl.DataFrame(
             rows, schema=["operator", "op1", "op2", "predicted", "correct"], orient="row"
         )
@@ -99,16 +108,21 @@ class Project:
             (h.name, h.kind, h.quantity, h.predicate) for h in map(parse, list(MEANS)[:-2])
         ]  # SET only has its name
         rows = [
-            (operator, *one)
+            (operator, *heuristic)
             for operator in RESULTS
-            for one in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]
+            for heuristic in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]
         ]
         catalogue = pl.DataFrame(
             rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row"
         )
         small = pl.col("op1", "op2").cast(pl.Int32)
-        for name, table in {"corpus/cells": whole.with_columns(small, pl.col("result").cast(pl.Int32)), "heuristics/heuristics": catalogue,
-                            "s/store/predictions": predictions.with_columns(small, pl.col("predicted").cast(pl.Int32))}.items():  # fmt: skip
+        for name, table in {
+            "corpus/cells": whole.with_columns(small, pl.col("result").cast(pl.Int32)),
+            "heuristics/heuristics": catalogue,
+            "s/store/predictions": predictions.with_columns(
+                small, pl.col("predicted").cast(pl.Int32)
+            ),
+        }.items():
             (self.folder / f"data/{name}").parent.mkdir(parents=True, exist_ok=True)
             table.sample(fraction=1, shuffle=True, seed=1).write_parquet(
                 self.folder / f"data/{name}.parquet"
@@ -117,7 +131,7 @@ class Project:
     def run(
         self, matches: Matches, first_layer: int | None, neurons_at_once: int = 4
     ) -> pl.DataFrame:
-        """What the real query and the real stage make of these matches, at threshold .4 and level .05."""
+        """Return what the real query and stage write, at threshold 0.4 and level 0.05."""
         names = ["operator", "layer", "neuron", "heuristic", "side", "chance_corrected", "q_value"]
         types = {
             "layer": pl.Int16,
@@ -129,12 +143,12 @@ class Project:
             matches, schema=names, schema_overrides=types, orient="row"
         ).with_columns(nonredundant=pl.lit(True))
         setting = pl.DataFrame({"threshold": [0.4], "level": [0.05]})
-        chosen = ask(
+        loaded = ask(
             "heuristic_neurons",
             {"matches": table, "label_setting": setting, "late_layers": late_layers(first_layer)},
         )
         (self.data / "heuristics").mkdir(exist_ok=True)
-        chosen.sample(fraction=1, shuffle=True, seed=2).write_parquet(
+        loaded.sample(fraction=1, shuffle=True, seed=2).write_parquet(
             self.data / "heuristics/heuristic_neurons.parquet"
         )
         (self.folder / "params.yaml").write_text(
@@ -153,23 +167,21 @@ class Project:
         """The table's rows, cell by cell and neuron by neuron."""
         rows = []
         for operator, a, b, result in self.cells:
-            if (operator, a, b) not in self.said:
+            if (operator, a, b) not in self.predicted:
                 continue
-            said = self.said[operator, a, b]
+            predicted = self.predicted[operator, a, b]
             for criterion, level in (("fdr", 0.05), ("threshold", 1.0)):
-                about = sorted({
-                    (layer, neuron) for o, layer, neuron, name, _, chance_corrected, q_value in matches
-                    if o == operator and first_layer is not None and layer >= first_layer and MEANS[name](a, b, result)
-                    and np.float32(chance_corrected) >= 0.4 and q_value <= level
-                })  # fmt: skip
-                sums = [
-                    sum(
-                        self.values[operator][layer, neuron, a, b]
-                        * self.votes[layer, neuron, number]
-                        for layer, neuron in about
-                    )
-                    for number in (result, said or 0)
-                ]
+                about = set()
+                for o, layer, neuron, name, _, chance_corrected, q_value in matches:
+                    is_late = first_layer is not None and layer >= first_layer
+                    passes = np.float32(chance_corrected) >= 0.4 and q_value <= level
+                    if o == operator and is_late and passes and MEANS[name](a, b, result):
+                        about.add((layer, neuron))
+                sums = [0.0, 0.0]
+                for layer, neuron in sorted(about):
+                    activation = self.values[operator][layer, neuron, a, b]
+                    for i, number in enumerate((result, predicted or 0)):
+                        sums[i] += activation * self.votes[layer, neuron, number]
                 rows.append(
                     (
                         "s",
@@ -177,20 +189,32 @@ class Project:
                         a,
                         b,
                         criterion,
-                        said == result,
+                        predicted == result,
                         len(about),
                         sums[0],
-                        None if said is None else sums[1],
+                        None if predicted is None else sums[1],
                     )
                 )
         return sorted(rows)
 
 
 def some_matches(seed: int) -> Matches:
-    """Random ones, on both sides of threshold and level; the divisions of an odd seed have none that is called."""
+    """Return random matches on both sides of threshold and level.
+
+    Divisions of an odd seed have no neuron that is called.
+    """
     rng = np.random.default_rng(seed)
-    keys = {(o, int(rng.choice(LAYERS)), int(rng.integers(NEURONS)), str(rng.choice([*MEANS])), str(rng.choice(["top", "bottom"])))
-            for o in RESULTS for _ in range(60)}  # fmt: skip
+    keys = {
+        (
+            o,
+            int(rng.choice(LAYERS)),
+            int(rng.integers(NEURONS)),
+            str(rng.choice([*MEANS])),
+            str(rng.choice(["top", "bottom"])),
+        )
+        for o in RESULTS
+        for _ in range(60)
+    }
     least = {"add": 0.0, "divide": 0.1 * (seed % 2)}
     return [
         (*key, rng.uniform(0.2, 1), max(rng.choice([0.01, 0.05, 0.06, 0.9]), least[key[0]]))
@@ -211,8 +235,9 @@ def test_every_cell_has_what_its_neurons_add_up_to(
         .sort("operator", "criterion")
     )
     assert [n > 0 for n in counts["associated_neurons"]] == [first_layer is not None] * 2 + [
-        first_layer is not None and seed % 2 == 0, first_layer is not None,
-    ]  # fmt: skip
+        first_layer is not None and seed % 2 == 0,
+        first_layer is not None,
+    ]
     for operator, results in RESULTS.items():
         assert (
             len(table.filter(operator=operator)) == 2 * ((results >= 0) & (results <= LIMIT)).sum()

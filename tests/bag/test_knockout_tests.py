@@ -17,7 +17,7 @@ Neurons = dict[str, list[np.ndarray]]
 
 
 def knocked_out(differences: dict[str, np.ndarray], seed: int = 0) -> pl.DataFrame:
-    """The table knockouts_by_heuristic of operators whose heuristics dissociate by so much more than their controls."""
+    """Return knockouts_by_heuristic with given differences of dissociation from the control."""
     rng = np.random.default_rng(seed)
     rows = []
     for operator, several in differences.items():
@@ -129,7 +129,10 @@ def test_p_values_and_errors_are_those_of_brute_force():
     for row in table.iter_rows(named=True):
         several, mine = neurons[row["operator"]], differences[row["operator"]]
         sets = [set(members.tolist()) for members in several]
-        shared = np.array([[len(a & b) / np.sqrt(len(a) * len(b)) for a in sets] for b in sets])
+        shared = np.zeros((len(sets), len(sets)))
+        for i, j in np.ndindex(shared.shape):
+            a, b = sets[i], sets[j]
+            shared[i, j] = len(a & b) / np.sqrt(len(a) * len(b))
         drawn = np.zeros((100, len(several)))
         for draw, i in np.ndindex(drawn.shape):
             numbers = [number(draw, row["operator"], n) for n in several[i]]
@@ -159,8 +162,8 @@ def test_means_are_those_of_brute_force():
         prefix = {"accuracy": ("accuracy_", ""), "logit": ("logit_change_", "logit_")}[
             row["measure"]
         ]
-        here = table.filter(*(pl.col(c) == row[c] for c in GROUP[:3])).sort("heuristic")
-        own, control = (here.filter(arm=arm) for arm in ("heuristic", "control"))
+        own = table.filter(*(pl.col(c) == row[c] for c in GROUP[:3])).sort("heuristic")
+        own, control = (own.filter(arm=arm) for arm in ("heuristic", "control"))
         for name in ("associated", "other"):
             means = own[prefix[0] + name].mean(), control[prefix[0] + name].mean()
             assert (row[name], row[f"control_{name}"]) == pytest.approx(means)

@@ -1,6 +1,7 @@
-"""Knock-outs of heuristics: what is silenced, and that a planted heuristic's own prompts fail alone."""
+"""Ablations of heuristics: which neurons, and that a known heuristic's own prompts fail alone."""
 
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +10,18 @@ import pytest
 
 from tests.bag import knocked
 from tests.bag.knocked import (
+    CRITERIA,
     ENDS,
     EVEN,
     LOW,
     MEANS,
-    CRITERIA,
     OWN,
     SAME,
     SET,
     Answer,
     Prompt,
     Units,
-    asked,
+    listed,
     standing,
     written,
 )
@@ -32,24 +33,18 @@ KEYS = ["operator", "criterion", "heuristic", "ablation", "arm"]
 
 @pytest.fixture(scope="module")
 def members() -> pl.DataFrame:
-    """In layer 0 nearly all neurons stand for SAME, and in all only two for OWN; by labels, EVEN and ENDS have fewer than by the others."""
+    """Return neurons of which nearly all in layer 0 have SAME, and only two have OWN.
+
+    EVEN and ENDS have fewer neurons by label than by other criteria.
+    """
     rng = np.random.default_rng(0)
     rows = {(o, layer, 47, OWN) for o in OPERATORS for layer in (1, 2)}
     for o in OPERATORS:
         rows |= {(o, 0, n, SAME if n < 40 else LOW) for n in range(44)}
-        rows |= {
-            (o, layer, n, h)
-            for layer in (1, 2)
-            for n in range(47)
-            for h in rng.choice([EVEN, LOW, ENDS, SET], rng.integers(1, 3))
-        }
-    more = {
-        (o, layer, n, h)
-        for o in OPERATORS
-        for layer in (1, 2)
-        for n in range(0, 47, 9)
-        for h in (EVEN, ENDS)
-    }
+        for layer, n in product((1, 2), range(47)):
+            heuristics = rng.choice([EVEN, LOW, ENDS, SET], rng.integers(1, 3))
+            rows |= {(o, layer, n, heuristic) for heuristic in heuristics}
+    more = set(product(OPERATORS, (1, 2), range(0, 47, 9), (EVEN, ENDS)))
     both = pl.concat(
         [standing(sorted(rows), "label"), standing(sorted(rows | more), "fdr", "threshold")]
     )
@@ -83,10 +78,10 @@ def test_all_neurons_of_a_heuristic_are_silenced_and_as_many_others_in_each_laye
         {"zero": zeroed, "mean": meant}[replacement][tuple(key)] = units
     assert zeroed == meant
     for (operator, criterion, heuristic, arm, draw), units in zeroed.items():
-        here = members.filter(operator=operator, criterion=criterion)
+        counted = members.filter(operator=operator, criterion=criterion)
         mine, known = (
             set(table.select("layer", "neuron").rows())
-            for table in (here.filter(heuristic=heuristic), here)
+            for table in (counted.filter(heuristic=heuristic), counted)
         )
         if arm == "heuristic":
             assert (units, draw) == (mine, None)
@@ -125,9 +120,9 @@ def test_labels_are_knocked_out_and_of_what_is_called_or_scored_the_largest(
 
 
 def test_the_executor_takes_them(knockouts: pl.DataFrame):
-    found = knocked.taken(knockouts)
-    assert [one.operator for one in found if not one.patches] == OPERATORS
-    assert {p.replacement for one in found for p in one.patches} == {"zero", "mean"}
+    read = knocked.taken(knockouts)
+    assert knocked.clean_runs(read) == OPERATORS
+    assert knocked.replacements(read) == {"zero", "mean"}
 
 
 def test_controls_are_drawn_evenly_and_by_seed():
@@ -165,7 +160,7 @@ def concluded(
 ) -> pl.DataFrame:
     given = {
         "knockout_interventions": knockouts,
-        "runs": knocked.said(knockouts, "knockout", pairs, answer),
+        "runs": knocked.simulated(knockouts, "knockout", pairs, answer),
         "prompt_associations": about,
     }
     given |= {"pairs": pairs, "bootstrap_weights": knocked.weights(pairs, 200)}
@@ -178,27 +173,33 @@ def pairs() -> pl.DataFrame:
 
 
 def test_a_planted_heuristic_breaks_its_own_prompts_alone(pairs: pl.DataFrame):
-    """A subject that fails where all neurons of a heuristic are gone that the prompt satisfies; each neuron votes with one logit."""
-    of = {
-        h: {(layer, n + 4 * i) for layer in (1, 2) for n in range(4)}
-        for i, h in enumerate([EVEN, LOW, ENDS, SET, OWN])
-    }
-    planted = standing(
-        [(o, *unit, h) for o in OPERATORS for h, units in of.items() for unit in sorted(units)],
-        "label",
-    )
+    """A prompt fails if all neurons of a heuristic that it satisfies are ablated.
+
+    Each neuron adds one logit.
+    """
+    planted_neurons: dict[str, Units] = {}
+    rows = []
+    for i, heuristic in enumerate([EVEN, LOW, ENDS, SET, OWN]):
+        units = list(product((1, 2), range(4 * i, 4 * i + 4)))
+        planted_neurons[heuristic] = set(units)
+        rows += [(o, *unit, heuristic) for o, unit in product(OPERATORS, units)]
+    planted = standing(rows, "label")
 
     def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
-        hit = [len(units & mine) for heuristic, mine in of.items() if MEANS[heuristic](prompt)]
+        hit = [
+            len(units & mine)
+            for heuristic, mine in planted_neurons.items()
+            if MEANS[heuristic](prompt)
+        ]
         return 30.0 - sum(hit), max(hit, default=0) < 8
 
     knockouts = ask("knockout_interventions", {"heuristic_neurons": planted}, **SETTINGS)
     table = concluded(knockouts, knocked.associations(pairs, MEANS), pairs, answer)
-    assert table.height == len(OPERATORS) * len(of) * 2 * 2
+    assert table.height == len(OPERATORS) * len(planted_neurons) * 2 * 2
     for row in table.iter_rows(named=True):
         about = [
             MEANS[row["heuristic"]](prompt)
-            for prompt in asked(pairs, split="evaluation", operator=row["operator"])
+            for prompt in listed(pairs, split="evaluation", operator=row["operator"])
         ]
         assert (row["prompts_associated"], row["prompts_other"], row["neurons"]) == (
             sum(about),
@@ -227,7 +228,7 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
         heuristic: MEANS[heuristic] for heuristic in (EVEN, LOW, ENDS, SET)
     }  # no prompt is said to satisfy SAME
     table = concluded(knockouts, knocked.associations(pairs, means), pairs, knocked.at_random(5))
-    runs = knocked.said(knockouts, "knockout", pairs, knocked.at_random(5)).filter(
+    runs = knocked.simulated(knockouts, "knockout", pairs, knocked.at_random(5)).filter(
         experiment="knockout"
     )
     numbers = runs.select(
@@ -263,7 +264,10 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
         drawn = drawn_of[row["operator"]]
         holds = means.get(row["heuristic"], lambda _: False)
         about = np.array(
-            [holds(prompt) for prompt in asked(pairs, operator=row["operator"], split="evaluation")]
+            [
+                holds(prompt)
+                for prompt in listed(pairs, operator=row["operator"], split="evaluation")
+            ]
         )
         for name, part in (("associated", about), ("other", ~about)):
             measured = [
@@ -312,11 +316,12 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
 
 
 def test_intervals_hold_the_truth(pairs: pl.DataFrame):
-    """160 knock-outs that half of the associated prompts do not survive, nor a fifth of the others, each by chance."""
+    """Half of associated prompts and a fifth of other prompts fail after each of 160 ablations."""
     rng = np.random.default_rng(0)
-    satisfied = {
-        (n, prompt.pair) for n in range(40) for prompt in asked(pairs) if rng.random() < 0.4
-    }
+    satisfied = set()
+    for n, prompt in product(range(40), listed(pairs)):
+        if rng.random() < 0.4:
+            satisfied.add((n, prompt.pair))
     about = knocked.associations(
         pairs, {f"h{n}": lambda prompt, n=n: (n, prompt.pair) in satisfied for n in range(40)}
     )

@@ -16,7 +16,7 @@ from tests.bag.knocked import (
     Answer,
     Prompt,
     Units,
-    asked,
+    listed,
     standing,
     written,
 )
@@ -45,13 +45,13 @@ def concluded(knockouts: pl.DataFrame, pairs: pl.DataFrame, answer: Answer) -> p
     }
     return ask(
         "knockouts_by_prompt",
-        given | {"runs": knocked.said(knockouts, "prompt_knockout", pairs, answer)},
+        given | {"runs": knocked.simulated(knockouts, "prompt_knockout", pairs, answer)},
     )
 
 
 def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, pairs: pl.DataFrame):
     table = concluded(knockouts, pairs, knocked.at_random(1))
-    runs = knocked.said(knockouts, "prompt_knockout", pairs, knocked.at_random(1)).filter(
+    runs = knocked.simulated(knockouts, "prompt_knockout", pairs, knocked.at_random(1)).filter(
         experiment="prompt_knockout"
     )
     numbers = runs.select(
@@ -61,7 +61,7 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
         logit=pl.col("answer_logit").cast(float) - pl.col("mean_logit"),
     )
     once = knockouts.rename({"replacement": "ablation"}).unique("intervention").drop("pair")
-    said = once.join(numbers, on="intervention").sort("pair")
+    answers = once.join(numbers, on="intervention").sort("pair")
     drawn = {o: knocked.drawn(knocked.weights(pairs), o) for o in OPERATORS}
     expected = [
         (o, m, arm, a, k)
@@ -73,9 +73,9 @@ def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, p
     ]
     assert table.select(KEYS).rows() == expected
     for row in table.iter_rows(named=True):
-        before = said.filter(arm="none", operator=row["operator"])
+        before = answers.filter(arm="none", operator=row["operator"])
         after = (
-            said.filter(*(pl.col(key) == row[key] for key in KEYS))
+            answers.filter(*(pl.col(key) == row[key] for key in KEYS))
             if row["neurons_per_layer"]
             else before
         )
@@ -103,17 +103,19 @@ def test_planted_prompts_fail_without_their_own_neurons_alone(
         lost = sum(MEANS[OF[unit]](prompt) for unit in units if unit in OF)
         return 50.0 - lost, lost < 6
 
+    def satisfies_any(prompt: Prompt) -> bool:
+        return any(MEANS[heuristic](prompt) for heuristic in OF.values())
+
     table = concluded(knockouts, pairs, answer)
     for operator in OPERATORS:
         about = [
-            any(MEANS[h](prompt) for h in set(OF.values()))
-            for prompt in asked(pairs, operator=operator, split="evaluation")
+            satisfies_any(prompt) for prompt in listed(pairs, operator=operator, split="evaluation")
         ]
         broken = about.count(False) / len(about)
         assert 0 < broken < 0.5
-        here = table.filter(operator=operator)
+        own = table.filter(operator=operator)
         for arm in ("heuristic", "count"):
-            mine = here.filter(arm=arm)
+            mine = own.filter(arm=arm)
             assert mine["accuracy"].to_list() == pytest.approx([1, 1, broken, broken] * 4)
             assert mine["logit_change"].to_list() == (-mine["neurons"]).to_list()
             assert ((mine["ci_low"] <= broken) & (broken <= mine["ci_high"])).to_list() == [
@@ -131,13 +133,13 @@ def test_planted_prompts_fail_without_their_own_neurons_alone(
             "contaminated",
             "matched",
         ):  # each neuron has one heuristic: nothing to contaminate
-            others = here.filter(arm=arm)
+            others = own.filter(arm=arm)
             assert set(others.select("accuracy", "ci_low", "ci_high", "logit_change").rows()) == {
                 (1, 1, 1, 0)
             }
             assert (
                 others["neurons"].to_list()[:3]
-                == here.filter(arm="heuristic")["neurons"].to_list()[:3]
+                == own.filter(arm="heuristic")["neurons"].to_list()[:3]
             )
 
 

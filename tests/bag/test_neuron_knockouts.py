@@ -1,5 +1,6 @@
-"""Knock-outs of single neurons: which, what they do to their heuristic's prompts, and what neurons of other heuristics do to them."""
+"""Ablations of single neurons: which neurons, and what they do to their heuristics' prompts."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -8,16 +9,16 @@ import pytest
 
 from tests.bag import knocked
 from tests.bag.knocked import (
+    CRITERIA,
     ENDS,
     EVEN,
     LOW,
     MEANS,
-    CRITERIA,
     SET,
     Answer,
     Prompt,
     Units,
-    asked,
+    listed,
     standing,
     written,
 )
@@ -33,7 +34,10 @@ def pairs() -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def members() -> pl.DataFrame:
-    """Neurons of one or two heuristics, more by looser ways of counting; all of layer 2 stand for EVEN."""
+    """Return neurons with one or two heuristics, more by looser criteria.
+
+    All neurons of layer 2 have EVEN.
+    """
     rng = np.random.default_rng(0)
     rows = [
         (o, 1, n, h)
@@ -55,12 +59,18 @@ def knockouts(members: pl.DataFrame) -> pl.DataFrame:
 
 
 def planned(members: pl.DataFrame, **settings: int) -> pl.DataFrame:
-    """The table neuron_knockout_interventions. Layer 1 is before the late layers, so it has no attributions."""
+    """Return the table neuron_knockout_interventions.
+
+    Layer 1 is before the late layers and has no attributions.
+    """
     rows = [
         (operator, method, layer, neuron, position, (7 * neuron + len(operator)) % 20)
-        for operator in OPERATORS for method in ("exact", "attribution") for layer, positions in ((0, ["op1"]), (2, ["last"]))
-        for position in positions for neuron in range(20)
-    ]  # fmt: skip
+        for operator in OPERATORS
+        for method in ("exact", "attribution")
+        for layer, positions in ((0, ["op1"]), (2, ["last"]))
+        for position in positions
+        for neuron in range(20)
+    ]
     names = ("operator", "method", "layer", "neuron", "position", "effect")
     effects = frame(**dict(zip(names, zip(*rows, strict=True), strict=True)))
     return ask(
@@ -109,23 +119,25 @@ def concluded(
     }
     return ask(
         "knockouts_by_neuron",
-        given | {"runs": knocked.said(knockouts, "neuron_knockout", pairs, answer)},
+        given | {"runs": knocked.simulated(knockouts, "neuron_knockout", pairs, answer)},
     )
 
 
 def test_each_neuron_that_stands_for_something_is_silenced_alone(
     members: pl.DataFrame, knockouts: pl.DataFrame
 ):
-    found = knocked.taken(knockouts)
+    read = knocked.taken(knockouts)
     silenced = [
-        (one.operator, p.layer, *p.chosen(), p.replacement) for one in found for p in one.patches
+        (intervention.operator, p.layer, *p.chosen(), p.replacement)
+        for intervention in read
+        for p in intervention.patches
     ]
     neurons = set(members.select("operator", "layer", "neuron").rows())
     assert sorted(silenced) == sorted(
         (*neuron, replacement) for neuron in neurons for replacement in ("zero", "mean")
     )
-    assert [one.operator for one in found if not one.patches] == OPERATORS
-    assert len(found) == 2 * len(neurons) + 2
+    assert knocked.clean_runs(read) == OPERATORS
+    assert len(read) == 2 * len(neurons) + 2
 
 
 def test_selectivity_and_its_null_are_those_of_brute_force(
@@ -135,7 +147,7 @@ def test_selectivity_and_its_null_are_those_of_brute_force(
         members, knockouts, pairs, knocked.at_random(1), knocked.associations(pairs, MEANS)
     )
     runs = (
-        knocked.said(knockouts, "neuron_knockout", pairs, knocked.at_random(1))
+        knocked.simulated(knockouts, "neuron_knockout", pairs, knocked.at_random(1))
         .filter(experiment="neuron_knockout")
         .sort("pair")
     )
@@ -183,7 +195,7 @@ def test_selectivity_and_its_null_are_those_of_brute_force(
     for row in table.iter_rows(named=True):
         o, layer, neuron, h, ablation = (row[key] for key in KEYS)
         about = np.array(
-            [MEANS[h](prompt) for prompt in asked(pairs, operator=o, split="evaluation")]
+            [MEANS[h](prompt) for prompt in listed(pairs, operator=o, split="evaluation")]
         )
         assert row["criterion"] == next(
             m for m in CRITERIA if (o, layer, neuron, h) in strictest[m]
@@ -212,22 +224,22 @@ def test_selectivity_and_its_null_are_those_of_brute_force(
 
 
 def test_a_neuron_that_writes_its_prompts_answers_is_selective(pairs: pl.DataFrame):
-    """Each neuron has a vote of one logit for the prompts of its heuristic; a prompt fails without its only one."""
-    of = dict(enumerate([EVEN, LOW, LOW, ENDS, ENDS, SET, SET]))
-    members = standing([(o, 1, n, h) for o in OPERATORS for n, h in of.items()])
+    """Each neuron adds one logit to its prompts; a prompt fails without its only neuron."""
+    heuristics = dict(enumerate([EVEN, LOW, LOW, ENDS, ENDS, SET, SET]))
+    members = standing([(o, 1, n, h) for o in OPERATORS for n, h in heuristics.items()])
 
     def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
-        lost = [of[n] for _, n in units if MEANS[of[n]](prompt)]
+        lost = [heuristics[n] for _, n in units if MEANS[heuristics[n]](prompt)]
         return 10.0 - len(lost), EVEN not in lost
 
     knockouts = planned(members)
     table = concluded(members, knockouts, pairs, answer, knocked.associations(pairs, MEANS))
-    assert table.height == len(OPERATORS) * len(of) * 2
+    assert table.height == len(OPERATORS) * len(heuristics) * 2
     assert set(
         table.select("selectivity", "logit_change_associated", "logit_change_other").rows()
     ) == {(1, -1, 0)}
     assert set(table.select("heuristic", "lost_associated", "lost_other").rows()) == {
-        (h, h == EVEN, 0) for h in of.values()
+        (h, h == EVEN, 0) for h in heuristics.values()
     }
     assert (table["p_value"] == 1 / (1 + table["null_neurons"])).all()
     assert (table["null_mean"] < 1).all()
@@ -283,7 +295,10 @@ def test_without_heuristics_all_is_empty(pairs: pl.DataFrame):
 
 
 def test_the_pipeline_finds_that_planted_votes_are_selective(micro: Path):
-    """A voter adds its third of a vote of 10 logits to the prompts of its heuristic, less what it adds to the mean logit."""
+    """Each of three neurons adds a third of 10 logits to the prompts of its heuristic.
+
+    The expected change is less what it adds to the mean logit.
+    """
     votes = (
         pl.read_parquet(micro / "data/subjects/planted_truth.parquet")
         .filter("votes")
@@ -326,10 +341,6 @@ def test_the_pipeline_silences_every_neuron_that_stands_for_something(micro: Pat
         .len()
     )
     telling = {(o, h) for o, h, count in about.rows() if count < sizes[o]}
-    expected = {
-        (*key, a)
-        for key in members.select(KEYS[:4]).unique().rows()
-        for a in ("zero", "mean")
-        if (key[0], key[3]) in telling
-    }
-    assert table.select(KEYS).rows() == sorted(expected)
+    keys = members.select(KEYS[:4]).unique().rows()
+    expected = product((key for key in keys if (key[0], key[3]) in telling), ("zero", "mean"))
+    assert table.select(KEYS).rows() == sorted((*key, ablation) for key, ablation in expected)

@@ -10,7 +10,7 @@ from stages.bag import prompt_associations
 from stages.lib.dictionary import tables
 from stages.lib.heuristics.names import parse
 from stages.lib.sql.database import Database
-from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, OWN, SAME, SET, asked, prompts, standing
+from tests.bag.knocked import ENDS, EVEN, LOW, MEANS, OWN, SAME, SET, listed, prompts, standing
 from tests.made import OPERATORS
 from tests.micro import ROOT, alone
 
@@ -18,12 +18,16 @@ from tests.micro import ROOT, alone
 def associated(
     folder: Path, monkeypatch: pytest.MonkeyPatch, pairs: pl.DataFrame, members: pl.DataFrame
 ) -> pl.DataFrame:
-    """The real stage's answer; its catalogue lacks SET, which only its name describes, and holds OWN, which its name does not."""
+    """Return what the real stage writes.
+
+    The catalogue lacks SET, which only its name describes, and has OWN, whose name does not.
+
+    """
     known = [(h.name, h.kind, h.quantity, h.predicate) for h in map(parse, (SAME, EVEN, LOW, ENDS))]
     rows = [
-        (operator, *one)
+        (operator, *heuristic)
         for operator in OPERATORS
-        for one in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]
+        for heuristic in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]
     ]
     catalogue = pl.DataFrame(
         rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row"
@@ -50,18 +54,21 @@ def associated(
 def test_a_prompt_is_associated_with_what_its_cell_satisfies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    of, pairs = {"add": [EVEN, LOW, ENDS, SET, OWN], "subtract": [SAME, SET]}, prompts()
+    heuristics, pairs = {"add": [EVEN, LOW, ENDS, SET, OWN], "subtract": [SAME, SET]}, prompts()
     table = associated(
         tmp_path,
         monkeypatch,
         pairs,
-        standing([(o, 1, n, h) for o, names in of.items() for n in (1, 2) for h in names]),
+        standing([(o, 1, n, h) for o, names in heuristics.items() for n in (1, 2) for h in names]),
     )
-    expected = sorted(
-        ("s", p.operator, p.pair, h) for p in asked(pairs) for h in of[p.operator] if MEANS[h](p)
-    )
-    assert table.rows() == expected
-    assert {(o, h) for _, o, _, h in expected} == {(o, h) for o, names in of.items() for h in names}
+    expected = []
+    for prompt in listed(pairs):
+        names = [name for name in heuristics[prompt.operator] if MEANS[name](prompt)]
+        expected += [("s", prompt.operator, prompt.pair, name) for name in names]
+    assert table.rows() == sorted(expected)
+    assert {(o, h) for _, o, _, h in expected} == {
+        (o, h) for o, names in heuristics.items() for h in names
+    }
 
 
 def test_without_heuristics_no_prompt_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

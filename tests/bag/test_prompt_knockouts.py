@@ -1,7 +1,7 @@
 """Knock-outs by prompt: the real stage's choice of neurons for every prompt."""
 
 from collections.abc import Iterable
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 
 import polars as pl
@@ -10,7 +10,7 @@ import yaml
 
 from stages.bag.arms import ARMS
 from tests.bag import knocked
-from tests.bag.knocked import EFFECTS, ENDS, EVEN, LOW, MEANS, SET, Units, asked, standing, written
+from tests.bag.knocked import EFFECTS, ENDS, EVEN, LOW, MEANS, SET, Units, listed, standing, written
 from tests.made import OPERATORS
 
 COUNTS = [2, 5, 30]
@@ -24,14 +24,13 @@ def pairs() -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def members() -> pl.DataFrame:
-    """Neurons 0..31 of each layer stand for one heuristic or two, those from 24 on only where they are scored; layer 0 is not late."""
-    rows = [(o, layer, n, OF[n % 4]) for o in OPERATORS for layer in (0, 1, 2) for n in range(32)]
-    rows += [
-        (o, layer, n, OF[(n + 1) % 4])
-        for o in OPERATORS
-        for layer in (0, 1, 2)
-        for n in range(0, 32, 3)
-    ]
+    """Return neurons 0 to 31 of each layer with one or two heuristics; layer 0 is not late.
+
+    Neurons from 24 on have them by the criterion scored alone.
+    """
+    rows = [(*unit, OF[unit[2] % 4]) for unit in product(OPERATORS, (0, 1, 2), range(32))]
+    second = product(OPERATORS, (0, 1, 2), range(0, 32, 3))
+    rows += [(*unit, OF[(unit[2] + 1) % 4]) for unit in second]
     parts = [
         standing([row for row in rows if row[2] < 24], "label", "fdr", late=1),
         standing(rows, "threshold", late=1),
@@ -46,28 +45,25 @@ def table(members: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def silenced(table: pl.DataFrame) -> dict[tuple, Units]:
-    """(pair, criterion, arm, neurons per layer) -> what is silenced, by zero and by mean alike."""
-    found: dict[tuple, dict[str, Units]] = {}
+    """Return (pair, criterion, arm, neurons per layer) -> what zero and mean ablate alike."""
+    ablated: dict[str, dict[tuple, Units]] = {"zero": {}, "mean": {}}
     keys = ["pair", "criterion", "arm", "neurons_per_layer", "replacement", "intervention"]
     for (*key, replacement, _), patches in table.filter(pl.col("arm") != "none").group_by(keys):
-        found.setdefault(tuple(key), {})[replacement] = units_of = knocked.units_of(patches)
-        assert set(patches["neurons"]) == {len(units_of)}
-    assert all(
-        several == dict.fromkeys(("zero", "mean"), several["zero"]) for several in found.values()
-    )
-    return {key: several["zero"] for key, several in found.items()}
+        units = knocked.units_of(patches)
+        assert set(patches["neurons"]) == {len(units)}
+        ablated[replacement][tuple(key)] = units
+    assert ablated["zero"] == ablated["mean"]
+    return ablated["zero"]
 
 
 def test_every_evaluation_prompt_has_all_arms(table: pl.DataFrame, pairs: pl.DataFrame):
-    numbers = table.select(
-        "intervention", "operator", "pair", "criterion", "arm", "neurons_per_layer", "replacement"
-    ).unique()
-    expected = {(o, None, None, "none", None, None) for o in OPERATORS} | {
-        (prompt.operator, prompt.pair, criterion, arm, count, replacement)
-        for prompt in asked(pairs, split="evaluation") for criterion in ("fdr", "threshold")
-        for arm in ARMS for count in COUNTS for replacement in ("zero", "mean")
-    }  # fmt: skip
-    assert set(numbers.drop("intervention").rows()) == expected
+    keys = ["operator", "pair", "criterion", "arm", "neurons_per_layer", "replacement"]
+    numbers = table.select("intervention", *keys).unique()
+    expected = {(o, None, None, "none", None, None) for o in OPERATORS}
+    choices = list(product(("fdr", "threshold"), ARMS, COUNTS, ("zero", "mean")))
+    for prompt in listed(pairs, split="evaluation"):
+        expected |= {(prompt.operator, prompt.pair, *choice) for choice in choices}
+    assert set(numbers.select(keys).rows()) == expected
     assert len(numbers) == len(expected)
 
 
@@ -78,14 +74,12 @@ def test_each_arm_has_the_neurons_that_it_should(
         key: rows.select("layer", "neuron", "heuristic").rows()
         for key, rows in members.filter("late").group_by("operator", "criterion")
     }
-    for prompt in asked(pairs, split="evaluation"):
+    for prompt in listed(pairs, split="evaluation"):
         own = {h for h in OF if MEANS[h](prompt)}
         for criterion in ("fdr", "threshold"):
-            here = stands[prompt.operator, criterion]
-            mine, others = (
-                {(layer, n) for layer, n, h in here if (h in own) == is_own}
-                for is_own in (True, False)
-            )
+            pairs_of_neurons = stands[prompt.operator, criterion]
+            mine = {(layer, n) for layer, n, h in pairs_of_neurons if h in own}
+            others = {(layer, n) for layer, n, h in pairs_of_neurons if h not in own}
             among = {
                 "heuristic": mine,
                 "count": mine,
@@ -102,60 +96,46 @@ def test_each_arm_has_the_neurons_that_it_should(
                     units = silenced[prompt.pair, criterion, arm, count]
                     assert units <= among[arm]
                     for layer in (1, 2):  # as many in every arm and layer where there are enough
-                        most = min(count, sum(at == layer for at, _ in mine))
-                        assert sum(at == layer for at, _ in units) == min(
-                            most, sum(at == layer for at, _ in among[arm])
-                        )
+                        available = [
+                            knocked.in_layer(several, layer) for several in (mine, among[arm])
+                        ]
+                        wanted = min(count, *map(len, available))
+                        assert len(knocked.in_layer(units, layer)) == wanted
 
 
 def partners(order: Iterable[tuple[int, int]], free: Units) -> Units:
     """For each neuron in turn, that of nearest effect among those that are still free."""
-    found: Units = set()
+    matched: Units = set()
     for unit in order:
-        found.add(min(free - found, key=lambda other: abs(EFFECTS[other] - EFFECTS[unit])))
-    return found
+        matched.add(min(free - matched, key=lambda other: abs(EFFECTS[other] - EFFECTS[unit])))
+    return matched
 
 
 def test_partners_are_matched_by_their_effect(silenced: dict[tuple, Units]):
     for (pair, criterion, arm, count), units in silenced.items():
         if (arm, count) == ("heuristic", 2):
-            matched, mine = (
-                silenced[pair, criterion, *key] for key in (("matched", 2), ("heuristic", 30))
-            )
-            for at in (1, 2):
-                two, found, free = (
-                    {unit for unit in among if unit[0] == at}
-                    for among in (units, matched, EFFECTS.keys() - mine)
-                )
-                assert found in [
-                    partners(order, free) for order in permutations(two)
-                ]  # whichever of the two comes first
+            matched = silenced[pair, criterion, "matched", 2]
+            others = EFFECTS.keys() - silenced[pair, criterion, "heuristic", 30]
+            for layer in (1, 2):
+                drawn, free = knocked.in_layer(matched, layer), knocked.in_layer(others, layer)
+                orders = permutations(knocked.in_layer(units, layer))  # either may come first
+                assert drawn in [partners(order, free) for order in orders]
 
 
 def test_contaminated_controls_hold_associated_neurons_and_others_do_not(
     silenced: dict[tuple, Units],
 ):
-    shared = {
-        arm: any(
-            units & silenced[pair, m, "heuristic", 30]
-            for (pair, m, a, _), units in silenced.items()
-            if a == arm
-        )
-        for arm in ARMS
-    }
-    assert shared == {
-        "heuristic": True,
-        "count": True,
-        "control": False,
-        "contaminated": True,
-        "matched": False,
-    }
+    with_own = set()
+    for (pair, criterion, arm, _), units in silenced.items():
+        if units & silenced[pair, criterion, "heuristic", 30]:
+            with_own.add(arm)
+    assert with_own == {"heuristic", "count", "contaminated"}
 
 
 def test_the_executor_takes_them(table: pl.DataFrame):
-    found = knocked.taken(table)
-    assert [one.operator for one in found if one.pair is None] == OPERATORS
-    assert {p.replacement for one in found for p in one.patches} == {"zero", "mean"}
+    read = knocked.taken(table)
+    assert [each.operator for each in read if each.pair is None] == OPERATORS
+    assert knocked.replacements(read) == {"zero", "mean"}
 
 
 def test_the_seed_changes_random_arms_alone(
@@ -193,29 +173,18 @@ def test_the_pipeline_knocks_out_every_evaluation_prompt(micro: Path, name: str)
         written(micro, name, "heuristic_neurons").filter("late"),
         written(micro, name, "prompt_knockout_interventions"),
     )
-    counts = yaml.safe_load((micro / "stages/bag/params.yaml").read_text())["prompt_knockouts"][
-        "neurons_per_layer"
-    ]
+    params = yaml.safe_load((micro / "stages/bag/params.yaml").read_text())
+    counts = params["prompt_knockouts"]["neurons_per_layer"]
     bags = set(
         members.filter(pl.col("criterion") != "label").select("operator", "criterion").rows()
     )
     evaluated = (
         written(micro, name, "pairs").filter(split="evaluation").select("operator", "pair").rows()
     )
-    expected = {
-        (*bag, pair, arm, k)
-        for bag in bags
-        for o, pair in evaluated
-        if o == bag[0]
-        for arm in ARMS
-        for k in counts
-    }
-    assert (
-        set(
-            table.filter(pl.col("arm") != "none")
-            .select("operator", "criterion", "pair", "arm", "neurons_per_layer")
-            .rows()
-        )
-        == expected
-    )
+    expected = set()
+    for bag, (operator, pair), arm, count in product(bags, evaluated, ARMS, counts):
+        if operator == bag[0]:
+            expected.add((*bag, pair, arm, count))
+    keys = ["operator", "criterion", "pair", "arm", "neurons_per_layer"]
+    assert set(table.filter(pl.col("arm") != "none").select(keys).rows()) == expected
     assert len(knocked.ran(micro, name, "prompt_knockout")) > 2 * len(expected) > 0

@@ -11,7 +11,7 @@ import polars as pl
 
 from stages.heuristics.null_distribution import p_values, relabelled
 from stages.heuristics.settings import PermutationTests, Scores
-from stages.lib.core import hdf5_store, environment
+from stages.lib.core import environment, hdf5_store
 from stages.lib.core.settings import load
 from stages.lib.core.vocabulary import OPERATORS
 from stages.lib.heuristics import scores

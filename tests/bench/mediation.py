@@ -83,7 +83,7 @@ def _report(figure: str) -> None:
 def _runner(dtype: str | None) -> Executor:
     """Return an executor of the subject's model, in its own or another dtype."""
     settings, subject = load(Runs), Subject.named(SUBJECT).settings
-    loaded = checkpoint.of(subject.model_copy(update={"dtype": dtype or subject.dtype}))
+    loaded = checkpoint.from_settings(subject.model_copy(update={"dtype": dtype or subject.dtype}))
     return Executor(loaded, None, settings.rows, settings.memory)
 
 

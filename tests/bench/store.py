@@ -27,18 +27,20 @@ def dump() -> None:
     Bar: at most 0.65 x.
     """
     subject, at_once = Subject.named(SUBJECT), load(Passes).prompts
-    loaded = checkpoint.of(subject.settings)
+    loaded = checkpoint.from_settings(subject.settings)
     prompts = subject.table("store/prompts.parquet").filter(operator="add")
-    grid = PromptGrid("add", prompts)
+    prompt_grid = PromptGrid("add", prompts)
 
     def plain() -> None:
         for start in range(0, len(prompts), at_once):
             with torch.no_grad():
-                tokens = grid.tokens.reshape(len(prompts), -1)[start : start + at_once]
+                tokens = prompt_grid.tokens.reshape(len(prompts), -1)[start : start + at_once]
                 loaded.model(input_ids=torch.from_numpy(tokens), use_cache=False, logits_to_keep=1)
 
     def forward_only() -> None:
-        for _ in grid.run(loaded, grid.tokens, grid.answers, at_once // grid.shape[1], {}):
+        for _ in grid.run(
+            loaded, prompt_grid.tokens, prompt_grid.answers, at_once // prompt_grid.shape[1], {}
+        ):
             pass
 
     with tempfile.TemporaryDirectory(dir=".") as folder:

@@ -73,9 +73,9 @@ def workers() -> None:
 
 def _run(name: str, folder: str, processes: int, threads: int = 1) -> float:
     """Return the seconds of a process once its libraries are loaded, as under stages.warm."""
-    environment = os.environ | {environment.WORKERS: str(processes)}
+    variables = os.environ | {environment.WORKERS: str(processes)}
     command = [sys.executable, "-m", "tests.bench.workers", name, folder, str(threads)]
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
     return float(done.stdout)
 
 

@@ -30,26 +30,26 @@ def left_out(patches: pl.DataFrame, component: str) -> set[tuple]:
     }
 
 
-def nl_of(said: pl.DataFrame, interventions: pl.DataFrame, **keys: object) -> pl.DataFrame:
+def nl_of(runs: pl.DataFrame, interventions: pl.DataFrame, **keys: object) -> pl.DataFrame:
     """The prompts of one circuit, with their NL."""
     [number] = interventions.filter(*(pl.col(c).eq_missing(v) for c, v in keys.items()))[
         "intervention"
     ].unique()
     answers = (
-        said.filter(intervention=number).sort("pair").with_columns(pl.col(pl.Float32).cast(float))
+        runs.filter(intervention=number).sort("pair").with_columns(pl.col(pl.Float32).cast(float))
     )
     return answers.with_columns(nl=NL)
 
 
 def by_brute_force(
-    row: dict, said: pl.DataFrame, interventions: pl.DataFrame, weights: pl.DataFrame
+    row: dict, runs: pl.DataFrame, interventions: pl.DataFrame, weights: pl.DataFrame
 ) -> list[float]:
     """MEASURES of the circuit that this row is about; intervals at a confidence of 0.9."""
     mine = nl_of(
-        said, interventions, **{c: row[c] for c in KEYS if c in row and c in interventions.columns}
+        runs, interventions, **{c: row[c] for c in KEYS if c in row and c in interventions.columns}
     )
     least, most = (
-        nl_of(said, interventions, operator=row["operator"], circuit=c)["nl"].to_numpy()
+        nl_of(runs, interventions, operator=row["operator"], circuit=c)["nl"].to_numpy()
         for c in ("nothing", "everything")
     )
     gained, whole = mine["nl"].to_numpy() - least, most - least
@@ -60,7 +60,7 @@ def by_brute_force(
 
 
 def ends_are_ends(table: pl.DataFrame) -> None:
-    """Asserts that everything restores all of the answer and nothing none of it, on whatever prompts."""
+    """Assert that everything restores all of the answer, and nothing none, on every resampling."""
     ends = table.filter(pl.col("circuit").is_in(["everything", "nothing"]))
     assert (
         ends["faithfulness"].to_list()

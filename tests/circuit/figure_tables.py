@@ -1,7 +1,8 @@
-"""Made tables for the figures, and what to read off their axes."""
+"""Make tables for figures, and read what their axes show."""
 
 import pickle
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,14 @@ from stages.lib.drawing.drawing import Tables
 from tests.micro import ROOT
 
 KINDS = {
-    "VARCHAR": pl.String, "SMALLINT": pl.Int16, "INTEGER": pl.Int32, "BIGINT": pl.Int64, "DOUBLE": pl.Float64, "FLOAT": pl.Float32,
+    "VARCHAR": pl.String,
+    "SMALLINT": pl.Int16,
+    "INTEGER": pl.Int32,
+    "BIGINT": pl.Int64,
+    "DOUBLE": pl.Float64,
+    "FLOAT": pl.Float32,
     "BOOLEAN": pl.Boolean,
-}  # fmt: skip
+}
 OPERATORS, HEADS, NEURONS, KS = ["add", "subtract"], 2, 12, [2, 4]
 SITES = [(0, "op1"), (0, "operator"), (0, "op2"), (1, "last")]
 WHY = "the subject answers only 2 prompts correctly"
@@ -30,114 +36,118 @@ RNG = np.random.default_rng(0)
 
 
 def made(name: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
-    """A table with its documented columns and types; a number that a row does not give is random, a text is null."""
+    """Return a table with its documented columns and types.
+
+    A number that a row does not give is random, a text is null.
+    """
     schema = {column: KINDS[kind] for column, (kind, _) in DOCUMENTED[name].columns.items()}
     numbers = [column for column, kind in schema.items() if kind in (pl.Float64, pl.Float32)]
-    filled = [
-        dict.fromkeys(schema)
-        | {n: float(RNG.uniform(0.05, 0.95)) for n in numbers}
-        | {"subject": "s"}
-        | row
-        for row in rows
-    ]
+    filled = []
+    for row in rows:
+        random = dict(zip(numbers, RNG.uniform(0.05, 0.95, len(numbers)).tolist(), strict=True))
+        filled.append(dict.fromkeys(schema) | random | {"subject": "s"} | row)
     return pl.DataFrame(filled, schema=schema)
 
 
+def crossed(keys: list[dict[str, Any]], **columns: Iterable) -> list[dict[str, Any]]:
+    """Return each key with each combination of the columns' values."""
+    combinations = product(keys, *columns.values())
+    return [key | dict(zip(columns, values, strict=True)) for key, *values in combinations]
+
+
 def found(answered: list[str]) -> pl.DataFrame:
-    return made(
-        "pairs_found",
-        [
-            {"operator": o, "problem": None if o in answered else WHY}
-            for o in [*OPERATORS, "divide"]
-        ],
+    """Return the table pairs_found, with prompts of some operators."""
+    rows = [{"operator": operator} for operator in [*OPERATORS, "divide"]]
+    return made("pairs_found", rows).with_columns(
+        problem=pl.when(~pl.col("operator").is_in(answered)).then(pl.lit(WHY))
     )
 
 
+SITE_KEYS = [{"layer": layer, "position": position} for layer, position in SITES]
+UNITS = [{"layer": layer, "head": head} for layer in (0, 1) for head in (None, *range(HEADS))]
+RANKING_PAIRS = [
+    {"ranking_a": "effect", "ranking_b": "effect_plus_std"},
+    {"ranking_a": "effect", "ranking_b": "logit_effect"},
+    {"ranking_a": "effect_plus_std", "ranking_b": "logit_effect"},
+]
+
+
 def neuron_parts() -> dict[str, list[dict[str, Any]]]:
-    """Rows of one operator, of the tables about neurons."""
+    """Return rows of one operator, of the tables about neurons."""
+    effects = crossed(SITE_KEYS, method=["exact"], neuron=range(NEURONS))
     return {
-        "neuron_effects": [
-            {"method": "exact", "layer": layer, "position": p, "neuron": n, "rank": n + 1} for layer, p in SITES for n in range(NEURONS)
+        "neuron_effects": [row | {"rank": row["neuron"] + 1} for row in effects],
+        "attribution_agreement": crossed(SITE_KEYS, against=["effect", "logit_effect"], k=KS),
+        "attribution_recall": crossed(SITE_KEYS, k=KS),
+        "ranking_agreement": [a | b for a, b in product(crossed(SITE_KEYS, k=KS), RANKING_PAIRS)],
+    }
+
+
+def circuit_parts() -> dict[str, list[dict[str, Any]]]:
+    """Return rows of one operator, of the tables about the circuit."""
+    effects = crossed(UNITS, position=drawing.ROLES)
+    for row in effects:
+        row |= {
+            "component": "mlp" if row["head"] is None else "head",
+            "effect": RNG.normal() * 1e3,
+        }
+    heads = [unit for unit in UNITS if unit["head"] is not None]
+    keys = ["bos", *drawing.ROLES]
+    cuts = [{"circuit": circuit} for circuit in figures.CUTS]
+    components = ["both", "head", "mlp"]
+    ranked = ["effect", "logit_effect", "own_means"]
+    prefixed = [{"circuit": p + c} for p in ("", "first_mlp_") for c in drawing.RANKINGS]
+    neuron_circuits = [*crossed(prefixed, neurons_per_layer=[0, *KS]), {"circuit": "heads"}]
+    experiment = {"experiment": "neuron_circuit", "heads": 1}
+    return {
+        "component_effects": effects,
+        "component_stability": crossed([{}], measure=figures.MEASURES, component=components),
+        "head_faithfulness": [
+            *crossed([{"seed": None}], circuit=ranked, heads=range(3)),
+            *crossed([{"circuit": "random"}], heads=range(3), seed=(0, 1)),
         ],
-        "attribution_agreement": [
-            {"layer": layer, "position": p, "against": a, "k": k} for layer, p in SITES for a in ("effect", "logit_effect") for k in KS
+        "smallest_circuits": [{"target": 0.5, "heads": 1}, {"target": 0.9, "heads": None}],
+        "circuit_heads": [{"layer": 1, "head": 0}],
+        "probes": crossed([{}], layer=(0, 1), position=drawing.ROLES),
+        "attention_patterns": crossed(heads, query_position=["last"], key_position=keys),
+        "cut_faithfulness": cuts,
+        "faithfulness": [
+            *({"experiment": "cut"} | row for row in cuts),
+            *(experiment | row for row in neuron_circuits),
         ],
-        "attribution_recall": [{"layer": layer, "position": p, "k": k} for layer, p in SITES for k in KS],
-        "ranking_agreement": [
-            {"layer": layer, "position": p, "ranking_a": a, "ranking_b": b, "k": k} for layer, p in SITES for k in KS
-            for a, b in [("effect", "effect_plus_std"), ("effect", "logit_effect"), ("effect_plus_std", "logit_effect")]
-        ],
-    }  # fmt: skip
+    }
 
 
 def tables() -> Tables:
-    """A subject of two layers and two heads, the second layer late, that answers no division."""
-    units = [(layer, head) for layer in (0, 1) for head in (None, *range(HEADS))]
-    sized: list[dict] = [
-        {"circuit": c, "heads": n, "seed": None}
-        for c in ("effect", "logit_effect", "own_means")
-        for n in range(3)
-    ]
-    sized += [{"circuit": "random", "heads": n, "seed": seed} for n in range(3) for seed in (0, 1)]
-    top = [
-        {"circuit": p + c, "neurons_per_layer": n}
-        for p in ("", "first_mlp_")
-        for c in drawing.RANKINGS
-        for n in (0, *KS)
-    ]
-    cut = [{"circuit": c} for c in figures.CUTS]
-    parts = {
-        "component_effects": [
-            {"component": "mlp" if head is None else "head", "layer": layer, "head": head, "position": p, "effect": RNG.normal() * 1e3}
-            for layer, head in units for p in drawing.ROLES
-        ],
-        "component_stability": [{"measure": m, "component": c} for m in figures.MEASURES for c in ("both", "head", "mlp")],
-        "head_faithfulness": sized,
-        "smallest_circuits": [{"target": 0.5, "heads": 1}, {"target": 0.9, "heads": None}],
-        "circuit_heads": [{"layer": 1, "head": 0}],
-        "probes": [{"layer": layer, "position": p} for layer in (0, 1) for p in drawing.ROLES],
-        "attention_patterns": [
-            {"layer": layer, "head": head, "query_position": "last", "key_position": key}
-            for layer, head in units if head is not None for key in ("bos", *drawing.ROLES)
-        ],
-        "cut_faithfulness": cut,
-        "faithfulness": [
-            *({"experiment": "cut"} | row for row in cut),
-            *({"experiment": "neuron_circuit", "heads": 1} | row for row in [*top, {"circuit": "heads"}]),
-        ],
-        **neuron_parts(),
-    }  # fmt: skip
-    overlaps = [
-        {"ranking": r, "operator_a": "add", "operator_b": "subtract", "layer": layer, "position": p, "k": k}
-        for r in ("effect", "logit_effect") for layer, p in [*SITES, (None, "last")] for k in KS
-    ]  # fmt: skip
-    return {
-        name: made(name, [{"operator": o} | row for o in OPERATORS for row in rows])
-        for name, rows in parts.items()
-    } | {
-        "operator_overlaps": made("operator_overlaps", overlaps),
-        "token_activations": made(
-            "token_activations",
-            [{"layer": 0, "neuron": n, "number": i} for n in range(NEURONS) for i in range(5)],
-        ),
-        "late_layers": made("late_layers", [{"first_layer": 1, "layers": 2}]),
+    """Return the tables of a model with two layers and two heads that answers no division.
+
+    The second layer is late.
+    """
+    by_operator = circuit_parts() | neuron_parts()
+    for name, rows in by_operator.items():
+        by_operator[name] = [{"operator": o} | row for o, row in product(OPERATORS, rows)]
+    operators = {"operator_a": "add", "operator_b": "subtract"}
+    sites = [*SITE_KEYS, {"layer": None, "position": "last"}]
+    overlaps = [operators | row for row in crossed(sites, ranking=["effect", "logit_effect"], k=KS)]
+    others = {
+        "operator_overlaps": overlaps,
+        "token_activations": crossed([{"layer": 0}], neuron=range(NEURONS), number=range(5)),
+        "late_layers": [{"first_layer": 1, "layers": 2}],
+    }
+    positions = dict(zip(drawing.ROLES, range(1, 5), strict=True))
+    return {name: made(name, rows) for name, rows in (by_operator | others).items()} | {
         "pairs_found": found(OPERATORS),
-        "pairs": pl.DataFrame(
-            {
-                "operator": OPERATORS,
-                "positions": [{role: n for n, role in enumerate(drawing.ROLES, 1)}] * 2,
-            }
-        ),
+        "pairs": pl.DataFrame({"operator": OPERATORS, "positions": [positions] * 2}),
     }
 
 
 def cleared(tables: Tables) -> Tables:
-    """The same tables without rows."""
+    """Return the same tables without rows."""
     return {name: table.clear() for name, table in tables.items()}
 
 
 def unanswered(tables: Tables) -> Tables:
-    """The same tables of a subject that answers nothing."""
+    """Return the same tables for a model that answers nothing correctly."""
     late = made("late_layers", [{"first_layer": None, "layers": 2, "accuracy": None}])
     known = {"late_layers": late, "pairs_found": found([])}
     return cleared(tables) | {name: table for name, table in known.items() if name in tables}
@@ -156,27 +166,29 @@ def written_by(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> set[str]:
-    """The files that `draw` writes below reports/, in a project that `prepare` makes, from what reaches worker processes: figures and what
-    they are drawn from, pickled and unpickled. (The micro project draws them from data: test_every_figure_that_is_declared_is_drawn in
-    tests/report; every time the same: tests/test_pipeline.py.)"""
+    """Return the files that `draw` writes below reports/, in a project that `prepare` makes.
+
+    Figures and their data are pickled and unpickled, as they are for worker processes. The micro
+    project draws figures from real data (test_every_figure_that_is_declared_is_drawn in
+    tests/report), and tests/test_pipeline.py checks that they are always the same.
+    """
     write = drawing.write
 
-    def handed_on(*asked: Any, **more: Any) -> None:
-        write(*pickle.loads(pickle.dumps(asked)), **more)
+    def pickled(*arguments: Any, **options: Any) -> None:
+        write(*pickle.loads(pickle.dumps(arguments)), **options)
 
     prepare(folder)
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(drawing, "write", handed_on)
+    monkeypatch.setattr(drawing, "write", pickled)
     draw()
     return {str(path) for path in Path("reports").rglob("*.*")}
 
 
 def pictures(folder: str, names: Iterable[str], front: str = "") -> set[str]:
-    """The files of these figures below reports/, that of the front beside the folder."""
-    places = [
-        f"reports/{folder.rpartition('/')[0] if name == front else folder}/{name}" for name in names
-    ]
-    return {f"{place}.{kind}" for place in places for kind in ("png", "svg")}
+    """Return the files of these figures below reports/; that of the front is beside the folder."""
+    paths = [Path("reports", folder, name) for name in names]
+    stems = [path.parents[1] / path.name if path.name == front else path for path in paths]
+    return {f"{stem}.{kind}" for stem, kind in product(stems, ("png", "svg"))}
 
 
 def panels(figure: Figure) -> list[Axes]:
@@ -184,12 +196,9 @@ def panels(figure: Figure) -> list[Axes]:
 
 
 def by_operator(figure: Figure, operators: list[str]) -> dict[str, list[Axes]]:
-    """The panels of each operator, from top to bottom."""
+    """Return the panels of each operator, from top to bottom."""
     axes = np.reshape(panels(figure), (-1, len(operators)))
-    assert all(
-        axis.get_title().startswith(operator)
-        for axis, operator in zip(axes[0], operators, strict=True)
-    )
+    assert [axis.get_title().split("\n")[0].split(":")[0] for axis in axes[0]] == operators
     return dict(zip(operators, axes.T.tolist(), strict=True))
 
 
@@ -198,8 +207,8 @@ def texts(axis: Axes) -> str:
 
 
 def line(axis: Axes, label: str) -> Line2D:
-    [found] = [line for line in axis.lines if line.get_label() == label]
-    return found
+    [drawn] = [line for line in axis.lines if line.get_label() == label]
+    return drawn
 
 
 def majority_is_drawn(axis: Axes, accuracies: pl.Series) -> None:
@@ -212,7 +221,10 @@ def image(axis: Axes) -> np.ndarray:
 
 
 def lines_over_size(figure: Figure, table: pl.DataFrame, size: str, prefix: str = "") -> None:
-    """Asserts that the panels of faithfulness and of accuracy show a line for each ranking, whose circuits are named `prefix` + ranking."""
+    """Assert that the panels of faithfulness and accuracy show a line for each ranking.
+
+    prefix: what the names of the rankings' circuits start with.
+    """
     axes = np.reshape(figure.axes, (2, 3))
     for column, operator in enumerate(OPERATORS):
         for axis, measure in zip(axes[:, column], ["faithfulness", "accuracy"], strict=True):

@@ -1,4 +1,4 @@
-"""A project with made prompts and a random model, for the stages that read something off a model."""
+"""Make a project with made prompts and a random model, for stages that read a model."""
 
 from pathlib import Path
 
@@ -34,7 +34,10 @@ def tokens(prompts: int = 7) -> np.ndarray:
 
 
 def made_project(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose subject is the model in `source`: additions of 0..19, all answered correctly, and five divisions. Its data."""
+    """Make a project whose model is in `source`, and return its data folder.
+
+    All additions of 0 to 19 are answered correctly, and five divisions.
+    """
     subject = alone("tiny", source=str(source), operators=["add", "divide"])
     params = SHIPPED | SECTIONS | subject | {"passes": {"prompts_per_pass": 150}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
@@ -61,9 +64,18 @@ def made_project(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) ->
                 )
             )
     names = [
-        "subject", "operator", "op1", "op2", "result", "tokens", "answer_token",
-        "op1_position", "operator_position", "op2_position", "last_position",
-    ]  # fmt: skip
+        "subject",
+        "operator",
+        "op1",
+        "op2",
+        "result",
+        "tokens",
+        "answer_token",
+        "op1_position",
+        "operator_position",
+        "op2_position",
+        "last_position",
+    ]
     numbers = {**dict.fromkeys(names[2:4], pl.Int32), **dict.fromkeys(names[7:], pl.Int16)}
     prompts = pl.DataFrame(
         rows, schema=names, orient="row", schema_overrides={**numbers, "tokens": pl.List(pl.Int32)}

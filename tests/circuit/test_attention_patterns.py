@@ -22,6 +22,7 @@ def test_attention_patterns_name_their_positions(project: Path):
     attention_patterns.main("tiny")
     table = result(project, "attention_patterns")
     names = ["bos", *ROLES]
+    assert len(table) > 0
     for key, part in table.group_by("operator", "layer", "head", "query_position"):
         assert part["key_position"].to_list() == names[: names.index(str(key[3])) + 1]
         assert part["weight"].sum() == pytest.approx(1, abs=1e-5)
@@ -37,7 +38,10 @@ def test_attention_patterns_name_their_positions(project: Path):
 def test_of_prompts_of_two_lengths_a_token_that_some_lack_gets_0(
     project: Path, checkpoint_folder: Path
 ):
-    """Against a loop over prompts, each laid into the slots of the longest: op1 from 10 has two tokens."""
+    """Compare with a loop over prompts, each in the slots of the longest.
+
+    Operands op1 from 10 on have two tokens.
+    """
     pairs, subject = (
         pl.read_parquet(project / "circuit/pairs.parquet").filter(operator="add"),
         loaded(checkpoint_folder),
@@ -94,13 +98,13 @@ def test_attention_patterns_without_pairs_are_none(project: Path):
 def test_attention_that_does_not_say_its_weights_is_said_and_has_no_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
-    """ALiBi of Falcon: plain attention adds it twice, so that fused attention is used, which has no weights to show."""
+    """Falcon's ALiBi needs fused attention, which does not return weights."""
     families.random_model("falcon", alibi=True).save_pretrained(tmp_path / "falcon")
     tokenizer.build(99, ["+ - * / = ( ) Q"]).save_pretrained(tmp_path / "falcon")
     project = made_project(tmp_path, tmp_path / "falcon", monkeypatch)
     attention_patterns.main("tiny")
     assert len(result(project, "attention_patterns")) == 0
     assert (
-        "FalconAttention does not return its attention weights; the table attention_patterns has no rows"
-        in capsys.readouterr().err
+        "FalconAttention does not return its attention weights; "
+        "the table attention_patterns has no rows" in capsys.readouterr().err
     )

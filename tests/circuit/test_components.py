@@ -77,7 +77,7 @@ def test_effects_are_eq_1(planted: Tables):
 
 
 def test_a_prompt_without_an_effect_is_left_out_and_counted(planted: Tables):
-    """Intervention 3 loses its answer's probability on two prompts; one prompt has no clean counterfactual probability."""
+    """Intervention 3 has probability 0 on two prompts; one prompt has none in the clean run."""
     first = planted["pairs"].filter(operator="add", split="discovery")["pair"].sort()
     lost = (pl.col("intervention") == 3) & pl.col("pair").is_in(first[:2].to_list())
     never = (pl.col("intervention") == 0) & (pl.col("pair") == first[5])
@@ -124,7 +124,7 @@ def test_stability_is_spearmans_correlation_between_seeds(planted: Tables):
     table, numbers = ask("component_stability", planted), planted["component_interventions"]
     assert len(table) == 2 * 3 * 3
     for row in table.to_dicts():
-        chosen = numbers.filter(
+        own = numbers.filter(
             pl.col("component").is_in(
                 ["mlp", "head"] if row["component"] == "both" else [row["component"]]
             )
@@ -137,7 +137,7 @@ def test_stability_is_spearmans_correlation_between_seeds(planted: Tables):
             means.append(
                 {
                     n: float(middle(by_prompt(planted, n, row["operator"])[measure][within]))
-                    for n in chosen["intervention"]
+                    for n in own["intervention"]
                 }
             )
         ranks = [np.argsort(np.argsort(list(m.values()))) for m in means]
@@ -165,10 +165,16 @@ def test_equal_effects_have_no_order_and_equal_draws_agree(planted: Tables):
     """Heads are all alike; MLPs are alike in every seed."""
     value = pl.when(component="mlp").then(0.1 * pl.col("intervention")).otherwise(0.0)
     values = planted["component_interventions"].select("intervention", value=value.cast(pl.Float32))
-    same = planted["runs"].join(values, on="intervention").with_columns(
-        answer_probability=pl.lit(0.5, pl.Float32), counterfactual_probability=pl.col("value") + 0.1,
-        answer_logit=pl.lit(0.0, pl.Float32), counterfactual_logit="value",
-    )  # fmt: skip
+    same = (
+        planted["runs"]
+        .join(values, on="intervention")
+        .with_columns(
+            answer_probability=pl.lit(0.5, pl.Float32),
+            counterfactual_probability=pl.col("value") + 0.1,
+            answer_logit=pl.lit(0.0, pl.Float32),
+            counterfactual_logit="value",
+        )
+    )
     table = ask("component_stability", planted | {"runs": same})
     assert set(table.filter(component="head")["rank_correlation"]) == {None}
     assert table.filter(component="mlp")["rank_correlation"].to_list() == pytest.approx([1.0] * 6)

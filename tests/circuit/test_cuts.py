@@ -1,4 +1,4 @@
-"""The real queries about what the circuit does not need against brute force, on made tables with planted truths."""
+"""Queries of attention cuts against brute force, on made tables with known truths."""
 
 import polars as pl
 import pytest
@@ -13,7 +13,7 @@ from tests.circuit.circuits import (
     heads,
     left_out,
 )
-from tests.made import LAYERS, OPERATORS, Tables, ask, frame, of, runs
+from tests.made import LAYERS, OPERATORS, Tables, ask, frame, only, runs
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +74,13 @@ def test_cuts_end_below_the_highest_reader(cuts: pl.DataFrame):
         last = {(layer, "last", s) for s in below for layer in range(LAYERS)}
         ablated = {(layer, h, "all") for layer, h in ALL_HEADS if (layer, h) not in KEPT[operator]}
         expected = {
-            "everything": (set(), set(), 6), "nothing": ({(n, None, "all") for n in range(LAYERS)}, set(), 0),
-            "circuit": (ablated, set(), len(KEPT[operator])), "circuit_cut": (ablated, edges, len(KEPT[operator])),
-            "model_cut": (set(), edges, 6), "last_cut": (ablated, last, len(KEPT[operator])),
-        }  # fmt: skip
+            "everything": (set(), set(), 6),
+            "nothing": ({(n, None, "all") for n in range(LAYERS)}, set(), 0),
+            "circuit": (ablated, set(), len(KEPT[operator])),
+            "circuit_cut": (ablated, edges, len(KEPT[operator])),
+            "model_cut": (set(), edges, 6),
+            "last_cut": (ablated, last, len(KEPT[operator])),
+        }
         mine = cuts.filter(operator=operator)
         assert set(mine["circuit"]) == set(expected)
         for circuit, (without, cut, kept) in expected.items():
@@ -102,17 +105,17 @@ def test_cuts_end_below_the_highest_reader(cuts: pl.DataFrame):
 
 
 def test_faithfulness_of_cuts_is_equation_2(measured: Tables, cuts: pl.DataFrame):
-    said = runs(cuts, measured["pairs"], "cut").sample(fraction=1, shuffle=True, seed=1)
+    shuffled = runs(cuts, measured["pairs"], "cut").sample(fraction=1, shuffle=True, seed=1)
     answers = pl.concat(
-        [runs(cuts, measured["pairs"], "bag"), said]
+        [runs(cuts, measured["pairs"], "bag"), shuffled]
     )  # another experiment's have the same numbers
     table = ask(
         "cut_faithfulness",
-        of(measured, "pairs", "bootstrap_weights") | {"cut_interventions": cuts, "runs": answers},
+        only(measured, "pairs", "bootstrap_weights") | {"cut_interventions": cuts, "runs": answers},
     )
     assert table.height == cuts["intervention"].n_unique()
     for row in table.iter_rows(named=True):
-        expected = by_brute_force(row, said, cuts, measured["bootstrap_weights"])
+        expected = by_brute_force(row, shuffled, cuts, measured["bootstrap_weights"])
         assert [row[measure] for measure in MEASURES] == pytest.approx(expected, rel=1e-6)
         evaluated = {"operator": row["operator"], "split": "evaluation"}
         assert row["majority_accuracy"] == made.majority(measured["pairs"], **evaluated)
@@ -133,7 +136,7 @@ def test_a_subject_that_knows_nothing_has_empty_tables(measured: Tables, cuts: p
     sources = ask("attention_sources", kept | {"attention_patterns": patterns})
     assert sources.is_empty()
     assert ask(
-        "cut_interventions", kept | of(measured, "architecture") | {"attention_sources": sources}
+        "cut_interventions", kept | only(measured, "architecture") | {"attention_sources": sources}
     ).is_empty()
     none = {name: measured[name].clear() for name in ("runs", "pairs", "bootstrap_weights")}
     assert ask("cut_faithfulness", none | {"cut_interventions": cuts.clear()}).is_empty()

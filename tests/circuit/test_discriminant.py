@@ -10,7 +10,7 @@ from stages.circuit import discriminant
 def planted(
     spread: float, examples: int = 3000, answers: int = 40, width: int = 16
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Features in which each answer is a point of a random code, plus noise of `spread` in correlated directions."""
+    """Return features in which each answer is a random point, with correlated noise of `spread`."""
     generator = np.random.default_rng(1)
     labels = generator.integers(answers, size=examples)
     noise = (

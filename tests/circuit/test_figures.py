@@ -1,4 +1,4 @@
-"""Figures of the circuit show what is in the tables and say why where nothing is."""
+"""Figures of the circuit show their tables, and say why a panel has no data."""
 
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,6 @@ def test_heat_maps_show_the_table(draw: Any, table: str, column: str, tables: Ta
             else rows
         )
         np.testing.assert_array_equal(image(axis).ravel(), rows[column].to_numpy())
-        # whatever a panel without data has
-        assert axis.get_ylim() == (len(image(axis)) - 0.5, -0.5)
 
 
 def test_probes_are_lines_beside_the_most_frequent_answer(tables: Tables):
@@ -107,14 +105,11 @@ def test_probes_are_lines_beside_the_most_frequent_answer(tables: Tables):
             assert list(drawn.get_xdata()) == [0, 1]
             assert list(drawn.get_ydata()) == rows.filter(position=position)["accuracy"].to_list()
         majority_is_drawn(axis, rows["majority_accuracy"])
-        [late] = axis.patches
-        assert (late.get_x(), late.get_width()) == (0.5, 1)  # layer 1
 
 
-def test_without_late_layers_nothing_is_shaded(tables: Tables):
+def test_without_late_layers_the_title_says_so(tables: Tables):
     none = tables["late_layers"].with_columns(first_layer=pl.lit(None, pl.Int16))
     figure = figures.probes(tables | {"late_layers": none}, "s")
-    assert [axis.patches[:] for axis in figure.axes] == [[]] * 3
     assert "no late layer" in figure.get_suptitle()
 
 
@@ -131,32 +126,8 @@ def test_circuits_are_lines_over_their_size(tables: Tables):
     lines_over_size(figures.heads(tables, "s"), tables["head_faithfulness"], "heads")
 
 
-def test_bands_are_intervals_and_ranges_over_seeds(tables: Tables):
+def test_only_targets_that_are_reached_are_written(tables: Tables):
     axis = figures.heads(tables, "s").axes[0]
-    rows = tables["head_faithfulness"].filter(operator="add")
-    bands = {
-        tuple(band.get_facecolor()[0][:3]): band.get_paths()[0].vertices
-        for band in axis.collections
-    }
-    assert len(bands) == 4
-    random = (
-        rows.filter(circuit="random")
-        .group_by("heads")
-        .agg(low=pl.min("faithfulness"), high=pl.max("faithfulness"))
-        .sort("heads")
-    )
-    chosen = rows.filter(circuit="effect").select("heads", low="ci_low", high="ci_high")
-    for ranking, wanted in [("random", random), ("effect", chosen)]:
-        colour = tuple(int(drawing.RANKINGS[ranking][i : i + 2], 16) / 255 for i in (1, 3, 5))
-        corners = {(x, y) for x, y in bands[colour].tolist()}
-        assert {(float(n), value) for n, *edges in wanted.rows() for value in edges} <= corners
-
-
-def test_smallest_circuits_are_ringed(tables: Tables):
-    axis = figures.heads(tables, "s").axes[0]
-    [small] = tables["smallest_circuits"].filter(operator="add", target=0.5)["faithfulness"]
-    rings = [line for line in axis.lines if line.get_markerfacecolor() == "none"]
-    assert [(list(r.get_xdata()), list(r.get_ydata())) for r in rings] == [([1], [small])]
     assert "0.5" in texts(axis)
     assert "0.9" not in texts(axis)
 
@@ -167,10 +138,6 @@ def test_cuts_are_bars(tables: Tables):
     ):
         heights = [bar.get_height() for bar in axis.patches]
         assert heights == tables["cut_faithfulness"][measure].to_list()
-        drawn = [c for c in axis.collections if c.get_label() == drawing.MAJORITY]
-        marks = {float(ends[0, 1]) for marks in drawn for ends in marks.get_segments()}
-        accuracies = tables["cut_faithfulness"]["majority_accuracy"]
-        assert marks == (set(accuracies) if measure == "accuracy" else set())
 
 
 def test_stability_is_a_dot_per_operator(tables: Tables):
@@ -260,18 +227,11 @@ def test_attention_to_solved_examples_is_one_column_beside_the_first_token_and_t
         )
 
 
-def test_heads_of_a_circuit_smaller_than_the_model_are_framed():
-    for axis, operator in zip(
-        panels(figures.attention(DEEP, "s")),
-        deep_tables.OPERATORS,
-        strict=False,
-    ):
-        count = deep_tables.CIRCUITS[operator]
-        whole = count == deep_tables.LAYERS * deep_tables.HEADS
-        assert len(
-            {tuple(edges.get_segments()[0][0]) for edges in axis.collections[::2]},
-        ) == (0 if whole else min(count, 30))
-        assert ("no circuit of up to 64 heads" in axis.get_xlabel()) == whole
+def test_a_circuit_of_all_heads_is_explained():
+    axes = panels(figures.attention(DEEP, "s"))
+    for axis, operator in zip(axes, deep_tables.OPERATORS, strict=False):
+        is_whole = deep_tables.CIRCUITS[operator] == deep_tables.LAYERS * deep_tables.HEADS
+        assert ("no circuit of up to 64 heads" in axis.get_xlabel()) == is_whole
 
 
 def test_sizes_of_circuits_of_many_heads_stay_apart():
@@ -290,10 +250,10 @@ def test_a_model_that_hides_its_attention_is_why_there_is_none(tables: Tables):
 
 
 def test_one_draw_of_prompts_is_why_rankings_are_not_compared(tables: Tables):
-    found = tables["pairs_found"].with_columns(seed=pl.lit(0, pl.Int32))
+    pairs_found = tables["pairs_found"].with_columns(seed=pl.lit(0, pl.Int32))
     lonely = tables | {
         "component_stability": tables["component_stability"].clear(),
-        "pairs_found": found,
+        "pairs_found": pairs_found,
     }
     assert "there is only one draw of prompts" in texts(
         figures.component_stability(lonely, "s").axes[0],
@@ -301,8 +261,12 @@ def test_one_draw_of_prompts_is_why_rankings_are_not_compared(tables: Tables):
 
 
 def test_a_problem_of_a_split_that_has_pairs_is_not_the_reason(tables: Tables):
-    found = tables["pairs_found"].with_columns(
+    pairs_found = tables["pairs_found"].with_columns(
         found=pl.when(pl.col("operator") != "add").then(0).otherwise(47),
         problem=pl.lit("few"),
     )
-    assert drawing.operators(found) == {"add": drawing.NO_ROWS, "subtract": "few", "divide": "few"}
+    assert drawing.operators(pairs_found) == {
+        "add": drawing.NO_ROWS,
+        "subtract": "few",
+        "divide": "few",
+    }

@@ -90,11 +90,13 @@ def test_circuits_of_heads_ablate_the_others(effects: pl.DataFrame):
                     ("head", *h) for h in order[size:]
                 }
         for seed in range(3):
-            kept = [
-                EVERY - {u[1:] for u in circuits[operator, "random", seed, n]} for n in (1, 2, 4)
-            ]
-            assert [len(k) for k in kept] == [1, 2, 4]
-            assert kept[0] < kept[1] < kept[2]  # an order, cut at different places
+            before: set = set()
+            for count in (1, 2, 4):  # an order, cut at different places
+                ablated = circuits[operator, "random", seed, count]
+                kept = EVERY - {unit[1:] for unit in ablated}
+                assert len(kept) == count
+                assert before < kept
+                before = kept
     assert {k[3] for k in circuits if k[1] == "random" and k[2] == 1} == {1, 2, 4}
     assert {k[3] for k in circuits if k[1] == "random" and k[2] == 0} == set(sizes)
 
@@ -166,7 +168,7 @@ def test_faithfulness_without_a_scale_is_null(head_tables: Tables):
 
 @pytest.fixture
 def faithfulness() -> pl.DataFrame:
-    """Planted: by logit effect, addition reaches .6 with 1 head and .95 with 4; subtraction never .5."""
+    """By logit effect, addition reaches 0.6 with 1 head and 0.95 with 4; subtraction never 0.5."""
     rows: list[tuple] = []
     for heads, value in ((0, 0.1), (1, 0.6), (2, 0.85), (4, 0.95), (6, 1.0)):
         rows += [

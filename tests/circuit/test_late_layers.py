@@ -9,9 +9,14 @@ import pytest
 from tests.made import ask
 
 PROBES = {
-    "subject": pl.String, "operator": pl.String, "layer": pl.Int16, "position": pl.String,
-    "accuracy": pl.Float64, "shuffled_accuracy": pl.Float64, "majority_accuracy": pl.Float64,
-}  # fmt: skip
+    "subject": pl.String,
+    "operator": pl.String,
+    "layer": pl.Int16,
+    "position": pl.String,
+    "accuracy": pl.Float64,
+    "shuffled_accuracy": pl.Float64,
+    "majority_accuracy": pl.Float64,
+}
 READABLE = 0.8
 Layers = list[float | None]  # of an operator, the accuracy after each layer
 

@@ -43,9 +43,15 @@ def grid(
                 )
     roles = {f"{role}_position": pl.Int16 for role in ("op1", "operator", "op2", "last")}
     schema: dict[str, Any] = {
-        "subject": pl.String, "operator": pl.String, "op1": pl.Int32, "op2": pl.Int32, "result": pl.Int32,
-        "tokens": pl.List(pl.Int32), "answer_token": pl.Int32, **roles,
-    }  # fmt: skip
+        "subject": pl.String,
+        "operator": pl.String,
+        "op1": pl.Int32,
+        "op2": pl.Int32,
+        "result": pl.Int32,
+        "tokens": pl.List(pl.Int32),
+        "answer_token": pl.Int32,
+        **roles,
+    }
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -93,12 +99,12 @@ def test_every_pair_is_what_it_says(
     )
     cells = {(r["operator"], r["op1"], r["op2"]): r for r in prompts.to_dicts()}
     correct = {(r["operator"], r["op1"], r["op2"]) for r in predictions.to_dicts() if r["correct"]}
-    results = {o: {r["result"] for k, r in cells.items() if k[0] == o} - {None} for o in CALCULATE}
+    answered_cells = prompts.drop_nulls("result")
+    results = {o: set(answered_cells.filter(operator=o)["result"]) for o in CALCULATE}
     for row in pairs.to_dicts():
-        clean, other = (
-            cells[tuple(row[f"{prefix}{k}"] for k in ("operator", "op1", "op2"))]
-            for prefix in ("", "counterfactual_")
-        )
+        clean = cells[row["operator"], row["op1"], row["op2"]]
+        counterfactual_cell = "counterfactual_operator", "counterfactual_op1", "counterfactual_op2"
+        other = cells[tuple(row[column] for column in counterfactual_cell)]
         assert (row["operator"], row["op1"], row["op2"]) in correct
         assert row["result"] == clean["result"] != other["result"] == row["counterfactual_result"]
         assert (row["tokens"], row["answer_token"]) == (clean["tokens"], clean["answer_token"])
@@ -116,7 +122,7 @@ def test_every_pair_is_what_it_says(
     assert keys.n_unique() == len(keys)
     assert pairs["pair"].to_list() == list(range(len(pairs)))
     assert pairs.equals(pairs.sort("operator", "split", "seed", maintain_order=True))
-    found = Counter(zip(pairs["operator"], pairs["split"], pairs["seed"], strict=True))
+    counts = Counter(zip(pairs["operator"], pairs["split"], pairs["seed"], strict=True))
     for operator in CALCULATE:
         mine = Counter(split_of(*key) for key in correct if key[0] == operator)
         partners = (
@@ -126,7 +132,7 @@ def test_every_pair_is_what_it_says(
         )
         for seed in SETTINGS["seeds"]:
             for split in ("discovery", "evaluation"):
-                assert found[operator, split, seed] == (
+                assert counts[operator, split, seed] == (
                     min(wanted, mine[split]) if len(partners) > 1 else 0
                 )
     for row in pairs.to_dicts():
@@ -139,18 +145,18 @@ def test_counterfactuals_are_uniform_among_other_answers():
         prompts, lambda row: (row["operator"], row["op1"], row["op2"]) == ("multiply", 0, 1)
     )
     pairs = ask("pairs", {"prompts": prompts, "predictions": predictions}, seeds=list(range(8000)))
-    found = Counter(
+    counts = Counter(
         pairs.select(
             "counterfactual_operator", "counterfactual_op1", "counterfactual_op2"
         ).iter_rows()
     )
     expected: dict[tuple, float] = {}
     for operator, calculate in CALCULATE.items():
-        others = [(operator, a, b) for a in range(3) for b in range(3) if calculate(a, b) != 0]
+        others = [(operator, a, b) for a, b in np.ndindex(3, 3) if calculate(a, b) != 0]
         expected |= dict.fromkeys(others, len(pairs) / 2 / len(others))
-    assert found.keys() == expected.keys()
+    assert counts.keys() == expected.keys()
     assert (
-        sum((found[k] - n) ** 2 / n for k, n in expected.items()) < 32
+        sum((counts[k] - n) ** 2 / n for k, n in expected.items()) < 32
     )  # chi-squared, 11 degrees of freedom: p = 0.001
 
 
@@ -169,13 +175,13 @@ def test_missing_pairs_are_explained():
     prompts = grid(5)
     predictions = answered(prompts, lambda row: row["operator"] == "add" and row["op1"] == 0)
     pairs = ask("pairs", {"prompts": prompts, "predictions": predictions})
-    found = ask("pairs_found", {"prompts": prompts, "predictions": predictions, "pairs": pairs})
-    assert len(found) == 2 * 2 * 3
+    counts = ask("pairs_found", {"prompts": prompts, "predictions": predictions, "pairs": pairs})
+    assert len(counts) == 2 * 2 * 3
     none = "the model answers no prompt of this split correctly"
     correct = Counter(split_of("add", 0, op2) for op2 in range(5))
     assert correct == {"discovery": 2, "evaluation": 3}
     assert set(
-        found.select("operator", "split", "wanted", "found", "missing", "problem").iter_rows()
+        counts.select("operator", "split", "wanted", "found", "missing", "problem").iter_rows()
     ) == {
         ("add", "discovery", 6, 2, 4, "the model answers only 2 prompts of this split correctly"),
         ("add", "evaluation", 6, 3, 3, "the model answers only 3 prompts of this split correctly"),
@@ -244,13 +250,16 @@ def test_the_bootstrap_of_no_pairs_is_empty():
 
 
 def test_a_subject_that_answers_nothing_has_no_circuit():
-    """Every query in turn, of a subject without a correct answer: empty tables, with the columns they always have."""
+    """Every query gives an empty table with its columns for a model without a correct answer."""
     prompts = grid()
     interventions = ask("component_interventions", {"architecture": made.architecture()})
     tables = {
-        "prompts": prompts, "predictions": answered(prompts, lambda row: False), "architecture": made.architecture(),
-        "component_interventions": interventions, "runs": made.runs(interventions, made.pairs().clear()),
-    }  # fmt: skip
+        "prompts": prompts,
+        "predictions": answered(prompts, lambda row: False),
+        "architecture": made.architecture(),
+        "component_interventions": interventions,
+        "runs": made.runs(interventions, made.pairs().clear()),
+    }
     for stage, needed in {
         "pairs": ["prompts", "predictions"],
         "bootstrap_weights": ["pairs"],

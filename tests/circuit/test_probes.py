@@ -47,7 +47,7 @@ def test_probes_find_the_operands_sum_only_where_both_are_known(project: Path):
 
 @pytest.mark.parametrize("kind", ["llama"])
 def test_probes_use_each_prompts_own_answer(project: Path):
-    """Answers that name op1: read without fault where op1 stands, and at no other layer or position mixed up with other prompts."""
+    """Answers equal to op1 are read at op1 alone, in every layer."""
     prompts = pl.read_parquet(project / "store/prompts.parquet").with_columns(
         answer_token=(pl.col("op1") + 3).cast(pl.Int32)
     )

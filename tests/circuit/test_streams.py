@@ -26,8 +26,10 @@ def test_attention_is_transformers_attentions(checkpoint_folder: Path):
 
 @pytest.mark.parametrize("kind", ["llama"])
 def test_weights_that_are_alike_deviate_by_nothing(checkpoint_folder: Path):
-    """Not by the rounding of their squares, which another processor rounds otherwise: the same prompt again, and the same but for its
-    last token, which earlier ones do not see."""
+    """The deviation of equal weights is 0, without the rounding errors of their squares.
+
+    Prompts are equal but for their last token, which earlier tokens do not attend to.
+    """
     subject, prompts = loaded(checkpoint_folder), np.repeat(tokens()[:1], 7, axis=0)
     prompts[:, -1] = tokens()[:, -1]
     _, std = recording.attention(subject, prompts, 3)

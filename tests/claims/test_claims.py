@@ -1,4 +1,4 @@
-"""Claims: every statement is judged by its own query, and what cannot be measured is said to be so."""
+"""Claims: each statement is checked by its own query, or is not testable."""
 
 import json
 import re
@@ -18,31 +18,60 @@ LISTED = ledger.listed()
 KEYS = {"claim", "source", "statement", "published"}  # of every statement
 PLACES = {  # of each study that a statement may be from, as its published text numbers them
     "heuristics": [
-        "Sec. 2", "Sec. 3", "Sec. 4.1", "Sec. 4.2", "Sec. 4.3", "Sec. 5", "App. B.1", "App. B.2", "App. D", "App. J",
-        "Fig. 3", "Fig. 4b", "Fig. 7", "Fig. 8", "Fig. 9", "Fig. 10a", "Fig. 10b", "Fig. 10c", "Fig. 11", "Fig. 12", "Fig. 14",
-        "Fig. 15", "Table 3",
+        "Sec. 2",
+        "Sec. 3",
+        "Sec. 4.1",
+        "Sec. 4.2",
+        "Sec. 4.3",
+        "Sec. 5",
+        "App. B.1",
+        "App. B.2",
+        "App. D",
+        "App. J",
+        "Fig. 3",
+        "Fig. 4b",
+        "Fig. 7",
+        "Fig. 8",
+        "Fig. 9",
+        "Fig. 10a",
+        "Fig. 10b",
+        "Fig. 10c",
+        "Fig. 11",
+        "Fig. 12",
+        "Fig. 14",
+        "Fig. 15",
+        "Table 3",
     ],
     "mediation": ["Sec. 3", "Sec. 4", "Sec. 5", "Fig. 3"],
     "trigonometry": ["Sec. 4", "Sec. 5"],
     "fourier": ["whole"],
     "digits": ["whole"],
-}  # fmt: skip
+}
 SECTIONS = {  # of the heuristics study: where each of its figures belongs
-    "2": "Sec. 2", "3": "Sec. 2", "4": "Sec. 3", "7": "Sec. 4.2", "8": "Sec. 4.2", "9": "Sec. 4.3", "10": "Sec. 5", "11": "Sec. 2",
-    "12": "App. B.1", "14": "App. B.2", "15": "App. D",
-}  # fmt: skip
+    "2": "Sec. 2",
+    "3": "Sec. 2",
+    "4": "Sec. 3",
+    "7": "Sec. 4.2",
+    "8": "Sec. 4.2",
+    "9": "Sec. 4.3",
+    "10": "Sec. 5",
+    "11": "Sec. 2",
+    "12": "App. B.1",
+    "14": "App. B.2",
+    "15": "App. D",
+}
 OURS = ["control of ours", "asked by reviewers"]  # what the study itself does not state
 VERDICTS = {"reproduced", "not reproduced", "not testable here"}
 
 
 def entry(query: str | None, **published: float | str) -> dict:
-    said = {"query": query} if query else {"why": "needs what nobody has"}
+    measured = {"query": query} if query else {"why": "needs what nobody has"}
     return {
         "claim": "c",
         "source": "heuristics, Sec. 0",
         "statement": "so it is",
         "published": {"of": "Llama", **published},
-        **said,
+        **measured,
     }
 
 
@@ -61,10 +90,19 @@ def judged(query: str | None, **published: float) -> list[tuple]:
     ]
 
 
+MEASURED = """
+    select {} as operator, {} as measured, null as low, null as high, true as holds
+    where $subject = 's'
+"""
+
+
 def test_what_holds_is_reproduced_and_what_nobody_measured_is_not_testable():
     query = """
-        select * from (values ('divide', 2.0, 1.0, 3.0, false), ('add', 0.5, null, null, true), ('multiply', null, null, null, null))
-            as v(operator, measured, low, high, holds) where $subject = 's'
+        select * from (values
+            ('divide', 2.0, 1.0, 3.0, false),
+            ('add', 0.5, null, null, true),
+            ('multiply', null, null, null, null)
+        ) as v(operator, measured, low, high, holds) where $subject = 's'
     """
     assert judged(query, add=0.9, subtract=0.8) == [
         ("add", 0.9, 0.5, None, None, "reproduced"),
@@ -72,8 +110,9 @@ def test_what_holds_is_reproduced_and_what_nobody_measured_is_not_testable():
         ("multiply", None, None, None, None, "not testable here"),
         ("divide", None, 2.0, 1.0, 3.0, "not reproduced"),
     ]
-    one = "select null as operator, 1 as measured, null as low, null as high, true as holds where $subject = 's'"
-    assert judged(one, all=0.4) == [(None, 0.4, 1, None, None, "reproduced")]
+    assert judged(MEASURED.format("null", "1"), all=0.4) == [
+        (None, 0.4, 1, None, None, "reproduced")
+    ]
     assert judged(None, all=0.4) == [(None, 0.4, None, None, None, "not testable here")]
     assert judged(None, add=1, divide=2) == [
         (o, p, None, None, None, "not testable here") for o, p in (("add", 1), ("divide", 2))
@@ -81,35 +120,36 @@ def test_what_holds_is_reproduced_and_what_nobody_measured_is_not_testable():
 
 
 def test_two_rows_of_one_operator_are_a_mistake():
-    twice = "select 'add' as operator, unnest([1, 2]) as measured, null as low, null as high, true as holds where $subject = 's'"
     with pytest.raises(ValueError, match="claim c gives two rows"):
-        judged(twice)
+        judged(MEASURED.format("'add'", "unnest([1, 2])"))
 
 
 def test_every_statement_has_a_place_a_model_and_a_query_or_a_reason():
-    assert len({one["claim"] for one in LISTED}) == len(LISTED)
-    for one in LISTED:
-        assert KEYS <= one.keys() <= {*KEYS, "study", "query", "why"}
-        assert ("query" in one) != ("why" in one)
-        assert one.get("study") in (None, "training", "digits")
-        assert one["published"].keys() <= {"of", "all", "add", "subtract", "multiply", "divide"}
+    assert len({claim["claim"] for claim in LISTED}) == len(LISTED)
+    for claim in LISTED:
+        assert KEYS <= claim.keys() <= {*KEYS, "study", "query", "why"}
+        assert ("query" in claim) != ("why" in claim)
+        assert claim.get("study") in (None, "training", "digits")
+        assert claim["published"].keys() <= {"of", "all", "add", "subtract", "multiply", "divide"}
 
 
-@pytest.mark.parametrize("one", LISTED, ids=lambda one: one["claim"])
-def test_a_statement_is_from_a_place_of_its_study_and_its_numbers_are_of_a_model(one: dict):
-    study, *places = one["source"].split(", ")
+@pytest.mark.parametrize("claim", LISTED, ids=lambda claim: claim["claim"])
+def test_a_statement_is_from_a_place_of_its_study_and_its_numbers_are_of_a_model(claim: dict):
+    study, *places = claim["source"].split(", ")
     assert places
     assert set(places) <= {*PLACES[study], *OURS}
-    published = dict(one["published"])
+    published = dict(claim["published"])
     assert published.pop("of")
     assert all(0 <= number <= 1 for number in published.values())
     if OURS[0] in places or OURS[1] in places:
         assert not published
-        assert "unpublished" in one["statement"]
+        assert "unpublished" in claim["statement"]
 
 
 def test_a_figure_is_named_with_its_section():
-    places = [one["source"].split(", ") for one in LISTED if one["source"].startswith("heuristics")]
+    places = [
+        claim["source"].split(", ") for claim in LISTED if claim["source"].startswith("heuristics")
+    ]
     pairs = [pair for _, *place in places for pair in pairwise(place)]
     kinds = ("sql", "py", "md", "yaml")
     files = [file for kind in kinds for file in ledger.STAGES.rglob(f"*.{kind}")]
@@ -138,12 +178,12 @@ def test_every_chapters_statements_are_listed_and_every_key_is_explained():
 
 
 def test_a_query_asks_the_tables_for_what_the_claim_says(micro: Path):
-    """Each verdict of the micro project again, by the printed query and the console; some of each kind."""
+    """Check some verdicts of each kind again, with the printed query and the console."""
     database = connect(micro / "data")
     table, of_several = database.sql("from claims").pl(), database.sql("from study_claims").pl()
-    assert set(table["claim"]) == {one["claim"] for one in LISTED if "study" not in one}
+    assert set(table["claim"]) == {claim["claim"] for claim in LISTED if "study" not in claim}
     assert set(of_several["claim"]) == {
-        one["claim"] for one in LISTED if one.get("study") == "training"
+        claim["claim"] for claim in LISTED if claim.get("study") == "training"
     }
     assert set(of_several["subject"]) == {"abacus"}
     table = pl.concat([table, of_several])
@@ -152,17 +192,17 @@ def test_a_query_asks_the_tables_for_what_the_claim_says(micro: Path):
         "not testable here",
         "not reproduced",
     }
-    for number, one in enumerate(LISTED[::5]):
-        if "query" in one:
-            asked = ("--json", "-p", "subject=planted", one["query"])
-            rows = table.filter(subject="planted", claim=one["claim"]).filter(
+    for number, claim in enumerate(LISTED[::5]):
+        if "query" in claim:
+            arguments = ("--json", "-p", "subject=planted", claim["query"])
+            rows = table.filter(subject="planted", claim=claim["claim"]).filter(
                 pl.col("measured").is_not_null()
             )
-            said = json.loads(
-                (bag_in(micro, *asked) if number else run_in(micro, "bag", *asked)).stdout
+            printed = json.loads(
+                (bag_in(micro, *arguments) if number else run_in(micro, "bag", *arguments)).stdout
             )
             again = {
-                row["operator"]: row["measured"] for row in said if row["measured"] is not None
+                row["operator"]: row["measured"] for row in printed if row["measured"] is not None
             }
             assert dict(rows.select("operator", "measured").iter_rows()) == pytest.approx(again)
 
@@ -174,22 +214,27 @@ def test_verdicts_are_of_every_statement_and_subject(micro: Path):
         "not_reproduced": "not reproduced",
         "not_testable": "not testable here",
     }
-    found = {
+    rows_of = {
         (subject, row["claim"], row["operator"], verdict)
         for row in database.sql("from verdicts").pl().to_dicts()
         for column, verdict in columns.items()
         for subject in row[column] or []
     }
-    rows = "select subject, claim, operator, verdict from claims union all select subject, claim, operator, verdict from study_claims"
-    assert found == set(database.sql(rows).pl().rows())
+    columns_of = "select subject, claim, operator, verdict from"
+    rows = f"{columns_of} claims union all {columns_of} study_claims"
+    assert rows_of == set(database.sql(rows).pl().rows())
 
 
 def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
     rows = [
-        ("b", "c1", "add", 1.0, "reproduced"), ("a", "c1", "add", 3.0, "reproduced"), ("d", "c1", "add", 0.5, "not reproduced"),
-        ("a", "c1", None, None, "not testable here"), ("b", "c1", None, 2.0, "not reproduced"),
-        ("a", "c2", "add", 4.0, "reproduced"), ("b", "c2", "add", 5.0, "reproduced"),
-    ]  # fmt: skip
+        ("b", "c1", "add", 1.0, "reproduced"),
+        ("a", "c1", "add", 3.0, "reproduced"),
+        ("d", "c1", "add", 0.5, "not reproduced"),
+        ("a", "c1", None, None, "not testable here"),
+        ("b", "c1", None, 2.0, "not reproduced"),
+        ("a", "c2", "add", 4.0, "reproduced"),
+        ("b", "c2", "add", 5.0, "reproduced"),
+    ]
     same = dict.fromkeys(("source", "statement", "published_subject"), "s") | {"published": 0.5}
     schema = {
         "subject": pl.String,
@@ -203,7 +248,7 @@ def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
     )
     write_table(claims.head(4), tmp_path / "claims.parquet")
     write_table(claims.tail(-4), tmp_path / "study_claims.parquet")
-    said = (
+    printed = (
         Database(
             {
                 "claims": [tmp_path / "claims.parquet"],
@@ -213,19 +258,36 @@ def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
         .sql((ledger.STAGES / "claims/verdicts.sql").read_text())
         .pl()
     )
-    found = {(row["claim"], row["operator"]): row for row in said.to_dicts()}
-    assert found.keys() == {("c1", "add"), ("c1", None), ("c2", "add")}
+    rows_of = {(row["claim"], row["operator"]): row for row in printed.to_dicts()}
+    assert rows_of.keys() == {("c1", "add"), ("c1", None), ("c2", "add")}
     sides = ("reproduced", "not_reproduced", "not_testable", "lowest", "highest", "differ")
-    assert [found["c1", "add"][side] for side in sides] == [["a", "b"], ["d"], None, 0.5, 3.0, True]
-    assert [found["c1", None][side] for side in sides] == [None, ["b"], ["a"], 2.0, 2.0, False]
-    assert [found["c2", "add"][side] for side in sides] == [["a", "b"], None, None, 4.0, 5.0, False]
+    assert [rows_of["c1", "add"][side] for side in sides] == [
+        ["a", "b"],
+        ["d"],
+        None,
+        0.5,
+        3.0,
+        True,
+    ]
+    assert [rows_of["c1", None][side] for side in sides] == [None, ["b"], ["a"], 2.0, 2.0, False]
+    assert [rows_of["c2", "add"][side] for side in sides] == [
+        ["a", "b"],
+        None,
+        None,
+        4.0,
+        5.0,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(("shared", "verdict"), [(0.1, "reproduced"), (0.6, "not reproduced")])
 def test_digits_are_judged_model_by_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: float, verdict: str
 ):
-    """Its own model's rows, of two digits that share so much of an effect one way and nothing the other, and no other model's."""
+    """Two digits share part of their effects one way and nothing the other way.
+
+    Only the model's own rows count.
+    """
     monkeypatch.chdir(tmp_path)
     pairs = {(1, 1): 1.0, (2, 2): 1.0, (1, 2): shared, (2, 1): 0.0}
     rows = [
@@ -235,15 +297,15 @@ def test_digits_are_judged_model_by_model(
         for k in (5, 50)
     ]
     names = ["subject", "operator", "digit", "of_digit", "k", "share"]
-    for model, found in (("m", rows), ("other", [("o-first", *row[1:5], 0.9) for row in rows])):
+    for model, rows_of in (("m", rows), ("other", [("o-first", *row[1:5], 0.9) for row in rows])):
         write_table(
-            pl.DataFrame(found, schema=names, orient="row"),
+            pl.DataFrame(rows_of, schema=names, orient="row"),
             Path(f"data/neurons/digit_circuits/{model}.parquet"),
         )
     study_claims.main("digits", "m")
     judged = pl.read_parquet("data/claims/study_claims/m.parquet")
     columns = ["subject", "claim", "operator", "measured", "ci_low", "ci_high", "verdict"]
-    said = (
+    printed = (
         "m-first",
         "digits_have_circuits_of_their_own",
         "add",
@@ -252,12 +314,12 @@ def test_digits_are_judged_model_by_model(
         shared,
         verdict,
     )
-    assert judged.select(columns).rows() == [said]
+    assert judged.select(columns).rows() == [printed]
 
 
 def test_the_published_numbers_are_those_of_the_page():
     """Spot checks against the papers, so that a slip of the pen shows."""
-    numbers = {one["claim"]: one["published"] for one in LISTED}
+    numbers = {claim["claim"]: claim["published"] for claim in LISTED}
     assert numbers["knockout_hurts_associated_prompts"] == {"of": "Llama-3-8B"} | dict(
         zip(
             ("add", "subtract", "multiply", "divide"),

@@ -1,4 +1,4 @@
-"""Wrong controls of the published code, against plain Python; and the table of all faults, against numbers worked out by hand."""
+"""Faulty controls against plain Python, and the table of all faults against known numbers."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -67,16 +67,18 @@ def whole(operator: str, a: int, b: int) -> Fraction:
 
 @pytest.fixture(scope="module")
 def given(prompts: pl.DataFrame) -> Tables:
-    """Every heuristic alone (criterion: its name) and all together; two patches an intervention, controls, and a random subject."""
+    """Return ablations of each heuristic alone (criterion: its name) and of all together.
+
+    Interventions have two patches, there are controls, and the model is random.
+    """
     random = np.random.default_rng(1)
-    chosen = product(
+    keys = product(
         ("add", "divide"), ("heuristic", "control"), ("all", "one"), HEURISTICS, ("zero", "mean")
     )
     clean = [(o, "none", None, None, None) for o in ("add", "divide")]
     numbered = list(
         enumerate(
-            clean
-            + [(o, arm, h if which == "one" else which, h, r) for o, arm, which, h, r in chosen]
+            clean + [(o, arm, h if which == "one" else which, h, r) for o, arm, which, h, r in keys]
         )
     )
     answers = [
@@ -93,18 +95,13 @@ def given(prompts: pl.DataFrame) -> Tables:
         for experiment in ("knockout", "neuron")
     ]
     cells = prompts.select("operator", "pair", "op1", "op2").rows()
-    associated = [
-        (o, pair, h)
-        for o, pair, a, b in cells
-        for h, (_, _, holds) in HEURISTICS.items()
-        if holds(a, b, whole(o, a, b))
-    ]
-    known = [
-        (o, h, *about)
-        for o in ("add", "divide")
-        for h, (*about, _) in HEURISTICS.items()
-        if about[0] != "multi-result"
-    ]
+    associated, known = [], []
+    for heuristic, (kind, quantity, holds) in HEURISTICS.items():
+        for operator, pair, a, b in cells:
+            if holds(a, b, whole(operator, a, b)):
+                associated.append((operator, pair, heuristic))
+        if kind != "multi-result":
+            known += [(operator, heuristic, kind, quantity) for operator in ("add", "divide")]
     return {
         "knockout_interventions": tabled(
             INTERVENTIONS,
@@ -117,20 +114,23 @@ def given(prompts: pl.DataFrame) -> Tables:
     }
 
 
-def said(
+def brute_force(
     given: Tables, prompts: pl.DataFrame
 ) -> dict[tuple, list[tuple[int, int, int, bool, float]]]:
-    """(operator, criterion, ablation, heuristic) -> what the subject says: (pair, op1, op2, correct, change of the answer's logit)."""
-    of = (
+    """Return (operator, criterion, ablation, heuristic) -> what the model predicts.
+
+    The values are (pair, op1, op2, correct, change of the answer's logit).
+    """
+    runs = (
         given["knockout_interventions"]
         .unique()
         .join(given["runs"].filter(experiment="knockout"), on="intervention")
     )
-    of = of.with_columns(logit=pl.col("answer_logit").cast(float) - pl.col("mean_logit"))
-    of = of.join(of.filter(arm="none").select("pair", before="logit"), on="pair").join(
+    runs = runs.with_columns(logit=pl.col("answer_logit").cast(float) - pl.col("mean_logit"))
+    runs = runs.join(runs.filter(arm="none").select("pair", before="logit"), on="pair").join(
         prompts.select("pair", "op1", "op2"), on="pair"
     )
-    found: dict[tuple, list] = {}
+    values: dict[tuple, list] = {}
     columns = [
         "operator",
         "criterion",
@@ -144,16 +144,16 @@ def said(
         "before",
     ]
     for *key, pair, a, b, correct, logit, before in (
-        of.filter(arm="heuristic").select(columns).iter_rows()
+        runs.filter(arm="heuristic").select(columns).iter_rows()
     ):
-        found.setdefault(tuple(key), []).append((pair, a, b, correct, logit - before))
-    return found
+        values.setdefault(tuple(key), []).append((pair, a, b, correct, logit - before))
+    return values
 
 
 def test_true_division_is_that_of_fractions(given: Tables, prompts: pl.DataFrame):
-    """With as many prompts drawn as there are, all associated ones are drawn, and the control cannot be contaminated."""
+    """If all prompts are drawn, all associated ones are, and the control is not contaminated."""
     table = ask("fault_knockouts", given, prompts=80, fault_seed=0)
-    answers, expected = said(given, prompts), {}
+    answers, expected = brute_force(given, prompts), {}
     for (operator, criterion, ablation, heuristic), rows in answers.items():
         holds = HEURISTICS[heuristic][2]
         for fault in ("none", "contaminated control", "true division")[
@@ -164,12 +164,11 @@ def test_true_division_is_that_of_fractions(given: Tables, prompts: pl.DataFrame
                 pair: holds(a, b, Fraction(a, b)) if fault == "true division" else truth[pair]
                 for pair, a, b, _, _ in rows
             }
-            parts = [
-                [(correct, change) for pair, _, _, correct, change in rows if taken[pair] == wanted]
-                for wanted in (True, False)
-            ]
-            if all(parts):
-                (yes, yes_logit), (no, no_logit) = (np.mean(part, axis=0) for part in parts)
+            is_taken = np.array([taken[pair] for pair, *_ in rows])
+            measured = np.array([row[3:] for row in rows], float)  # correct, change of the logit
+            if 0 < is_taken.sum() < len(rows):
+                yes, yes_logit = measured[is_taken].mean(axis=0)
+                no, no_logit = measured[~is_taken].mean(axis=0)
                 among = np.mean([truth[pair] for pair in truth if not taken[pair]])
                 row = [among, yes, no, yes_logit, no_logit, no - yes, no_logit - yes_logit]
                 expected.setdefault((operator, criterion, fault, ablation), []).append(row)
@@ -191,7 +190,10 @@ def test_true_division_is_that_of_fractions(given: Tables, prompts: pl.DataFrame
 
 
 def test_the_contaminated_control_is_drawn_evenly_from_all_that_is_not_drawn():
-    """20 prompts, 10 of them associated, 5 to be drawn; the logit of prompt i changes by 2^i, so that a mean names its prompts."""
+    """Use 20 prompts, 10 of them associated, of which 5 are drawn.
+
+    The logit of prompt i changes by 2^i, so that a mean identifies its prompts.
+    """
     names = [f"op1 in 0..{end}" for end in range(300)]
     knockouts = [
         (0, "add", "none", None, None, None),
@@ -290,55 +292,88 @@ def test_the_table_of_faults_puts_right_beside_wrong():
         for n in (0, 5, 25)
         for arm, value in accuracies.items()
     ]
+    scores = []
+    for fault, layer in product(counts, (0, 1)):
+        scores.append(("add", layer, fault, "any", 0.6, 10, *counts[fault]))
+        scores.append(("add", layer, fault, "any", 0.7, 10, 0, 0, 0))
     given = {
-        "fault_scores": tabled(
-            SCORES, *(("add", layer, f, "any", t, 10, *(n if t == 0.6 else 0 for n in of)) for f, of in counts.items()
-                      for layer in (0, 1) for t in (0.6, 0.7)),
-        ),
+        "fault_scores": tabled(SCORES, *scores),
         "fault_knockouts": tabled(
             KNOCKOUTS,
             ("divide", "fdr", "none", "zero", 8, 0.0, 0.2, 0.9, -3.0, -1.0, 0.7, 2.0),
-            ("divide", "fdr", "contaminated control", "zero", 8, 0.5, 0.2, 0.6, -3.0, -2.0, 0.4, 1.0),
+            (
+                "divide",
+                "fdr",
+                "contaminated control",
+                "zero",
+                8,
+                0.5,
+                0.2,
+                0.6,
+                -3.0,
+                -2.0,
+                0.4,
+                1.0,
+            ),
             ("add", "fdr", "none", "mean", 2, 0.0, 0.5, 1.0, -3.0, -1.0, 0.5, 2.0),
-            ("add", "fdr", "contaminated control", "mean", 2, 0.25, 0.5, 0.75, -3.0, -1.5, 0.25, 1.5),
+            (
+                "add",
+                "fdr",
+                "contaminated control",
+                "mean",
+                2,
+                0.25,
+                0.5,
+                0.75,
+                -3.0,
+                -1.5,
+                0.25,
+                1.5,
+            ),
         ),
-        "knockouts_by_prompt": tabled(["operator", "criterion", "arm", "ablation", "neurons_per_layer", "accuracy"], *by_prompt),
+        "knockouts_by_prompt": tabled(
+            ["operator", "criterion", "arm", "ablation", "neurons_per_layer", "accuracy"],
+            *by_prompt,
+        ),
         "ranking_agreement": tabled(
             ["operator", "position", "layer", "k", "shared", "ranking_a", "ranking_b"],
-            *(("add", *row, "effect", "effect_plus_std") for row in ranked), ("add", "last", 1, 5, 0.0, "effect", "logit_effect"),
+            *(("add", *row, "effect", "effect_plus_std") for row in ranked),
+            ("add", "last", 1, 5, 0.0, "effect", "logit_effect"),
         ),
         "faithfulness": tabled(
             ["operator", "experiment", "circuit", "neurons_per_layer", "faithfulness", "accuracy"],
-            ("add", "neuron_circuit", "effect", 5, 0.5, 0.25), ("add", "neuron_circuit", "effect_plus_std", 5, 0.75, 0.125),
-            *[("add", "head_circuit", "effect", 5, 9.0, 9.0)] * 5, ("add", "neuron_circuit", "effect", 6, 8.0, 8.0),
+            ("add", "neuron_circuit", "effect", 5, 0.5, 0.25),
+            ("add", "neuron_circuit", "effect_plus_std", 5, 0.75, 0.125),
+            *[("add", "head_circuit", "effect", 5, 9.0, 9.0)] * 5,
+            ("add", "neuron_circuit", "effect", 6, 8.0, 8.0),
         ),
-    }  # fmt: skip
+    }
     table = ask("faults", given, published=0.6)
-    found = {row[1:7]: row[7:] for row in table.rows()}
-    assert len(found) == table.height
+    values = {row[1:7]: row[7:] for row in table.rows()}
+    assert len(values) == table.height
     any_of = "share of neurons classified, heuristics of any"
-    assert found["add", range_fault, "2", None, None, any_of] == pytest.approx((0.4, 0.7, 0.3))
-    assert found["add", modulo, "3", None, None, any_of] == pytest.approx((0.4, 0.4, 0))
-    assert found["add", "both sizes", "2 and 3", None, None, any_of] == pytest.approx(
+    assert values["add", range_fault, "2", None, None, any_of] == pytest.approx((0.4, 0.7, 0.3))
+    assert values["add", modulo, "3", None, None, any_of] == pytest.approx((0.4, 0.4, 0))
+    assert values["add", "both sizes", "2 and 3", None, None, any_of] == pytest.approx(
         (0.4, 0.9, 0.5)
     )
     zero, mean = ("fdr", "zero"), ("fdr", "mean")
-    assert found[
+    assert values[
         "divide", "contaminated control", "4", *zero, "accuracy, other - associated prompts"
     ] == pytest.approx((0.7, 0.4, -0.3))
-    assert found[
+    assert values[
         "divide", "contaminated control", "4", *zero, "share of other prompts that are associated"
     ] == (0, 0.5, 0.5)
-    assert found[
+    assert values[
         "add", "contaminated control", "4", *mean, "logit change, other - associated prompts"
     ] == (2, 1.5, -0.5)
-    assert found["divide", "true division", "5", *zero, "accuracy of other prompts"] == (
+    assert values["divide", "true division", "5", *zero, "accuracy of other prompts"] == (
         0.9,
         None,
         None,
     )  # nothing was left of it
-    assert not any(fault == "true division" and operator == "add" for operator, fault, *_ in found)
-    assert found[
+    assert not any(fault == "true division" and operator == "add" for operator, fault, *_ in values)
+    assert values[
         "divide",
         "ranking by count",
         "9",
@@ -346,12 +381,14 @@ def test_the_table_of_faults_puts_right_beside_wrong():
         "accuracy of prompts without 25 neurons of theirs per layer",
     ] == pytest.approx((0.35, 0.55, 0.2))
     others = "accuracy of prompts without 25 other neurons per layer"
-    assert found["divide", "control with associated neurons", "9", *zero, others] == pytest.approx(
+    assert values["divide", "control with associated neurons", "9", *zero, others] == pytest.approx(
         (0.95, 0.65, -0.3)
     )
-    std = {key[-1]: values for key, values in found.items() if key[1] == "ranking by mean + std"}
+    std = {key[-1]: values for key, values in values.items() if key[1] == "ranking by mean + std"}
     assert std == {
-        "share of a layer's top 5 neurons": (1, 0.75, -0.25), "share of a layer's top 20 neurons": (1, 0.75, -0.25),
-        "faithfulness of the top 5 neurons": (0.5, 0.75, 0.25), "accuracy of the top 5 neurons": (0.25, 0.125, -0.125),
-    }  # fmt: skip
+        "share of a layer's top 5 neurons": (1, 0.75, -0.25),
+        "share of a layer's top 20 neurons": (1, 0.75, -0.25),
+        "faithfulness of the top 5 neurons": (0.5, 0.75, 0.25),
+        "accuracy of the top 5 neurons": (0.25, 0.125, -0.125),
+    }
     assert table.height == 3 + 3 * 6 + 2 * 2 + 4

@@ -1,6 +1,7 @@
-"""Wrong sizes k of the published code: written out by hand on small maps, and planted neurons that they gain and lose."""
+"""Faulty sizes k of the published code: small maps by hand, and neurons that they gain and lose."""
 
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -27,16 +28,29 @@ RESULTS = {
 RANGE, MODULO = "op2 range with op1's size", "result modulo with (M // n)^2"
 MODULI = [f"result mod {n} = {m}" for n, m in ((2, 0), (2, 1), (3, 1), (9, 4), (25, 3))]
 NAMES = [
-    *(f"op{which} in {a}..{b}" for which in (1, 2) for a, b in ((0, 3), (5, 9), (12, 19), (15, 400))), *MODULI,
-    "op1 mod 2 = 0", "op2 mod 9 = 4", "op1 = op2", "result in 0..1", "result ~ ..1",
-]  # fmt: skip
+    *(
+        f"op{which} in {a}..{b}"
+        for which in (1, 2)
+        for a, b in ((0, 3), (5, 9), (12, 19), (15, 400))
+    ),
+    *MODULI,
+    "op1 mod 2 = 0",
+    "op2 mod 9 = 4",
+    "op1 = op2",
+    "result in 0..1",
+    "result ~ ..1",
+]
+GROUPS = {
+    "operands": [name for name in NAMES if not name.startswith("result")],
+    "result": [name for name in NAMES if name.startswith("result")],
+}
 THRESHOLDS = [0.3, 0.5, 0.65, 0.9]
 
 
 def holds(name: str, a: np.ndarray, b: np.ndarray, r: np.ndarray) -> np.ndarray:
-    if found := re.fullmatch(r"(op1|op2|result) in (\d+)\.\.(\d+)", name):
-        of = {"op1": a, "op2": b, "result": r}[found[1]]
-        return (of >= int(found[2])) & (of <= int(found[3]))
+    if match := re.fullmatch(r"(op1|op2|result) in (\d+)\.\.(\d+)", name):
+        quantity = {"op1": a, "op2": b, "result": r}[match[1]]
+        return (quantity >= int(match[2])) & (quantity <= int(match[3]))
     return eval(
         name.replace("result ~ ..1", "result % 10 = 1").replace("mod", "%").replace("=", "=="),
         {"op1": a, "op2": b, "result": r},
@@ -51,7 +65,10 @@ def project(
     votes: np.ndarray,
     names: list[str],
 ) -> None:
-    """What the stage reads. maps: operator -> (layers, neurons, op1, op2); votes: (layers, neurons, numbers)."""
+    """Write what the stage reads.
+
+    maps: operator -> (layers, neurons, op1, op2); votes: value logits (layers, neurons, numbers).
+    """
     (folder / "data/s/store/activations").mkdir(parents=True)
     layers = list(range(len(votes)))
     with writing(folder / "data/s/store/value_logits.h5") as file:
@@ -92,10 +109,17 @@ def project(
         folder / "data/heuristics/heuristics.parquet"
     )
     permutation_tests, faults = (
-        {"thresholds": [t for t in THRESHOLDS if t != 0.5], "smallest_chance_corrected": min(THRESHOLDS)},
+        {
+            "thresholds": [t for t in THRESHOLDS if t != 0.5],
+            "smallest_chance_corrected": min(THRESHOLDS),
+        },
         {"published": 0.5, "prompts": 3, "fault_seed": 0, "cap": cap},
     )
-    changes = {"scores": {"neurons_per_unit": 5}, "permutation_tests": permutation_tests, "faults": faults}
+    changes = {
+        "scores": {"neurons_per_unit": 5},
+        "permutation_tests": permutation_tests,
+        "faults": faults,
+    }
     settings = merged(SHIPPED, alone("s") | changes)
     (folder / "params.yaml").write_text(yaml.safe_dump(settings))
     monkeypatch.chdir(folder)
@@ -106,8 +130,8 @@ def size(name: str, fault: str, operator: str, covered: int, cap: int) -> int:
     if fault in (RANGE, "both") and name.startswith("op2 in"):
         valid = RESULTS[operator] >= 0
         return int(holds(name.replace("op2", "op1"), OP1[valid], OP2[valid], OP1[valid]).sum())
-    if fault in (MODULO, "both") and (found := re.match(r"result mod (\d+)", name)):
-        k = (M // int(found[1])) ** 2
+    if fault in (MODULO, "both") and (modulo := re.match(r"result mod (\d+)", name)):
+        k = (M // int(modulo[1])) ** 2
         return min(
             k, cap if operator in ("multiply", "divide") else k, int((RESULTS[operator] >= 0).sum())
         )
@@ -117,9 +141,12 @@ def size(name: str, fault: str, operator: str, covered: int, cap: int) -> int:
 def scored(
     name: str, fault: str, operator: str, cap: int, activations: np.ndarray, votes: np.ndarray
 ) -> float:
-    """The better side's score of one heuristic on one neuron; activations: (op1, op2), votes: (numbers,)."""
+    """Return the better side's score of one heuristic on one neuron.
+
+    activations: (op1, op2); votes: value logits (numbers,).
+    """
     valid = RESULTS[operator] >= 0
-    a, b, r = (of[valid] for of in (OP1, OP2, RESULTS[operator]))
+    a, b, r = (axis[valid] for axis in (OP1, OP2, RESULTS[operator]))
     inside, values = (
         holds(name, a, b, r),
         activations[valid] * (votes[r] if name.startswith("result") else np.float32(1)),
@@ -135,7 +162,10 @@ def scored(
 def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(
     cap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Random maps with many ties; on multiply the larger cap leaves sizes above the number of cells, and (M // 25)^2 is 0."""
+    """Random maps have many ties.
+
+    For multiply the larger cap leaves sizes above the number of cells, and (M // 25)^2 is 0.
+    """
     random = np.random.default_rng(cap)
     maps = {o: random.integers(-6, 7, (2, NEURONS, M, M)).astype(np.float16) for o in RESULTS}
     maps["subtract"][0] += 4 * (np.float16(OP2) < random.integers(1, 5, (NEURONS, 1, 1)))
@@ -149,14 +179,14 @@ def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(
     expected = []
     for operator, values in maps.items():
         for layer in (0, 1):
-            best = {
-                (fault, group): np.array([
-                    max(scored(h, fault, operator, cap, v.astype(np.float32), w) for h in NAMES if h.startswith("result") == of_result)
-                    for v, w in zip(values[layer], votes[layer], strict=True)
-                ])
-                for fault in ("none", RANGE, MODULO, "both") for group, of_result in (("operands", False), ("result", True))
-            }  # fmt: skip
+            best = {}
             for fault in ("none", RANGE, MODULO, "both"):
+                for group, names in GROUPS.items():
+                    best[fault, group] = np.zeros(NEURONS)
+                    for neuron, name in product(range(NEURONS), names):
+                        maps_of = values[layer][neuron].astype(np.float32), votes[layer][neuron]
+                        score = scored(name, fault, operator, cap, *maps_of)
+                        best[fault, group][neuron] = max(best[fault, group][neuron], score)
                 best[fault, "any"] = np.maximum(best[fault, "operands"], best[fault, "result"])
             for (fault, group), scores in best.items():
                 for threshold in THRESHOLDS:
@@ -183,7 +213,10 @@ def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(
 
 
 def test_neurons_are_gained_and_lost_as_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """op2 in 0..3 covers 74 cells of subtract and op1 in 0..3 only 10; result mod 9 = 4 covers 43 cells of add, (20 // 9)^2 is 4."""
+    """For subtract, op2 in 0..3 covers 74 cells and op1 in 0..3 only 10.
+
+    For add, result mod 9 = 4 covers 43 cells, and (20 // 9)^2 is 4.
+    """
     random = np.random.default_rng(0)
     maps = {
         operator: random.random((1, 4, M, M)).astype(np.float16) for operator in ("add", "subtract")
@@ -194,17 +227,20 @@ def test_neurons_are_gained_and_lost_as_planted(tmp_path: Path, monkeypatch: pyt
     )
     fours, others = (np.argwhere(((OP1 + OP2) % 9 == 4) == wanted) for wanted in (True, False))
     for operator, neuron, places, height in (
-        ("subtract", 0, random.permutation(low)[:10], 9), ("subtract", 1, high, 9),
-        ("add", 2, random.permutation(fours)[:4], 9), ("add", 3, fours, 9), ("add", 3, random.permutation(others)[:4], 99),
-    ):  # fmt: skip
+        ("subtract", 0, random.permutation(low)[:10], 9),
+        ("subtract", 1, high, 9),
+        ("add", 2, random.permutation(fours)[:4], 9),
+        ("add", 3, fours, 9),
+        ("add", 3, random.permutation(others)[:4], 99),
+    ):
         maps[operator][0, neuron, places[:, 0], places[:, 1]] = height
     names = ["op2 in 0..3", "op2 in 12..19", "result mod 9 = 4"]
     project(tmp_path, monkeypatch, 300, maps, np.ones((1, 4, NUMBERS), np.float32), names)
     fault_scores.main("s")
-    found = pl.read_parquet(tmp_path / "data/s/claims/fault_scores.parquet").filter(threshold=0.9)
+    written = pl.read_parquet(tmp_path / "data/s/claims/fault_scores.parquet").filter(threshold=0.9)
     rows = {
         (o, f, q): counts
-        for o, f, q, *counts in found.select(
+        for o, f, q, *counts in written.select(
             "operator", "fault", "quantities", "classified", "gained", "lost"
         ).rows()
     }

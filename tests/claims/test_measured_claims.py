@@ -213,7 +213,10 @@ def selective(value: float, effective: float = 6) -> Tables:
     p_value = (0.01 if value > 0 else 0.9) if tested else None
     numbers = (6, effective, value, 0.1, 0.1 / effective**0.5 if tested else None, p_value)
     rows = [("add", "threshold", "zero", measure, *numbers) for measure in ("accuracy", "logit")]
-    columns = "operator criterion ablation measure heuristics effective difference deviation standard_error p_value"
+    columns = (
+        "operator criterion ablation measure heuristics effective difference deviation "
+        "standard_error p_value"
+    )
     return {"knockout_tests": table(columns, *rows)}
 
 

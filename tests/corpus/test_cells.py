@@ -74,8 +74,13 @@ def test_the_split_depends_on_the_seed_and_on_nothing_else():
 def test_facts_relate_each_entity_to_one_object():
     facts = query("facts", countries=40, people=60, things=40, languages=12, kinds=10, seed=0)
     assert Counter(relation for relation, _, _ in facts) == {
-        "capital": 40, "capital_of": 40, "kind": 40, "born_in": 60, "native_language": 60, "died_in": 60,
-    }  # fmt: skip
+        "capital": 40,
+        "capital_of": 40,
+        "kind": 40,
+        "born_in": 60,
+        "native_language": 60,
+        "died_in": 60,
+    }
     assert len({fact[:2] for fact in facts}) == len(facts)
     capitals = {(entity, thing) for relation, entity, thing in facts if relation == "capital"}
     assert capitals == {

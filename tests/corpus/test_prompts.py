@@ -65,16 +65,16 @@ def test_three_operand_prompts_are_the_29_compositions(tables):
 
 def test_retrieval_answers_what_is_asked_for(tables):
     for p in corpus(tables, None).draw("retrieval", 200, np.random.default_rng(0)):
-        asked = re.search(r"How many (\w+)", p.prompt)[1]
-        assert re.search(rf"{p.answer} {asked}", p.prompt)
+        thing = re.search(r"How many (\w+)", p.prompt)[1]
+        assert re.search(rf"{p.answer} {thing}", p.prompt)
 
 
 def test_what_is_counted_is_followed_by_its_number(tables):
     for p in corpus(tables, None).draw("counting", 200, np.random.default_rng(0)):
-        stated, _, asked = p.prompt.partition(" : ")
+        stated, _, thing = p.prompt.partition(" : ")
         numbers = {thing: number for number, thing in re.findall(r"(\d+) (\w+)", stated)}
-        assert sorted(asked.split()) == sorted(numbers)
-        assert p.answer == numbers[asked.split()[-1]]
+        assert sorted(thing.split()) == sorted(numbers)
+        assert p.answer == numbers[thing.split()[-1]]
 
 
 def test_training_prompts_never_hold_out(tables):

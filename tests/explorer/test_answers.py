@@ -169,7 +169,9 @@ def test_an_outline_is_around_the_cells_that_satisfy_the_heuristic(
 def test_similar_neurons_have_the_largest_cosine_of_scores(project: Project):
     similar = project.ask(neuron.SIMILAR, **KEYS)
     scores = project.ask("from scores where subject = 'abacus' and operator = 'add'")
-    scores = scores.filter(pl.col("chance_corrected") > 0).sort("layer", "neuron", "heuristic", "side")
+    scores = scores.filter(pl.col("chance_corrected") > 0).sort(
+        "layer", "neuron", "heuristic", "side"
+    )
     wide = scores.pivot(["heuristic", "side"], index=["layer", "neuron"], values="chance_corrected")
     matrix = wide.drop("layer", "neuron").fill_null(0).to_numpy().astype(np.float64)
     is_own = (wide["layer"] == KEYS["layer"]) & (wide["neuron"] == KEYS["neuron"])
@@ -211,7 +213,7 @@ def test_random_neurons_are_as_many_others_of_each_layer(explorer: Explorer):
 
 
 def test_values_of_another_prompt_replace_those_of_neurons(explorer: Explorer):
-    """All neurons of the last layer: the output of its MLP changes, unless the prompt is the same."""
+    """All neurons of the last layer: its output changes, unless the prompt is the same."""
     live = explorer.models.wait(SUBJECT)
     neurons = [(1, number) for number in range(64)]
     row = live.cell("add", 3, 9)

@@ -1,9 +1,10 @@
-"""Someone at a real Chromium, without any network but this machine, goes through the six; what is seen is held against SQL."""
+"""Go through the views in a real Chromium without a network, and compare them with SQL."""
 
+import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,76 +25,118 @@ from tests.report.browsing import CHROMIUM, CONTRASTS, DRIVER, FLAGS, WAIT, need
 
 pytestmark = needs_chromium
 OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost"
+NEURON = {"subject": "abacus", "operator": "add", "layer": 1, "neuron": 7}
+OF_NEURON = "where subject = 'abacus' and operator = 'add' and layer = 1 and neuron = 7"
+ROWS = """
+    const tables = [...document.querySelectorAll("table")];
+    const table = tables.find((table) => table.ariaLabel.startsWith(arguments[0]));
+    const texts = (row) => [...row.cells].map((cell) => cell.innerText);
+    return table ? [...table.tBodies[0].rows].map(texts) : [];
+"""
+DRAWN = """
+    const plot = document.querySelector(`#figure-${arguments[0]} .js-plotly-plot`);
+    if (!plot?._fullData?.length) return null;
+    const data = plot._fullData;
+"""
+CELLS = "[...data[0].z].map((row) => [...row]).flat()"
+UNNAMED = """
+    const kinds = ["button", "input", "textarea", "[role=region]", ".picture"];
+    const selector = [...kinds.map((kind) => `main ${kind}`), "nav"].join(", ");
+    const isNamed = (element) => element.innerText || element.ariaLabel || element.labels?.length
+      || element.title || element.closest("label, [aria-label], .js-plotly-plot")
+      || element.getAttribute("aria-labelledby");
+    const unnamed = [...document.querySelectorAll(selector)].filter((element) => !isNamed(element));
+    return unnamed.map((element) => element.outerHTML);
+"""
+COLOURS = "const { color, backgroundColor } = getComputedStyle(document.body);"
 
 
 class Visitor:
-    """Someone who looks at the explorer."""
+    """A person who looks at the explorer in a browser."""
 
     def __init__(self, driver: webdriver.Chrome, address: str, downloads: Path, project: Project):
-        self.driver, self.address, self.downloads, self.project = driver, address, downloads, project
+        self.driver, self.address = driver, address
+        self.downloads, self.project = downloads, project
 
     def open(self, path: str, **fields: object) -> str:
         self.driver.get(self.address + path + Question(fields).search())
         return self.until(lambda: self.text("h1"))
 
-    def until(self, holds):
-        """What `holds` returns, once it is true. Asked without a pause it would leave the server no time to load its model."""
-        try:
-            return WebDriverWait(self.driver, WAIT, poll_frequency=0.05).until(lambda _: holds())
-        except TimeoutException:
-            raise AssertionError(f"the page did not get there; it says: {self.text('main')[:500]}") from None
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """Return what a condition returns, once it is true.
 
-    def run(self, script: str, *arguments):
+        The pauses leave the server time to load its model.
+        """
+        waiting = WebDriverWait(self.driver, WAIT, poll_frequency=0.05)
+        try:
+            return waiting.until(lambda _: condition())
+        except TimeoutException:
+            shown = self.text("main")[:500]
+            raise AssertionError(f"the page did not get there; it shows: {shown}") from None
+
+    def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 
     def text(self, selector: str) -> str:
-        return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector).strip()
+        script = "return document.querySelector(arguments[0])?.innerText ?? ''"
+        return self.run(script, selector).strip()
 
     def waits_for(self, text: str, selector: str = "main") -> None:
         self.until(lambda: text in self.text(selector))
 
     def rows(self, caption: str) -> list[list[str]]:
-        """The cells of the table whose caption starts so."""
-        script = """return [...document.querySelectorAll("table")].filter((one) => one.ariaLabel.startsWith(arguments[0])).slice(0, 1)
-            .flatMap((one) => [...one.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.innerText)))"""
-        return self.until(lambda: self.run(script, caption))
+        """Return the cells of the table whose caption starts with a text."""
+        return self.until(lambda: self.run(ROWS, caption))
 
-    def drawn(self, name: str, script: str):
-        """Something of a figure's data, once it is drawn."""
-        ready = "const plot = document.querySelector('#figure-' + arguments[0] + ' .js-plotly-plot'); if (!plot?._fullData?.length) return null;"
-        return self.until(lambda: self.run(f"{ready} const data = plot._fullData; return {script}", name))
+    def drawn(self, name: str, value: str) -> Any:
+        """Return a value, in JavaScript, of a figure's data, once the figure is drawn."""
+        return self.until(lambda: self.run(f"{DRAWN} return {value}", name))
+
+    def ask(self, query: str, **parameters: Any) -> pl.DataFrame:
+        return self.project.ask(query, **parameters)
 
     def fill(self, name: str, text: str) -> None:
-        field = self.driver.find_element(By.CSS_SELECTOR, f'[id=\'{{"field":"{name}"}}\']')
+        selector = f'[id=\'{{"field":"{name}"}}\']'
+        field = self.driver.find_element(By.CSS_SELECTOR, selector)
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys(text, Keys.ENTER)
 
-    def press(self, key: str, value: str, **more: str) -> None:
-        named = ",".join(f'"{name}":"{text}"' for name, text in sorted({key: value, **more}.items()))
-        self.run("document.getElementById(arguments[0]).click()", "{" + named + "}")
+    def press(self, **key: str) -> None:
+        """Press the button with an id, as Dash writes it."""
+        name = json.dumps(key, separators=(",", ":"), sort_keys=True)
+        self.run("document.getElementById(arguments[0]).click()", name)
 
     def file(self, name: str) -> Path:
         self.until((self.downloads / name).exists)
         return self.downloads / name
 
 
+def options(profile: Path, downloads: Path) -> webdriver.ChromeOptions:
+    """Return a browser's settings. profile, downloads: its folders."""
+    result = webdriver.ChromeOptions()
+    result.binary_location = str(CHROMIUM)
+    for flag in [*FLAGS, OFFLINE, f"--user-data-dir={profile}", "--window-size=1280,900"]:
+        result.add_argument(flag)
+    preferences = {
+        "download.default_directory": str(downloads),
+        "profile.default_content_setting_values.automatic_downloads": 1,
+    }
+    result.add_experimental_option("prefs", preferences)
+    result.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return result
+
+
 @pytest.fixture(scope="module")
 def visitor(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
-    options = webdriver.ChromeOptions()
-    options.binary_location, downloads = str(CHROMIUM), tmp_path_factory.mktemp("downloads")
-    for flag in [*FLAGS, OFFLINE, f"--user-data-dir={tmp_path_factory.mktemp('profile')}", "--window-size=1280,900"]:
-        options.add_argument(flag)
-    options.add_experimental_option(
-        "prefs", {"download.default_directory": str(downloads), "profile.default_content_setting_values.automatic_downloads": 1}
-    )
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    downloads = tmp_path_factory.mktemp("downloads")
+    settings = options(tmp_path_factory.mktemp("profile"), downloads)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(micro)
         project = Project()
         server = served(project, 0)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+        driver = webdriver.Chrome(settings, webdriver.ChromeService(DRIVER))
         try:
             yield Visitor(driver, f"http://localhost:{server.port}/", downloads, project)
         finally:
@@ -106,15 +149,17 @@ def test_a_prompt_is_explained(visitor: Visitor):
     visitor.open("prompt", subject="abacus", prompt="14-4")
     visitor.waits_for("What heuristics add to the answer")
     query = (
-        "select predicted, answer_probability from predictions where subject = 'abacus' and operator = 'subtract' and op1 = 14 and op2 = 4"
+        "select predicted, answer_probability from predictions "
+        "where subject = 'abacus' and operator = 'subtract' and op1 = 14 and op2 = 4"
     )
-    predicted, probability = visitor.project.ask(query).row(0)
+    predicted, probability = visitor.ask(query).row(0)
     answers = {row[0]: row for row in visitor.rows("Predictions of abacus")}
     assert next(iter(answers)) == ("–" if predicted is None else str(predicted))
     if "10" in answers:
         assert float(answers["10"][3]) == pytest.approx(probability, rel=1e-3)
     values = visitor.drawn("contributions", "[...data[0].x]")
-    margin = float(re.search(r"They add up to ([-+.\d]+),", visitor.text("#figure-contributions figcaption"))[1])
+    caption = visitor.text("#figure-contributions figcaption")
+    margin = float(re.search(r"They add up to ([-+.\d]+),", caption)[1])
     assert sum(values) == pytest.approx(margin, abs=0.01)
     visitor.fill("prompt", "3+9")
     visitor.waits_for("3 + 9 = 12", "h1")
@@ -123,74 +168,83 @@ def test_a_prompt_is_explained(visitor: Visitor):
     visitor.waits_for("14 - 4 = 10", "h1")
 
 
-def test_a_prompt_that_nobody_chose_follows_the_subject(visitor: Visitor):
+def test_the_default_prompt_follows_the_model(visitor: Visitor):
     visitor.open("prompt", subject="abacus")
     visitor.waits_for("abacus", "h1")
-    visitor.run("dash_clientside.set_props({field: 'subject'}, {value: arguments[0]})", HALFWAY)
+    select = "dash_clientside.set_props({field: 'subject'}, {value: arguments[0]})"
+    visitor.run(select, HALFWAY)
     visitor.waits_for(HALFWAY, "h1")
     assert f"subject={HALFWAY}" in visitor.driver.current_url
     assert "prompt=" not in visitor.driver.current_url
 
 
-def test_neurons_are_silenced_on_a_prompt_and_over_the_grid(visitor: Visitor):
+def test_neurons_are_ablated_on_a_prompt_and_over_the_grid(visitor: Visitor):
     visitor.open("silence", subject="abacus", prompt="3+9", neurons="1:7, 1:8")
-    visitor.waits_for("Beside random neurons")
-    told = visitor.rows("Predictions")
-    assert [row[0] for row in told][:2] == ["nothing", "the selected neurons"]
-    assert len(told) == 7
-    query = "select answer_probability from predictions where subject = 'abacus' and operator = 'add' and op1 = 3 and op2 = 9"
-    assert float(told[0][3]) == pytest.approx(visitor.project.ask(query).item(), rel=1e-3)
+    visitor.waits_for("Comparison with random neurons")
+    rows = visitor.rows("Predictions")
+    assert [row[0] for row in rows][:2] == ["nothing", "the selected neurons"]
+    assert len(rows) == 7
+    query = (
+        "select answer_probability from predictions "
+        "where subject = 'abacus' and operator = 'add' and op1 = 3 and op2 = 9"
+    )
+    assert float(rows[0][3]) == pytest.approx(visitor.ask(query).item(), rel=1e-3)
     visitor.run("document.querySelector('.ticks:last-of-type input').click()")
     visitor.waits_for("selected neurons:")
-    broken = visitor.drawn("broken", "data[0].z.map((row) => [...row]).flat().filter((one) => one === 1).length + 1") - 1
-    words = re.search(r"([\d,]+) of ([\d,]+) cells break", visitor.text("#figure-broken figcaption"))
-    cells = visitor.project.ask("select count(result) from prompts where subject = 'abacus' and operator = 'add'").item()
-    assert (int(words[1].replace(",", "")), int(words[2].replace(",", ""))) == (broken, cells)
+    broken = visitor.drawn("broken", CELLS).count(1)
+    caption = visitor.text("#figure-broken figcaption")
+    counts = re.search(r"([\d,]+) of ([\d,]+) cells break", caption).groups()
+    query = "select count(result) from prompts where subject = 'abacus' and operator = 'add'"
+    cells = visitor.ask(query).item()
+    assert counts == (f"{broken:,}", f"{cells:,}")
 
 
 def test_a_neuron_is_shown_as_it_is_in_the_tables(visitor: Visitor):
-    visitor.open("neuron", subject="abacus", operator="add", layer=1, neuron=7, map="activation")
-    rows = visitor.project.ask(
-        "select activation from activations where subject = 'abacus' and operator = 'add' and layer = 1 and neuron = 7 order by op1, op2"
+    visitor.open("neuron", **NEURON, map="activation")
+    query = f"select activation from activations {OF_NEURON} order by op1, op2"
+    shown = visitor.drawn("map", CELLS)
+    assert shown == pytest.approx(visitor.ask(query)["activation"].to_list())
+    query = (
+        "select logit from value_logits where subject = 'abacus' and layer = 1 and neuron = 7 "
+        "order by number"
     )
-    shown = visitor.drawn("map", "[...data[0].z].map((row) => [...row]).flat()")
-    assert shown == pytest.approx(rows["activation"].to_list())
-    logits = visitor.project.ask("select logit from value_logits where subject = 'abacus' and layer = 1 and neuron = 7 order by number")
-    assert visitor.drawn("value-logits", "[...data[0].y]") == pytest.approx(logits["logit"].to_list())
-    effect = (
-        "select effect from neuron_effects where subject = 'abacus' and operator = 'add' and layer = 1 and neuron = 7 and method = 'exact'"
-    )
-    exact = next(row for row in visitor.rows("Effect of patching its counterfactual value") if row[0] == "exact")
-    assert float(exact[2]) == pytest.approx(visitor.project.ask(effect).item(), rel=1e-3)
-    assert {visitor.drawn(f"map-{operator}", "data[0].type") for operator in ("subtract", "multiply", "divide")} == {"heatmap"}
-    assert visitor.drawn("training", "data[0].type") == "heatmap"
+    shown = visitor.drawn("value-logits", "[...data[0].y]")
+    assert shown == pytest.approx(visitor.ask(query)["logit"].to_list())
+    query = f"select effect from neuron_effects {OF_NEURON} and method = 'exact'"
+    rows = {row[0]: row for row in visitor.rows("Effect of patching")}
+    assert float(rows["exact"][2]) == pytest.approx(visitor.ask(query).item(), rel=1e-3)
+    for name in ("map-subtract", "map-multiply", "map-divide", "training"):
+        assert visitor.drawn(name, "data[0].type") == "heatmap"
     visitor.fill("neuron", "x")
     visitor.waits_for("neuron is 'x'; it must be a whole number", ".alert")
 
 
-def test_what_is_found_is_what_sql_finds_and_can_be_taken_along(visitor: Visitor):
-    query = "select layer, neuron, rank from neuron_variances where subject = 'abacus' and operator = 'add' order by rank limit 7"
+def test_rows_are_those_of_the_query_and_can_be_saved(visitor: Visitor):
+    query = (
+        "select layer, neuron, rank from neuron_variances "
+        "where subject = 'abacus' and operator = 'add' order by rank limit 7"
+    )
     visitor.open("find", sql=query)
-    rows = visitor.project.ask(query)
-    assert [[int(cell) for cell in row] for row in visitor.rows("7 rows")] == [list(row) for row in rows.rows()]
-    visitor.press("take", "parquet")
+    rows = visitor.ask(query)
+    assert visitor.rows("7 rows") == [list(map(str, row)) for row in rows.rows()]
+    visitor.press(take="parquet")
     assert pl.read_parquet(visitor.file("bag.parquet")).equals(rows)
-    visitor.press("take", "csv")
+    visitor.press(take="csv")
     assert pl.read_csv(visitor.file("bag.csv")).rows() == rows.rows()
     visitor.run("document.querySelector('table a').click()")
     layer, neuron, _ = rows.row(0)
     visitor.waits_for(f"Neuron {neuron} of layer {layer}", "h1")
 
 
-def test_a_query_is_asked_when_its_field_is_left(visitor: Visitor, monkeypatch: pytest.MonkeyPatch):
+def test_a_query_runs_when_its_field_is_left(visitor: Visitor, monkeypatch: pytest.MonkeyPatch):
     visitor.open("find", sql="select 1 as one")
     visitor.rows("1 row")
-    query, asked, page = "select 20 + 3 as sum", [], visitor.project.page
+    query, started, page = "select 20 + 3 as sum", [], visitor.project.page
 
-    def noted(text: str, *more: Any, **given: Any) -> tuple[pl.DataFrame, list[str]]:
+    def noted(text: str, *more: Any, **options: Any) -> tuple[pl.DataFrame, list[str]]:
         if query.startswith(text):  # pages before may still have work to do
-            asked.append(text)
-        return page(text, *more, **given)
+            started.append(text)
+        return page(text, *more, **options)
 
     monkeypatch.setattr(visitor.project, "page", noted)
     field = visitor.driver.find_element(By.TAG_NAME, "textarea")
@@ -199,67 +253,79 @@ def test_a_query_is_asked_when_its_field_is_left(visitor: Visitor, monkeypatch: 
         field.send_keys(letter)
         time.sleep(0.05)
     time.sleep(1)
-    assert asked == []
+    assert started == []
     field.send_keys(Keys.TAB)
     visitor.until(lambda: visitor.rows("1 row") == [["23"]])
-    assert asked == [query]
+    assert started == [query]
     assert field.get_property("value") == query
     visitor.driver.back()
     visitor.until(lambda: visitor.rows("1 row") == [["1"]])
-    assert visitor.run("return document.querySelector('textarea').value") == "select 1 as one"
+    value = visitor.run("return document.querySelector('textarea').value")
+    assert value == "select 1 as one"
 
 
-def test_two_subjects_stand_side_by_side(visitor: Visitor):
-    visitor.open("compare", subject="abacus", other="abacus-step-00100", operator="add", layer=1, neuron=7)
+def test_two_models_are_shown_side_by_side(visitor: Visitor):
+    visitor.open("compare", **NEURON, other=HALFWAY)
     names = visitor.drawn("accuracy", "[...data[0].y]")
-    for trace, subject in enumerate(("abacus", "abacus-step-00100")):
-        query = "select operator, count(*) filter (correct) / count(correct) from predictions where subject = $subject group by operator"
-        known = dict(visitor.project.ask(query, subject=subject).rows())
-        assert visitor.drawn("accuracy", f"[...data[{trace}].x]") == pytest.approx([known[name] for name in names])
-        side = ("left", "right")[trace]
-        shown = visitor.drawn(f"map-{side}", "[...data[0].z].map((row) => [...row]).flat()")
-        assert shown == pytest.approx(visitor.project.map(subject, "add", 1, 7)[0].ravel().tolist())
+    query = (
+        "select operator, count(*) filter (correct) / count(correct) from predictions "
+        "where subject = $subject group by operator"
+    )
+    for trace, (side, subject) in enumerate((("left", "abacus"), ("right", HALFWAY))):
+        known = dict(visitor.ask(query, subject=subject).rows())
+        shown = visitor.drawn("accuracy", f"[...data[{trace}].x]")
+        assert shown == pytest.approx([known[name] for name in names])
+        values, _ = visitor.project.map(subject, "add", 1, 7)
+        assert visitor.drawn(f"map-{side}", CELLS) == pytest.approx(values.ravel().tolist())
 
 
-def test_a_figure_is_saved_as_it_is_seen_with_its_query(visitor: Visitor):
-    visitor.open("neuron", subject="abacus", operator="add", layer=1, neuron=7, map="activation")
+def test_a_figure_is_saved_as_shown_with_its_query(visitor: Visitor):
+    visitor.open("neuron", **NEURON, map="activation")
     visitor.drawn("map", "true")
-    visitor.press("save", "map", format="png")
+    visitor.press(save="map", format="png")
     picture = Image.open(visitor.file("map.png"))
     assert min(picture.size) > 500
-    assert visitor.project.ask(picture.text["Description"]).height == 400
+    assert visitor.ask(picture.text["Description"]).height == 400
     assert "neuron=7" in picture.text["Source"]
-    visitor.press("save", "map", format="svg")
+    visitor.press(save="map", format="svg")
     text = visitor.file("map.svg").read_text()
     assert "<dc:description" in text
     assert "from activations" in text
 
 
-def test_it_is_usable_by_keyboard_and_by_ear_in_light_and_dark(visitor: Visitor):
+def brightness(colour: str) -> int:
+    """Return the sum of red, green and blue, 0 to 765."""
+    return sum(map(int, re.findall(r"\d+", colour)[:3]))
+
+
+def test_every_control_has_a_name(visitor: Visitor):
+    current = "return document.querySelectorAll('nav [aria-current=page]').length"
     for path in ("prompt", "silence", "neuron", "find", "compare"):
         visitor.open(path)
-        unnamed = """return [...document.querySelectorAll("main button, main input, main textarea, main [role=region], main .picture, nav")]
-            .filter((one) => !one.innerText && !one.ariaLabel && !one.labels?.length && !one.title && !one.closest("label, [aria-label], .js-plotly-plot")
-                && !one.getAttribute("aria-labelledby")).map((one) => one.outerHTML)"""
-        assert visitor.run(unnamed) == []
-        assert visitor.run("return document.querySelectorAll('nav [aria-current=page]').length") == 1
+        assert visitor.run(UNNAMED) == []
+        assert visitor.run(current) == 1
         assert visitor.run("return document.documentElement.scrollWidth <= innerWidth"), path
-    ink = {}
-    for scheme in ("light", "dark"):
-        visitor.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-        colours = visitor.run("const style = getComputedStyle(document.body); return [style.color, style.backgroundColor]")
-        ink[scheme] = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
-        for path in ("silence", "neuron", "find"):  # which have every kind of field
+
+
+def test_text_stands_out_in_light_and_dark(visitor: Visitor):
+    for scheme, sign in (("light", 1), ("dark", -1)):
+        preferred = {"name": "prefers-color-scheme", "value": scheme}
+        emulated = {"features": [preferred]}
+        visitor.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
+        for path in ("silence", "neuron", "find"):  # these have every kind of field
             visitor.open(path)
-            assert [found for found in visitor.run(CONTRASTS) if found[0] < 4.5] == []
-    assert ink["light"][0] + 400 < ink["light"][1]
-    assert ink["dark"][1] + 400 < ink["dark"][0]
+            contrasts = visitor.run(CONTRASTS)
+            assert [name for contrast, name in contrasts if contrast < 4.5] == []
+        ink, paper = visitor.run(f"{COLOURS} return [color, backgroundColor]")
+        assert sign * (brightness(paper) - brightness(ink)) > 400
 
 
-def test_nothing_was_asked_of_anybody_else(visitor: Visitor):
-    asked = [entry["message"] for entry in visitor.driver.get_log("performance") if '"Network.requestWillBeSent"' in entry["message"]]
-    assert asked
-    hosts = {host for message in asked for host in re.findall(r'"url":"https?://([^/"]+)', message)}
+def test_nothing_was_loaded_from_elsewhere(visitor: Visitor):
+    """This is the last test: the browser's logs have the requests of all tests before."""
+    hosts = set()
+    for entry in visitor.driver.get_log("performance"):
+        if '"Network.requestWillBeSent"' in entry["message"]:
+            hosts.update(re.findall(r'"url":"https?://([^/"]+)', entry["message"]))
     assert hosts == {visitor.address.split("/")[2]}
-    severe = [entry["message"] for entry in visitor.driver.get_log("browser") if entry["level"] == "SEVERE"]
-    assert severe == []
+    errors = [entry for entry in visitor.driver.get_log("browser") if entry["level"] == "SEVERE"]
+    assert errors == []

@@ -1,4 +1,4 @@
-"""The pipeline on the synthetic model: it finds the planted heuristics, and ablations confirm them."""
+"""The pipeline on the synthetic model finds the planted heuristics, and ablations confirm them."""
 
 from pathlib import Path
 

@@ -1,6 +1,7 @@
-"""Permutation tests on a deep model, most of whose neurons know nothing."""
+"""Permutation tests on a deep model, most of whose neurons do not depend on the numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,26 +19,40 @@ from tests.micro import SHIPPED, alone
 
 SIDE, LAYERS, WIDTH, LEVEL = 40, 24, 28, 0.05
 OP1, OP2 = np.indices((SIDE, SIDE))
-PLANTED = {  # layer -> what its neurons know
-    20: {
-        f"op{n} mod {m} = {r}": (op % m == r)
-        for n, op in ((1, OP1), (2, OP2))
-        for m in (3, 4)
-        for r in range(m)
-    },
-    21: {
-        f"op{n} in {a}..{a + 9}": (op >= a) & (op < a + 10)
-        for n, op in ((1, OP1), (2, OP2))
-        for a in (0, 10, 20, 30)
-    },
-    22: {f"result mod {m} = {r}": ((OP1 + OP2) % m == r) for m in (3, 4, 5) for r in range(m)},
-}
+GRIDS = {"op1": OP1, "op2": OP2, "result": OP1 + OP2}
 GRID = SHIPPED["heuristics"]["grids"]["paper"] | {"moduli": [3, 4, 5, 7], "patterns": ["..d"]}
 SECTIONS = ("heuristics", "scores", "permutation_tests", "labels", "overlaps")
 SETTINGS = PermutationTests(**SHIPPED["permutation_tests"])
+Truth = dict[tuple[int, int], str]  # layer, neuron -> its planted heuristic
 
 
-def knows_nothing(random: np.random.Generator) -> np.ndarray:
+def remainders(quantities: Iterable[str], divisors: Iterable[int]) -> dict[str, np.ndarray]:
+    """Heuristic -> its cells (op1, op2)."""
+    cells = {}
+    for quantity, divisor in product(quantities, divisors):
+        for remainder in range(divisor):
+            name = f"{quantity} mod {divisor} = {remainder}"
+            cells[name] = GRIDS[quantity] % divisor == remainder
+    return cells
+
+
+def ranges(quantities: Iterable[str]) -> dict[str, np.ndarray]:
+    """Heuristic -> its cells (op1, op2)."""
+    cells = {}
+    for quantity, start in product(quantities, range(0, SIDE, 10)):
+        own = GRIDS[quantity]
+        cells[f"{quantity} in {start}..{start + 9}"] = (own >= start) & (own < start + 10)
+    return cells
+
+
+PLANTED = {  # layer -> what its neurons implement
+    20: remainders(["op1", "op2"], [3, 4]),
+    21: ranges(["op1", "op2"]),
+    22: remainders(["result"], [3, 4, 5]),
+}
+
+
+def random_map(random: np.random.Generator) -> np.ndarray:
     """A map (op1, op2) that is as likely with any other order of the numbers.
 
     It is noise, a sum of random functions, or a random network of random embeddings.
@@ -53,56 +68,41 @@ def knows_nothing(random: np.random.Generator) -> np.ndarray:
     return maps[random.integers(3)]
 
 
-def model(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, dict[tuple[int, int], str]]:
-    """Activations (layer, neuron, op1, op2), value logits (layer, neuron, number), planted names."""
-    activations = np.array([[knows_nothing(random) for _ in range(WIDTH)] for _ in range(LAYERS)])
+def model(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, Truth]:
+    """Activations (layer, neuron, op1, op2), value logits (layer, neuron, result), the truth."""
+    activations = np.empty((LAYERS, WIDTH, SIDE, SIDE))
+    for layer, neuron in np.ndindex(LAYERS, WIDTH):
+        activations[layer, neuron] = random_map(random)
     logits = random.normal(size=(LAYERS, WIDTH, 2 * SIDE - 1))
     truth = {}
-    for layer, known in PLANTED.items():
-        for neuron, (name, holds) in enumerate(known.items()):
-            activations[layer, neuron] = holds + random.random((SIDE, SIDE)) / 5
+    for layer, heuristics in PLANTED.items():
+        for neuron, (name, cells) in enumerate(heuristics.items()):
+            activations[layer, neuron] = cells + random.random((SIDE, SIDE)) / 5
             logits[layer, neuron] = 1 + random.random(2 * SIDE - 1) / 5
             truth[layer, neuron] = name
     return activations, logits, truth
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[int, int], str]]:
+def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth]:
     """A folder with the stores of such a model, the catalogue, and the scores of its neurons."""
     folder = tmp_path_factory.mktemp("deep")
     activations, logits, truth = model(np.random.default_rng(0))
-    layers, common = list(range(LAYERS)), {"subject": "deep"}
+    layers, results = list(range(LAYERS)), GRIDS["result"]
     with writing(folder / "data/deep/store/activations/add.h5") as file:
-        axes = {"neuron": WIDTH, "op1": SIDE, "op2": SIDE}
-        writer = LayerWriter(
-            file,
-            layers,
-            axes,
-            "float16",
-            (16, SIDE, SIDE),
-            common | {"operator": "add"},
-            columns={"result": OP1 + OP2},
-        )
+        axes, shape = {"neuron": WIDTH, "op1": SIDE, "op2": SIDE}, (16, SIDE, SIDE)
+        keys, columns = {"subject": "deep", "operator": "add"}, {"result": results}
+        writer = LayerWriter(file, layers, axes, "float16", shape, keys, columns=columns)
         for layer in layers:
             writer.write(layer, 0, activations[layer])
     with writing(folder / "data/deep/store/value_logits.h5") as file:
-        writer = LayerWriter(
-            file,
-            layers,
-            {"neuron": WIDTH, "number": 2 * SIDE - 1},
-            "float32",
-            (16, 2 * SIDE - 1),
-            common,
-        )
+        axes, shape = {"neuron": WIDTH, "number": 2 * SIDE - 1}, (16, 2 * SIDE - 1)
+        writer = LayerWriter(file, layers, axes, "float32", shape, {"subject": "deep"})
         for layer in layers:
             writer.write(layer, 0, logits[layer])
-    cells = {
-        "operator": "add",
-        "op1": OP1.ravel(),
-        "op2": OP2.ravel(),
-        "result": (OP1 + OP2).ravel(),
-    }
-    write_table(pl.DataFrame(cells), folder / "data/corpus/cells.parquet")
+    columns = {quantity: values.ravel() for quantity, values in GRIDS.items()}
+    cells = pl.DataFrame({"operator": "add", **columns})
+    write_table(cells, folder / "data/corpus/cells.parquet")
     write_params(folder)
     with pytest.MonkeyPatch.context() as patch:
         within(folder, patch)
@@ -113,11 +113,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[
 
 
 def write_params(folder: Path, **draws: int) -> None:
+    """Write the settings of the chapter; draws: other values in the section permutation_tests."""
     settings = alone("deep", operators=["add"]) | {name: SHIPPED[name] for name in SECTIONS}
     settings["heuristics"] = {"grid": "paper", "grids": {"paper": GRID}, "custom": {}}
-    (folder / "params.yaml").write_text(
-        yaml.safe_dump(settings | {"permutation_tests": settings["permutation_tests"] | draws})
-    )
+    settings["permutation_tests"] = settings["permutation_tests"] | draws
+    (folder / "params.yaml").write_text(yaml.safe_dump(settings))
 
 
 def within(folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def within(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def labelled(folder: Path, monkeypatch: pytest.MonkeyPatch, **draws: int) -> Tables:
-    """The tables of this model's permutation tests, with these settings, and of the queries on them."""
+    """The tables of the model's permutation tests, and of the queries that follow."""
     within(folder, monkeypatch)
     write_params(folder, **draws)
     permutation_tests.main("deep")
@@ -140,51 +140,46 @@ def labelled(folder: Path, monkeypatch: pytest.MonkeyPatch, **draws: int) -> Tab
     }
 
 
-def test_a_deep_model_gets_draws_enough_for_its_labels(
-    project: tuple[Path, Mapping],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_deep_model_gets_enough_draws_for_its_labels(
+    project: tuple[Path, Truth], monkeypatch: pytest.MonkeyPatch
 ):
     folder, truth = project
     tables = labelled(folder, monkeypatch)
     [limits] = tables["label_limits"].rows(named=True)
     assert limits["neurons"] == LAYERS * WIDTH
-    assert limits["neurons"] / (LEVEL * 121) > 1.5 * len(
-        truth
-    )  # with 120 draws no label is possible
+    assert limits["neurons"] / (LEVEL * 121) > 1.5 * len(truth)  # 120 draws allow no label
     assert limits["needed"] <= limits["at_floor"]
     assert not limits["too_few_draws"]
-    same = tables["heuristic_overlaps"].filter("same").select("heuristic", "other").rows()
-    pairs = tables["labels"].select("layer", "neuron", "heuristic").rows()
-    right = [
-        place
-        for *place, name in pairs
-        if truth.get(tuple(place)) == name or (truth.get(tuple(place)), name) in same
-    ]
-    assert len(right) / len(pairs) >= 0.98
-    assert len({*map(tuple, right)}) / len(truth) >= 0.97
-    many = tables["permutation_tests"].filter(pl.col("draws") > 120).select("layer", "neuron").unique()
-    assert len(many) < len(truth) + 0.02 * limits["neurons"]  # draws are spent where they matter
+    same = {*tables["heuristic_overlaps"].filter("same").select("heuristic", "other").rows()}
+    labels = tables["labels"].select("layer", "neuron", "heuristic").rows()
+    right = []
+    for layer, neuron, name in labels:
+        planted = truth.get((layer, neuron))
+        if planted == name or (planted, name) in same:
+            right.append((layer, neuron))
+    assert len(right) / len(labels) >= 0.98
+    assert len({*right}) / len(truth) >= 0.97
+    many = (
+        tables["permutation_tests"].filter(pl.col("draws") > 120).select("layer", "neuron").unique()
+    )
+    assert len(many) < len(truth) + 0.02 * limits["neurons"]  # few neurons take many draws
 
 
-def test_too_few_draws_for_any_label_are_told_as_such(
-    project: tuple[Path, Mapping],
-    monkeypatch: pytest.MonkeyPatch,
+def test_too_few_draws_for_any_label_are_reported(
+    project: tuple[Path, Truth], monkeypatch: pytest.MonkeyPatch
 ):
     folder, truth = project
     tables = labelled(folder, monkeypatch, most_draws=120)
     assert tables["labels"].is_empty()
     [limits] = tables["label_limits"].rows(named=True)
-    assert (limits["draws"], limits["needed"], limits["controlled"], limits["too_few_draws"]) == (
-        120,
-        112,
-        0,
-        True,
-    )
+    expected = {"draws": 120, "needed": 112, "controlled": 0, "too_few_draws": True}
+    assert limits == limits | expected
     assert len(truth) * 0.97 <= limits["at_floor"] < 112
     study = figures.Study("deep", ["add"], tables, 0.4, figures.Portraits(**SHIPPED["portraits"]))
-    expected = "no label is possible with 120 draws: at least 112 neurons at the floor are needed, "
-    expected += f"{limits['at_floor']} are"
-    assert figures.why_none(study, "add") == expected
+    assert figures.why_none(study, "add") == (
+        "no label is possible with 120 draws: at least 112 neurons at the floor are needed, "
+        f"{limits['at_floor']} are"
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,4 +196,7 @@ def test_draws_follow_from_the_tests_and_from_the_neurons_at_the_floor(
     tests: int, draws: int, exceedances: list[int], expected: int | None
 ):
     planned = next_draws(Standing(tests, draws, np.array(exceedances)), SETTINGS, LEVEL)
-    assert planned == pytest.approx(expected, rel=0.01) if expected else planned is None
+    if expected is None:
+        assert planned is None
+    else:
+        assert planned == pytest.approx(expected, rel=0.01)

@@ -1,4 +1,4 @@
-"""Spectra and explained variance: planted maps of known waves and heuristics, and numpy's own ways of asking the same."""
+"""Fourier components and explained variance, on planted maps and against numpy."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.heuristics import explained, spectra
-from stages.heuristics.fourier.fit import SplitCells, explain, indicators, waves
+from stages.heuristics.fourier.fit import Fit, SplitCells, explain, indicators, waves
 from stages.heuristics.fourier.frequencies import FrequencyPairs, strongest
 from stages.lib.core import environment
 from stages.lib.core.hdf5_store import LayerWriter, writing
@@ -20,6 +20,7 @@ from stages.lib.sql.database import Database
 from tests.micro import ROOT, alone
 
 SIDE, LIMIT, HELD_OUT = 40, 60, 0.2
+TURN = 2 * np.pi / SIDE
 OP1, OP2 = np.indices((SIDE, SIDE))
 RESULTS = {"add": OP1 + OP2, "subtract": OP1 - OP2}
 SHAPES = st.tuples(st.integers(1, 11), st.integers(1, 11)).filter(lambda shape: shape != (1, 1))
@@ -27,45 +28,42 @@ SHAPES = st.tuples(st.integers(1, 11), st.integers(1, 11)).filter(lambda shape: 
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.integers(0, 10**6))
-def test_pairs_are_all_frequencies_once_and_share_the_variance(shape: tuple[int, int], seed: int):
+def test_pairs_are_all_frequencies_once_and_add_up_to_the_variance(
+    shape: tuple[int, int], seed: int
+):
     pairs, (n1, n2) = FrequencyPairs.from_shape(shape), shape
-    named = {(f % n1, g % n2) for f, g in pairs.frequencies} | {
-        (-f % n1, -g % n2) for f, g in pairs.frequencies
-    }
-    assert named == {(f, g) for f in range(n1) for g in range(n2)} - {(0, 0)}
-    assert len(pairs.frequencies) == sum(
-        f <= -f % n1 if f != -f % n1 else g <= -g % n2 for f, g in named
-    )
-    assert all(
-        0 <= 2 * f <= n1 and -n2 < 2 * g <= n2 and (g >= 0 or 2 * f % n1)
-        for f, g in pairs.frequencies
-    )
+    f1, f2 = pairs.frequencies.T
+    assert ((f1 >= 0) & (2 * f1 <= n1) & (2 * f2 > -n2) & (2 * f2 <= n2)).all()
+    assert (f2[2 * f1 % n1 == 0] >= 0).all()
+    # where both members of each pair are in numpy's fft2
+    member, opposite = f1 % n1 * n2 + f2 % n2, -f1 % n1 * n2 + -f2 % n2
+    assert {*member, *opposite} == set(range(1, n1 * n2))
+    assert len({*member}) == len({*opposite}) == len(f1)
+    is_own = member == opposite
+    assert 2 * len(f1) - is_own.sum() == n1 * n2 - 1
     maps = np.random.default_rng(seed).normal(size=(3, n1, n2))
-    whole = np.abs(np.fft.fft2(maps)) ** 2
-    found = pairs.powers(maps.astype(np.float32))
-    for pair, (f, g) in enumerate(pairs.frequencies):
-        both = {(f % n1, g % n2), (-f % n1, -g % n2)}
-        np.testing.assert_allclose(
-            found[:, pair], sum(whole[:, a, b] for a, b in both), rtol=1e-3, atol=1e-4
-        )
-    np.testing.assert_allclose(found.sum(1) / (n1 * n2) ** 2, maps.var(axis=(1, 2)), rtol=1e-4)
+    whole = (np.abs(np.fft.fft2(maps)) ** 2).reshape(3, -1)
+    powers = pairs.powers(maps.astype(np.float32))
+    expected = whole[:, member] + np.where(is_own, 0, whole[:, opposite])
+    np.testing.assert_allclose(powers, expected, rtol=1e-3, atol=1e-4)
+    variance = maps.var(axis=(1, 2))
+    np.testing.assert_allclose(powers.sum(1) / (n1 * n2) ** 2, variance, rtol=1e-4)
 
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.data())
-def test_a_wave_has_the_frequency_of_its_pair_and_no_other(
+def test_a_component_has_the_frequency_of_its_pair_alone(
     shape: tuple[int, int], data: st.DataObject
 ):
     pairs = FrequencyPairs.from_shape(shape)
-    op1, op2 = (axis.ravel() for axis in np.indices(shape))
+    op1, op2 = np.indices(shape).reshape(2, -1)
     pair = data.draw(st.integers(0, len(pairs.frequencies) - 1))
     angle = 2 * np.pi * (pairs.frequencies[pair] / shape @ np.stack([op1, op2]))
     terms = pairs.waves(pair, op1, op2)
-    np.testing.assert_allclose(
-        terms, np.stack([np.cos(angle), np.sin(angle)])[: len(terms)], atol=1e-9
-    )
+    expected = np.stack([np.cos(angle), np.sin(angle)])[: len(terms)]
+    np.testing.assert_allclose(terms, expected, atol=1e-9)
     assert len(terms) == (1 if np.allclose(np.sin(angle), 0) else 2)
-    powers = pairs.powers((terms.sum(0)).reshape(1, *shape).astype(np.float32))[0]
+    powers = pairs.powers(terms.sum(0).reshape(1, *shape).astype(np.float32))[0]
     assert powers[pair] / powers.sum() == pytest.approx(1, abs=1e-5)
 
 
@@ -79,162 +77,156 @@ def test_of_equal_powers_the_first_come_first():
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 6), st.integers(20, 200))
 def test_explained_is_that_of_numpys_least_squares(seed: int, count: int, cells: int):
-    """Heuristics with copies, opposites and empty ones among them: those add no free coefficient."""
+    """Copies, opposites and empty heuristics add no free coefficient."""
     random = np.random.default_rng(seed)
     members = random.random((count, cells)) < random.choice([0, 0.1, 0.5], (count, 1))
     members = np.concatenate([members, ~members[:2], members[1:2]])
     values, training = random.normal(3, 1, cells) + 2 * members.sum(0), cells * 3 // 4
     terms = indicators(members)
-    found = explain(terms, values, training)
-    true, _, rank, _ = np.linalg.lstsq(terms[:, :training].T, values[:training])
+    fit = explain(terms, values, training)
+    coefficients, _, rank, _ = np.linalg.lstsq(terms[:, :training].T, values[:training])
     held_out = values[training:]
-    error = ((held_out - true @ terms[:, training:]) ** 2).sum()
-    assert found.terms == rank - 1
-    assert found.share == pytest.approx(1 - error / (held_out.var() * len(held_out)), abs=1e-7)
+    error = ((held_out - coefficients @ terms[:, training:]) ** 2).sum()
+    assert fit.terms == rank - 1
+    assert fit.share == pytest.approx(1 - error / (held_out.var() * len(held_out)), abs=1e-7)
 
 
-def split(seed: int = 0) -> np.ndarray:
-    return np.where(
-        np.random.default_rng(seed).random((SIDE, SIDE)) < HELD_OUT, "held-out", "train"
-    )
+def split() -> np.ndarray:
+    """The split of each prompt (op1, op2)."""
+    random = np.random.default_rng(0)
+    return np.where(random.random((SIDE, SIDE)) < HELD_OUT, "held-out", "train")
 
 
 def triangle() -> SplitCells:
     """The cells of subtraction."""
-    table = pl.DataFrame(
-        {
-            "op1": OP1[RESULTS["subtract"] >= 0],
-            "op2": OP2[RESULTS["subtract"] >= 0],
-            "split": split()[OP1 >= OP2],
-        }
-    )
-    return SplitCells.from_table(table, np.where(OP1 >= OP2, OP1 - OP2, -1))
+    valid = OP1 >= OP2
+    table = pl.DataFrame({"op1": OP1[valid], "op2": OP2[valid], "split": split()[valid]})
+    return SplitCells.from_table(table, np.where(valid, OP1 - OP2, -1))
 
 
-def test_planted_waves_are_found_also_where_cells_are_no_full_square():
+def test_planted_components_are_found_if_cells_are_not_a_whole_grid():
     cells, pairs = triangle(), FrequencyPairs.from_shape((SIDE, SIDE))
-    turn = 2 * np.pi / SIDE
-    values = (
-        3 * np.cos(turn * 4 * cells.op1 + 1)
-        + np.sin(turn * (7 * cells.op1 - 7 * cells.op2))
-        + 0.7 * np.cos(np.pi * (cells.op1 + cells.op2))
-        + 5
-    )
+    op1, op2 = cells.op1, cells.op2
+    values = 3 * np.cos(4 * TURN * op1 + 1) + np.sin(7 * TURN * (op1 - op2))
+    values += 0.7 * np.cos(np.pi * (op1 + op2)) + 5
     terms = waves(values, cells, pairs, 5)
     assert len(terms) == 6
-    fit = explain(terms, values, cells.training)
-    assert (fit.terms, fit.share) == (5, pytest.approx(1, abs=1e-9))
+    assert explain(terms, values, cells.training) == Fit(5, pytest.approx(1, abs=1e-9))
     too_few = explain(waves(values, cells, pairs, 1), values, cells.training)
-    assert too_few.terms == 2  # a wave has a cosine and a sine
+    assert too_few.terms == 2  # a component has a cosine and a sine
     assert 0.8 < too_few.share < 0.95
 
 
-def test_waves_are_chosen_without_a_look_at_held_out_cells():
-    cells, pairs, random = (
-        triangle(),
-        FrequencyPairs.from_shape((SIDE, SIDE)),
-        np.random.default_rng(1),
-    )
-    values = random.normal(size=len(cells.op1))
-    other = np.concatenate(
-        [values[: cells.training], random.normal(size=len(values) - cells.training)]
-    )
-    np.testing.assert_array_equal(waves(values, cells, pairs, 7), waves(other, cells, pairs, 7))
+def test_components_do_not_depend_on_held_out_cells():
+    cells, pairs = triangle(), FrequencyPairs.from_shape((SIDE, SIDE))
+    values, other = np.random.default_rng(1).normal(size=(2, len(cells.op1)))
+    other[: cells.training] = values[: cells.training]
+    assert (values != other).any()
+    terms = waves(values, cells, pairs, 7)
+    np.testing.assert_array_equal(terms, waves(other, cells, pairs, 7))
 
 
-NEURONS = {  # what each neuron of the planted store does: numbers in the tests below
-    "two heuristics": 0, "wave": 1, "noise": 2, "constant": 3, "votes": 4, "unlabelled": 5, "noisy": 6, "wave of the sum": 7,
-}  # fmt: skip
-MODULI = [f"op{which} mod 13 = {remainder}" for which in (1, 2) for remainder in range(13)]
+NEURONS = (  # the planted neurons, in order
+    "two heuristics",
+    "wave",
+    "noise",
+    "constant",
+    "contribution",
+    "unlabelled",
+    "noisy",
+    "wave of the sum",
+)
+REMAINDERS = range(13)
 LABELS = {
-    "two heuristics": ["op1 mod 3 = 1", "op2 in 10..19"], "wave": ["op1 in 0..9"], "noise": MODULI, "constant": ["op1 = op2"],
-    "votes": ["result in {3, 7}", "op1 = 5"], "noisy": ["mine", "result in 10..19"], "wave of the sum": ["op2 mod 2 = 0", "op2 mod 2 = 1"],
-}  # fmt: skip
+    "two heuristics": ["op1 mod 3 = 1", "op2 in 10..19"],
+    "wave": ["op1 in 0..9"],
+    "noise": [
+        *(f"op1 mod 13 = {remainder}" for remainder in REMAINDERS),
+        *(f"op2 mod 13 = {remainder}" for remainder in REMAINDERS),
+    ],
+    "constant": ["op1 = op2"],
+    "contribution": ["result in {3, 7}", "op1 = 5"],
+    "noisy": ["mine", "result in 10..19"],
+    "wave of the sum": ["op2 mod 2 = 0", "op2 mod 2 = 1"],
+}
 
 
 def planted() -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Maps (op1, op2) of each neuron, and value logits (neuron, number): powers of two, exact in float16 times anything here."""
-    random, turn = np.random.default_rng(2), 2 * np.pi / SIDE
-    votes = 2.0 ** random.integers(-3, 4, (len(NEURONS), LIMIT + 1))
-    sum_in = np.isin(OP1 + OP2, [3, 7])
-    weights = votes[NEURONS["votes"]][np.minimum(OP1 + OP2, LIMIT)]
+    """The neurons' maps (op1, op2), and value logits (neuron, result).
+
+    Value logits are powers of two, whose products with float16 are exact.
+    """
+    random = np.random.default_rng(2)
+    logits = 2.0 ** random.integers(-3, 4, (len(NEURONS), LIMIT + 1))
+    own = logits[NEURONS.index("contribution")][np.minimum(OP1 + OP2, LIMIT)]
+    noise, unlabelled, noisy = random.normal(size=(3, SIDE, SIDE))
     maps = {
         "two heuristics": (OP1 % 3 == 1) + 2.0 * ((OP2 >= 10) & (OP2 < 20)) - 3,
-        "wave": np.cos(turn * (3 * OP1 + 5 * OP2)),
-        "noise": random.normal(size=(SIDE, SIDE)),
+        "wave": np.cos(TURN * (3 * OP1 + 5 * OP2)),
+        "noise": noise,
         "constant": np.full((SIDE, SIDE), -0.17),
-        "votes": (4.0 * sum_in + 0.5) / weights,
-        "unlabelled": random.normal(size=(SIDE, SIDE)),
-        "noisy": (OP1 * OP2 % 2 == 0) + random.normal(size=(SIDE, SIDE)),
-        "wave of the sum": np.sin(turn * 8 * (OP1 + OP2)) + 0.1 * (-1.0) ** OP2,
+        "contribution": (4.0 * np.isin(OP1 + OP2, [3, 7]) + 0.5) / own,
+        "unlabelled": unlabelled,
+        "noisy": (OP1 * OP2 % 2 == 0) + noisy,
+        "wave of the sum": np.sin(TURN * 8 * (OP1 + OP2)) + 0.1 * (-1.0) ** OP2,
     }
-    return maps, votes
-
-
-def write_store(path: Path, operator: str, values: np.ndarray, results: np.ndarray) -> None:
-    axes = dict(zip(("neuron", "op1", "op2"), values.shape, strict=True))
-    with writing(path) as file:
-        LayerWriter(
-            file,
-            [1],
-            axes,
-            "float16",
-            (3, 15, SIDE),
-            {"operator": operator},
-            columns={"result": results},
-        ).write(1, 0, values)
+    return maps, logits
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project in which both stages have run on the planted neurons; answers above LIMIT are cells, but none of this subject's."""
+    """A folder in which both stages have run on the planted neurons.
+
+    Answers above LIMIT are in the table of cells, but not in the model's store.
+    """
     folder = tmp_path_factory.mktemp("explained")
-    data, (maps, votes) = folder / "data/s", planted()
+    data, (maps, logits) = folder / "data/s", planted()
+    (folder / "data/corpus").mkdir(parents=True)
+    (folder / "data/heuristics").mkdir()
+    (data / "heuristics").mkdir(parents=True)
+    axes, shape = {"neuron": len(NEURONS), "op1": SIDE, "op2": SIDE}, (3, 15, SIDE)
     cells = []
-    for chapter in ("corpus", "heuristics", "s/heuristics"):
-        (folder / "data" / chapter).mkdir(parents=True)
     for operator, results in RESULTS.items():
-        answered = np.where((results >= 0) & (results <= LIMIT), results, -1)
-        write_store(
-            data / f"store/activations/{operator}.h5",
-            operator,
-            np.stack([maps[name] for name in NEURONS]),
-            answered,
-        )
-        of = results >= 0
-        columns = {"op1": OP1[of], "op2": OP2[of], "result": results[of], "split": split()[of]}
+        columns = {"result": np.where((results >= 0) & (results <= LIMIT), results, -1)}
+        with writing(data / f"store/activations/{operator}.h5") as file:
+            keys = {"operator": operator}
+            writer = LayerWriter(file, [1], axes, "float16", shape, keys, columns=columns)
+            writer.write(1, 0, np.stack(list(maps.values())))
+        valid = results >= 0
+        values = OP1[valid], OP2[valid], results[valid], split()[valid]
+        rows = pl.DataFrame(dict(zip(("op1", "op2", "result", "split"), values, strict=True)))
         cells.append(
-            pl.DataFrame(columns).with_columns(
-                pl.lit(operator).alias("operator"), pl.col("op1", "op2").cast(pl.Int32)
-            )
+            rows.with_columns(pl.col("op1", "op2").cast(pl.Int32), operator=pl.lit(operator))
         )
-    pl.concat(cells).sample(fraction=1, shuffle=True, seed=0).write_parquet(
-        folder / "data/corpus/cells.parquet"
-    )
+    shuffled = pl.concat(cells).sample(fraction=1, shuffle=True, seed=0)
+    shuffled.write_parquet(folder / "data/corpus/cells.parquet")
     with writing(data / "store/value_logits.h5") as file:
-        LayerWriter(
-            file, [1], {"neuron": len(NEURONS), "number": LIMIT + 1}, "float32", (4, 61), {}
-        ).write(1, 0, votes)
-    mine = {
-        "operator": ["add", "subtract"],
-        "heuristic": "mine",
-        "kind": "custom",
-        "quantity": "custom",
-        "predicate": "op1 * op2 % 2 = 0",
-    }
-    pl.DataFrame(mine).write_parquet(folder / "data/heuristics/heuristics.parquet")
-    rows = [
-        ("s", operator, 1, NEURONS[neuron], name, "result" if name.startswith("result") else name[:3], side)
-        for operator in RESULTS for neuron, names in LABELS.items() for name in names for side in ("top", "bottom")
-    ]  # fmt: skip
-    names = ["subject", "operator", "layer", "neuron", "heuristic", "quantity", "side"]
-    pl.DataFrame(rows, schema=names, orient="row").write_parquet(data / "heuristics/labels.parquet")
+        axes = {"neuron": len(NEURONS), "number": LIMIT + 1}
+        LayerWriter(file, [1], axes, "float32", (4, 61), {}).write(1, 0, logits)
+    mine = {"heuristic": "mine", "kind": "custom", "quantity": "custom"}
+    catalogue = {"operator": [*RESULTS], **mine, "predicate": "op1 * op2 % 2 = 0"}
+    pl.DataFrame(catalogue).write_parquet(folder / "data/heuristics/heuristics.parquet")
+    labels().write_parquet(data / "heuristics/labels.parquet")
     run(folder, 1, {"neurons_at_once": 3, "components": 4})
     return folder
 
 
-def run(folder: Path, threads: int, of_spectra: dict) -> None:
-    (folder / "params.yaml").write_text(yaml.safe_dump(alone("s") | {"spectra": of_spectra}))
+def labels() -> pl.DataFrame:
+    """The labels of the planted neurons, on both sides of their maps."""
+    rows = []
+    for operator in RESULTS:
+        for neuron, names in LABELS.items():
+            for name in names:
+                quantity = name.split()[0]
+                heuristic = "s", operator, 1, NEURONS.index(neuron), name, quantity
+                rows += [(*heuristic, "top"), (*heuristic, "bottom")]
+    columns = ["subject", "operator", "layer", "neuron", "heuristic", "quantity", "side"]
+    return pl.DataFrame(rows, columns, orient="row")
+
+
+def run(folder: Path, threads: int, settings: dict) -> None:
+    """Run both stages in a folder; settings: of the section spectra."""
+    (folder / "params.yaml").write_text(yaml.safe_dump(alone("s") | {"spectra": settings}))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv(environment.WORKERS, str(threads))
@@ -242,152 +234,140 @@ def run(folder: Path, threads: int, of_spectra: dict) -> None:
         explained.main("s")
 
 
+def stored(project: Path, table: str, neuron: str, operator: str = "add") -> pl.DataFrame:
+    """The rows of one planted neuron."""
+    rows = pl.read_parquet(project / f"data/s/heuristics/{table}.parquet")
+    return rows.filter(layer=1, neuron=NEURONS.index(neuron), operator=operator)
+
+
 def shares(
-    project: Path, neuron: str, operator: str = "add", of: str = "activation"
-) -> dict[str, tuple[int, float]]:
-    """theory -> its terms and what it explains."""
-    table = pl.read_parquet(project / "data/s/heuristics/explained.parquet").filter(
-        layer=1, neuron=NEURONS[neuron], operator=operator, map=of
-    )
-    return {
-        theory: (terms, share)
-        for theory, terms, share in table.select("theory", "terms", "explained").rows()
-    }
+    project: Path, neuron: str, operator: str = "add", which: str = "activation"
+) -> dict[str, list]:
+    """Return theory -> its terms and the explained share; which: the map."""
+    rows = stored(project, "explained", neuron, operator).filter(map=which)
+    return {theory: rest for theory, *rest in rows.select("theory", "terms", "explained").rows()}
 
 
 @pytest.mark.parametrize("operator", RESULTS)
-def test_a_sum_of_heuristics_is_explained_by_them_and_less_by_waves(project: Path, operator: str):
-    found = shares(project, "two heuristics", operator)
-    assert found["heuristics"] == (2, pytest.approx(1, abs=1e-6))
-    assert found["fourier"][0] == 2
-    assert 0.1 < found["fourier"][1] < 0.8
+def test_heuristics_explain_their_sum_and_components_less(project: Path, operator: str):
+    theories = shares(project, "two heuristics", operator)
+    assert theories["heuristics"] == [2, pytest.approx(1, abs=1e-6)]
+    terms, share = theories["fourier"]
+    assert terms == 2
+    assert 0.1 < share < 0.8
 
 
 @pytest.mark.parametrize("operator", RESULTS)
-def test_a_wave_is_explained_by_itself_and_less_by_heuristics(project: Path, operator: str):
-    found = shares(project, "wave", operator)
-    assert found["fourier"] == (2, pytest.approx(1, abs=1e-5))  # the store is float16
-    assert found["heuristics"] == (1, pytest.approx(0, abs=0.1))
+def test_a_component_explains_itself_and_heuristics_less(project: Path, operator: str):
+    theories = shares(project, "wave", operator)
+    assert theories["fourier"] == [2, pytest.approx(1, abs=1e-5)]  # the store is float16
+    assert theories["heuristics"] == [1, pytest.approx(0, abs=0.1)]
 
 
 @pytest.mark.parametrize("operator", RESULTS)
-def test_noise_is_not_explained_by_many_terms(project: Path, operator: str):
+def test_many_terms_do_not_explain_noise(project: Path, operator: str):
     """24 free coefficients: 13 remainders of each operand, one of which follows from the rest."""
-    for terms, share in shares(project, "noise", operator).values():
+    theories = shares(project, "noise", operator)
+    assert set(theories) == {"heuristics", "fourier"}
+    for terms, share in theories.values():
         assert terms in (24, 25)
         assert -0.5 < share < 0.02
 
 
-def test_labels_of_the_result_are_about_contributions(project: Path):
-    """Value logits differ by factors of 64, so the activation alone is far from the planted contribution."""
-    assert shares(project, "votes", of="contribution")["heuristics"] == (
-        1,
-        pytest.approx(1, abs=1e-5),
-    )
-    assert abs(shares(project, "votes", of="activation")["heuristics"][1]) < 0.1
+def test_labels_of_the_result_explain_contributions(project: Path):
+    """Value logits differ by factors of 64, so the activation is far from the contribution."""
+    theories = shares(project, "contribution", which="contribution")
+    assert theories["heuristics"] == [1, pytest.approx(1, abs=1e-5)]
+    _, share = shares(project, "contribution")["heuristics"]
+    assert abs(share) < 0.1
 
 
-def test_labels_that_follow_from_others_are_one_term(project: Path):
-    found = shares(project, "wave of the sum")
-    assert found["heuristics"] == (1, pytest.approx(0.02, abs=0.03))
-    assert found["fourier"] == (2, pytest.approx(0.98, abs=0.02))
+def test_a_label_that_follows_from_others_adds_no_term(project: Path):
+    theories = shares(project, "wave of the sum")
+    assert theories["heuristics"] == [1, pytest.approx(0.02, abs=0.03)]
+    assert theories["fourier"] == [2, pytest.approx(0.98, abs=0.02)]
 
 
-def test_what_does_not_vary_is_neither_explained_nor_a_wave(project: Path):
-    assert {share for _, share in shares(project, "constant").values()} == {None}
-    assert (
-        NEURONS["constant"]
-        not in pl.read_parquet(project / "data/s/heuristics/spectra.parquet")["neuron"]
-    )
+def test_a_constant_map_is_not_explained_and_has_no_component(project: Path):
+    assert stored(project, "explained", "constant")["explained"].to_list() == [None, None]
+    assert stored(project, "spectra", "constant").is_empty()
+    assert len(stored(project, "spectra", "noise")) == 4
 
 
-def test_what_explains_nothing_explains_zero_on_every_processor():
-    """Rounding leaves some 1e-9 of it, above or below; what is explained keeps seven decimals."""
-    rounded = [
-        explained._rounded(share)
-        for share in (-7.4e-10, 7.4e-10, np.nan, 0.12345678, -395.10266812)
-    ]
-    assert str(rounded) == "[0.0, 0.0, None, 0.1234568, -395.1026681]"
+def test_an_explained_share_of_zero_is_zero_on_every_processor():
+    """Rounding leaves some 1e-9 of it, above or below. The table has seven decimals."""
+    shares = (-7.4e-10, 7.4e-10, np.nan, 0.12345678, -395.10266812)
+    expected = "[0.0, 0.0, None, 0.1234568, -395.1026681]"
+    assert str(list(map(explained._rounded, shares))) == expected
 
 
 def test_neurons_without_labels_have_no_row(project: Path):
-    assert shares(project, "unlabelled") == {}
+    assert stored(project, "explained", "unlabelled").is_empty()
     table = pl.read_parquet(project / "data/s/heuristics/explained.parquet")
-    assert len(table) == 2 * 2 * (
-        len(LABELS) + 2
-    )  # two operators, two theories; two neurons have labels of both maps
+    # two operators, two theories; two neurons have labels of both maps
+    assert len(table) == 2 * 2 * (len(LABELS) + 2)
 
 
-def test_a_subject_without_labels_has_an_empty_table(project: Path, tmp_path: Path):
+def test_a_model_without_labels_has_an_empty_table(project: Path, tmp_path: Path):
     shutil.copytree(project / "data", tmp_path / "data")
-    labels = tmp_path / "data/s/heuristics/labels.parquet"
-    pl.read_parquet(labels).clear().write_parquet(labels)
+    labels().clear().write_parquet(tmp_path / "data/s/heuristics/labels.parquet")
     run(tmp_path, 1, {"neurons_at_once": 3, "components": 1})
-    table = pl.read_parquet(tmp_path / "data/s/heuristics/explained.parquet")
-    assert (len(table), table.schema) == (
-        0,
-        pl.read_parquet(project / "data/s/heuristics/explained.parquet").schema,
-    )
+    file = "data/s/heuristics/explained.parquet"
+    empty, usual = pl.read_parquet(tmp_path / file), pl.read_parquet(project / file)
+    assert empty.is_empty()
+    assert empty.schema == usual.schema
 
 
-def test_the_table_agrees_with_numpy_on_what_sql_says(project: Path):
-    """A neuron with noise, a predicate of the user's own and a range of the result, from the definition."""
-    maps, votes = planted()
-    neuron, add = NEURONS["noisy"], OP1 + OP2
-    answered, training = add <= LIMIT, split() == "train"
-    stored = maps["noisy"].astype(np.float16).astype(float)
-    contribution = stored * votes[neuron][np.minimum(add, LIMIT)]
-    for of, values, member in (
-        ("activation", stored, OP1 * OP2 % 2 == 0),
-        ("contribution", contribution, (add >= 10) & (add < 20)),
-    ):
-        train, held_out = answered & training, answered & ~training
-        inside, outside = values[train & member].mean(), values[train & ~member].mean()
-        error = (values - np.where(member, inside, outside))[held_out]
-        expected = 1 - (error**2).sum() / ((values[held_out] - values[held_out].mean()) ** 2).sum()
-        assert shares(project, "noisy", of=of)["heuristics"] == (
-            1,
-            pytest.approx(expected, abs=1e-6),
-        )
+@pytest.mark.parametrize("which", ["activation", "contribution"])
+def test_explained_agrees_with_its_definition(project: Path, which: str):
+    """A noisy neuron with a custom heuristic and a range of the result."""
+    maps, logits = planted()
+    result, in_training = OP1 + OP2, split() == "train"
+    values, inside = maps["noisy"].astype(np.float16).astype(float), OP1 * OP2 % 2 == 0
+    if which == "contribution":
+        values *= logits[NEURONS.index("noisy")][np.minimum(result, LIMIT)]
+        inside = (result >= 10) & (result < 20)
+    train, held_out = (result <= LIMIT) & in_training, (result <= LIMIT) & ~in_training
+    means = values[train & inside].mean(), values[train & ~inside].mean()
+    error = (values - np.where(inside, *means))[held_out]
+    expected = 1 - (error**2).mean() / values[held_out].var()
+    theories = shares(project, "noisy", which=which)
+    assert theories["heuristics"] == [1, pytest.approx(expected, abs=1e-6)]
 
 
-def test_spectra_name_the_planted_waves(project: Path):
-    table = pl.read_parquet(project / "data/s/heuristics/spectra.parquet").filter(
-        operator="subtract", layer=1
-    )
+def test_spectra_name_the_planted_components(project: Path):
     columns = ["rank", "frequency1", "frequency2", "period1", "period2", "share"]
-    [wave] = (
-        table.filter(neuron=NEURONS["wave"]).select(columns).rows()
-    )  # the whole grid: also where op1 < op2
-    assert wave == (1, 3, 5, pytest.approx(40 / 3), 8, pytest.approx(1, abs=1e-6))
-    first, second = table.filter(neuron=NEURONS["wave of the sum"]).select(columns).rows()
-    assert first == (1, 8, 8, 5, 5, pytest.approx(0.5 / 0.51, abs=1e-3))
-    assert second == (2, 0, 20, None, 2, pytest.approx(0.01 / 0.51, abs=1e-3))
+    # the whole grid, also where op1 < op2
+    wave = stored(project, "spectra", "wave", "subtract")
+    all_of_it = pytest.approx(1, abs=1e-6)
+    assert wave[columns].rows() == [(1, 3, 5, pytest.approx(40 / 3), 8, all_of_it)]
+    both = stored(project, "spectra", "wave of the sum", "subtract")
+    first, second = (pytest.approx(power / 0.51, abs=1e-3) for power in (0.5, 0.01))
+    assert both[columns].rows() == [(1, 8, 8, 5, 5, first), (2, 0, 20, None, 2, second)]
 
 
 def test_spectra_are_numpys_strongest(project: Path):
     maps, _ = planted()
-    table = pl.read_parquet(project / "data/s/heuristics/spectra.parquet").filter(
-        operator="add", neuron=NEURONS["noise"]
-    )
+    table = stored(project, "spectra", "noise")
     power = np.abs(np.fft.fft2(maps["noise"].astype(np.float16).astype(float))) ** 2
     power[0, 0] = 0
-    largest = np.sort(power.ravel())[::-1][
-        0:8:2
-    ]  # noise: each of a pair once, none its own opposite
-    np.testing.assert_allclose(table["share"], 2 * largest / power.sum(), rtol=1e-3)
-    for f1, f2, share in table.select("frequency1", "frequency2", "share").rows():
-        assert 2 * power[f1, f2] / power.sum() == pytest.approx(share, rel=1e-3)
+    share = 2 * power / power.sum()  # none of the strongest is its own opposite
+    largest = np.sort(share.ravel())[::-1][0:8:2]  # the members of a pair are equal
+    np.testing.assert_allclose(table["share"], largest, rtol=1e-3)
+    np.testing.assert_allclose(
+        table["share"], share[table["frequency1"], table["frequency2"]], rtol=1e-3
+    )
 
 
 def test_tables_are_as_documented_and_the_same_for_any_threads_and_blocks(project: Path):
-    paths = {
-        name: project / f"data/s/heuristics/{name}.parquet" for name in ("explained", "spectra")
-    }
+    folder = project / "data/s/heuristics"
+    paths = {name: folder / f"{name}.parquet" for name in ("explained", "spectra")}
     before = {name: path.read_bytes() for name, path in paths.items()}
     database = Database({name: [path] for name, path in paths.items()}, threads=1)
     for name in paths:
         documented = tables(ROOT / "stages")[name].columns
-        assert database.columns(name) == {column: kind for column, (kind, _) in documented.items()}
-    run(project, 2, {"neurons_at_once": 1, "components": 4})  # one block is a constant neuron alone
+        types = {column: kind for column, (kind, _) in documented.items()}
+        assert database.columns(name) == types
+    # one block is a constant neuron alone
+    run(project, 2, {"neurons_at_once": 1, "components": 4})
     assert {name: path.read_bytes() for name, path in paths.items()} == before

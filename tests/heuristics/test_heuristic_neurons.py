@@ -46,7 +46,9 @@ def counted(
 
 def test_each_criterion_includes_the_one_before(matches: pl.DataFrame):
     expected = {}
-    for (operator, *rest), sides in matches.filter(pl.col("chance_corrected") >= 0.5).group_by(KEYS):
+    for (operator, *rest), sides in matches.filter(pl.col("chance_corrected") >= 0.5).group_by(
+        KEYS
+    ):
         called = sides.filter(pl.col("q_value") <= 0.05)
         groups = called.filter("nonredundant"), called, sides
         for criterion, group in zip(CRITERIA, groups, strict=True):

@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from stages.heuristics.heuristic_overlaps import overlaps
+from stages.lib.heuristics.grid import answered
 from stages.lib.heuristics.members import members
 from stages.lib.heuristics.names import parse
-from stages.lib.heuristics.grid import answered
 from stages.lib.sql.database import Database
 
 NAMES = ["op1 in 99..198", "result in 99..198", "op2 mod 2 = 0"]

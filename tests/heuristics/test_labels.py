@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pytest
 
 from tests.made import Tables, ask
 
@@ -45,7 +44,17 @@ def inputs(matches: list[Match], neurons: int, overlaps: list[tuple] | None = No
     for neuron, name, side, chance_corrected, strength, p_family in matches:
         heuristic = name, "range", "op1", side
         scores.append(
-            ("s", "add", 0, neuron, *heuristic, (1 + chance_corrected) / 2, 0.5, chance_corrected, strength)
+            (
+                "s",
+                "add",
+                0,
+                neuron,
+                *heuristic,
+                (1 + chance_corrected) / 2,
+                0.5,
+                chance_corrected,
+                strength,
+            )
         )
         tests = 0.1, 0.1, 3.0, p_family / 2, p_family, 100
         permutation_tests.append(("s", "add", 0, neuron, name, side, chance_corrected, *tests))
@@ -54,12 +63,13 @@ def inputs(matches: list[Match], neurons: int, overlaps: list[tuple] | None = No
     naming = [("s", "add", 0, neuron, 0.3, 0.01) for neuron in range(neurons)]
     return {
         "scores": table(
-            "subject operator layer neuron heuristic kind quantity side score chance_score chance_corrected strength",
+            "subject operator layer neuron heuristic kind quantity side "
+            "score chance_score chance_corrected strength",
             scores,
         ),
         "permutation_tests": table(
-            "subject operator layer neuron heuristic side chance_corrected null_mean null_std z "
-            "p_value p_family draws",
+            "subject operator layer neuron heuristic side "
+            "chance_corrected null_mean null_std z p_value p_family draws",
             permutation_tests,
         ),
         "naming": table("subject operator layer neuron correlation p_value", naming),
@@ -123,8 +133,12 @@ def nonredundant(rows: list[tuple[int, str, float, float]]) -> pl.DataFrame:
     matches = []
     for neuron, name, chance_corrected, q_value in rows:
         heuristic = name, *about[name[:2]], "top"
-        matches.append(("s", "add", 1, neuron, *heuristic, chance_corrected, chance_corrected, q_value, True))
-    columns = "subject operator layer neuron heuristic kind quantity side score chance_corrected q_value"
+        matches.append(
+            ("s", "add", 1, neuron, *heuristic, chance_corrected, chance_corrected, q_value, True)
+        )
+    columns = (
+        "subject operator layer neuron heuristic kind quantity side score chance_corrected q_value"
+    )
     return table(f"{columns} nonredundant", matches)
 
 

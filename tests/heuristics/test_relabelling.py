@@ -11,8 +11,8 @@ from stages.heuristics.null_distribution.relabelled import RelabelledNeuron, per
 from stages.heuristics.settings import PermutationTests
 from stages.lib.core.hdf5_store import LayerStore, LayerWriter, writing
 from stages.lib.heuristics.answer_sets import AnswerSets, find
-from stages.lib.heuristics.names import parse
 from stages.lib.heuristics.grid import OperandGrid
+from stages.lib.heuristics.names import parse
 from stages.lib.sql.database import Database
 from tests.lib.test_scores import brute
 
@@ -267,10 +267,14 @@ def test_the_tables_agree_with_the_scores(micro: Path):
         pl.read_parquet(folder / "scores.parquet"),
         pl.read_parquet(folder / "permutation_tests.parquet"),
     )
-    expected = scores.filter(pl.col("chance_corrected") >= 0.35)  # permutation_tests.smallest_chance_corrected
+    expected = scores.filter(
+        pl.col("chance_corrected") >= 0.35
+    )  # permutation_tests.smallest_chance_corrected
     keys = ["operator", "layer", "neuron", "heuristic", "side"]
     both = permutation_tests.join(expected, on=keys, suffix="_scored")
-    assert len(both) >= 0.95 * max(len(permutation_tests), len(expected), 1)  # ties matter in the rest
+    assert len(both) >= 0.95 * max(
+        len(permutation_tests), len(expected), 1
+    )  # ties matter in the rest
     difference = (both["chance_corrected"] - both["corrected_scored"]).abs()
     of_operands = difference.filter(~both["heuristic"].str.starts_with("result"))
     assert (of_operands < 1e-5).mean() > 0.9

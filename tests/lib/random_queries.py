@@ -68,7 +68,9 @@ def connect_to_tables(folder: Path) -> tuple[Database, duckdb.DuckDBPyConnection
             with hdf5_store.writing(folder / subject / f"store/activations/{operator}.h5") as file:
                 attributes = {"subject": subject, "operator": operator}
                 axes = {"neuron": 6, "op1": 2, "op2": 2}
-                writer = hdf5_store.LayerWriter(file, [0, 2], axes, "float16", (1, 2, 2), attributes)
+                writer = hdf5_store.LayerWriter(
+                    file, [0, 2], axes, "float16", (1, 2, 2), attributes
+                )
                 for layer in (0, 2):
                     writer.write(layer, 0, rng.normal(size=tuple(axes.values())))
         with hdf5_store.writing(folder / subject / "store/value_logits.h5") as file:

@@ -11,7 +11,7 @@ import torch
 
 from stages.circuit import discriminant, recording
 from stages.lib import ask
-from stages.lib.executor import parity_check, executor, interventions, pairs
+from stages.lib.executor import executor, interventions, pairs, parity_check
 from stages.lib.executor.values import Values
 from stages.lib.model import checkpoint, residuals, search, staging, value_logits
 from stages.lib.model.spread import nbytes, on_gpus

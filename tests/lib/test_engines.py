@@ -1,27 +1,40 @@
-"""The same work by every engine: killed workers, machines and drivers cost nothing but time."""
+"""Check that every engine does the same work after workers, machines and drivers are killed."""
 
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from stages.lib.core import environment
 from stages.lib.units import work
+from stages.lib.units.pool import RESUME
 from stages.lib.units.queue import DEATHS
 from tests.conftest import run_in
 from tests.lib.noted import NUMBER
 from tests.micro import ROOT
 
 ENGINES = ("local", "ray")
+FINISH = """
+from stages.store.dump import DumpWork
+work = DumpWork("abacus")
+assert not work.missing()
+work.finish()
+"""
+WITHOUT_RAY = """
+import runpy, sys
+sys.modules["ray"] = None
+runpy.run_module("tests.lib.noted", run_name="__main__", alter_sys=True)
+"""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator:
-    """A Ray cluster of a head without processors, and machines of one each."""
+    """Start a Ray cluster: a head without processors, to which machines of one each are added."""
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
@@ -31,7 +44,7 @@ def cluster() -> Iterator:
 
 @pytest.fixture(scope="module")
 def machines(cluster) -> str:
-    """Two of them, and where the cluster is. Whoever loses one adds it."""
+    """Add two machines; return the cluster's address. A test that loses a machine adds one."""
     for _ in range(2):
         cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
@@ -46,18 +59,18 @@ def carried_out(
     workers: int = 2,
     where: Path = ROOT,
 ) -> subprocess.CompletedProcess:
-    """Runs a module of the project as a process of its own, with an engine."""
-    asked = {
+    """Run a module of the project as a process of its own, with an engine."""
+    own = {
         work.ENGINE: engine,
         environment.WORKERS: str(workers),
         "PYTHONPATH": str(ROOT),
         "RAY_ADDRESS": address,
     }
-    environment = {name: value for name, value in (os.environ | asked).items() if value}
+    variables = {name: value for name, value in (os.environ | own).items() if value}
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         check=False,
-        env=environment,
+        env=variables,
         cwd=where,
         capture_output=True,
         text=True,
@@ -71,8 +84,14 @@ def noted(
     return carried_out("tests.lib.noted", str(folder), what, engine=engine, address=address)
 
 
+def times(folder: Path) -> dict[int, int]:
+    """Return when each unit was done."""
+    files = [path for path in folder.iterdir() if path.name.isdecimal()]
+    return {int(path.name): path.stat().st_mtime_ns for path in files}
+
+
 def done(folder: Path) -> set[int]:
-    return {int(path.name) for path in folder.iterdir() if path.name.isdecimal()}
+    return set(times(folder))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -81,10 +100,8 @@ def test_killed_workers_are_replaced(engine: str, tmp_path: Path, request: pytes
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "whole").exists()
     assert done(tmp_path) == set(range(NUMBER))  # each once: a second time fails
-    assert all(
-        f"was killed at the unit {number}, which is done again" in ended.stderr
-        for number in (3, 17)
-    )
+    for number in (3, 17):
+        assert f"was killed at the unit {number}, which is done again" in ended.stderr
 
 
 def test_a_lost_machine_is_done_without(tmp_path: Path, request: pytest.FixtureRequest, cluster):
@@ -103,15 +120,14 @@ def test_a_unit_that_kills_every_worker_is_named(
     ended = noted(tmp_path, "8:always", engine, request)
     assert ended.returncode == 1
     [last] = [line for line in ended.stderr.splitlines() if "one unit of work" in line]
-    assert last.startswith(
-        f"{DEATHS} workers were killed at one unit of work, the unit 8, perhaps for want of memory"
-    )
+    problem = f"{DEATHS} workers were killed at one unit of work, the unit 8"
+    assert last.startswith(f"{problem}, perhaps for want of memory")
     assert not (tmp_path / "whole").exists()
     assert 8 not in done(tmp_path)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_error_is_raised_with_where_it_comes_from_and_not_tried_again(
+def test_an_error_is_raised_with_its_origin_and_not_tried_again(
     engine: str, tmp_path: Path, request: pytest.FixtureRequest
 ):
     ended = noted(tmp_path, "9:error", engine, request)
@@ -122,7 +138,7 @@ def test_an_error_is_raised_with_where_it_comes_from_and_not_tried_again(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_worker_that_computes_otherwise_is_refused(
+def test_a_worker_that_computes_other_numbers_is_refused(
     engine: str, tmp_path: Path, request: pytest.FixtureRequest
 ):
     ended = noted(tmp_path, "2:foreign", engine, request)
@@ -137,43 +153,35 @@ def test_ctrl_c_ends_in_a_sentence_and_loses_nothing(
 ):
     ended = noted(tmp_path, "13:interrupt", engine, request)
     assert ended.returncode == 1
-    assert (
-        ended.stderr.splitlines()[-1]
-        == "interrupted; what is done is kept, and the same command goes on from there"
-    )
+    assert ended.stderr.splitlines()[-1] == f"interrupted; {RESUME}"
     assert "Traceback" not in ended.stderr
     before = done(tmp_path)
     assert before
     assert 13 not in before
-    assert (
-        carried_out("tests.lib.noted", str(tmp_path), "13:interrupt", engine="local").returncode
-        == 0
-    )
+    again = carried_out("tests.lib.noted", str(tmp_path), "13:interrupt", engine="local")
+    assert again.returncode == 0
     assert done(tmp_path) == set(range(NUMBER))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_killed_driver_is_taken_up_by_another_engine(
+def test_another_engine_continues_after_a_killed_driver(
     engine: str, tmp_path: Path, request: pytest.FixtureRequest
 ):
     ended = noted(tmp_path, "13:driver", engine, request)
     assert ended.returncode == -9
-    before = {number: (tmp_path / str(number)).stat().st_mtime_ns for number in done(tmp_path)}
+    before = times(tmp_path)
     assert before
     assert len(before) < NUMBER
     for share in ("array:1/2", "array:0/2", "local"):
         assert not (tmp_path / "whole").exists()
-        assert (
-            carried_out("tests.lib.noted", str(tmp_path), "13:driver", engine=share).returncode == 0
-        )
+        again = carried_out("tests.lib.noted", str(tmp_path), "13:driver", engine=share)
+        assert again.returncode == 0
     assert (tmp_path / "whole").exists()
     assert done(tmp_path) == set(range(NUMBER))
-    assert all(
-        (tmp_path / str(number)).stat().st_mtime_ns == time for number, time in before.items()
-    )
+    assert before.items() <= times(tmp_path).items()
 
 
-UNITS = {  # what is done by units -> what it writes of a subject
+OUTPUTS = {  # a stage that is done in units -> its outputs below data/abacus
     "stages.store.dump abacus": [
         "store/activations",
         "store/means.h5",
@@ -185,17 +193,19 @@ UNITS = {  # what is done by units -> what it writes of a subject
 }
 
 
-def test_what_actors_do_is_the_same(micro_copy: Path, machines: str):
-    """One stage's work is done by one actor, the others' by two. PermutationTests, whose compiled code is that
-    of scores, are done by local workers alone, who also do every stage in twos (test_shared_work.py)."""
-    for workers, commands in (("1", list(UNITS)[:1]), ("2", list(UNITS)[1:])):
-        paths = [
-            micro_copy / "data/abacus" / name for command in commands for name in UNITS[command]
-        ]
-        outputs = sorted(
-            file for path in paths for file in ([path] if path.is_file() else path.iterdir())
-        )
+def test_actors_write_the_same_bytes(micro_copy: Path, machines: str):
+    """One actor does the first stage's work, two do the others'.
+
+    Only local workers do permutation tests, whose compiled code is that of scores; they also do
+    every stage in twos (test_shared_work.py).
+    """
+    for workers, commands in (("1", list(OUTPUTS)[:1]), ("2", list(OUTPUTS)[1:])):
+        outputs: list[Path] = []
+        for name in chain.from_iterable(map(OUTPUTS.get, commands)):
+            path = micro_copy / "data/abacus" / name
+            outputs += [path] if path.is_file() else sorted(path.iterdir())
         expected = [output.read_bytes() for output in outputs]
+        assert expected
         for output in outputs:
             output.unlink()
         script = "set -e\n" + "\n".join(f"python -m {command}" for command in commands)
@@ -204,51 +214,40 @@ def test_what_actors_do_is_the_same(micro_copy: Path, machines: str):
         assert [output.read_bytes() for output in outputs] == expected
 
 
-def test_the_guide_says_what_works(micro_copy: Path):
+def test_the_guide_works(micro_copy: Path):
     guide = (ROOT / "docs/cluster.md").read_text()
-    assert set(re.findall(r"BAG_[A-Z]+", guide)) == {environment.WORKERS, *environment.MODELS, work.ENGINE}
+    assert set(re.findall(r"BAG_[A-Z]+", guide)) == {
+        environment.WORKERS,
+        *environment.MODELS,
+        work.ENGINE,
+    }
     [loop] = re.findall(r"^for part in .*?wait$", guide, re.DOTALL | re.MULTILINE)
-    for there, here in {
-        "0 1 2 3 4 5 6 7": "0 1",
-        "/8": "/2",
-        "=cuda": "=cpu",
-        " llama": " abacus",
-    }.items():
-        assert loop.count(there) == 1
-        loop = loop.replace(there, here)
+    smaller = {"0 1 2 3 4 5 6 7": "0 1", "/8": "/2", "=cuda": "=cpu", " llama": " abacus"}
+    for written, small in smaller.items():
+        assert loop.count(written) == 1
+        loop = loop.replace(written, small)
     output = micro_copy / "data/abacus/store/predictions.parquet"
     expected = output.read_bytes()
     output.unlink()
     run_in(micro_copy, "bash", "-c", loop)
     assert not output.exists()
-    run_in(
-        micro_copy,
-        "python",
-        "-c",
-        "from stages.store import dump; work = dump.DumpWork('abacus'); assert not work.missing(); work.finish()",
-    )
+    run_in(micro_copy, "python", "-c", FINISH)
     assert output.read_bytes() == expected
 
 
-def test_without_ray_all_but_ray_works(tmp_path: Path):
-    code = "import runpy, sys; sys.modules['ray'] = None; runpy.run_module('tests.lib.noted', run_name='__main__', alter_sys=True)"
+def test_without_ray_the_other_engines_work(tmp_path: Path):
     for engine, status in (("local", 0), ("ray", 1)):
         folder = tmp_path / engine
         folder.mkdir()
-        environment = os.environ | {
-            work.ENGINE: engine,
-            environment.WORKERS: "1",
-            "PYTHONPATH": str(ROOT),
-        }
+        own = {work.ENGINE: engine, environment.WORKERS: "1", "PYTHONPATH": str(ROOT)}
         ended = subprocess.run(
-            [sys.executable, "-c", code, str(folder), ""],
+            [sys.executable, "-c", WITHOUT_RAY, str(folder), ""],
             check=False,
-            env=environment,
+            env=os.environ | own,
             cwd=ROOT,
             capture_output=True,
             text=True,
         )
         assert ended.returncode == status
-        assert ("BAG_ENGINE=ray asks for Ray, which is not installed here" in ended.stderr) == (
-            engine == "ray"
-        )
+        message = "BAG_ENGINE=ray asks for Ray, which is not installed here"
+        assert (message in ended.stderr) == (engine == "ray")

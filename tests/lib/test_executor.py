@@ -183,8 +183,8 @@ def expected(
         for intervention in rows:
             is_meant = intervention.operator in (None, row["operator"])
             if is_meant and largest_place(intervention) < shortest:
-                found = measuring.measure(naive.logits(values, intervention)[None], pair)
-                numbers = np.array([getattr(found, name)[0, 0] for name in MEASURES])
+                measures = measuring.measure(naive.logits(values, intervention)[None], pair)
+                numbers = np.array([getattr(measures, name)[0, 0] for name in MEASURES])
                 results[intervention.number, row["pair"]] = numbers
     return results
 

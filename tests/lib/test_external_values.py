@@ -98,7 +98,7 @@ def test_rounding_of_float64_does_not_show_in_the_middle_between_two_steps():
     """Models of simple weights have many values there; the largest value makes a step 2^-14."""
     middle = (np.arange(-50, 50) + 0.5) * 2.0**-14
     for rounded in (middle, middle * (1 - 1e-14), middle * (1 + 1e-14)):
-        stored = given._in_steps(np.append(rounded, 3.9))[:-1]
+        stored = external_values._in_steps(np.append(rounded, 3.9))[:-1]
         np.testing.assert_array_equal(stored, middle + 2.0**-15)
 
 
@@ -157,9 +157,9 @@ def test_a_pair_without_a_value_is_named(store: external_values.Given):
 def test_the_store_lies_beside_its_table(store: external_values.Given):
     table = named(intervention_table([[RESIDUAL], []]), ["residual", None])
     path = store.path.with_name("x_interventions.parquet")
-    found = external_values.Given.for_table(table, path)
-    assert found
-    assert found.path == store.path
+    beside = external_values.Given.for_table(table, path)
+    assert beside
+    assert beside.path == store.path
     assert external_values.Given.for_table(table.filter(component="none"), path) is None
 
 

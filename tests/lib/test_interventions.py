@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stages.lib.executor import blocks as planning
-from stages.lib.executor import parity_check, executor, interventions, naive
+from stages.lib.executor import executor, interventions, naive, parity_check
 from stages.lib.executor.blocks import PassSizes
 from stages.lib.executor.interventions import Intervention, InterventionError
 from tests.lib.test_executor import ROLES, intervention_table, pair_table, patch_row, subject

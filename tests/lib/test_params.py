@@ -77,7 +77,9 @@ def test_the_shipped_settings_are_allowed():
         ),
         (
             {"scores": {"smallest_chance_corrected": 0.4}},
-            ["permutation_tests.smallest_chance_corrected is below scores.smallest_chance_corrected, 0.4"],
+            [
+                "permutation_tests.smallest_chance_corrected is below scores.smallest_chance_corrected, 0.4"
+            ],
         ),
         (
             {"tasks": {"arithmetic": ["{x} {symbol} {y} ="]}},
@@ -228,7 +230,9 @@ def test_the_shipped_settings_are_allowed():
         ),
         (
             {"with_activations": {"planted": None}},
-            ["with_activations must be `with_activations: {<<: [*subjects, *checkpoints, *stored]}`"],
+            [
+                "with_activations must be `with_activations: {<<: [*subjects, *checkpoints, *stored]}`"
+            ],
         ),
         (
             {"with_figures": {"planted": None}},

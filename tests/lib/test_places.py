@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from stages.lib.core import hdf5_store
-from stages.lib.executor import parity_check, executor, external_values, interventions, runs
+from stages.lib.executor import executor, external_values, interventions, parity_check, runs
 from stages.lib.executor.clean import stream_of
 from stages.lib.model import checkpoint
 from tests.lib.test_executor import (

@@ -1,4 +1,4 @@
-"""Prompts that share their first tokens: computed once, the model gives what it gives for whole prompts."""
+"""Check prompts that share first tokens: these are computed once, and nothing changes."""
 
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,8 @@ def check_streams(subject: checkpoint.Checkpoint, prompts: list[list[int]], fold
         for number, (tokens, places) in enumerate(zip(prompts, PLACES, strict=True)):
             states = subject.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
             for level, state in enumerate(states):
-                found = [torch.from_numpy(streams.at(level, at)[number]) for at in (0, 1)]
-                vectors = torch.stack(found)
+                stored = [streams.at(level, at)[number] for at in (0, 1)]
+                vectors = torch.from_numpy(np.stack(stored))
                 if level == len(states) - 1:  # transformers shows the last one normalised
                     vectors = final_norm(vectors)
                 expected = state[0, places].to(vectors.dtype)
@@ -51,8 +51,8 @@ def check_streams(subject: checkpoint.Checkpoint, prompts: list[list[int]], fold
 
 def check_answers(subject: checkpoint.Checkpoint, prompts: list[list[int]]) -> None:
     """Compare answers with plain forward passes, and whole answers with greedy decoding."""
-    asked = ask.EncodedPrompts(prompts, np.arange(len(prompts)) + 3)
-    answers, whole = ask.ask(subject, asked, 3, "test"), []
+    encoded = ask.Asked(prompts, np.arange(len(prompts)) + 3)
+    answers, whole = ask.ask(subject, encoded, 3, "test"), []
     for number, tokens in enumerate(prompts):
         logits = subject.model(torch.tensor([tokens])).logits[0, -1]
         assert answers.predicted[number] == int(logits.argmax())
@@ -65,7 +65,7 @@ def check_answers(subject: checkpoint.Checkpoint, prompts: list[list[int]]) -> N
 
 def test_shared_tokens_change_nothing_and_are_computed_once(kind: str, tmp_path: Path):
     subject = loaded(kind)
-    assert prefixes.of(subject, sequences(), 100).length == len(EXAMPLES)
+    assert prefixes.find(subject, sequences(), 100).length == len(EXAMPLES)
     check_streams(subject, sequences(), tmp_path)
     check_answers(subject, sequences())
     assert set(subject.continues.values()) == {True}
@@ -87,7 +87,7 @@ def refuse_cache(_: Any, inputs: tuple, named: dict[str, Any]) -> None:
 def test_a_model_that_cannot_go_on_after_a_prefix_computes_whole_prompts(hook, tmp_path: Path):
     subject = loaded()
     subject.model.base_model.register_forward_pre_hook(hook, with_kwargs=True)
-    assert prefixes.of(subject, sequences(), 100).length == 0
+    assert prefixes.find(subject, sequences(), 100).length == 0
     assert set(subject.continues.values()) == {False}
     check_streams(subject, sequences(), tmp_path)
     check_answers(subject, sequences())
@@ -96,9 +96,16 @@ def test_a_model_that_cannot_go_on_after_a_prefix_computes_whole_prompts(hook, t
 def test_a_prefix_longer_than_the_attentions_window(tmp_path: Path):
     torch.manual_seed(0)
     config = MistralConfig(
-        **SIZES, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        sliding_window=6, bos_token_id=1, eos_token_id=None,
-    )  # fmt: skip
+        **SIZES,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=6,
+        bos_token_id=1,
+        eos_token_id=None,
+    )
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     for parameter in model.parameters():
         parameter.data = torch.randn_like(parameter) * 0.3 + (parameter.ndim == 1)
@@ -108,18 +115,18 @@ def test_a_prefix_longer_than_the_attentions_window(tmp_path: Path):
 
 
 def test_few_shared_tokens_are_computed_with_each_prompt(tmp_path: Path):
-    """So models of ours, which share one or a few, give the same bytes as ever."""
+    """Small trained models share one or a few tokens, and so keep their bytes."""
     subject = loaded()
-    assert prefixes.of(subject, sequences(EXAMPLES[: prefixes.FEWEST - 1]), 100).length == 0
-    assert prefixes.of(subject, sequences(), prefixes.FEWEST - 1).length == 0
-    assert prefixes.of(subject, sequences(), prefixes.FEWEST).length == prefixes.FEWEST
-    assert prefixes.of(subject, [], 100).length == 0
+    assert prefixes.find(subject, sequences(EXAMPLES[: prefixes.FEWEST - 1]), 100).length == 0
+    assert prefixes.find(subject, sequences(), prefixes.FEWEST - 1).length == 0
+    assert prefixes.find(subject, sequences(), prefixes.FEWEST).length == prefixes.FEWEST
+    assert prefixes.find(subject, [], 100).length == 0
     with residuals.read(subject, [], np.zeros((0, 2), int), 4, tmp_path, "test") as streams:
         assert streams.at(0, 1).shape == (0, 32)
 
 
 def test_passes_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch):
-    prefix = prefixes.of(loaded(), sequences(), 100)
+    prefix = prefixes.find(loaded(), sequences(), 100)
     assert prefix.in_pass(17, 5) == 5
     shared, whole = prefix.in_pass(17, 10**9), prefixes.Prefix(prefix.checkpoint).in_pass(17, 10**9)
     assert shared > whole > 1000

@@ -34,7 +34,9 @@ def lines(capsys: pytest.CaptureFixture) -> list[str]:
 def test_a_log_has_a_line_every_ten_seconds_and_one_at_the_end(
     clock: Clock, capsys: pytest.CaptureFixture
 ):
-    with progress.Log(total=6144, desc="permutation_tests abacus", unit="neuron", clock=clock) as log:
+    with progress.Log(
+        total=6144, desc="permutation_tests abacus", unit="neuron", clock=clock
+    ) as log:
         for second in range(1, 65):
             clock.now = 100.0 + second
             log.update(96)

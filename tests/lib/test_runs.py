@@ -1,5 +1,6 @@
-"""The stage that carries out interventions: stopped half-way, resumed, and held against the tables it is made from."""
+"""Check the stage that runs interventions: interrupted, resumed, and compared with its inputs."""
 
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ def project(micro_copy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> list[int]:
-    """Notes each block that is computed; interrupts behind `stop_after` of them."""
+    """Return a list that grows with each computed unit; interrupt after `stop_after` of them."""
     done: list[int] = []
     usual = runs.rows
 
@@ -34,7 +35,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> l
     return done
 
 
-def test_an_interrupted_run_goes_on_behind_its_last_block(
+def test_an_interrupted_run_continues_after_its_last_unit(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     output = project / "data/abacus/circuit/runs/component.parquet"
@@ -83,121 +84,129 @@ def test_parts_of_other_inputs_are_not_used(project: Path, monkeypatch: pytest.M
         assert (after[name] - before[name]).abs().max() < 1e-4
 
 
-def test_every_intervention_is_run_on_every_pair_that_it_names(micro: Path):
-    circuit, neurons = (
-        ("circuit/component", "circuit/head_circuit", "circuit/cut"),
-        ("neurons/neuron", "neurons/neuron_circuit"),
-    )
-    for table_of in (*circuit, *neurons, "bag/knockout"):
-        for subject in ("abacus", "planted"):
-            folder, (chapter, experiment) = micro / "data" / subject, table_of.split("/")
-            said = pl.read_parquet(folder / f"{chapter}/runs/{experiment}.parquet")
-            wanted = (
-                pl.read_parquet(folder / f"{table_of}_interventions.parquet")
-                .select("intervention", "operator", "split")
-                .unique()
-            )
-            every = wanted.join(
-                pl.read_parquet(folder / "circuit/pairs.parquet").select(
-                    "pair", of="operator", in_="split"
-                ),
-                how="cross",
-            )
-            every = every.filter(
-                (pl.col("operator").is_null() | (pl.col("operator") == pl.col("of")))
-                & (pl.col("split").is_null() | (pl.col("split") == pl.col("in_")))
-            )
-            assert said.select("intervention", "pair").n_unique() == len(said)
-            assert set(said.select("intervention", "pair").rows()) == set(
-                every.select("intervention", "pair").rows()
-            )
+@pytest.mark.parametrize(
+    "table_of",
+    [
+        "circuit/component",
+        "circuit/head_circuit",
+        "circuit/cut",
+        "neurons/neuron",
+        "neurons/neuron_circuit",
+        "bag/knockout",
+    ],
+)
+@pytest.mark.parametrize("subject", ["abacus", "planted"])
+def test_every_intervention_is_run_on_every_pair_that_it_names(
+    micro: Path, table_of: str, subject: str
+):
+    folder, (chapter, experiment) = micro / "data" / subject, table_of.split("/")
+    runs = pl.read_parquet(folder / f"{chapter}/runs/{experiment}.parquet")
+    wanted = pl.read_parquet(folder / f"{table_of}_interventions.parquet")
+    wanted = wanted.select("intervention", "operator", "split").unique()
+    pairs = pl.read_parquet(folder / "circuit/pairs.parquet")
+    every = wanted.join(pairs.select("pair", "operator", "split"), how="cross", suffix="_of_pair")
+    for name in ("operator", "split"):
+        is_any = pl.col(name).is_null()
+        every = every.filter(is_any | (pl.col(name) == pl.col(f"{name}_of_pair")))
+    numbers = runs.select("intervention", "pair")
+    assert numbers.n_unique() == len(runs) > 0
+    assert set(numbers.rows()) == set(every.select("intervention", "pair").rows())
 
 
-def test_the_clean_run_says_what_the_dump_says(micro: Path):
-    """Two ways through the model: the table predictions, and pairs run without a patch."""
+def test_the_clean_run_predicts_what_the_store_predicts(micro: Path):
+    """Predictions of the dump and pairs without a patch are computed in two ways."""
     folder = micro / "data/abacus"
     pairs = pl.read_parquet(folder / "circuit/pairs.parquet").filter(pl.col("split") == "discovery")
     clean = pl.read_parquet(folder / "circuit/runs/component.parquet").filter(
         pl.col("intervention") == 0
     )
-    both = clean.join(pairs, on="pair", validate="1:1").join(
-        pl.read_parquet(folder / "store/predictions.parquet"),
-        on=["operator", "op1", "op2"],
-        suffix="_dumped",
-        validate="m:1",
-    )
+    predictions = pl.read_parquet(folder / "store/predictions.parquet")
+    cell = ["operator", "op1", "op2"]
+    both = clean.join(pairs, on="pair", validate="1:1")
+    both = both.join(predictions, on=cell, suffix="_dumped", validate="m:1")
     assert len(both) == len(pairs) > 0
     assert both["correct"].all()
     for name in ("answer_logit", "max_logit", "answer_probability"):
         assert (both[name] - both[f"{name}_dumped"]).abs().max() < 1e-4
 
 
-def test_an_experiment_of_ones_own_is_two_queries_and_three_entries(project: Path):
-    """As the chapter's README says: does silencing the whole last MLP at the last position change the answer?"""
+def test_a_new_experiment_is_two_queries_and_three_entries(project: Path):
+    """Follow the chapter's README: does zeroing the last MLP change the answer?"""
     chapter = Path("stages/circuit")
     (chapter / "mine_interventions.sql").write_text("""
-        select $subject as subject, unnest([0, 1]) as intervention, null::varchar as operator, 'evaluation' as split,
-            unnest(['none', 'mlp']) as component, unnest([null, layers - 1]) as layer, null::integer[] as units,
-            unnest([null, 'last']) as position, null::varchar as key_position, unnest([null, 'zero']) as replacement
-        from architecture order by intervention""")
+        select
+            $subject as subject,
+            unnest([0, 1]) as intervention,
+            null::varchar as operator,
+            'evaluation' as split,
+            unnest(['none', 'mlp']) as component,
+            unnest([null, layers - 1]) as layer,
+            null::integer[] as units,
+            unnest([null, 'last']) as position,
+            null::varchar as key_position,
+            unnest([null, 'zero']) as replacement
+        from architecture
+        order by intervention""")
     (chapter / "mine.sql").write_text("""
-        select $subject as subject, intervention, avg(correct::int) as accuracy, avg(answer_probability) as probability
-        from runs group by intervention order by intervention""")
-    entries = yaml.safe_load((chapter / "dvc.yaml").read_text())
+        select
+            $subject as subject,
+            intervention,
+            avg(correct::int) as accuracy,
+            avg(answer_probability) as probability
+        from runs
+        group by intervention
+        order by intervention""")
+    files = {}
+    for file in (chapter / "dvc.yaml", chapter / "dvc.yaml"):
+        files[file] = yaml.safe_load(file.read_text())
     for old, new in (
         ("component_interventions", "mine_interventions"),
         ("component_runs", "mine_runs"),
         ("component_effects", "mine"),
     ):
-        copied = (
-            yaml.safe_dump(entries["stages"][old])
-            .replace(old, new)
-            .replace("circuit/component", "circuit/mine")
-        )
-        entry = yaml.safe_load(
-            copied.replace("component_interventions", "mine_interventions").replace(
-                "runs/component", "runs/mine"
-            )
-        )
-        one = entry["do"]
-        one["deps"] = [
-            path
-            for path in one["deps"]
-            if not path.endswith(".sql") or path.endswith(f"/{new}.sql")
-        ]
-        one["outs"] = [
-            path
-            for path in one["outs"]
-            if new.endswith("_runs") or path.endswith(f"/{new}.parquet")
-        ]
+        [entries] = [entries for entries in files.values() if old in entries["stages"]]
+        copied = yaml.safe_dump(entries["stages"][old]).replace(old, new)
+        for name, other in (
+            ("circuit/component", "circuit/mine"),
+            ("component_interventions", "mine_interventions"),
+            ("runs/component", "runs/mine"),
+        ):
+            copied = copied.replace(name, other)
+        entry = yaml.safe_load(copied)
+        is_mine = {
+            "deps": lambda path, new=new: not path.endswith(".sql") or path.endswith(f"/{new}.sql"),
+            "outs": lambda path, new=new: new == "mine_runs" or path.endswith(f"/{new}.parquet"),
+        }
+        for key, is_kept in is_mine.items():
+            entry["do"][key] = list(filter(is_kept, entry["do"][key]))
         entries["stages"][new] = entry
     (chapter / "dvc.yaml").write_text(yaml.safe_dump(entries))
     run_in(project, "dvc", "repro", "--quiet", "stages/circuit/dvc.yaml:mine@abacus")
-    clean, silenced = (
-        pl.read_parquet("data/abacus/circuit/mine.parquet").sort("intervention").rows(named=True)
-    )
+    table = pl.read_parquet("data/abacus/circuit/mine.parquet").sort("intervention")
+    clean, ablated = table.rows(named=True)
     assert clean["accuracy"] == 1
-    assert silenced["accuracy"] < 1
-    assert silenced["probability"] != clean["probability"]
+    assert ablated["accuracy"] < 1
+    assert ablated["probability"] != clean["probability"]
 
 
-def test_parts_are_put_together_in_order_and_removed(tmp_path: Path):
-    output, parts = tmp_path / "runs/x.parquet", [pl.DataFrame({"n": [i, i]}) for i in range(3)]
-    kept = Parts(output, "key")
+def test_parts_are_joined_in_order_and_removed(tmp_path: Path):
+    output = tmp_path / "runs/x.parquet"
+    tables = [pl.DataFrame({"n": [i, i]}) for i in range(3)]
+    parts = Parts(output, "key")
     for number in (2, 0):
-        kept.write(number, parts[number])
-    kept = Parts(output, "key")
-    assert kept.missing(3) == [1]
+        parts.write(number, tables[number])
+    parts = Parts(output, "key")
+    assert parts.missing(3) == [1]
     assert Parts(output, "another").missing(3) == [0, 1, 2]
-    kept = Parts(output, "key")
-    for number, part in enumerate(parts):
-        kept.write(number, part)
-    kept.finish([[0], [1, 2]], parts[0].clear())
+    parts = Parts(output, "key")
+    for number, table in enumerate(tables):
+        parts.write(number, table)
+    parts.finish([[0], [1, 2]], tables[0].clear())
     assert pl.read_parquet(output)["n"].to_list() == [0, 0, 1, 1, 2, 2]
     assert not output.with_suffix(".parts").exists()
 
 
-def test_a_digest_knows_contents_names_and_facts(tmp_path: Path):
+def test_a_digest_depends_on_contents_names_and_facts(tmp_path: Path):
     first, second = tmp_path / "a", tmp_path / "b"
     first.write_text("x")
     second.write_text("y")
@@ -208,29 +217,14 @@ def test_a_digest_knows_contents_names_and_facts(tmp_path: Path):
     assert digest([second, first]) == digests[3]
 
 
-def test_only_blocks_on_one_pair_are_written_together(monkeypatch: pytest.MonkeyPatch):
-    def block(runs_of: int, pair: int | None) -> SimpleNamespace:
-        return SimpleNamespace(runs=runs_of, interventions=[SimpleNamespace(pair=pair)])
+def test_only_blocks_on_one_pair_are_written_together():
+    def block(size: int, pair: int | None) -> SimpleNamespace:
+        return SimpleNamespace(runs=size, interventions=[SimpleNamespace(pair=pair)])
 
-    blocks = [
-        block(3, None),
-        block(3, None),
-        *(block(4, n) for n in range(5)),
-        block(20, 7),
-        block(1, 8),
-        block(2, None),
-        block(1, 9),
-    ]
+    blocks = [block(3, None), block(3, None)]
+    blocks += [block(4, pair) for pair in range(5)]
+    blocks += [block(20, 7), block(1, 8), block(2, None), block(1, 9)]
     bundles = runs.bundled(blocks, 10)
-    assert [one for bundle in bundles for one in bundle] == blocks
-    assert [[one.runs for one in bundle] for bundle in bundles] == [
-        [3],
-        [3],
-        [4, 4],
-        [4, 4],
-        [4],
-        [20],
-        [1],
-        [2],
-        [1],
-    ]
+    assert list(chain.from_iterable(bundles)) == blocks
+    sizes = [[block.runs for block in bundle] for bundle in bundles]
+    assert sizes == [[3], [3], [4, 4], [4, 4], [4], [20], [1], [2], [1]]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from stages.lib.core.hdf5_store import LayerStore, LayerWriter, writing
 from stages.lib.heuristics.answer_sets import AnswerSets, find
+from stages.lib.heuristics.grid import OperandGrid
 from stages.lib.heuristics.members import members
 from stages.lib.heuristics.names import parse
 from stages.lib.heuristics.scores import descending, scores, sets, strengths
-from stages.lib.heuristics.grid import OperandGrid
 from stages.lib.sql.database import Database, connect
 
 

@@ -1,9 +1,12 @@
-"""Shards of a store are one store: read alike by Python and by SQL, and never by half."""
+"""Check that shards of a store are read as one store by Python and by SQL, and never by half."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,106 +18,106 @@ from stages.lib.console import command
 from stages.lib.core import shards
 from stages.lib.core.hdf5_store import LayerWriter, StoreError, writing
 from stages.lib.core.tables import TableError, write_table
-from stages.lib.sql.database import connect
+from stages.lib.sql.database import Database, connect
 from tests import storage
 
 LAYERS, NEURONS, SIDE, BLOCK = [1, 4], 10, 7, 3
 RESULTS = np.arange(SIDE * SIDE).reshape(SIDE, SIDE) % 11 - 1
-VALUES = (
-    np.random.default_rng(0).standard_normal((len(LAYERS), NEURONS, SIDE, SIDE)).astype(np.float16)
-)
+SHAPE = (len(LAYERS), NEURONS, SIDE, SIDE)
+VALUES = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float16)
 
 
 def write(file: Path, layers: list[int], rows: slice, subject: str, operator: str) -> None:
+    """Write some rows of VALUES of some layers."""
     values = VALUES[:, :, rows]
     axes = {"neuron": NEURONS, "op1": values.shape[2], "op2": SIDE}
+    attributes = {"subject": subject, "operator": operator}
+    chunk, columns = (4, BLOCK, SIDE), {"result": RESULTS[rows]}
     with writing(file) as opened:
-        of = {"subject": subject, "operator": operator}
-        writer = LayerWriter(
-            opened, layers, axes, "float16", (4, BLOCK, SIDE), of, columns={"result": RESULTS[rows]}
-        )
+        writer = LayerWriter(opened, layers, axes, "float16", chunk, attributes, columns=columns)
         for layer in layers:
             writer.write(layer, 0, values[LAYERS.index(layer)])
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same stores of two operators, of the subject `whole` in a file each, of `apart` in shards."""
+    """Write stores of two operators: one file each for subject `whole`, shards for `apart`."""
     data = tmp_path_factory.mktemp("shards") / "data"
-    listed = []
+    folder, listed = data / "apart/store/activations", []
     for operator in ("add", "divide"):
-        write(
-            data / f"whole/store/activations/{operator}.h5", LAYERS, slice(None), "whole", operator
-        )
-        for layer in LAYERS:
-            for first in range(0, SIDE, BLOCK):
-                rows = range(first, min(first + BLOCK, SIDE))
-                file = data / "apart/store/activations" / shards.name_of(operator, layer, first)
-                write(file, [layer], slice(rows.start, rows.stop), "apart", operator)
-                listed.append(shards.listed(file, operator, layer, rows))
-    write_table(pl.DataFrame(listed), data / "apart/store/activations" / shards.MANIFEST)
+        file = data / f"whole/store/activations/{operator}.h5"
+        write(file, LAYERS, slice(None), "whole", operator)
+        for layer, first in product(LAYERS, range(0, SIDE, BLOCK)):
+            rows = range(first, min(first + BLOCK, SIDE))
+            file = folder / shards.name_of(operator, layer, first)
+            write(file, [layer], slice(rows.start, rows.stop), "apart", operator)
+            listed.append(shards.listed(file, operator, layer, rows))
+    write_table(pl.DataFrame(listed), folder / shards.MANIFEST)
     return data
+
+
+def both(data: Path, operator: str) -> tuple[Any, Any]:
+    """Return a store in one file, and the same in shards."""
+    folder = "store/activations"
+    whole = shards.store_of(data / "whole" / folder, operator)
+    return whole, shards.store_of(data / "apart" / folder, operator)
 
 
 @pytest.fixture
 def copy(written: Path, tmp_path: Path) -> Path:
-    """A copy of the shards' folder, to be damaged."""
-    for file in written.rglob("apart/**/*"):
-        if file.is_file():
-            place = tmp_path / "data" / file.relative_to(written)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(file.read_bytes())
-    return tmp_path / "data/apart/store/activations"
+    """Copy the folder of shards, for a test that damages it."""
+    folder = "apart/store/activations"
+    shutil.copytree(written / folder, tmp_path / "data" / folder)
+    return tmp_path / "data" / folder
 
 
 @given(layer=st.sampled_from(LAYERS), neurons=st.slices(NEURONS), rows=st.slices(SIDE))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_part_of_them_is_that_of_one_file(
-    written: Path, layer: int, neurons: slice, rows: slice
-):
-    whole, apart = (
-        shards.store_of(written / subject / "store/activations", "add")
-        for subject in ("whole", "apart")
-    )
-    neurons, rows = (slice(*s.indices(n)[:2]) for s, n in ((neurons, NEURONS), (rows, SIDE)))
+def test_any_part_is_that_of_one_file(written: Path, layer: int, neurons: slice, rows: slice):
+    whole, apart = both(written, "add")
+    neurons = slice(*neurons.indices(NEURONS)[:2])
+    rows = slice(*rows.indices(SIDE)[:2])
     if neurons.start < neurons.stop and rows.start < rows.stop:
         assert np.array_equal(apart.read(layer, neurons, rows), whole.read(layer, neurons, rows))
 
 
-def test_what_is_known_of_them_is_that_of_one_file(written: Path):
-    for operator in ("add", "divide"):
-        whole, apart = (
-            shards.store_of(written / subject / "store/activations", operator)
-            for subject in ("whole", "apart")
-        )
-        assert (apart.layers, apart.axes, apart.chunk) == (whole.layers, whole.axes, whole.chunk)
-        assert {**apart.attributes, "subject": "whole"} == whole.attributes
-        assert np.array_equal(apart.columns["result"], whole.columns["result"])
+@pytest.mark.parametrize("operator", ["add", "divide"])
+def test_facts_are_those_of_one_file(written: Path, operator: str):
+    whole, apart = both(written, operator)
+    assert (apart.layers, apart.axes, apart.chunk) == (whole.layers, whole.axes, whole.chunk)
+    assert {**apart.attributes, "subject": "whole"} == whole.attributes
+    assert np.array_equal(apart.columns["result"], whole.columns["result"])
 
 
 QUERIES = [
-    "select operator, layer, neuron, op1, op2, result, activation from activations where subject = '{}'",
-    "select layer, neuron, avg(activation), max(activation) from activations where subject = '{}' and operator = 'add' group by all",
-    "select op1, op2, activation from activations where subject = '{}' and operator = 'divide' and layer = 4 and neuron = 7 and op1 > 4",
-    "select count(*), sum(activation) from activations where subject = '{}' and result is not null and op1 in (2, 3)",
+    """select operator, layer, neuron, op1, op2, result, activation
+    from activations where subject = '{}'""",
+    """select layer, neuron, avg(activation), max(activation)
+    from activations where subject = '{}' and operator = 'add' group by all""",
+    """select op1, op2, activation from activations
+    where subject = '{}' and operator = 'divide' and layer = 4 and neuron = 7 and op1 > 4""",
+    """select count(*), sum(activation) from activations
+    where subject = '{}' and result is not null and op1 in (2, 3)""",
 ]
 
 
+def rows_of(database: Database, query: str, subject: str) -> list[tuple]:
+    rows = database.sql(query.format(subject)).fetchall()
+    assert rows
+    return sorted(rows)
+
+
 @pytest.mark.parametrize("query", QUERIES)
-def test_sql_reads_both_alike(written: Path, query: str):
+def test_sql_reads_the_same_rows_from_both(written: Path, query: str):
     database = connect(written)
-    assert sorted(database.sql(query.format("apart")).fetchall()) == sorted(
-        database.sql(query.format("whole")).fetchall()
-    )
+    assert rows_of(database, query, "apart") == rows_of(database, query, "whole")
 
 
 @pytest.fixture(scope="module")
 def bucket(written: Path) -> Iterator[storage.Bucket]:
-    """The same stores and a table in object storage, of which this process then knows."""
-    write_table(
-        pl.DataFrame({"subject": ["apart", "whole"], "cells": [41, 43]}),
-        written / "store/accuracy.parquet",
-    )
+    """Put the stores and a table in object storage, which this process can reach."""
+    table = pl.DataFrame({"subject": ["apart", "whole"], "cells": [41, 43]})
+    write_table(table, written / "store/accuracy.parquet")
     with storage.serving() as bucket, pytest.MonkeyPatch.context() as patch:
         for name, value in bucket.environment.items():
             patch.setenv(name, value)
@@ -127,11 +130,9 @@ def bucket(written: Path) -> Iterator[storage.Bucket]:
 def test_sql_reads_object_storage_as_it_reads_a_folder(
     written: Path, bucket: storage.Bucket, query: str, subject: str
 ):
-    there, here = connect("s3://bag/data"), connect(written)
-    assert there.tables() == here.tables() == ["accuracy", "activations"]
-    assert sorted(there.sql(query.format(subject)).fetchall()) == sorted(
-        here.sql(query.format(subject)).fetchall()
-    )
+    remote, local = connect("s3://bag/data"), connect(written)
+    assert remote.tables() == local.tables() == ["accuracy", "activations"]
+    assert rows_of(remote, query, subject) == rows_of(local, query, subject)
 
 
 READ = """
@@ -144,24 +145,22 @@ assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
 """
 
 
-def test_no_thread_of_python_answers_a_reading_of_hdf5(bucket: storage.Bucket):
-    """Else both wait for ever where that thread collects garbage of HDF5, since h5py reads under a lock."""
-    subprocess.run(
-        [sys.executable, "-c", READ, "s3://bag/data/whole/store/activations/add.h5"], check=True
-    )
+def test_no_python_thread_serves_reads_of_hdf5(bucket: storage.Bucket):
+    """h5py reads under a lock: a thread that collects garbage of HDF5 would wait for ever."""
+    store = "s3://bag/data/whole/store/activations/add.h5"
+    subprocess.run([sys.executable, "-c", READ, store], check=True)
 
 
-def test_what_is_not_whole_in_object_storage_is_named(written: Path, bucket: storage.Bucket):
+def test_a_cut_file_in_object_storage_is_named(written: Path, bucket: storage.Bucket):
     bucket.upload(written, "cut")
-    bucket.client.put_object(
-        Bucket="bag", Key="cut/apart/store/activations/add/4/000003.h5", Body=b"no store"
-    )
-    whole = (written / "store/accuracy.parquet").read_bytes()
-    bucket.client.put_object(
-        Bucket="bag",
-        Key="cut/store/accuracy.parquet",
-        Body=whole[:9] + bytes([whole[9] ^ 1]) + whole[10:],
-    )
+    damaged = bytearray((written / "store/accuracy.parquet").read_bytes())
+    damaged[9] ^= 1
+    shard = "cut/apart/store/activations/add/4/000003.h5"
+    for key, content in (
+        (shard, b"no store"),
+        ("cut/store/accuracy.parquet", bytes(damaged)),
+    ):
+        bucket.client.put_object(Bucket="bag", Key=key, Body=content)
     database = connect("s3://bag/cut")
     with pytest.raises(StoreError, match=r"add/4/000003\.h5 has 8 bytes, not \d+"):
         database.sql("select count(*) from activations")
@@ -170,32 +169,42 @@ def test_what_is_not_whole_in_object_storage_is_named(written: Path, bucket: sto
     assert database.sql("select 1").fetchall() == [(1,)]
 
 
-@pytest.mark.parametrize(("folder", "said"), [
-    ("s3://bag/nothing", r"there is no folder s3://bag/nothing\. Run bag"),
-    ("s3://nobody/data", r"s3://nobody/data"),
-    ("s4://bag/data", r"cannot access s4://bag/data: ValueError: .*s4"),
-])  # fmt: skip
-def test_storage_that_cannot_be_read_is_a_sentence(bucket: storage.Bucket, folder: str, said: str):
-    with pytest.raises(SystemExit, match=f"^bag: .*{said}"):
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("s3://bag/nothing", r"there is no folder s3://bag/nothing\. Run bag"),
+        ("s3://nobody/data", r"s3://nobody/data"),
+        ("s4://bag/data", r"s4://bag/data cannot be reached: ValueError: .*s4"),
+    ],
+)
+def test_storage_that_cannot_be_read_is_named(bucket: storage.Bucket, folder: str, message: str):
+    with pytest.raises(SystemExit, match=f"^bag: .*{message}"):
         command.main(["--data", folder, "select 1"])
 
 
 def test_a_map_is_read_from_the_shards_that_hold_it(written: Path):
     database = connect(written)
-    database.sql(
-        "select activation from activations where subject = 'apart' and operator = 'add' and layer = 1 and neuron = 3"
-    ).fetchall()
+    cells = "subject = 'apart' and operator = 'add' and layer = 1 and neuron = 3"
+    database.sql(f"select activation from activations where {cells}").fetchall()
     assert sum(database.lazy["activations"].reads.values()) == -(-SIDE // BLOCK)
 
 
-@pytest.mark.parametrize(("damage", "said"), [
-    (lambda file: file.unlink(), "is missing"),
-    (lambda file: file.write_bytes(file.read_bytes()[:-9]), r"has \d+ bytes, not \d+"),
-    (lambda file: file.write_bytes(b""), r"has 0 bytes, not \d+"),
-])  # fmt: skip
-def test_a_shard_that_is_not_whole_is_named_and_never_zeros(copy: Path, damage, said: str):
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (Path.unlink, "is missing"),
+        (cut_short, r"has \d+ bytes, not \d+"),
+        (lambda file: file.write_bytes(b""), r"has 0 bytes, not \d+"),
+    ],
+)
+def test_a_shard_that_is_not_whole_is_named_and_never_zeros(copy: Path, damage, problem: str):
     damage(copy / "divide/4/000003.h5")
-    with pytest.raises(StoreError, match=rf"divide/4/000003\.h5 {said}; `bag verify --heal`"):
+    message = rf"divide/4/000003\.h5 {problem}; `bag verify --heal`"
+    with pytest.raises(StoreError, match=message):
         shards.stores(copy)
     with pytest.raises(StoreError, match=r"divide/4/000003\.h5"):
         connect(copy.parents[2]).sql("select count(*) from activations")
@@ -205,17 +214,20 @@ def test_every_changed_byte_of_values_is_refused_by_name(copy: Path):
     file = copy / "add/1/000000.h5"
     clean = file.read_bytes()
     expected = shards.store_of(copy, "add").read(1, slice(None), slice(None))
-    refused = []
+    refused: list[str] = []
     for place in np.random.default_rng(0).integers(0, len(clean), 150).tolist():
-        file.write_bytes(clean[:place] + bytes([clean[place] ^ 4]) + clean[place + 1 :])
+        changed = bytearray(clean)
+        changed[place] ^= 4
+        file.write_bytes(changed)
         try:
-            found = shards.store_of(copy, "add").read(1, slice(None), slice(None))
+            values = shards.store_of(copy, "add").read(1, slice(None), slice(None))
         except StoreError as error:
             refused.append(str(error))
         else:
-            assert np.array_equal(found, expected)
+            assert np.array_equal(values, expected)
     assert len(refused) > 20
-    assert all("add/1/000000.h5" in said for said in refused)
+    for message in refused:
+        assert "add/1/000000.h5" in message
 
 
 def test_a_changed_manifest_is_refused(copy: Path):
@@ -227,20 +239,26 @@ def test_a_changed_manifest_is_refused(copy: Path):
         shards.stores(copy)
 
 
-@pytest.mark.parametrize(("gone", "said"), [
-    ((pl.col("layer") == 4) & (pl.col("first") == 3), "lacks rows of layer 4 of add before row 6"),
-    (pl.col("first") == 0, "lacks rows of layer 1 of add before row 3"),
-    ((pl.col("layer") == 4) & (pl.col("first") == 6), "lacks the last rows of layer 4 of add"),
-])  # fmt: skip
-def test_a_layer_that_lacks_rows_is_refused(copy: Path, gone: pl.Expr, said: str):
+IS_FOURTH = pl.col("layer") == 4
+
+
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        (IS_FOURTH & (pl.col("first") == 3), "lacks rows of layer 4 of add in front of 6"),
+        (pl.col("first") == 0, "lacks rows of layer 1 of add in front of 3"),
+        (IS_FOURTH & (pl.col("first") == 6), "lacks the last rows of layer 4 of add"),
+    ],
+)
+def test_a_layer_that_lacks_rows_is_refused(copy: Path, gone: pl.Expr, message: str):
     manifest = copy / shards.MANIFEST
     write_table(pl.read_parquet(manifest).filter(~gone), manifest)
-    with pytest.raises(StoreError, match=said):
+    with pytest.raises(StoreError, match=message):
         shards.stores(copy)
 
 
 def test_shards_that_no_manifest_lists_yet_are_no_rows(copy: Path):
-    """Each counts its rows from 0, and so does not say where in the square they are."""
+    """Each shard counts its rows from 0, and does not tell where in the grid they are."""
     (copy / shards.MANIFEST).unlink()
     data = copy.parents[2]
     assert connect(data).tables() == []
@@ -249,18 +267,6 @@ def test_shards_that_no_manifest_lists_yet_are_no_rows(copy: Path):
 
 
 def test_shards_that_are_still_parts_are_no_rows(tmp_path: Path):
-    write(
-        tmp_path / "data/a/store/activations.parts/key/000000.h5",
-        LAYERS,
-        slice(0, BLOCK),
-        "a",
-        "add",
-    )
-    write(
-        tmp_path / "data/a/store/predictions.parts/key/000000.0.h5",
-        LAYERS,
-        slice(0, BLOCK),
-        "a",
-        "add",
-    )
+    for part in ("activations.parts/key/000000.h5", "predictions.parts/key/000000.0.h5"):
+        write(tmp_path / "data/a/store" / part, LAYERS, slice(0, BLOCK), "a", "add")
     assert connect(tmp_path / "data").tables() == []

@@ -1,4 +1,4 @@
-"""Stages whose work is shared: the bytes are the same, whoever does it, and who would write others is not let in."""
+"""Check stages whose work is shared: the bytes are the same, whoever does it."""
 
 import re
 import shutil
@@ -16,13 +16,23 @@ from stages.lib.sql.database import connect
 from stages.lib.units import work
 from stages.store import dump
 
+DUMPED = ("activations/add.h5", "activations/divide.h5", "means.h5", "value_logits.h5")
 STAGES: dict[str, tuple[Callable, tuple[str, ...], tuple[str, ...]]] = {
-    "dump": (dump.main, ("abacus",), ("store/activations/add.h5", "store/activations/divide.h5", "store/means.h5", "store/value_logits.h5",
-                                      "store/predictions.parquet")),
+    "dump": (
+        dump.main,
+        ("abacus",),
+        (*(f"store/{name}" for name in DUMPED), "store/predictions.parquet"),
+    ),
     "runs": (runs.main, ("neurons/neuron", "abacus"), ("neurons/runs/neuron.parquet",)),
     "scores": (scores.main, ("abacus",), ("heuristics/scores.parquet",)),
-    "permutation_tests": (permutation_tests.main, ("abacus",), ("heuristics/permutation_tests.parquet", "heuristics/null_shares.parquet", "heuristics/naming.parquet")),
-}  # fmt: skip
+    "permutation_tests": (
+        permutation_tests.main,
+        ("abacus",),
+        tuple(
+            f"heuristics/{name}.parquet" for name in ("permutation_tests", "null_shares", "naming")
+        ),
+    ),
+}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -33,7 +43,12 @@ def test_the_bytes_are_the_same_whoever_does_the_work(
     outputs = [micro_copy / "data/abacus" / name for name in names]
     expected = [output.read_bytes() for output in outputs]
     monkeypatch.chdir(micro_copy)
-    for work_of in (runs.RunsWork, scores.ScoresWork, permutation_tests.PermutationTestsWork, dump.DumpWork):
+    for work_of in (
+        runs.RunsWork,
+        scores.ScoresWork,
+        permutation_tests.PermutationTestsWork,
+        dump.DumpWork,
+    ):
         monkeypatch.setattr(work_of, "few", 0)
     for workers, shares in (("2", []), ("1", ["array:1/3", "array:0/3"])):
         monkeypatch.setenv(environment.WORKERS, workers)
@@ -43,24 +58,22 @@ def test_the_bytes_are_the_same_whoever_does_the_work(
             monkeypatch.setenv(work.ENGINE, share)
             main(*arguments)
             assert not any(output.exists() for output in outputs)
-        monkeypatch.delenv(work.ENGINE, raising=False)  # whoever comes next does the rest
+        monkeypatch.delenv(work.ENGINE, raising=False)  # the plain command does the rest
         main(*arguments)
         assert [output.read_bytes() for output in outputs] == expected
 
 
-def test_a_large_subject_is_dumped_in_shards_and_studied_alike(
+def test_a_large_store_in_shards_gives_the_same_results(
     micro_copy: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(micro_copy)
     folder = micro_copy / "data/abacus"
-    query = "select operator, layer, neuron, op1, op2, result, activation from activations where subject = 'abacus' order by all"
-    others = [
-        folder / "store" / name for name in ("means.h5", "value_logits.h5", "predictions.parquet")
-    ]
-    others += [
-        folder / "heuristics" / f"{name}.parquet"
-        for name in ("permutation_tests", "null_shares", "naming", "scores")
-    ]
+    columns = "operator, layer, neuron, op1, op2, result, activation"
+    query = f"select {columns} from activations where subject = 'abacus' order by all"
+    names = [f"store/{name}" for name in ("means.h5", "value_logits.h5", "predictions.parquet")]
+    for name in ("permutation_tests", "null_shares", "naming", "scores"):
+        names.append(f"heuristics/{name}.parquet")
+    others = [folder / name for name in names]
     expected = [file.read_bytes() for file in others]
     before = connect("data").sql(query).pl()
     shutil.rmtree(folder / "store/activations")
@@ -68,42 +81,42 @@ def test_a_large_subject_is_dumped_in_shards_and_studied_alike(
     chapter.write_text(re.sub(r"largest_file_mib: \d+", "largest_file_mib: 0", chapter.read_text()))
     for main in (dump.main, scores.main, permutation_tests.main):
         main("abacus")
-    assert sorted(path.name for path in (folder / "store/activations").iterdir()) == [
-        "add",
-        "divide",
-        "manifest.parquet",
-        "multiply",
-        "subtract",
-    ]
+    files = sorted(path.name for path in (folder / "store/activations").iterdir())
+    assert files == ["add", "divide", "manifest.parquet", "multiply", "subtract"]
     assert connect("data").sql(query).pl().equals(before)
     assert [file.read_bytes() for file in others] == expected
     assert not list(folder.rglob("*.parts"))
 
 
-def test_who_computes_otherwise_writes_no_parts(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_process_that_computes_other_numbers_writes_no_parts(
+    micro_copy: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(micro_copy)
     Path("data/abacus/store/predictions.parquet").unlink()
     monkeypatch.setenv(work.ENGINE, "array:0/2")
     dump.main("abacus")
     monkeypatch.setattr(checkpoint, "parity_digest", lambda _: "other logits")
     monkeypatch.setenv(work.ENGINE, "array:1/2")
-    with pytest.raises(
-        SystemExit,
-        match=r"gives other numbers than the one that began data/abacus/store/predictions\.parquet",
-    ):
+    began = r"the one that began data/abacus/store/predictions\.parquet"
+    with pytest.raises(SystemExit, match=f"gives other numbers than {began}"):
         dump.main("abacus")
 
 
-def test_processors_of_other_kinds_are_told_apart_where_bytes_are(micro: Path):
-    wide, narrow = (
-        checkpoint.load(micro / "data/models/abacus/step-00200", dtype, "cpu", 1)
-        for dtype in ("float64", "float32")
-    )
-    found = checkpoint.parity_digest(wide), checkpoint.parity_digest(narrow)
-    for loaded in (wide, narrow):  # as much as instruction sets differ by
-        loaded.architecture.unembedding.weight.mul_(1 + torch.finfo(loaded.model.dtype).eps)
-    assert checkpoint.parity_digest(wide) == found[0]
-    assert checkpoint.parity_digest(narrow) != found[1]
+def test_a_parity_digest_tells_processors_apart_only_if_bytes_differ(micro: Path):
+    path = micro / "data/models/abacus/step-00200"
+    for dtype, is_same in (("float64", True), ("float32", False)):
+        loaded = checkpoint.load(path, dtype, "cpu", 1)
+        before = checkpoint.parity_digest(loaded)
+        # Instruction sets differ by about as much.
+        eps = torch.finfo(loaded.model.dtype).eps
+        loaded.architecture.unembedding.weight.mul_(1 + eps)
+        assert (checkpoint.parity_digest(loaded) == before) == is_same
+
+
+def times(output: Path) -> dict[Path, int]:
+    """Return when each part of an output was written."""
+    files = output.with_suffix(".parts").rglob("*.parquet")
+    return {file: file.stat().st_mtime_ns for file in files}
 
 
 def test_an_array_does_every_unit_once(
@@ -116,26 +129,18 @@ def test_an_array_does_every_unit_once(
     for share in ("array:0/2", "array:1/2"):
         monkeypatch.setenv(work.ENGINE, share)
         dump.main("abacus")
-    said = capsys.readouterr().err
-    assert (
-        f"dump abacus: part 0 of 2 is done, {(len(units) + 1) // 2} units of work; once all parts are, the same command without"
-        in said
-    )
+    message = f"part 0 of 2 is done, {(len(units) + 1) // 2} units of work; once all parts are"
+    assert f"dump abacus: {message}, the same command without" in capsys.readouterr().err
     assert dump.DumpWork("abacus").missing() == []
-    before = {
-        file: file.stat().st_mtime_ns for file in output.with_suffix(".parts").rglob("*.parquet")
-    }
+    before = times(output)
     assert len(before) == len(units)
-    dump.main("abacus")  # still as one of an array: nothing is left to do
-    assert before == {
-        file: file.stat().st_mtime_ns for file in output.with_suffix(".parts").rglob("*.parquet")
-    }
+    dump.main("abacus")  # still as a part of the array: nothing is left to do
+    assert times(output) == before
 
 
 @pytest.mark.parametrize("engine", ["array", "array:2/2", "array:-1/2", "array:1/0", "rai", ""])
 def test_a_wrong_engine_is_named(engine: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(work.ENGINE, engine)
-    with pytest.raises(
-        SystemExit, match=f"BAG_ENGINE='{engine}', but it is local, ray or array:I/N"
-    ):
+    message = f"BAG_ENGINE='{engine}', but it is local, ray or array:I/N"
+    with pytest.raises(SystemExit, match=message):
         runs.main("neurons/neuron", "abacus")

@@ -187,7 +187,7 @@ from stages.lib.model import checkpoint
 from tests.lib.test_outline import settings
 for room in sys.argv[2:]:
     os.environ["BAG_WEIGHTS"] = room
-    print(room, checkpoint.parity_digest(checkpoint.of(settings(Path(sys.argv[1])))))
+    print(room, checkpoint.parity_digest(checkpoint.from_settings(settings(Path(sys.argv[1])))))
 """
     own = checkpoint.parity_digest(checkpoint.load(checkpoint_folder, "float32", "cpu", 1))
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}

@@ -25,7 +25,9 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     for subject in ("a", "b"):
         for operator in ("add", "divide"):
-            with hdf5_store.writing(folder / subject / "store/activations" / f"{operator}.h5") as file:
+            with hdf5_store.writing(
+                folder / subject / "store/activations" / f"{operator}.h5"
+            ) as file:
                 axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
                 attributes = {"subject": subject, "operator": operator}
                 result = rng.integers(-1, 9, (SIDE, SIDE))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib.core import chunks, hdf5_store, environment
+from stages.lib.core import chunks, environment, hdf5_store
 
 
 def write(
@@ -55,7 +55,9 @@ def test_equal_content_is_equal_bytes(tmp_path: Path):
 def test_a_value_that_does_not_fit_is_an_error_and_leaves_no_file(tmp_path: Path, value: float):
     values = np.zeros((4, 10, 9))
     values[1, 7, 3] = value
-    with pytest.raises(hdf5_store.StoreError, match=r"layer 2.*float16.*dump\.store_dtype: float32"):
+    with pytest.raises(
+        hdf5_store.StoreError, match=r"layer 2.*float16.*dump\.store_dtype: float32"
+    ):
         write(tmp_path / "add.h5", values, dtype="float16")
     assert list(tmp_path.iterdir()) == []
 
@@ -171,7 +173,7 @@ def test_chunks_written_directly_leave_the_bytes_that_hdf5_leaves(
     path = tmp_path_factory.mktemp("store") / "add.h5"
     case = (path, values, chunk, chunk[1] + rows, cache)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "threads", lambda: threads)
+        patch.setattr(environment, "threads", lambda: threads)
         assert written(hdf5_store.LayerWriter, *case) == written(CachedWriter, *case)
 
 

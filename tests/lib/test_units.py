@@ -1,11 +1,13 @@
-"""Units of work: every unit once, whoever does it; a worker that is killed is replaced; the bytes are always the same."""
+"""Check units of work: each is done once, and workers that are killed are replaced."""
 
 import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from stages.lib.core import environment
 from stages.lib.core.settings import ParamsError
 from stages.lib.units import local
-from stages.lib.units.pool import Do, Report, WorkerError
+from stages.lib.units.pool import Do, Report, WorkerError, Workers
 from stages.lib.units.queue import DEATHS, Queue, Unit
 from tests.micro import ROOT
 
@@ -22,18 +24,18 @@ UNITS = {number: Unit(f"the unit {number}", 3, number // 4) for number in range(
 
 
 def start(folder: str, wrong: int, deadly: int, deaths: int) -> Do:
-    """Note in the folder who did a unit, after two thirds of it are reported.
+    """Return what notes in the folder who did a unit, after reporting two thirds of it.
 
-    One unit goes wrong, one kills its worker so many times.
+    wrong: the unit that raises; deadly: the unit that kills its first `deaths` workers.
     """
 
     def do(unit: int, report: Report) -> None:
         if unit == wrong:
             raise ValueError(f"unit {unit} cannot be done")
         report(2)
-        killed = Path(folder) / f"killed {len(list(Path(folder).glob('killed *')))}"
-        if unit == deadly and len(list(Path(folder).glob("killed *"))) < deaths:
-            killed.touch()
+        before = len(list(Path(folder).glob("killed *")))
+        if unit == deadly and before < deaths:
+            (Path(folder) / f"killed {before}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         with (Path(folder) / str(unit)).open("x") as file:
             file.write(str(os.getpid()))
@@ -44,7 +46,7 @@ def start(folder: str, wrong: int, deadly: int, deaths: int) -> Do:
 def shared(
     folder: Path, wrong: int = -1, deadly: int = -1, deaths: int = 0, fork: bool = False
 ) -> list[int]:
-    """Return the units done; their sizes must have been reported, work of killed workers once."""
+    """Return the units done; each one's size must have been reported once, whoever did it."""
     arguments = str(folder), wrong, deadly, deaths
     amounts: list[int] = []
     with local.ready(start, *arguments, fork=fork) as workers:
@@ -56,21 +58,22 @@ def shared(
 
 
 def done(folder: Path) -> dict[int, int]:
-    return {
-        int(path.name): int(path.read_text()) for path in folder.iterdir() if path.name.isdecimal()
-    }
+    """Return each unit's process."""
+    files = [path for path in folder.iterdir() if path.name.isdecimal()]
+    return {int(path.name): int(path.read_text()) for path in files}
 
 
 @pytest.mark.parametrize(("number", "fork"), [(1, True), (3, False), (3, True)])
-def test_every_unit_is_done_once_by_as_many_processes_as_asked_for(
+def test_every_unit_is_done_once_by_at_most_that_many_processes(
     number: int, fork: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(local, "FORKS", True)
     monkeypatch.setenv(environment.WORKERS, str(number))
     assert sorted(shared(tmp_path, fork=fork)) == list(UNITS)
     assert sorted(done(tmp_path)) == list(UNITS)
-    who = set(done(tmp_path).values())
-    assert who == {os.getpid()} if number == 1 else os.getpid() not in who and len(who) <= number
+    processes = set(done(tmp_path).values())
+    assert len(processes) <= number
+    assert (os.getpid() in processes) == (number == 1)
 
 
 def test_what_a_unit_raises_is_raised_and_what_is_done_is_kept(
@@ -92,24 +95,44 @@ def test_a_killed_worker_is_replaced_and_its_unit_done_again(
     monkeypatch.setenv(environment.WORKERS, "2")
     assert sorted(shared(tmp_path, deadly=7, deaths=DEATHS - 1, fork=fork)) == list(UNITS)
     assert sorted(done(tmp_path)) == list(UNITS)
-    assert (
-        capfd.readouterr().err.count("was killed at the unit 7, which is done again") == DEATHS - 1
-    )
+    message = "was killed at the unit 7, which is done again"
+    assert capfd.readouterr().err.count(message) == DEATHS - 1
 
 
 def test_a_unit_that_kills_every_worker_is_named_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(environment.WORKERS, "3")
-    with pytest.raises(
-        WorkerError,
-        match=rf"^{DEATHS} workers were killed at one unit of work, the unit 7, .* the same command goes on",
-    ):
+    problem = f"^{DEATHS} workers were killed at one unit of work, the unit 7"
+    with pytest.raises(WorkerError, match=f"{problem}, .* the same command goes on"):
         shared(tmp_path, deadly=7, deaths=99)
     assert 7 not in done(tmp_path)
 
 
-def test_workers_end_with_who_asked_them(tmp_path: Path):
+class Joining:
+    """A worker that is not ready when it is hired, such as an actor of a cluster."""
+
+    unit: int | None = None
+
+    def give(self, unit: int) -> None:
+        self.unit = unit
+
+    def result(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+def test_workers_of_a_cluster_do_a_second_round():
+    """A stage may find more units after the first ones are done."""
+    workers = Workers(2, Joining, list, at_once=False)
+    for _ in range(2):
+        assert sorted(workers.do(UNITS, print)) == list(UNITS)
+    assert len(workers.hired) == 2
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path):
     code = """
 import os, time
 from stages.lib.units import local
@@ -121,15 +144,15 @@ with local.ready(start) as workers:
     print("idle", flush=True)
     time.sleep(600)
 """
-    environment = os.environ | {environment.WORKERS: "2", "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
-    ) as driver:
+    variables = os.environ | {environment.WORKERS: "2", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as driver:
         assert driver.stdout
-        found = {psutil.Process(int(line)) for line in iter(driver.stdout.readline, "idle\n")}
-        assert found
+        lines = iter(driver.stdout.readline, "idle\n")
+        processes = {psutil.Process(int(line)) for line in lines}
+        assert processes
         driver.kill()
-    assert psutil.wait_procs(found, timeout=30)[1] == []
+    assert psutil.wait_procs(processes, timeout=30)[1] == []
 
 
 @pytest.mark.parametrize("given", ["0", "two", "-1", "1.5", ""])
@@ -149,30 +172,31 @@ def test_a_wrong_device_is_named(monkeypatch: pytest.MonkeyPatch):
     st.lists(st.integers(0, 5), max_size=60),
     st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=400),
 )
-def test_a_queue_gives_every_unit_once_and_again_where_a_worker_died(
-    groups: list[int], asked: list[tuple[int, bool]]
+def test_a_queue_gives_every_unit_once_and_again_if_a_worker_died(
+    groups: list[int], calls: list[tuple[int, bool]]
 ):
     units = {number: Unit(str(number), group=group) for number, group in enumerate(groups)}
-    queue, given_out, deaths = Queue(units), list[int](), dict[int, int]()
-    for worker, dies in [*asked, *[(0, False)] * (len(units) + 1)]:
+    queue, given_out, deaths = Queue(units), list[int](), Counter[int]()
+    for worker, dies in [*calls, *[(0, False)] * (len(units) + 1)]:
         unit = queue.next(worker)
-        if unit is not None and dies and deaths.get(unit, 0) < DEATHS - 1:
-            deaths[unit] = deaths.get(unit, 0) + 1
+        if unit is None:
+            continue
+        if dies and deaths[unit] < DEATHS - 1:
+            deaths[unit] += 1
             assert queue.died(worker, unit)
-        elif unit is not None:
+        else:
             given_out.append(unit)
     assert sorted(given_out) == list(units)
 
 
 @given(st.integers(1, 5), st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_workers_in_turn_change_groups_no_more_often_than_they_must(workers: int, sizes: list[int]):
-    units = {
-        number: Unit("", group=group)
-        for number, group in enumerate(g for g, size in enumerate(sizes) for _ in range(size))
-    }
+    groups = np.repeat(np.arange(len(sizes)), sizes).tolist()
+    units = {number: Unit("", group=group) for number, group in enumerate(groups)}
     queue, changes, at = Queue(units), 0, dict[int, int]()
     for turn in range(len(units)):
-        group = units[queue.next(turn % workers)].group  # type: ignore[index]
-        changes += at.get(turn % workers) != group
-        at[turn % workers] = group
+        unit = queue.next(turn % workers)
+        assert unit is not None
+        changes += at.get(turn % workers) != groups[unit]
+        at[turn % workers] = groups[unit]
     assert changes <= len(sizes) + workers * (workers - 1)

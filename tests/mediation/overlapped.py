@@ -12,7 +12,7 @@ RANKS = {"effect": "rank", "logit_effect": "rank_logit", "size": "rank_size"}
 QUESTIONS = ["arithmetic_symbols", "arithmetic_words", "own", "retrieval", "three_operands"]
 
 
-def asked(each: int = 4) -> pl.DataFrame:
+def prompt_pairs(each: int = 4) -> pl.DataFrame:
     """The table mediation_pairs, in no order."""
     made = mediated.pairs(
         each, {**TASKS, "own": (["entity_varies"], [None], [["entity", "last"]] * 3)}
@@ -28,8 +28,8 @@ def asked(each: int = 4) -> pl.DataFrame:
     return made.sample(fraction=1, shuffle=True, seed=3)
 
 
-def chosen(each: int, count: int, seed: int = 0) -> pl.DataFrame:
-    given = {"mediation_pairs": asked(each)}
+def unit_pairs(each: int, count: int, seed: int = 0) -> pl.DataFrame:
+    given = {"mediation_pairs": prompt_pairs(each)}
     return ask(
         "unit_mediation_pairs", given, arithmetic=TEMPLATES, mediated_pairs=count, unit_seed=seed
     )
@@ -63,7 +63,7 @@ def patched(shape: pl.DataFrame, first_layer: int | None, **settings: int) -> pl
 
 def subject() -> Tables:
     """Random runs of every unit; in them, two undefined effects of neuron 1 on arithmetic in words, where neuron 2 has none that is defined."""
-    table, pairs = patched(architecture(), 2), chosen(4, 5)
+    table, pairs = patched(architecture(), 2), unit_pairs(4, 5)
     random = np.random.default_rng(4)
     rows = table.select("intervention").join(pairs.select("pair"), how="cross")
     names = [

@@ -1,8 +1,9 @@
-"""Prompt pairs drawn by the real stage on a small grid, with real tokenizers, and a reader of prompts that knows only templates."""
+"""Draw prompt pairs with the real stage on a small grid, and read them by their templates."""
 
 import json
 import re
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,8 @@ READ = {word: number for number, word in enumerate(NUMBER_WORDS)} | {
 def tables() -> dict[str, pl.DataFrame]:
     settings = {"cells": CELLS, "facts": SHIPPED["facts"]}
     return {
-        name: Database({}).sql((ROOT / f"stages/corpus/{name}.sql").read_text(), **of).pl()
-        for name, of in settings.items()
+        name: Database({}).sql((ROOT / f"stages/corpus/{name}.sql").read_text(), **values).pl()
+        for name, values in settings.items()
     }
 
 
@@ -72,8 +73,11 @@ def corpus() -> Corpus:
 
 @cache
 def tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """word: our own; signs: the same without words; digits: a token for each digit and letter; pieces:
-    of bytes, in which blanks belong to what follows, and most numbers and words are several tokens.
+    """Return a tokenizer.
+
+    word: our own; signs: our own without words; digits: one token for each digit and letter;
+    pieces: byte-level, in which most numbers and words are several tokens, and blanks belong to
+    the next token
     """
     if kind == "digits":
         return vocabularies.by_digit_with_blanks()
@@ -131,42 +135,44 @@ def drawn(folder: Path, monkeypatch: Any) -> pl.DataFrame:
 
 @cache
 def templates(task: str, template: int) -> dict[str, str]:
-    """The texts that a prompt of this task and template may have, by operator; {…} is left of what stands for numbers and names."""
+    """Return operator -> the text of a task and template; placeholders of numbers and names remain."""
     if task in ("arithmetic", "number_words"):
-        words = {name: vars(of) for name, of in TASKS.operators.items()}
         text = TASKS.arithmetic[template]
-        return {
-            name: re.sub(r"\{(symbol|verb|noun)\}", lambda found, of=of: of[found[1]], text)
-            for name, of in words.items()
-        }
+        return {name: _with_words(text, vars(word)) for name, word in TASKS.operators.items()}
     if task == "three_operands":
-        symbols = {name: of.symbol for name, of in TASKS.operators.items()}
-        left = corpus().compositions[template][2]
-        text = MEDIATION["bracketed"]["left" if left else "right"]
-        pairs = {f"{a} {b}": (symbols[a], symbols[b]) for a in symbols for b in symbols}
-        return {
-            name: text.replace("{first}", a).replace("{second}", b)
-            for name, (a, b) in pairs.items()
-        }
-    return {
-        "": TASKS.retrieval[template]
-        if task == "retrieval"
-        else [*TASKS.factual.values()][template]
-    }
+        brackets = "left" if corpus().compositions[template][2] else "right"
+        text = MEDIATION["bracketed"][brackets]
+        texts = {}
+        for first, second in product(TASKS.operators, repeat=2):
+            symbols = {name: TASKS.operators[name].symbol for name in (first, second)}
+            words = {"first": symbols[first], "second": symbols[second]}
+            texts[f"{first} {second}"] = _with_words(text, words)
+        return texts
+    if task == "retrieval":
+        return {"": TASKS.retrieval[template]}
+    return {"": [*TASKS.factual.values()][template]}
+
+
+def _with_words(text: str, words: dict[str, str]) -> str:
+    """Return a template with these placeholders filled."""
+    for name, word in words.items():
+        text = text.replace(f"{{{name}}}", word)
+    return text
 
 
 def read(task: str, template: int, text: str) -> tuple[str, dict[str, str]]:
-    """The operator of a question in words, and what its placeholders hold."""
-    found = []
-    for operator, of in templates(task, template).items():
-        pattern = re.sub(r"\\\{(\w)(\w*)\\\}", r"(?P<\1\2>[\\w-]+)", re.escape(of))
-        if match := re.fullmatch(pattern, text):
-            found.append((operator, match.groupdict()))
-    [one] = found
-    return one
+    """Return the operator of a question in words, and the values of its placeholders."""
+    readings = []
+    for operator, wording in templates(task, template).items():
+        pattern = re.sub(r"\\\{(\w)(\w*)\\\}", r"(?P<\1\2>[\\w-]+)", re.escape(wording))
+        match = re.fullmatch(pattern, text)
+        if match:
+            readings.append((operator, match.groupdict()))
+    [reading] = readings
+    return reading
 
 
-def asked(task: str, template: int, text: str) -> tuple[str, list[int]]:
-    """The operator of an arithmetic question, and its operands."""
+def read_question(task: str, template: int, text: str) -> tuple[str, list[int]]:
+    """Return the operator of an arithmetic question, and its operands."""
     operator, values = read(task, template, text)
     return operator, [READ[values[name]] for name in "xyz" if name in values]

@@ -1,44 +1,47 @@
-"""The queries of causal mediation: each real .sql against brute force, and subjects whose truth is known."""
+"""Test the queries of causal mediation against brute force."""
 
 import math
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
-from tests.made import HEADS, LAYERS, Tables, architecture, ask, of
+from tests.made import HEADS, LAYERS, Tables, architecture, ask, only
 from tests.mediation import mediated
-from tests.mediation.mediated import EFFECTS, SITES, TASKS, importance
+from tests.mediation.mediated import EFFECTS, GROUP, SITES, TASKS, importance
 
 EDGES = [0.05, 0.95]  # of tests.made's confidence
+MEASURES = ("effect", "logit_effect", "desired", "undesired", "correct")
+UNDEFINED = ("importance", "last_layer", "ci_low", "ci_high", "floored", "log_effects")
 
 
 @pytest.fixture(scope="module")
 def given() -> Tables:
-    """Random runs; in them, three undefined effects, and one component whose effect no pair of retrieval has."""
+    """Return random runs with three undefined effects.
+
+    One component has no effect on any pair of retrieval.
+    """
     made = mediated.subject()
-    asked = made["mediation_pairs"].sort("pair")
-    first = asked.filter(task="arithmetic", condition="result_varies", operator="add")[
-        "pair"
-    ].to_list()
-    retrieval = asked.filter(task="retrieval")["pair"].to_list()
-    lost = (pl.col("intervention") == 4) & pl.col("pair").is_in(first[:2]) | (
-        pl.col("intervention") == 1
-    ) & pl.col("pair").is_in(retrieval)
-    never = (pl.col("intervention") == 0) & (pl.col("pair") == first[5])
+    pairs = made["mediation_pairs"].sort("pair")
+    own = pairs.filter(task="arithmetic", condition="result_varies", operator="add")
+    first, retrieval = own["pair"].to_list(), pairs.filter(task="retrieval")["pair"].to_list()
+    pair, intervention = pl.col("pair"), pl.col("intervention")
+    lost = (intervention == 4) & pair.is_in(first[:2])
+    lost |= (intervention == 1) & pair.is_in(retrieval)
+    never = (intervention == 0) & (pair == first[5])
+    answer = pl.when(lost).then(0).otherwise("answer_probability")
+    other = pl.when(never).then(0).otherwise("counterfactual_probability")
     runs = made["runs"].with_columns(
-        answer_probability=pl.when(lost).then(0).otherwise("answer_probability").cast(pl.Float32),
-        counterfactual_probability=pl.when(never)
-        .then(0)
-        .otherwise("counterfactual_probability")
-        .cast(pl.Float32),
+        answer_probability=answer.cast(pl.Float32),
+        counterfactual_probability=other.cast(pl.Float32),
     )
     return mediated.by_pair(made | {"runs": runs})
 
 
 @pytest.fixture(scope="module")
 def effects(given: Tables) -> pl.DataFrame:
-    return ask("mediation_effects", of(given, *EFFECTS))
+    return ask("mediation_effects", only(given, *EFFECTS))
 
 
 def test_every_component_is_patched_once_at_every_place(given: Tables):
@@ -77,19 +80,19 @@ def test_without_pairs_only_the_clean_run_is_left_and_tables_are_empty(given: Ta
         "runs": given["runs"].clear(),
     }
     empty["mediation_weights"] = ask(
-        "mediation_weights", of(empty, "mediation_pairs"), mediation_replicates=3
+        "mediation_weights", only(empty, "mediation_pairs"), mediation_replicates=3
     )
     empty["mediation_by_pair"] = ask(
-        "mediation_by_pair", of(empty, "mediation_pairs", "mediation_interventions", "runs")
+        "mediation_by_pair", only(empty, "mediation_pairs", "mediation_interventions", "runs")
     )
     assert empty["mediation_weights"].is_empty()
-    assert ask("mediation_effects", of(empty, *EFFECTS)).is_empty()
+    assert ask("mediation_effects", only(empty, *EFFECTS)).is_empty()
     assert importance(empty).is_empty()
 
 
 def test_replicates_draw_from_each_template_and_operator_as_many_pairs_as_it_has(given: Tables):
     keys, groups = ["task", "condition", "operator"], mediated.groups(given)
-    table = ask("mediation_weights", of(given, "mediation_pairs"), mediation_replicates=400)
+    table = ask("mediation_weights", only(given, "mediation_pairs"), mediation_replicates=400)
     assert set(table.select(keys).iter_rows()) == groups.keys()
     assert len(table) == 400 * len(groups)
     of_pair: dict[tuple[int, int], float] = {}
@@ -151,119 +154,108 @@ def test_effects_of_pairs_are_means_over_the_tokens_of_a_class(given: Tables):
     assert not expected
 
 
+def group_weights(given: Tables, row: dict[str, Any]) -> np.ndarray:
+    """Return the bootstrap weights (replicates, pairs) of a row's group."""
+    keys = {name: row[name] for name in GROUP}
+    return np.array(
+        given["mediation_weights"].filter(**keys).sort("replicate")["weights"].to_list()
+    )
+
+
+def group_effects(
+    expected: dict[tuple, dict[str, float]], pairs: list[int], site: tuple, which: str
+) -> pl.DataFrame:
+    """Return the effects of a site on a group's pairs; null where a pair does not count."""
+    rows: list[list[float | None]] = []
+    for pair in pairs:
+        effect = expected.get((pair, *site))
+        if effect and (effect["correct"] or which == "all"):
+            rows.append([float(effect[measure]) for measure in MEASURES])
+        else:
+            rows.append([None] * len(MEASURES))
+    return pl.DataFrame(rows, schema=dict.fromkeys(MEASURES, pl.Float64), orient="row")
+
+
+def mean_and_interval(values: np.ndarray, weights: np.ndarray) -> tuple:
+    """Return the mean of finite values and its bootstrap interval; null without values."""
+    known = np.isfinite(values)
+    if not known.any():
+        return None, None, None
+    sums, counts = weights[:, known] @ values[known], weights[:, known].sum(1)
+    some = counts > 0
+    return (values[known].mean(), *np.quantile(sums[some] / counts[some], EDGES))
+
+
 def test_effects_are_means_over_pairs(given: Tables, effects: pl.DataFrame):
     expected, groups = mediated.expected(given), mediated.groups(given)
-    classes = {
-        key: {name for pair, *_, name in expected if pair in pairs} for key, pairs in groups.items()
-    }
-    assert len(effects) == 2 * len(SITES) * sum(map(len, classes.values()))
-    weights = {
-        key: np.array(part["weights"].to_list())
-        for key, part in given["mediation_weights"]
-        .sort("replicate")
-        .group_by("task", "condition", "operator")
-    }
+    sites = set()
+    for key, pairs in groups.items():
+        sites |= {(key, *site) for pair, *site in expected if pair in pairs}
+    assert len(effects) == 2 * len(sites)
     for row in effects.iter_rows(named=True):
-        key = (row["task"], row["condition"], row["operator"])
-        site = (row["component"], row["layer"], row["head"], row["position_class"])
-        said = [expected.get((pair, *site)) for pair in groups[key]]
-        said = [one if one and (one["correct"] or row["which"] == "all") else None for one in said]
+        pairs = groups[row["task"], row["condition"], row["operator"]]
+        site = row["component"], row["layer"], row["head"], row["position_class"]
+        each, weights = (
+            group_effects(expected, pairs, site, row["which"]),
+            group_weights(given, row),
+        )
         for measure, prefix in (("effect", ""), ("logit_effect", "logit_")):
-            values = np.array([one[measure] if one else np.nan for one in said])
-            known = np.isfinite(values)
-            sums = (weights[key][:, known] @ values[known], weights[key][:, known].sum(1))
-            replicates = sums[0][sums[1] > 0] / sums[1][sums[1] > 0]
-            wanted = (
-                (values[known].mean(), *np.quantile(replicates, EDGES))
-                if known.any()
-                else (None, None, None)
-            )
-            assert (row[measure], row[f"{prefix}ci_low"], row[f"{prefix}ci_high"]) == tuple(
-                map(pytest.approx, wanted)
-            )
-            if measure == "effect":
-                assert (row["pairs"], row["undefined"]) == (
-                    known.sum(),
-                    len([one for one in said if one]) - known.sum(),
-                )
-                spread = (
-                    (values[known].std(), np.median(values[known]), np.log1p(values[known].mean()))
-                    if known.any()
-                    else wanted
-                )
-                assert (row["effect_std"], row["median_effect"], row["log_effect"]) == tuple(
-                    map(pytest.approx, spread)
-                )
+            wanted = mean_and_interval(each[measure].to_numpy(), weights)
+            names = (measure, f"{prefix}ci_low", f"{prefix}ci_high")
+            assert [row[name] for name in names] == list(map(pytest.approx, wanted))
+        defined = each["effect"].drop_nulls().drop_nans()
+        counted = each["effect"].count()
+        assert (row["pairs"], row["undefined"]) == (len(defined), counted - len(defined))
+        spread = defined.std(ddof=0), defined.median()
+        assert (row["effect_std"], row["median_effect"]) == tuple(map(pytest.approx, spread))
+        if len(defined):
+            assert row["log_effect"] == pytest.approx(np.log1p(defined.mean()))
         for share in ("desired", "undesired", "correct"):
-            values = np.array([one[share] for one in said if one and np.isfinite(one[share])])
-            assert row[share] == (pytest.approx(values.mean()) if values.size else None)
+            mean = each[share].drop_nulls().drop_nans().mean()
+            assert row[share] == pytest.approx(mean)
     assert set(effects["undefined"]) >= {0, 1, 2, 4}
-    assert (
-        effects.filter(condition="result_fixed")
-        .select("desired", "logit_effect", "logit_ci_low")
-        .null_count()
-        .row(0)
-        == ((effects["condition"] == "result_fixed").sum(),) * 3
-    )
+    fixed = effects.filter(condition="result_fixed").select("desired", "logit_effect")
+    assert fixed.null_count().row(0) == (len(fixed),) * 2
 
 
 def test_importance_is_the_late_mlps_share_of_log_effects(given: Tables, effects: pl.DataFrame):
     table, expected, groups = importance(given), mediated.expected(given), mediated.groups(given)
     assert len(table) == 2 * len(groups)
-    late = (pl.col("layer") >= LAYERS // 2) & (pl.col("position_class") == "last")
+    is_late = (pl.col("layer") >= LAYERS // 2) & (pl.col("position_class") == "last")
     for row in table.iter_rows(named=True):
-        same = {name: row[name] for name in ("task", "condition", "operator", "which")}
-        mlps = effects.filter(component="mlp", **same).with_columns(late=late)
-        assert row["without_effect"] == mlps["late"].mean()
-        assert (row["pairs"], row["undefined"]) == (
-            (mlps["pairs"] + mlps["undefined"]).max(),
-            mlps["undefined"].max(),
-        )
+        keys = {name: row[name] for name in (*GROUP, "which")}
+        mlps = effects.filter(component="mlp", **keys)
+        late = mlps.select(is_late).to_series().to_numpy()
+        assert row["without_effect"] == late.mean()
+        most = (mlps["pairs"] + mlps["undefined"]).max(), mlps["undefined"].max()
+        assert (row["pairs"], row["undefined"]) == most
         if mlps["effect"].null_count():
             assert row["task"] == "retrieval"
-            assert [
-                row[name]
-                for name in (
-                    "importance",
-                    "last_layer",
-                    "ci_low",
-                    "ci_high",
-                    "floored",
-                    "log_effects",
-                )
-            ] == [None] * 6
+            assert [row[name] for name in UNDEFINED] == [None] * len(UNDEFINED)
             continue
         logs = np.log1p(mlps["effect"].to_numpy())
-        chosen = mlps["late"].to_numpy()
-        assert row["importance"] == pytest.approx(logs[chosen].sum() / logs.sum())
-        assert row["last_layer"] == pytest.approx(
-            logs[chosen & (mlps["layer"] == LAYERS - 1).to_numpy()].sum() / logs.sum()
-        )
-        assert row["log_effects"] == pytest.approx(logs.sum())
-        assert row["negative"] == pytest.approx(logs[logs < 0].sum())
-        assert row["floored"] == pytest.approx(
-            np.maximum(logs, 0.1)[chosen].sum() / np.maximum(logs, 0.1).sum()
-        )
-        key = (row["task"], row["condition"], row["operator"])
-        weights = (
-            given["mediation_weights"]
-            .sort("replicate")
-            .filter(**{k: same[k] for k in ("task", "condition", "operator")})["weights"]
-        )
-        drawn = np.array(weights.to_list())
-        sums = []
+        last_layer = late & (mlps["layer"] == LAYERS - 1).to_numpy()
+        floored = np.maximum(logs, 0.1)
+        wanted = {
+            "importance": logs[late].sum() / logs.sum(),
+            "last_layer": logs[last_layer].sum() / logs.sum(),
+            "log_effects": logs.sum(),
+            "negative": logs[logs < 0].sum(),
+            "floored": floored[late].sum() / floored.sum(),
+        }
+        assert {name: row[name] for name in wanted} == pytest.approx(wanted)
+        pairs, weights = groups[tuple(keys[name] for name in GROUP)], group_weights(given, row)
+        replicates = []
         for layer, name in mlps.select("layer", "position_class").iter_rows():
-            said = [expected.get((pair, "mlp", layer, None, name)) for pair in groups[key]]
-            values = np.array(
-                [
-                    one["effect"] if one and (one["correct"] or row["which"] == "all") else np.nan
-                    for one in said
-                ]
-            )
+            site = "mlp", layer, None, name
+            values = group_effects(expected, pairs, site, row["which"])["effect"].to_numpy()
             known = np.isfinite(values)
             with np.errstate(invalid="ignore"):
-                sums.append(np.log1p(drawn[:, known] @ values[known] / drawn[:, known].sum(1)))
-        ratios, totals = np.array(sums)[chosen].sum(0) / np.sum(sums, 0), np.sum(sums, 0)
-        stands = np.quantile(np.nan_to_num(totals), 0.05) > 0
-        wanted = np.quantile(ratios[totals > 0], EDGES) if stands else (None, None)
-        assert (row["ci_low"], row["ci_high"]) == tuple(map(pytest.approx, wanted))
+                means = weights[:, known] @ values[known] / weights[:, known].sum(1)
+            replicates.append(np.log1p(means))
+        totals = np.sum(replicates, 0)
+        ends: Any = (None, None)
+        if np.quantile(np.nan_to_num(totals), EDGES[0]) > 0:
+            ratios = np.array(replicates)[late].sum(0) / totals
+            ends = np.quantile(ratios[totals > 0], EDGES)
+        assert (row["ci_low"], row["ci_high"]) == tuple(map(pytest.approx, ends))

@@ -1,7 +1,8 @@
-"""Figures of causal mediation show what is in the tables, in the right panels, and say so where nothing is."""
+"""Test that figures of causal mediation show the tables, and say why a panel is empty."""
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -24,8 +25,10 @@ from tests.circuit.figure_tables import (
     written_by,
 )
 
+pytestmark = pytest.mark.usefixtures("close_figures")
 LAYERS, HEADS = [0, 1], [0, 1]
-KINDS = [(task, condition) for task in TASKS[:2] for condition in CONDITIONS[:3]] + [
+KINDS = [
+    *product(TASKS[:2], CONDITIONS[:3]),
     (TASKS[3], CONDITIONS[3]),
     ("own", "odd"),
 ]
@@ -36,68 +39,80 @@ CLASSES = {
     "own": ["last", "zone"],
 }
 OPERATORS = {"arithmetic": ["add", "subtract", "divide"], "number_words": ["multiply", "divide"]}
-UNITS = [("mlp", None), ("attention", None), *(("head", head) for head in HEADS)]
+UNITS = [("mlp", None), ("attention", None), *product(["head"], HEADS)]
 NAMES = [f"{task}, {condition}".replace("_", " ") for task, condition in KINDS]
+WHICH = ("all", "answered")
+NO_INTERVAL = dict.fromkeys(("ci_low", "ci_high"))
+NO_IMPORTANCE = NO_INTERVAL | dict.fromkeys(("importance", "last_layer"))
+NO_ANSWER = NO_IMPORTANCE | {"floored": None, "pairs": 0}
 
 
-def tables() -> Tables:
-    """Every task but one, in no order; without a total in one condition, without an interval in another, without answers in a third."""
-    effects = [
-        {"task": t, "condition": c, "operator": o, "which": w, "component": unit, "layer": layer, "head": head, "position_class": p}
-        | ({"desired": None} if c == "result_fixed" else {}) | ({"log_effect": None} if t == "own" else {})
-        for t, c in KINDS for o in ["all", *OPERATORS.get(t, [])] for w in ("all", "answered") for unit, head in UNITS for layer in LAYERS
-        for p in CLASSES[t]
-    ]  # fmt: skip
-    nothing = dict.fromkeys(["importance", "ci_low", "ci_high", "last_layer"])
-    parts = [
-        {"task": t, "condition": c, "operator": o, "which": w, "pairs": 9}
-        | ({"ci_low": None, "ci_high": None} if t == "retrieval" else {}) | (nothing if c == "odd" else {})
-        | (nothing | {"floored": None, "pairs": 0} if (c, w) == ("operator_varies", "answered") else {})
-        for t, c in KINDS for o in ["all", *OPERATORS.get(t, [])] for w in ("all", "answered")
-    ]  # fmt: skip
-    both = {
-        "mediation_effects": made("mediation_effects", effects),
-        "relative_importance": made("relative_importance", parts),
-    }
-    return {name: table.sample(fraction=1, shuffle=True, seed=0) for name, table in both.items()}
+def effects() -> pl.DataFrame:
+    """Return mediation_effects; a user's own task has no effect."""
+    rows = []
+    for (task, condition), which in product(KINDS, WHICH):
+        nulls: dict[str, Any] = {"desired": None} if condition == "result_fixed" else {}
+        if task == "own":
+            nulls["log_effect"] = None
+        kind = {"task": task, "condition": condition, "which": which} | nulls
+        places = product(["all", *OPERATORS.get(task, [])], UNITS, LAYERS, CLASSES[task])
+        for operator, (component, head), layer, position in places:
+            site = {"component": component, "head": head, "layer": layer}
+            rows.append(kind | site | {"operator": operator, "position_class": position})
+    return made("mediation_effects", rows)
 
 
-MADE = tables()
+def importance() -> pl.DataFrame:
+    """Return relative_importance, with a kind of pair for each reason that a value is missing."""
+    rows = []
+    for (task, condition), which in product(KINDS, WHICH):
+        nulls: dict[str, Any] = {}
+        if task == "retrieval":
+            nulls = NO_INTERVAL
+        if condition == "odd":
+            nulls = NO_IMPORTANCE
+        if (condition, which) == ("operator_varies", "answered"):
+            nulls = NO_ANSWER
+        kind = {"task": task, "condition": condition, "which": which, "pairs": 9} | nulls
+        rows += (kind | {"operator": name} for name in ["all", *OPERATORS.get(task, [])])
+    return made("relative_importance", rows)
+
+
+MADE = {
+    "mediation_effects": effects().sample(fraction=1, shuffle=True, seed=0),
+    "relative_importance": importance().sample(fraction=1, shuffle=True, seed=0),
+}
 NOTHING = cleared(MADE)
-
-
-pytestmark = pytest.mark.usefixtures("close_figures")
 
 
 def panels(name: str, given: Tables = MADE) -> list[Axes]:
     return figure_tables.panels(figures.FIGURES[name](given, "s"))
 
 
-def shown(axis: Axes) -> dict[tuple[str, str], float]:
-    """A heat map's values by the names of its row and column."""
-    rows, columns = (
-        [label.get_text() for label in labels]
-        for labels in (axis.get_yticklabels(), axis.get_xticklabels())
-    )
-    return dict(zip(product(rows, columns), image(axis).ravel(), strict=True))
+def labels(ticks: list) -> list[str]:
+    return [label.get_text().replace("\n", ", ") for label in ticks]
 
 
-def wanted(column: str, **of: str) -> dict[tuple[str, str], float]:
-    rows = (
-        MADE["mediation_effects"]
-        .filter(which="all", **of)
-        .with_columns(pl.col("log_effect").fill_null(np.nan))
-    )
-    return {
-        (f"layer {layer}", name): value
-        for layer, name, value in rows.select("layer", column, "log_effect").iter_rows()
-    }
+def titles(axes: list[Axes]) -> list[str]:
+    return [axis.get_title() for axis in axes]
+
+
+def check_map(axis: Axes, column: str, **keys: str) -> None:
+    """Assert that a heat map shows log effects by layer and this column."""
+    rows = MADE["mediation_effects"].filter(which="all", **keys)
+    down, across = labels(axis.get_yticklabels()), labels(axis.get_xticklabels())
+    assert down == [f"layer {layer}" for layer in LAYERS]
+    for layer, name, value in rows.select("layer", column, "log_effect").iter_rows():
+        shown = image(axis)[layer, across.index(str(name))]
+        assert shown == pytest.approx(np.nan if value is None else value, nan_ok=True)
+    assert len(rows) == image(axis).size
 
 
 def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = written_by(
-        lambda: figures.draw("s"), lambda folder: write(folder, NOTHING), tmp_path, monkeypatch
-    )
+    def prepare(folder: Path) -> None:
+        write(folder, NOTHING)
+
+    written = written_by(lambda: figures.draw("s"), prepare, tmp_path, monkeypatch)
     assert written == pictures("s/mediation/figures", figures.FIGURES, "importance")
 
 
@@ -107,72 +122,45 @@ def test_a_figure_without_data_says_why(name: str):
     assert f"no data: {figures.NO_PAIRS}" in texts(axis)
 
 
-def test_effects_of_every_task_and_condition_are_maps_of_layers_and_classes():
-    axes, blocks = panels("effects"), ["mlp", "attention"]
-    order = [
-        (block, kind) for first in (0, 4) for block in blocks for kind in KINDS[first : first + 4]
-    ]
-    assert [axis.get_title() for axis in axes] == [NAMES[KINDS.index(kind)] for _, kind in order]
-    assert [axis.get_ylabel() for axis in axes[::4]] == ["MLPs", "attention"] * 2
+def test_effects_of_every_kind_are_maps_of_layers_and_classes():
+    axes = panels("effects")
+    order = [*product(["mlp", "attention"], KINDS[:4]), *product(["mlp", "attention"], KINDS[4:])]
     for axis, (block, (task, condition)) in zip(axes, order, strict=True):
-        expected = wanted(
-            "position_class", task=task, condition=condition, operator="all", component=block
-        )
-        assert shown(axis) == pytest.approx(expected, nan_ok=True)
-        assert [label.get_text() for label in axis.get_xticklabels()] == CLASSES[task]
+        assert axis.get_title() == f"{task}, {condition}".replace("_", " ")
+        keys = {"task": task, "condition": condition, "operator": "all", "component": block}
+        check_map(axis, "position_class", **keys)
+        assert labels(axis.get_xticklabels()) == CLASSES[task]
         assert (f"no data: {figures.NO_EFFECT}" in texts(axis)) == (task == "own")
-    assert len({axis.images[0].get_clim() for axis in axes}) == 1
 
 
 @pytest.mark.parametrize("task", OPERATORS)
 def test_effects_by_operator_have_a_row_for_each_condition_and_block(task: str):
-    axes, operators = panels(task), OPERATORS[task]
-    order = list(product(CONDITIONS[:3], ["mlp", "attention"], operators))
-    assert [axis.get_title() for axis in axes] == [operator for *_, operator in order]
-    for axis, (condition, block, operator) in zip(axes, order, strict=True):
-        assert shown(axis) == pytest.approx(
-            wanted(
-                "position_class", task=task, condition=condition, operator=operator, component=block
-            )
-        )
-    rows = [
-        f"{condition.replace('_', ' ')}\n{label}"
-        for condition in CONDITIONS[:3]
-        for label in ("MLPs", "attention")
-    ]
-    assert [axis.get_ylabel() for axis in axes[:: len(operators)]] == rows
+    order = list(product(CONDITIONS[:3], ["mlp", "attention"], OPERATORS[task]))
+    for axis, (condition, block, operator) in zip(panels(task), order, strict=True):
+        assert axis.get_title() == operator
+        keys = {"task": task, "condition": condition, "operator": operator, "component": block}
+        check_map(axis, "position_class", **keys)
 
 
 def test_heads_are_maps_of_layers_and_heads_at_the_last_position():
     axes = panels("heads")
-    assert [axis.get_title() for axis in axes] == NAMES
+    assert titles(axes) == NAMES
     for axis, (task, condition) in zip(axes, KINDS, strict=True):
-        expected = wanted(
-            "head",
-            task=task,
-            condition=condition,
-            operator="all",
-            component="head",
-            position_class="last",
-        )
-        assert shown(axis) == pytest.approx(
-            {(layer, str(head)): value for (layer, head), value in expected.items()},
-            nan_ok=True,
-        )
+        site = {"operator": "all", "component": "head", "position_class": "last"}
+        check_map(axis, "head", task=task, condition=condition, **site)
 
 
-def test_heads_that_are_not_patched_are_why_there_is_no_map_of_them():
+def test_without_patched_heads_the_figure_says_so():
     blocks = MADE["mediation_effects"].filter(pl.col("component") != "head")
     [axis] = panels("heads", MADE | {"mediation_effects": blocks})
     assert f"no data: {figures.NO_HEADS}" in texts(axis)
 
 
-def test_names_beside_maps_of_a_deep_model_stay_apart():
+def test_names_beside_maps_of_a_deep_model_do_not_overlap():
     effects = deep_tables.mediation()["mediation_effects"].filter(task="retrieval")
     figure = figures.heads({"mediation_effects": effects}, "s")
     assert deep_tables.crowded(figure) == []
     [axis] = figure_tables.panels(figure)
-    assert image(axis).shape == (deep_tables.LAYERS, deep_tables.HEADS)
     rows = effects.filter(operator="all", component="head").sort("layer", "head")
     np.testing.assert_allclose(image(axis).ravel(), rows["log_effect"])
     assert not axis.texts  # there is no room for numbers
@@ -180,76 +168,40 @@ def test_names_beside_maps_of_a_deep_model_stay_apart():
 
 def test_changes_of_the_prediction_are_lines_over_layers():
     axes = panels("changes")
-    assert [axis.get_title() for axis in axes] == NAMES
+    assert titles(axes) == NAMES
     for axis, (task, condition) in zip(axes, KINDS, strict=True):
-        rows = (
-            MADE["mediation_effects"]
-            .filter(
-                task=task, condition=condition, operator="all", which="all", position_class="last"
-            )
-            .sort("layer")
-        )
+        kind = {"task": task, "condition": condition, "operator": "all", "which": "all"}
+        rows = MADE["mediation_effects"].filter(position_class="last", **kind).sort("layer")
         changes = ["undesired"] if condition == "result_fixed" else ["desired", "undesired"]
         for (block, (label, _)), change in product(figures.BLOCKS.items(), changes):
             drawn, part = line(axis, f"{label}, {change}"), rows.filter(component=block)
-            assert (
-                list(zip(drawn.get_xdata(), drawn.get_ydata(), strict=True))
-                == part.select("layer", change).rows()
-            )
-        assert len(axis.lines) == 2 * len(changes)
+            assert list(drawn.get_xdata()) == part["layer"].to_list()
+            assert list(drawn.get_ydata()) == part[change].to_list()
 
 
-def test_importance_is_a_bar_with_its_interval_last_layer_and_marks():
+def test_importance_is_labelled_with_its_value_and_sum_or_why_there_is_none():
     [axis] = panels("importance")
-    whole = MADE["relative_importance"].filter(operator="all", which="all").iter_rows(named=True)
-    sums = {(row["task"], row["condition"]): row["log_effects"] for row in whole}
-    labels = [f"{text}, sum {sums[kind]:.2g}" for text, kind in zip(NAMES, KINDS, strict=True)]
-    assert [label.get_text().replace("\n", ", ") for label in axis.get_xticklabels()] == labels
-    bars: dict[float, list] = {}
-    for bar in axis.patches:
-        bars.setdefault(round(bar.get_x() + bar.get_width() / 2, 2), []).append(bar)
-    segments = {
-        tuple(round(float(n), 6) for n in np.ravel(ends))
-        for collection in axis.collections
-        for ends in collection.get_segments()
-    }
-    marks = {
-        (round(float(x), 2), float(y))
-        for mark in axis.lines
-        if mark.get_marker() == "x"
-        for x, y in mark.get_xydata()
-    }
-    for place, (task, condition) in enumerate(KINDS):
-        for x, which in ((round(place - 0.2, 2), "all"), (round(place + 0.2, 2), "answered")):
-            [row] = (
-                MADE["relative_importance"]
-                .filter(task=task, condition=condition, which=which, operator="all")
-                .iter_rows(named=True)
-            )
-            heights = (
-                [row["importance"], row["last_layer"]]
-                if row["ci_low"] is not None
-                else [row["importance"]] * (row["importance"] is not None)
-            )
-            assert [bar.get_height() for bar in bars.get(x, [])] == heights
-            assert [bar.get_fill() for bar in bars.get(x, [])][:1] == [
-                row["ci_low"] is not None
-            ] * bool(heights)
-            interval = (x, row["ci_low"], x, row["ci_high"])
-            assert row["ci_low"] is None or tuple(round(n, 6) for n in interval) in segments
-            assert (
-                round(x - 0.18, 6),
-                round(row["without_effect"], 6),
-                round(x + 0.18, 6),
-                round(row["without_effect"], 6),
-            ) in segments
-            assert ((x, row["floored"]) in marks) == (row["floored"] is not None)
-            assert [
-                text.get_text().replace("\n", " ")
-                for text in axis.texts
-                if round(text.get_position()[0], 2) == x
-            ] == [
-                f"{row['importance']:.0%}"
-                if heights
-                else f"no data: {figures.NO_SUM if row['pairs'] else figures.NO_ANSWER}"
-            ]
+    shown = {}
+    for text in axis.texts:
+        shown[round(text.get_position()[0], 1)] = text.get_text().replace("\n", " ")
+    ticks = labels(axis.get_xticklabels())
+    for x, (task, condition) in enumerate(KINDS):
+        kind = {"task": task, "condition": condition, "operator": "all"}
+        rows = MADE["relative_importance"].filter(**kind).sort("which")
+        assert ticks[x] == f"{NAMES[x]}, sum {rows['log_effects'][0]:.2g}"
+        for shift, row in zip((-0.2, 0.2), rows.iter_rows(named=True), strict=True):
+            label = shown[round(x + shift, 1)]
+            if row["importance"] is None:
+                why = figures.NO_SUM if row["pairs"] else figures.NO_ANSWER
+                assert label == f"no data: {why}"
+            else:
+                assert label == f"{row['importance']:.0%}"
+
+
+def test_bars_have_the_height_of_their_importance():
+    [axis] = panels("importance")
+    solid = [bar.get_height() for bar in axis.patches]
+    table = MADE["relative_importance"].filter(operator="all")
+    drawn = table["importance"].drop_nulls().to_list()
+    last_layer = table.drop_nulls("ci_low")["last_layer"].to_list()
+    assert sorted(solid) == pytest.approx(sorted([*drawn, *last_layer]))

@@ -16,11 +16,11 @@ from tests.mediation.paired import (
     MEDIATION,
     SHOTS,
     TASKS,
-    asked,
     corpus,
     drawn,
     project,
     read,
+    read_question,
     templates,
     tokenizer,
 )
@@ -67,18 +67,18 @@ def answered(task: str, template: int, operator: str, operands: list[int]) -> in
 
 def questions(row: dict) -> list[list[tuple[str, list[int], int | None]]]:
     """Operator, operands and right answer of every line of both prompts of an arithmetic pair, the question last."""
-    found = []
+    listed = []
     for side in SIDES:
         *solved, query = row[side + "prompt"].split("\n")
         lines = [line.rsplit(" ", 1) for line in solved] + [[query, row[side + "answer"]]]
-        read = [asked(row["task"], row["template"], text) for text, _ in lines]
-        found.append([(*one, answered(row["task"], row["template"], *one)) for one in read])
-        assert [one[2] for one in found[-1]] == [asked_number(said) for _, said in lines]
-    return found
+        read = [read_question(row["task"], row["template"], text) for text, _ in lines]
+        listed.append([(*item, answered(row["task"], row["template"], *item)) for item in read])
+        assert [item[2] for item in listed[-1]] == [asked_number(text) for _, text in lines]
+    return listed
 
 
-def asked_number(said: str) -> int:
-    return asked("number_words", 1, f"Q: What is {said} plus zero? A:")[1][0]
+def asked_number(text: str) -> int:
+    return read_question("number_words", 1, f"Q: What is {text} plus zero? A:")[1][0]
 
 
 def test_pairs_are_what_their_condition_says(made: tuple[str, pl.DataFrame]):
@@ -139,22 +139,24 @@ def test_retrieval_asks_for_the_other_thing_and_facts_for_another_entity(
     rows = made[1].filter(~pl.col("task").is_in(ARITHMETIC)).to_dicts()
     assert {row["task"] for row in rows} == {"retrieval", "factual"}
     for row in rows:
-        one, other = (read(row["task"], row["template"], row[side + "prompt"])[1] for side in SIDES)
+        item, other = (
+            read(row["task"], row["template"], row[side + "prompt"])[1] for side in SIDES
+        )
         assert row["answer"] != row["counterfactual_answer"]
         if row["task"] == "retrieval":
             assert row["condition"] == "query_varies"
-            assert {k: v for k, v in one.items() if k != "q"} == {
+            assert {k: v for k, v in item.items() if k != "q"} == {
                 k: v for k, v in other.items() if k != "q"
             }
-            assert min(int(one["x"]), int(one["y"])) >= 2
-            for side, values in zip(SIDES, (one, other), strict=True):
+            assert min(int(item["x"]), int(item["y"])) >= 2
+            for side, values in zip(SIDES, (item, other), strict=True):
                 assert (
                     row[side + "answer"]
                     == {values["a"]: values["x"], values["b"]: values["y"]}[values["q"]]
                 )
         else:
             assert row["condition"] == "entity_varies"
-            assert [facts[relations[row["template"]], v["entity"]] for v in (one, other)] == [
+            assert [facts[relations[row["template"]], v["entity"]] for v in (item, other)] == [
                 row[s + "answer"] for s in SIDES
             ]
 
@@ -281,11 +283,11 @@ def test_a_subject_gets_what_it_has_words_and_operators_for(
     two = drawn(
         project(tmp_path / "two", "word", subject={"operators": ["add", "subtract"]}), monkeypatch
     )
-    found = {
+    listed = {
         template
         for (template,) in two.filter(task="three_operands").select("template").unique().rows()
     }
-    assert found == {
+    assert listed == {
         i
         for i, (first, second, _) in enumerate(COMPOSITIONS)
         if {first, second} <= {"add", "subtract"}

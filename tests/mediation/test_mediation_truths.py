@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.made import LAYERS, Tables, ask, of
+from tests.made import LAYERS, Tables, ask, only
 from tests.mediation import mediated
 from tests.mediation.mediated import EFFECTS, TASKS, importance
 
@@ -33,9 +33,9 @@ def known(given: Tables, changed: pl.Expr, change: pl.Expr) -> Tables:
         .join(pairs, on="pair")
     )
     factor = pl.when(pl.col("component") != "none", changed).then(change).otherwise(1.0)
-    chosen = pl.when(factor > 2).then("counterfactual_answer_token").otherwise("answer_token")
+    prediction = pl.when(factor > 2).then("counterfactual_answer_token").otherwise("answer_token")
     runs = rows.with_columns(
-        answer_probability=(0.8 / factor).cast(pl.Float32), counterfactual_probability=(0.1 * factor).cast(pl.Float32), predicted=chosen,
+        answer_probability=(0.8 / factor).cast(pl.Float32), counterfactual_probability=(0.1 * factor).cast(pl.Float32), predicted=prediction,
     ).with_columns(
         answer_logit=pl.col("answer_probability").log(), counterfactual_logit=pl.col("counterfactual_probability").log(),
         correct=pl.col("predicted") == pl.col("answer_token"),
@@ -71,13 +71,16 @@ def test_late_mlps_that_carry_a_varying_result_have_all_the_importance():
             == pytest.approx(row["without_effect"])
             == pytest.approx(len(LATE) / (LAYERS * 6))
         )
-    effects = ask("mediation_effects", of(given, *EFFECTS)).filter(condition="result_varies")
-    here = (
+    effects = ask("mediation_effects", only(given, *EFFECTS)).filter(condition="result_varies")
+    is_late = (
         pl.col("component").eq("mlp")
         & pl.col("layer").is_in(LATE)
         & (pl.col("position_class") == "last")
     )
-    for part, effect, desired in ((effects.filter(here), 7, 1), (effects.filter(~here), 0, 0)):
+    for part, effect, desired in (
+        (effects.filter(is_late), 7, 1),
+        (effects.filter(~is_late), 0, 0),
+    ):
         for name, value in (
             ("effect", effect),
             ("ci_low", effect),
@@ -126,7 +129,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     tasks = {f"task {n}": (["result_varies"], [None], [["last"]] * 2) for n in range(30)}
     given, size, means = mediated.subject(each=25, tasks=tasks, replicates=200), 0.3, [1, 3]
     change = noise(given, size) * pl.col("template").replace_strict(dict(enumerate(means)))
-    effects = ask("mediation_effects", of(known(given, pl.lit(True), change), *EFFECTS)).filter(
+    effects = ask("mediation_effects", only(known(given, pl.lit(True), change), *EFFECTS)).filter(
         which="all"
     )
     truth = float(np.mean(means)) * math.exp(size**2 / 2) - 1

@@ -131,8 +131,8 @@ def test_overlaps_are_counts_of_common_units(effects: pl.DataFrame):
                 continue
             keys.append((component, 2, ranking, k, sample, q, r))
             row = table.row(len(keys) - 1, named=True)
-            one, two = ("both", "both") if sample == "whole" else ("first", "second")
-            shared = len(top[q, one] & top[r, two])
+            half, other_half = ("both", "both") if sample == "whole" else ("first", "second")
+            shared = len(top[q, half] & top[r, other_half])
             own = [len(top[question, "first"] & top[question, "second"]) / k for question in (q, r)]
             assert (row["width"], row["shared"]) == (width, shared)
             assert (row["share"], row["ceiling"], row["chance"]) == pytest.approx(
@@ -147,12 +147,12 @@ def test_overlaps_are_counts_of_common_units(effects: pl.DataFrame):
     )
 
 
-def top_units(effects: pl.DataFrame, ranking: str, k: int, **of: object) -> set[int]:
+def top_units(effects: pl.DataFrame, ranking: str, k: int, **keys: object) -> set[int]:
     return set(
         effects.filter(
             pl.col(RANKS[ranking]) <= k,
             pl.col(ranking.replace("size", "logit_effect")).is_not_null(),
-            **of,
+            **keys,
         )["unit"]
     )
 
@@ -226,14 +226,14 @@ def test_mediators_are_compared_with_what_the_grid_names(effects: pl.DataFrame, 
             half="both",
             component="neuron",
         )
-        for members, found in sets.items():
+        for members, neurons in sets.items():
             if members == "top" and not late:
                 continue  # the grid has no effects there
             keys.append((2, ranking, k, question, operator, other, members))
             row = table.row(len(keys) - 1, named=True)
-            shared = len(found & mediators)
-            assert (row["width"], row["size"], row["shared"]) == (6, len(found), shared)
-            expected = (shared / k, len(found) / 6, tail(6, len(found), k, shared))
+            shared = len(neurons & mediators)
+            assert (row["width"], row["size"], row["shared"]) == (6, len(neurons), shared)
+            expected = (shared / k, len(neurons) / 6, tail(6, len(neurons), k, shared))
             assert (row["share"], row["chance"], row["p_value"]) == pytest.approx(
                 expected, rel=1e-9
             )

@@ -1,4 +1,4 @@
-"""What prompt pairs are drawn from: counterparts, operations, words in templates, a user's tables; against every possibility there is."""
+"""Test what prompt pairs are drawn from, against all possibilities."""
 
 import json
 from itertools import product
@@ -32,29 +32,28 @@ OWN = {
 
 @settings(max_examples=60, deadline=None)
 @given(QUESTIONS, st.integers(0, 1000))
-def test_counterparts_are_all_those_there_are_and_no_others(of: list[tuple[int, int]], seed: int):
-    answers, alike = (np.array([one[i] for one in of], dtype=int) for i in range(2))
-    counterparts, rng, every = (
-        Counterparts(answers, alike),
-        np.random.default_rng(seed),
-        [*product(range(len(of)), repeat=2)],
-    )
-    varied = {(i, j) for i, j in every if answers[i] != answers[j]}
-    fixed = {(i, j) for i, j in every if answers[i] == answers[j] and alike[i] != alike[j]}
+def test_draws_reach_all_counterparts_and_no_others(questions: list[tuple[int, int]], seed: int):
+    """questions: answer, and operands in any order"""
+    answers, operands = np.array(questions, dtype=int).reshape(-1, 2).T
+    counterparts, rng = Counterparts(answers, operands), np.random.default_rng(seed)
+    varied, fixed = set(), set()
+    for first, second in product(range(len(questions)), repeat=2):
+        if answers[first] != answers[second]:
+            varied.add((first, second))
+        elif operands[first] != operands[second]:
+            fixed.add((first, second))
     for draw, possible in ((counterparts.varied, varied), (counterparts.fixed, fixed)):
-        assert {draw(rng) for _ in range(1000 if possible else 3)} == (possible or {None})
+        assert {draw(rng) for _ in range(1000)} == (possible or {None})
 
 
-def test_a_counterpart_is_as_likely_as_any():
+def test_counterparts_are_equally_likely():
     answers = np.array([0, 0, 0, 1, 2])
-    drawn = [
-        Counterparts(answers, np.arange(5)).varied(rng)
-        for rng in [np.random.default_rng(0)]
-        for _ in range(6000)
-    ]
-    assert np.bincount([j for i, j in drawn if i == 3], minlength=5)[[0, 1, 2, 4]] == pytest.approx(
-        [300] * 4, abs=80
-    )  # type: ignore[misc]
+    counterparts, rng = Counterparts(answers, np.arange(5)), np.random.default_rng(0)
+    counts = np.zeros((5, 5))
+    for _ in range(6000):
+        counts[counterparts.varied(rng)] += 1
+    assert counts[3, [0, 1, 2, 4]] == pytest.approx([300] * 4, abs=80)
+    assert counts[3, 3] == 0
 
 
 def test_compositions_are_those_of_the_corpus_and_right():
@@ -63,18 +62,20 @@ def test_compositions_are_those_of_the_corpus_and_right():
     assert [*made] == corpus().compositions
     for (first, second, left), operation in made.items():
         for operands in product(range(8), repeat=3):
-            x, y, z = operands
-            inner = CALCULATE[first](x, y) if left else CALCULATE[second](y, z)
-            result = (
-                None
-                if inner is None
-                else CALCULATE[second](inner, z)
-                if left
-                else CALCULATE[first](x, inner)
-            )
-            assert operation.answer(operands) == (
-                result if 0 not in operands and result in results else NONE
-            )
+            expected = calculate(first, second, left, operands)
+            if 0 in operands or expected not in results:
+                expected = NONE
+            assert operation.answer(operands) == expected
+
+
+def calculate(first: str, second: str, left: bool, operands: tuple[int, ...]) -> int | None:
+    """Apply two operators, the first of them in brackets if `left`."""
+    x, y, z = operands
+    if left:
+        inner = CALCULATE[first](x, y)
+        return None if inner is None else CALCULATE[second](inner, z)
+    inner = CALCULATE[second](y, z)
+    return None if inner is None else CALCULATE[first](x, inner)
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="{}"), max_size=6)
@@ -85,32 +86,26 @@ PARTS = st.tuples(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(PARTS, min_size=1, max_size=5), TEXTS, TEXTS)
-def test_every_character_is_classed_by_what_it_says(
+def test_every_character_has_the_class_of_its_placeholder(
     parts: list[tuple[str, str, str]], end: str, front: str
 ):
     values = {name: value for _, name, value in parts}
-    query, spans = Wording(
-        "".join(f"{literal}{{{name}}}" for literal, name, _ in parts) + end
-    ).fill(values)
-    assert query == "".join(literal + values[name] for literal, name, _ in parts) + end
-    kinds = [
-        kind for _, name, _ in parts for kind in [CLASSES.get(name, "entity")] * len(values[name])
-    ]
-    held, said = iter(kinds), []
-    for literal, name, _ in parts:  # a character at a time, as a tokenizer of characters would
-        said += [None] * len(literal) + [next(held) for _ in values[name]]
-    said = [None] * len(front) + said + [None] * len(end)
-    asked = [i for i, kind in enumerate(said) if kind in ("op1", "op2", "op3", "entity")] or [
-        len(said)
-    ]
-    outside = [
-        "early" if i < asked[0] else "late" if i > asked[-1] else "middle" for i in range(len(said))
-    ]
-    tokens = [(i, i + 1) for i in range(len(said))]
-    assert (
-        classes(Text(front, query, "", spans), tokens)[:-1]
-        == [kind or where for kind, where in zip(said, outside, strict=True)][:-1]
-    )
+    template, text = "", ""
+    kinds: list[str | None] = [None] * len(front)  # of each character
+    for literal, name, _ in parts:
+        template += f"{literal}{{{name}}}"
+        text += literal + values[name]
+        kinds += [None] * len(literal) + [CLASSES.get(name, "entity")] * len(values[name])
+    kinds += [None] * len(end)
+    query, spans = Wording(template + end).fill(values)
+    assert query == text + end
+    operands = [i for i, kind in enumerate(kinds) if kind in ("op1", "op2", "op3", "entity")]
+    first, last = min(operands, default=len(kinds)), max(operands, default=len(kinds))
+    tokens = [(i, i + 1) for i in range(len(kinds))]  # of a tokenizer of characters
+    classed = classes(Text(front, query, "", spans), tokens)
+    for i, kind in enumerate(kinds[:-1]):
+        outside = "early" if i < first else "late" if i > last else "middle"
+        assert classed[i] == (kind or outside)
 
 
 def test_all_of_few_possibilities_are_found_and_no_pair_twice(
@@ -118,7 +113,7 @@ def test_all_of_few_possibilities_are_found_and_no_pair_twice(
 ):
     many = {"arithmetic": 40, "number_words": 0, "three_operands": 0, "retrieval": 0, "factual": 0}
     folder = project(tmp_path / "few", "word", operands=[1, 3], pairs_per_template=many)
-    found = drawn(folder, monkeypatch).filter(template=5)
+    pairs = drawn(folder, monkeypatch).filter(template=5)
     operands = [*product(range(1, 4), repeat=2)]
     for name, calculate in CALCULATE.items():
         cells = {cell: result for cell in operands if (result := calculate(*cell))}
@@ -131,14 +126,17 @@ def test_all_of_few_possibilities_are_found_and_no_pair_twice(
                 cells[a] != (other(*a) or cells[a]) for other in CALCULATE.values() for a in cells
             ),
         }.items():
-            assert len(found.filter(operator=name, condition=condition)) == min(possible, 40), (
+            assert len(pairs.filter(operator=name, condition=condition)) == min(possible, 40), (
                 name,
                 condition,
             )
 
 
 def own_task(folder: Path, lines: str, **table: Any) -> Path:
-    """A project with a task of two templates, one filled by own.csv, the other one by what `table` says; lines: of own.jsonl."""
+    """Return a project with a task of two templates, filled by own.csv and by `table`.
+
+    lines: of own.jsonl
+    """
     numbers = dict.fromkeys(MEDIATION["pairs_per_template"], 0) | {"homes": 50}
     made = project(folder, "word", pairs_per_template=numbers, tables={"homes": [OWN, OWN | table]})
     (made / "own.csv").write_text("id,sub_label,obj_label\n1,Kiba,Delo\n")
@@ -147,42 +145,41 @@ def own_task(folder: Path, lines: str, **table: Any) -> Path:
 
 
 def test_a_users_own_task_needs_no_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    one, two, three = [answer for _, _, answer in corpus().facts][:3]
-    here, there = [entity for _, entity, _ in corpus().facts][:2]
-    given = [
-        {"X": f"{i} apples", "told": [1], "Y": name} for i, name in enumerate((one, two, three))
-    ]
+    (_, entity_a, home_a), (_, entity_b, home_b), (_, _, home_c) = corpus().facts[:3]
+    homes = (home_a, home_b, home_c)
+    given = [{"X": f"{i} apples", "more": [1], "Y": home} for i, home in enumerate(homes)]
     unusable = [{"X": "3 apples"}, {"X": "4 pears", "Y": "unheard of"}]
     table = {"template": "The capital of {X} is", "file": "own.jsonl", "columns": {"answer": "Y"}}
-    made = own_task(
-        tmp_path / "own", "".join(json.dumps(row) + "\n" for row in given + unusable), **table
-    )
+    lines = "\n".join(map(json.dumps, given + unusable)) + "\n"
+    made = own_task(tmp_path / "own", lines, **table)
     rows = [
-        (here, one),
-        (three, two),
-        (there, two),
-        (there, three),
-        ("Zzz", two),
-        ("", two),
-        (three, two),
-    ]  # there has two, Zzz is unknown
-    (made / "own.csv").write_text(
-        "sub_label,obj_label\n" + "".join(f"{who},{home}\n" for who, home in rows)
-    )
-    (made / "params.yaml").write_text(
-        (made / "params.yaml").read_text().replace("{who} lives in", "The capital of {who} is")
-    )
-    found = drawn(made, monkeypatch)
-    assert set(found.select("task", "condition", "operator", "shots").rows()) == {
+        ("sub_label", "obj_label"),
+        (entity_a, home_a),
+        (home_c, home_b),
+        (entity_b, home_b),  # this entity has two homes
+        (entity_b, home_c),
+        ("Zzz", home_b),  # the tokenizer lacks this word
+        ("", home_b),
+        (home_c, home_b),
+    ]
+    (made / "own.csv").write_text("\n".join(map(",".join, rows)) + "\n")
+    settings = (made / "params.yaml").read_text()
+    settings = settings.replace("{who} lives in", "The capital of {who} is")
+    (made / "params.yaml").write_text(settings)
+    pairs = drawn(made, monkeypatch)
+    assert set(pairs.select("task", "condition", "operator", "shots").rows()) == {
         ("homes", "entity_varies", None, 0)
     }
     columns = ["prompt", "answer", "counterfactual_prompt", "counterfactual_answer"]
-    first, second = (found.filter(template=i).select(columns).rows() for i in range(2))
-    clean, other = (f"The capital of {here} is", one), (f"The capital of {three} is", two)
+    first, second = (pairs.filter(template=i).select(columns).rows() for i in range(2))
+    clean, other = (
+        (f"The capital of {entity_a} is", home_a),
+        (f"The capital of {home_c} is", home_b),
+    )
     assert sorted(first) == sorted([(*clean, *other), (*other, *clean)])
-    said = [(f"The capital of {row['X']} is", row["Y"]) for row in given]
-    assert sorted(second) == sorted((*a, *b) for a in said for b in said if a != b)
-    assert found.filter(template=1)["classes"].unique().to_list() == [
+    queries = [(f"The capital of {row['X']} is", row["Y"]) for row in given]
+    assert sorted(second) == sorted((*a, *b) for a in queries for b in queries if a != b)
+    assert pairs.filter(template=1)["classes"].unique().to_list() == [
         ["early"] * 4 + ["entity"] * 2 + ["last"]
     ]
 
@@ -284,11 +281,11 @@ def test_a_wrong_setting_is_named(change: dict, words: list[str]):
 
 
 def test_a_subject_without_bos_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    found = drawn(project(tmp_path / "none", "signs", subject={"bos": False}), monkeypatch).filter(
+    pairs = drawn(project(tmp_path / "none", "signs", subject={"bos": False}), monkeypatch).filter(
         task="arithmetic"
     )
-    assert (found["tokens"].list.len() == 4).all()
-    assert found["classes"].unique().to_list() == [["op1", "operator", "op2", "last"]]
+    assert (pairs["tokens"].list.len() == 4).all()
+    assert pairs["classes"].unique().to_list() == [["op1", "operator", "op2", "last"]]
     without = tokenizers.build(9, ["="])
     without.bos_token = None
     with pytest.raises(PromptError, match="bos: false"):

@@ -10,12 +10,12 @@ from stages.lib.executor import interventions
 from tests.lib.test_executor import subject
 from tests.made import NEURONS, Tables, architecture, ask
 from tests.mediation import overlapped
-from tests.mediation.overlapped import RANKS, asked, chosen
+from tests.mediation.overlapped import RANKS, prompt_pairs, unit_pairs
 
 
 @pytest.mark.parametrize(("each", "count"), [(4, 5), (4, 6), (3, 1), (4, 100)])
 def test_pairs_are_drawn_evenly_and_halved(each: int, count: int):
-    table, source = chosen(each, count), asked(each)
+    table, source = unit_pairs(each, count), prompt_pairs(each)
     same = [name for name in source.columns if name in table.columns]
     assert (
         table.sort("pair")
@@ -57,7 +57,7 @@ def test_pairs_are_drawn_evenly_and_halved(each: int, count: int):
 
 
 def test_other_seeds_draw_other_pairs():
-    first, again, other = (set(chosen(40, 20, seed)["pair"]) for seed in (0, 0, 1))
+    first, again, other = (set(unit_pairs(40, 20, seed)["pair"]) for seed in (0, 0, 1))
     assert first == again
     assert 0 < len(first & other) < len(first)
 
@@ -70,19 +70,23 @@ def test_every_unit_of_the_late_layers_is_patched_once(first_layer: int | None, 
         neurons=pl.lit(loaded.neurons, pl.Int32), width=pl.lit(loaded.width, pl.Int32)
     )
     table = overlapped.patched(shape, first_layer)
-    found = interventions.read(table.sample(fraction=1, shuffle=True, seed=0), loaded, ["last"])
-    assert [one.number for one in found] == list(range(len(table)))
-    assert found[0].patches == ()
-    units = [(p.layer, p.component, int(p.chosen()[0])) for one in found[1:] for p in one.patches]
+    read = interventions.read(table.sample(fraction=1, shuffle=True, seed=0), loaded, ["last"])
+    assert [intervention.number for intervention in read] == list(range(len(table)))
+    assert read[0].patches == ()
+    units = [
+        (p.layer, p.component, int(p.chosen()[0]))
+        for intervention in read[1:]
+        for p in intervention.patches
+    ]
     assert units == [
         (layer, name, unit)
         for layer in layers
         for name in ("neuron", "coordinate")
         for unit in range(sizes[name])
     ]
-    assert {(p.position, p.replacement) for one in found[1:] for p in one.patches} == {
-        ("last", "counterfactual")
-    }
+    assert {
+        (p.position, p.replacement) for intervention in read[1:] for p in intervention.patches
+    } == {("last", "counterfactual")}
 
 
 @pytest.mark.parametrize(("k", "count"), [(1, 0), (2, 2), (3, 1), (99, 99)])
@@ -115,7 +119,7 @@ def given() -> Tables:
 def test_effects_are_means_over_pairs_and_ranked(given: Tables):
     table = ask("unit_effects", given)
     pairs = given["unit_mediation_pairs"]
-    said = {(i, p): np.array(rest, float) for i, p, *rest in given["runs"].iter_rows()}
+    answers = {(i, p): np.array(rest, float) for i, p, *rest in given["runs"].iter_rows()}
     expected = {}
     for (question,), part in pairs.group_by("question"):
         groups = {
@@ -131,7 +135,7 @@ def test_effects_are_means_over_pairs_and_ranked(given: Tables):
             groups.items(), given["unit_mediation_interventions"].rows(named=True)[1:]
         ):
             clean, patched = (
-                np.array([said[n, pair] for pair in group["pair"]])
+                np.array([answers[n, pair] for pair in group["pair"]])
                 for n in (0, row["intervention"])
             )
             with np.errstate(divide="ignore", invalid="ignore"):

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from tests import made
-from tests.made import OPERATORS, SITES, Tables, ask, frame, of
+from tests.made import OPERATORS, SITES, Tables, ask, frame, only
 
 KEYS = ["operator", "layer", "position", "k"]
 NEURONS, TOP, SAMPLE, K, DRAWS = 300, 15, 40, 10, 400
@@ -14,7 +14,7 @@ NEURONS, TOP, SAMPLE, K, DRAWS = 300, 15, 40, 10, 400
 @pytest.fixture(scope="module")
 def given() -> Tables:
     measured = made.measured()
-    return of(measured, "neuron_interventions") | {"neuron_effects": made.effects(measured)}
+    return only(measured, "neuron_interventions") | {"neuron_effects": made.effects(measured)}
 
 
 def test_where_all_neurons_are_patched_recall_is_exact(given: Tables):

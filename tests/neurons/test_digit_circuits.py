@@ -6,7 +6,7 @@ import pytest
 
 from stages.neurons import digit_figure
 from tests import made
-from tests.made import FIRST, KS, LAYERS, NEURONS, OPERATORS, Tables, ask, frame, of
+from tests.made import FIRST, KS, LAYERS, NEURONS, OPERATORS, Tables, ask, frame, only
 
 DIGITS = ("first-asked", "second-asked", "third-asked")
 
@@ -15,7 +15,7 @@ def of_digits(
     effects: np.ndarray, noise: float = 0.0, first_layers: tuple[int, ...] = (FIRST,) * 3
 ) -> Tables:
     """Tables of three subjects in which each late neuron has this effect on the digit, (3, layers, neurons), and noise by prompt."""
-    given = of(made.measured(), "neuron_interventions", "pairs", "runs")
+    given = only(made.measured(), "neuron_interventions", "pairs", "runs")
     rng = np.random.default_rng(5)
     late = {
         number: (layer, units[0])
@@ -38,7 +38,7 @@ def of_digits(
     return {name: pl.concat(parts) for name, parts in tables.items()}
 
 
-def asked(given: Tables, ks: list[int] = KS) -> pl.DataFrame:
+def ask_digits(given: Tables, ks: list[int] = KS) -> pl.DataFrame:
     return ask(
         "digit_circuits", given, first=DIGITS[0], second=DIGITS[1], third=DIGITS[2], operator_ks=ks
     )
@@ -46,7 +46,7 @@ def asked(given: Tables, ks: list[int] = KS) -> pl.DataFrame:
 
 def test_shares_and_overlaps_are_those_of_brute_force():
     given = of_digits(np.random.default_rng(3).normal(size=(3, LAYERS, NEURONS)), noise=1.0)
-    table = asked(given)
+    table = ask_digits(given)
     effects = {}  # (digit, operator, half) -> (late layers, neurons)
     for digit, subject in enumerate(DIGITS, 1):
         runs = {
@@ -62,14 +62,14 @@ def test_shares_and_overlaps_are_those_of_brute_force():
                 .to_list()
             )
             for half in (0, 1):
-                chosen = [p for p in pairs if p % 2 == half]
+                selected = [p for p in pairs if p % 2 == half]
                 effect = np.zeros((LAYERS, NEURONS))
                 for number, row in runs.items():
-                    said = given["runs"].filter(
-                        pl.col("pair").is_in(chosen), subject=subject, intervention=number
+                    answers = given["runs"].filter(
+                        pl.col("pair").is_in(selected), subject=subject, intervention=number
                     )
                     effect[row["layer"], row["units"][0]] = (
-                        said["counterfactual_logit"].cast(pl.Float64).mean() / 2
+                        answers["counterfactual_logit"].cast(pl.Float64).mean() / 2
                     )
                 effects[digit, operator, half] = effect[FIRST:]
     assert table.height == len(OPERATORS) * 9 * len(KS)
@@ -117,10 +117,10 @@ def test_circuits_that_are_apart_are_told_from_one_circuit():
         (apart, 0.0),
         (apart.sum(0, keepdims=True).repeat(3, 0) * np.arange(1, 4)[:, None, None], 1.0),
     ):
-        table = asked(of_digits(planted), [2])
+        table = ask_digits(of_digits(planted), [2])
         assert set(table.filter(pl.col("digit") == pl.col("of_digit"))["share"]) == {1.0}
         assert set(table.filter(pl.col("digit") != pl.col("of_digit"))["share"]) == {others}
-    own = asked(of_digits(apart), [2])
+    own = ask_digits(of_digits(apart), [2])
     assert set(own.filter(pl.col("digit") == pl.col("of_digit"))["iou"]) == {1.0}
     assert set(own.filter(pl.col("digit") != pl.col("of_digit"))["iou"]) == {0.0}
     assert own["share_by_chance"].unique().to_list() == pytest.approx([2 / NEURONS])
@@ -128,7 +128,7 @@ def test_circuits_that_are_apart_are_told_from_one_circuit():
 
 def test_noise_has_no_circuits_and_a_choice_by_luck_gains_nothing():
     given = of_digits(np.zeros((3, LAYERS, NEURONS)), noise=1.0)
-    table = asked(given, [1])
+    table = ask_digits(given, [1])
     own, others = (
         table.filter((pl.col("digit") == pl.col("of_digit")) == same)["effect"]
         for same in (True, False)
@@ -159,7 +159,9 @@ def test_noise_has_no_circuits_and_a_choice_by_luck_gains_nothing():
 
 
 def test_layers_count_that_are_late_for_every_digit():
-    table = asked(of_digits(np.ones((3, LAYERS, NEURONS)), first_layers=(FIRST, FIRST + 1, FIRST)))
+    table = ask_digits(
+        of_digits(np.ones((3, LAYERS, NEURONS)), first_layers=(FIRST, FIRST + 1, FIRST))
+    )
     assert set(table["layers"]) == {LAYERS - FIRST - 1}
 
 
@@ -167,14 +169,16 @@ def test_of_a_large_model_only_random_neurons_count():
     """Neurons that attribution chose were patched for one digit and not for the others."""
     given = of_digits(np.random.default_rng(3).normal(size=(3, LAYERS, NEURONS)))
     late = given["neuron_interventions"].with_columns(neuron=pl.col("units").list.first())
-    chosen = (pl.col("neuron") < 2) & (pl.col("subject") == DIGITS[0])
-    operator = pl.when(chosen).then(pl.lit("add")).otherwise("operator")
-    sampled = late.filter(~chosen).drop("neuron")
+    selected = (pl.col("neuron") < 2) & (pl.col("subject") == DIGITS[0])
+    operator = pl.when(selected).then(pl.lit("add")).otherwise("operator")
+    sampled = late.filter(~selected).drop("neuron")
     for number in range(2):  # neither digit has them in the sample
         sampled = sampled.filter(pl.col("units").list.first() != number)
-    named = pl.concat([sampled, late.filter(chosen).with_columns(operator=operator).drop("neuron")])
+    named = pl.concat(
+        [sampled, late.filter(selected).with_columns(operator=operator).drop("neuron")]
+    )
     tables = [
-        asked(given | {"neuron_interventions": interventions}, [2])
+        ask_digits(given | {"neuron_interventions": interventions}, [2])
         for interventions in (named, sampled)
     ]
     assert tables[0].equals(tables[1])
@@ -185,7 +189,7 @@ def test_of_a_large_model_only_random_neurons_count():
 
 @pytest.mark.usefixtures("close_figures")
 def test_the_figure_shows_the_shares_and_overlaps_of_the_fewest_neurons():
-    table = asked(of_digits(np.random.default_rng(3).uniform(0.1, 1, (3, LAYERS, NEURONS))))
+    table = ask_digits(of_digits(np.random.default_rng(3).uniform(0.1, 1, (3, LAYERS, NEURONS))))
     figure = digit_figure.draw(table, "model")
     assert len(figure.axes) == 2 * len(OPERATORS)
     for axis, (measure, operator) in zip(

@@ -60,8 +60,8 @@ def test_a_panel_without_data_says_why(name: str, tables: Tables, empty: Tables)
     if name not in ("operator_overlaps", "top_k"):  # of which no late layer is the first reason
         assert all(WHY in texts(axis) for axis in nothing)
     without_divide = FIGURES[name](tables, "s")
-    said = [axis for axis in without_divide.axes if WHY in texts(axis)]
-    assert bool(said) == (name != "operator_overlaps")
+    explained = [axis for axis in without_divide.axes if WHY in texts(axis)]
+    assert bool(explained) == (name != "operator_overlaps")
     assert not any(
         "no data" in texts(axis) for axis in without_divide.axes if axis.get_title() in OPERATORS
     )
@@ -110,11 +110,11 @@ def test_rankings_show_what_is_shared(tables: Tables):
 def test_overlaps_are_above_the_diagonal_by_effect(tables: Tables):
     axes = np.reshape(figures.operator_overlaps(tables, "s").axes[:-1], (4, len(KS)))
     table = tables["operator_overlaps"]
-    for row, chosen in enumerate(
+    for row, own in enumerate(
         [pl.col("layer").is_null(), *(pl.col("position") == p for p in drawing.ROLES[:3])]
     ):
         for axis, k in zip(axes[row], KS, strict=True):
-            part = table.filter(chosen, k=k)
+            part = table.filter(own, k=k)
             drawn = image(axis)
             assert (drawn[0, 1], drawn[1, 0]) == tuple(part.sort("ranking")["iou"])
             assert np.isnan(drawn[[0, 1, 2, 2], [0, 1, 0, 1]]).all()

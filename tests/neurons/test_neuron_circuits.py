@@ -23,7 +23,7 @@ from tests.made import (
     ask,
     frame,
     late_layers,
-    of,
+    only,
     runs,
     top,
 )
@@ -90,8 +90,8 @@ def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circu
         )
         for layer, position in sites:
             where = "all" if position == "last" else position
-            here = {n for at, n, p in neurons if (at, p) == (layer, where)}
-            assert len(here) == NEURONS - k
+            at_site = {n for at, n, p in neurons if (at, p) == (layer, where)}
+            assert len(at_site) == NEURONS - k
             if ranking != "random":
                 method = "attribution" if ranking == "attribution" else "exact"
                 wanted = top(
@@ -103,7 +103,7 @@ def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circu
                     layer=layer,
                     position=position,
                 )
-                assert here == set(range(NEURONS)) - wanted
+                assert at_site == set(range(NEURONS)) - wanted
         assert len(neurons) == (NEURONS - k) * len(sites)
     several = [(p + r, k, s) for p in ("", "first_mlp_") for k in (0, 2)
                for r, s in [*((r, None) for r in rankings), ("random", 0), ("random", 1)]]  # fmt: skip
@@ -194,11 +194,11 @@ OF_CUTS = OF_HEADS.drop("seed").with_columns(circuit=pl.lit("circuit_cut"), fait
 
 
 def test_faithfulness_is_equation_2(measured: Tables, circuits: pl.DataFrame):
-    said = runs(circuits, measured["pairs"], "neuron_circuit").sample(
+    own = runs(circuits, measured["pairs"], "neuron_circuit").sample(
         fraction=1, shuffle=True, seed=1
     )
     answers = pl.concat(
-        [runs(circuits, measured["pairs"], "cut"), said]
+        [runs(circuits, measured["pairs"], "cut"), own]
     )  # another experiment's have the same numbers
     given = {
         "head_faithfulness": OF_HEADS,
@@ -206,7 +206,7 @@ def test_faithfulness_is_equation_2(measured: Tables, circuits: pl.DataFrame):
         "neuron_circuit_interventions": circuits,
         "runs": answers,
     }
-    table = ask("faithfulness", of(measured, "pairs", "bootstrap_weights") | given)
+    table = ask("faithfulness", only(measured, "pairs", "bootstrap_weights") | given)
     assert table.filter(pl.col("experiment") != "neuron_circuit").rows() == [
         ("s", "add", "circuit_cut", 3, None, None, "cut", 0.25, 0.4, 0.3, 0.7, 0.9, 8, 0.25),
         ("s", "add", "effect", 3, None, None, "head_circuit", 0.5, 0.4, 0.3, 0.7, 0.9, 8, 0.25),
@@ -214,7 +214,7 @@ def test_faithfulness_is_equation_2(measured: Tables, circuits: pl.DataFrame):
     table = table.filter(experiment="neuron_circuit")
     assert table.height == circuits["intervention"].n_unique()
     for row in table.iter_rows(named=True):
-        expected = by_brute_force(row, said, circuits, measured["bootstrap_weights"])
+        expected = by_brute_force(row, own, circuits, measured["bootstrap_weights"])
         assert [row[measure] for measure in MEASURES] == pytest.approx(expected, rel=1e-6)
         evaluated = {"operator": row["operator"], "split": "evaluation"}
         assert row["majority_accuracy"] == made.majority(measured["pairs"], **evaluated)
@@ -229,8 +229,8 @@ def test_a_subject_that_knows_nothing_has_empty_tables(
         for name in ("runs", "pairs", "neuron_attributions", "bootstrap_weights")
     }
     unknown = (
-        of(none, "pairs", "neuron_attributions")
-        | of(measured, "architecture")
+        only(none, "pairs", "neuron_attributions")
+        | only(measured, "architecture")
         | {"late_layers": late_layers(None)}
     )
     for few in (0, 2):
@@ -239,7 +239,7 @@ def test_a_subject_that_knows_nothing_has_empty_tables(
     empty = {
         "neuron_effects": effects.clear(),
         "circuit_heads": heads({}),
-        **of(measured, "architecture"),
+        **only(measured, "architecture"),
     }
     for stage in (
         "attribution_agreement",
@@ -249,11 +249,11 @@ def test_a_subject_that_knows_nothing_has_empty_tables(
     ):
         assert ask(
             stage,
-            of(empty, "neuron_effects") | {"neuron_interventions": patched},
+            only(empty, "neuron_effects") | {"neuron_interventions": patched},
         ).is_empty()
     assert ask(
         "neuron_circuit_interventions", empty, neurons_per_layer=[2], random_circuits=1
     ).is_empty()
-    given = {**of(none, "runs", "pairs", "bootstrap_weights"), "head_faithfulness": OF_HEADS.clear(), "cut_faithfulness": OF_CUTS.clear(),
+    given = {**only(none, "runs", "pairs", "bootstrap_weights"), "head_faithfulness": OF_HEADS.clear(), "cut_faithfulness": OF_CUTS.clear(),
              "neuron_circuit_interventions": circuits.clear()}  # fmt: skip
     assert ask("faithfulness", given).is_empty()

@@ -20,7 +20,7 @@ from tests.made import (
     ask,
     by_prompt,
     late_layers,
-    of,
+    only,
     top,
 )
 
@@ -68,12 +68,12 @@ def patched(table: pl.DataFrame) -> dict[tuple, set[int]]:
 
 
 def test_of_a_large_model_random_neurons_are_patched_the_same_for_every_operator(measured: Tables):
-    given, drawn = of(measured, *CHOICE), {}
+    given, drawn = only(measured, *CHOICE), {}
     for count in (0, 2, 4):
-        found = patched(
+        sites = patched(
             ask("neuron_interventions", given, patched_neurons=1, sampled_neurons=count),
         )
-        drawn[count] = {site: found.get((*site, None), set()) for site in SITES}
+        drawn[count] = {site: sites.get((*site, None), set()) for site in SITES}
         assert {len(neurons) for neurons in drawn[count].values()} == {count}
     assert all(drawn[2][site] < drawn[4][site] for site in SITES)
     assert len({tuple(drawn[4][0, position]) for layer, position in SITES if layer == 0}) == 1
@@ -86,9 +86,12 @@ def test_of_a_large_model_the_neurons_of_largest_attribution_are_patched(
     k: int,
     count: int,
 ):
-    found = patched(
+    sites = patched(
         ask(
-            "neuron_interventions", of(measured, *CHOICE), patched_neurons=k, sampled_neurons=count
+            "neuron_interventions",
+            only(measured, *CHOICE),
+            patched_neurons=k,
+            sampled_neurons=count,
         ),
     )
     discovery = measured["pairs"].filter(split="discovery").select("pair", "operator")
@@ -101,12 +104,12 @@ def test_of_a_large_model_the_neurons_of_largest_attribution_are_patched(
             "attribution",
             descending=True,
         )
-        random = found.get((layer, position, None), set())
-        assert found.get((layer, position, operator), set()) == set(peers["neuron"][:k]) - random
+        random = sites.get((layer, position, None), set())
+        assert sites.get((layer, position, operator), set()) == set(peers["neuron"][:k]) - random
 
 
 def test_without_late_layers_only_the_first_is_patched(measured: Tables):
-    given = of(measured, *CHOICE) | {"late_layers": late_layers(None)}
+    given = only(measured, *CHOICE) | {"late_layers": late_layers(None)}
     table = ask("neuron_interventions", given)
     few = ask(
         "neuron_interventions",
@@ -129,8 +132,8 @@ def each_effect(given: Tables, row: dict[str, Any]) -> dict[str, np.ndarray]:
             ("effect", "logit_effect"), estimates["attribution"].to_numpy().astype(float)
         )
     named = given["neuron_interventions"].with_columns(neuron=pl.col("units").list.first())
-    here = pl.col("operator").is_null() | (pl.col("operator") == row["operator"])
-    [number] = named.filter(here, **place)["intervention"]
+    own = pl.col("operator").is_null() | (pl.col("operator") == row["operator"])
+    [number] = named.filter(own, **place)["intervention"]
     return by_prompt(given, number, row["operator"])
 
 
@@ -215,7 +218,7 @@ def test_attribution_that_is_right_agrees(measured: Tables, effects: pl.DataFram
         -1: exact.with_columns(method=pl.lit("attribution"), effect=-pl.col("logit_effect")),
     }
     for sign, attribution in planted.items():
-        given = of(measured, "neuron_interventions") | {
+        given = only(measured, "neuron_interventions") | {
             "neuron_effects": pl.concat([exact, attribution])
         }
         table = ask("attribution_agreement", given, ks=[*KS, 99])
@@ -233,16 +236,16 @@ def test_attributions_ranks_are_spearmans(measured: Tables, effects: pl.DataFram
     tied = effects.with_columns(effect=pl.col("effect").round(1))
     table = ask(
         "attribution_agreement",
-        of(measured, "neuron_interventions") | {"neuron_effects": tied},
+        only(measured, "neuron_interventions") | {"neuron_effects": tied},
         ks=KS,
     )
     for row in table.iter_rows(named=True):
-        here = tied.filter(
+        own = tied.filter(
             operator=row["operator"], layer=row["layer"], position=row["position"]
         ).sort("neuron")
         patched, guessed = (
-            here.filter(method="exact")[row["against"]],
-            here.filter(method="attribution")["effect"],
+            own.filter(method="exact")[row["against"]],
+            own.filter(method="attribution")["effect"],
         )
         top = [
             set(np.argsort(-x.to_numpy(), kind="stable")[: row["k"]]) for x in (patched, guessed)

@@ -1,4 +1,4 @@
-"""The report page of the micro project, and a real Chromium that looks at it."""
+"""Build the report page of the micro project, and read it in a real Chromium."""
 
 import os
 import shutil
@@ -18,55 +18,84 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 from tests.micro import ROOT, SETTINGS, SHIPPED, merged
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-needs_chromium = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver")
+needs_chromium = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER),
+    reason="needs Debian's packages chromium and chromium-driver",
+)
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 REPORT = merged(SHIPPED["report"], SETTINGS["report"])  # settings of the micro project's page
 WAIT = 120  # seconds, for a busy machine
-CONTRASTS = """ // of every element with text of its own: how much it stands out (WCAG 2, 1.4.3), and which it is
-    const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+# returns, for each element with text of its own, its contrast (WCAG 2, 1.4.3) and its name
+CONTRASTS = """
+    const options = { willReadFrequently: true };
+    const canvas = new OffscreenCanvas(1, 1).getContext("2d", options);
     const rgba = (colour) => {
-      canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+      canvas.clearRect(0, 0, 1, 1);
+      canvas.fillStyle = colour;
+      canvas.fillRect(0, 0, 1, 1);
       return [...canvas.getImageData(0, 0, 1, 1).data];
     };
-    const light = ([r, g, b]) => [r, g, b].map((part) => part / 255)
-      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
-      .reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
-    const behind = (element) => {
+    const linear = (part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => {
+      const [red, green, blue] = [r, g, b].map((part) => linear(part / 255));
+      return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    };
+    const background = (element) => {
       for (let at = element; at; at = at.parentElement) {
         const colour = rgba(getComputedStyle(at).backgroundColor);
         if (colour[3] === 255) return colour;
       }
       return [255, 255, 255, 255];
     };
-    return [...document.querySelectorAll("body *")].filter((element) =>
-      element.checkVisibility() && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
-      .map((element) => {
-        const [a, b] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
-        return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), element.tagName + "." + element.className + ": " + element.textContent.slice(0, 40)];
-      });
+    const isText = (node) => node.nodeType === 3 && node.data.trim();
+    const hasText = (element) => element.checkVisibility() && [...element.childNodes].some(isText);
+    return [...document.querySelectorAll("body *")].filter(hasText).map((element) => {
+      const ink = light(rgba(getComputedStyle(element).color));
+      const paper = light(background(element));
+      const contrast = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+      const text = element.textContent.slice(0, 40);
+      return [contrast, `${element.tagName}.${element.className}: ${text}`];
+    });
+"""
+TABLE = """
+    const table = document.querySelector(arguments[0] + " table");
+    const texts = (cells) => [...cells].map((cell) => cell.textContent);
+    const rows = [...(table?.tBodies[0].rows ?? [])];
+    return rows.map((row) => [texts(table.tHead.rows[0].cells), texts(row.cells)]);
 """
 
 
 def project(micro: Path, folder: Path, **settings: Any) -> Path:
-    """The micro project's data and figures behind links, with the code under test, so that the report's stages write into `folder`."""
+    """Link the micro project's data and figures and the code under test in a folder; return it.
+
+    So the report's stages write into the folder. settings: of the report.
+    """
     for name in ("data", "reports"):
-        _linked(micro / name, folder / name, {"report", "index.html", "study.html"})
-    _linked(ROOT / "stages", folder / "stages", {"params.yaml", "__pycache__"})
+        _link(micro / name, folder / name, "report", "index.html", "study.html")
+    _link(ROOT / "stages", folder / "stages", "params.yaml", "__pycache__")
     (folder / "params.yaml").symlink_to((micro / "params.yaml").absolute())
-    (folder / "stages/report/params.yaml").write_text(yaml.safe_dump({"report": REPORT | settings}, sort_keys=False))
+    text = yaml.safe_dump({"report": REPORT | settings}, sort_keys=False)
+    (folder / "stages/report/params.yaml").write_text(text)
     return folder
 
 
-def _linked(source: Path, target: Path, left_out: set[str]) -> None:
-    """Makes the folders of `source`, with a link to each file but those of these names, at `target`."""
-    shutil.copytree(source.absolute(), target, ignore=shutil.ignore_patterns(*left_out), copy_function=os.symlink)
+def _link(source: Path, target: Path, *left_out: str) -> None:
+    """Copy the folders of `source`, with a link to each file, without files of some names."""
+    ignored = shutil.ignore_patterns(*left_out)
+    shutil.copytree(source.absolute(), target, ignore=ignored, copy_function=os.symlink)
 
 
 class Reader:
-    """Someone at a browser who reads the page."""
+    """A person who reads the page in a browser."""
 
     def __init__(self, driver: webdriver.Chrome, page: Path):
         self.driver, self.page = driver, page
@@ -80,48 +109,48 @@ class Reader:
         self.until(lambda: self.shown() != "")
         return self
 
-    def until(self, holds: Callable[[], bool]) -> None:
-        """Look again and again, with a pause that leaves the processor to the browser."""
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition; the pauses leave the processor to the browser."""
         wait = WebDriverWait(self.driver, WAIT, poll_frequency=0.05)
-        wait.until(lambda _: holds(), "the page did not get there")
+        wait.until(lambda _: condition(), "the page did not get there")
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 
     def shown(self) -> str:
-        """The subject and operator that the page shows by now."""
+        """Return the model and the operator that the page shows."""
         return self.run("return document.body.dataset.shown ?? ''")
 
     def find(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str) -> str:
-        return self.run("return document.querySelector(arguments[0]).textContent", selector).strip()
+        script = "return document.querySelector(arguments[0]).textContent"
+        return self.run(script, selector).strip()
 
-    def choose(self, subject: str, operator: str = "") -> None:
+    def texts(self, selector: str) -> list[str]:
+        """Return the texts of all elements."""
+        script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
+        return self.run(script, selector)
+
+    def select(self, subject: str, operator: str = "") -> None:
         Select(self.find("#subject")).select_by_visible_text(subject)
         Select(self.find("#operator")).select_by_value(operator)
         self.until(lambda: self.shown() == f"{subject} {operator}".strip())
 
     def rows(self, place: str) -> list[dict[str, str]]:
-        """All rows of the table within a place, page by page, by name of the column."""
-        pages = []
-        while True:
-            pages += self.run(
-                """const table = document.querySelector(arguments[0] + " table");
-                const texts = (cells) => [...cells].map((cell) => cell.textContent);
-                return [...(table?.tBodies[0].rows ?? [])].map((row) => [texts(table.tHead.rows[0].cells), texts(row.cells)]);""",
-                place,
-            )
-            onwards = self.driver.find_elements(By.CSS_SELECTOR, f"{place} .pager button:nth-of-type(2)")
-            if not onwards or onwards[0].get_attribute("aria-disabled") == "true":
-                return [dict(zip(*row, strict=True)) for row in pages]
-            self.run("arguments[0].click()", onwards[0])
+        """Return all rows of the table in a place, page by page: column -> text."""
+        rows = self.run(TABLE, place)
+        forward = f"{place} .pager button:nth-of-type(2):not([aria-disabled=true])"
+        while buttons := self.driver.find_elements(By.CSS_SELECTOR, forward):
+            self.run("arguments[0].click()", buttons[0])
+            rows += self.run(TABLE, place)
+        return [dict(zip(*row, strict=True)) for row in rows]
 
 
 @contextmanager
 def reading(page: Path, profile: Path) -> Iterator[Reader]:
-    """A reader with a browser of their own."""
+    """Open a browser, and return its reader."""
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for flag in [*FLAGS, f"--user-data-dir={profile}"]:
@@ -135,24 +164,26 @@ def reading(page: Path, profile: Path) -> Iterator[Reader]:
 
 
 def table(page: Path, subject: str, name: str) -> pl.DataFrame:
-    """A subject's own table, whichever chapter's."""
+    """Return a model's own table, of whichever chapter."""
     [path] = (page.parents[1] / "data" / subject).glob(f"*/{name}.parquet")
     return pl.read_parquet(path)
 
 
 def tells(cell: str, value: Any) -> bool:
-    """Whether a cell of the page says this value of a table."""
+    """Return whether a cell of the page has this value of a table."""
     if value is None:
         return cell == "–"
     if isinstance(value, bool):
         return cell == ("yes" if value else "no")
-    return float(cell) == float(f"{value:.4g}") if isinstance(value, float) else cell == str(value)
+    if isinstance(value, float):
+        return float(cell) == float(f"{value:.4g}")
+    return cell == str(value)
 
 
-def compare(rows: list[dict[str, str]], expected: pl.DataFrame, columns: list[str] | None = None) -> None:
-    """Asserts that rows of the page are those expected, in their order, in these columns or all."""
+def compare(rows: list[dict[str, str]], expected: pl.DataFrame) -> None:
+    """Assert that rows of the page are the expected rows, in their order."""
     assert len(rows) == expected.height > 0
     for row, known in zip(rows, expected.iter_rows(named=True), strict=True):
         assert list(row) == expected.columns
-        for name in columns or expected.columns:
-            assert tells(row[name], known[name]), (name, row, known)
+        for name, value in known.items():
+            assert tells(row[name], value), (name, row, known)

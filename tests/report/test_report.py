@@ -1,10 +1,11 @@
-"""What the report shows: the rows and pictures that each chapter asks for, small maps of neurons, and a bounded page."""
+"""Test what the report shows: the rows and figures that chapters declare, and its size."""
 
 import base64
 import json
 import re
 import shutil
 import zlib
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from stages.lib.core.vocabulary import CHAPTERS
 from stages.lib.dictionary import tables
 from stages.lib.sql.database import Database, connect
 from stages.lib.sql.files import subject_files
-from stages.report.page.contents import Item, Rows, contents
+from stages.report.page.contents import Contents, Item, Rows, contents
 from stages.report.page.html import bounded
 from stages.report.page.rows import ContentsError, ask, database, packed, places, query
 from stages.report.settings import Report
@@ -30,6 +31,7 @@ from tests.micro import ROOT
 from tests.report.browsing import REPORT, project
 
 CONTENTS = contents()
+STUDY, OWN = CONTENTS.only(study=True), CONTENTS.only(study=False)
 ITEMS = {item.id: item for item in CONTENTS.items()}
 KNOWN = tables(ROOT / "stages")
 
@@ -40,64 +42,90 @@ def settings(**changes: Any) -> Report:
 
 @pytest.fixture
 def built(page: Path) -> Path:
-    """The project in which the page was built."""
+    """Return the project in which the page was built."""
     return page.parents[1]
 
 
+def inflated(text: str) -> Any:
+    return json.loads(zlib.decompress(base64.b64decode(text)))
+
+
 def payload(built: Path, subject: str, name: str) -> Any:
-    packed_up = json.loads((built / f"data/report/{subject}.json").read_text())["payloads"][name]
-    return json.loads(zlib.decompress(base64.b64decode(packed_up)))
+    data = json.loads((built / f"data/report/{subject}.json").read_text())
+    return inflated(data["payloads"][name])
 
 
-def test_the_page_of_one_subject_has_nothing_of_another(built: Path, micro: Path, tmp_path: Path):
+def subjects_in(page: str) -> set[str]:
+    """Return the models whose payloads a page carries."""
+    return set(re.findall(r'data-payload="([^/"]+)/', page)) - {"shared"}
+
+
+def test_the_page_of_a_model_has_nothing_about_another(built: Path, micro: Path, tmp_path: Path):
     folder = project(micro, tmp_path / "one")
     shutil.copytree(built / "data/report", folder / "data/report")
     run_in(folder, "python", "-m", "stages.report.index", "planted")
-    assert [path.name for path in (folder / "reports").glob("*.html")] == ["index.html"]
-    one, every = (page.read_text() for page in (folder / "reports/index.html", built / "reports/study.html"))
-    subjects = {page: set(re.findall(r'data-payload="([^/"]+)/', page)) - {"shared"} for page in (one, every)}
-    assert subjects[one] == {"planted"} < subjects[every]
-    compared = [item.title for item in CONTENTS.only(study=True).items()]
+    assert list((folder / "reports").glob("*.html")) == [folder / "reports/index.html"]
+    own = (folder / "reports/index.html").read_text()
+    study = (built / "reports/study.html").read_text()
+    assert subjects_in(own) == {"planted"}
+    assert subjects_in(study) > {"planted"}
+    compared = [f">{item.title}</h3>" for item in STUDY.items()]
     assert len(compared) > 3
-    assert not [title for title in compared if f">{title}</h3>" in one]
-    assert all(f">{title}</h3>" in every for title in compared)
-    [packed_up] = re.findall(r'data-payload="abacus/study">([^<]+)<', every)
-    rows = json.loads(zlib.decompress(base64.b64decode(packed_up)))["tables"]
-    assert all(rows[item]["rows"] for item in ("trajectory-table", "finetuned", "study-claims"))
+    for title in compared:
+        assert title not in own
+        assert title in study
+    [text] = re.findall(r'data-payload="abacus/study">([^<]+)<', study)
+    rows = inflated(text)["tables"]
+    for item in ("trajectory-table", "finetuned", "study-claims"):
+        assert rows[item]["rows"]
 
 
-def test_ids_are_unique_and_say_what_they_lead_to():
-    ids = [part.id for part in CONTENTS.sections] + list(ITEMS)
-    assert len(ids) == len(set(ids)) == len(CONTENTS.sections) + sum(len(part.items) for part in CONTENTS.sections)
+def test_ids_are_unique():
+    ids = list(map(attrgetter("id"), [*CONTENTS.sections, *CONTENTS.items()]))
+    assert len(ids) == len(set(ids))
 
 
 def test_sections_are_those_of_the_chapters_in_the_order_of_the_data():
-    files = {file.parent.name: yaml.safe_load(file.read_text()) for file in (ROOT / "stages").glob("*/page.yaml")}
-    assert files.keys() <= set(CHAPTERS)
-    assert [part.id for part in CONTENTS.sections] == [part["id"] for chapter in CHAPTERS for part in files.get(chapter, [])]
+    files = {file.parent.name: file for file in (ROOT / "stages").glob("*/page.yaml")}
+    declared = []
+    for chapter in filter(files.__contains__, CHAPTERS):
+        declared += yaml.safe_load(files.pop(chapter).read_text())
+    ids = map(attrgetter("id"), CONTENTS.sections)
+    assert list(ids) == list(map(itemgetter("id"), declared))
+    assert not files
 
 
-def test_every_figure_that_is_declared_is_drawn(micro: Path):
-    for item in ITEMS.values():
-        for picture in item.figures:
-            path = micro / "reports" / picture.path.format(subject="abacus", operator="add")
-            assert path.with_suffix(".svg").exists(), f"{item.id}: {path}"
-            assert path.with_suffix(".png").exists(), f"{item.id}: {path}"
+def test_every_declared_figure_is_drawn(micro: Path):
+    patterns = CONTENTS.pictures(shared=True) + CONTENTS.pictures(shared=False)
+    for pattern in patterns:
+        path = micro / "reports" / pattern.format(subject="abacus", operator="add")
+        assert path.with_suffix(".svg").exists(), path
+        assert path.with_suffix(".png").exists(), path
 
 
-@pytest.mark.parametrize("item", [item for item in ITEMS.values() if item.table and item.table in KNOWN], ids=lambda i: i.id)
+def empty_table(name: str) -> str:
+    """Return the statement that creates a table with the documented columns."""
+    columns = KNOWN[name].columns.items()
+    typed = ", ".join(f'"{column}" {kind}' for column, (kind, _) in columns)
+    return f'create table "{name}" ({typed})'
+
+
+@pytest.mark.parametrize(
+    "item",
+    [item for item in ITEMS.values() if item.table in KNOWN],
+    ids=lambda item: item.id,
+)
 def test_an_item_only_names_columns_that_its_table_has(item: Item):
-    """An empty table of the documented columns answers the item's query."""
-    made = [f'create table "{t}" ({", ".join(f"{name!r} {kind}" for name, (kind, _) in KNOWN[t].columns.items())})' for t in item.tables]
+    """An empty table with the documented columns answers the item's query."""
     connection = duckdb.connect()
-    for statement in made:
-        connection.execute(statement.replace("'", '"'))
+    for name in item.tables:
+        connection.execute(empty_table(name))
     shown = connection.sql(query(item, item.shared).replace("$subject", "'s'"))
     assert set(item.shares) <= set(shown.columns)
 
 
 def put(table: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Database:
-    """What the report's stages see of a project in which the subject s has this table, called effects, and no other."""
+    """Return what stages see of a project with the table effects of the model s, and no other."""
     (folder / "data/s/neurons").mkdir(parents=True)
     table.write_parquet(folder / "data/s/neurons/effects.parquet")
     monkeypatch.chdir(folder)
@@ -105,38 +133,57 @@ def put(table: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, folder: Path) -> D
     return database(["effects", "absent"], "s")
 
 
-def test_rows_are_the_tables_first_of_each_operator_by_the_items_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_rows_are_the_first_of_each_operator_in_the_declared_order(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     rng = np.random.default_rng(0)
-    table = pl.DataFrame({"subject": "s", "operator": ["add"] * 50 + ["divide"] * 3, "neuron": range(53), "effect": rng.integers(0, 9, 53)})
-    of = put(table.sample(fraction=1, shuffle=True, seed=1), monkeypatch, tmp_path)
-    wanted = Rows.model_validate({"title": "t", "table": "effects", "where": "effect > 1", "sort": "effect desc"})
-    found, counts = ask(wanted, of, "s", 5)
+    table = pl.DataFrame({
+        "subject": "s",
+        "operator": ["add"] * 50 + ["divide"] * 3,
+        "neuron": range(53),
+        "effect": rng.integers(0, 9, 53),
+    })  # fmt: skip
+    data = put(table.sample(fraction=1, shuffle=True, seed=1), monkeypatch, tmp_path)
+    declared = {"title": "t", "table": "effects", "where": "effect > 1", "sort": "effect desc"}
+    rows, counts = ask(Rows.model_validate(declared), data, "s", 5)
     kept = table.drop("subject").filter(pl.col("effect") > 1)
-    first = [part.sort("effect", "operator", "neuron", descending=[True, False, False]).head(5) for part in kept.partition_by("operator")]
-    assert found.equals(pl.concat(first).sort("effect", "operator", "neuron", descending=[True, False, False]))
-    assert counts == {name: kept.filter(operator=name).height for name in ("add", "divide")}
+    kept = kept.sort("effect", "operator", "neuron", descending=[True, False, False])
+    assert rows.equals(kept.filter(pl.int_range(pl.len()).over("operator") < 5))
+    assert counts == dict(kept.group_by("operator").len().rows())
 
 
-def test_an_absent_table_is_none_and_a_wrong_column_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    of = put(pl.DataFrame({"subject": ["s"], "effect": [1.0]}), monkeypatch, tmp_path)
-    assert ask(Rows(title="t", table="absent"), of, "s", 9) is None
-    assert ask(Rows.model_validate({"title": "t", "table": "effects", "with": ["absent"]}), of, "s", 9) is None
+def test_an_absent_table_is_none_and_a_wrong_column_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    data = put(pl.DataFrame({"subject": ["s"], "effect": [1.0]}), monkeypatch, tmp_path)
+    assert ask(Rows(title="t", table="absent"), data, "s", 9) is None
+    joined = {"title": "t", "table": "effects", "with": ["absent"]}
+    assert ask(Rows.model_validate(joined), data, "s", 9) is None
     with pytest.raises(ContentsError, match=r"(?s)'Wrong'.*efect"):
-        ask(Rows(title="Wrong", table="effects", columns=["efect"]), of, "s", 9)
+        ask(Rows(title="Wrong", table="effects", columns=["efect"]), data, "s", 9)
 
 
 def test_values_are_packed_as_json_with_four_digits():
-    frame = pl.DataFrame(
-        {"n": [12345], "x": [0.123456], "e": [1.234567e9], "b": [True], "none": [None], "nan": [float("nan")], "l": [["a", "b"]]}
-    )
+    values = {
+        "n": 12345,
+        "x": 0.123456,
+        "e": 1.234567e9,
+        "b": True,
+        "none": None,
+        "nan": float("nan"),
+        "l": ["a", "b"],
+    }
+    frame = pl.DataFrame([values])
     assert packed(frame)["rows"] == [[12345, 0.1235, 1.235e9, True, None, "nan", "a, b"]]
     assert packed(frame)["kinds"][:4] == ["number", "number", "number", "boolean"]
 
 
-def test_the_page_is_bounded_and_says_what_to_lower(built: Path, micro: Path, tmp_path: Path):
-    size = (built / "reports/study.html").stat().st_size
-    assert size < REPORT["largest_mib"] * 2**20
-    with pytest.raises(ParamsError, match=r"more than report.largest_mib = 0.001.*neurons_drawn.*abacus/maps 0\.0"):
+def test_a_page_that_is_too_large_is_an_error(built: Path, micro: Path, tmp_path: Path):
+    assert (built / "reports/study.html").stat().st_size < REPORT["largest_mib"] * 2**20
+    problem = r"more than report.largest_mib = 0.001.*neurons_drawn.*abacus/maps 0\.0"
+    with pytest.raises(ParamsError, match=problem):
         bounded("x" * 1100, settings(largest_mib=0.001), {"abacus/maps": "x" * 1000})
     folder = project(micro, tmp_path / "small", largest_mib=0.01)
     run_in(folder, "python", "-m", "stages.report.subject", "planted")
@@ -146,78 +193,128 @@ def test_the_page_is_bounded_and_says_what_to_lower(built: Path, micro: Path, tm
     assert not (folder / "reports/study.html").exists()
 
 
-def test_fewer_rows_neurons_and_maps_are_what_the_settings_say(micro: Path, tmp_path: Path):
-    folder = project(micro, tmp_path / "few", rows=3, neurons_listed=5, neurons_drawn=2, votes=4)
+def test_settings_limit_rows_neurons_and_maps(micro: Path, tmp_path: Path):
+    limits = {"rows": 3, "neurons_listed": 5, "neurons_drawn": 2, "votes": 4}
+    folder = project(micro, tmp_path / "few", **limits)
     run_in(folder, "python", "-m", "stages.report.subject", "abacus")
-    shown = payload(folder, "abacus", "tables")["neuron-effects"]
-    operators = [row[0] for row in shown["rows"]]
-    assert {name: operators.count(name) for name in operators} == dict.fromkeys(sorted(set(operators)), 3)
+    table = payload(folder, "abacus", "tables")["neuron-effects"]
+    rows = pl.DataFrame(table["rows"], table["columns"], orient="row")
+    assert set(rows.group_by("operator").len()["len"]) == {3}
     for part in payload(folder, "abacus", "neurons")["operators"].values():
-        assert [("map" in neuron, len(neuron["votes"])) for neuron in part["neurons"]] == [(True, 4)] * 2 + [(False, 4)] * 3
+        assert len(part["neurons"]) == 5
+        for place, neuron in enumerate(part["neurons"]):
+            assert ("map" in neuron) == (place < 2)
+            assert len(neuron["votes"]) == 4
 
 
-def test_neurons_with_a_name_come_first_and_names_take_turns(built: Path):
+def test_labelled_neurons_come_first_and_labels_take_turns(built: Path):
     labels = pl.read_parquet(built / "data/planted/heuristics/labels.parquet")
     for operator, part in payload(built, "planted", "neurons")["operators"].items():
-        own = labels.filter(operator=operator)
         names = [tuple(neuron["names"]) for neuron in part["neurons"]]
-        labelled = own.select("layer", "neuron").n_unique()
+        labelled = labels.filter(operator=operator).select("layer", "neuron").n_unique()
         assert labelled > 0
-        assert [bool(name) for name in names] == [place < labelled for place in range(len(names))]
-        turns = [names[:place].count(name) for place, name in enumerate(names) if name]
+        assert all(names[:labelled])
+        assert not any(names[labelled:])
+        turns = [names[:place].count(name) for place, name in enumerate(names[:labelled])]
         assert turns == sorted(turns)
 
 
-def test_queries_on_the_page_can_be_asked_in_the_console(built: Path, micro: Path):
-    of = connect(micro / "data", threads=1)
-    shown = payload(built, "abacus", "tables")
-    asked = [item for item in ITEMS.values() if not item.shared and shown.get(item.id)]
-    assert len(asked) > 20
-    for item in asked:
-        assert '"' not in query(item), f"{item.id}: the shell would end the query there"
-        rows = packed(of.sql(query(item), subject="abacus").pl())["rows"]
-        assert len(rows) == sum(shown[item.id]["found"].values())
-        assert sorted(map(repr, shown[item.id]["rows"])) == sorted(map(repr, rows)) or len(shown[item.id]["rows"]) < len(rows)
+def test_queries_on_the_page_run_in_the_console(built: Path, micro: Path):
+    data, shown = connect(micro / "data", threads=1), payload(built, "abacus", "tables")
+    names = list(filter(shown.get, shown))
+    assert len(names) > 20
+    for name in names:
+        text, table = query(ITEMS[name]), shown[name]
+        assert '"' not in text, f"{name}: the shell would end the query there"
+        rows = packed(data.sql(text, subject="abacus").pl())["rows"]
+        assert len(rows) == sum(table["found"].values())
+        if len(table["rows"]) == len(rows):
+            assert sorted(map(repr, table["rows"])) == sorted(map(repr, rows))
 
 
-def test_dvc_yaml_declares_what_the_page_reads():
-    made = {out if isinstance(out, str) else next(iter(out)) for entry in stages().values() for out in entry.get("outs", [])}
-    texts, pages = {}, {study: CONTENTS.only(study) for study in (False, True)}
-    for study, page in pages.items():
-        texts[study] = {str(KNOWN[item.table].path.relative_to(ROOT)) for item in page.items() if item.table in KNOWN}
-    shared = pages[False].tables(shared=True)
-    listed = {
-        "report/report_data": ([*pages[False].tables(shared=False), *NEEDED], pages[False].pictures(shared=False), set()),
-        "report": (shared, pages[False].pictures(shared=True), texts[False]),
-        "report/study": (
-            [*shared, *pages[True].tables(shared=True), *pages[True].tables(shared=False)],
-            CONTENTS.pictures(shared=True) + pages[True].pictures(shared=False),
-            texts[False] | texts[True],
+def outputs() -> set[str]:
+    """Return what all stages write, as dvc.yaml files declare it."""
+    paths = set()
+    for entry in stages().values():
+        for out in entry.get("outs", []):
+            paths.add(out if isinstance(out, str) else next(iter(out)))
+    return paths
+
+
+def writers(*pages: Contents) -> set[str]:
+    """Return the stages that write the tables of pages, as files."""
+    files = set()
+    for page in pages:
+        for item in page.items():
+            if item.table in KNOWN:
+                files.add(str(KNOWN[item.table].path.relative_to(ROOT)))
+    return files
+
+
+def file_of(name: str, subject: str) -> str:
+    """Return the file or folder of a table, as dvc.yaml declares it."""
+    made, chapter = outputs(), KNOWN[name].path.parent.name
+    files = [f"data/{subject}{chapter}/{name}.parquet"]
+    if subject:  # or a model's file among those of all
+        files.append(f"data/{chapter}/{name}/${{key}}.parquet")
+    return next(filter(made.__contains__, files), f"data/{chapter}/{name}")
+
+
+@pytest.mark.parametrize(
+    ("stage", "names", "pictures", "shown"),
+    [
+        (
+            "report/report_data",
+            [*OWN.tables(shared=False), *NEEDED],
+            OWN.pictures(shared=False),
+            set(),
         ),
-    }
-    for stage, (names, pictures, shown) in listed.items():
-        subject = "${key}/" if stage == "report/report_data" else ""
-        deps = set(stages()[stage]["deps"])
-        chapters = {name: KNOWN[name].path.parent.name for name in names if name in KNOWN}
-        own = {name: {f"data/{subject}{of}/{name}.parquet"} for name, of in chapters.items()}
-        if subject:  # or a subject's file among those of all
-            own = {name: {*files, f"data/{chapters[name]}/{name}/${{key}}.parquet"} for name, files in own.items()}
-        of_all = {f"data/{chapters[name]}/{name}" for name, files in own.items() if not files & made}
-        assert set().union(*own.values()) & made == {d for d in deps if d.endswith(".parquet")}
-        assert of_all == {d for d in deps if "." not in d and re.match(r"data/(?!\$|report)", d)}, stage
-        for pattern in pictures:
-            path = "reports/" + pattern.replace("{subject}", "${key}")
-            assert any(path.startswith(d.removesuffix(".svg")) for d in deps if d.startswith("reports/")), f"{stage} does not list {path}"
-        assert deps >= shown, stage
+        ("report", OWN.tables(shared=True), OWN.pictures(shared=True), writers(OWN)),
+        (
+            "report/study",
+            [
+                *OWN.tables(shared=True),
+                *STUDY.tables(shared=True),
+                *STUDY.tables(shared=False),
+            ],
+            CONTENTS.pictures(shared=True) + STUDY.pictures(shared=False),
+            writers(OWN, STUDY),
+        ),
+    ],
+    ids=["report_data", "report", "study"],
+)
+def test_dvc_yaml_declares_what_the_page_reads(
+    stage: str,
+    names: list[str],
+    pictures: list[str],
+    shown: set[str],
+):
+    subject = "${key}/" if stage == "report/report_data" else ""
+    deps = set(stages()[stage]["deps"])
+    files = {file_of(name, subject) for name in KNOWN.keys() & set(names)}
+    of_tables = re.compile(r"data/.*\.parquet|data/(?!\$|report)[^.]*")
+    assert files == set(filter(of_tables.fullmatch, deps))
+    drawn = [dep.removesuffix(".svg") for dep in deps if dep.startswith("reports/")]
+    for pattern in pictures:
+        path = "reports/" + pattern.replace("{subject}", "${key}")
+        assert path.startswith(tuple(drawn)), path
+    assert deps >= shown
 
 
-def test_what_is_read_of_a_subject_is_declared_whoever_else_is_there(micro: Path, monkeypatch: pytest.MonkeyPatch):
-    """In the files themselves: of tables that are folders with a file per subject, no stage of one subject sees another's."""
+@pytest.mark.parametrize("subject", ["abacus", "planted"])
+def test_a_stage_declares_what_it_reads_whatever_models_there_are(
+    micro: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    subject: str,
+):
+    """In the lock: of a table with a file per model, the stage of a model reads its file alone."""
     monkeypatch.chdir(micro)
-    names = [*CONTENTS.only(False).tables(shared=False), *NEEDED]
+    names = [*OWN.tables(shared=False), *NEEDED]
     lock = yaml.safe_load(Path("stages/report/dvc.lock").read_text())["stages"]
-    for subject in ("abacus", "planted"):
-        deps = [dep["path"] for dep in lock[f"report_data@{subject}"]["deps"]]
-        read = {str(path) for paths in subject_files(subject, names).values() for path in paths}
-        assert f"data/claims/claims/{subject}.parquet" in read
-        assert [path for path in read if not any(path == dep or path.startswith(dep + "/") for dep in deps)] == []
+    deps = {dep["path"] for dep in lock[f"report_data@{subject}"]["deps"]}
+    read: list[Path] = []
+    for paths in subject_files(subject, names).values():
+        read += paths
+    assert Path(f"data/claims/claims/{subject}.parquet") in read
+    for path in read:
+        assert deps & {str(path), *map(str, path.parents)}, path

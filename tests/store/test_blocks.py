@@ -1,4 +1,4 @@
-"""Blocks of a dump are sized by memory; those of the shipped models are as large as settings allow."""
+"""Memory limits the blocks of a dump; for the shipped models only the settings do."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,9 +37,9 @@ def test_memory_leaves_the_blocks_of_shipped_models_as_they_are(name: str):
     prompts = DUMP.prompts_per_block(values, "float64")
     assert prompts == DUMP.cells_per_block
     rows = DUMP.cells_per_block // SIDE
-    assert blocks(SIDE, SIDE, prompts) == [
-        range(first, first + rows) for first in range(0, SIDE, rows)
-    ]
+    cut = blocks(SIDE, SIDE, prompts)
+    assert [block.start for block in cut] == list(range(0, SIDE, rows))
+    assert {len(block) for block in cut} == {rows}
 
 
 def test_a_block_of_a_deep_model_fits_into_half_of_the_memory():
@@ -52,13 +52,13 @@ def test_a_block_of_a_deep_model_fits_into_half_of_the_memory():
 
 
 def test_a_block_holds_a_pass_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
-    """Of a shape such as Llama-3-8B's; a float64 model's block has the same rows on every machine."""
-    values, one_pass = 32 * 14_336, 1_500 * environment.PROMPTS
+    """For a shape such as Llama-3-8B's. A float64 model has the same blocks on every machine."""
+    values, in_pass = 32 * 14_336, 1_500 * environment.PROMPTS
     exact = DUMP.prompts_per_block(values, "float64")
-    assert DUMP.prompts_per_block(values, "bfloat16") == exact < one_pass / 16
+    assert DUMP.prompts_per_block(values, "bfloat16") == exact < in_pass / 16
     monkeypatch.setenv("BAG_DEVICE", "cuda")
     assert DUMP.prompts_per_block(values, "float64") == exact
-    assert 0.7 * one_pass < DUMP.prompts_per_block(values, "bfloat16") <= DUMP.cells_per_block
+    assert 0.7 * in_pass < DUMP.prompts_per_block(values, "bfloat16") <= DUMP.cells_per_block
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4_000))
@@ -79,9 +79,9 @@ def test_blocks_are_as_few_as_can_be_and_alike(rows: int, columns: int, prompts:
 def test_pieces_are_a_rectangle_and_small_where_it_has_gaps(
     rows: set[int], columns: set[int], prompts: int
 ):
-    places = np.array(sorted(rows)), np.array(sorted(columns))
-    tokens = (places[0][:, None] * 100 + places[1])[..., None]
-    whole = Rectangle(*places, tokens, np.arange(1))
+    own_rows, own_columns = np.array(sorted(rows)), np.array(sorted(columns))
+    tokens = (own_rows[:, None] * 100 + own_columns)[..., None]
+    whole = Rectangle(own_rows, own_columns, tokens, np.arange(1))
     seen = []
     for piece in whole.pieces(prompts):
         expected = piece.rows[:, None] * 100 + piece.columns

@@ -28,7 +28,7 @@ from tests.micro import ROOT, copy_project
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the project's settings, and in it a random Llama whose numbers 0..999 are one token each."""
+    """The project's settings, and a random Llama whose numbers 0 to 999 are one token each."""
     for file in [ROOT / "params.yaml", *ROOT.glob("stages/*/params.yaml")]:
         (tmp_path / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, tmp_path / file.relative_to(ROOT))
@@ -46,7 +46,7 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def said(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str]:
+def output(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str]:
     """Exit status and output of `bag check`."""
     with pytest.raises(SystemExit) as ended:
         check.main([*arguments])
@@ -54,18 +54,19 @@ def said(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str]:
 
 
 def test_a_model_that_fits_is_described(project: Path, capsys: pytest.CaptureFixture):
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 0
     for line in (
         "family        llama (LlamaForCausalLM)",
         "layers        3, each of 48 neurons and 4 heads, width 32",
-        "disk          99 MiB of activations",  # 2 bytes x 48 neurons x 3 layers x 90,000 prompts x 4 operators
+        # 2 bytes x 48 neurons x 3 layers x 90,000 prompts x 4 operators
+        "disk          99 MiB of activations",
         "loaded        yes; its parts agree with plain forward passes",
         "times         measured on this model: a core takes ",
         "prompt        '1+1=', read as: <s> 1 + 1 =",
         "answers       0 to 999 are one token each",
         "operands      0 to 299 (cells.largest_operand) are one token each",
-        "BOS           <s> before each prompt, as the tokenizer itself puts it there; --no-bos changes that",
+        "BOS           <s> before each prompt, as the tokenizer itself puts it there; --no-bos",
     ):
         assert line in text
     assert "But:" not in text
@@ -75,7 +76,7 @@ def test_a_tokenizer_that_splits_numbers_is_a_problem_that_is_said(
     project: Path, capsys: pytest.CaptureFixture
 ):
     own_tokenizer([]).save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 1
     assert "But: operand 100 is not one token in '100+1='" in text
 
@@ -83,7 +84,7 @@ def test_a_tokenizer_that_splits_numbers_is_a_problem_that_is_said(
 def test_a_template_that_the_tokenizer_does_not_know_is_a_problem_that_is_said(
     project: Path, capsys: pytest.CaptureFixture
 ):
-    status, text = said(capsys, "models/mine", "--template", "{op1} plus {symbol}{op2}=")
+    status, text = output(capsys, "models/mine", "--template", "{op1} plus {symbol}{op2}=")
     assert status == 1
     assert "But: the subject's tokenizer does not know all of '1 plus +1='" in text
 
@@ -92,12 +93,12 @@ def test_numbers_of_several_tokens_are_asked_for_by_token(
     project: Path, capsys: pytest.CaptureFixture
 ):
     vocabularies.by_digit().save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 0
     line = "have several tokens; answer_token selects which one is predicted, here 0 of 0 to 2"
     assert f"numbers       {line}\n" in text
     assert "prompt        '299/299=', read as: 2 9 9 / 2 9 9 =\n" in text
-    status, text = said(capsys, "models/mine", "--answer-token", "1", "--largest-operand", "34")
+    status, text = output(capsys, "models/mine", "--answer-token", "1", "--largest-operand", "34")
     assert status == 0
     assert "prompt        '34/34=', read as: 3 4 / 3 4 =\n" in text
     assert "answers       token 1 of each stands for a number from 0 to 9\n" in text
@@ -136,7 +137,7 @@ def test_a_token_that_no_answer_has_is_a_problem_that_is_said(
     project: Path, kind: str, last: int, capsys: pytest.CaptureFixture
 ):
     vocabularies.KINDS[kind]().save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine", "--answer-token", "3", "--largest-operand", "34")
+    status, text = output(capsys, "models/mine", "--answer-token", "3", "--largest-operand", "34")
     assert status == 1
     assert (
         f"But: no answer has a token 3 that stands for 0; answers have tokens 0 to {last}\n" in text
@@ -150,7 +151,7 @@ def test_a_configuration_alone_is_enough(project: Path, name: str, capsys: pytes
         file.unlink()
     config.architectures = None
     config.save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine", "--dtype", "bfloat16")
+    status, text = output(capsys, "models/mine", "--dtype", "bfloat16")
     assert status == 0
     assert (
         f"layers        {layers}, each of {neurons:,} neurons and {heads} heads, width {width:,}"
@@ -187,7 +188,17 @@ def costs_of(settings: SubjectSettings, side: int = 300, speed: float = 1e10) ->
 @pytest.mark.parametrize(
     ("section", "lists"),
     [
-        ("subjects", {"subjects", "with_pairs", "known", "with_activations", "with_figures", "with_mediation"}),
+        (
+            "subjects",
+            {
+                "subjects",
+                "with_pairs",
+                "known",
+                "with_activations",
+                "with_figures",
+                "with_mediation",
+            },
+        ),
         ("stored", {"known", "with_activations", "with_figures"}),
     ],
 )
@@ -246,7 +257,7 @@ def test_runs_are_as_many_as_tables_have(project: Path):
 
 
 def test_runs_of_some_neurons_are_as_many_as_tables_have(project: Path):
-    """The random ones besides, of which a layer has no more than neurons; early layers have random ones alone."""
+    """A layer has at most all neurons patched; early layers have random ones alone."""
     costs = costs_of(mine())  # 48 neurons in each of 3 layers, of which 2 count as late
     pairs = costs.pairs(Sizes())
     for patched, sampled, both in ((10, 5, 15), (40, 20, 48), (10, 0, 10)):
@@ -274,7 +285,7 @@ def test_a_duration_is_hours_and_minutes(text: str, seconds: int):
 def test_what_is_no_duration_is_refused_with_the_form(text: str):
     with pytest.raises(
         ParamsError,
-        match=r"--budget .* is not allowed; a duration is hours and minutes, such as 5h, 90m or 1h30m",
+        match=r"--budget .* is not allowed; a duration is hours and minutes, such as 5h, 90m",
     ):
         budget.seconds(text)
 
@@ -293,8 +304,9 @@ def test_sizes_fill_a_budget_and_what_they_give_up_is_said(project: Path):
         sizes = budget.fitted(large, "subjects", allowed)
         assert 0.7 * allowed < budget.total(large.rows(sizes)) <= allowed
         neurons, pairs, templates, *singles = budget.given_up(large, sizes)
-        both = f"the {sizes.patched_neurons:,} of largest attribution and {sizes.sampled_neurons} random ones"
-        assert neurons == f"neurons patched: {both} of 16,384 of a layer"
+        largest = f"the {sizes.patched_neurons:,} of largest attribution"
+        random = f"{sizes.sampled_neurons} random ones"
+        assert neurons == f"neurons patched: {largest} and {random} of 16,384 of a layer"
         assert len(singles) == (sizes.single_heads is False) + (sizes.single_units is False)
         assert (
             pairs
@@ -323,7 +335,7 @@ def test_a_description_that_takes_long_is_ended(
     capsys: pytest.CaptureFixture,
 ):
     monkeypatch.setattr(check, "LONGEST", 0.001)
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 1
     assert "But: models/mine: describing it takes more than 0.001 s of CPU time" in text
     assert "a number in config.json or the tokenizer is far too large" in text
@@ -334,7 +346,7 @@ def test_a_model_without_mlps_is_a_problem_that_is_said(
 ):
     config: MambaConfig = families.configured("mamba")
     config.save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 1
     assert "But: layer 0, MambaBlock, has no MLP, only MambaMixer" in text
 
@@ -345,12 +357,13 @@ def test_a_model_without_mlps_is_a_problem_that_is_said(
         (
             (),
             None,
-            "nothing before each prompt, as the tokenizer itself puts nothing there; --bos changes that",
+            "nothing before each prompt, as the tokenizer itself puts nothing there; --bos",
         ),
         (
             ("--bos",),
             True,
-            "<s> before each prompt, as --bos says\n              the tokenizer itself puts nothing there",
+            "<s> before each prompt, as --bos says\n"
+            "              the tokenizer itself puts nothing there",
         ),
         (("--no-bos",), False, "nothing before each prompt, as --no-bos says"),
     ],
@@ -375,7 +388,7 @@ def test_a_model_with_fewer_positions_than_prompts_have_tokens_is_refused(
     model = random_model("llama", max_position_embeddings=4)
     model.resize_token_embeddings(1400, mean_resizing=False)
     model.save_pretrained("models/mine")
-    status, text = said(capsys, "models/mine")
+    status, text = output(capsys, "models/mine")
     assert status == 1
     assert "But: the longest prompt has 5 tokens, and the model has 4 positions" in text
 
@@ -438,7 +451,10 @@ def test_a_model_is_added_by_its_one_entry(project: Path, capsys: pytest.Capture
     ]
     assert "mine" in after["with_mediation"]
     assert [line for line in file.read_text().splitlines() if line not in text.splitlines()] == [
-        "  mine:", '    source: "models/mine"', '    revision: "from models/mine"', '    dtype: "float32"',
+        "  mine:",
+        '    source: "models/mine"',
+        '    revision: "from models/mine"',
+        '    dtype: "float32"',
         '    template: "{op1} {symbol} {op2} ="',
     ]  # fmt: skip
 
@@ -532,22 +548,20 @@ def test_the_console_has_both_commands(tmp_path: Path):
     assert "params.yaml has it now" in added.stdout
     assert (
         "probes@mine"
-        in run_in(
-            tmp_path / "project", "dvc", "stage", "list", "stages/circuit/dvc.yaml"
-        ).stdout
+        in run_in(tmp_path / "project", "dvc", "stage", "list", "stages/circuit/dvc.yaml").stdout
     )
 
 
 def test_costs_are_those_of_the_docs(project: Path):
-    """What docs/cluster.md reckons of Llama-3-8B, whose queries and keys it knows to be fewer, and the rate that it measured."""
-    said = (ROOT / "docs/cluster.md").read_text()
-    maps, seconds = re.search(r"\((\S+) maps of the default subject: (\d+) s", said).groups()
+    """Those for Llama-3-8B, with fewer queries and keys, and the measured rate of permutations."""
+    text = (ROOT / "docs/cluster.md").read_text()
+    maps, seconds = re.search(r"\((\S+) maps of the default subject: (\d+) s", text).groups()
     assert (
         pytest.approx(2 * int(seconds) / int(maps.replace(",", "")), rel=0.2)
         == NULLS + 90_000 * NULLS_CELL
     )
     late, first, flop = (
-        float(re.search(rf"([\d.]+) {what}", said)[1])
+        float(re.search(rf"([\d.]+) {what}", text)[1])
         for what in ("M runs x 4.3", "M x 41.6", "million TFLOP")
     )
     config, _ = LARGE["Llama-3-8B"]
@@ -568,7 +582,10 @@ def test_costs_are_those_of_the_docs(project: Path):
         ("planted", "has planted already, under subjects"),
         ("from-hub", "stages/subjects/params.yaml has from-hub already, under hub"),
         ("shared", "the page calls shared what belongs to no single model"),
-        *((folder, f"has a folder data/{folder}") for folder in ("models", "corpus", "bag", "report")),
+        *(
+            (folder, f"has a folder data/{folder}")
+            for folder in ("models", "corpus", "bag", "report")
+        ),
     ],
 )
 def test_a_name_that_would_stop_every_stage_is_refused(project: Path, name: str, sentence: str):
@@ -588,8 +605,9 @@ def test_a_model_of_the_hub_is_added_to_both_files_or_to_none(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     chapter, params = Path("stages/subjects/params.yaml"), Path("params.yaml")
-    found = check.checked(check.parser("add").parse_args(["mine", "models/mine", "--store-only"]))
-    monkeypatch.setattr(add, "checked", lambda options: found)
+    options = check.parser("add").parse_args(["mine", "models/mine", "--store-only"])
+    report = check.checked(options)
+    monkeypatch.setattr(add, "checked", lambda options: report)
     whole, before = params.read_text(), chapter.read_text()
     params.write_text(whole.replace("stored: &stored {}", "stored: &stored {other: *abacus}"))
     with pytest.raises(ParamsError, match="no section `stored:` with a line for each entry"):

@@ -18,12 +18,15 @@ def maps(count: int, side: int) -> list[tuple[str, np.ndarray]]:
 
 
 def test_maps_are_read_by_rank_and_cells_without_an_answer_stay_empty():
-    rows = [
-        {"rank": rank, "layer": 20 + rank, "neuron": 7 * rank, "variance": 10.0 / rank,
-         "op1": a, "op2": b, "activation": rank * (a - b)}
-        for rank in (2, 1) for a in range(3) for b in range(a + 1)
-    ]  # fmt: skip
-    first, second = figures.read_maps(pl.DataFrame(rows))
+    rank = pl.col("rank")
+    op1, op2 = np.tril_indices(3)
+    cells = (
+        pl.DataFrame({"rank": [2, 1]})
+        .with_columns(layer=20 + rank, neuron=7 * rank, variance=10.0 / rank)
+        .join(pl.DataFrame({"op1": op1, "op2": op2}), how="cross")
+        .with_columns(activation=rank * (pl.col("op1") - pl.col("op2")))
+    )
+    first, second = figures.read_maps(cells)
     assert first.name == "layer 21, neuron 7\nrank 1, variance 10"
     assert second.name == "layer 22, neuron 14\nrank 2, variance 5"
     np.testing.assert_array_equal(second.values, [[0, np.nan, np.nan], [2, 0, np.nan], [4, 2, 0]])
@@ -66,19 +69,9 @@ def test_a_few_extreme_cells_do_not_pale_the_others():
     [(None, "no prompt has a one-token answer"), (2, "no answer has a token 2")],
 )
 def test_an_operator_without_cells_says_why(token: int | None, why: str):
-    nothing = figures.read_maps(
-        pl.DataFrame(
-            schema=dict.fromkeys(
-                ["rank", "layer", "neuron", "variance", "op1", "op2", "activation"],
-                pl.Int64,
-            )
-        )
-    )
-    [axis] = figures.draw(
-        [(one.name, one.values) for one in nothing],
-        "title",
-        figures._why_none(token),
-    ).axes
+    columns = ["rank", "layer", "neuron", "variance", "op1", "op2", "activation"]
+    assert figures.read_maps(pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))) == []
+    [axis] = figures.draw([], "title", figures._why_none(token)).axes
     assert f"no data: {why}" in texts(axis)
 
 

@@ -1,4 +1,4 @@
-"""Numbers of several tokens: every role and every asked token is what it says, whatever the tokenizer, or the prompt is refused."""
+"""In numbers of several tokens, every role and predicted token decodes to what it stands for."""
 
 import numpy as np
 import pytest
@@ -29,37 +29,35 @@ def read(
     return reader, reader.square(operands, results, "test"), results
 
 
-def assert_right(reader: Reader, found: Pieces, results: np.ndarray, operands=OPERANDS) -> None:
-    """By decoding alone."""
+def assert_right(reader: Reader, pieces: Pieces, results: np.ndarray, operands=OPERANDS) -> None:
+    """Verify prompts by decoding their tokens."""
     own, front = reader.template.tokenizer, len(reader.template.front)
 
-    def said(tokens) -> str:
+    def decoded(tokens) -> str:
         return "".join(own.decode(list(tokens)).split())
 
-    for place, tokens in enumerate(found.tokens):
-        row, column = divmod(place, len(operands))
-        at = {role: int(of[row, column]) for role, of in found.positions.items()}
-        assert said(tokens[at["op1_first"] : at["op1"] + 1]) == str(operands[row])
-        assert said(tokens[at["op2_first"] : at["op2"] + 1]) == str(operands[column])
-        assert said([tokens[at["operator"]]]) == "+"
+    for index, tokens in enumerate(pieces.tokens):
+        row, column = divmod(index, len(operands))
+        at = {role: int(positions[row, column]) for role, positions in pieces.positions.items()}
+        assert decoded(tokens[at["op1_first"] : at["op1"] + 1]) == str(operands[row])
+        assert decoded(tokens[at["op2_first"] : at["op2"] + 1]) == str(operands[column])
+        assert decoded([tokens[at["operator"]]]) == "+"
         assert at["last"] == len(tokens) - 1
         text = reader.template.text(operands[row], operands[column])
         answer = "" if results[row, column] < 0 else str(results[row, column])
         whole = own(text + answer, add_special_tokens=False)["input_ids"]
         assert tokens[:front] == reader.template.front
         assert tokens[front:] == whole[: len(tokens) - front]
-        assert (
-            said(tokens[front:])
-            == "".join(text.split())
-            + answer[: len(said(tokens[front:])) - len("".join(text.split()))]
-        )
-        number, behind = found.numbers[row, column], whole[len(tokens) - front :]
+        prompt = "".join(text.split())
+        assert (prompt + answer).startswith(decoded(tokens[front:]))
+        assert decoded(tokens[front:]).startswith(prompt)
+        number, rest = pieces.numbers[row, column], whole[len(tokens) - front :]
         known = own(text, add_special_tokens=False)["input_ids"]
         assert (number >= 0) == (bool(answer) and len(whole) - len(known) > reader.answer_token)
         if number >= 0:
             assert len(tokens) - front == len(known) + reader.answer_token
-            assert int(said(behind[:1])) == number
-            assert found.number_tokens[number] == behind[0]
+            assert int(decoded(rest[:1])) == number
+            assert pieces.number_tokens[number] == rest[0]
 
 
 @pytest.mark.parametrize("answer_token", [0, 1, 2])
@@ -67,33 +65,31 @@ def assert_right(reader: Reader, found: Pieces, results: np.ndarray, operands=OP
 @pytest.mark.parametrize("kind", vocabularies.KINDS)
 def test_the_usual_tokenizers_are_read_right(kind: str, template: str, answer_token: int):
     own = vocabularies.KINDS[kind]()
-    reader, found, results = read(own, template, answer_token, bos=own.bos_token is not None)
-    assert_right(reader, found, results)
+    reader, pieces, results = read(own, template, answer_token, bos=own.bos_token is not None)
+    assert_right(reader, pieces, results)
     if kind in ("digits", "qwen", "llama-2"):
-        assert (
-            numbered(found.number_tokens)
-            == own.convert_tokens_to_ids(list("0123456789"))[: len(found.number_tokens)]
-        )
-        widths = (found.positions["op1"] - found.positions["op1_first"])[:, 0] + 1
+        digits = own.convert_tokens_to_ids(list("0123456789"))
+        assert numbered(pieces.number_tokens) == digits[: len(pieces.number_tokens)]
+        widths = (pieces.positions["op1"] - pieces.positions["op1_first"])[:, 0] + 1
         assert widths.tolist() == [len(str(number)) for number in OPERANDS]
 
 
-def test_a_token_is_asked_for_by_its_number():
+def test_the_predicted_token_stands_for_its_number():
     own = vocabularies.by_three_digits()
-    _, found, results = read(own, TEMPLATES[0], 1, bos=True)
-    assert found.numbers[results == 1400].tolist() == [0]
-    assert (found.numbers[(results >= 0) & (results < 1000)] == -1).all()
+    _, pieces, results = read(own, TEMPLATES[0], 1, bos=True)
+    assert pieces.numbers[results == 1400].tolist() == [0]
+    assert (pieces.numbers[(results >= 0) & (results < 1000)] == -1).all()
 
 
 @settings(max_examples=150)
 @given(st.data())
-def test_whatever_the_merges_a_role_decodes_to_what_it_says_or_is_refused(data: st.DataObject):
-    pieces, merges = [*"0123456789+=", "\u0120"], []
+def test_with_any_merges_a_role_decodes_to_its_text_or_is_refused(data: st.DataObject):
+    tokens, merges = [*"0123456789+=", "\u0120"], []
     for _ in range(data.draw(st.integers(0, 12))):
-        pair = data.draw(st.tuples(st.sampled_from(pieces), st.sampled_from(pieces)))
+        pair = data.draw(st.tuples(st.sampled_from(tokens), st.sampled_from(tokens)))
         if pair not in merges and len("".join(pair)) < 5:
             merges.append(pair)
-            pieces.append("".join(pair))
+            tokens.append("".join(pair))
     split = data.draw(
         st.sampled_from(
             [
@@ -108,7 +104,7 @@ def test_whatever_the_merges_a_role_decodes_to_what_it_says_or_is_refused(data: 
     bos, answer_token = data.draw(st.booleans()), data.draw(st.integers(0, 2))
     operands = [0, 1, 4, 9, 10, 33, 120]
     try:
-        reader, found, results = read(
+        reader, pieces, results = read(
             vocabularies.merged(merges, split, bos),
             data.draw(st.sampled_from(TEMPLATES)),
             answer_token,
@@ -117,7 +113,7 @@ def test_whatever_the_merges_a_role_decodes_to_what_it_says_or_is_refused(data: 
         )
     except PromptError:
         return
-    assert_right(reader, found, results, operands)
+    assert_right(reader, pieces, results, operands)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +135,10 @@ def test_what_is_refused_names_the_texts_that_disagree(merges: list, template: s
         read(own, template, 1 if merges[0] == ("1", "0") else 0, bos=False)
 
 
-CHAT = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|> {{ m.content }} {% endfor %}{% if add_generation_prompt %}<|assistant|> {% endif %}"
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|> {{ m.content }} {% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|> {% endif %}"
+)
 
 
 def test_a_chat_template_stands_around_the_prompt():
@@ -147,17 +146,10 @@ def test_a_chat_template_stands_around_the_prompt():
     own.chat_template = CHAT
     made = Template(own, "{op1}{symbol}{op2}=", "+", True, True)
     assert made.text(12, 7) == "<|user|> 12+7= <|assistant|> "
-    assert (
-        made.tokens(made.text(12, 7))
-        == own(f"<s>{made.text(12, 7)}", add_special_tokens=False)["input_ids"]
-    )
-    reader = Reader(made, 0)
-    assert_right(
-        reader,
-        reader.square([1, 10], np.array([[2, 11], [11, 20]]), "test"),
-        np.array([[2, 11], [11, 20]]),
-        [1, 10],
-    )
+    whole = own(f"<s>{made.text(12, 7)}", add_special_tokens=False)["input_ids"]
+    assert made.tokens(made.text(12, 7)) == whole
+    reader, results = Reader(made, 0), np.array([[2, 11], [11, 20]])
+    assert_right(reader, reader.square([1, 10], results, "test"), results, [1, 10])
 
 
 @pytest.mark.parametrize(
@@ -200,19 +192,21 @@ def test_a_chat_template_says_where_bos_stands(chat: str, bos: bool | None, befo
     own.chat_template = chat
     made = Template(own, "{op1}{symbol}{op2}=", "+", bos, True)
     assert own.convert_ids_to_tokens(made.front) == before
-    whole = own.apply_chat_template(
-        [{"role": "user", "content": "12+7="}], add_generation_prompt=True
-    )["input_ids"]
+    message = [{"role": "user", "content": "12+7="}]
+    whole = own.apply_chat_template(message, add_generation_prompt=True)["input_ids"]
     added = [own.bos_token_id] if bos else []
     assert made.tokens(made.text(12, 7)) == added + whole
 
 
-def test_bos_is_not_said_twice():
+def test_bos_is_not_written_twice():
     with pytest.raises(PromptError, match="holds the BOS '<s>'"):
         Template(vocabularies.by_digit(), "<s>{op1}{symbol}{op2}=", "+", True)
 
 
-def test_slots_put_units_over_units():
+def test_slots_align_the_last_tokens_of_operands():
     positions = {"op1_first": [1, 1], "op1": [1, 2], "op2_first": [3, 4], "op2": [5, 5]}
-    found = slots(7, {role: np.array(at) for role, at in positions.items()}, {"op1": 2, "op2": 3})
-    assert found.tolist() == [[0, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 5, 6, 7]]
+    arrays = {role: np.array(at) for role, at in positions.items()}
+    assert slots(7, arrays, {"op1": 2, "op2": 3}).tolist() == [
+        [0, 2, 3, 4, 5, 6, 7],
+        [0, 1, 2, 3, 5, 6, 7],
+    ]

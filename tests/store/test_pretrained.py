@@ -54,18 +54,18 @@ def test_a_pretrained_model_has_prompts_of_its_own_and_one_accuracy(subject: Sub
     query.main("store/task_accuracy", "s")
     predictions = subject.table("store/task_predictions.parquet")
     real = pl.read_parquet("data/corpus/real_tasks.parquet")
-    asked = predictions.join(real, on=["task", "prompt_number"], maintain_order="left")
-    assert asked.height == predictions.height
-    assert asked["prompt"].null_count() == 0
+    answered = predictions.join(real, on=["task", "prompt_number"], maintain_order="left")
+    assert answered.height == predictions.height
+    assert answered["prompt"].null_count() == 0
     sums = pl.col("task").is_in(ARITHMETIC)
     largest = pl.max_horizontal("op1", "op2", "op3")
     assert real.filter(sums)["op1"].max() > LARGEST
     wanted = real.filter(~sums | (largest <= LARGEST))
     keys = ["task", "prompt_number"]
-    assert asked.select(keys).sort(keys).equals(wanted.select(keys).sort(keys))
+    assert answered.select(keys).sort(keys).equals(wanted.select(keys).sort(keys))
     ours = pl.read_parquet("data/corpus/tasks.parquet")
     assert predictions.join(ours, on=["task", "prompt_number"]).is_empty()
-    known = asked["answer_logit"].is_not_null()
+    known = answered["answer_logit"].is_not_null()
     accuracy = subject.table("store/task_accuracy.parquet")
     assert set(accuracy["split"]) == {"all"}
     assert set(accuracy["task"]) == set(wanted["task"])

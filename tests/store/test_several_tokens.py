@@ -1,7 +1,13 @@
-"""Numbers of several tokens from end to end: prompts, dump, pairs, patching and heuristics, against plain forward passes."""
+"""Numbers of several tokens from end to end, compared with plain forward passes.
 
+Prompts, dump, pairs, patching, heuristics and theories of random models, with each kind of
+tokenizer.
+"""
+
+from collections.abc import Callable, Iterator
 from operator import add, mul
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -17,7 +23,7 @@ from stages.lib.core import hdf5_store
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.executor import runs
-from stages.lib.heuristics import asked
+from stages.lib.heuristics import asked as answer_numbers
 from stages.lib.heuristics.names import parse
 from stages.lib.model import checkpoint, residuals
 from stages.lib.sql import stage as query
@@ -36,22 +42,35 @@ CASES = [
     ("llama-3", 0, None),
     ("llama-3", 1, 1999),
 ]
-LAYERS = 2
+LAYERS, NEURONS, HEAD_WIDTH = 2, 24, 8
 KEYS = ["operator", "op1", "op2"]
+OPERANDS = ("op1", "op2")
+CALCULATE: dict[str, tuple[str, Callable[[int, int], int]]] = {
+    "add": ("+", add),
+    "multiply": ("*", mul),
+}
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1]}{'-large' if case[2] else ''}")
 def subject(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Subject:
-    """A random model behind such a tokenizer, asked 12 + 12 and the like; every answer counts as right, so that there are pairs."""
+    """A random model with such a tokenizer, and its prompts and dump."""
     kind, answer_token, largest_answer = request.param
     own = vocabularies.KINDS[kind]()
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(own), hidden_size=16, intermediate_size=24, num_hidden_layers=LAYERS, num_attention_heads=2, tie_word_embeddings=False,
-        bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=len(own),
+        hidden_size=2 * HEAD_WIDTH,
+        intermediate_size=NEURONS,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=2,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     for parameter in model.parameters():
         parameter.data = torch.randn_like(parameter) * 0.4 + (parameter.ndim == 1)
@@ -63,7 +82,7 @@ def subject(
         dtype="float32",
         bos=own.bos_token is not None,
         answer_token=answer_token,
-        operators=["add", "multiply"],
+        operators=[*CALCULATE],
     )
     whole = changed(merged(SETTINGS, {"pairs": {"pairs_per_split": 30, "seeds": [0]}})) | entry
     whole["cells"] |= {
@@ -74,7 +93,8 @@ def subject(
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
     (tmp_path / "stages").symlink_to(ROOT / "stages")
     monkeypatch.setattr(
-        "stages.lib.core.settings.files", lambda root=Path(): [root / "params.yaml"]
+        "stages.lib.core.settings.files",
+        lambda root=Path(): [root / "params.yaml"],
     )
     monkeypatch.chdir(tmp_path)
     query.main("corpus/cells")
@@ -84,39 +104,59 @@ def subject(
     return Subject.named("s")
 
 
-def test_all_of_it_is_what_plain_passes_give(subject: Subject):
+def test_every_stage_gives_what_plain_passes_give(subject: Subject):
     own = vocabularies.PreTrainedTokenizerFast.from_pretrained("model")
     model = AutoModelForCausalLM.from_pretrained("model", attn_implementation="eager").eval()
-    _dumped(subject, own, model)
+    _prompts(subject, own)
+    _dump(subject, model)
     _whole_answers(subject, own, model)
     _patched(subject, model)
     _heuristics(subject)
-    _streams(subject, model)
+    _residual_streams(subject, model)
     _theories(subject)
 
 
+class Change(NamedTuple):
+    """What a plain pass replaces in the input of an output projection.
+
+    kind: "mlp" or "head"; positions: (prompts, some); features: (some,); values: (prompts,
+    positions, features).
+    """
+
+    layer: int
+    kind: str
+    positions: list[list[int]]
+    features: list[int]
+    values: torch.Tensor
+
+
+Watched = dict[tuple[int, str], torch.Tensor]
+
+
 def plain(
-    model, tokens: list[list[int]], watch: dict | None = None, change: tuple | None = None
+    model,
+    tokens: list[list[int]],
+    watched: Watched | None = None,
+    change: Change | None = None,
 ) -> torch.Tensor:
-    """Logits behind prompts of one length: (prompts, vocabulary). watch: (layer, "mlp" or "head") -> what enters the output projection,
-    (prompts, positions, features); change: layer, "mlp" or "head", positions (prompts, some), features (others,), values (prompts, some,
-    others)."""
+    """Return the logits after prompts of the same length, (prompts, vocabulary).
+
+    watched: gets the inputs of the output projections, (prompts, positions, features), by layer and
+    kind.
+    """
     handles = []
     for layer, block in enumerate(model.model.layers):
         for kind, module in (("mlp", block.mlp.down_proj), ("head", block.self_attn.o_proj)):
 
             def hook(_, inputs, place=(layer, kind)):
                 [x] = inputs
-                if watch is not None:
-                    watch[place] = x.clone()
+                if watched is not None:
+                    watched[place] = x.clone()
                 if change and change[:2] == place:
-                    _, _, at, features, values = change
+                    rows = torch.arange(len(x))[:, None, None]
+                    positions = torch.tensor(change.positions)[:, :, None]
                     x = x.clone()
-                    x[
-                        torch.arange(len(x))[:, None, None],
-                        torch.tensor(at)[:, :, None],
-                        torch.tensor(features),
-                    ] = values
+                    x[rows, positions, torch.tensor(change.features)] = change.values
                     return (x,)
 
             handles.append(module.register_forward_pre_hook(hook))
@@ -127,342 +167,347 @@ def plain(
     return logits
 
 
+def by_length(table: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the rows of a table of prompts, those of each length together."""
+    for _, rows in table.group_by(pl.col("tokens").list.len()):
+        yield rows
+
+
 def answered(subject: Subject) -> str:
-    """The first operator any of whose answers has the token that is asked for."""
+    """The first operator any of whose answers has the predicted token."""
     return subject.table("store/prompts.parquet").drop_nulls("answer_token")["operator"][0]
 
 
-def _dumped(subject: Subject, own, model) -> None:
-    """Activations and answers by prompt; means by slot: an operand's tokens counted from its last."""
-    table, predictions = (
-        subject.table("store/prompts.parquet"),
-        subject.table("store/predictions.parquet"),
-    )
-    numbers = dict(subject.table("store/numbers.parquet").select("token", "number").rows())
-    answers = {
-        row[:3]: row[3:]
-        for row in predictions.select(
-            "operator", "op1", "op2", "predicted", "correct", "max_logit"
-        ).rows()
-    }
+def store_of(subject: Subject, operator: str):
+    [store] = [
+        store for store in subject.activation_stores() if store.attributes["operator"] == operator
+    ]
+    return store
+
+
+def numbers_of_tokens(subject: Subject) -> dict[int, int]:
+    return dict(subject.table("store/numbers.parquet").select("token", "number").rows())
+
+
+def encoded(own, text: str) -> list[int]:
+    return own(text, add_special_tokens=False)["input_ids"]
+
+
+def _prompts(subject: Subject, own) -> None:
+    """Prompts and answers in tokens."""
+    settings = subject.settings
     largest_answer = yaml.safe_load(Path("params.yaml").read_text())["cells"]["largest_answer"]
-    chosen, k = subject.settings, subject.settings.answer_token or 0
+    front = [own.bos_token_id] if settings.bos else []
+    for row in subject.table("store/prompts.parquet").rows(named=True):
+        symbol, calculate = CALCULATE[row["operator"]]
+        result = calculate(row["op1"], row["op2"])
+        text = f"{row['op1']}{symbol}{row['op2']}="
+        prompt, answer = encoded(own, text), []
+        if result <= largest_answer:
+            answer = encoded(own, f"{text}{result}")[len(prompt) :]
+        assert row["tokens"] == front + prompt + answer[: settings.answer_token]
+        if len(answer) > settings.answer_token:
+            expected = (result, answer[settings.answer_token])
+            assert (row["result"], row["answer_token"]) == expected
+        else:
+            assert row["result"] is None
+
+
+def _dump(subject: Subject, model) -> None:
+    """Activations and predictions by prompt; means by slot, aligned to operands' last tokens."""
+    table = subject.table("store/prompts.parquet")
     means = hdf5_store.read_array(subject.path("store/means.h5"), "neurons")
-    for place, (store, operator) in enumerate(
-        zip(subject.activation_stores(), chosen.operators, strict=True)
-    ):
+    for i, (store, operator) in enumerate(zip(subject.activation_stores(), CALCULATE, strict=True)):
+        own = table.filter(operator=operator)
+        widths = _widths(own)
         sums, counts = np.zeros(means.shape[1:]), np.zeros(means.shape[2])
-        of = table.filter(operator=operator)
-        firsts = "op1_first_position" in table.columns
-        width = {
-            o: int((of[f"{o}_position"] - of[f"{o}_first_position"]).max()) + 1 if firsts else 1
-            for o in ("op1", "op2")
-        }
-        maps = {layer: store.read(layer, slice(None), slice(None)) for layer in store.layers}
-        symbol, compute = {"add": ("+", add), "multiply": ("*", mul)}[operator]
-        for _, some in of.group_by(pl.col("tokens").list.len()):
-            watch: dict = {}
-            logits = plain(model, some["tokens"].to_list(), watch)
-            seen = {layer: x.numpy() for (layer, kind), x in watch.items() if kind == "mlp"}
-            for layer, x in seen.items():
-                np.testing.assert_allclose(
-                    maps[layer][:, some["op1"], some["op2"]].T, x[:, -1], rtol=2e-3, atol=2e-3
-                )
-            for number, row in enumerate(some.rows(named=True)):
-                result, known = row["result"], compute(row["op1"], row["op2"])
-                front = [own.bos_token_id] if chosen.bos else []
-                head = own(f"{row['op1']}{symbol}{row['op2']}=", add_special_tokens=False)[
-                    "input_ids"
-                ]
-                whole = own(f"{row['op1']}{symbol}{row['op2']}={known}", add_special_tokens=False)[
-                    "input_ids"
-                ]
-                said = known <= largest_answer
-                assert row["tokens"] == front + head + (whole[len(head) :][:k] if said else [])
-                assert (result is not None) == (said and len(whole) - len(head) > k)
-                if result is not None:
-                    assert (result, row["answer_token"]) == (known, whole[len(head) + k])
-                    predicted, correct, largest = answers[operator, row["op1"], row["op2"]]
-                    best = int(logits[number].argmax())
-                    assert (predicted, correct) == (numbers.get(best), best == row["answer_token"])
-                    np.testing.assert_allclose(largest, float(logits[number].max()), rtol=1e-4)
-                slot, slots = -1, []
-                for at in range(len(row["tokens"])):
-                    slot += 1
-                    for operand in ("op1", "op2"):
-                        if firsts and at == row[f"{operand}_first_position"]:
-                            slot += width[operand] - (row[f"{operand}_position"] - at + 1)
-                    slots.append(slot)
-                counts[slots] += 1
-                for layer, x in seen.items():
-                    sums[layer, slots] += x[number]
-        np.testing.assert_allclose(means[place], sums / counts[None, :, None], rtol=1e-3, atol=1e-4)
+        for rows in by_length(own):
+            watched: Watched = {}
+            logits = plain(model, rows["tokens"].to_list(), watched)
+            _predictions(subject, rows, logits.numpy())
+            slots = np.array([_slots(row, widths) for row in rows.rows(named=True)])
+            np.add.at(counts, slots, 1)
+            for layer in store.layers:
+                activations = watched[layer, "mlp"].numpy()
+                stored = store.read(layer, slice(None), slice(None))
+                stored = stored[:, rows["op1"], rows["op2"]].T
+                np.testing.assert_allclose(stored, activations[:, -1], rtol=2e-3, atol=2e-3)
+                np.add.at(sums[layer], slots, activations)
+        np.testing.assert_allclose(means[i], sums / counts[:, None], rtol=1e-3, atol=1e-4)
+
+
+def _widths(table: pl.DataFrame) -> dict[str, int]:
+    """The tokens of the longest operands; empty if all operands are one token."""
+    if "op1_first_position" not in table.columns:
+        return {}
+    widths = {}
+    for o in OPERANDS:
+        lengths = table[f"{o}_position"] - table[f"{o}_first_position"] + 1
+        widths[o] = int(lengths.max())
+    return widths
+
+
+def _slots(row: dict[str, Any], widths: dict[str, int]) -> list[int]:
+    """The slot of each token of a prompt, a row of the table prompts."""
+    slots = np.arange(len(row["tokens"]))
+    for o, width in widths.items():
+        first, last = row[f"{o}_first_position"], row[f"{o}_position"]
+        slots[first:] += width - (last - first + 1)
+    return slots.tolist()
+
+
+def _predictions(subject: Subject, rows: pl.DataFrame, logits: np.ndarray) -> None:
+    """Predictions for prompts whose logits are (prompts, vocabulary)."""
+    numbers = numbers_of_tokens(subject)
+    predicted = rows.select(*KEYS, "answer_token").with_columns(
+        best=pl.Series(logits.argmax(1)),
+        largest=pl.Series(logits.max(1)),
+    )
+    table = subject.table("store/predictions.parquet").join(predicted, on=KEYS)
+    assert len(table) == predicted["answer_token"].count()
+    expected = table["best"].replace_strict(numbers, default=None, return_dtype=pl.Int32)
+    assert table["predicted"].to_list() == expected.to_list()
+    assert table["correct"].to_list() == (table["best"] == table["answer_token"]).to_list()
+    np.testing.assert_allclose(table["max_logit"], table["largest"], rtol=1e-4)
 
 
 def _whole_answers(subject: Subject, own, model) -> None:
     """Greedy decoding, token by token."""
     answer_accuracy.main("s")
-    found = subject.table("store/answer_accuracy.parquet")
-    table, said = subject.table("store/prompts.parquet").filter(pl.col("result").is_not_null()), {}
+    measured = subject.table("store/answer_accuracy.parquet")
+    table = subject.table("store/prompts.parquet").filter(pl.col("result").is_not_null())
+    answers, correct = [], []
     for row in table.sample(min(60, len(table)), seed=0).rows(named=True):
-        prompt = row["tokens"][: len(row["tokens"]) - (subject.settings.answer_token or 0)]
-        symbol = {"add": "+", "multiply": "*"}[row["operator"]]
-        whole = own(f"{row['op1']}{symbol}{row['op2']}={row['result']}", add_special_tokens=False)[
-            "input_ids"
-        ]
-        wanted = whole[len(prompt) - len([1] * subject.settings.bos) :]
+        prompt = row["tokens"][: len(row["tokens"]) - subject.settings.answer_token]
+        symbol, _ = CALCULATE[row["operator"]]
+        whole = encoded(own, f"{row['op1']}{symbol}{row['op2']}={row['result']}")
+        answer = whole[len(prompt) - bool(subject.settings.bos) :]
         greedy: list[int] = []
-        while len(greedy) < len(wanted):
+        while len(greedy) < len(answer):
             greedy.append(int(plain(model, [prompt + greedy])[0].argmax()))
-        said[row["operator"], row["op1"], row["op2"]] = (prompt, wanted, greedy == wanted)
-    asked_now = [(prompt, wanted) for prompt, wanted, _ in said.values()]
-    assert ask.says(checkpoint.of(subject.settings), asked_now, 7, "test").tolist() == [
-        right for *_, right in said.values()
-    ]
+        answers.append((prompt, answer))
+        correct.append(greedy == answer)
+    assert (
+        ask.says(checkpoint.from_settings(subject.settings), answers, 7, "test").tolist() == correct
+    )
     cells = subject.table("store/predictions.parquet")
-    assert found["cells"].sum() == len(cells)
-    assert (found["accuracy"] * found["cells"]).sum() == pytest.approx(cells["correct"].sum())
-    asked_for = cells.join(table, on=KEYS)
-    for row in found.iter_rows(named=True):
+    assert measured["cells"].sum() == len(cells)
+    accurate = (measured["accuracy"] * measured["cells"]).sum()
+    assert accurate == pytest.approx(cells["correct"].sum())
+    known = cells.join(table, on=KEYS)
+    for row in measured.iter_rows(named=True):
         assert row["split"] == "all"  # this model was not trained here
-        group = asked_for.filter(operator=row["operator"])
+        group = known.filter(operator=row["operator"])
         for name, column in (("majority", "answer_token"), ("majority_whole", "result")):
-            answers = group[column].to_list()
-            most = max(answers.count(answer) for answer in answers)
+            most = group[column].unique_counts().max()
             assert row[f"{name}_accuracy"] == most / row["cells"]
 
 
+PATCHED = {"neuron": (0, [3, 7]), "head": (1, [1]), "mlp": (0, None)}  # component -> layer, units
+FEATURES = {
+    "neuron": [3, 7],
+    "head": list(range(HEAD_WIDTH, 2 * HEAD_WIDTH)),
+    "mlp": list(range(NEURONS)),
+}
+
+
 def _patched(subject: Subject, model) -> None:
-    """Every place of an operand, and all places, replaced by each kind of value, held against a plain pass with a hook."""
-    right = subject.table("store/predictions.parquet").with_columns(correct=pl.lit(True))
-    write_table(right, subject.path("store/predictions.parquet"))
+    """Runs with each role, and all positions, replaced by each kind of value."""
+    everything_correct = subject.table("store/predictions.parquet").with_columns(
+        correct=pl.lit(True)
+    )
+    write_table(everything_correct, subject.path("store/predictions.parquet"))  # for enough pairs
     query.main("circuit/pairs", "s")
     pairs = subject.table("circuit/pairs.parquet")
     assert len(pairs) >= 10
     assert (pairs["answer_token"] != pairs["counterfactual_answer_token"]).all()
     assert (pairs["tokens"].list.len() == pairs["counterfactual_tokens"].list.len()).all()
     assert (pairs["positions"] == pairs["counterfactual_positions"]).all()
-    roles = [field.name for field in pairs.schema["positions"].fields]
-    several = "op1_first" in roles
-    patches = [
-        (component, layer, units, role, replacement)
-        for component, layer, units in (("neuron", 0, [3, 7]), ("head", 1, [1]), ("mlp", 0, None))
-        for role in [*roles, "all"]
-        for replacement in ("zero", "mean", "counterfactual")
-    ]
-    schema = {
-        "subject": pl.String, "intervention": pl.Int32, "operator": pl.String, "split": pl.String, "component": pl.String, "layer": pl.Int16,
-        "units": pl.List(pl.Int32), "position": pl.String, "key_position": pl.String, "replacement": pl.String,
-    }  # fmt: skip
-    rows = [
-        ("s", i, None, None, c, layer, units, role, None, by)
-        for i, (c, layer, units, role, by) in enumerate(patches)
-    ]
-    write_table(
-        pl.DataFrame(rows, schema=schema, orient="row"),
-        subject.path("circuit/own_interventions.parquet"),
-    )
+    interventions = _interventions(pairs)
+    write_table(interventions, subject.path("circuit/own_interventions.parquet"))
     runs.main("circuit/own", "s")
-    found = {(row[0], row[1]): row[2:] for row in subject.table("circuit/runs/own.parquet").select(
-        "intervention", "pair", "answer_logit", "counterfactual_logit", "max_logit").rows()}  # fmt: skip
-    assert len(found) == len(patches) * len(pairs)
-    means = {
-        kind: np.nanmean(hdf5_store.read_array(subject.path("store/means.h5"), name), 0)
-        for kind, name in (("mlp", "neurons"), ("head", "heads"))
+    measures = ["answer_logit", "counterfactual_logit", "max_logit"]
+    table = subject.table("circuit/runs/own.parquet").select("intervention", "pair", *measures)
+    assert len(table) == len(interventions) * len(pairs)
+    measured = {(intervention, pair): row for intervention, pair, *row in table.rows()}
+    for row in interventions.rows(named=True):
+        number = row["intervention"]
+        for some in by_length(pairs[number % 5 :: 9]):
+            change = _change(subject, model, row, some)
+            logits = plain(model, some["tokens"].to_list(), change=change)
+            columns = [some["answer_token"], some["counterfactual_answer_token"]]
+            expected = [logits[range(len(some)), column.to_list()] for column in columns]
+            np.testing.assert_allclose(
+                np.array([measured[number, pair] for pair in some["pair"]]),
+                torch.stack([*expected, logits.max(1).values], 1),
+                rtol=1e-4,
+                atol=2e-4,
+                err_msg=str(row),
+            )
+
+
+def _interventions(pairs: pl.DataFrame) -> pl.DataFrame:
+    roles = [field.name for field in pairs.schema["positions"].fields]  # type: ignore[attr-defined]
+    rows: list[dict[str, Any]] = []
+    for component, (layer, units) in PATCHED.items():
+        for position in [*roles, "all"]:
+            row = {"component": component, "layer": layer, "units": units, "position": position}
+            rows += [row | {"replacement": by} for by in ("zero", "mean", "counterfactual")]
+    schema = {
+        "subject": pl.String,
+        "intervention": pl.Int32,
+        "operator": pl.String,
+        "split": pl.String,
+        "component": pl.String,
+        "layer": pl.Int16,
+        "units": pl.List(pl.Int32),
+        "position": pl.String,
+        "key_position": pl.String,
+        "replacement": pl.String,
     }
-    longest = {
-        o: max((p[o] - p[f"{o}_first"] + 1 for p in pairs["positions"]), default=1)
-        if several
-        else 1
-        for o in ("op1", "op2")
-    }
+    table = pl.DataFrame(rows, schema=schema)
+    return table.with_columns(
+        subject=pl.lit("s"), intervention=pl.arange(len(rows), dtype=pl.Int32)
+    )
+
+
+def _change(subject: Subject, model, row: dict[str, Any], pairs: pl.DataFrame) -> Change:
+    """What an intervention replaces in pairs of prompts of one length."""
+    layer, features = row["layer"], FEATURES[row["component"]]
+    kind = "head" if row["component"] == "head" else "mlp"
+    tokens, roles = pairs["tokens"].to_list(), pairs["positions"].to_list()
+    positions = [list(range(len(tokens[0])))] * len(pairs)
+    if row["position"] != "all":
+        positions = [[own_roles[row["position"]]] for own_roles in roles]
+    if row["replacement"] == "zero":
+        values = torch.zeros(len(pairs), len(positions[0]), len(features))
+    elif row["replacement"] == "mean":
+        name = {"mlp": "neurons", "head": "heads"}[kind]
+        means = np.nanmean(hdf5_store.read_array(subject.path("store/means.h5"), name), 0)[layer]
+        slots = _slots_of_pairs(subject, tokens, roles)
+        means = means.reshape(len(means), -1)[np.take_along_axis(slots, np.array(positions), 1)]
+        values = torch.from_numpy(means[..., features]).float()
+    else:
+        watched: Watched = {}
+        plain(model, pairs["counterfactual_tokens"].to_list(), watched)
+        prompt = torch.arange(len(pairs))[:, None]
+        values = watched[layer, kind][prompt, torch.tensor(positions)][..., features]
+    return Change(layer, kind, positions, features, values)
+
+
+def _slots_of_pairs(subject: Subject, tokens: list, roles: list[dict[str, int]]) -> np.ndarray:
+    """The slots of each prompt's tokens, (prompts, tokens), with the widths that means.h5 names."""
     attributes = hdf5_store.read_attributes(subject.path("store/means.h5"))
-    assert all(int(attributes.get(f"{o}_tokens", 1)) >= longest[o] for o in longest)
-    for i, (component, layer, units, role, by) in enumerate(patches):
-        kind = "head" if component == "head" else "mlp"
-        chosen = list(range(24)) if units is None else [*range(8, 16)] if kind == "head" else units
-        for _, some in pairs[i % 5 :: 9].group_by(pl.col("tokens").list.len()):
-            length = len(some["tokens"][0])
-            at = [
-                list(range(length)) if role == "all" else [positions[role]]
-                for positions in some["positions"]
-            ]
-            if by == "zero":
-                new = torch.zeros(len(some), len(at[0]), len(chosen))
-            elif by == "mean":
-                slots = [[place + sum(
-                    int(attributes[f"{o}_tokens"]) - (positions[o] - positions[f"{o}_first"] + 1)
-                    for o in ("op1", "op2") if several and place >= positions[f"{o}_first"]) for place in places]
-                    for places, positions in zip(at, some["positions"], strict=True)]  # fmt: skip
-                new = torch.from_numpy(
-                    means[kind][layer].reshape(means[kind].shape[1], -1)[slots][..., chosen]
-                ).float()
-            else:
-                other: dict = {}
-                plain(model, some["counterfactual_tokens"].to_list(), other)
-                new = other[layer, kind][torch.arange(len(some))[:, None], torch.tensor(at)][
-                    ..., chosen
-                ]
-            logits = plain(model, some["tokens"].to_list(), change=(layer, kind, at, chosen, new))
-            for pair, of_pair in zip(some.rows(named=True), logits, strict=True):
-                expected = [
-                    float(x)
-                    for x in (
-                        of_pair[pair["answer_token"]],
-                        of_pair[pair["counterfactual_answer_token"]],
-                        of_pair.max(),
-                    )
-                ]
-                np.testing.assert_allclose(
-                    found[i, pair["pair"]], expected, rtol=1e-4, atol=2e-4, err_msg=str(patches[i])
-                )
+    widths = {o: int(attributes[f"{o}_tokens"]) for o in OPERANDS if f"{o}_tokens" in attributes}
+    slots = []
+    for prompt, own_roles in zip(tokens, roles, strict=True):
+        row = {f"{role}_position": position for role, position in own_roles.items()}
+        slots.append(_slots(row | {"tokens": prompt}, widths))
+    return np.array(slots)
 
 
 def _heuristics(subject: Subject) -> None:
-    """Heuristics of the token that is asked for, and of the whole result, scored by counting."""
+    """Heuristics of the predicted token's number, and of the whole result, scored by counting."""
     catalogue.main()
     scores.main("s")
-    found = subject.table("heuristics/scores.parquet")
-    assert {"asked", "result"} <= set(found["quantity"])
+    table = subject.table("heuristics/scores.parquet")
+    assert {"asked", "result"} <= set(table["quantity"])
     operator = answered(subject)
-    [store], votes = (
-        [one for one in subject.activation_stores() if one.attributes["operator"] == operator],
-        subject.value_logits(),
-    )
-    table = subject.table("store/prompts.parquet")
+    store, votes = store_of(subject, operator), subject.value_logits()
     numbers = subject.table("store/numbers.parquet").rename({"token": "answer_token"})
     cells = (
-        table.filter(operator=operator)
+        subject.table("store/prompts.parquet")
+        .filter(operator=operator)
         .drop_nulls("result")
         .join(numbers, on=["subject", "answer_token"])
         .sort("op1", "op2")
     )
-    known = asked.numbers(store)
+    known = answer_numbers.numbers(store)
     assert known[cells["result"].to_numpy()].tolist() == cells["number"].to_list()
-    told = found.filter(
-        pl.col("quantity").is_in(["asked", "result"]), operator=operator, side="top"
-    ).rows(named=True)[:40]
-    assert len(told) == 40
-    for row in told:
+    cells_of_query = cells.rename({"number": "asked"}).select("op1", "op2", "result", "asked")
+    of_answers = pl.col("quantity").is_in(["asked", "result"])
+    rows = table.filter(of_answers, operator=operator, side="top").rows(named=True)[:40]
+    assert len(rows) == 40
+    for row in rows:
         neuron = slice(row["neuron"], row["neuron"] + 1)
-        activation = store.read(row["layer"], neuron, slice(None))[0].astype(np.float32)[
-            cells["op1"], cells["op2"]
-        ]
-        said = activation * votes.read(row["layer"], neuron, slice(None))[0][cells["number"]]
-        predicate = parse(row["heuristic"]).predicate
-        of = cells.rename({"number": "asked"}).select("op1", "op2", "result", "asked")
-        holds = _holds(of, predicate)
-        first = np.argsort(-said, kind="stable")[: holds.sum()]
+        [activations] = store.read(row["layer"], neuron, slice(None)).astype(np.float32)
+        [logits] = votes.read(row["layer"], neuron, slice(None))
+        contributions = activations[cells["op1"], cells["op2"]] * logits[cells["number"]]
+        holds = _holds(cells_of_query, parse(row["heuristic"]).predicate)
+        first = np.argsort(-contributions, kind="stable")[: holds.sum()]
         assert row["score"] == pytest.approx(holds[first].mean())
         assert row["share"] == pytest.approx(holds.mean())
 
 
-def _streams(subject: Subject, model) -> None:
-    """What enters each layer at the roles, of prompts of several lengths together."""
+def _holds(cells: pl.DataFrame, predicate: str) -> np.ndarray:
+    """Which cells satisfy a predicate."""
+    query = f"select ({predicate})::boolean as holds from cells order by op1, op2"
+    return np.array(duckdb.sql(query).pl()["holds"])
+
+
+def _residual_streams(subject: Subject, model) -> None:
+    """The residual stream entering each layer at the roles, for prompts of several lengths."""
     operator = answered(subject)
-    split = pl.read_parquet("data/corpus/cells.parquet").select("operator", "op1", "op2", "split")
-    cells = subject.table("store/prompts.parquet").filter(pl.col("answer_token").is_not_null()).join(split, on=["operator", "op1", "op2"])
-    pairs = subject.table("circuit/pairs.parquet").filter(operator=operator, split="evaluation").sort("pair")
-    prompts = helix_fits.Prompts.draw(cells.filter(operator=operator), pairs, load(Helix))
+    split = pl.read_parquet("data/corpus/cells.parquet").select(*KEYS, "split")
+    cells = subject.table("store/prompts.parquet").drop_nulls("answer_token").join(split, on=KEYS)
+    pairs = subject.table("circuit/pairs.parquet")
+    pairs = pairs.filter(operator=operator, split="evaluation").sort("pair")
+    prompts = helix_fits.Prompts.of(cells.filter(operator=operator), pairs, load(Helix))
     assert len(prompts.training) > 20
-    assert [len(prompts.positions) - len(pairs), len(pairs)] == [
-        len(prompts.training),
-        len(prompts.pairs),
-    ]
-    loaded = checkpoint.of(subject.settings)
-    with residuals.read(
-        loaded, prompts.tokens, prompts.positions, 7, subject.path("theories"), ""
-    ) as stored:
-        streams = np.array(
-            [[stored.at(level, place) for place in range(3)] for level in range(LAYERS)]
-        )
+    assert len(prompts.positions) == len(prompts.training) + len(pairs)
+    assert len(prompts.pairs) == len(pairs)
+    loaded, folder = checkpoint.from_settings(subject.settings), subject.path("theories")
+    streams = np.empty((LAYERS, 3, len(prompts.tokens), 2 * HEAD_WIDTH))
+    with residuals.read(loaded, prompts.tokens, prompts.positions, 7, folder, "") as stored:
+        for level in range(LAYERS):
+            for role in range(3):
+                streams[level, role] = stored.at(level, role)
     for number, tokens in list(enumerate(prompts.tokens))[::9]:
         with torch.no_grad():
-            states = model(
-                input_ids=torch.tensor([tokens]), output_hidden_states=True
-            ).hidden_states
-        expected = [
-            level[0][prompts.positions[number]].numpy() for level in states[:-1]
-        ]  # the last one is normed
+            passed = model(input_ids=torch.tensor([tokens]), output_hidden_states=True)
+        states = passed.hidden_states[:-1]  # the last one is after the norm
+        expected = torch.cat(states)[:, prompts.positions[number]]
         np.testing.assert_allclose(streams[:, :, number], expected, rtol=1e-3, atol=1e-4)
 
 
 def _theories(subject: Subject) -> None:
     """Theories of neurons whose value logits are of tokens, not of results."""
-    write_table(
-        pl.DataFrame({"subject": "s", "first_layer": 1, "layers": LAYERS}),
-        subject.path("circuit/late_layers.parquet"),
-    )
+    late_layers = pl.DataFrame({"subject": "s", "first_layer": 1, "layers": LAYERS})
+    write_table(late_layers, subject.path("circuit/late_layers.parquet"))
     spectra.main("s")
     theory_fits.main("s")
     fits, operator = subject.table("theories/theory_fits.parquet"), answered(subject)
-    assert set(fits["operator"]) == {"add", "multiply"}
-    for name, some in fits.group_by("operator"):
-        known = (
-            subject.table("store/prompts.parquet").filter(operator=name[0])["answer_token"].count()
-            > 0
-        )
-        assert (some["cells"] > 0).all() == known
-        assert some["value"].is_null().all() == (not known)
-    [store] = [one for one in subject.activation_stores() if one.attributes["operator"] == operator]
-    settings, votes = load(TheoryFits), subject.value_logits().read(1, slice(None), slice(None)).astype(np.float64)
-    theorists = theory_fits.NeuronTheories(subject, store, [1], subject.table("circuit/pairs.parquet").filter(operator=operator), settings)
+    table = subject.table("store/prompts.parquet")
+    assert set(fits["operator"]) == set(CALCULATE)
+    for (name,), part in fits.group_by("operator"):
+        known = table.filter(operator=name)["answer_token"].count() > 0
+        assert (part["cells"] > 0).all() == known
+        assert part["value"].is_null().all() == (not known)
+    settings, store = load(TheoryFits), store_of(subject, operator)
+    pairs = subject.table("circuit/pairs.parquet").filter(operator=operator)
+    theorists = theory_fits.Theorists(subject, store, [1], pairs, settings)
+    cells = theorists.cells
     late = subject.table("heuristics/spectra.parquet").filter(operator=operator, layer=1)
-    strongest = atoms.waves(
-        late,
-        store.columns["result"].shape,
-        settings.waves,
-        theorists.cells.op1,
-        theorists.cells.op2,
-    )
-    np.testing.assert_array_equal(
-        theorists.terms["waves"], atoms.scaled(strongest, theorists.cells.training)
-    )
-    said: dict[str, list[np.ndarray]] = {}
-    for part in theorists.blocks():
-        for what, values in theorists.predictions(1, part):
-            said.setdefault(what, []).append(values)
-    trained = slice(theorists.cells.training)
-    mean = (
-        store.read(1, slice(None), slice(None))[
-            :, theorists.cells.op1[trained], theorists.cells.op2[trained]
-        ]
-        .astype(float)
-        .mean(1)
-    )
-    assert theorists.cells.training > 20
-    np.testing.assert_allclose(
-        np.concatenate(said["mean"]),
-        np.repeat(mean[:, None], said["mean"][0].shape[1], 1),
-        atol=1e-9,
-    )
+    shape = store.columns["result"].shape
+    strongest = atoms.waves(late, shape, settings.waves, cells.op1, cells.op2)
+    scaled = atoms.scaled(strongest, cells.training)
+    np.testing.assert_array_equal(theorists.terms["waves"], scaled)
+    means = []
+    for part in theorists.blocks(1):
+        means += [values for what, values in theorists.told(1, part) if what == "mean"]
+    predicted = np.concatenate(means)
+    activations = store.read(1, slice(None), slice(None)).astype(float)
+    activations = activations[:, cells.op1, cells.op2]
+    assert cells.training > 20
+    mean = activations[:, : cells.training].mean(1, keepdims=True)
+    np.testing.assert_allclose(predicted, np.broadcast_to(mean, predicted.shape), atol=1e-9)
     written, *_ = theorists.tally.written[1, "bag", settings.budgets[0], ""]
-    cells, numbers = (
-        theorists.cells,
-        dict(subject.table("store/numbers.parquet").select("token", "number").rows()),
-    )
-    tokens = {
-        row[:2]: row[2]
-        for row in subject.table("store/prompts.parquet")
-        .filter(operator=operator)
-        .select("op1", "op2", "answer_token")
-        .rows()
-    }
     assert len(written) == cells.held_out > 0
-    for place, value in enumerate(written, cells.training):
-        cell = int(cells.op1[place]), int(cells.op2[place])
-        activations = store.read(1, slice(None), slice(None))[:, *cell].astype(np.float64)
-        assert value == pytest.approx(
-            activations @ votes[:, numbers[tokens[cell]]], rel=1e-6, abs=1e-9
-        )
-
-
-def _holds(cells: pl.DataFrame, predicate: str) -> np.ndarray:
-    return np.array(
-        [
-            holds
-            for (holds,) in duckdb.sql(
-                f"select ({predicate})::boolean from cells order by op1, op2"
-            ).fetchall()
-        ]
-    )
+    held_out = slice(cells.training, cells.training + cells.held_out)
+    order = pl.DataFrame({"op1": cells.op1[held_out], "op2": cells.op2[held_out]})
+    own = table.filter(operator=operator).with_columns(pl.col("op1", "op2").cast(pl.Int64))
+    tokens = order.cast(pl.Int64).join(own, on=["op1", "op2"], maintain_order="left")
+    numbers = tokens["answer_token"].replace_strict(numbers_of_tokens(subject)).to_list()
+    votes = subject.value_logits().read(1, slice(None), slice(None)).astype(np.float64)
+    expected = (activations[:, held_out] * votes[:, numbers]).sum(0)
+    np.testing.assert_allclose(written, expected, rtol=1e-6, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Sums over each neuron: those of the dump against numpy over the store, and what SQL makes of them."""
+"""The dump's sums over each neuron equal numpy's over the store, and SQL uses them."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,14 @@ from stages.lib.core.tables import read_table, write_table
 from stages.lib.sql.database import connect
 from stages.store import sums
 
-TOTALS = "select subject, operator, layer, neuron, sum(activation) as total, min(activation) as least, max(activation) as most from activations group by all order by all"
+TOTALS = """
+    select
+        subject, operator, layer, neuron,
+        sum(activation) as total, min(activation) as least, max(activation) as most
+    from activations
+    group by all
+    order by all
+"""
 
 
 @given(
@@ -24,29 +31,20 @@ TOTALS = "select subject, operator, layer, neuron, sum(activation) as total, min
     unanswered=st.sampled_from([0.0, 0.3, 1.0]),
     offset=st.sampled_from([0.0, 1e3]),
 )
-def test_blocks_together_are_the_square(
-    seed: int, rows: list[int], unanswered: float, offset: float
-):
+def test_blocks_together_are_the_grid(seed: int, rows: list[int], unanswered: float, offset: float):
     rng = np.random.default_rng(seed)
-    grid = {
-        layer: (rng.normal(size=(70, sum(rows), 6)) + offset).astype(np.float32) for layer in (1, 3)
-    }
+    first, third = (rng.normal(size=(2, 70, sum(rows), 6)) + offset).astype(np.float32)
     results = np.where(rng.random((sum(rows), 6)) < unanswered, -1, 7)
-    ends = np.cumsum(rows)
-    blocks = [
-        sums.of_block(
-            "add",
-            {layer: values[:, end - n : end] for layer, values in grid.items()},
-            results[end - n : end],
-        )
-        for end, n in zip(ends, rows, strict=True)
-    ]
-    table = sums.together("one", blocks)
-    assert table.select("subject", "operator").unique().rows() == [("one", "add")]
-    assert table.select("layer", "neuron").rows() == [
-        (layer, neuron) for layer in (1, 3) for neuron in range(70)
-    ]
-    values = np.concatenate([grid[1], grid[3]]).astype(np.float64)
+    blocks = []
+    for end, n in zip(np.cumsum(rows), rows, strict=True):
+        part = slice(end - n, end)
+        layers = {1: first[:, part], 3: third[:, part]}
+        blocks.append(sums.of_block("add", layers, results[part]))
+    table = sums.together("s", blocks)
+    assert table.select("subject", "operator").unique().rows() == [("s", "add")]
+    assert table["layer"].to_list() == [1] * 70 + [3] * 70
+    assert table["neuron"].to_list() == [*range(70)] * 2
+    values = np.concatenate([first, third]).astype(np.float64)
     assert (table["prompts"] == results.size).all()
     assert (table["cells"] == (results >= 0).sum()).all()
     np.testing.assert_allclose(table["total"], values.sum((1, 2)), rtol=1e-12, atol=1e-9)
@@ -65,7 +63,9 @@ def activations(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> 
     values = rng.normal(size=shape) * 10.0 ** rng.integers(-4, 4, (shape[0], 1, 1))
     if kind == "ties":
         return np.round(values)
-    return np.where(rng.random(shape) < 0.5, -0.0, values * 1e-7) if kind == "zeros" else values
+    if kind == "zeros":
+        return np.where(rng.random(shape) < 0.5, -0.0, values * 1e-7)
+    return values
 
 
 @settings(max_examples=60, deadline=None)
@@ -79,13 +79,13 @@ def activations(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> 
 )
 def test_sums_are_numpys_to_the_last_bit(seed, shape, dtype, kind, answered, workers):
     rng = np.random.default_rng(seed)
-    grid = {layer: activations(rng, shape, kind).astype(dtype) for layer in (1, 30)}
+    layers = {layer: activations(rng, shape, kind).astype(dtype) for layer in (1, 30)}
     cells = {"none": 0.0, "some": 0.7, "all": 1.0}.get(answered, 0.0) > rng.random(shape[1:])
     cells[0, 0] |= answered == "first"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "threads", lambda: workers)
-        table = sums.of_block("add", grid, np.where(cells, 3, -1))
-    values = np.concatenate([*grid.values()]).astype(np.float64)
+        patch.setattr(environment, "threads", lambda: workers)
+        table = sums.of_block("add", layers, np.where(cells, 3, -1))
+    values = np.concatenate([*layers.values()]).astype(np.float64)
     columns = {"total": values.sum((1, 2))}
     columns["smallest"], columns["largest"] = values.min((1, 2)) + 0.0, values.max((1, 2)) + 0.0
     columns["mean"] = columns["variance"] = np.full(len(values), np.nan)
@@ -101,17 +101,15 @@ def test_sums_are_numpys_to_the_last_bit(seed, shape, dtype, kind, answered, wor
 @pytest.mark.parametrize("subject", ["abacus", "planted"])
 def test_the_dumps_sums_are_those_of_its_store(micro: Path, subject: str):
     table = read_table(micro / f"data/{subject}/store/neuron_sums.parquet")
-    opened = stores(micro / f"data/{subject}/store/activations")
-    assert table["operator"].unique().sort().to_list() == sorted(
-        one.attributes["operator"] for one in opened
-    )
-    for one in opened:
-        for layer in one.layers:
-            values = one.read(layer, slice(None), slice(None)).astype(np.float64)
-            kept = values[:, one.columns["result"] >= 0]
-            own = table.filter(
-                pl.col("operator") == one.attributes["operator"], pl.col("layer") == layer
-            )
+    by_operator = {}
+    for store in stores(micro / f"data/{subject}/store/activations"):
+        by_operator[store.attributes["operator"]] = store
+    assert set(table["operator"]) == by_operator.keys()
+    for operator, store in by_operator.items():
+        for layer in store.layers:
+            values = store.read(layer, slice(None), slice(None)).astype(np.float64)
+            kept = values[:, store.columns["result"] >= 0]
+            own = table.filter(operator=operator, layer=layer)
             assert own["neuron"].to_list() == list(range(len(values)))
             np.testing.assert_allclose(own["total"], values.sum((1, 2)), rtol=1e-12, atol=1e-9)
             np.testing.assert_allclose(own["mean"], kept.mean(1), rtol=1e-10, atol=1e-12)
@@ -126,10 +124,11 @@ def test_sql_over_whole_neurons_reads_no_chunk(micro: Path, tmp_path: Path):
     assert alone.lazy["activations"].reads.total() > 0
     shutil.copy(micro / "data/abacus/store/neuron_sums.parquet", folder)
     helped = connect(tmp_path / "data")
-    found = helped.sql(TOTALS).pl()
+    totals = helped.sql(TOTALS).pl()
     assert helped.lazy["activations"].reads.total() == 0
-    assert found.drop("total").equals(expected.drop("total").cast(dict(found.drop("total").schema)))
-    np.testing.assert_allclose(found["total"], expected["total"], rtol=1e-12, atol=1e-9)
+    expected = expected.cast(dict(totals.schema))
+    assert totals.drop("total").equals(expected.drop("total"))
+    np.testing.assert_allclose(totals["total"], expected["total"], rtol=1e-12, atol=1e-9)
 
 
 def test_sums_that_lack_a_layer_are_not_used(micro: Path, tmp_path: Path):
@@ -144,7 +143,7 @@ def test_sums_that_lack_a_layer_are_not_used(micro: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_no_extreme_is_a_negative_zero(order: int):
-    """Which of 0 and -0 is the least hangs from the processor's instructions, and from where they stand."""
+    """Which of 0 and -0 is the minimum depends on the CPU's instructions and on their order."""
     values = np.array([[-0.0, 0.0] * 32, [0.0] * 64, [-0.0] * 64], np.float16)[:, None, ::order]
     rows = sums.of_block("add", {0: values}, np.ones((1, 64), int))
     assert not np.signbit(rows.select("smallest", "largest").to_numpy()).any()

@@ -29,7 +29,7 @@ NAMES = {
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    """A server with org/mine, which also has code and other formats, and org/old without weights."""
+    """A server with org/mine, which also has code and other formats, and org/old, no weights."""
     source = made(tmp_path / "source")
     (source / "modeling_mine.py").write_text("raise SystemExit('code of the model was run')")
     (source / "original").mkdir()

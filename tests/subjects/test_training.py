@@ -94,7 +94,7 @@ def test_targets_are_where_the_answer_follows():
 
 
 def test_loss_and_accuracy_are_of_whole_answers():
-    """One of two answers has a wrong token. The loss is a mean over tokens, accuracy over answers."""
+    """One of two answers has a wrong token: loss is a mean over tokens, accuracy over answers."""
     run = started()
 
     def following(prompt: list[int]) -> int:

@@ -1,85 +1,95 @@
-"""Figures of theories show what is in the tables and say why where nothing is."""
+"""Test that figures of theories show the values of the tables, and say why a panel is empty."""
 
+from itertools import product
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from stages.lib.drawing.drawing import Tables
+from stages.lib.drawing.drawing import Axes, Tables
 from stages.theories import figures
 from stages.theories.figures import FIGURES
-from tests.circuit.figure_tables import OPERATORS, WHY, found, made, pictures, write, written_by
+from tests.circuit.figure_tables import (
+    OPERATORS,
+    WHY,
+    found,
+    line,
+    made,
+    pictures,
+    texts,
+    write,
+    written_by,
+)
 
 pytestmark = pytest.mark.usefixtures("close_figures")
 SITES = [("op1", "op1"), ("last", "result")]
+WHATS = ("activation", "written", "restored", "accuracy")
 
 
 def tables(operators: list[str] = OPERATORS) -> Tables:
-    sites = [
-        {"operator": o, "position": p, "quantity": q, "layer": n}
-        for o in operators
-        for p, q in SITES
-        for n in range(3)
-    ]
-    fits = [
-        site | {"theory": t, "numbers_below": below}
-        for site in sites
-        for t in ("helix", "pca", "line")
-        for below in (None, 100)
-    ]
-    effects = [{k: v for k, v in row.items() if k != "quantity"} for row in fits]
-    said = [
-        {"operator": o, "theory": t, "parameters": p, "what": w, "value": 0.9 if t == "bag" else 0.2}
-        for o in operators for t in ("bag", "helix", "waves") for p in (2, 4) for w in ("activation", "written", "restored", "accuracy")
-    ]  # fmt: skip
-    said += [
-        {"operator": o, "theory": "mean", "parameters": 0, "what": "accuracy", "value": 0.1}
-        for o in operators
-    ]
-    rows = {"helix_fits": fits, "helix_effects": effects, "theories": said}
-    return {name: made(name, of) for name, of in rows.items()} | {"pairs_found": found(operators)}
+    fits = []
+    for operator, (position, quantity), layer, theory, below in product(
+        operators, SITES, range(3), ("helix", "pca", "line"), (None, 100)
+    ):
+        site = {"operator": operator, "position": position, "quantity": quantity, "layer": layer}
+        fits.append(site | {"theory": theory, "numbers_below": below})
+    helix_fits = made("helix_fits", fits)
+    effects = helix_fits.select("operator", "position", "layer", "theory", "numbers_below")
+    compared = []
+    for operator, what in product(operators, WHATS):
+        row = {"operator": operator, "what": what}
+        for theory, parameters in product(("bag", "helix", "waves"), (2, 4)):
+            value = 0.9 if theory == "bag" else 0.2
+            compared.append(row | {"theory": theory, "parameters": parameters, "value": value})
+    for operator in operators:
+        row = {"operator": operator, "what": "accuracy", "theory": "mean", "parameters": 0}
+        compared.append(row | {"value": 0.1})
+    return {
+        "helix_fits": helix_fits,
+        "helix_effects": made("helix_effects", effects.to_dicts()),
+        "theories": made("theories", compared),
+        "pairs_found": found(operators),
+    }
+
+
+def first_rows(name: str, given: Tables) -> list[Axes]:
+    """Return the first operator's panels, from top to bottom."""
+    axes = FIGURES[name](given, "s").axes
+    return axes[:: len(OPERATORS) + 1]
 
 
 def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    written = written_by(
-        lambda: figures.main("s"), lambda folder: write(folder, tables([])), tmp_path, monkeypatch
-    )
+    def prepare(folder: Path) -> None:
+        write(folder, tables([]))
+
+    written = written_by(lambda: figures.main("s"), prepare, tmp_path, monkeypatch)
     assert written == pictures("s/theories/figures", FIGURES, "theories")
 
 
-def test_curves_are_those_of_the_table_and_an_operator_without_pairs_says_why():
-    figure = figures.theories(tables(), "s")
-    columns = len(figure.axes) // len(figures.MEASURES)
-    first = figure.axes[0]
-    drawn = {line.get_label(): list(line.get_ydata()) for line in first.get_lines()}
-    assert (drawn["heuristics"], drawn["helix"]) == ([0.9, 0.9], [0.2, 0.2])
-    accuracy = figure.axes[3 * columns]
-    assert "means alone" in {line.get_label() for line in accuracy.get_lines()}
-    assert any(WHY.split()[0] in text.get_text() for text in figure.axes[columns - 1].texts)
+def test_curves_show_the_table_and_an_operator_without_pairs_says_why():
+    given = tables()
+    axes = first_rows("theories", given)
+    assert list(line(axes[0], "heuristics").get_ydata()) == [0.9, 0.9]
+    assert list(line(axes[0], "helix").get_ydata()) == [0.2, 0.2]
+    assert list(line(axes[WHATS.index("accuracy")], "means alone").get_ydata()) == [0.1, 0.1]
+    assert WHY in texts(figures.theories(given, "s").axes[len(OPERATORS)])
 
 
-def test_numbers_as_small_as_the_studys_have_rows_of_their_own():
+def test_small_numbers_have_rows_of_their_own():
     given = tables()
     small = pl.col("numbers_below").is_not_null()
-    given["helix_fits"] = given["helix_fits"].with_columns(
-        explained=pl.when(small).then(0.75).otherwise(0.25)
-    )
-    figure = figures.helix_fits(given, "s")
-    columns = len(figure.axes) // len(figures.SITES)
-    for row, (_, is_small) in enumerate(figures.SITES):
-        lines = {line.get_label(): line for line in figure.axes[row * columns].get_lines()}
-        assert set(lines["helix"].get_ydata()) == {0.75 if is_small else 0.25}
+    explained = pl.when(small).then(0.75).otherwise(0.25)
+    given["helix_fits"] = given["helix_fits"].with_columns(explained=explained)
+    axes = first_rows("helix_fits", given)
+    for axis, (_, is_small) in zip(axes, figures.SITES, strict=True):
+        assert set(line(axis, "helix").get_ydata()) == {0.75 if is_small else 0.25}
 
 
-def test_values_that_are_undefined_are_not_taken_for_missing_prompts():
+@pytest.mark.parametrize(
+    ("name", "column", "why"),
+    [("helix_effects", "restored", figures.NOT_LOST), ("theories", "value", figures.CONSTANT)],
+)
+def test_undefined_values_are_not_reported_as_missing_prompts(name: str, column: str, why: str):
     given = tables()
-    given["helix_effects"] = given["helix_effects"].with_columns(restored=pl.lit(None, pl.Float64))
-    assert figures.NOT_LOST in figures.helix_effects(
-        given,
-        "s",
-    ).axes[0].texts[0].get_text().replace("\n", " ")
-    given["theories"] = given["theories"].with_columns(value=pl.lit(None, pl.Float64))
-    assert figures.CONSTANT in figures.theories(given, "s").axes[0].texts[0].get_text().replace(
-        "\n",
-        " ",
-    )
+    given[name] = given[name].with_columns(pl.lit(None, pl.Float64).alias(column))
+    assert why in texts(first_rows(name, given)[0])

@@ -39,7 +39,7 @@ def answered(step: int, operator: str) -> bool:
 
 
 def tables() -> Tables:
-    """A run that never learns to divide, and in which few prompts are answered at first; in no order."""
+    """Return a run that never learns to divide and at first answers few prompts; in no order."""
     bags, kinds, knockouts = [], [], []
     for key in [point(step, operator) for step in STEPS for operator in OPERATORS]:
         step, operator = key["step"], key["operator"]
@@ -94,15 +94,15 @@ def panels(name: str, tables: Tables = MADE) -> dict[str, list[Axes]]:
 
 def drawn(axis: Axes, label: str) -> dict[int, float]:
     """Step -> height of a line's points; NaN is none."""
-    found = line(axis, label)
+    drawn_line = line(axis, label)
     return {
         int(step): y
-        for step, y in zip(found.get_xdata(), found.get_ydata(), strict=True)
+        for step, y in zip(drawn_line.get_xdata(), drawn_line.get_ydata(), strict=True)
         if not np.isnan(y)
     }
 
 
-def told(rows: pl.DataFrame, measure: str | pl.Expr) -> dict[int, float]:
+def points(rows: pl.DataFrame, measure: str | pl.Expr) -> dict[int, float]:
     return dict(rows.select("step", measure).drop_nulls().rows())
 
 
@@ -155,7 +155,7 @@ def test_shares_and_accuracies_are_lines_over_steps():
     for operator, [axis] in panels("appearance").items():
         rows = MADE["trajectory"].filter(operator=operator)
         for measure, (label, *_) in APPEARING.items():
-            assert drawn(axis, label) == told(rows, measure)
+            assert drawn(axis, label) == points(rows, measure)
         assert (f"no data: {NO_NEURONS}" in texts(axis)) == (operator == "divide")
 
 
@@ -163,9 +163,9 @@ def test_faithfulness_has_a_line_for_all_that_is_kept_with_a_band():
     for operator, [axis] in panels("faithfulness").items():
         rows = MADE["trajectory"].filter(operator=operator)
         for kept, (label, _) in KEPT.items():
-            assert drawn(axis, label) == told(rows, f"faithfulness_{kept}")
+            assert drawn(axis, label) == points(rows, f"faithfulness_{kept}")
             assert edges(rows, f"faithfulness_{kept}") <= corners(axis, label)
-            assert drawn(axis, f"_few, {label}") == told(
+            assert drawn(axis, f"_few, {label}") == points(
                 rows.filter(pl.col("prompts") < 500), f"faithfulness_{kept}"
             )
         assert (WRONG in texts(axis)) == (operator == "divide")
@@ -188,9 +188,9 @@ def test_knock_outs_of_few_some_and_many_neurons_have_a_row_each():
                 rows = MADE["trajectory_knockouts"].filter(
                     operator=operator, arm=arm, neurons_per_layer=count
                 )
-                assert drawn(axis, label) == told(rows, "accuracy")
+                assert drawn(axis, label) == points(rows, "accuracy")
                 assert edges(rows, "accuracy") <= corners(axis, label)
-                assert drawn(axis, f"_few, {label}") == told(
+                assert drawn(axis, f"_few, {label}") == points(
                     rows.filter(pl.col("prompts") < 500), "accuracy"
                 )
             control = MADE["trajectory_knockouts"].filter(
@@ -198,10 +198,12 @@ def test_knock_outs_of_few_some_and_many_neurons_have_a_row_each():
                 arm="control",
                 neurons_per_layer=count,
             )
-            assert drawn(axis, drawing.MAJORITY) == told(control, "majority_accuracy")
+            assert drawn(axis, drawing.MAJORITY) == points(control, "majority_accuracy")
             assert (WRONG in texts(axis)) == (operator == "divide")
-    one = MADE | {"trajectory_knockouts": MADE["trajectory_knockouts"].filter(neurons_per_layer=10)}
-    assert panels("knockouts", one)["add"][0].get_ylabel() == "accuracy,\n10 neurons per layer"
+    single = MADE | {
+        "trajectory_knockouts": MADE["trajectory_knockouts"].filter(neurons_per_layer=10)
+    }
+    assert panels("knockouts", single)["add"][0].get_ylabel() == "accuracy,\n10 neurons per layer"
 
 
 def test_types_of_enough_pairs_are_lines_above_chance_by_quantity():
@@ -222,7 +224,7 @@ def test_types_of_enough_pairs_are_lines_above_chance_by_quantity():
                 rows = MADE["trajectory_kinds"].filter(
                     operator=operator, quantity=quantity, kind=kind
                 )
-                assert drawn(axis, kind) == pytest.approx(told(rows, above))
+                assert drawn(axis, kind) == pytest.approx(points(rows, above))
             assert ("no data: no type has 20 pairs" in texts(axis)) == (operator == "divide")
     colours = {
         (drawn_line.get_label(), drawn_line.get_color())
@@ -243,10 +245,17 @@ def test_every_point_is_a_tick_and_early_ones_are_apart(name: str):
         assert axis.get_xlim()[0] < 0 < STEPS[-1] < axis.get_xlim()[1]
 
 
-@pytest.mark.parametrize(("steps", "labels"), [
-    ([0, 250, 500, 1000, 1500, 2000, 3500, 6500], ["0", "250", "500", "1000", "1500", "2000", "3500", "6500"]),
-    ([0, 10, 6400, 6500], ["", "10", "", "6500"]), ([0], ["0"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("steps", "labels"),
+    [
+        (
+            [0, 250, 500, 1000, 1500, 2000, 3500, 6500],
+            ["0", "250", "500", "1000", "1500", "2000", "3500", "6500"],
+        ),
+        ([0, 10, 6400, 6500], ["", "10", "", "6500"]),
+        ([0], ["0"]),
+    ],
+)
 def test_labels_that_would_overlap_are_left_out(steps: list[int], labels: list[str]):
     assert step_labels(steps) == labels
 

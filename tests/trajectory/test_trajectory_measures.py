@@ -1,4 +1,4 @@
-"""The bag over training: what is measured at a point, against brute force and on subjects whose bag is known."""
+"""Measures of the bag over training, against brute force and on models whose bag is known."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tests.bag import knocked
-from tests.bag.knocked import Answer, Prompt, Units, asked, written
+from tests.bag.knocked import Prompt, Units, listed, written
 from tests.made import NL, OPERATORS, Tables, majority
 from tests.trajectory import trajectories
 from tests.trajectory.trajectories import (
@@ -47,7 +47,7 @@ def anything(both: pl.DataFrame, table: pl.DataFrame) -> Tables:
     return trajectories.measured(both, PAIRS, table, knocked.at_random(1))
 
 
-def of(table: pl.DataFrame, operator: str) -> dict[str, Any]:
+def row_of(table: pl.DataFrame, operator: str) -> dict[str, Any]:
     return table.row(by_predicate=pl.col("operator") == operator, named=True)
 
 
@@ -59,15 +59,19 @@ def test_faithfulness_and_its_spread_are_those_of_brute_force(
         .with_columns(pl.col("answer_logit", "mean_logit", "max_logit").cast(float))
         .with_columns(nl=NL)
     )
-    once = table.unique("intervention").select("intervention", "operator", "with_activations").drop_nulls()
+    once = (
+        table.unique("intervention")
+        .select("intervention", "operator", "with_activations")
+        .drop_nulls()
+    )
     answers = once.join(numbers, on="intervention").join(PAIRS.select("pair", "seed"), on="pair")
     for operator in OPERATORS:
-        row, here = of(anything["trajectory"], operator), answers.filter(operator=operator)
+        row, own = row_of(anything["trajectory"], operator), answers.filter(operator=operator)
         nl = {kept: [] for kept in (*KEPT, "nothing", "everything")}
         for seed in (None, *range(5)):  # of all of them, then one by one
             for kept, values in nl.items():
                 values.append(
-                    here.filter(
+                    own.filter(
                         pl.col("seed").is_in(range(5) if seed is None else [seed]), kept=kept
                     )["nl"].mean()
                 )
@@ -77,7 +81,7 @@ def test_faithfulness_and_its_spread_are_those_of_brute_force(
             assert row[f"faithfulness_{kept}"] == pytest.approx(whole)
             assert row[f"faithfulness_{kept}_std"] == pytest.approx(np.std(by_seed, ddof=1))
         for kept in (*KEPT, "nothing"):
-            assert row[f"correct_{kept}"] == pytest.approx(here.filter(kept=kept)["correct"].mean())
+            assert row[f"correct_{kept}"] == pytest.approx(own.filter(kept=kept)["correct"].mean())
         assert row["prompts"] == 40
         evaluated = {"operator": operator, "split": "evaluation"}
         assert row["majority_accuracy"] == majority(PAIRS, **evaluated)
@@ -143,9 +147,9 @@ def test_knock_outs_and_their_spread_are_those_of_brute_force(
         PAIRS.select("pair", "seed"), on="pair"
     )
     for row in shown.iter_rows(named=True):
-        here = answers.filter(*(pl.col(key) == row[key] for key in keys))
-        by_seed = [here.filter(seed=seed)["correct"].mean() for seed in range(5)]
-        expected = [here["neurons"].mean(), here["correct"].mean(), np.std(by_seed, ddof=1), 40]
+        own = answers.filter(*(pl.col(key) == row[key] for key in keys))
+        by_seed = [own.filter(seed=seed)["correct"].mean() for seed in range(5)]
+        expected = [own["neurons"].mean(), own["correct"].mean(), np.std(by_seed, ddof=1), 40]
         evaluated = {"operator": row["operator"], "split": "evaluation"}
         assert row["majority_accuracy"] == majority(PAIRS, **evaluated)
         assert [
@@ -154,11 +158,13 @@ def test_knock_outs_and_their_spread_are_those_of_brute_force(
 
 
 def test_prompts_fail_without_their_own_neurons_alone(both: pl.DataFrame, table: pl.DataFrame):
-    answer: Answer = lambda without, prompt: (0.0, not without & own(HERE, prompt).keys())  # noqa: E731
+    def answer(without: Units, prompt: Prompt) -> tuple[float, bool]:
+        return 0.0, not without & own(HERE, prompt).keys()
+
     shown = trajectories.measured(both, PAIRS, table, answer)["knockouts"]
     assert set(shown.filter(arm="control").select("accuracy", "accuracy_std").rows()) == {(1, 0)}
     for operator in OPERATORS:
-        prompts = asked(PAIRS, operator=operator, split="evaluation")
+        prompts = listed(PAIRS, operator=operator, split="evaluation")
         spared = np.mean([not own(HERE, prompt) for prompt in prompts])
         assert 0 < spared < 0.5
         assert shown.filter(operator=operator, arm="heuristic")[
@@ -170,12 +176,12 @@ def test_without_correct_prompts_there_is_still_a_row_of_each_operator(
     both: pl.DataFrame, standing: dict[str, pl.DataFrame]
 ):
     none = PAIRS.clear()
-    said = trajectories.measured(
+    table = trajectories.measured(
         both, none, interventions(standing[POINT], none), knocked.at_random(0)
     )
-    assert said["knockouts"].is_empty()
-    assert said["trajectory"]["operator"].to_list() == OPERATORS
-    for row in said["trajectory"].iter_rows(named=True):
+    assert table["knockouts"].is_empty()
+    assert table["trajectory"]["operator"].to_list() == OPERATORS
+    for row in table["trajectory"].iter_rows(named=True):
         assert {
             name: value
             for name, value in row.items()
@@ -201,29 +207,29 @@ def test_before_there_are_heuristics_nothing_is_shared_and_after_them_there_is_n
 ):
     none = standing[POINT].clear()
     for given, shares in ((standing[LAST], (0, 0)), (none, (None, None))):
-        said = trajectories.measured(
+        table = trajectories.measured(
             given, PAIRS, interventions(none, PAIRS), lambda without, _: (30.0 - len(without), True)
         )
         rows = (
-            said["trajectory"]
+            table["trajectory"]
             .select("shared_with_last", "shared_by_chance", "pairs", "neurons", "faithfulness_all")
             .rows()
         )
         assert rows == [(*shares, 0, 0, 0)] * len(OPERATORS)
-        assert set(said["knockouts"].select("accuracy", "neurons").rows()) == {(1, 0)}
+        assert set(table["knockouts"].select("accuracy", "neurons").rows()) == {(1, 0)}
 
 
 def test_one_seed_has_no_spread(standing: dict[str, pl.DataFrame], both: pl.DataFrame):
     once = PAIRS.filter(seed=0)
-    said = trajectories.measured(
+    table = trajectories.measured(
         both, once, interventions(standing[POINT], once), knocked.at_random(2)
     )
     assert (
-        said["trajectory"]["faithfulness_all_std"].null_count()
-        == said["trajectory"]["faithfulness_all"].count()
+        table["trajectory"]["faithfulness_all_std"].null_count()
+        == table["trajectory"]["faithfulness_all"].count()
         == len(OPERATORS)
     )
-    assert said["knockouts"]["accuracy_std"].null_count() == said["knockouts"].height > 0
+    assert table["knockouts"]["accuracy_std"].null_count() == table["knockouts"].height > 0
 
 
 def test_in_the_pipeline_the_last_point_is_what_it_shares_with_itself(micro: Path):

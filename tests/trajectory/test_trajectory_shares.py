@@ -1,4 +1,6 @@
-"""The bag over training: how much of the last point's bag is there at a point, beside chance, and by type of heuristic."""
+"""Shares of the last checkpoint's bag, against chance, and by type of heuristic."""
+
+from collections.abc import Iterable
 
 import polars as pl
 import pytest
@@ -29,10 +31,15 @@ def both() -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def tables(both: pl.DataFrame) -> Tables:
-    """The two tables that say so, of a subject that is asked nothing."""
+    """Return both tables for a model without prompts."""
     none = trajectories.interventions(both.filter(subject=POINT), PAIRS.clear())
     bag = trajectories.measured(both, PAIRS.clear(), none, knocked.at_random(0))["trajectory"]
     return {"trajectory": bag, "kinds": trajectories.kinds(both)}
+
+
+def pairs_of(standing: Iterable[tuple], operator: str, heuristic: str | None = None) -> int:
+    """Return the number of pairs of neuron and heuristic of an operator, or of one heuristic."""
+    return sum(o == operator and heuristic in (None, h) for o, _, _, h in standing)
 
 
 def test_pairs_and_neurons_are_counted(tables: Tables):
@@ -41,11 +48,9 @@ def test_pairs_and_neurons_are_counted(tables: Tables):
         (POINT, LAST, 750, o) for o in OPERATORS
     ]
     for row in shown.iter_rows(named=True):
-        here, there, common = (
-            sum(o == row["operator"] for o, *_ in several) for several in (HERE, THERE, COMMON)
-        )
-        assert row["pairs"] == here
-        assert row["shared_with_last"] == pytest.approx(common / there)
+        assert row["pairs"] == pairs_of(HERE, row["operator"])
+        shared = pairs_of(COMMON, row["operator"]) / pairs_of(THERE, row["operator"])
+        assert row["shared_with_last"] == pytest.approx(shared)
         assert [row["neurons"], row["neurons_shared"]] == [
             len(units(several, row["operator"])) for several in (HERE, COMMON)
         ]
@@ -56,7 +61,7 @@ def test_pairs_and_neurons_are_counted(tables: Tables):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("types", [list(TYPES), *([one] for one in TYPES)], ids=["all", *TYPES])
+@pytest.mark.parametrize("types", [list(TYPES), *([kind] for kind in TYPES)], ids=["all", *TYPES])
 def test_chance_is_what_relabelled_neurons_share(tables: Tables, operator: str, types: list[str]):
     quantity, kind = TYPES[types[0]]
     shown = (
@@ -75,10 +80,7 @@ def test_types_are_counted(tables: Tables):
     expected = {}
     for operator in OPERATORS:
         for heuristic, names in TYPES.items():
-            counts = [
-                sum((o, h) == (operator, heuristic) for o, _, _, h in several)
-                for several in (HERE, THERE, COMMON)
-            ]
+            counts = [pairs_of(each, operator, heuristic) for each in (HERE, THERE, COMMON)]
             expected[operator, *names] = (*counts, pytest.approx(counts[2] / counts[1]))
     measures = ["pairs", "last_pairs", "shared", "shared_with_last"]
     assert tables["kinds"].select(*TYPE, *measures).rows() == [

@@ -1,5 +1,6 @@
-"""Two made points of a training run: which neurons stand for what at each, and what the queries make of them."""
+"""Make two checkpoints of a training run, and ask the queries about them."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,10 @@ Standing = dict[
 
 
 def scores() -> pl.DataFrame:
-    """The table scores of both points, many alike and many equal to the threshold: one side of a neuron or both for each heuristic."""
+    """Return the table scores of both checkpoints.
+
+    Many scores are equal to the threshold or to each other, on one side of a neuron or on both.
+    """
     rng = np.random.default_rng(5)
     rows = []
     for key in [
@@ -73,15 +77,23 @@ def scores() -> pl.DataFrame:
 
 
 def passing(scores: pl.DataFrame, subject: str) -> Standing:
-    """What a point's late neurons stand for, the plain way."""
-    found: Standing = {}
-    for operator, layer, neuron, heuristic, chance_corrected in scores.filter(subject=subject).select(
-        "operator", "layer", "neuron", "heuristic", "chance_corrected",
-    ).iter_rows():  # fmt: skip
+    """Return the heuristics of a checkpoint's late neurons, in plain Python."""
+    collected: Standing = {}
+    for operator, layer, neuron, heuristic, chance_corrected in (
+        scores.filter(subject=subject)
+        .select(
+            "operator",
+            "layer",
+            "neuron",
+            "heuristic",
+            "chance_corrected",
+        )
+        .iter_rows()
+    ):
         if layer in LAYERS and chance_corrected >= THRESHOLD:
             key = (operator, layer, neuron, heuristic)
-            found[key] = max(chance_corrected, found.get(key, 0))
-    return found
+            collected[key] = max(chance_corrected, collected.get(key, 0))
+    return collected
 
 
 def neurons(
@@ -149,14 +161,18 @@ def accuracy() -> pl.DataFrame:
 def measured(
     standing: pl.DataFrame, pairs: pl.DataFrame, table: pl.DataFrame, answer: Answer, **point: Any
 ) -> Tables:
-    """What the queries say of a subject that answers so under a table of interventions. standing: of both points."""
-    runs = knocked.said(table, "trajectory", pairs, answer)
+    """Return what the queries measure for a model with these answers.
+
+    standing: of both checkpoints.
+    """
+    runs = knocked.simulated(table, "trajectory", pairs, answer)
     given = {"runs": runs, "pairs": pairs, "trajectory_interventions": table}
     bag = given | {"trajectory_neurons": standing, "naming": naming(), "accuracy": accuracy()}
     return {
-        "runs": runs.filter(experiment="trajectory"), "trajectory": ask("trajectory", bag, **SEVERAL | point),
+        "runs": runs.filter(experiment="trajectory"),
+        "trajectory": ask("trajectory", bag, **SEVERAL | point),
         "knockouts": ask("trajectory_knockouts", given, **SEVERAL | point),
-    }  # fmt: skip
+    }
 
 
 def kinds(standing: pl.DataFrame) -> pl.DataFrame:
@@ -164,34 +180,32 @@ def kinds(standing: pl.DataFrame) -> pl.DataFrame:
 
 
 def units(standing: Standing, operator: str) -> Units:
-    """The neurons that stand for anything."""
+    """Return the neurons that have a heuristic."""
     return {(layer, n) for o, layer, n, _ in standing if o == operator}
 
 
 def own(standing: Standing, prompt: Prompt) -> dict[tuple[int, int], float]:
-    """The neurons that stand for something that a prompt satisfies -> the best score of that."""
-    found: dict[tuple[int, int], float] = {}
+    """Return the neurons with a heuristic that a prompt satisfies -> their best such score."""
+    collected: dict[tuple[int, int], float] = {}
     for (operator, layer, n, heuristic), chance_corrected in standing.items():
         if operator == prompt.operator and MEANS[heuristic](prompt):
-            found[layer, n] = max(chance_corrected, found.get((layer, n), 0))
-    return found
+            collected[layer, n] = max(chance_corrected, collected.get((layer, n), 0))
+    return collected
 
 
 def relabelled(
     point: Standing, last: Standing, operator: str, heuristics: list[str], draws: int = 4000
 ) -> np.ndarray:
-    """Of so many random relabellings of the neurons of each layer at a point: pairs that are shared with the last."""
+    """Return the shared pairs of random relabellings of each layer's neurons at a checkpoint."""
     rng = np.random.default_rng(0)
     shared = np.zeros(draws)
     for layer in LAYERS:
-        here, there = (
-            np.array(
-                [[(operator, layer, n, h) in standing for n in range(NEURONS)] for h in heuristics]
-            )
-            for standing in (point, last)
-        )
+        now, end = np.zeros((2, len(heuristics), NEURONS), bool)
+        for (i, heuristic), n in product(enumerate(heuristics), range(NEURONS)):
+            now[i, n] = (operator, layer, n, heuristic) in point
+            end[i, n] = (operator, layer, n, heuristic) in last
         names = rng.permuted(np.tile(np.arange(NEURONS), (draws, 1)), axis=1)
-        shared += (here[:, names] & there[:, None, :]).sum((0, 2))  # (heuristics, draws, neurons)
+        shared += (now[:, names] & end[:, None, :]).sum((0, 2))  # (heuristics, draws, neurons)
     return shared
 
 

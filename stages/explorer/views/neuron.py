@@ -58,8 +58,8 @@ CONTRIBUTIONS = f"""
 """
 MATCHES = f"""
     with named as (select heuristic, side, rank as label from labels where {KEYS})
-    select heuristic, side, score, chance_score as chance, chance_corrected, null_mean, p_value, q_value,
-        label
+    select heuristic, side, score, chance_score as chance, chance_corrected, null_mean,
+        p_value, q_value, label
     from matches left join named using (heuristic, side)
     where {KEYS}
     order by chance_corrected desc, heuristic, side
@@ -88,7 +88,8 @@ FOURIER = f"""
 SIMILAR = """
     with
         of_all as (
-            select layer, neuron, heuristic, side, chance_corrected::double as chance_corrected from scores
+            select layer, neuron, heuristic, side, chance_corrected::double as chance_corrected
+            from scores
             where subject = $subject and operator = $operator and chance_corrected > 0
         ),
         own as (
@@ -401,8 +402,8 @@ def _heuristics(project: Project, keys: dict) -> Part:
     if "q_value" in rows.columns:
         query = MATCHES
         caption += (
-            "; null: chance_corrected, with operands relabelled; q-value: false discovery rate; label: "
-            "its rank among the neuron's labels"
+            "; null: chance-corrected score with operands relabelled; q-value: false discovery "
+            "rate; label: its rank among the neuron's labels"
         )
     if not rows.height:
         return section("Heuristics", note("No heuristic describes this neuron."), sql(query, keys))

@@ -309,11 +309,11 @@ def _answers(
         f"{before:.3g} to {after:.3g}, with equally many random neurons to {np.mean(random):.3g} "
         f"on average. {control.sum()} of {control.len()} random draws stay right."
     )
-    query = sql(ablation.rows(), about=vars(ablation))
-    beside = table(rows, "Predictions; logit: the answer's, above the mean over the vocabulary")
+    answers = figure("ablated", drawn, caption, sql(ablation.rows(), about=vars(ablation)))
+    columns = "Predictions; logit: the answer's, above the mean over the vocabulary"
     parts = [
-        section("The new answer", figure("ablated", drawn, caption, query)),
-        section("Beside random neurons", beside),
+        section("The new answer", answers),
+        section("Comparison with random neurons", table(rows, columns)),
     ]
     return html.Div(parts, className="side")
 

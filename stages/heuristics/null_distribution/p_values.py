@@ -37,8 +37,9 @@ KEPT = 1000  # draws whose scores are in memory at once; means are taken over th
 class Judged:
     """What relabellings tell about one neuron.
 
-    candidates: columns of the table permutation_tests; bests: (draws, GROUPS, MEASURES) best scores under the
-    first draws; naming: correlation of activation and value logit, and its p-value.
+    candidates: columns of the table permutation_tests.
+    bests: (draws, GROUPS, MEASURES) best scores under the first draws.
+    naming: correlation of activation and value logit, and its p-value.
     """
 
     candidates: dict[str, np.ndarray]

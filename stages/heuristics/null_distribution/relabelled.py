@@ -47,9 +47,9 @@ def permutations(grid: OperandGrid, draws: range, *seed: int) -> Relabellings:
 class Null:
     """One neuron's scores under relabellings, the first of which is number 0.
 
-    chance_corrected: (draws, 2 sides, heuristics) float32, chance-corrected: the operands' heuristics,
-    then the result's, then, if the operator has sets of results, the set found on each map, at the
-    top; correlations: (draws,) of activation and value logit of the cell's answer.
+    chance_corrected: (draws, 2 sides, heuristics) float32, of the operands' heuristics, then the
+    result's, then, if the operator has sets of results, the set found on each map, at the top.
+    correlations: (draws,) of activation and value logit of the cell's answer.
     """
 
     chance_corrected: np.ndarray

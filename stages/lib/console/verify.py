@@ -92,15 +92,19 @@ def verify(root: Path, heal: bool = False) -> tuple[list[str], bool]:
     absent = [file for file, paths in copies.items() if file.is_output and not paths]
     summary = f"{len(sums):,} files compared with {len(locked):,} locked stages"
     lines.append(f"{summary}: {len(damaged):,} damaged")
-    if absent:
-        way_out = "`make pull` fetches them, or `dvc repro` makes them"
-        lines.append(f"{len(absent):,} outputs are missing here: {way_out}")
-    waiting = len(stages) - len(locked)
-    if waiting:
-        lines.append(f"{waiting:,} stages have not run yet: `dvc repro --all-pipelines` runs them")
+    lines += _missing(len(absent), len(stages) - len(locked))
     if damaged:
         lines.append(_way_out(damaged, heal, root))
     return lines, not damaged
+
+
+def _missing(absent: int, waiting: int) -> Iterator[str]:
+    """Yield lines about outputs that are missing here, and about stages that have not run yet."""
+    if absent:
+        way_out = "`make pull` fetches them, or `dvc repro` makes them"
+        yield f"{absent:,} outputs are missing here: {way_out}"
+    if waiting:
+        yield f"{waiting:,} stages have not run yet: `dvc repro --all-pipelines` runs them"
 
 
 def _cache(repo: Repo) -> Path:

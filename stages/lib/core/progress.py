@@ -7,7 +7,7 @@
 
 Where stderr is not a terminal (a log file, CI), work that takes longer than ten seconds writes a
 line about every ten seconds, and one at its end:
-`permutation_tests abacus: 1,234 of 6,144 neurons, 45 s, about 3 min left`. Shorter work writes nothing.
+`scores abacus: 1,234 of 6,144 neurons, 45 s, about 3 min left`. Shorter work writes nothing.
 """
 
 import sys

@@ -139,7 +139,7 @@ def settle(figure: Figure) -> None:
 
 
 def operators(pairs_found: pl.DataFrame) -> dict[str, str]:
-    """Return every operator that the model was asked about, and why it may have no data.
+    """Return every operator of the model, and why it may have no data.
 
     pairs_found: the table pairs_found. Only a split without any pair is a reason; NO_ROWS is any
     other.

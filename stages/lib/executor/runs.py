@@ -140,7 +140,7 @@ class RunsWork:
     @cached_property
     def executor(self) -> Executor:
         """The loaded model, after a few interventions agreed with plain forward passes."""
-        loaded = checkpoint.of(self.subject.settings, threads=1, whole=True)
+        loaded = checkpoint.from_settings(self.subject.settings, threads=1, whole=True)
         self.parts.admit(checkpoint.parity_digest(loaded))
         executor = Executor(
             loaded,

@@ -104,20 +104,20 @@ class OperandGrid:
         pairs = locations[np.ix_(np.unique(self.op1), np.unique(self.op2))]
         return np.random.default_rng(0).permutation(pairs.ravel())
 
-    def layer(self, layer: int, votes: LayerStore, at_once: int) -> Iterator[list[Neuron]]:
-        """Yield a layer's neurons, `at_once` at a time in memory; votes: the value logits."""
+    def layer(self, layer: int, value_logits: LayerStore, at_once: int) -> Iterator[list[Neuron]]:
+        """Yield a layer's neurons, `at_once` at a time in memory."""
         for first in range(0, self.activations.axes["neuron"], at_once):
-            yield self.neurons(layer, votes, range(first, first + at_once))
+            yield self.neurons(layer, value_logits, range(first, first + at_once))
 
-    def neurons(self, layer: int, votes: LayerStore, numbers: range) -> list[Neuron]:
-        """Return those of these neurons that the layer has; votes: the value logits.
+    def neurons(self, layer: int, value_logits: LayerStore, numbers: range) -> list[Neuron]:
+        """Return those of these neurons that the layer has.
 
         If the model predicts one token of several, their value logits are expanded to one per
         result.
         """
         part = slice(numbers.start, numbers.stop)
         maps = widen(self.activations.read(layer, part, slice(None)))
-        logits = votes.read(layer, part, slice(None)).astype(np.float32)
+        logits = value_logits.read(layer, part, slice(None)).astype(np.float32)
         result_numbers = asked.numbers(self.activations)
         if result_numbers is not None:
             logits = logits[:, result_numbers.clip(min=0)]

@@ -50,7 +50,9 @@ class Checkpoint:
         return out.logits[:, -1]
 
 
-def of(settings: SubjectSettings, threads: int | None = None, whole: bool = False) -> Checkpoint:
+def from_settings(
+    settings: SubjectSettings, threads: int | None = None, whole: bool = False
+) -> Checkpoint:
     """Load a subject's model on this machine's devices.
 
     threads: of torch; None: as many as this machine has for work. whole: refuse a model of which

@@ -1,6 +1,6 @@
 """Run prompts that share their first tokens, such as solved examples, and compute these once.
 
-    prefix = prefixes.of(checkpoint, sequences, most=30)
+    prefix = prefixes.find(checkpoint, sequences, most=30)
     logits = prefix.run(checkpoint.model, tokens, logits_to_keep=1).logits
 
 Hooks and results get the positions from `prefix.length` on. The keys and values of earlier
@@ -83,7 +83,7 @@ class Prefix:
         return max(1, min(most, MEMORY // per_prompt))
 
 
-def of(checkpoint: Checkpoint, sequences: Sequence[list[int]], most: int) -> Prefix:
+def find(checkpoint: Checkpoint, sequences: Sequence[list[int]], most: int) -> Prefix:
     """Compute the first tokens that all prompts share, at most `most` tokens.
 
     The prefix is empty if the prompts share fewer than FEWEST tokens, or if the model computes

@@ -90,7 +90,7 @@ def read(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
         streams = Residuals(file, shape, dtype, order)
-        prefix = prefixes.of(
+        prefix = prefixes.find(
             checkpoint, sequences, int(positions.min(initial=lengths.max(initial=0)))
         )
         with progress.bar(total=len(order), desc=title, unit="prompt", leave=False) as bar:

@@ -59,11 +59,11 @@ def explained(message: str, tables: list[str], subject: str) -> str:
     name = name.strip('"')
     if not before or not after:
         return message
-    if name in RENAMED_TABLES:
-        return f"There is no table {name}: it is now {RENAMED_TABLES[name]}."
     if is_known(name.lower()):
         return f"There is no table {name} here. {ways_to(name.lower(), subject)}"
     similar = get_close_matches(name.lower(), {*tables, *_makers()}, n=1)
+    if name in RENAMED_TABLES:
+        similar = [RENAMED_TABLES[name]]
     if not similar:
         return f"{start}{before}{name}{after} {ways_to(name, subject)}"
     question = f'{start}{before}{name}{after} Did you mean "{similar[0]}"?'

@@ -38,8 +38,8 @@ ENGINE = "BAG_ENGINE"
 class Work(Protocol):
     """What a stage has to do.
 
-    title, counts: for the progress bar, such as "permutation_tests abacus" and "neuron"; few: an amount, in the
-    units' sizes, that one process does before others have started.
+    title, counts: for the progress bar, such as "scores abacus" and "neuron".
+    few: an amount, in the units' sizes, that one process does before others have started.
     """
 
     title: str

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from stages.lib.core import hdf5_store, environment
+from stages.lib.core import environment, hdf5_store
 from stages.lib.core.settings import load
 from stages.lib.executor.memory import MMAP_THRESHOLD, TRIM_THRESHOLD
 from stages.lib.model.architecture import patched
