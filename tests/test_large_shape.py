@@ -18,7 +18,7 @@ from tests import vocabularies
 from tests.conftest import MAKE, copied, run_in
 from tests.micro import ROOT, SETTINGS, SHIPPED, changed, write_settings
 
-LAYERS, NEURONS, VOCABULARY = 6, 24, 50_000
+LAYERS, NEURONS, VOCABULARY = 12, 24, 50_000
 TEMPLATES = {
     "arithmetic": 1,
     "number_words": 0,

@@ -128,10 +128,9 @@ def _is_read(path: str, read: set[str]) -> bool:
     """Return whether a stage reads a path, its folder, or a file in it."""
     if path.startswith("data/models/"):  # stages read models as ${item.source}
         return True
-    for other in read:
-        if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
-            return True
-    return False
+    folders = (f"{other}/" for other in read)
+    own = f"{path}/"
+    return any(own.startswith(folder) or folder.startswith(own) for folder in folders)
 
 
 def _open(path: str) -> str:

@@ -112,9 +112,9 @@ class PermutationTestsWork:
 
     def __init__(self, name: str):
         self.subject, self.settings = Subject.named(name), load(PermutationTests)
-        self.level, scores = load(Labels).level, load(Scores)
-        self.sets = scores.answer_sets
-        self.grids = OperandGrids(self.subject, self.settings.neurons_per_unit, scores.least_cells)
+        self.level, self.sets = load(Labels).level, load(Scores).answer_sets
+        least_cells = load(Scores).least_cells
+        self.grids = OperandGrids(self.subject, self.settings.neurons_per_unit, least_cells)
         self.units, self.title = [*self.grids.units], f"permutation_tests {name}"
         self.a_round = len(self.units)
         key = digest(
@@ -122,7 +122,7 @@ class PermutationTestsWork:
             self.settings,
             self.level,
             self.sets,
-            scores.least_cells,
+            least_cells,
         )
         self.parts = {}
         for table in SCHEMAS:

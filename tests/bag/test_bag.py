@@ -13,7 +13,7 @@ from tests.made import OPERATORS, ask, late_layers, majority
 
 SETTINGS = {"control_draws": 3, "knockout_seed": 0}
 NEURONS = 12
-KEYS = ["operator", "criterion", "with_activations", "ablation"]
+KEYS = ["operator", "criterion", "kept", "ablation"]
 LATE = {(layer, n) for layer in (1, 2) for n in range(NEURONS)}
 
 
@@ -66,7 +66,7 @@ def ablated(bags: pl.DataFrame, replacement: str = "mean") -> dict[tuple, Units]
     """(operator, criterion, kept, draw) -> what is ablated."""
     units = {}
     for (_, *key, neurons), patches in bags.filter(replacement=replacement).group_by(
-        "intervention", "operator", "criterion", "with_activations", "draw", "neurons"
+        "intervention", "operator", "criterion", "kept", "draw", "neurons"
     ):
         units[tuple(key)] = knocked.units_of(patches)
         assert neurons == len(LATE) - len(units[tuple(key)])
@@ -208,7 +208,7 @@ def test_a_planted_bag_answers_alone_and_nothing_else_does(
 
 def test_an_operator_without_heuristics_has_no_bag(members: pl.DataFrame, pairs: pl.DataFrame):
     bags = kept(members.filter(operator="add"), pairs)
-    assert set(bags.filter(operator="subtract")["with_activations"]) == {"everything", "nothing"}
+    assert set(bags.filter(operator="subtract")["kept"]) == {"everything", "nothing"}
     table = concluded(bags, pairs, knocked.simulated(bags, "bag", pairs, knocked.at_random(0)))
     assert table.filter(operator="subtract").height == 4
 
@@ -230,8 +230,8 @@ def test_in_the_pipeline_the_planted_bag_answers_alone_and_the_rest_does_not(mic
     table = written(micro, "planted", "bag_alone")
     assert {
         (what, *rest)
-        for what, *rest in table.filter(pl.col("with_activations") != "random")
-        .select("with_activations", "accuracy", "ci_low", "ci_high")
+        for what, *rest in table.filter(pl.col("kept") != "random")
+        .select("kept", "accuracy", "ci_low", "ci_high")
         .rows()
     } == {("everything", 1, 1, 1), ("heuristic", 1, 1, 1), ("nothing", 0, 0, 0), ("rest", 0, 0, 0)}
     assert table.filter(kept="heuristic")["faithfulness"].is_between(0.99, 1.01).all()
@@ -262,6 +262,5 @@ def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: st
     joined = table.join(sizes, on=["operator", "criterion"])
     whole = table.filter(kept="everything")["neurons"].unique().item()
     assert joined["neurons"].to_list() == [
-        whole - n if what == "rest" else n
-        for what, n in joined.select("with_activations", "size").rows()
+        whole - n if what == "rest" else n for what, n in joined.select("kept", "size").rows()
     ]

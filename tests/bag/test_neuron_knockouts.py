@@ -128,7 +128,7 @@ def test_each_neuron_that_stands_for_something_is_silenced_alone(
 ):
     read = knocked.taken(knockouts)
     silenced = [
-        (intervention.operator, p.layer, *p.chosen(), p.replacement)
+        (intervention.operator, p.layer, *p.unit_numbers(), p.replacement)
         for intervention in read
         for p in intervention.patches
     ]

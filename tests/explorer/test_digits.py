@@ -61,7 +61,7 @@ def test_contributions_and_members_are_about_the_number_to_predict(digits: Explo
 
 @pytest.mark.parametrize("shown", ["activation", ON_ANSWERS, SCORED])
 @pytest.mark.parametrize(
-    ("number", "threshold"),
+    ("number", "scored"),
     [(0, ON_ANSWERS), (1, ON_ANSWERS), (2, "activation")],
 )
 def test_an_outline_is_on_the_map_on_which_its_heuristic_is_scored(

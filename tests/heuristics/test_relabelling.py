@@ -46,7 +46,7 @@ OP1, OP2 = np.indices((SIZE, SIZE))
 
 
 @pytest.fixture(scope="module", params=ANSWERS)
-def square(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OperandGrid:
+def grid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OperandGrid:
     """The grid of operands up to 29, whose store has a layer of zeros. Tests make the maps."""
     operator = request.param
     results = ANSWERS[operator](OP1, OP2)
@@ -134,7 +134,7 @@ def test_the_null_is_that_of_permuting_and_sorting(grid: OperandGrid):
     assert (columns[0] == np.arange(SIZE)).all()
 
 
-@pytest.mark.parametrize("square", SETS.operators, indirect=True)
+@pytest.mark.parametrize("grid", SETS.operators, indirect=True)
 def test_sets_of_results_are_found_again_under_every_relabelling(grid: OperandGrid):
     """Three results have almost all of the first cells, with the true labels and with others."""
     random = np.random.default_rng(4)
@@ -206,7 +206,7 @@ def test_p_values_of_maps_that_ignore_the_numbers_are_uniform(grid: OperandGrid)
     assert np.abs(difference).max() < 1.63 / np.sqrt(150)
 
 
-@pytest.mark.parametrize("square", ["subtract"], indirect=True)
+@pytest.mark.parametrize("grid", ["subtract"], indirect=True)
 def test_p_values_are_valid_far_into_the_tail(grid: OperandGrid):
     """Draws come in steps, most of which a neuron that ignores the numbers does not get.
 

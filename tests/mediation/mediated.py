@@ -144,7 +144,8 @@ def expected(given: Tables) -> dict[tuple, dict[str, float]]:
                 if name == position_class:
                     patched = answers[numbers[*site, place], pair["pair"]]
                     each.append(_token(clean, patched, *tokens))
-            means = pl.DataFrame(each).mean().row(0, named=True)
+            values = np.array([list(token.values()) for token in each], float)
+            means = dict(zip(each[0], values.mean(0).tolist(), strict=True))
             counts = {"tokens": len(each), "correct": clean["correct"]}
             effects[pair["pair"], *site, position_class] = means | counts
     return effects

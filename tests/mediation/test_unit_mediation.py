@@ -74,7 +74,7 @@ def test_every_unit_of_the_late_layers_is_patched_once(first_layer: int | None, 
     assert [intervention.number for intervention in read] == list(range(len(table)))
     assert read[0].patches == ()
     units = [
-        (p.layer, p.component, int(p.chosen()[0]))
+        (p.layer, p.component, int(p.unit_numbers()[0]))
         for intervention in read[1:]
         for p in intervention.patches
     ]

@@ -43,9 +43,9 @@ def table(standing: pl.DataFrame) -> pl.DataFrame:
 def ablated(table: pl.DataFrame) -> dict[tuple, Units]:
     """Return (operator, kept, draw) -> ablated neurons."""
     units_by_key = {}
-    keeping = table.filter(pl.col("with_activations").is_not_null())
+    keeping = table.filter(pl.col("kept").is_not_null())
     for (_, operator, kept, draw, neurons), patches in keeping.group_by(
-        "intervention", "operator", "with_activations", "draw", "neurons"
+        "intervention", "operator", "kept", "draw", "neurons"
     ):
         units_by_key[operator, kept, draw] = knocked.units_of(patches)
         assert neurons == len(LATE) - len(units_by_key[operator, kept, draw])
@@ -185,7 +185,7 @@ def test_draws_are_even_and_by_seed(standing: pl.DataFrame):
 @pytest.mark.parametrize(
     ("seed", "random"),
     [
-        ("knockout_seed", pl.col("with_activations").is_in(["drawn", "random"])),
+        ("knockout_seed", pl.col("kept").is_in(["drawn", "random"])),
         ("prompt_knockout_seed", pl.col("arm") == "control"),
     ],
 )

@@ -59,11 +59,7 @@ def test_faithfulness_and_its_spread_are_those_of_brute_force(
         .with_columns(pl.col("answer_logit", "mean_logit", "max_logit").cast(float))
         .with_columns(nl=NL)
     )
-    once = (
-        table.unique("intervention")
-        .select("intervention", "operator", "with_activations")
-        .drop_nulls()
-    )
+    once = table.unique("intervention").select("intervention", "operator", "kept").drop_nulls()
     answers = once.join(numbers, on="intervention").join(PAIRS.select("pair", "seed"), on="pair")
     for operator in OPERATORS:
         row, own = row_of(anything["trajectory"], operator), answers.filter(operator=operator)

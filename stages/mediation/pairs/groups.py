@@ -118,10 +118,10 @@ class Exercise:
         The counterfactual prompt applies one of `others` if the operator varies, otherwise the
         same operation.
         """
-        if condition == "operator_varies":
-            draw_calculations = _same_operands(operation, others)
-        else:
-            draw_calculations = _same_operation(operation, condition)
+        varies = condition == "operator_varies"
+        draw_calculations = (
+            _same_operands(operation, others) if varies else _same_operation(operation, condition)
+        )
 
         def draw(rng: np.random.Generator) -> Pair | None:
             questions = draw_calculations(rng)
