@@ -1,4 +1,4 @@
-"""Read from a stage's source what it uses, to compare it with what its chapter's dvc.yaml declares."""
+"""Read from a stage's source what it uses, to compare it with its chapter's dvc.yaml."""
 
 import ast
 import re

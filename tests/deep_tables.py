@@ -261,7 +261,7 @@ def tables() -> Tables:
 
 
 def crowded(figure: Figure) -> list[tuple[str, str]]:
-    """Return pairs of tick labels and texts of a panel that overlap, as the renderer places them."""
+    """Return pairs of tick labels and texts of a panel that overlap when they are drawn."""
     figure.draw_without_rendering()
     pairs = []
     for axis in figure.axes:

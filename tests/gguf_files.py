@@ -150,7 +150,7 @@ def tokens(**more: Any) -> dict[str, Any]:
     }
 
 
-def of(
+def write_model(
     path: Path,
     made: PreTrainedModel,
     architecture: str,

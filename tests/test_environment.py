@@ -70,7 +70,8 @@ from stages.lib.core import hdf5_store
 from stages.lib.core.compiled import compiled
 from stages.lib.core.settings import ParamsError
 hdf5_store.write_array(Path("store.h5"), {"means": np.arange(3.0)}, {"subject": "a"})
-print(hdf5_store.read_array(Path("store.h5"), "means"), hdf5_store.read_attributes(Path("store.h5")))
+store = Path("store.h5")
+print(hdf5_store.read_array(store, "means"), hdf5_store.read_attributes(store))
 """
 
 

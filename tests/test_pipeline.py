@@ -59,7 +59,10 @@ def test_every_declared_output_is_there(micro: Path):
 
 
 def test_no_output_is_kept_twice(micro: Path):
-    """Every cached output is a link to the one copy in DVC's cache. (Our own subject ships in Git.)"""
+    """Every cached output is a link to the one copy in DVC's cache.
+
+    (Our own subject ships in Git.)
+    """
     outputs = [
         p
         for p in (micro / "data").rglob("*")
@@ -82,7 +85,8 @@ WIDE = [
 ]  # what numpy has code of its own for
 CPU = Path("/proc/cpuinfo")
 IS_INTEL = CPU.exists() and "GenuineIntel" in CPU.read_text()
-PROCESSORS = {  # of every library that chooses its code by the processor, the code that it runs on others
+# of every library that chooses its code by the processor, the code that it runs on others
+PROCESSORS = {
     "AVX2": {
         "ATEN_CPU_CAPABILITY": "avx2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2",
@@ -106,17 +110,23 @@ PROCESSORS = {  # of every library that chooses its code by the processor, the c
         "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX,-FMA",
     },
 }
-TRAINING = "python -m stages.subjects.train"  # its weights ship in Git; they are those of the machine that it ran on
-NO_ARITHMETIC = (  # of torch, numpy or numba: queries, figures, pages, and what only counts, compares or draws whole numbers
-    r"stages\.(lib\.sql\.stage|report\.|\S*figure|store\.(prompts|architecture)|heuristics\.catalogue|mediation\.mediation_pairs"
+# its weights ship in Git; they are those of the machine that it ran on
+TRAINING = "python -m stages.subjects.train"
+# of torch, numpy or numba: queries, figures, pages, and what only counts, compares or draws whole
+# numbers
+NO_ARITHMETIC = (
+    r"stages\.(lib\.sql\.stage|report\.|\S*figure|store\.(prompts|architecture)"
+    r"|heuristics\.catalogue|mediation\.mediation_pairs"
     r"|claims\.(claims|study_claims)|settings)"
 )
 COMPILED = r"stages\.heuristics\.(scores|permutation_tests)"
 # numba compiles these for half a minute; its code for this processor and the plainest are compared
 NOT_IN_BETWEEN = rf"{NO_ARITHMETIC}|{COMPILED}|stages\.claims\.fault_scores"
-DRAWN = r"stages\.(report\.subject|(?!mediation)\w+\.figures)"  # of mediation the planted subject has hardly any
+# of mediation the planted subject has hardly any
+DRAWN = r"stages\.(report\.subject|(?!mediation)\w+\.figures)"
 ALONE = r"stages\.(?!circuit)\w+\.\w*figure"
-# By how many workers, of which subject, and without which stages. Who lacks AVX-512 has made the micro project with AVX2.
+# By how many workers, of which subject, and without which stages. Who lacks AVX-512 has made the
+# micro project with AVX2.
 AGAIN = [
     ("plainest", "3", "abacus", "^$"),
     *(
@@ -129,7 +139,9 @@ OTHERS = {"PYTHONHASHSEED": "7", "HOME": "/nowhere", "LC_ALL": "C"}
 
 
 def again(name: str, command: str, mainly: str) -> bool:
-    """Whether a stage, as DVC calls it, is one that is forced again: those of no or all subjects, and of one subject each."""
+    """Whether a stage, as DVC calls it, is one that is forced again: those of no or all subjects,
+    and of one subject each.
+    """
     subject = name.partition("@")[2]
     if not subject:
         return True
@@ -149,14 +161,18 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
     mainly: str,
     left: str,
 ):
-    """Every stage of one subject, and those of no or all subjects but trainings: others run the same code. By more processes, with
-    the plainest instructions, in a folder with an odd name, by someone without a home or a language who shows others nothing; and what
-    torch and numpy compute, as by one more kind of processor, of the planted subject, which has fewer neurons (but hardly any pairs for
-    mediation).
+    """Run stages again under conditions that must not change a byte.
 
-    Figures and pages are the planted subject's, which has fewer; but for one chapter's they are drawn by one process, as each of more
-    imports matplotlib (that all of them can be handed to others: tests/circuit/figure_tables.py). Its scores and permutation_tests come before the
-    other's, by one process, too, which compiles for this processor what others then find compiled.
+    They are all stages of one model, and stages of no model or of all models, except training.
+    More processes run them, with the plainest instructions, in a folder with an odd name, for
+    a user without a home or a language, whose files others cannot read.
+
+    For `planted`, which has fewer neurons and hardly any pairs for mediation, the stages that
+    compute with torch and numpy also run as on a third kind of processor.
+
+    Figures and pages are those of `planted`. One process draws them, except for one chapter,
+    because each process imports matplotlib. Scores and permutation tests of `planted` run first, in
+    one process: they compile code that the other stages find compiled.
     """
     micro_copy = micro_copy.rename(micro_copy.with_name("my prōject o'brien $x"))
     lock = {
@@ -210,7 +226,8 @@ def test_accuracy_is_the_share_of_cells_predicted_right(micro: Path):
             majority = part["result"].value_counts()["count"].max() / len(part)
             assert row["majority_accuracy"] == pytest.approx(majority, abs=1e-12)
     stored = database.sql(
-        "select count(*) from activations where subject = 'abacus' and layer = 0 and neuron = 0 and result is not null",
+        "select count(*) from activations "
+        "where subject = 'abacus' and layer = 0 and neuron = 0 and result is not null",
     ).fetchall()
     assert stored == [(len(cells),)]
 
@@ -223,7 +240,8 @@ def test_variances_are_those_of_the_stored_activations(micro: Path):
             0, named=True
         )
         values = database.sql(
-            "select activation from activations where subject = 'abacus' and operator = $o and layer = $l and neuron = $n and result is not null",
+            "select activation from activations where subject = 'abacus' and operator = $o "
+            "and layer = $l and neuron = $n and result is not null",
             o=operator, l=first["layer"], n=first["neuron"],
         ).pl()["activation"].cast(pl.Float64)  # fmt: skip
         assert first["variance"] == pytest.approx(values.var(ddof=0), rel=1e-6)

@@ -7,7 +7,7 @@ answered correctly.
 from itertools import product
 from typing import Any
 
-from tests.circuit.figure_tables import RNG, Tables, crossed, found, made
+from tests.circuit.figure_tables import RNG, Tables, crossed, made, pairs_found_table
 
 CRITERION = {"add": "fdr", "subtract": "threshold"}  # criterion with which each operator is shown
 CRITERIA = {"add": ["label", "fdr", "threshold"], "subtract": ["label", "threshold"]}
@@ -120,4 +120,4 @@ def tables() -> Tables:
         "label_limits": operators,
     }
     known = {name: made(name, several) for name, several in rows.items()}
-    return known | {"pairs_found": found([*CRITERION])}
+    return known | {"pairs_found": pairs_found_table([*CRITERION])}

@@ -55,7 +55,7 @@ def crossed(keys: list[dict[str, Any]], **columns: Iterable) -> list[dict[str, A
     return [key | dict(zip(columns, values, strict=True)) for key, *values in combinations]
 
 
-def found(answered: list[str]) -> pl.DataFrame:
+def pairs_found_table(answered: list[str]) -> pl.DataFrame:
     """Return the table pairs_found, with prompts of some operators."""
     rows = [{"operator": operator} for operator in [*OPERATORS, "divide"]]
     return made("pairs_found", rows).with_columns(
@@ -136,7 +136,7 @@ def tables() -> Tables:
     }
     positions = dict(zip(drawing.ROLES, range(1, 5), strict=True))
     return {name: made(name, rows) for name, rows in (by_operator | others).items()} | {
-        "pairs_found": found(OPERATORS),
+        "pairs_found": pairs_found_table(OPERATORS),
         "pairs": pl.DataFrame({"operator": OPERATORS, "positions": [positions] * 2}),
     }
 
@@ -149,7 +149,7 @@ def cleared(tables: Tables) -> Tables:
 def unanswered(tables: Tables) -> Tables:
     """Return the same tables for a model that answers nothing correctly."""
     late = made("late_layers", [{"first_layer": None, "layers": 2, "accuracy": None}])
-    known = {"late_layers": late, "pairs_found": found([])}
+    known = {"late_layers": late, "pairs_found": pairs_found_table([])}
     return cleared(tables) | {name: table for name, table in known.items() if name in tables}
 
 

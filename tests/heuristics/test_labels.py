@@ -37,8 +37,8 @@ def table(columns: str, rows: list[tuple]) -> pl.DataFrame:
 def inputs(matches: list[Match], neurons: int, overlaps: list[tuple] | None = None) -> Tables:
     """The inputs of the query matches, for layer 0 and addition.
 
-    matches: neuron, heuristic, side, chance_corrected, strength, p_family; overlaps: heuristic, other,
-    overlap, same.
+    matches: neuron, heuristic, side, chance_corrected, strength, p_family.
+    overlaps: heuristic, other, overlap, same.
     """
     scores, permutation_tests, both = [], [], []
     for neuron, name, side, chance_corrected, strength, p_family in matches:

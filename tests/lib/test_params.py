@@ -78,7 +78,8 @@ def test_the_shipped_settings_are_allowed():
         (
             {"scores": {"smallest_chance_corrected": 0.4}},
             [
-                "permutation_tests.smallest_chance_corrected is below scores.smallest_chance_corrected, 0.4"
+                "permutation_tests.smallest_chance_corrected is below "
+                "scores.smallest_chance_corrected, 0.4"
             ],
         ),
         (
@@ -231,7 +232,8 @@ def test_the_shipped_settings_are_allowed():
         (
             {"with_activations": {"planted": None}},
             [
-                "with_activations must be `with_activations: {<<: [*subjects, *checkpoints, *stored]}`"
+                "with_activations must be "
+                "`with_activations: {<<: [*subjects, *checkpoints, *stored]}`"
             ],
         ),
         (

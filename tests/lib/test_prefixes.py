@@ -51,7 +51,7 @@ def check_streams(subject: checkpoint.Checkpoint, prompts: list[list[int]], fold
 
 def check_answers(subject: checkpoint.Checkpoint, prompts: list[list[int]]) -> None:
     """Compare answers with plain forward passes, and whole answers with greedy decoding."""
-    encoded = ask.Asked(prompts, np.arange(len(prompts)) + 3)
+    encoded = ask.EncodedPrompts(prompts, np.arange(len(prompts)) + 3)
     answers, whole = ask.ask(subject, encoded, 3, "test"), []
     for number, tokens in enumerate(prompts):
         logits = subject.model(torch.tensor([tokens])).logits[0, -1]

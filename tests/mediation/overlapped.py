@@ -36,7 +36,9 @@ def unit_pairs(each: int, count: int, seed: int = 0) -> pl.DataFrame:
 
 
 def attributions(shape: pl.DataFrame) -> pl.DataFrame:
-    """The table neuron_effects of the last layer: attribution is largest for neuron 0 by one operator, then for the last by the other."""
+    """The table neuron_effects of the last layer: attribution is largest for neuron 0 by one
+    operator, then for the last by the other.
+    """
     [neurons], [layers] = shape["neurons"], shape["layers"]
     parts = []
     for operator, first in (("add", -10), ("subtract", 10 * neurons)):
@@ -62,7 +64,9 @@ def patched(shape: pl.DataFrame, first_layer: int | None, **settings: int) -> pl
 
 
 def subject() -> Tables:
-    """Random runs of every unit; in them, two undefined effects of neuron 1 on arithmetic in words, where neuron 2 has none that is defined."""
+    """Random runs of every unit; in them, two undefined effects of neuron 1 on arithmetic in words,
+    where neuron 2 has none that is defined.
+    """
     table, pairs = patched(architecture(), 2), unit_pairs(4, 5)
     random = np.random.default_rng(4)
     rows = table.select("intervention").join(pairs.select("pair"), how="cross")

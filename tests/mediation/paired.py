@@ -135,7 +135,7 @@ def drawn(folder: Path, monkeypatch: Any) -> pl.DataFrame:
 
 @cache
 def templates(task: str, template: int) -> dict[str, str]:
-    """Return operator -> the text of a task and template; placeholders of numbers and names remain."""
+    """Return operator -> the text of a task and template, with placeholders."""
     if task in ("arithmetic", "number_words"):
         text = TASKS.arithmetic[template]
         return {name: _with_words(text, vars(word)) for name, word in TASKS.operators.items()}

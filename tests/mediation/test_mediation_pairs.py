@@ -1,4 +1,6 @@
-"""The prompt pairs of causal mediation: the real stage, held against prompts read by their templates alone."""
+"""The prompt pairs of causal mediation: the real stage, held against prompts read by their
+templates alone.
+"""
 
 import re
 from collections import Counter
@@ -66,7 +68,9 @@ def answered(task: str, template: int, operator: str, operands: list[int]) -> in
 
 
 def questions(row: dict) -> list[list[tuple[str, list[int], int | None]]]:
-    """Operator, operands and right answer of every line of both prompts of an arithmetic pair, the question last."""
+    """Operator, operands and right answer of every line of both prompts of an arithmetic pair, the
+    question last.
+    """
     listed = []
     for side in SIDES:
         *solved, query = row[side + "prompt"].split("\n")
@@ -180,7 +184,9 @@ def test_both_prompts_are_alike_in_the_tokens_of_the_subject(made: tuple[str, pl
 
 
 def test_a_token_is_classed_by_what_it_says(made: tuple[str, pl.DataFrame]):
-    """By the words of each class: our own tokenizer's are told one by one from the template, pieces are put together again."""
+    """By the words of each class: our own tokenizer's are told one by one from the template, pieces
+    are put together again.
+    """
     own, names = (
         tokenizer(made[0]),
         {"op1": "x", "op2": "y", "op3": "z", "entity": "entity", "query": "q"},
@@ -200,7 +206,8 @@ def test_a_token_is_classed_by_what_it_says(made: tuple[str, pl.DataFrame]):
 
 def expected(row: dict, operator: str, pieces: list[str]) -> list[str]:
     """The class of each word of a template."""
-    words = {word for name in operator.split() for word in vars(TASKS.operators[name]).values()}  # type: ignore[index]
+    # type: ignore[index]
+    words = {word for name in operator.split() for word in vars(TASKS.operators[name]).values()}
     held = {"{x}": "op1", "{y}": "op2", "{z}": "op3", "{entity}": "entity", "{q}": "query"}
     at = [i for i, piece in enumerate(pieces) if piece in held and piece != "{q}"]
     outside = [

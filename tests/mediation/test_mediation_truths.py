@@ -1,4 +1,6 @@
-"""The queries of causal mediation on subjects whose truth is known: late MLPs that do it all, no effect at all, noise of known size."""
+"""The queries of causal mediation on subjects whose truth is known: late MLPs that do it all, no
+effect at all, noise of known size.
+"""
 
 import math
 
@@ -14,7 +16,9 @@ LATE = list(range(LAYERS // 2, LAYERS))
 
 
 def known(given: Tables, changed: pl.Expr, change: pl.Expr) -> Tables:
-    """Clean prompts are answered rightly, with probability 0.8, the other answer has 0.1; where `changed`, 0.8 / change and 0.1 * change."""
+    """Clean prompts are answered rightly, with probability 0.8, the other answer has 0.1; where
+    `changed`, 0.8 / change and 0.1 * change.
+    """
     about = given["mediation_interventions"].select(
         "intervention", "component", "layer", place=pl.col("position").cast(pl.Int32)
     )
@@ -35,11 +39,14 @@ def known(given: Tables, changed: pl.Expr, change: pl.Expr) -> Tables:
     factor = pl.when(pl.col("component") != "none", changed).then(change).otherwise(1.0)
     prediction = pl.when(factor > 2).then("counterfactual_answer_token").otherwise("answer_token")
     runs = rows.with_columns(
-        answer_probability=(0.8 / factor).cast(pl.Float32), counterfactual_probability=(0.1 * factor).cast(pl.Float32), predicted=prediction,
+        answer_probability=(0.8 / factor).cast(pl.Float32),
+        counterfactual_probability=(0.1 * factor).cast(pl.Float32),
+        predicted=prediction,
     ).with_columns(
-        answer_logit=pl.col("answer_probability").log(), counterfactual_logit=pl.col("counterfactual_probability").log(),
+        answer_logit=pl.col("answer_probability").log(),
+        counterfactual_logit=pl.col("counterfactual_probability").log(),
         correct=pl.col("predicted") == pl.col("answer_token"),
-    )  # fmt: skip
+    )
     return mediated.by_pair(
         given | {"runs": runs.select(given["runs"].columns).sort("intervention", "pair")}
     )
@@ -125,7 +132,9 @@ def test_a_total_that_may_be_nothing_gives_no_interval():
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say():
-    """Templates differ in effect by much: the draws within them know, draws across all of them would be too wide."""
+    """Templates differ in effect by much: the draws within them know, draws across all of them
+    would be too wide.
+    """
     tasks = {f"task {n}": (["result_varies"], [None], [["last"]] * 2) for n in range(30)}
     given, size, means = mediated.subject(each=25, tasks=tasks, replicates=200), 0.3, [1, 3]
     change = noise(given, size) * pl.col("template").replace_strict(dict(enumerate(means)))

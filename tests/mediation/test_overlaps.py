@@ -1,4 +1,6 @@
-"""Overlap of questions, and of their mediators with the grid's heuristic neurons: each real .sql against brute force and planted truths."""
+"""Overlap of questions, and of their mediators with the grid's heuristic neurons: each real .sql
+against brute force and planted truths.
+"""
 
 from fractions import Fraction
 from functools import cache
@@ -25,7 +27,9 @@ def effects() -> pl.DataFrame:
 
 
 def planted(tops: dict[str, list[int]], width: int) -> pl.DataFrame:
-    """The table unit_effects of questions whose first neurons, of any half and by any ranking, are these; the others follow in order."""
+    """The table unit_effects of questions whose first neurons, of any half and by any ranking, are
+    these; the others follow in order.
+    """
     rows = []
     for (question, first), half in product(tops.items(), HALVES):
         order = [*first, *(unit for unit in range(width) if unit not in first)]
@@ -67,8 +71,12 @@ def test_questions_that_share_so_many_of_their_top(width: int, k: int, shared: i
     )  # as if the units between were not patched
     table = ask("neuron_overlap", {"unit_effects": patched}, overlap_ks=[k, width + 1])
     assert table.filter(ranking="size").select("sample", "question", "other").rows() == [
-        ("whole", "q", "r"), ("half", "q", "q"), ("half", "q", "r"), ("half", "r", "q"), ("half", "r", "r"),
-    ]  # fmt: skip
+        ("whole", "q", "r"),
+        ("half", "q", "q"),
+        ("half", "q", "r"),
+        ("half", "r", "q"),
+        ("half", "r", "r"),
+    ]
     for row in table.iter_rows(named=True):
         same = k if row["question"] == row["other"] else shared
         assert (row["k"], row["width"], row["shared"], row["share"], row["ceiling"]) == (
@@ -158,7 +166,9 @@ def top_units(effects: pl.DataFrame, ranking: str, k: int, **keys: object) -> se
 
 
 def grid(late: bool) -> Tables:
-    """Labels of some neurons of the late layer and others, some of them twice, and random effects of neurons on the grid's prompts."""
+    """Labels of some neurons of the late layer and others, some of them twice, and random effects
+    of neurons on the grid's prompts.
+    """
     random = np.random.default_rng(5)
     drawn = [
         (o, layer, n, bool(random.random() < 0.5))

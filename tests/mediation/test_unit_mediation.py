@@ -1,4 +1,6 @@
-"""The prompt pairs on which single units are patched, the patches, and their effects: each real .sql against brute force."""
+"""The prompt pairs on which single units are patched, the patches, and their effects: each real
+.sql against brute force.
+"""
 
 from itertools import product
 
@@ -30,9 +32,13 @@ def test_pairs_are_drawn_evenly_and_halved(each: int, count: int):
         .select("template", "operator")
         .unique()
     )
-    assert {(r["question"], r["template"]) for r in table.filter(task="arithmetic").iter_rows(named=True)} <= {
-        ("arithmetic_words", 0), ("arithmetic_symbols", 1),
-    }  # fmt: skip
+    assert {
+        (r["question"], r["template"])
+        for r in table.filter(task="arithmetic").iter_rows(named=True)
+    } <= {
+        ("arithmetic_words", 0),
+        ("arithmetic_symbols", 1),
+    }
     sizes = {
         "arithmetic_words": (2, 2),
         "arithmetic_symbols": (2, 2),
@@ -148,9 +154,12 @@ def test_effects_are_means_over_pairs_and_ranked(given: Tables):
             )
             known = effects[np.isfinite(effects)]
             expected[question, *key, row["component"], row["layer"], row["units"][0]] = (
-                *((known.mean(), known.std()) if len(known) else (None, None)), logits.mean(), logits.std(),
-                len(known), len(effects) - len(known),
-            )  # fmt: skip
+                *((known.mean(), known.std()) if len(known) else (None, None)),
+                logits.mean(),
+                logits.std(),
+                len(known),
+                len(effects) - len(known),
+            )
     for row in table.iter_rows():
         assert row[7:13] == tuple(
             value if value is None else pytest.approx(value) for value in expected.pop(row[1:7])

@@ -1,4 +1,6 @@
-"""The query about circuits of single digits against brute force, on made runs of neurons whose effects are planted."""
+"""The query about circuits of single digits against brute force, on made runs of neurons whose
+effects are planted.
+"""
 
 import numpy as np
 import polars as pl
@@ -14,7 +16,9 @@ DIGITS = ("first-asked", "second-asked", "third-asked")
 def of_digits(
     effects: np.ndarray, noise: float = 0.0, first_layers: tuple[int, ...] = (FIRST,) * 3
 ) -> Tables:
-    """Tables of three subjects in which each late neuron has this effect on the digit, (3, layers, neurons), and noise by prompt."""
+    """Tables of three subjects in which each late neuron has this effect on the digit, (3, layers,
+    neurons), and noise by prompt.
+    """
     given = only(made.measured(), "neuron_interventions", "pairs", "runs")
     rng = np.random.default_rng(5)
     late = {

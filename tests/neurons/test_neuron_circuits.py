@@ -1,4 +1,6 @@
-"""The real queries about circuits of neurons and faithfulness against brute force, on made tables with planted truths."""
+"""The real queries about circuits of neurons and faithfulness against brute force, on made tables
+with planted truths.
+"""
 
 import polars as pl
 import pytest
@@ -105,8 +107,12 @@ def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circu
                 )
                 assert at_site == set(range(NEURONS)) - wanted
         assert len(neurons) == (NEURONS - k) * len(sites)
-    several = [(p + r, k, s) for p in ("", "first_mlp_") for k in (0, 2)
-               for r, s in [*((r, None) for r in rankings), ("random", 0), ("random", 1)]]  # fmt: skip
+    several = [
+        (p + r, k, s)
+        for p in ("", "first_mlp_")
+        for k in (0, 2)
+        for r, s in [*((r, None) for r in rankings), ("random", 0), ("random", 1)]
+    ]
     single = [("everything", NEURONS, None), ("nothing", 0, None), ("heads", NEURONS, None)]
     assert sorted(map(str, seen)) == sorted(
         str((o, *rest)) for o in OPERATORS for rest in [*several, *single]
@@ -159,8 +165,10 @@ def test_every_intervention_has_a_number_and_says_when_it_patches_nothing(circui
     )
     idle = circuits.filter(component="none")
     assert idle.select("operator", "circuit", "position", "replacement").rows() == [
-        ("add", "everything", None, None), ("subtract", "everything", None, None), ("subtract", "heads", None, None)
-    ]  # fmt: skip
+        ("add", "everything", None, None),
+        ("subtract", "everything", None, None),
+        ("subtract", "heads", None, None),
+    ]
     assert set(circuits.filter(pl.col("component") != "none")["replacement"]) == {"mean"}
     assert set(circuits["split"]) == {"evaluation"}
     random = circuits.filter(circuit="random", neurons_per_layer=2, layer=1, component="neuron")[
@@ -187,9 +195,18 @@ def test_without_late_layers_there_are_circuits_of_the_first(
 
 
 OF_HEADS = frame(
-    operator=["add"], circuit=["effect"], heads=[3], seed=pl.Series([None], dtype=pl.Int32), faithfulness=[0.5], mean_of_ratios=[0.4],
-    ci_low=[0.3], ci_high=[0.7], accuracy=[0.9], prompts=[8], majority_accuracy=[0.25],
-)  # fmt: skip
+    operator=["add"],
+    circuit=["effect"],
+    heads=[3],
+    seed=pl.Series([None], dtype=pl.Int32),
+    faithfulness=[0.5],
+    mean_of_ratios=[0.4],
+    ci_low=[0.3],
+    ci_high=[0.7],
+    accuracy=[0.9],
+    prompts=[8],
+    majority_accuracy=[0.25],
+)
 OF_CUTS = OF_HEADS.drop("seed").with_columns(circuit=pl.lit("circuit_cut"), faithfulness=0.25)
 
 
@@ -254,6 +271,10 @@ def test_a_subject_that_knows_nothing_has_empty_tables(
     assert ask(
         "neuron_circuit_interventions", empty, neurons_per_layer=[2], random_circuits=1
     ).is_empty()
-    given = {**only(none, "runs", "pairs", "bootstrap_weights"), "head_faithfulness": OF_HEADS.clear(), "cut_faithfulness": OF_CUTS.clear(),
-             "neuron_circuit_interventions": circuits.clear()}  # fmt: skip
+    given = {
+        **only(none, "runs", "pairs", "bootstrap_weights"),
+        "head_faithfulness": OF_HEADS.clear(),
+        "cut_faithfulness": OF_CUTS.clear(),
+        "neuron_circuit_interventions": circuits.clear(),
+    }
     assert ask("faithfulness", given).is_empty()

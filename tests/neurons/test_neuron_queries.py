@@ -34,7 +34,7 @@ def measured() -> Tables:
 
 @pytest.fixture(scope="module")
 def few() -> Tables:
-    """The same where only two neurons of each site and operator, and two random ones, are patched."""
+    """Patch only two neurons of each site and operator, and two random ones."""
     return made.measured(**FEW)
 
 
@@ -121,7 +121,9 @@ def test_without_late_layers_only_the_first_is_patched(measured: Tables):
 
 
 def each_effect(given: Tables, row: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The prompts' own effects, not finite where undefined, and logit effects, of one row of neuron_effects."""
+    """The prompts' own effects, not finite where undefined, and logit effects, of one row of
+    neuron_effects.
+    """
     prompts = given["pairs"].filter(operator=row["operator"], split="discovery")["pair"].to_list()
     place = {name: row[name] for name in ("layer", "neuron", "position")}
     if row["method"] == "attribution":
@@ -153,8 +155,11 @@ def test_effects_of_some_neurons_are_those_of_their_own_prompts(
     wanted = patched(few["neuron_interventions"])
     rows = {
         (operator, *site, neuron)
-        for operator in OPERATORS for site in SITES for whose in (operator, None) for neuron in wanted.get((*site, whose), set())
-    }  # fmt: skip
+        for operator in OPERATORS
+        for site in SITES
+        for whose in (operator, None)
+        for neuron in wanted.get((*site, whose), set())
+    }
     assert set(exact.select(keys).rows()) == rows
     assert exact.height == len(rows) < estimated.height
     alone = estimated.join(exact, on=keys, how="anti")
@@ -177,9 +182,13 @@ def are_equation_1(measured: Tables, effects: pl.DataFrame) -> None:
         )["weights"]
         means = [np.average(each[defined], weights=np.array(w)[defined]) for w in drawn]
         expected = {
-            "effect": each[defined].mean(), "effect_std": each[defined].std(), "logit_effect": logits.mean(),
-            "logit_effect_std": logits.std(), "ci_low": np.quantile(means, 0.05), "ci_high": np.quantile(means, 0.95),
-        }  # fmt: skip
+            "effect": each[defined].mean(),
+            "effect_std": each[defined].std(),
+            "logit_effect": logits.mean(),
+            "logit_effect_std": logits.std(),
+            "ci_low": np.quantile(means, 0.05),
+            "ci_high": np.quantile(means, 0.95),
+        }
         assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-9)
         assert (row["prompts"], row["undefined"]) == (defined.sum(), (~defined).sum())
 
@@ -293,7 +302,10 @@ def test_overlaps_of_operators(effects: pl.DataFrame):
 
 
 def test_rankings_end_with_the_neurons_that_attribution_chose(effects_of_few: pl.DataFrame):
-    """Below these are random neurons. A neuron that one operator's patches leave out is not among its top."""
+    """Below these are random neurons.
+
+    A neuron that one operator's patches leave out is not among its top.
+    """
     given = {"neuron_effects": effects_of_few}
     exact = effects_of_few.filter(method="exact")
     agreement = ask("ranking_agreement", given, patched_neurons=2, ks=[1, 2, 3])

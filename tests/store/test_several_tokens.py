@@ -436,7 +436,7 @@ def _heuristics(subject: Subject) -> None:
         holds = _holds(cells_of_query, parse(row["heuristic"]).predicate)
         first = np.argsort(-contributions, kind="stable")[: holds.sum()]
         assert row["score"] == pytest.approx(holds[first].mean())
-        assert row["share"] == pytest.approx(holds.mean())
+        assert row["chance_score"] == pytest.approx(holds.mean())
 
 
 def _holds(cells: pl.DataFrame, predicate: str) -> np.ndarray:
@@ -452,7 +452,7 @@ def _residual_streams(subject: Subject, model) -> None:
     cells = subject.table("store/prompts.parquet").drop_nulls("answer_token").join(split, on=KEYS)
     pairs = subject.table("circuit/pairs.parquet")
     pairs = pairs.filter(operator=operator, split="evaluation").sort("pair")
-    prompts = helix_fits.Prompts.of(cells.filter(operator=operator), pairs, load(Helix))
+    prompts = helix_fits.Prompts.draw(cells.filter(operator=operator), pairs, load(Helix))
     assert len(prompts.training) > 20
     assert len(prompts.positions) == len(prompts.training) + len(pairs)
     assert len(prompts.pairs) == len(pairs)
@@ -485,7 +485,7 @@ def _theories(subject: Subject) -> None:
         assert part["value"].is_null().all() == (not known)
     settings, store = load(TheoryFits), store_of(subject, operator)
     pairs = subject.table("circuit/pairs.parquet").filter(operator=operator)
-    theorists = theory_fits.Theorists(subject, store, [1], pairs, settings)
+    theorists = theory_fits.NeuronTheories(subject, store, [1], pairs, settings)
     cells = theorists.cells
     late = subject.table("heuristics/spectra.parquet").filter(operator=operator, layer=1)
     shape = store.columns["result"].shape
@@ -493,8 +493,8 @@ def _theories(subject: Subject) -> None:
     scaled = atoms.scaled(strongest, cells.training)
     np.testing.assert_array_equal(theorists.terms["waves"], scaled)
     means = []
-    for part in theorists.blocks(1):
-        means += [values for what, values in theorists.told(1, part) if what == "mean"]
+    for part in theorists.blocks():
+        means += [values for what, values in theorists.predictions(1, part) if what == "mean"]
     predicted = np.concatenate(means)
     activations = store.read(1, slice(None), slice(None)).astype(float)
     activations = activations[:, cells.op1, cells.op2]

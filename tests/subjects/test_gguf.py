@@ -41,7 +41,7 @@ DIFFERENT = {  # settings other than those that transformers would take by itsel
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of a tiny Qwen2, which tests only read."""
     file = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    return gguf_files.of(file, gguf_files.model("qwen2"), "qwen2")
+    return gguf_files.write_model(file, gguf_files.model("qwen2"), "qwen2")
 
 
 @torch.no_grad()
@@ -62,7 +62,7 @@ def test_a_file_has_the_logits_of_its_model(
     monkeypatch: pytest.MonkeyPatch,
 ):
     made = gguf_files.model(architecture, **DIFFERENT.get(architecture, {}))
-    file = gguf_files.of(tmp_path / "x.gguf", made, architecture)
+    file = gguf_files.write_model(tmp_path / "x.gguf", made, architecture)
     monkeypatch.setattr(weights, "SHARD", 40_000)  # several files
     source.convert(file, tmp_path / "made")
     assert len([*(tmp_path / "made").glob("*.safetensors")]) > 1
@@ -74,7 +74,7 @@ def test_a_file_has_the_logits_of_its_model(
 
 def test_quantised_weights_are_those_that_gguf_dequantises(tmp_path: Path):
     made = gguf_files.model("llama", intermediate_size=64)  # blocks have 32 numbers
-    file = gguf_files.of(tmp_path / "x.gguf", made, "llama", Q8_0)
+    file = gguf_files.write_model(tmp_path / "x.gguf", made, "llama", Q8_0)
     source.convert(file, tmp_path / "made")
     loaded = checkpoint.read(tmp_path / "made", dtype=torch.float32)
     for name, weight in loaded.state_dict().items():
@@ -136,7 +136,9 @@ def test_text_is_cut_and_begun_as_the_file_says(
     tmp_path: Path,
 ):
     made = gguf_files.model("llama")
-    file = gguf_files.of(tmp_path / "x.gguf", made, "llama", **{"add_bos_token": None, **more})
+    file = gguf_files.write_model(
+        tmp_path / "x.gguf", made, "llama", **{"add_bos_token": None, **more}
+    )
     source.outline(file, empty(tmp_path / "made"))
     loaded = tokenizer.load(tmp_path / "made")
     assert loaded.convert_ids_to_tokens(loaded("226-10=")["input_ids"]) == pieces
@@ -150,7 +152,9 @@ def test_text_is_cut_and_begun_as_the_file_says(
 
 def test_a_cut_that_transformers_does_not_keep_for_the_family_is_kept_here(tmp_path: Path):
     """The class of Qwen2's tokenizer splits digits; this file does not."""
-    file = gguf_files.of(tmp_path / "x.gguf", gguf_files.model("qwen2"), "qwen2", pre="gpt-2")
+    file = gguf_files.write_model(
+        tmp_path / "x.gguf", gguf_files.model("qwen2"), "qwen2", pre="gpt-2"
+    )
     source.outline(file, empty(tmp_path / "made"))
     loaded = tokenizer.load(tmp_path / "made")
     assert (
@@ -182,7 +186,8 @@ def test_sentencepiece_puts_a_blank_and_bos_first_unless_the_file_says_no(
         "bos_token_id": 1, "eos_token_id": None, "padding_token_id": None, "add_bos_token": None,
     }  # fmt: skip
     source.outline(
-        gguf_files.of(tmp_path / "x.gguf", made, "llama", **own | more), empty(tmp_path / "made")
+        gguf_files.write_model(tmp_path / "x.gguf", made, "llama", **own | more),
+        empty(tmp_path / "made"),
     )
     loaded = tokenizer.load(tmp_path / "made")
     assert loaded.convert_ids_to_tokens(loaded("2-10=")["input_ids"]) == pieces

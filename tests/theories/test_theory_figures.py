@@ -12,9 +12,9 @@ from stages.theories.figures import FIGURES
 from tests.circuit.figure_tables import (
     OPERATORS,
     WHY,
-    found,
     line,
     made,
+    pairs_found_table,
     pictures,
     texts,
     write,
@@ -48,7 +48,7 @@ def tables(operators: list[str] = OPERATORS) -> Tables:
         "helix_fits": helix_fits,
         "helix_effects": made("helix_effects", effects.to_dicts()),
         "theories": made("theories", compared),
-        "pairs_found": found(operators),
+        "pairs_found": pairs_found_table(operators),
     }
 
 
