@@ -45,7 +45,7 @@ RUN_BY = {  # command -> the test or script that runs it, if it is not tests/tes
     "bag check models/mine": ("tests/store/test_check.py", '"bag", "check", "models/mine"'),
     "bag check models/mine.gguf": (
         "tests/subjects/test_gguf.py",
-        'said(capsys, "models/mine.gguf"',
+        'output(capsys, "models/mine.gguf"',
     ),
     "bag add mine models/mine": (
         "tests/store/test_check.py",

@@ -52,7 +52,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Group:
+class PromptGroup:
     """Hold prompts of equal length whose roles are at the same positions.
 
     roles: role -> position; tokens: (prompts, positions).
@@ -116,15 +116,17 @@ def main(name: str) -> None:
     write_table(table, subject.path("circuit/attention_patterns.parquet"))
 
 
-def _groups(prompts: pl.DataFrame) -> list[Group]:
+def _groups(prompts: pl.DataFrame) -> list[PromptGroup]:
     """Return prompts by length and positions of their roles, in order of first appearance."""
     prompts = prompts.with_columns(length=pl.col("tokens").list.len())
     parts = prompts.partition_by("length", "positions", maintain_order=True)
-    return [Group(p["positions"][0], np.array(p["tokens"].to_list(), np.int64)) for p in parts]
+    return [
+        PromptGroup(p["positions"][0], np.array(p["tokens"].to_list(), np.int64)) for p in parts
+    ]
 
 
 def pattern(
-    groups: list[Group], weights: list[tuple[np.ndarray, np.ndarray]], bos: int | None
+    groups: list[PromptGroup], weights: list[tuple[np.ndarray, np.ndarray]], bos: int | None
 ) -> Pattern:
     """Return the pattern of all groups together.
 

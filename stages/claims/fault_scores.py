@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stages.claims.published_sizes import FAULTS, Sizes, best, operand_sizes, result_sizes
+from stages.claims.published_sizes import FAULTS, CoveredCells, best, operand_sizes, result_sizes
 from stages.claims.settings import Faults
 from stages.heuristics.settings import PermutationTests, Scores
 from stages.lib.core import environment, progress
@@ -83,7 +83,7 @@ def layer_bests(
     grid: OperandGrid,
     layer: int,
     value_logits: LayerStore,
-    sizes: tuple[Sizes, Sizes],
+    sizes: tuple[CoveredCells, CoveredCells],
     settings: Scores,
     bar: progress.Bar,
 ) -> np.ndarray:
@@ -101,7 +101,9 @@ def layer_bests(
     return np.array(bests)
 
 
-def _score(grid: OperandGrid, sizes: tuple[Sizes, Sizes], neuron: Neuron) -> list[np.ndarray]:
+def _score(
+    grid: OperandGrid, sizes: tuple[CoveredCells, CoveredCells], neuron: Neuron
+) -> list[np.ndarray]:
     _, maps, logits = neuron
     activations = maps.ravel()[grid.cells]
     contributions = activations * logits[grid.results]

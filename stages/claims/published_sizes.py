@@ -18,7 +18,7 @@ from stages.lib.heuristics.names import parse
 from stages.lib.heuristics.scores import Sets, descending, hits
 
 OP2, MODULO = "op2 range with op1's size", "result modulo with (M // n)^2"
-RIGHT, PUBLISHED = 0, 1  # index in Sizes
+RIGHT, PUBLISHED = 0, 1  # index in CoveredCells
 # fault -> sizes with which heuristics of the operands and of the result are scored
 FAULTS = {
     "none": (RIGHT, RIGHT),
@@ -40,22 +40,22 @@ class Sized:
     covered: np.ndarray
 
 
-class Sizes(NamedTuple):
+class CoveredCells(NamedTuple):
     right: Sized
     published: Sized
 
 
-def operand_sizes(grid: OperandGrid) -> Sizes:
+def operand_sizes(grid: OperandGrid) -> CoveredCells:
     """Return the heuristics of operands; a range of op2 has the size of the same range of op1."""
     group = grid.operands
     k = group.sets.k.copy()
     for i in np.flatnonzero((group.kinds == "range") & (group.quantities == "op2")):
         first, last = map(int, parse(group.names[i]).parameters)
         k[i] = ((grid.op1 >= first) & (grid.op1 <= last)).sum()
-    return Sizes(sized(group.sets, group.sets.k), sized(group.sets, k))
+    return CoveredCells(sized(group.sets, group.sets.k), sized(group.sets, k))
 
 
-def result_sizes(grid: OperandGrid, cap: int) -> Sizes:
+def result_sizes(grid: OperandGrid, cap: int) -> CoveredCells:
     """Return the heuristics of the result; a remainder modulo n has the size (M // n) ** 2.
 
     The size is at most `cap` for operators that are capped, and at most the number of cells.
@@ -67,7 +67,7 @@ def result_sizes(grid: OperandGrid, cap: int) -> Sizes:
     for i in np.flatnonzero(group.kinds == "modulo"):
         divisor = int(parse(group.names[i]).parameters[0])
         k[i] = min((operands // divisor) ** 2, most)
-    return Sizes(sized(group.sets, group.sets.k), sized(group.sets, k))
+    return CoveredCells(sized(group.sets, group.sets.k), sized(group.sets, k))
 
 
 def sized(sets: Sets, k: np.ndarray) -> Sized:
@@ -88,7 +88,7 @@ def sized(sets: Sets, k: np.ndarray) -> Sized:
     return Sized(reordered, sets.k[order])
 
 
-def best(values: np.ndarray, sizes: Sizes) -> np.ndarray:
+def best(values: np.ndarray, sizes: CoveredCells) -> np.ndarray:
     """Return the best score of any heuristic on a map, top or bottom.
 
     values: (cells,). The result is float32 (2,): with the right and with the published sizes.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from stages.lib.core.settings import ParamsError
 from stages.lib.subject import Sizes
-from stages.store.costs import Costs, Row
+from stages.store.costs import CostRow, Costs
 
 DAY, HOUR, MINUTE = 86_400, 3600, 60
 USUAL = DAY  # seconds of the budget if none is given
@@ -36,7 +36,7 @@ def seconds(text: str) -> float:
     return total
 
 
-def total(rows: list[Row]) -> float:
+def total(rows: list[CostRow]) -> float:
     """Return the seconds that stages take on this machine, one after another."""
     return sum(row.wall for row in rows)
 

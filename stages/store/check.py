@@ -33,7 +33,7 @@ from stages.lib.model.experts import Mixture
 from stages.lib.model.folder import ModelError, weights
 from stages.lib.subject import Sizes, SubjectSettings
 from stages.store import budget, rates
-from stages.store.costs import BYTES, Costs, PromptLengths, Row
+from stages.store.costs import BYTES, CostRow, Costs, PromptLengths
 from stages.store.pieces import NumberTokens, Reader, numbered
 from stages.store.template import PromptError, Template
 
@@ -563,7 +563,7 @@ def _table(costs: Costs, section: str, sizes: Sizes, reason: str) -> Iterator[st
         yield "\n≤ at most: the count depends on how many neurons match a heuristic"
 
 
-def _total(rows: list[Row]) -> str:
+def _total(rows: list[CostRow]) -> str:
     return budget.spoken(budget.total(rows))
 
 
@@ -574,7 +574,7 @@ def _fitting(costs: Costs, section: str, sizes: Sizes, allowed: float | None) ->
     return f"{why} {budget.spoken(limit)}"
 
 
-def _row(row: Row) -> str:
+def _row(row: CostRow) -> str:
     counted = f"{'≤ ' * row.most}{row.count:,.0f} {row.counted}"
     return _columns(row.name, counted, row.wall, row.cpu, row.memory, row.disk)
 

@@ -107,7 +107,7 @@ FIGURES = {
 
 
 @dataclass(frozen=True)
-class Row:
+class CostRow:
     """The costs of one stage, or of several cheap ones together.
 
     stages: chapter/stage; count, counted: how many of what the stage computes.
@@ -182,7 +182,7 @@ class Costs:
         """Number of neurons' maps: one for each neuron of a kept layer and operator."""
         return self.a.neurons * self.kept * self.operators
 
-    def rows(self, sizes: Sizes, section: str = "subjects") -> list[Row]:
+    def rows(self, sizes: Sizes, section: str = "subjects") -> list[CostRow]:
         """Return the costs of every stage for a model in this section of params.yaml."""
         rows = list(self._store())
         if section == "subjects":
@@ -320,11 +320,11 @@ class Costs:
         """Return the seconds of prompts. tokens, answers: tokens and logits of each prompt."""
         return prompts * (tokens * self.rates.token + answers * self.rates.answer)
 
-    def _model(self, stage: str, count: float, counted: str, cpu: float, working: float) -> Row:
+    def _model(self, stage: str, count: float, counted: str, cpu: float, working: float) -> CostRow:
         """Return a stage with the model in one process. working: bytes besides the weights."""
         workers = 1 if cpu < STARTED else environment.workers()
         cpu += STARTED + self.rates.start
-        return Row((stage,), count, counted, cpu, self.loaded + working, workers=workers)
+        return CostRow((stage,), count, counted, cpu, self.loaded + working, workers=workers)
 
     def _runs(
         self,
@@ -333,13 +333,15 @@ class Costs:
         share: float,
         each: float = RUN,
         most: bool = False,
-    ) -> Row:
+    ) -> CostRow:
         """Return a stage of runs. share: tokens of a run that pass all layers, on average."""
         workers = environment.workers()
         passes = PASSED * self.forward(runs, share)
         cpu = STARTED + workers * self.rates.start + passes + each * runs
         disk = RUN_ROW * runs
-        return Row((stage,), runs, "runs", cpu, self.loaded + self._in_runs(), disk, workers, most)
+        return CostRow(
+            (stage,), runs, "runs", cpu, self.loaded + self._in_runs(), disk, workers, most
+        )
 
     def _in_runs(self) -> float:
         """Return the bytes of a worker's forward passes, within the bound of the settings."""
@@ -359,18 +361,18 @@ class Costs:
         prompts = min(self.passes.prompts, max(1, LOGITS // logits))
         return self._in_pass(prompts, tokens) + 2 * min(LOGITS, prompts * logits)
 
-    def _maps(self, stage: str, each: float, per_map: int, shared: bool = True) -> Row:
+    def _maps(self, stage: str, each: float, per_map: int, shared: bool = True) -> CostRow:
         """Return a stage over all maps. per_map: bytes per cell of the maps held at once."""
         workers = environment.workers() if shared else 1
         cpu = QUERY + each * self.maps
-        return Row((stage,), self.maps, "maps", cpu, ARRAYS + per_map * self.cells, 0, workers)
+        return CostRow((stage,), self.maps, "maps", cpu, ARRAYS + per_map * self.cells, 0, workers)
 
-    def _store(self) -> Iterator[Row]:
+    def _store(self) -> Iterator[CostRow]:
         prompts, workers = self.prompts, environment.workers()
         several = self.settings.answer_token is not None
         tokenized = TOKENIZED * self.grid if several else self.grid * TOKENIZED / 10
         memory = LIBRARIES + 300 * self.grid
-        yield Row(("store/prompts",), self.grid, "prompts", 7 + tokenized, memory)
+        yield CostRow(("store/prompts",), self.grid, "prompts", 7 + tokenized, memory)
         block = min(self.params["dump"]["cells_per_block"], self.cells)
         stored = 2 * self.a.neurons * self.kept
         prefix = (prompts.length - prompts.own) * self.depth * self.a.heads * self.a.head_width
@@ -380,7 +382,7 @@ class Costs:
         held = block * (stored + 4 * self.a.neurons) + PLANNED * self.grid + logits
         held += self.loaded + self._in_pass(self.passes.prompts, prompts.own)
         disk = self.grid * (stored + PREDICTION_ROW)
-        yield Row(("store/dump",), self.grid, "prompts", cpu, held, disk, workers)
+        yield CostRow(("store/dump",), self.grid, "prompts", cpu, held, disk, workers)
         tasks = 6 * self.params["tasks"]["evaluation_prompts"]
         working = self._answered(2 * PLACES)
         cpu = self.forward(tasks, 2 * PLACES)
@@ -390,9 +392,9 @@ class Costs:
         cpu = self.forward(whole, tokens, prompts.answer)
         working = self._answered(tokens, prompts.answer) + LISTED * whole
         yield self._model("store/answer_accuracy", whole, "prompts", cpu, working)
-        yield Row(("store/architecture",), 1, "model", STARTED, LIBRARIES)
+        yield CostRow(("store/architecture",), 1, "model", STARTED, LIBRARIES)
 
-    def _circuit(self, sizes: Sizes) -> Iterator[Row]:
+    def _circuit(self, sizes: Sizes) -> Iterator[CostRow]:
         probes, length = self.params["probes"], self.prompts.length
         unshared = self.prompts.unshared
         prompts = self.operators * min(probes["prompts"], self.cells)
@@ -427,7 +429,7 @@ class Costs:
         late, first = self.late**2 / self.depth / 2, self._after(OPERANDS) * OPERANDS
         return (late + first) / (self.late + OPERANDS)
 
-    def _neurons(self, sizes: Sizes) -> Iterator[Row]:
+    def _neurons(self, sizes: Sizes) -> Iterator[CostRow]:
         pairs, length = self.pairs(sizes), self.prompts.length
         yield self._model("neurons/token_activations", self.cells**0.5, "numbers", 0, 0)
         yield self._runs("neurons/neuron_runs", self.neurons(sizes), self.swept())
@@ -438,7 +440,7 @@ class Costs:
         yield replace(row, disk=ESTIMATE_ROW * estimates)
         yield self._runs("neurons/neuron_circuit_runs", self.neuron_circuits(sizes), length - 1)
 
-    def _heuristics(self, _: Sizes) -> Iterator[Row]:
+    def _heuristics(self, _: Sizes) -> Iterator[CostRow]:
         at_once = self.params["scores"]["neurons_per_unit"]
         yield self._maps("heuristics/scores", SCORES * self.cells, 15 * at_once)
         permutation_tests = self._maps(
@@ -450,12 +452,12 @@ class Costs:
         yield self._maps("heuristics/explained", EXPLAINED * self.cells, 1600, False)
         yield self._maps("claims/fault_scores", FAULTS * self.cells, 19 * at_once, False)
 
-    def _bag(self, sizes: Sizes) -> Iterator[Row]:
+    def _bag(self, sizes: Sizes) -> Iterator[CostRow]:
         half = self.late / self.depth
-        yield Row(("bag/prompt_associations",), self.pairs(sizes), "pairs", 2, SMALL)
+        yield CostRow(("bag/prompt_associations",), self.pairs(sizes), "pairs", 2, SMALL)
         interventions = self.prompt_knockouts(sizes)
         cpu = 2 + 1e-5 * interventions
-        yield Row(
+        yield CostRow(
             ("bag/prompt_knockout_interventions",), interventions, "interventions", cpu, SMALL
         )
         bags = BAGS * self.pairs(sizes)
@@ -466,9 +468,9 @@ class Costs:
         yield self._runs("bag/prompt_knockout_runs", interventions, half, SINGLE)
         maps = self.late * self.a.neurons * self.operators
         cpu = QUERY + SUMMED * maps * self.cells
-        yield Row(("bag/failures",), maps, "maps", cpu, ARRAYS + 2300 * self.cells)
+        yield CostRow(("bag/failures",), maps, "maps", cpu, ARRAYS + 2300 * self.cells)
 
-    def _theories(self, sizes: Sizes) -> Iterator[Row]:
+    def _theories(self, sizes: Sizes) -> Iterator[CostRow]:
         helix, pairs, width = self.params["helix"], self.pairs(sizes), self.a.width
         levels = self.operators * (self.depth + 1)
         sample = min(helix["prompts"], self.cells) + pairs / self.operators
@@ -479,7 +481,7 @@ class Costs:
         level = 24 * values / (3 * self.depth - 1) + streams
         memory = level + min(HELD, self._in_pass(self.passes.prompts, unshared))
         fits = self._model("theories/helix_fits", levels, "layers", cpu, memory)
-        yield Row(fits.stages, fits.count, fits.counted, cpu, fits.memory, 4 * values)
+        yield CostRow(fits.stages, fits.count, fits.counted, cpu, fits.memory, 4 * values)
         yield self._runs("theories/helix_runs", self.helices(sizes), self._after() / 2)
         neurons = self.a.neurons
         maps = self.late * neurons * self.operators
@@ -487,12 +489,14 @@ class Costs:
         fits = self.params["theory_fits"]
         cells = fits["train_cells"] + fits["held_out_cells"]
         memory = ARRAYS + predicted + TERMS * cells + 512 * self.cells
-        yield Row(("theories/theory_fits",), maps, "maps", QUERY + FITTED * maps, memory, predicted)
+        yield CostRow(
+            ("theories/theory_fits",), maps, "maps", QUERY + FITTED * maps, memory, predicted
+        )
         yield self._runs("theories/theory_runs", self.theories(sizes), self.late / self.depth)
 
-    def _mediation(self, sizes: Sizes) -> Iterator[Row]:
+    def _mediation(self, sizes: Sizes) -> Iterator[CostRow]:
         pairs = self.mediation_pairs(sizes)
-        yield Row(("mediation/mediation_pairs",), pairs, "pairs", 6, LIBRARIES)
+        yield CostRow(("mediation/mediation_pairs",), pairs, "pairs", 6, LIBRARIES)
         # patches of examples, which both prompts of a pair share, are listed and not run
         components = 2 + self.a.heads * self._single(
             sizes.single_heads,
@@ -505,7 +509,7 @@ class Costs:
         through = self.late / self.depth / 2
         yield self._runs("mediation/unit_mediation_runs", self.units(sizes), through)
 
-    def _queries(self, sizes: Sizes, chapters: Iterable[str]) -> Row:
+    def _queries(self, sizes: Sizes, chapters: Iterable[str]) -> CostRow:
         """Return all SQL stages as one row: each takes seconds, mostly DVC's own time."""
         stages = named(QUERIES, chapters)
         counts = (self.neurons, self.neuron_knockouts, self.mediation, self.units)
@@ -514,12 +518,12 @@ class Costs:
         estimates = shown * self.attributions(sizes)
         cpu = QUERY * len(stages) + ROW * rows + AVERAGED * estimates
         memory = LIBRARIES + 200 * rows + GROUPED * estimates
-        return Row(stages, len(stages), "queries", cpu, memory, 4 * rows)
+        return CostRow(stages, len(stages), "queries", cpu, memory, 4 * rows)
 
-    def _figures(self, chapters: Iterable[str]) -> Row:
+    def _figures(self, chapters: Iterable[str]) -> CostRow:
         stages = named(FIGURES, chapters)
         cpu = FIGURE * len(stages)
-        return Row(stages, len(stages), "figures and pages", cpu, LIBRARIES, 10 << 20)
+        return CostRow(stages, len(stages), "figures and pages", cpu, LIBRARIES, 10 << 20)
 
 
 def named(table: dict[str, list[str]], chapters: Iterable[str]) -> tuple[str, ...]:

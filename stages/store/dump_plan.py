@@ -17,7 +17,7 @@ from stages.store.settings import Dump
 CONVENTION = "activation after the non-linearity (gated: act(gate) * up), last position"
 
 
-class Block(NamedTuple):
+class DumpBlock(NamedTuple):
     """Some consecutive rows, that is values of op1, of one operator's grid of prompts."""
 
     prompts: PromptGrid
@@ -63,10 +63,10 @@ class DumpPlan:
         self.slots = max(grid.slots(self.widths) for grid in grids)
         values = len(self.layers) * self.neurons  # of each prompt
         self.prompts_per_block = self.settings.prompts_per_block(values, model.dtype)
-        self.blocks: list[Block] = []
+        self.blocks: list[DumpBlock] = []
         for grid in grids:
             ranges = grid.blocks(self.prompts_per_block)
-            self.blocks += [Block(grid, rows) for rows in ranges]
+            self.blocks += [DumpBlock(grid, rows) for rows in ranges]
         self.units = [*map(_unit, self.blocks), *map(_unit_of_logits, range(self.depth))]
         value_bytes = np.dtype(self.settings.store_dtype).itemsize
         largest = values * max(grid.answers.size for grid in grids) * value_bytes
@@ -106,7 +106,7 @@ def _widest(widths: list[Mapping[str, int]]) -> dict[str, int] | None:
     return {operand: max(width[operand] for width in widths) for operand in OPERANDS}
 
 
-def _unit(block: Block) -> Unit:
+def _unit(block: DumpBlock) -> Unit:
     operator, rows = block.prompts.operator, block.rows
     size = len(rows) * block.prompts.shape[1]
     return Unit(f"{operator}, op1 {rows[0]} to {rows[-1]}", size, operator)

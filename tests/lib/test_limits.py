@@ -185,6 +185,9 @@ MISSING = [  # query, and words of its message
     ("from labels join Accuracy using (subject)", ["stages/store/dvc.yaml:accuracy@able"]),
     ("from lables", ['Did you mean "labels"?']),
     ("from accuracies", ['Did you mean "accuracy"? The stage accuracy']),
+    ("from nulls", ['Did you mean "permutation_tests"?', "heuristics/dvc.yaml:permutation_tests@"]),
+    ("select membership from labels", ["The column membership is now criterion."]),
+    ("select labels.place from labels", ["The column place is now rank."]),
     ("from nowhere_at_all", ["nowhere_at_all does not exist! `bag tables` lists"]),
 ]  # fmt: skip
 

@@ -252,7 +252,7 @@ def test_a_missing_replacement_is_named_before_the_model_is_loaded(
     table = intervention_table(patches("mlp", ["last"], layers=1))
     columns = [pl.lit(value).alias(name) for name, value in change.items()]
     table.with_columns(columns).write_parquet(project / "places_interventions.parquet")
-    monkeypatch.delattr(checkpoint, "of")
+    monkeypatch.delattr(checkpoint, "from_settings")
     with pytest.raises(SystemExit, match=message):
         runs.main("circuit/places", "tiny")
 
@@ -303,7 +303,7 @@ def test_pairs_that_cannot_run_are_named_in_one_line(
     change, message = WRONG_PAIRS[wrong]
     path = project / "pairs.parquet"
     pl.read_parquet(path).with_columns(**change).write_parquet(path)
-    monkeypatch.delattr(checkpoint, "of")
+    monkeypatch.delattr(checkpoint, "from_settings")
     with pytest.raises(SystemExit) as error:
         runs.main("circuit/places", "tiny")
     [line] = str(error.value).splitlines()

@@ -174,7 +174,7 @@ def test_a_cut_file_in_object_storage_is_named(written: Path, bucket: storage.Bu
     [
         ("s3://bag/nothing", r"there is no folder s3://bag/nothing\. Run bag"),
         ("s3://nobody/data", r"s3://nobody/data"),
-        ("s4://bag/data", r"s4://bag/data cannot be reached: ValueError: .*s4"),
+        ("s4://bag/data", r"cannot access s4://bag/data: ValueError: .*s4"),
     ],
 )
 def test_storage_that_cannot_be_read_is_named(bucket: storage.Bucket, folder: str, message: str):
@@ -245,8 +245,8 @@ IS_FOURTH = pl.col("layer") == 4
 @pytest.mark.parametrize(
     ("gone", "message"),
     [
-        (IS_FOURTH & (pl.col("first") == 3), "lacks rows of layer 4 of add in front of 6"),
-        (pl.col("first") == 0, "lacks rows of layer 1 of add in front of 3"),
+        (IS_FOURTH & (pl.col("first") == 3), "lacks rows of layer 4 of add before row 6"),
+        (pl.col("first") == 0, "lacks rows of layer 1 of add before row 3"),
         (IS_FOURTH & (pl.col("first") == 6), "lacks the last rows of layer 4 of add"),
     ],
 )

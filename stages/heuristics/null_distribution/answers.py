@@ -28,7 +28,7 @@ class AnswerHits(NamedTuple):
     correlations: np.ndarray
 
 
-class Neuron(NamedTuple):
+class WeightedMap(NamedTuple):
     """A neuron on the cells of an operator.
 
     activations: (op1, op2) of the operand grid; weights: (cells,) float32, the scaled value logit
@@ -77,7 +77,7 @@ def answer_hits(
     largest = np.abs(activations).max() * np.abs(weights).max()
     weights = np.ldexp(weights, -np.frexp(largest)[1])  # contributions are then at most 1
     _count_hits(
-        Neuron(activations, weights, grid.stretches),
+        WeightedMap(activations, weights, grid.stretches),
         labels,
         heuristics,
         SetSearch(sizes, first_cells, most, sets.covers),

@@ -55,7 +55,7 @@ class Item(Rows):
     study: bool = False
 
 
-class Part(Declared):
+class PagePart(Declared):
     """A section of the page."""
 
     id: str
@@ -83,7 +83,7 @@ class Contents(Declared):
 
     title: str
     text: str
-    sections: list[Part]
+    sections: list[PagePart]
     browser: Browser
 
     def only(self, study: bool) -> "Contents":
