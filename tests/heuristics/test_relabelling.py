@@ -275,7 +275,7 @@ def test_the_tables_agree_with_the_scores(micro: Path):
     assert len(both) >= 0.95 * max(
         len(permutation_tests), len(expected), 1
     )  # ties matter in the rest
-    difference = (both["chance_corrected"] - both["corrected_scored"]).abs()
+    difference = (both["chance_corrected"] - both["chance_corrected_scored"]).abs()
     of_operands = difference.filter(~both["heuristic"].str.starts_with("result"))
     assert (of_operands < 1e-5).mean() > 0.9
     assert (difference < 0.01).mean() > 0.9
