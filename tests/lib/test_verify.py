@@ -129,7 +129,7 @@ def test_a_lock_that_was_cut_is_seen(project: Path):
     text = lock.read_text()
     names = list(stages_of(lock))
     lock.write_text(text[: text.index(f"  {names[-2]}:\n")])
-    lost = rf"lacks 2 of the {len(names)} stages .*{names[-2]}, {names[-1]}"
+    lost = rf"lacks 2 of the {len(names)} stages .*{', '.join(sorted(names[-2:]))}"
     with pytest.raises(LockError, match=rf"stages/store/dvc.lock {lost}.*git checkout"):
         verify(project)
     problem = r"bag: stages/store/dvc.lock (cannot be read|lacks \d+ of the)"
