@@ -112,7 +112,7 @@ SIMILAR = """
 """
 MEMBERS = """
     select op1, op2
-    from (select *, nullif($asked[result + 1], -1) as asked from cells where operator = $operator)
+    from (select *, nullif($targets[result + 1], -1) as asked from cells where operator = $operator)
     where ({predicate})::boolean
 """
 CATALOGUE = """
@@ -175,7 +175,7 @@ def members(
     targets = project.targets(subject)
     numbers = [] if targets is None else targets.tolist()
     query = MEMBERS.format(predicate=heuristic(project, operator, name).predicate)
-    cells = project.ask(query, operator=operator, asked=numbers)
+    cells = project.ask(query, operator=operator, targets=numbers)
     op1, op2 = cells["op1"].to_numpy(), cells["op2"].to_numpy()
     inside = (op1 < shape[0]) & (op2 < shape[1])
     holds = np.zeros(shape, bool)
