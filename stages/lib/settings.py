@@ -17,7 +17,7 @@ class Passes(Section):
     @property
     def prompts(self) -> int:
         """Return how many prompts one pass takes on this machine's device."""
-        return self.prompts_per_pass * environment.passes(environment.PROMPTS)
+        return self.prompts_per_pass * environment.passes()
 
 
 class Runs(Section):
@@ -31,12 +31,12 @@ class Runs(Section):
     def rows(self) -> int:
         """Return the rows (token positions x prompts x copies) of one pass on this machine's
         device."""
-        return self.rows_per_pass * environment.passes(environment.RUNS)
+        return self.rows_per_pass * environment.passes()
 
     @property
     def memory(self) -> int:
         """Return how many bytes the rows and stored activations may take on the device."""
-        return (self.memory_mib << 20) * environment.passes(environment.RUNS)
+        return (self.memory_mib << 20) * environment.passes()
 
 
 COMMIT = re.compile("[0-9a-f]{40}")

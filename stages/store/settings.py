@@ -23,7 +23,7 @@ class Dump(Section):
     @property
     def memory_of_pass(self) -> int:
         """Bytes of one forward pass: half of the memory; more on a GPU, with larger passes."""
-        return self._half * environment.passes(environment.PROMPTS)
+        return self._half * environment.passes()
 
     def prompts_per_block(self, values: int, dtype: str) -> int:
         """Return the most prompts of a block.

@@ -210,14 +210,14 @@ def test_a_wrong_share_of_weights_is_named(value: str, monkeypatch: pytest.Monke
 
 def test_passes_are_larger_only_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(environment.PASSES, "3")
-    assert environment.passes(environment.RUNS) == 1
+    assert environment.passes() == 1
     monkeypatch.setenv(environment.DEVICE, "cuda")
-    assert environment.passes(environment.RUNS) == 3
+    assert environment.passes() == 3
     monkeypatch.delenv(environment.PASSES)
-    assert environment.passes(environment.RUNS) == environment.RUNS
+    assert environment.passes() == environment.PASSES_ON_GPU
     monkeypatch.setenv(environment.PASSES, "0")
     with pytest.raises(ParamsError, match="BAG_PASSES='0'"):
-        environment.passes(environment.RUNS)
+        environment.passes()
 
 
 def test_runs_with_other_passes_start_anew(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):

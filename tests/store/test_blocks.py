@@ -53,7 +53,7 @@ def test_a_block_of_a_deep_model_fits_into_half_of_the_memory():
 
 def test_a_block_holds_a_pass_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
     """For a shape such as Llama-3-8B's. A float64 model has the same blocks on every machine."""
-    values, in_pass = 32 * 14_336, 1_500 * environment.PROMPTS
+    values, in_pass = 32 * 14_336, 1_500 * environment.PASSES_ON_GPU
     exact = DUMP.prompts_per_block(values, "float64")
     assert DUMP.prompts_per_block(values, "bfloat16") == exact < in_pass / 16
     monkeypatch.setenv("BAG_DEVICE", "cuda")

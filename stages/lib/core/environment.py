@@ -14,9 +14,9 @@ DEVICE = "BAG_DEVICE"
 GPUS = "BAG_GPUS"
 WEIGHTS = "BAG_WEIGHTS"
 PASSES = "BAG_PASSES"
-# How many passes of the settings' size, which suits a processor's cache, make one that suits a GPU:
-# passes of prompts, and passes of runs (docs/cluster.md has the measurements).
-PROMPTS, RUNS = 16, 64
+# How many passes of the settings' size, which suits a processor's cache, make one that suits a GPU
+# (docs/cluster.md has the measurements).
+PASSES_ON_GPU = 16
 MODELS = (DEVICE, GPUS, WEIGHTS, PASSES)  # how models run, wherever a worker is
 MOST = 1024
 Default = TypeVar("Default", int, None)
@@ -80,16 +80,16 @@ def weights() -> int | None:
     return int(float(text) * (1 << 30))
 
 
-def passes(usual: int) -> int:
+def passes() -> int:
     """Return how many passes of the settings' size go through a model as one.
 
-    1 on a processor; on a GPU BAG_PASSES, by default `usual`, which is PROMPTS or RUNS. Like the
-    device, it decides the order in which numbers are summed, and so their last digits. So a stage
-    does not resume work with another value. Raises ParamsError if BAG_PASSES is not such a number.
+    1 on a processor; on a GPU BAG_PASSES, by default PASSES_ON_GPU. Like the device, it decides the
+    order in which numbers are summed, and so their last digits. So a stage does not resume work
+    with another value. Raises ParamsError if BAG_PASSES is not such a number.
     """
     if device() == "cpu":
         return 1
-    return _number(PASSES, "passes of the settings' size that are one on a GPU", usual)
+    return _number(PASSES, "passes of the settings' size that are one on a GPU", PASSES_ON_GPU)
 
 
 def device() -> str:

@@ -116,7 +116,7 @@ class RunsWork:
         self.units = list(map(_unit, self.bundles))
         weights = checkpoint.fingerprint(self.subject.settings.source)
         facts = (name, weights, self.subject.settings.dtype, settings)
-        machine = environment.device(), environment.passes(environment.RUNS)
+        machine = environment.device(), environment.passes()
         key = digest([*self.inputs, model, Path(__file__).parent], *facts, *machine)
         output = self.subject.path(f"{chapter}/runs/{self.experiment}.parquet")
         self.parts = Parts(output, key)

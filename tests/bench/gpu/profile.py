@@ -40,7 +40,7 @@ def profile(
         report.attempt("dump", lambda: _profiled(report, "dump", dump, device), 6)
         if not sweeps:
             return
-        sweeps.executor.sizes = sweeps.sizes(environment.RUNS)
+        sweeps.executor.sizes = sweeps.sizes(environment.PASSES_ON_GPU)
         [group] = by_length(sweeps.table, len(sweeps.table))
         in_pass = sweeps.executor.sizes.copies(group, ROLES["last"], shared=True)
         neurons = min(loaded.architecture.neurons, PASSES * in_pass)

@@ -150,7 +150,7 @@ def runs(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> Sweep
         sweeps.shortcuts()
         sweeps.looping()
         rates: dict[int, float] = {}
-        sizes = sorted(shape.run_passes, key=lambda size: abs(size - environment.RUNS))
+        sizes = sorted(shape.run_passes, key=lambda size: abs(size - environment.PASSES_ON_GPU))
         for size in sizes:  # the default first
             for place in sweeps.layers():
                 name = f"neurons, {place}, passes {size}"
@@ -167,7 +167,7 @@ def runs(report: Report, loaded: Checkpoint, shape: Shape, device: str) -> Sweep
 
 def _more(report: Report, sweeps: Sweeps, best: int) -> None:
     """Measure components, and neurons at op1, whose runs go through all layers."""
-    for size in dict.fromkeys((best, environment.RUNS)):
+    for size in dict.fromkeys((best, environment.PASSES_ON_GPU)):
         for place in sweeps.layers():
             name = f"heads, MLP, {place}, passes {size}"
             report.attempt(name, lambda p=place, s=size: sweeps.components(p, s), 4)
