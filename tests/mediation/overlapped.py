@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from tests.made import Tables, architecture, ask, frame, late_layers
+from tests.made import LOGITS, PROBABILITIES, Tables, architecture, ask, frame, late_layers
 from tests.mediation import mediated
 from tests.mediation.mediated import TASKS
 
@@ -70,15 +70,8 @@ def subject() -> Tables:
     table, pairs = patched(architecture(), 2), unit_pairs(4, 5)
     random = np.random.default_rng(4)
     rows = table.select("intervention").join(pairs.select("pair"), how="cross")
-    names = [
-        "answer_logit",
-        "counterfactual_logit",
-        "answer_probability",
-        "counterfactual_probability",
-    ]
-    runs = rows.with_columns(
-        pl.Series(name, random.uniform(0.05, 1, len(rows)), pl.Float32) for name in names
-    )
+    values = random.uniform(0.05, 1, (4, len(rows))).astype(np.float32)
+    runs = rows.hstack(pl.DataFrame(values, schema=[*LOGITS, *PROBABILITIES], orient="col"))
     first = pairs.filter(question="arithmetic_words")["pair"].to_list()
     lost = (pl.col("intervention") == 2) & pl.col("pair").is_in(first[:2]) | (
         pl.col("intervention") == 3

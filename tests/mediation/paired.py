@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from stages.corpus import real_tasks
-from stages.corpus.prompts import NUMBER_WORDS, Corpus
+from stages.corpus.prompts import CALCULATE, NUMBER_WORDS, Corpus
 from stages.corpus.settings import Tasks
 from stages.lib.core import settings as sections
 from stages.lib.model import tokenizer as tokenizers
@@ -46,18 +47,15 @@ MEDIATION: dict[str, Any] = {
 }
 SHOTS = {"shots": {"arithmetic": 2, "number_words": 1, "three_operands": 2}}
 TASKS = sections.check(Tasks, SHIPPED["tasks"])
-READ = {word: number for number, word in enumerate(NUMBER_WORDS)} | {
-    str(number): number for number in range(1000)
-}
 
 
 @cache
 def tables() -> dict[str, pl.DataFrame]:
-    settings = {"cells": CELLS, "facts": SHIPPED["facts"]}
-    return {
-        name: Database({}).sql((ROOT / f"stages/corpus/{name}.sql").read_text(), **values).pl()
-        for name, values in settings.items()
-    }
+    made = {}
+    for name, settings in {"cells": CELLS, "facts": SHIPPED["facts"]}.items():
+        query = (ROOT / f"stages/corpus/{name}.sql").read_text()
+        made[name] = Database({}).sql(query, **settings).pl()
+    return made
 
 
 @cache
@@ -101,11 +99,7 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
 def project(folder: Path, kind: str, **changes: Any) -> Path:
     """A folder in which the stage runs: settings, tables, and the tokenizer of the subject `s`."""
     trained_here = changes.pop("trained_here", True)
-    subject = (
-        {k: v for k, v in SHIPPED["subjects"]["abacus"].items() if k != "<<"}
-        | {"source": "model"}
-        | changes.pop("subject", {})
-    )
+    subject = SHIPPED["subjects"]["abacus"] | {"source": "model"} | changes.pop("subject", {})
     settings = {
         "subjects": {"s": subject},
         "tasks": merged(SHIPPED["tasks"], changes.pop("tasks", {})),
@@ -144,8 +138,8 @@ def templates(task: str, template: int) -> dict[str, str]:
         text = MEDIATION["bracketed"][brackets]
         texts = {}
         for first, second in product(TASKS.operators, repeat=2):
-            symbols = {name: TASKS.operators[name].symbol for name in (first, second)}
-            words = {"first": symbols[first], "second": symbols[second]}
+            symbols = TASKS.operators[first].symbol, TASKS.operators[second].symbol
+            words = dict(zip(("first", "second"), symbols, strict=True))
             texts[f"{first} {second}"] = _with_words(text, words)
         return texts
     if task == "retrieval":
@@ -175,4 +169,19 @@ def read(task: str, template: int, text: str) -> tuple[str, dict[str, str]]:
 def read_question(task: str, template: int, text: str) -> tuple[str, list[int]]:
     """Return the operator of an arithmetic question, and its operands."""
     operator, values = read(task, template, text)
-    return operator, [READ[values[name]] for name in "xyz" if name in values]
+    return operator, [number(values[name]) for name in "xyz" if name in values]
+
+
+def number(text: str) -> int:
+    """Return the number that a text names in digits or in words."""
+    return int(text) if text.isdigit() else NUMBER_WORDS.index(text)
+
+
+def calculate(first: str, second: str, left: bool, operands: Sequence[int]) -> int | None:
+    """Apply two operators, the first of them in brackets if `left`."""
+    x, y, z = operands
+    if left:
+        inner = CALCULATE[first](x, y)
+        return None if inner is None else CALCULATE[second](inner, z)
+    inner = CALCULATE[second](y, z)
+    return None if inner is None else CALCULATE[first](x, inner)

@@ -1,15 +1,17 @@
 """Test the queries of causal mediation against brute force."""
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from polars import selectors
 
 from tests.made import HEADS, LAYERS, Tables, architecture, ask, only
 from tests.mediation import mediated
-from tests.mediation.mediated import EFFECTS, GROUP, SITES, TASKS, importance
+from tests.mediation.mediated import EFFECTS, GROUP, SITES, importance
 
 EDGES = [0.05, 0.95]  # of tests.made's confidence
 MEASURES = ("effect", "logit_effect", "desired", "undesired", "correct")
@@ -45,22 +47,16 @@ def effects(given: Tables) -> pl.DataFrame:
 
 
 def test_every_component_is_patched_once_at_every_place(given: Tables):
-    table, longest = (
-        given["mediation_interventions"],
-        max(len(form) for *_, forms in TASKS.values() for form in forms),
-    )
+    table = given["mediation_interventions"]
+    longest = given["mediation_pairs"]["classes"].list.len().max()
     assert table["intervention"].to_list() == list(range(1 + len(SITES) * longest))
     assert table.row(0)[2:] == (None, None, "none", None, None, None, None, None)
-    keys = [
-        (r["component"], r["layer"], tuple(r["units"] or ()), r["position"])
-        for r in table.to_dicts()[1:]
-    ]
-    components = [("mlp", ()), ("head", ()), *(("head", (h,)) for h in range(HEADS))]
-    assert keys == [
-        (c, layer, u, str(place))
-        for layer in range(LAYERS)
-        for c, u in components
-        for place in range(longest)
+    assert set(table["units"].list.len()) == {1, None}
+    unit = pl.col("units").list.first()
+    components = [("mlp", None), ("head", None), *product(["head"], range(HEADS))]
+    assert table[1:].select("layer", "component", unit, "position").rows() == [
+        (layer, *component, str(place))
+        for layer, component, place in product(range(LAYERS), components, range(longest))
     ]
     assert set(table["replacement"][1:]) == {"counterfactual"}
 
@@ -91,28 +87,19 @@ def test_without_pairs_only_the_clean_run_is_left_and_tables_are_empty(given: Ta
 
 
 def test_replicates_draw_from_each_template_and_operator_as_many_pairs_as_it_has(given: Tables):
-    keys, groups = ["task", "condition", "operator"], mediated.groups(given)
+    groups = mediated.groups(given)
     table = ask("mediation_weights", only(given, "mediation_pairs"), mediation_replicates=400)
-    assert set(table.select(keys).iter_rows()) == groups.keys()
+    assert set(table.select(GROUP).iter_rows()) == groups.keys()
     assert len(table) == 400 * len(groups)
-    of_pair: dict[tuple[int, int], float] = {}
-    for row in table.filter(pl.col("operator") != "all").iter_rows(named=True):
-        of_pair |= {
-            (pair, row["replicate"]): w
-            for pair, w in zip(groups[*(row[k] for k in keys)], row["weights"], strict=True)
-        }
-    for row in table.filter(operator="all").iter_rows(named=True):
-        pairs = groups[*(row[k] for k in keys)]
-        assert row["weights"] == [
-            of_pair.setdefault((pair, row["replicate"]), w)
-            for pair, w in zip(pairs, row["weights"], strict=True)
-        ]
-    by_pair = np.array(
-        [
-            [of_pair[pair, n] for n in range(400)]
-            for pair in sorted(given["mediation_pairs"]["pair"])
-        ]
-    )
+    by_pair = np.full((len(given["mediation_pairs"]), 400), np.nan)
+    operators_first = table.sort(pl.col("operator") == "all")
+    for *group, replicate, weights in operators_first.select(
+        *GROUP, "replicate", "weights"
+    ).iter_rows():
+        pairs = groups[*group]
+        known = by_pair[pairs, replicate]
+        by_pair[pairs, replicate] = np.where(np.isnan(known), weights, known)
+        assert weights == by_pair[pairs, replicate].tolist()
     for _, stratum in given["mediation_pairs"].group_by(
         "task", "condition", "template", "operator"
     ):
@@ -143,14 +130,12 @@ def test_a_tasks_draws_do_not_hang_on_other_tasks(given: Tables):
 
 def test_effects_of_pairs_are_means_over_the_tokens_of_a_class(given: Tables):
     expected = mediated.expected(given)
-    rows = given["mediation_by_pair"].drop("subject").iter_rows(named=True)
-    for row in rows:
+    table = given["mediation_by_pair"].with_columns(selectors.float().fill_null(math.nan))
+    for row in table.iter_rows(named=True):
         wanted = expected.pop(
             (row["pair"], row["component"], row["layer"], row["head"], row["position_class"])
         )
-        assert {
-            name: math.nan if row[name] is None else row[name] for name in wanted
-        } == pytest.approx(wanted, nan_ok=True)
+        assert {name: row[name] for name in wanted} == pytest.approx(wanted, nan_ok=True)
     assert not expected
 
 

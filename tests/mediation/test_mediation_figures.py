@@ -13,17 +13,7 @@ from stages.mediation import figures
 from stages.mediation.conditions import CONDITIONS, TASKS
 from tests import deep_tables
 from tests.circuit import figure_tables
-from tests.circuit.figure_tables import (
-    Tables,
-    cleared,
-    image,
-    line,
-    made,
-    pictures,
-    texts,
-    write,
-    written_by,
-)
+from tests.circuit.figure_tables import Tables, image, line, made, texts
 
 pytestmark = pytest.mark.usefixtures("close_figures")
 LAYERS, HEADS = [0, 1], [0, 1]
@@ -82,7 +72,7 @@ MADE = {
     "mediation_effects": effects().sample(fraction=1, shuffle=True, seed=0),
     "relative_importance": importance().sample(fraction=1, shuffle=True, seed=0),
 }
-NOTHING = cleared(MADE)
+NOTHING = figure_tables.cleared(MADE)
 
 
 def panels(name: str, given: Tables = MADE) -> list[Axes]:
@@ -110,10 +100,10 @@ def check_map(axis: Axes, column: str, **keys: str) -> None:
 
 def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def prepare(folder: Path) -> None:
-        write(folder, NOTHING)
+        figure_tables.write(folder, NOTHING)
 
-    written = written_by(lambda: figures.draw("s"), prepare, tmp_path, monkeypatch)
-    assert written == pictures("s/mediation/figures", figures.FIGURES, "importance")
+    written = figure_tables.written_by(lambda: figures.draw("s"), prepare, tmp_path, monkeypatch)
+    assert written == figure_tables.pictures("s/mediation/figures", figures.FIGURES, "importance")
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)

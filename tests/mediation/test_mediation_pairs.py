@@ -4,8 +4,10 @@ templates alone.
 
 import re
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -18,8 +20,10 @@ from tests.mediation.paired import (
     MEDIATION,
     SHOTS,
     TASKS,
+    calculate,
     corpus,
     drawn,
+    number,
     project,
     read,
     read_question,
@@ -32,57 +36,44 @@ ARITHMETIC = ("arithmetic", "number_words", "three_operands")
 CONDITIONS = ("result_varies", "result_fixed", "operator_varies")
 SIDES = ("", "counterfactual_")
 COMPOSITIONS = corpus().compositions
+PLACEHOLDERS = {"{x}": "op1", "{y}": "op2", "{z}": "op3", "{entity}": "entity", "{q}": "query"}
 
 
 @pytest.fixture(
     scope="module",
-    params=[("word", 0), ("word", 2), ("pieces", 0), ("pieces", 2)],
-    ids=lambda p: f"{p[0]}-{p[1]}",
+    params=[("word", {}), ("word", SHOTS), ("pieces", {}), ("pieces", SHOTS)],
+    ids=["word", "word-solved", "pieces", "pieces-solved"],
 )
 def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, pl.DataFrame]:
     """The kind of tokenizer, and its pairs without or with solved examples."""
     kind, shots = request.param
+    folder = project(tmp_path_factory.mktemp("pairs"), kind, **shots)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        return kind, drawn(
-            project(tmp_path_factory.mktemp("pairs"), kind, **(SHOTS if shots else {})), monkeypatch
-        )
+        return kind, drawn(folder, monkeypatch)
 
 
-def answered(task: str, template: int, operator: str, operands: list[int]) -> int | None:
-    """The right answer, by plain arithmetic."""
+def answered(template: int, operator: str, operands: list[int]) -> int | None:
+    """Return the right answer, by plain arithmetic."""
     first, *second = operator.split()
     if not second:
         return CALCULATE[first](*operands)
-    x, y, z = operands
-    left = COMPOSITIONS[template][2]
-    inner = CALCULATE[first](x, y) if left else CALCULATE[second[0]](y, z)
-    return (
-        None
-        if inner is None
-        else CALCULATE[second[0]](inner, z)
-        if left
-        else CALCULATE[first](x, inner)
-    )
+    return calculate(first, second[0], COMPOSITIONS[template][2], operands)
 
 
-def questions(row: dict) -> list[list[tuple[str, list[int], int | None]]]:
-    """Operator, operands and right answer of every line of both prompts of an arithmetic pair, the
-    question last.
+def questions(row: dict, side: str) -> list[tuple[str, list[int], int]]:
+    """Return operator, operands and result of each line of a prompt, its own question last.
+
+    Assert that the results are right.
     """
     listed = []
-    for side in SIDES:
-        *solved, query = row[side + "prompt"].split("\n")
-        lines = [line.rsplit(" ", 1) for line in solved] + [[query, row[side + "answer"]]]
-        read = [read_question(row["task"], row["template"], text) for text, _ in lines]
-        listed.append([(*item, answered(row["task"], row["template"], *item)) for item in read])
-        assert [item[2] for item in listed[-1]] == [asked_number(text) for _, text in lines]
+    for line in f"{row[side + 'prompt']} {row[side + 'answer']}".split("\n"):
+        text, answer = line.rsplit(" ", 1)
+        operator, operands = read_question(row["task"], row["template"], text)
+        assert number(answer) == answered(row["template"], operator, operands)
+        listed.append((operator, operands, number(answer)))
     return listed
-
-
-def asked_number(text: str) -> int:
-    return read_question("number_words", 1, f"Q: What is {text} plus zero? A:")[1][0]
 
 
 def test_pairs_are_what_their_condition_says(made: tuple[str, pl.DataFrame]):
@@ -90,11 +81,8 @@ def test_pairs_are_what_their_condition_says(made: tuple[str, pl.DataFrame]):
         (operator, *operands) for operator, *operands, _, _ in corpus().pools["arithmetic"].rows
     }
     for row in made[1].filter(pl.col("task").is_in(ARITHMETIC)).to_dicts():
-        clean, other = questions(row)
-        (operator, operands, result), (other_operator, other_operands, other_result) = (
-            clean[-1],
-            other[-1],
-        )
+        operator, operands, result = questions(row, SIDES[0])[-1]
+        other_operator, other_operands, other_result = questions(row, SIDES[1])[-1]
         assert operator == row["operator"]
         match row["condition"]:
             case "result_varies":
@@ -119,50 +107,40 @@ def test_solved_examples_are_right_in_both_prompts_and_give_nothing_away(
     made: tuple[str, pl.DataFrame],
 ):
     for row in made[1].filter(pl.col("task").is_in(ARITHMETIC)).to_dicts():
-        clean, other = questions(row)  # which also holds every answer against plain arithmetic
-        assert len(clean) == len(other) == row["shots"] + 1
-        assert [operands for _, operands, _ in clean[:-1]] == [
-            operands for _, operands, _ in other[:-1]
-        ]
-        for lines in (clean, other):
-            assert {operator for operator, _, _ in lines} == {lines[-1][0]}
-            assert not {result for _, _, result in lines[:-1]} & {clean[-1][2], other[-1][2]}
-        several = [tuple(sorted(operands)) for _, operands, _ in clean] + [
-            tuple(sorted(other[-1][1]))
-        ]
+        operators, operands, results = zip(*questions(row, SIDES[0]), strict=True)
+        other_operators, other_operands, other_results = zip(*questions(row, SIDES[1]), strict=True)
+        assert len(results) == len(other_results) == row["shots"] + 1
+        assert operands[:-1] == other_operands[:-1]
+        assert len(set(operators)) == len(set(other_operators)) == 1
+        assert not {*results[:-1], *other_results[:-1]} & {results[-1], other_results[-1]}
+        several = [tuple(sorted(numbers)) for numbers in (*operands, other_operands[-1])]
         assert len(set(several)) == row["shots"] + len({several[-1], several[-2]})
 
 
-def test_retrieval_asks_for_the_other_thing_and_facts_for_another_entity(
-    made: tuple[str, pl.DataFrame],
-):
-    relations, facts = (
-        [*TASKS.factual],
-        {(relation, entity): answer for relation, entity, answer in corpus().facts},
-    )
-    rows = made[1].filter(~pl.col("task").is_in(ARITHMETIC)).to_dicts()
-    assert {row["task"] for row in rows} == {"retrieval", "factual"}
-    for row in rows:
-        item, other = (
-            read(row["task"], row["template"], row[side + "prompt"])[1] for side in SIDES
-        )
+def test_retrieval_asks_for_the_other_thing(made: tuple[str, pl.DataFrame]):
+    table = made[1].filter(task="retrieval")
+    assert set(table["condition"]) == {"query_varies"}
+    for row in table.to_dicts():
+        things = []
+        for side in SIDES:
+            values = read("retrieval", row["template"], row[side + "prompt"])[1]
+            numbers = {values["a"]: values["x"], values["b"]: values["y"]}
+            assert row[side + "answer"] == numbers[values.pop("q")]
+            assert min(int(values["x"]), int(values["y"])) >= 2
+            things.append(values)
+        assert things[0] == things[1]
         assert row["answer"] != row["counterfactual_answer"]
-        if row["task"] == "retrieval":
-            assert row["condition"] == "query_varies"
-            assert {k: v for k, v in item.items() if k != "q"} == {
-                k: v for k, v in other.items() if k != "q"
-            }
-            assert min(int(item["x"]), int(item["y"])) >= 2
-            for side, values in zip(SIDES, (item, other), strict=True):
-                assert (
-                    row[side + "answer"]
-                    == {values["a"]: values["x"], values["b"]: values["y"]}[values["q"]]
-                )
-        else:
-            assert row["condition"] == "entity_varies"
-            assert [facts[relations[row["template"]], v["entity"]] for v in (item, other)] == [
-                row[s + "answer"] for s in SIDES
-            ]
+
+
+def test_facts_are_of_another_entity(made: tuple[str, pl.DataFrame]):
+    table, facts = made[1].filter(task="factual"), corpus().facts
+    assert set(table["condition"]) == {"entity_varies"}
+    for row in table.to_dicts():
+        relation = [*TASKS.factual][row["template"]]
+        for side in SIDES:
+            values = read("factual", row["template"], row[side + "prompt"])[1]
+            assert (relation, values["entity"], row[side + "answer"]) in facts
+        assert row["answer"] != row["counterfactual_answer"]
 
 
 def test_both_prompts_are_alike_in_the_tokens_of_the_subject(made: tuple[str, pl.DataFrame]):
@@ -187,54 +165,50 @@ def test_a_token_is_classed_by_what_it_says(made: tuple[str, pl.DataFrame]):
     """By the words of each class: our own tokenizer's are told one by one from the template, pieces
     are put together again.
     """
-    own, names = (
-        tokenizer(made[0]),
-        {"op1": "x", "op2": "y", "op3": "z", "entity": "entity", "query": "q"},
-    )
+    own = tokenizer(made[0])
     for row in made[1].to_dicts():
-        assert row["classes"][-1] == "last"
+        tokens, kinds = np.array(row["tokens"]), np.array(row["classes"])
+        assert kinds[-1] == "last"
         query = row["prompt"].split("\n")[-1]
         operator, values = read(row["task"], row["template"], query)
-        for name, placeholder in names.items():
-            at = [i for i, kind in enumerate(row["classes"]) if kind == name]
-            assert own.decode([row["tokens"][i] for i in at]).strip() == values.get(placeholder, "")
+        for placeholder, name in PLACEHOLDERS.items():
+            text = own.decode(tokens[kinds == name].tolist())
+            assert text.strip() == values.get(placeholder.strip("{}"), "")
         pieces = re.findall(r"\{\w+\}|" + TOKEN, templates(row["task"], row["template"])[operator])
         if made[0] == "word":
-            assert row["classes"][-len(pieces) :] == [*expected(row, operator, pieces)[:-1], "last"]
+            assert row["classes"][-len(pieces) :] == [*expected(operator, pieces)[:-1], "last"]
             assert set(row["classes"][: -len(pieces)]) == {"early"}
 
 
-def expected(row: dict, operator: str, pieces: list[str]) -> list[str]:
-    """The class of each word of a template."""
-    # type: ignore[index]
-    words = {word for name in operator.split() for word in vars(TASKS.operators[name]).values()}
-    held = {"{x}": "op1", "{y}": "op2", "{z}": "op3", "{entity}": "entity", "{q}": "query"}
-    at = [i for i, piece in enumerate(pieces) if piece in held and piece != "{q}"]
-    outside = [
-        "early" if i < at[0] else "late" if i > at[-1] else "middle" for i in range(len(pieces))
-    ]
-    return [
-        held.get(piece) or ("operator" if piece in words else where)
-        for piece, where in zip(pieces, outside, strict=True)
-    ]
+def expected(operator: str, pieces: list[str]) -> list[str]:
+    """Return the class of each word of a template."""
+    words = set()
+    for name in operator.split():
+        words |= {*vars(TASKS.operators[name]).values()}
+    operands = [i for i, piece in enumerate(pieces) if piece in PLACEHOLDERS and piece != "{q}"]
+    kinds = ["middle"] * len(pieces)
+    kinds[: operands[0]] = ["early"] * operands[0]
+    kinds[operands[-1] :] = ["late"] * (len(pieces) - operands[-1])
+    for i, piece in enumerate(pieces):
+        if piece in words:
+            kinds[i] = "operator"
+        kinds[i] = PLACEHOLDERS.get(piece, kinds[i])
+    return kinds
 
 
 def test_every_kind_of_pair_is_there_once_each(made: tuple[str, pl.DataFrame]):
     table = made[1]
     assert table["pair"].to_list() == list(range(len(table)))
-    last = [pl.col(side + "prompt").str.split("\n").list.last() for side in SIDES]
+    last = pl.col("prompt", "counterfactual_prompt").str.split("\n").list.last()
     keys = ["task", "condition", "template", "operator"]
-    assert not table.select(*keys, *last).is_duplicated().any()
+    assert not table.select(*keys, last).is_duplicated().any()
     if made[0] == "word":
+        known = {("retrieval", "query_varies"): 8, ("factual", "entity_varies"): 6}
         groups = {"arithmetic": 6 * 4, "number_words": 5 * 4, "three_operands": 29}
-        known = {
-            (task, condition): count for task, count in groups.items() for condition in CONDITIONS
-        }
+        for task, count in groups.items():
+            known |= dict.fromkeys(product([task], CONDITIONS), count)
         kinds = table.group_by(keys).len()
-        assert Counter(kinds.select("task", "condition").rows()) == known | {
-            ("retrieval", "query_varies"): 8,
-            ("factual", "entity_varies"): 6,
-        }
+        assert Counter(kinds.select("task", "condition").rows()) == known
         assert set(kinds.select("task", "len").rows()) == set(
             MEDIATION["pairs_per_template"].items()
         )
@@ -290,11 +264,7 @@ def test_a_subject_gets_what_it_has_words_and_operators_for(
     two = drawn(
         project(tmp_path / "two", "word", subject={"operators": ["add", "subtract"]}), monkeypatch
     )
-    listed = {
-        template
-        for (template,) in two.filter(task="three_operands").select("template").unique().rows()
-    }
-    assert listed == {
+    assert set(two.filter(task="three_operands")["template"]) == {
         i
         for i, (first, second, _) in enumerate(COMPOSITIONS)
         if {first, second} <= {"add", "subtract"}

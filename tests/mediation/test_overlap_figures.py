@@ -11,17 +11,7 @@ from matplotlib.axes import Axes
 from stages.mediation import overlap_figures
 from stages.mediation.settings import OverlapFigures
 from tests.circuit import figure_tables
-from tests.circuit.figure_tables import (
-    Tables,
-    cleared,
-    image,
-    line,
-    made,
-    pictures,
-    texts,
-    write,
-    written_by,
-)
+from tests.circuit.figure_tables import Tables, image, line, made, texts
 
 pytestmark = pytest.mark.usefixtures("close_figures")
 WIDTHS = {"neuron": 100, "coordinate": 20}
@@ -64,7 +54,7 @@ MADE = {
     "mediating_heuristics": mediating().sample(fraction=1, shuffle=True, seed=0),
     "mediation_effects": made("mediation_effects", [{"task": "arithmetic"}]),
 }
-NOTHING = cleared(MADE)
+NOTHING = figure_tables.cleared(MADE)
 
 
 def panels(name: str, given: Tables = MADE) -> list[Axes]:
@@ -97,12 +87,14 @@ def check(axis: Axes, rows: pl.DataFrame, sides: list[str]) -> None:
 
 def test_every_figure_is_written_even_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def prepare(folder: Path) -> None:
-        write(folder, NOTHING)
+        figure_tables.write(folder, NOTHING)
         settings = {"overlap_figures": SETTINGS.model_dump()}
         (folder / "params.yaml").write_text(yaml.safe_dump(settings))
 
-    written = written_by(lambda: overlap_figures.draw("s"), prepare, tmp_path, monkeypatch)
-    assert written == pictures("s/mediation/overlap_figures", overlap_figures.FIGURES)
+    written = figure_tables.written_by(
+        lambda: overlap_figures.draw("s"), prepare, tmp_path, monkeypatch
+    )
+    assert written == figure_tables.pictures("s/mediation/overlap_figures", overlap_figures.FIGURES)
 
 
 @pytest.mark.parametrize("name", overlap_figures.FIGURES)

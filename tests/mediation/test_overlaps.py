@@ -18,6 +18,7 @@ from tests.mediation.overlapped import QUESTIONS, RANKS
 KS = [1, 3, 6, 12, 99]
 WIDTHS = {"coordinate": 12, "neuron": 6}  # of tests.made
 HALVES = ["both", "first", "second"]
+SAMPLES = {"whole": ("both", "both"), "half": ("first", "second")}  # of a question and another
 GRID = ["add", "multiply", "subtract"]
 
 
@@ -30,27 +31,15 @@ def planted(tops: dict[str, list[int]], width: int) -> pl.DataFrame:
     """The table unit_effects of questions whose first neurons, of any half and by any ranking, are
     these; the others follow in order.
     """
-    rows = []
+    site = {"operator": "all", "component": "neuron", "layer": 1}
+    places = np.arange(width)
+    values = dict.fromkeys(("effect", "logit_effect"), -places)
+    values |= dict.fromkeys(RANKS.values(), places + 1)
+    parts = []
     for (question, first), half in product(tops.items(), HALVES):
-        order = [*first, *(unit for unit in range(width) if unit not in first)]
-        rows += [
-            (question, "all", half, "neuron", 1, unit, -i, -i, i + 1, i + 1, i + 1)
-            for i, unit in enumerate(order)
-        ]
-    names = [
-        "question",
-        "operator",
-        "half",
-        "component",
-        "layer",
-        "unit",
-        "effect",
-        "logit_effect",
-        *RANKS.values(),
-    ]
-    return frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True))).sample(
-        fraction=1, shuffle=True, seed=6
-    )
+        order = [*first, *np.setdiff1d(places, first)]
+        parts.append(frame(subject="s", question=question, half=half, unit=order, **site, **values))
+    return pl.concat(parts).sample(fraction=1, shuffle=True, seed=6)
 
 
 @cache
@@ -99,38 +88,24 @@ def test_chance_is_what_random_sets_share(effects: pl.DataFrame):
     table = ask("neuron_overlap", {"unit_effects": effects}, overlap_ks=[4])
     random = np.random.default_rng(0)
     for component, width in WIDTHS.items():
-        drawn = np.array(
-            [
-                np.isin(random.permutation(width)[:4], random.permutation(width)[:4]).mean()
-                for _ in range(20000)
-            ]
-        )
+        sets = random.permuted(np.tile(np.arange(width), (2, 20000, 1)), axis=2)[:, :, :4]
+        shares = (sets[0, :, :, None] == sets[1, :, None, :]).sum((1, 2)) / 4
         rows = table.filter(component=component)
-        assert rows["chance"].to_list() == pytest.approx([drawn.mean()] * len(rows), abs=0.01)
-        assert rows["chance_std"].to_list() == pytest.approx([drawn.std()] * len(rows), abs=0.01)
+        assert rows["chance"].to_list() == pytest.approx([shares.mean()] * len(rows), abs=0.01)
+        assert rows["chance_std"].to_list() == pytest.approx([shares.std()] * len(rows), abs=0.01)
 
 
 def test_overlaps_are_counts_of_common_units(effects: pl.DataFrame):
     table = ask("neuron_overlap", {"unit_effects": effects}, overlap_ks=KS)
     keys = []
     for (component, width), ranking, k in product(WIDTHS.items(), RANKS, KS):
-        top = {
-            (question, half): top_units(
-                effects,
-                ranking,
-                k,
-                question=question,
-                half=half,
-                operator="all",
-                component=component,
-            )
-            for question, half in product(QUESTIONS, HALVES)
-        }
-        kinds = {
-            "whole": [(q, r) for q, r in product(QUESTIONS, QUESTIONS) if q < r],
-            "half": list(product(QUESTIONS, QUESTIONS)),
-        }
-        for sample, q, r in ((sample, *pair) for sample, pairs in kinds.items() for pair in pairs):
+        top = {}
+        peers = effects.filter(operator="all", component=component)
+        for question, half in product(QUESTIONS, HALVES):
+            top[question, half] = top_units(peers, ranking, k, question=question, half=half)
+        for sample, q, r in product(SAMPLES, QUESTIONS, QUESTIONS):
+            if sample == "whole" and q >= r:
+                continue
             undefined = (component, ranking) == ("neuron", "effect") and "arithmetic_words" in (
                 q,
                 r,
@@ -139,7 +114,7 @@ def test_overlaps_are_counts_of_common_units(effects: pl.DataFrame):
                 continue
             keys.append((component, 2, ranking, k, sample, q, r))
             row = table.row(len(keys) - 1, named=True)
-            half, other_half = ("both", "both") if sample == "whole" else ("first", "second")
+            half, other_half = SAMPLES[sample]
             shared = len(top[q, half] & top[r, other_half])
             own = [len(top[question, "first"] & top[question, "second"]) / k for question in (q, r)]
             assert (row["width"], row["shared"]) == (width, shared)
@@ -170,38 +145,31 @@ def grid(late: bool) -> Tables:
     of neurons on the grid's prompts.
     """
     random = np.random.default_rng(5)
-    drawn = [
-        (o, layer, n, bool(random.random() < 0.5))
-        for o in GRID[:2]
-        for layer in (1, 2)
-        for n in random.integers(0, 6, 4).tolist()
-    ]
-    operators, layers, neurons, direct = zip(*drawn, strict=True)
-    labels = frame(subject="s", operator=operators, layer=layers, neuron=neurons, direct=direct)
-    rows = [
-        (o, m, layer, n, p)
-        for o in GRID
-        for m in ("exact", "attribution")
-        for layer in (1, 2)
-        for n in range(6)
-        for p in ("last", "op1")
-    ]
-    rows = [row for row in rows if late or row[-1] == "op1"]
+    labels = []
+    for operator, layer in product(GRID[:2], (1, 2)):
+        neurons, direct = random.integers(0, 6, 4), random.random(4) < 0.5
+        labels.append(
+            frame(subject="s", operator=operator, layer=layer, neuron=neurons, direct=direct)
+        )
+    positions = ["last", "op1"] if late else ["op1"]
+    rows = list(product(GRID, ("exact", "attribution"), (1, 2), range(6), positions))
     names = ["operator", "method", "layer", "neuron", "position"]
     made = frame(subject="s", **dict(zip(names, zip(*rows, strict=True), strict=True)))
     made = made.with_columns(
-        pl.Series(name, random.normal(size=len(rows))) for name in ("effect", "logit_effect")
+        effect=pl.Series(random.normal(size=len(rows))),
+        logit_effect=pl.Series(random.normal(size=len(rows))),
     )
     peers = ["operator", "method", "layer", "position"]
-    ranks = [
-        pl.col(name).rank("ordinal", descending=True).over(peers).cast(pl.Int64)
-        for name in ("effect", "logit_effect")
-    ]
+    made = made.with_columns(
+        rank=pl.col("effect").rank("ordinal", descending=True).over(peers).cast(pl.Int64),
+        rank_logit=pl.col("logit_effect")
+        .rank("ordinal", descending=True)
+        .over(peers)
+        .cast(pl.Int64),
+    )
     return {
-        "labels": labels,
-        "neuron_effects": made.with_columns(rank=ranks[0], rank_logit=ranks[1]).sample(
-            fraction=1, shuffle=True, seed=7
-        ),
+        "labels": pl.concat(labels),
+        "neuron_effects": made.sample(fraction=1, shuffle=True, seed=7),
     }
 
 

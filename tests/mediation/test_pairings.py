@@ -1,6 +1,7 @@
 """Test what prompt pairs are drawn from, against all possibilities."""
 
 import json
+from collections import Counter
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from stages.mediation.pairs.templates import CLASSES, Text, Wording, classes
 from stages.mediation.pairs.tokens import place
 from stages.mediation.settings import Mediation
 from stages.store.template import PromptError
-from tests.mediation.paired import MEDIATION, TASKS, corpus, drawn, project
+from tests.mediation.paired import MEDIATION, TASKS, calculate, corpus, drawn, project
 
 QUESTIONS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=7)
 OWN = {
@@ -68,16 +69,6 @@ def test_compositions_are_those_of_the_corpus_and_right():
             assert operation.answer(operands) == expected
 
 
-def calculate(first: str, second: str, left: bool, operands: tuple[int, ...]) -> int | None:
-    """Apply two operators, the first of them in brackets if `left`."""
-    x, y, z = operands
-    if left:
-        inner = CALCULATE[first](x, y)
-        return None if inner is None else CALCULATE[second](inner, z)
-    inner = CALCULATE[second](y, z)
-    return None if inner is None else CALCULATE[first](x, inner)
-
-
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="{}"), max_size=6)
 PARTS = st.tuples(
     TEXTS, st.sampled_from([*CLASSES, "entity", "who"]), st.text(min_size=1, max_size=4)
@@ -115,21 +106,19 @@ def test_all_of_few_possibilities_are_found_and_no_pair_twice(
     folder = project(tmp_path / "few", "word", operands=[1, 3], pairs_per_template=many)
     pairs = drawn(folder, monkeypatch).filter(template=5)
     operands = [*product(range(1, 4), repeat=2)]
-    for name, calculate in CALCULATE.items():
-        cells = {cell: result for cell in operands if (result := calculate(*cell))}
-        for condition, possible in {
-            "result_varies": sum(cells[a] != cells[b] for a, b in product(cells, repeat=2)),
-            "result_fixed": sum(
-                cells[a] == cells[b] and sorted(a) != sorted(b) for a, b in product(cells, repeat=2)
-            ),
-            "operator_varies": sum(
-                cells[a] != (other(*a) or cells[a]) for other in CALCULATE.values() for a in cells
-            ),
-        }.items():
-            assert len(pairs.filter(operator=name, condition=condition)) == min(possible, 40), (
-                name,
-                condition,
-            )
+    for name, function in CALCULATE.items():
+        possible: Counter[str] = Counter()
+        for a, b in product(operands, repeat=2):
+            result, other = function(*a), function(*b)
+            if result and other:
+                possible["result_varies"] += result != other
+                possible["result_fixed"] += result == other and sorted(a) != sorted(b)
+        for a, other_function in product(operands, CALCULATE.values()):
+            result, other = function(*a), other_function(*a)
+            possible["operator_varies"] += bool(result and other and result != other)
+        conditions = pairs.filter(operator=name)["condition"].to_list()
+        for condition, count in possible.items():
+            assert conditions.count(condition) == min(count, 40), (name, condition)
 
 
 def own_task(folder: Path, lines: str, **table: Any) -> Path:

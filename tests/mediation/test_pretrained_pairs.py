@@ -7,7 +7,15 @@ import pytest
 from stages.lib.core.vocabulary import ARITHMETIC
 from stages.lib.core.vocabulary import TASKS as TASKS_OF_PAIRS
 from stages.mediation.pairs.examples import SolvedExample, solved
-from tests.mediation.paired import READ, SHOTS, TASKS, drawn, project, read, real_facts
+from tests.mediation.paired import (
+    SHOTS,
+    TASKS,
+    drawn,
+    number,
+    project,
+    read_question,
+    real_facts,
+)
 
 EXAMPLES = "5+3=8\n9-4=5\n"
 LARGEST = 12  # the model's own largest operand; the grid's is 40
@@ -45,13 +53,11 @@ def test_pairs_are_of_the_model_s_facts_operands_and_examples(
     table = drawn(folder, monkeypatch)
     answers = {row[:2]: row[2] for row in real_facts().rows()}
     relations = [*TASKS.factual]
+    in_words = "The sum of five and three is eight\nThe difference of nine and four is five\n"
     examples = {  # as each template words them
         ("arithmetic", 0): "Q: How much is 5 plus 3? A: 8\nQ: How much is 9 minus 4? A: 5\n",
         ("arithmetic", 5): "5 + 3 = 8\n9 - 4 = 5\n",
-        (
-            "number_words",
-            4,
-        ): "The sum of five and three is eight\nThe difference of nine and four is five\n",
+        ("number_words", 4): in_words,
         ("three_operands", 0): "5 + 3 = 8\n9 - 4 = 5\n",
     }
     assert set(table["task"]) == set(TASKS_OF_PAIRS)
@@ -67,11 +73,9 @@ def test_pairs_are_of_the_model_s_facts_operands_and_examples(
                 entity = query.removeprefix(before).removesuffix(after)
                 assert answer == answers[relations[template], entity]
                 continue
-            values = read(task, template, query)[1]
-            numbers = [READ[values[name]] for name in "xyz" if name in values]
-            assert max(numbers) <= LARGEST
+            assert max(read_question(task, template, query)[1]) <= LARGEST
             if task in ARITHMETIC:
-                assert READ[answer] not in (8, 5)  # no example gives it away
+                assert number(answer) not in (8, 5)  # no example gives it away
         front, other = fronts
         assert front == other
         if task in ARITHMETIC:

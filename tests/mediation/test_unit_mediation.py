@@ -7,10 +7,12 @@ from itertools import product
 import numpy as np
 import polars as pl
 import pytest
+from polars import selectors
+from polars.testing import assert_frame_equal
 
 from stages.lib.executor import interventions
 from tests.lib.test_executor import subject
-from tests.made import NEURONS, Tables, architecture, ask
+from tests.made import LOGITS, NEURONS, PROBABILITIES, Tables, architecture, ask
 from tests.mediation import overlapped
 from tests.mediation.overlapped import RANKS, prompt_pairs, unit_pairs
 
@@ -19,26 +21,13 @@ from tests.mediation.overlapped import RANKS, prompt_pairs, unit_pairs
 def test_pairs_are_drawn_evenly_and_halved(each: int, count: int):
     table, source = unit_pairs(each, count), prompt_pairs(each)
     same = [name for name in source.columns if name in table.columns]
-    assert (
-        table.sort("pair")
-        .select(same)
-        .equals(
-            source.filter(pl.col("pair").is_in(table["pair"].to_list())).sort("pair").select(same)
-        )
-    )
+    drawn = source.join(table, on="pair", how="semi").sort("pair")
+    assert table.sort("pair").select(same).equals(drawn.select(same))
     assert set(table["condition"]) <= {"result_varies", "query_varies", "entity_varies"}
-    cells = (
-        source.filter(condition="result_varies", task="arithmetic")
-        .select("template", "operator")
-        .unique()
-    )
-    assert {
-        (r["question"], r["template"])
-        for r in table.filter(task="arithmetic").iter_rows(named=True)
-    } <= {
-        ("arithmetic_words", 0),
-        ("arithmetic_symbols", 1),
-    }
+    wordings = table.filter(task="arithmetic").select("question", "template").rows()
+    assert set(wordings) <= {("arithmetic_words", 0), ("arithmetic_symbols", 1)}
+    arithmetic = source.filter(condition="result_varies", task="arithmetic")
+    assert arithmetic.select("template", "operator").n_unique() == 4
     sizes = {
         "arithmetic_words": (2, 2),
         "arithmetic_symbols": (2, 2),
@@ -46,19 +35,14 @@ def test_pairs_are_drawn_evenly_and_halved(each: int, count: int):
         "retrieval": (1, 1),
         "own": (3, 1),
     }
-    assert len(cells) == 4
     for question, (strata, operators) in sizes.items():
         part = table.filter(question=question)
         counts = part.group_by("template", "operator").len()["len"].to_list()
         assert len(part) == min(count, strata * each)
         assert max(counts) - min([*counts, 0] if len(counts) < strata else counts) <= 1
-        for operator in [*part["operator"].unique(), "all"]:
-            halved = (
-                part if operator == "all" else part.filter(pl.col("operator").eq_missing(operator))
-            )
-            halves = [halved.filter(half=half).height for half in ("first", "second")]
-            assert sum(halves) == len(halved)
-            assert abs(halves[0] - halves[1]) <= 1
+        assert set(part["half"]) <= {"first", "second"}
+        for halved in [part, *part.partition_by("operator")]:
+            assert abs((halved["half"] == "first").sum() - len(halved) / 2) <= 0.5
         assert part["operator"].n_unique() == min(operators, len(part))
 
 
@@ -79,20 +63,15 @@ def test_every_unit_of_the_late_layers_is_patched_once(first_layer: int | None, 
     read = interventions.read(table.sample(fraction=1, shuffle=True, seed=0), loaded, ["last"])
     assert [intervention.number for intervention in read] == list(range(len(table)))
     assert read[0].patches == ()
-    units = [
-        (p.layer, p.component, int(p.unit_numbers()[0]))
-        for intervention in read[1:]
-        for p in intervention.patches
-    ]
-    assert units == [
-        (layer, name, unit)
-        for layer in layers
-        for name in ("neuron", "coordinate")
-        for unit in range(sizes[name])
-    ]
-    assert {
-        (p.position, p.replacement) for intervention in read[1:] for p in intervention.patches
-    } == {("last", "counterfactual")}
+    units = []
+    for intervention in read[1:]:
+        [patch] = intervention.patches
+        assert (patch.position, patch.replacement) == ("last", "counterfactual")
+        units.append((patch.layer, patch.component, int(patch.unit_numbers()[0])))
+    expected = []
+    for layer, (component, size) in product(layers, sizes.items()):
+        expected += product([layer], [component], range(size))
+    assert units == expected
 
 
 @pytest.mark.parametrize(("k", "count"), [(1, 0), (2, 2), (3, 1), (99, 99)])
@@ -122,49 +101,59 @@ def given() -> Tables:
     return overlapped.subject()
 
 
+def patched_effects(runs: pl.DataFrame) -> pl.DataFrame:
+    """Return the effects of each intervention on each pair; null where an effect is undefined."""
+    runs = runs.with_columns(pl.col(pl.Float32).cast(pl.Float64))
+    clean = runs.filter(intervention=0).drop("intervention")
+    patched = runs.filter(pl.col("intervention") > 0).join(clean, on="pair", suffix="_clean")
+    r, s, p, q = (pl.col(f"{name}_clean") for name in (*LOGITS, *PROBABILITIES))
+    r2, s2, p2, q2 = (pl.col(name) for name in (*LOGITS, *PROBABILITIES))
+    effect = ((q2 - q) / q + (p - p2) / p2) / 2
+    return patched.select(
+        "intervention",
+        "pair",
+        effect=pl.when(effect.is_finite()).then(effect),
+        logit_effect=((s2 - s) + (r - r2)) / 2,
+    )
+
+
+def groups(pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return the pairs of each question, operator and half for which effects are measured."""
+    whole = pairs.with_columns(operator=pl.lit("all"))
+    arithmetic = pairs.filter(pl.col("question").str.starts_with("arithmetic"))
+    parts = [
+        whole,
+        whole.with_columns(half=pl.lit("both")),
+        arithmetic.with_columns(half=pl.lit("both")),
+    ]
+    return pl.concat(parts).select("question", "operator", "half", "pair")
+
+
 def test_effects_are_means_over_pairs_and_ranked(given: Tables):
     table = ask("unit_effects", given)
-    pairs = given["unit_mediation_pairs"]
-    answers = {(i, p): np.array(rest, float) for i, p, *rest in given["runs"].iter_rows()}
-    expected = {}
-    for (question,), part in pairs.group_by("question"):
-        groups = {
-            ("all", half): part if half == "both" else part.filter(half=half)
-            for half in ("both", "first", "second")
-        }
-        if question.startswith("arithmetic"):
-            groups |= {
-                (operator, "both"): part.filter(operator=operator)
-                for operator in part["operator"].unique()
-            }
-        for (key, group), row in product(
-            groups.items(), given["unit_mediation_interventions"].rows(named=True)[1:]
-        ):
-            clean, patched = (
-                np.array([answers[n, pair] for pair in group["pair"]])
-                for n in (0, row["intervention"])
-            )
-            with np.errstate(divide="ignore", invalid="ignore"):
-                change = (patched - clean) / np.stack([patched[:, 2], clean[:, 3]], 1).take(
-                    [0, 1, 0, 1], 1
-                )
-            effects, logits = (
-                (change[:, 3] - change[:, 2]) / 2,
-                (patched[:, 1] - clean[:, 1] + clean[:, 0] - patched[:, 0]) / 2,
-            )
-            known = effects[np.isfinite(effects)]
-            expected[question, *key, row["component"], row["layer"], row["units"][0]] = (
-                *((known.mean(), known.std()) if len(known) else (None, None)),
-                logits.mean(),
-                logits.std(),
-                len(known),
-                len(effects) - len(known),
-            )
-    for row in table.iter_rows():
-        assert row[7:13] == tuple(
-            value if value is None else pytest.approx(value) for value in expected.pop(row[1:7])
-        )
-    assert not expected
+    keys = ["question", "operator", "half", "component", "layer", "unit"]
+    units = given["unit_mediation_interventions"].select(
+        "intervention", "component", "layer", unit=pl.col("units").list.first()
+    )
+    members = groups(given["unit_mediation_pairs"])
+    rows = members.join(patched_effects(given["runs"]), on="pair").join(units, on="intervention")
+    effect, logit_effect = pl.col("effect"), pl.col("logit_effect")
+    expected = rows.group_by(keys).agg(
+        effect=effect.mean(),
+        effect_std=effect.std(ddof=0),
+        logit_effect=logit_effect.mean(),
+        logit_effect_std=logit_effect.std(ddof=0),
+        pairs=effect.count(),
+        undefined=effect.null_count(),
+    )
+    assert_frame_equal(
+        table.select(expected.columns),
+        expected,
+        check_row_order=False,
+        check_dtypes=False,
+        rel_tol=1e-6,
+        abs_tol=1e-12,
+    )
     for _, peers in table.group_by("question", "operator", "half", "component", "layer"):
         for column, rank in RANKS.items():
             ordered = peers.with_columns(size=pl.col("logit_effect").abs()).sort(rank)
@@ -173,9 +162,7 @@ def test_effects_are_means_over_pairs_and_ranked(given: Tables):
 
 
 def test_units_without_effect_are_ranked_otherwise_in_every_question(given: Tables):
-    same = given["runs"].with_columns(
-        pl.lit(0.5, pl.Float32).alias(name) for name in given["runs"].columns[2:]
-    )
+    same = given["runs"].with_columns(selectors.float() * 0 + 0.5)
     table = ask("unit_effects", given | {"runs": same}).filter(
         component="coordinate", operator="all", half="both"
     )

@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from tests import made
 from tests.made import OPERATORS, SITES, Tables, ask, frame, only
@@ -28,9 +29,7 @@ def test_where_all_neurons_are_patched_recall_is_exact(given: Tables):
     assert (table["top"] + table["sampled"] == table["neurons"]).all()
     late = by_layer.filter(position="last").group_by("operator", "k").agg(pl.mean("recall"))
     together = table.filter(pl.col("layer").is_null()).select("operator", "k", "recall")
-    assert sorted(together.rows()) == [
-        (o, k, pytest.approx(recall)) for o, k, recall in sorted(late.rows())
-    ]
+    assert_frame_equal(together, late, check_row_order=False, rel_tol=1e-6)
 
 
 def drawn(noise: float, seed: int = 0) -> tuple[Tables, list[float]]:
@@ -47,36 +46,25 @@ def drawn(noise: float, seed: int = 0) -> tuple[Tables, list[float]]:
         patched = np.union1d(top, sample)
         threshold = np.sort(effect[patched])[-K]
         truths.append((effect[top] >= threshold).sum() / (effect >= threshold).sum())
-        samples += [(layer, [neuron]) for neuron in sample.tolist()]
+        samples.append(frame(layer=layer, neuron=sample))
         for method, neurons, values in (
             ("attribution", np.arange(NEURONS), attribution),
             ("exact", patched, effect),
         ):
             ranks = 1 + np.argsort(np.argsort(-values[neurons]))
-            effects.append(
-                frame(
-                    method=method,
-                    layer=layer,
-                    neuron=neurons,
-                    effect=values[neurons],
-                    logit_effect=values[neurons],
-                    rank=ranks,
-                )
-            )
-    site = {"operator": pl.lit("add"), "position": pl.lit("op1"), "rank_logit": "rank"}
-    interventions = pl.DataFrame(
-        samples,
-        schema={"layer": pl.Int16, "units": pl.List(pl.Int32)},
-        orient="row",
-    ).with_columns(
+            site = {"method": method, "layer": layer, "neuron": neurons}
+            effects.append(frame(**site, effect=values[neurons], rank=ranks))
+    interventions = pl.concat(samples).select(
+        "layer",
+        units=pl.concat_list("neuron"),
         operator=pl.lit(None, pl.String),
         component=pl.lit("neuron"),
         position=pl.lit("op1"),
     )
-    return {
-        "neuron_effects": pl.concat(effects).with_columns(**site),
-        "neuron_interventions": interventions,
-    }, truths
+    neuron_effects = pl.concat(effects).with_columns(
+        operator=pl.lit("add"), position=pl.lit("op1"), logit_effect="effect", rank_logit="rank"
+    )
+    return {"neuron_effects": neuron_effects, "neuron_interventions": interventions}, truths
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3, 1.0, 3.0])
@@ -84,9 +72,7 @@ def test_the_interval_of_a_sample_covers_the_truth(noise: float):
     given, truths = drawn(noise)
     table = ask("attribution_recall", given, ks=[K, TOP + 1], patched_neurons=TOP, normal=1.959964)
     assert table.select("k", "top", "neurons").unique().rows() == [(K, TOP, NEURONS)]
-    low, recall, high = (
-        table.sort("layer")[name].to_numpy() for name in ("ci_low", "recall", "ci_high")
-    )
+    low, recall, high = table.sort("layer").select("ci_low", "recall", "ci_high").to_numpy().T
     covered = (low <= np.array(truths) + 1e-12) & (truths <= high + 1e-12)
     assert covered.mean() > 0.95 - 2.6 * (0.95 * 0.05 / DRAWS) ** 0.5
     assert ((low <= recall) & (recall <= high)).all()
@@ -96,29 +82,20 @@ def test_the_interval_of_a_sample_covers_the_truth(noise: float):
 def test_estimates_are_those_of_the_formula():
     given, _ = drawn(1.0)
     table = ask("attribution_recall", given, ks=[K], patched_neurons=TOP, normal=2.0)
-    for inside, sampled, above, recall, low, high in table.select(
-        "inside",
-        "sampled",
-        "sampled_above",
-        "recall",
-        "ci_low",
-        "ci_high",
-    ).rows():
-        share, outside = above / sampled, NEURONS - TOP
-        assert recall == pytest.approx(inside / (inside + outside * share))
-        edges = [(2 * above + 4 + sign) / (2 * (sampled + 4)) for sign in (-1, 1)]
-        roots = [
-            (4 + sign * 2 - 1 / sampled + 4 * above * (1 - share) - sign * 4 * share) ** 0.5
-            for sign in (-1, 1)
-        ]
-        least, most = (
-            edge + sign * root / (sampled + 4)
-            for sign, edge, root in zip((-1, 1), edges, roots, strict=True)
-        )
-        least, most = max(0, least) if above else 0, min(1, most)
-        assert (low, high) == pytest.approx(
-            (inside / (inside + outside * most), inside / (inside + outside * least)),
-        )
+    names = ["inside", "sampled", "sampled_above", "recall", "ci_low", "ci_high"]
+    inside, sampled, above, recall, low, high = table.select(names).to_numpy().astype(float).T
+    share, outside = above / sampled, NEURONS - TOP
+    np.testing.assert_allclose(recall, inside / (inside + outside * share), rtol=1e-6)
+
+    def limit(sign: int) -> np.ndarray:
+        """Return the least (-1) or largest (1) share, which may be below 0 or above 1."""
+        root = 4 + sign * 2 - 1 / sampled + 4 * above * (1 - share) - sign * 4 * share
+        return (above + 2 + sign / 2 + sign * np.sqrt(root)) / (sampled + 4)
+
+    least = np.where(above > 0, np.maximum(0, limit(-1)), 0)
+    most = np.minimum(1, limit(1))
+    np.testing.assert_allclose(low, inside / (inside + outside * most), rtol=1e-6)
+    np.testing.assert_allclose(high, inside / (inside + outside * least), rtol=1e-6)
 
 
 def test_without_a_sample_recall_is_unknown():
@@ -136,16 +113,11 @@ def test_rank_correlation_is_that_of_the_random_sample_alone():
         against="logit_effect",
     )
     assert set(table.select("neurons", "recall", "chance").rows()) == {(SAMPLE, None, None)}
-    exact, estimated = (
-        given["neuron_effects"].filter(method=method).sort("neuron")
-        for method in ("exact", "attribution")
+    sample = given["neuron_interventions"].select("layer", neuron=pl.col("units").list.first())
+    effects = given["neuron_effects"].pivot("method", index=["layer", "neuron"], values="effect")
+    ranks = effects.join(sample, on=["layer", "neuron"]).with_columns(
+        pl.col("exact", "attribution").rank().over("layer")
     )
-    for layer, correlation in (
-        table.filter(pl.col("layer") < 5).select("layer", "rank_correlation").rows()
-    ):
-        sample = given["neuron_interventions"].filter(layer=layer)["units"].list.first().to_list()
-        ranks = [
-            part.filter(pl.col("neuron").is_in(sample), layer=layer)["effect"].rank()
-            for part in (exact, estimated)
-        ]
-        assert correlation == pytest.approx(np.corrcoef(*ranks)[0, 1])
+    expected = ranks.group_by("layer").agg(rank_correlation=pl.corr("exact", "attribution"))
+    drawn_layers = table.drop_nulls("layer").select("layer", "rank_correlation")
+    assert_frame_equal(drawn_layers, expected, check_row_order=False, rel_tol=1e-6)

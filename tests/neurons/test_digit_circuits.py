@@ -2,15 +2,20 @@
 effects are planted.
 """
 
+from collections import defaultdict
+from itertools import product
+
 import numpy as np
 import polars as pl
 import pytest
 
 from stages.neurons import digit_figure
 from tests import made
+from tests.circuit.figure_tables import image
 from tests.made import FIRST, KS, LAYERS, NEURONS, OPERATORS, Tables, ask, frame, only
 
 DIGITS = ("first-asked", "second-asked", "third-asked")
+KEYS = ["subject", "operator", "half", "layer", "neuron"]
 
 
 def of_digits(
@@ -21,25 +26,40 @@ def of_digits(
     """
     given = only(made.measured(), "neuron_interventions", "pairs", "runs")
     rng = np.random.default_rng(5)
-    late = {
-        number: (layer, units[0])
-        for number, layer, units in given["neuron_interventions"]
-        .filter(position="last")
-        .select("intervention", "layer", "units")
-        .rows()
-    }
-    numbers = given["runs"]["intervention"].to_list()
-    tables: dict[str, list[pl.DataFrame]] = {name: [] for name in (*given, "late_layers")}
+    late = late_neurons(given["neuron_interventions"])
+    numbers = given["runs"]["intervention"].to_numpy()
+    tables: dict[str, list[pl.DataFrame]] = defaultdict(list)
     for subject, planted, first in zip(DIGITS, effects, first_layers, strict=True):
-        moved = [
-            (planted[late[n]] if n in late else 0) + noise * rng.normal() * (n > 0) for n in numbers
-        ]
-        logits = pl.Series("counterfactual_logit", moved, pl.Float32, strict=False) * 2
-        own = {"runs": given["runs"].with_columns(logits, answer_logit=pl.lit(0.0, pl.Float32))}
-        own["late_layers"] = frame(subject="s", first_layer=[first], layers=LAYERS)
+        by_intervention = np.zeros(numbers.max() + 1)
+        by_intervention[late["intervention"]] = planted[late["layer"], late["neuron"]]
+        noises = noise * rng.normal(size=len(numbers)) * (numbers > 0)
+        logits = pl.Series(2 * (by_intervention[numbers] + noises), dtype=pl.Float32)
+        answers = {"counterfactual_logit": logits, "answer_logit": pl.lit(0.0, pl.Float32)}
+        own = {
+            "runs": given["runs"].with_columns(**answers),
+            "late_layers": frame(subject="s", first_layer=[first], layers=LAYERS),
+        }
         for name, table in (given | own).items():
             tables[name].append(table.with_columns(subject=pl.lit(subject)))
     return {name: pl.concat(parts) for name, parts in tables.items()}
+
+
+def late_neurons(interventions: pl.DataFrame) -> pl.DataFrame:
+    """Return which neuron each intervention in a late layer patches."""
+    neuron = pl.col("units").list.first().alias("neuron")
+    late = interventions.filter(position="last")
+    return late.select("subject", "intervention", "layer", neuron)
+
+
+def mean_effects(given: Tables) -> pl.DataFrame:
+    """Return each late neuron's mean effect on either half of the prompts, in order of KEYS."""
+    half = (pl.col("pair") % 2).alias("half")
+    prompts = given["pairs"].filter(split="discovery").select("subject", "operator", "pair", half)
+    late = late_neurons(given["neuron_interventions"])
+    runs = given["runs"].join(prompts, on=["subject", "pair"])
+    rows = runs.join(late, on=["subject", "intervention"]).group_by(KEYS)
+    effect = pl.col("counterfactual_logit").cast(pl.Float64).mean() / 2
+    return rows.agg(effect=effect).sort(KEYS)
 
 
 def ask_digits(given: Tables, ks: list[int] = KS) -> pl.DataFrame:
@@ -51,62 +71,24 @@ def ask_digits(given: Tables, ks: list[int] = KS) -> pl.DataFrame:
 def test_shares_and_overlaps_are_those_of_brute_force():
     given = of_digits(np.random.default_rng(3).normal(size=(3, LAYERS, NEURONS)), noise=1.0)
     table = ask_digits(given)
-    effects = {}  # (digit, operator, half) -> (late layers, neurons)
-    for digit, subject in enumerate(DIGITS, 1):
-        runs = {
-            row["intervention"]: row
-            for row in given["neuron_interventions"]
-            .filter(subject=subject, position="last")
-            .rows(named=True)
-        }
-        for operator in OPERATORS:
-            pairs = (
-                given["pairs"]
-                .filter(subject=subject, operator=operator, split="discovery")["pair"]
-                .to_list()
-            )
-            for half in (0, 1):
-                selected = [p for p in pairs if p % 2 == half]
-                effect = np.zeros((LAYERS, NEURONS))
-                for number, row in runs.items():
-                    answers = given["runs"].filter(
-                        pl.col("pair").is_in(selected), subject=subject, intervention=number
-                    )
-                    effect[row["layer"], row["units"][0]] = (
-                        answers["counterfactual_logit"].cast(pl.Float64).mean() / 2
-                    )
-                effects[digit, operator, half] = effect[FIRST:]
+    by_digit = mean_effects(given)["effect"].to_numpy()
+    by_digit = by_digit.reshape(3, len(OPERATORS), 2, LAYERS - FIRST, NEURONS)
     assert table.height == len(OPERATORS) * 9 * len(KS)
     for row in table.rows(named=True):
-        k, operator = row["k"], row["operator"]
-
-        def top(digit: int, half: int, k: int = k, operator: str = operator) -> np.ndarray:
-            return np.argsort(-effects[digit, operator, half], axis=1, kind="stable")[:, :k]
-
-        def summed(
-            of_digit: int, digit: int = row["digit"], operator: str = operator, top=top
-        ) -> float:
-            return (
-                sum(
-                    np.take_along_axis(
-                        effects[digit, operator, 1 - half], top(of_digit, half), 1
-                    ).sum()
-                    for half in (0, 1)
-                )
-                / 2
-            )
-
-        everything = sum(effects[row["digit"], operator, half].sum() for half in (0, 1)) / 2
-        sets = [
-            (set(a), set(b))
-            for half in (0, 1)
-            for a, b in zip(top(row["digit"], half), top(row["of_digit"], 1 - half), strict=True)
-        ]
+        k, operator = row["k"], OPERATORS.index(row["operator"])
+        effects = by_digit[row["digit"] - 1, operator]  # (halves, layers, neurons)
+        own = np.argsort(-effects, kind="stable")[..., :k]
+        others = by_digit[row["of_digit"] - 1, operator]
+        others = np.argsort(-others, kind="stable")[..., :k]
+        measured = effects[::-1]  # on the half on which a circuit was not chosen
+        effect = np.take_along_axis(measured, others, 2).sum() / 2
+        own_effect = np.take_along_axis(measured, own, 2).sum() / 2
+        shared = (own[..., :, None] == others[::-1, ..., None, :]).sum()
         expected = {
-            "effect": summed(row["of_digit"]),
-            "share": summed(row["of_digit"]) / summed(row["digit"]),
-            "share_by_chance": everything * k / NEURONS / summed(row["digit"]),
-            "iou": sum(len(a & b) for a, b in sets) / sum(len(a | b) for a, b in sets),
+            "effect": effect,
+            "share": effect / own_effect,
+            "share_by_chance": effects.sum() / 2 * k / NEURONS / own_effect,
+            "iou": shared / (2 * own.size - shared),
             "iou_by_chance": k / (2 * NEURONS - k),
         }
         assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-6, abs=1e-9)
@@ -133,31 +115,10 @@ def test_circuits_that_are_apart_are_told_from_one_circuit():
 def test_noise_has_no_circuits_and_a_choice_by_luck_gains_nothing():
     given = of_digits(np.zeros((3, LAYERS, NEURONS)), noise=1.0)
     table = ask_digits(given, [1])
-    own, others = (
-        table.filter((pl.col("digit") == pl.col("of_digit")) == same)["effect"]
-        for same in (True, False)
-    )
-    patched = (
-        given["runs"]
-        .join(given["pairs"].filter(split="discovery"), on=["subject", "pair"])
-        .with_columns(half=pl.col("pair") % 2)
-    )
-    late = (
-        given["neuron_interventions"]
-        .filter(position="last")
-        .select("subject", "intervention", "layer")
-    )
-    effects = patched.join(late, on=["subject", "intervention"]).group_by(
-        "subject", "operator", "half", "layer", "intervention"
-    )
-    best = (
-        effects.agg(pl.col("counterfactual_logit").mean() / 2)
-        .group_by("subject", "operator", "half", "layer")
-        .max()
-    )
-    by_luck = best["counterfactual_logit"].mean() * (
-        LAYERS - FIRST
-    )  # chosen and measured on the same prompts
+    is_own = pl.col("digit") == pl.col("of_digit")
+    own, others = table.filter(is_own)["effect"], table.filter(~is_own)["effect"]
+    best = mean_effects(given).group_by("subject", "operator", "half", "layer").max()
+    by_luck = best["effect"].mean() * (LAYERS - FIRST)  # chosen and measured on the same prompts
     assert abs(own.mean()) < by_luck / 2
     assert abs(others.mean()) < by_luck / 2
 
@@ -181,14 +142,10 @@ def test_of_a_large_model_only_random_neurons_count():
     named = pl.concat(
         [sampled, late.filter(selected).with_columns(operator=operator).drop("neuron")]
     )
-    tables = [
-        ask_digits(given | {"neuron_interventions": interventions}, [2])
-        for interventions in (named, sampled)
-    ]
-    assert tables[0].equals(tables[1])
-    assert tables[0]["iou_by_chance"].unique().to_list() == pytest.approx(
-        [2 / (2 * (NEURONS - 2) - 2)],
-    )
+    table = ask_digits(given | {"neuron_interventions": named}, [2])
+    assert table.equals(ask_digits(given | {"neuron_interventions": sampled}, [2]))
+    by_chance = 2 / (2 * (NEURONS - 2) - 2)
+    assert table["iou_by_chance"].unique().to_list() == pytest.approx([by_chance])
 
 
 @pytest.mark.usefixtures("close_figures")
@@ -196,11 +153,8 @@ def test_the_figure_shows_the_shares_and_overlaps_of_the_fewest_neurons():
     table = ask_digits(of_digits(np.random.default_rng(3).uniform(0.1, 1, (3, LAYERS, NEURONS))))
     figure = digit_figure.draw(table, "model")
     assert len(figure.axes) == 2 * len(OPERATORS)
-    for axis, (measure, operator) in zip(
-        figure.axes, [(m, o) for m in ("share", "iou") for o in OPERATORS], strict=True
-    ):
+    panels = product(("share", "iou"), OPERATORS)
+    for axis, (measure, operator) in zip(figure.axes, panels, strict=True):
         rows = table.filter(operator=operator, k=KS[0]).sort("of_digit", "digit")
-        assert np.asarray(axis.images[0].get_array()).flatten().tolist() == pytest.approx(
-            rows[measure].to_list()
-        )
+        np.testing.assert_allclose(image(axis).ravel(), rows[measure], rtol=1e-6)
     assert "no data" in digit_figure.draw(table.clear(), "model").axes[0].texts[0].get_text()

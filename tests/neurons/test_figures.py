@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stages.lib.drawing import drawing
 from stages.neurons import figures
 from stages.neurons.figures import FIGURES
 from tests import deep_tables
@@ -16,8 +15,10 @@ from tests.circuit.figure_tables import (
     KS,
     NEURONS,
     OPERATORS,
+    SITES,
     WHY,
     Tables,
+    cleared,
     image,
     line,
     lines_over_size,
@@ -26,10 +27,12 @@ from tests.circuit.figure_tables import (
     texts,
     write,
 )
+from tests.made import only
 
 DEEP = deep_tables.circuits(
     np.random.default_rng(0),
 ) | deep_tables.neurons(np.random.default_rng(1))
+SITE_NAMES = [f"L{layer} {position}" for layer, position in deep_tables.SITES]
 pytestmark = pytest.mark.usefixtures("close_figures")
 
 
@@ -56,15 +59,15 @@ def test_every_figure_is_written_even_without_data(
 def test_a_panel_without_data_says_why(name: str, tables: Tables, empty: Tables):
     nothing = panels(FIGURES[name](empty, "s"))
     assert nothing
-    assert all("no data: " in texts(axis) for axis in nothing)
-    if name not in ("operator_overlaps", "top_k"):  # of which no late layer is the first reason
-        assert all(WHY in texts(axis) for axis in nothing)
-    without_divide = FIGURES[name](tables, "s")
-    explained = [axis for axis in without_divide.axes if WHY in texts(axis)]
-    assert bool(explained) == (name != "operator_overlaps")
-    assert not any(
-        "no data" in texts(axis) for axis in without_divide.axes if axis.get_title() in OPERATORS
-    )
+    for axis in nothing:
+        assert "no data: " in texts(axis)
+        # the first reason of two figures is that no layer is late
+        assert WHY in texts(axis) or name in ("operator_overlaps", "top_k")
+    explained = []
+    for axis in FIGURES[name](tables, "s").axes:
+        explained.append(WHY in texts(axis))
+        assert "no data" not in texts(axis) or axis.get_title() not in OPERATORS
+    assert any(explained) == (name != "operator_overlaps")
 
 
 @pytest.mark.parametrize(
@@ -110,11 +113,11 @@ def test_rankings_show_what_is_shared(tables: Tables):
 def test_overlaps_are_above_the_diagonal_by_effect(tables: Tables):
     axes = np.reshape(figures.operator_overlaps(tables, "s").axes[:-1], (4, len(KS)))
     table = tables["operator_overlaps"]
-    for row, own in enumerate(
-        [pl.col("layer").is_null(), *(pl.col("position") == p for p in drawing.ROLES[:3])]
-    ):
-        for axis, k in zip(axes[row], KS, strict=True):
-            part = table.filter(own, k=k)
+    sites = [(None, "last"), *SITES[:3]]  # all late layers, then those of the first
+    for row, (layer, position) in zip(axes, sites, strict=True):
+        own = table.filter(pl.col("layer").eq_missing(layer), position=position)
+        for axis, k in zip(row, KS, strict=True):
+            part = own.filter(k=k)
             drawn = image(axis)
             assert (drawn[0, 1], drawn[1, 0]) == tuple(part.sort("ranking")["iou"])
             assert np.isnan(drawn[[0, 1, 2, 2], [0, 1, 0, 1]]).all()
@@ -130,18 +133,16 @@ def test_too_few_patched_neurons_are_why_nothing_overlaps(tables: Tables):
 
 def test_token_activations_are_of_the_largest_neurons_once_each(tables: Tables):
     axes = np.reshape(figures.token_activations(tables, "s").axes, (3, figures.SHOWN))
-    assert [axis.get_title() for axis in axes[:2].flat] == [f"neuron {n}" for n in range(6)]
+    assert axes[:2].size == 6
     for neuron, axis in enumerate(axes[:2].flat):
-        assert (
-            list(axis.lines[0].get_ydata())
-            == tables["token_activations"].filter(neuron=neuron)["activation"].to_list()
-        )
+        assert axis.get_title() == f"neuron {neuron}"
+        activations = tables["token_activations"].filter(neuron=neuron)["activation"]
+        assert list(axis.lines[0].get_ydata()) == activations.to_list()
 
 
 @pytest.mark.parametrize("name", ["attribution", "rankings"])
 def test_too_few_patched_neurons_are_why_nothing_is_ranked(name: str, tables: Tables):
-    names = ("attribution_agreement", "ranking_agreement")
-    few = tables | {table: tables[table].clear() for table in names}
+    few = tables | cleared(only(tables, "attribution_agreement", "ranking_agreement"))
     add, *_, divide = panels(FIGURES[name](few, "s"))
     assert f"{NEURONS} neurons a layer were patched: too few for the smallest k" in texts(add)
     assert WHY in texts(divide)
@@ -177,21 +178,18 @@ def maps(name: str) -> tuple[list[Any], list[str]]:
 
 def values(rows: pl.DataFrame, value: str, columns: str) -> np.ndarray:
     """A table as (sites, columns), NaN where it has no row."""
-    wide = rows.pivot(on=columns, index=["layer", "position"], values=value, sort_columns=False)
-    order = {site: number for number, site in enumerate(deep_tables.SITES)}
-    wide = wide.sort(
-        pl.struct("layer", "position").map_elements(
-            lambda s: order[s["layer"], s["position"]],
-            pl.Int64,
-        )
-    )
-    names = sorted(wide.columns[2:], key=int)
-    return wide.select(names).to_numpy()
+    index = ["layer", "position"]
+    wide = rows.pivot(on=columns, index=index, values=value)
+    schema = {"layer": pl.Int16, "position": pl.String}
+    sites = pl.DataFrame(deep_tables.SITES, schema=schema, orient="row")
+    in_order = sites.join(wide, on=index, maintain_order="left")
+    assert len(in_order) == len(wide)
+    return in_order.select(sorted(in_order.columns[2:], key=int)).to_numpy()
 
 
 def test_effects_of_many_layers_are_maps_of_sites_and_ranks():
     axes, names = maps("neuron_effects")
-    assert names == [f"L{layer} {position}" for layer, position in deep_tables.SITES][::2]
+    assert names == SITE_NAMES[::2]
     ranks = [1, 2, 5, 10, 20, 50, 100, 200]
     for place, (measure, rank) in enumerate([("effect", "rank"), ("logit_effect", "rank_logit")]):
         for axis, operator in zip(axes[4 * place :], deep_tables.OPERATORS, strict=False):
@@ -207,21 +205,13 @@ def test_effects_of_many_layers_are_maps_of_sites_and_ranks():
 
 def test_rankings_of_many_layers_are_maps_of_sites_and_k():
     axes, names = maps("rankings")
-    assert (
-        names
-        == [
-            "chance",
-            *(f"L{layer} {position}" for layer, position in deep_tables.SITES),
-        ][::2]
-    )
+    assert names == ["chance", *SITE_NAMES][::2]
     for place, (a, b) in enumerate(deep_tables.RANKED):
         for axis, operator in zip(axes[4 * place :], deep_tables.OPERATORS, strict=False):
             rows = DEEP["ranking_agreement"].filter(operator=operator, ranking_a=a, ranking_b=b)
             np.testing.assert_allclose(image(axis)[1:], values(rows, "shared", "k"))
-            np.testing.assert_allclose(
-                image(axis)[0],
-                [k / deep_tables.NEURONS for k in deep_tables.KS],
-            )
+            chance = np.array(deep_tables.KS) / deep_tables.NEURONS
+            np.testing.assert_allclose(image(axis)[0], chance)
 
 
 def test_attribution_in_many_layers_is_a_map_with_its_correlation():

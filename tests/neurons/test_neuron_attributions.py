@@ -1,5 +1,6 @@
 """Attributions of all neurons, end to end on made pairs of prompts, and the table's pieces."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +27,16 @@ def test_every_neuron_of_the_sites_is_estimated_on_every_discovery_pair(
 ):
     project = made_project(tmp_path, checkpoint_folder, monkeypatch)
     made = pl.read_parquet(project / "circuit/pairs.parquet").sample(40, seed=1)
-    other = ["tokens", "answer_token", "positions"]
-    made = made.with_columns(
-        pl.col(name).reverse().alias(f"counterfactual_{name}") for name in other
-    )
+    other = pl.col("tokens", "answer_token", "positions").reverse()
+    made = made.with_columns(other.name.prefix("counterfactual_"))
     made.write_parquet(project / "circuit/pairs.parquet")
     late_layers(2).write_parquet(project / "circuit/late_layers.parquet")
     neuron_attributions.main("tiny")
     table = result(project, "neuron_attributions")
     keys = ["layer", "position", "neuron", "pair"]
     discovery = made.filter(split="discovery").sort("pair")
-    rows = [(*site, n, pair) for site in SITES for n in range(48) for pair in discovery["pair"]]
+    places = product(SITES, range(48), discovery["pair"])
+    rows = [(*site, neuron, pair) for site, neuron, pair in places]
     assert table.select(keys).rows() == rows
     [group] = pairs.by_length(discovery, 99)
     slopes = attributions(Values(loaded(checkpoint_folder), group, None), SITES)
@@ -66,13 +66,8 @@ def test_pieces_are_one_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     table = read_table(tmp_path / "streamed.parquet")
     assert table.schema == SCHEMA
     assert table["attribution"].to_list() == estimates.ravel().tolist()
-    places = [
-        (role, neuron, pair)
-        for _, role in SITES[:2]
-        for neuron in range(50)
-        for pair in numbers.tolist()
-    ]
-    assert table.select("position", "neuron", "pair").rows() == places
+    places = product(["op1", "op2"], range(50), numbers.tolist())
+    assert table.select("position", "neuron", "pair").rows() == list(places)
     monkeypatch.setattr(neuron_attributions, "ROWS", 1000)
     write(pieces("s", SITES[:2], numbers, estimates), tmp_path / "streamed.parquet")
     write_table(table.rechunk(), tmp_path / "whole.parquet")

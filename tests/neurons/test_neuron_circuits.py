@@ -2,6 +2,9 @@
 with planted truths.
 """
 
+from collections import Counter
+from itertools import product
+
 import polars as pl
 import pytest
 
@@ -31,6 +34,7 @@ from tests.made import (
 )
 
 RANKS = ("rank", "rank_mean_plus_std", "rank_logit")
+EFFECTS = ("effect", "effect_plus_std", "logit_effect")
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +60,11 @@ def circuits(effects: pl.DataFrame, measured: Tables) -> pl.DataFrame:
 
 
 def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circuits: pl.DataFrame):
-    rankings = {
-        "effect": "rank",
-        "effect_plus_std": "rank_mean_plus_std",
-        "logit_effect": "rank_logit",
-        "attribution": "rank",
+    rankings = dict(zip(EFFECTS, RANKS, strict=True)) | {"attribution": "rank"}
+    every_layer = set(product(range(LAYERS), [None], ["all"]))
+    ends = {  # heads, neurons per layer, and what is left out of heads and MLPs
+        "everything": (LAYERS * HEADS, NEURONS, set()),
+        "nothing": (0, 0, every_layer),
     }
     seen = []
     for (_, operator, circuit, kept, k, seed), patches in circuits.group_by(
@@ -72,24 +76,17 @@ def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circu
         "seed",
         maintain_order=True,
     ):
-        seen.append((operator, circuit, k, seed))
-        if circuit in ("everything", "nothing"):
-            assert (kept, k) == ((LAYERS * HEADS, NEURONS) if circuit == "everything" else (0, 0))
-            ablated = (
-                {(layer, None, "all") for layer in range(LAYERS)} if circuit == "nothing" else set()
-            )
-            assert left_out(patches, "head") == left_out(patches, "mlp") == ablated
+        seen.append((operator, (circuit, k, seed)))
+        if circuit in ends:
+            assert (kept, k, left_out(patches, "head")) == ends[circuit]
+            assert left_out(patches, "mlp") == left_out(patches, "head")
             continue
         assert kept == len(KEPT[operator])
         assert left_out(patches, "head") == {
             (layer, h, "all") for layer, h in ALL_HEADS if (layer, h) not in KEPT[operator]
         }
         neurons, ranking = left_out(patches, "neuron"), circuit.removeprefix("first_mlp_")
-        sites = (
-            [s for s in SITES if (s[1] == "last") == (circuit == ranking)]
-            if circuit != "heads"
-            else []
-        )
+        sites = ranked_sites(circuit)
         for layer, position in sites:
             where = "all" if position == "last" else position
             at_site = {n for at, n, p in neurons if (at, p) == (layer, where)}
@@ -107,26 +104,26 @@ def test_a_circuit_of_neurons_leaves_out_all_others(effects: pl.DataFrame, circu
                 )
                 assert at_site == set(range(NEURONS)) - wanted
         assert len(neurons) == (NEURONS - k) * len(sites)
-    several = [
-        (p + r, k, s)
-        for p in ("", "first_mlp_")
-        for k in (0, 2)
-        for r, s in [*((r, None) for r in rankings), ("random", 0), ("random", 1)]
-    ]
-    single = [("everything", NEURONS, None), ("nothing", 0, None), ("heads", NEURONS, None)]
-    assert sorted(map(str, seen)) == sorted(
-        str((o, *rest)) for o in OPERATORS for rest in [*several, *single]
-    )
+    expected = [("everything", NEURONS, None), ("nothing", 0, None), ("heads", NEURONS, None)]
+    for prefix, k in product(("", "first_mlp_"), (0, 2)):
+        expected += [(f"{prefix}{ranking}", k, None) for ranking in rankings]
+        expected += [(f"{prefix}random", k, 0), (f"{prefix}random", k, 1)]
+    assert Counter(seen) == Counter(product(OPERATORS, expected))
+
+
+def ranked_sites(circuit: str) -> list[tuple[int, str]]:
+    """Return the sites of which a circuit leaves out some neurons."""
+    if circuit == "heads":
+        return []
+    in_first_layer, late = SITES[:3], SITES[3:]
+    return in_first_layer if circuit.startswith("first_mlp_") else late
 
 
 def test_circuits_of_neurons_of_which_some_were_patched_leave_out_the_others(
     effects: pl.DataFrame, measured: Tables
 ):
     patched = (pl.col("method") == "attribution") | pl.col("neuron").is_in([1, 3, 4])
-    places = [
-        pl.col(name).rank("ordinal").over("operator", "method", "layer", "position")
-        for name in RANKS
-    ]
+    places = pl.col(RANKS).rank("ordinal").over("operator", "method", "layer", "position")
     some = effects.filter(patched).with_columns(places)
     given = {
         "neuron_effects": some,
@@ -141,22 +138,18 @@ def test_circuits_of_neurons_of_which_some_were_patched_leave_out_the_others(
         patched_neurons=2,
     )
     table = table.filter(component="neuron", layer=1)
-    kept = {
-        (row["circuit"], row["neurons_per_layer"]): set(range(NEURONS)) - set(row["units"])
-        for row in table.iter_rows(named=True)
-    }
-    assert all(len(neurons) == k for (_, k), neurons in kept.items())
-    for circuit in ("effect", "effect_plus_std", "logit_effect"):
-        assert kept[circuit, 2] < {1, 3, 4}
-    assert {circuit for circuit, k in kept if k == 3} == {
-        "attribution",
-        "random",
-    }  # which rank all neurons
-    random = [
-        set(range(NEURONS)) - set(units)
-        for units in table.filter(circuit="random")["units"].to_list()
-    ]
-    assert set.union(*random) > {1, 3, 4}
+    assert set(table.filter(neurons_per_layer=2)["circuit"]) == {*EFFECTS, "attribution", "random"}
+    of_all_neurons = {"attribution", "random"}
+    assert set(table.filter(neurons_per_layer=3)["circuit"]) == of_all_neurons
+    random = set()
+    for circuit, k, units in table.select("circuit", "neurons_per_layer", "units").iter_rows():
+        kept = {*range(NEURONS)} - {*units}
+        assert len(kept) == k
+        if circuit == "random":
+            random |= kept
+        elif circuit != "attribution":
+            assert kept < {1, 3, 4}
+    assert random > {1, 3, 4}
 
 
 def test_every_intervention_has_a_number_and_says_when_it_patches_nothing(circuits: pl.DataFrame):
@@ -171,10 +164,8 @@ def test_every_intervention_has_a_number_and_says_when_it_patches_nothing(circui
     ]
     assert set(circuits.filter(pl.col("component") != "none")["replacement"]) == {"mean"}
     assert set(circuits["split"]) == {"evaluation"}
-    random = circuits.filter(circuit="random", neurons_per_layer=2, layer=1, component="neuron")[
-        "units"
-    ].to_list()
-    assert len({tuple(units) for units in random}) > 1
+    random = circuits.filter(circuit="random", neurons_per_layer=2, layer=1, component="neuron")
+    assert random["units"].unique().len() > 1
 
 
 def test_without_late_layers_there_are_circuits_of_the_first(
@@ -186,11 +177,8 @@ def test_without_late_layers_there_are_circuits_of_the_first(
         "architecture": measured["architecture"],
     }
     table = ask("neuron_circuit_interventions", first, neurons_per_layer=[2], random_circuits=1)
-    assert {c for c in table["circuit"] if not c.startswith("first_mlp_")} == {
-        "everything",
-        "nothing",
-        "heads",
-    }
+    others = table.filter(~pl.col("circuit").str.starts_with("first_mlp_"))
+    assert set(others["circuit"]) == {"everything", "nothing", "heads"}
     assert set(table.filter(circuit="heads")["heads"]) == {0}
 
 

@@ -1,5 +1,6 @@
 """The real queries about single neurons against brute force, on made tables with planted truths."""
 
+from itertools import product
 from math import comb
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_each_neuron_is_patched_once_where_it_counts(measured: Tables):
     assert table["intervention"].to_list() == list(range(len(SITES) * NEURONS + 1))
     assert table.row(0)[1:] == (0, None, "discovery", "none", None, None, None, None, None)
     patched = table[1:].select("layer", "position", pl.col("units").list.first()).rows()
-    assert patched == [(*site, n) for site in SITES for n in range(NEURONS)]
+    assert patched == [(*site, neuron) for site, neuron in product(SITES, range(NEURONS))]
     assert set(table[1:].select("operator", "component", "replacement").rows()) == {
         (None, "neuron", "counterfactual")
     }
@@ -70,14 +71,16 @@ def patched(table: pl.DataFrame) -> dict[tuple, set[int]]:
 def test_of_a_large_model_random_neurons_are_patched_the_same_for_every_operator(measured: Tables):
     given, drawn = only(measured, *CHOICE), {}
     for count in (0, 2, 4):
-        sites = patched(
-            ask("neuron_interventions", given, patched_neurons=1, sampled_neurons=count),
-        )
-        drawn[count] = {site: sites.get((*site, None), set()) for site in SITES}
-        assert {len(neurons) for neurons in drawn[count].values()} == {count}
-    assert all(drawn[2][site] < drawn[4][site] for site in SITES)
-    assert len({tuple(drawn[4][0, position]) for layer, position in SITES if layer == 0}) == 1
-    assert len(set(map(frozenset, drawn[4].values()))) > 1
+        settings = {"patched_neurons": 1, "sampled_neurons": count}
+        sites = patched(ask("neuron_interventions", given, **settings))
+        for site in SITES:
+            drawn[count, site] = sites.get((*site, None), set())
+            assert len(drawn[count, site]) == count
+    for site in SITES:
+        assert drawn[2, site] < drawn[4, site]
+    first, second, third, *late = SITES
+    assert drawn[4, first] == drawn[4, second] == drawn[4, third]
+    assert [drawn[4, site] for site in late] != [drawn[4, first]] * len(late)
 
 
 @pytest.mark.parametrize(("k", "count"), [(1, 0), (2, 2), (3, 1), (NEURONS, 2), (99, 99)])
@@ -86,24 +89,14 @@ def test_of_a_large_model_the_neurons_of_largest_attribution_are_patched(
     k: int,
     count: int,
 ):
-    sites = patched(
-        ask(
-            "neuron_interventions",
-            only(measured, *CHOICE),
-            patched_neurons=k,
-            sampled_neurons=count,
-        ),
-    )
+    given, settings = only(measured, *CHOICE), {"patched_neurons": k, "sampled_neurons": count}
+    sites = patched(ask("neuron_interventions", given, **settings))
     discovery = measured["pairs"].filter(split="discovery").select("pair", "operator")
     keys = ["layer", "position", "operator", "neuron"]
     means = measured["neuron_attributions"].join(discovery, on="pair").group_by(keys).mean()
-    for (layer, position), operator in (
-        (site, operator) for site in SITES for operator in OPERATORS
-    ):
-        peers = means.filter(layer=layer, position=position, operator=operator).sort(
-            "attribution",
-            descending=True,
-        )
+    for (layer, position), operator in product(SITES, OPERATORS):
+        peers = means.filter(layer=layer, position=position, operator=operator)
+        peers = peers.sort("attribution", descending=True)
         random = sites.get((layer, position, None), set())
         assert sites.get((layer, position, operator), set()) == set(peers["neuron"][:k]) - random
 
@@ -146,31 +139,26 @@ def test_effects_are_equation_1(measured: Tables, effects: pl.DataFrame):
 
 
 def test_effects_of_some_neurons_are_those_of_their_own_prompts(
-    few: Tables,
-    effects_of_few: pl.DataFrame,
+    few: Tables, effects_of_few: pl.DataFrame, effects: pl.DataFrame
 ):
     keys = ["operator", "layer", "position", "neuron"]
-    exact, estimated = (effects_of_few.filter(method=method) for method in ("exact", "attribution"))
+    exact = effects_of_few.filter(method="exact")
+    estimated = effects_of_few.filter(method="attribution")
     assert estimated.height == len(OPERATORS) * len(SITES) * NEURONS
     wanted = patched(few["neuron_interventions"])
-    rows = {
-        (operator, *site, neuron)
-        for operator in OPERATORS
-        for site in SITES
-        for whose in (operator, None)
-        for neuron in wanted.get((*site, whose), set())
-    }
+    rows = set()
+    for operator, site in product(OPERATORS, SITES):
+        neurons = wanted.get((*site, operator), set()) | wanted.get((*site, None), set())
+        rows |= {(operator, *site, neuron) for neuron in neurons}
     assert set(exact.select(keys).rows()) == rows
     assert exact.height == len(rows) < estimated.height
     alone = estimated.join(exact, on=keys, how="anti")
     assert alone.select("ci_low", "ci_high").null_count().row(0) == (alone.height, alone.height)
     both = pl.concat([exact, estimated.join(exact, on=keys, how="semi")])
     are_equation_1(few, both)
-    for column in ("effect", "effect_std", "prompts", "rank"):
-        assert (
-            estimated[column].to_list()
-            == made.effects(made.measured()).filter(method="attribution")[column].to_list()
-        )
+    columns = ["effect", "effect_std", "prompts", "rank"]
+    of_all = effects.filter(method="attribution")
+    assert estimated.select(columns).equals(of_all.select(columns))
 
 
 def are_equation_1(measured: Tables, effects: pl.DataFrame) -> None:
@@ -249,19 +237,19 @@ def test_attributions_ranks_are_spearmans(measured: Tables, effects: pl.DataFram
         ks=KS,
     )
     for row in table.iter_rows(named=True):
-        own = tied.filter(
-            operator=row["operator"], layer=row["layer"], position=row["position"]
-        ).sort("neuron")
-        patched, guessed = (
-            own.filter(method="exact")[row["against"]],
-            own.filter(method="attribution")["effect"],
-        )
-        top = [
-            set(np.argsort(-x.to_numpy(), kind="stable")[: row["k"]]) for x in (patched, guessed)
-        ]
-        assert row["recall"] == len(top[0] & top[1]) / row["k"]
-        a, b = (x.rank("average").to_numpy() for x in (patched, guessed))
-        assert row["rank_correlation"] == pytest.approx(np.corrcoef(a, b)[0, 1])
+        site = {name: row[name] for name in ("operator", "layer", "position")}
+        own = tied.filter(**site).sort("neuron")
+        patched = own.filter(method="exact")[row["against"]]
+        guessed = own.filter(method="attribution")["effect"]
+        shared = largest(patched, row["k"]) & largest(guessed, row["k"])
+        assert row["recall"] == len(shared) / row["k"]
+        ranks = patched.rank("average"), guessed.rank("average")
+        assert row["rank_correlation"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
+
+
+def largest(values: pl.Series, k: int) -> set[int]:
+    """Return the places of the k largest values; of equal values, of the first ones."""
+    return set(np.argsort(-values.to_numpy(), kind="stable")[:k].tolist())
 
 
 def test_rankings_share_what_they_share(effects: pl.DataFrame):
@@ -274,10 +262,8 @@ def test_rankings_share_what_they_share(effects: pl.DataFrame):
     assert table.height == len(OPERATORS) * len(SITES) * 3 * len(KS)
     for row in table.iter_rows(named=True):
         site = {name: row[name] for name in ("operator", "layer", "position")}
-        a, b = (
-            top(effects, columns[row[name]], row["k"], **site)
-            for name in ("ranking_a", "ranking_b")
-        )
+        a = top(effects, columns[row["ranking_a"]], row["k"], **site)
+        b = top(effects, columns[row["ranking_b"]], row["k"], **site)
         assert (row["shared"], row["chance"]) == (len(a & b) / row["k"], row["k"] / NEURONS)
 
 
@@ -285,18 +271,14 @@ def test_overlaps_of_operators(effects: pl.DataFrame):
     table = ask("operator_overlaps", {"neuron_effects": effects}, operator_ks=[*KS, 99])
     assert table.height == 2 * (len(SITES) + 1) * len(KS)
     for row in table.iter_rows(named=True):
-        layers = [row["layer"]] if row["layer"] is not None else range(FIRST, LAYERS)
         rank = {"effect": "rank", "logit_effect": "rank_logit"}[row["ranking"]]
-        a, b = (
-            {
-                (layer, n)
-                for layer in layers
-                for n in top(
-                    effects, rank, row["k"], operator=o, layer=layer, position=row["position"]
-                )
-            }
-            for o in (row["operator_a"], row["operator_b"])
-        )
+        best = effects.filter(pl.col(rank) <= row["k"], method="exact", position=row["position"])
+        if row["layer"] is None:
+            assert set(best["layer"]) == set(range(FIRST, LAYERS))
+        else:
+            best = best.filter(layer=row["layer"])
+        a = set(best.filter(operator=row["operator_a"]).select("layer", "neuron").rows())
+        b = set(best.filter(operator=row["operator_b"]).select("layer", "neuron").rows())
         assert row["iou"] == len(a & b) / len(a | b)
         assert row["chance"] == pytest.approx(row["k"] / (2 * NEURONS - row["k"]))
 
@@ -310,20 +292,12 @@ def test_rankings_end_with_the_neurons_that_attribution_chose(effects_of_few: pl
     exact = effects_of_few.filter(method="exact")
     agreement = ask("ranking_agreement", given, patched_neurons=2, ks=[1, 2, 3])
     assert set(agreement["k"]) == {1, 2}
-    counts = {site: len(rows) for site, rows in exact.group_by("operator", "layer", "position")}
-    for operator, layer, position, k, chance in agreement.select(
-        "operator",
-        "layer",
-        "position",
-        "k",
-        "chance",
-    ).rows():
-        assert chance == k / counts[operator, layer, position]
+    site = ["operator", "layer", "position"]
+    counted = agreement.join(exact.group_by(site).len(), on=site, how="left")
+    assert counted["chance"].to_list() == (counted["k"] / counted["len"]).to_list()
     overlaps = ask("operator_overlaps", given, patched_neurons=2, operator_ks=[1, 2, 3])
     assert overlaps.height == 2 * (len(SITES) + 1) * 2
-    for row in overlaps.filter(pl.col("layer").is_not_null(), ranking="effect").iter_rows(
-        named=True,
-    ):
+    for row in overlaps.drop_nulls("layer").filter(ranking="effect").iter_rows(named=True):
         site = {"layer": row["layer"], "position": row["position"]}
         a, b = (top(exact, "rank", row["k"], operator=operator, **site) for operator in OPERATORS)
         assert (row["iou"], row["chance"]) == (

@@ -1,5 +1,6 @@
 """Neurons on single tokens, end to end on a folder of made prompts."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,8 @@ def test_token_activations_are_those_at_op1(project: Path, checkpoint_folder: Pa
     token_activations.main("tiny")
     table = result(project, "token_activations")
     subject = loaded(checkpoint_folder)
-    assert len(table) == 20 * subject.architecture.neurons
-    assert table.select("neuron", "number").rows() == [
-        (n, m) for n in range(subject.architecture.neurons) for m in range(20)
-    ]
+    places = product(range(subject.architecture.neurons), range(20))
+    assert table.select("neuron", "number").rows() == list(places)
     expected = recording.neurons(subject, np.array([[1, 7 + 3]]), 0, 1)[0]
     np.testing.assert_allclose(
         table.filter(pl.col("number") == 7)["activation"], expected, rtol=1e-4, atol=1e-5

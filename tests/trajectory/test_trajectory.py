@@ -14,6 +14,7 @@ from tests.trajectory.trajectories import (
     COMMON,
     COUNTS,
     HERE,
+    KEY,
     LAST,
     LATE,
     LAYERS,
@@ -26,8 +27,6 @@ from tests.trajectory.trajectories import (
     own,
     units,
 )
-
-KEY = ["operator", "layer", "neuron", "heuristic"]
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +100,12 @@ def test_what_is_kept_are_the_right_late_neurons(table: pl.DataFrame):
     for o in OPERATORS:
         stands, shared = units(HERE, o), units(COMMON, o)
         assert shared < stands < LATE
-        ends = {"everything": set(), "all": LATE - stands, "shared": LATE - shared, "nothing": LATE}
-        assert [without.pop((o, kept, None)) for kept in ends] == list(ends.values())
+        ends = {"everything": LATE, "all": stands, "shared": shared, "nothing": set()}
+        for kept, neurons in ends.items():
+            assert without.pop((o, kept, None)) == LATE - neurons
         for draw in range(3):
-            drawn, random = (LATE - without.pop((o, kept, draw)) for kept in ("drawn", "random"))
+            drawn = LATE - without.pop((o, "drawn", draw))
+            random = LATE - without.pop((o, "random", draw))
             assert drawn <= stands
             assert sizes(drawn) == sizes(shared)
             assert sizes(random) == sizes(stands)
@@ -118,10 +119,10 @@ def test_each_prompt_loses_the_best_of_its_own_or_as_many_others(table: pl.DataF
         others = units(HERE, prompt.operator) - mine.keys()
         before: Units = set()
         for count in COUNTS:
-            ranked = sorted(mine, key=lambda unit: (-mine[unit], unit))
             best: Units = set()
             for layer in LAYERS:
-                best |= set([unit for unit in ranked if unit[0] == layer][:count])
+                peers = knocked.in_layer(mine, layer)
+                best |= {*sorted(peers, key=lambda unit: (-mine[unit], unit))[:count]}
             assert units_by_key.pop((prompt.pair, "heuristic", count)) == best
             control = units_by_key.pop((prompt.pair, "control", count))
             assert before <= control <= others
@@ -131,54 +132,36 @@ def test_each_prompt_loses_the_best_of_its_own_or_as_many_others(table: pl.DataF
 
 
 def test_the_executor_takes_them_and_a_prompt_without_neurons_runs_as_it_is(table: pl.DataFrame):
-    units_by_key = knocked.taken(table)
-    assert len(units_by_key) == len(OPERATORS) * (4 + 2 * 3 + 40 * 2 * len(COUNTS))
-    assert {
-        (intervention.pair is None, p.replacement)
-        for intervention in units_by_key
-        for p in intervention.patches
-    } == {
-        (True, "mean"),
-        (False, "zero"),
-    }
-    clean = {pair for (pair, *_), several in silenced(table).items() if not several}
+    read = knocked.taken(table)
+    assert len(read) == len(OPERATORS) * (4 + 2 * 3 + 40 * 2 * len(COUNTS))
+    clean = set()
+    for intervention in read:
+        for patch in intervention.patches:
+            assert patch.replacement == ("mean" if intervention.pair is None else "zero")
+        if not intervention.patches:
+            clean.add(intervention.pair)
+    without_patch = {pair for (pair, *_), ablated in silenced(table).items() if not ablated}
+    assert clean == {None} | without_patch
     without = {prompt.pair for prompt in listed(PAIRS, split="evaluation") if not own(HERE, prompt)}
-    assert (
-        {intervention.pair for intervention in units_by_key if not intervention.patches}
-        == {None} | clean
-        >= without
-        != set()
-    )
+    assert set() < without <= clean
 
 
 def test_draws_are_even_and_by_seed(standing: pl.DataFrame):
     some = standing.filter(operator="add", layer=1)
-    once = PAIRS.filter(pl.col("split") == "evaluation").head(1)
-    several = []
-    for seed in (0, 1):
-        without = ablated(
-            interventions(
-                some,
-                once.with_columns(operator=pl.lit("add")),
-                control_draws=400,
-                knockout_seed=seed,
-            )
-        )
-        several.append(
-            [without["add", kept, draw] for kept in ("drawn", "random") for draw in range(400)]
-        )
-    assert several[0] != several[1]
-    stands, shared = (
-        set(rows.select("layer", "neuron").rows()) for rows in (some, some.filter("shared"))
-    )
-    for among, kept, draws in (
-        (stands, len(shared), several[0][:400]),
-        ({u for u in LATE if u[0] == 1}, len(stands), several[0][400:]),
+    once = PAIRS.filter(split="evaluation").head(1).with_columns(operator=pl.lit("add"))
+    without = ablated(interventions(some, once, control_draws=400, knockout_seed=0))
+    other = ablated(interventions(some, once, control_draws=400, knockout_seed=1))
+    assert without != other
+    stands = set(some.select("layer", "neuron").rows())
+    shared = set(some.filter("shared").select("layer", "neuron").rows())
+    for among, size, kept in (
+        (stands, len(shared), "drawn"),
+        (knocked.in_layer(LATE, 1), len(stands), "random"),
     ):
-        share = kept / len(among)
+        share = size / len(among)
         assert 0 < share < 1
         for unit in among:
-            count = sum(unit not in ablated_units for ablated_units in draws)
+            count = sum(unit not in without["add", kept, draw] for draw in range(400))
             assert abs(count - 400 * share) < 4 * (400 * share * (1 - share)) ** 0.5
 
 
@@ -204,18 +187,17 @@ def test_without_prompts_or_late_layers_nothing_is_run(standing: pl.DataFrame):
 
 def test_before_there_are_heuristics_nothing_is_kept_or_silenced(standing: pl.DataFrame):
     table = interventions(standing.clear(), PAIRS)
-    assert {(kept, len(units)) for (_, kept, _), units in ablated(table).items()} == {
-        ("everything", 0)
-    } | {(kept, len(LATE)) for kept in ("all", "shared", "nothing", "drawn", "random")}
+    for (_, kept, _), neurons in ablated(table).items():
+        assert neurons == (set() if kept == "everything" else LATE)
+    kept = {"everything", "all", "shared", "nothing", "drawn", "random"}
+    assert set(table["kept"].drop_nulls()) == kept
     assert set(map(len, silenced(table).values())) == {0}
 
 
 @pytest.mark.parametrize("name", [HALFWAY, "abacus"])
 def test_the_pipeline_runs_each_point_on_the_prompts_it_is_meant_for(micro: Path, name: str):
-    standing, table = (
-        written(micro, name, "trajectory_neurons"),
-        written(micro, name, "trajectory_interventions"),
-    )
+    standing = written(micro, name, "trajectory_neurons")
+    table = written(micro, name, "trajectory_interventions")
     knocked.ran(micro, name, "trajectory")
     for (operator,), rows in table.filter(kept="all").group_by("operator"):
         assert set(rows["neurons"]) == {

@@ -1,5 +1,6 @@
 """Figures of training show what is in the tables of its points, and say so where nothing is."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from stages.lib.drawing import drawing
 from stages.lib.drawing.steps import labels as step_labels
 from stages.trajectory import figures
 from stages.trajectory.figures import APPEARING, ARMS, FIGURES, KEPT, NO_NEURONS
+from tests.circuit import figure_tables
 from tests.circuit.figure_tables import Tables, by_operator, line, made, pictures, texts, written_by
 
 STEPS, OPERATORS, COUNTS = [0, 250, 500, 1000, 6500], ["add", "subtract", "divide"], [5, 10, 25, 50]
@@ -22,6 +24,8 @@ TYPES = [
     ("result", "range", 60),
     ("result", "modulo", 90),
 ]
+FAITHFULNESS = [f"faithfulness_{kept}{std}" for kept, std in product(KEPT, ("", "_std"))]
+NOT_SHARED = {"shared_with_last": None, "shared_by_chance": None}
 
 
 def point(step: int, operator: str) -> dict[str, Any]:
@@ -33,37 +37,30 @@ def point(step: int, operator: str) -> dict[str, Any]:
     }
 
 
-def answered(step: int, operator: str) -> bool:
-    """Whether any prompt is: none of divide, and none before there is training."""
-    return step > 0 and operator != "divide"
+def prompts(step: int, operator: str) -> int:
+    """Return how many are answered: none of divide, and none before there is training."""
+    if step == 0 or operator == "divide":
+        return 0
+    return 40 if step < 1000 else 500
 
 
 def tables() -> Tables:
     """Return a run that never learns to divide and at first answers few prompts; in no order."""
     bags, kinds, knockouts = [], [], []
-    for key in [point(step, operator) for step in STEPS for operator in OPERATORS]:
-        step, operator = key["step"], key["operator"]
-        prompts = {"prompts": 0 if not answered(step, operator) else 40 if step < 1000 else 500}
-        silent = (
-            {f"faithfulness_{kept}{std}": None for kept in KEPT for std in ("", "_std")}
-            if not prompts["prompts"]
-            else {}
-        )
-        none = {"shared_with_last": None, "shared_by_chance": None} if operator == "divide" else {}
-        wrong = {"accuracy_trained": 0.0, "accuracy_held_out": 0.0} if operator == "divide" else {}
-        bags.append(key | prompts | silent | none | wrong)
+    for step, operator in product(STEPS, OPERATORS):
+        key = point(step, operator)
+        bag = key | {"prompts": prompts(step, operator)}
+        if bag["prompts"]:
+            knockouts += figure_tables.crossed([bag], arm=ARMS, neurons_per_layer=COUNTS)
+        else:
+            bag |= dict.fromkeys(FAITHFULNESS)
+        if operator == "divide":
+            bag |= NOT_SHARED | {"accuracy_trained": 0.0, "accuracy_held_out": 0.0}
+            key |= NOT_SHARED
+        bags.append(bag)
         for quantity, kind, pairs in TYPES:
-            kinds.append(
-                key
-                | none
-                | {"quantity": quantity, "kind": kind, "last_pairs": 0 if none else pairs}
-            )
-        for arm in ARMS:
-            knockouts += [
-                key | prompts | {"arm": arm, "neurons_per_layer": n}
-                for n in COUNTS
-                if prompts["prompts"]
-            ]
+            last_pairs = 0 if operator == "divide" else pairs
+            kinds.append(key | {"quantity": quantity, "kind": kind, "last_pairs": last_pairs})
     rows = {"trajectory": bags, "trajectory_kinds": kinds, "trajectory_knockouts": knockouts}
     return {
         name: made(name, several).sample(fraction=1, shuffle=True, seed=1).sort("step")
@@ -93,13 +90,9 @@ def panels(name: str, tables: Tables = MADE) -> dict[str, list[Axes]]:
 
 
 def drawn(axis: Axes, label: str) -> dict[int, float]:
-    """Step -> height of a line's points; NaN is none."""
-    drawn_line = line(axis, label)
-    return {
-        int(step): y
-        for step, y in zip(drawn_line.get_xdata(), drawn_line.get_ydata(), strict=True)
-        if not np.isnan(y)
-    }
+    """Return step -> height of a line's points that are not NaN."""
+    ends = line(axis, label).get_xydata()
+    return dict(ends[~np.isnan(ends[:, 1])].tolist())
 
 
 def points(rows: pl.DataFrame, measure: str | pl.Expr) -> dict[int, float]:
@@ -107,20 +100,22 @@ def points(rows: pl.DataFrame, measure: str | pl.Expr) -> dict[int, float]:
 
 
 def edges(rows: pl.DataFrame, measure: str) -> set[tuple[float, float]]:
-    """The corners of a band of standard deviations."""
-    ends = rows.select(
-        "step",
-        pl.col(measure) - pl.col(f"{measure}_std"),
-        high=pl.col(measure) + pl.col(f"{measure}_std"),
-    )
-    return {(step, y) for step, low, high in ends.drop_nulls().rows() for y in (low, high)}
+    """Return the corners of a band of standard deviations."""
+    known = rows.select("step", mean=measure, std=f"{measure}_std").drop_nulls()
+    low = known.select("step", pl.col("mean") - pl.col("std"))
+    high = known.select("step", pl.col("mean") + pl.col("std"))
+    return {*low.iter_rows(), *high.iter_rows()}
 
 
 def corners(axis: Axes, label: str) -> set[tuple[float, float]]:
-    """What is drawn around a line, by its colour."""
+    """Return what is drawn around a line, by its colour."""
     colour = drawing.matplotlib.colors.to_rgb(line(axis, label).get_color())
-    bands = [band for band in axis.collections if tuple(band.get_facecolor()[0][:3]) == colour]
-    return {(x, y) for band in bands for path in band.get_paths() for x, y in path.vertices}
+    collected = set()
+    for band in axis.collections:
+        if tuple(band.get_facecolor()[0][:3]) == colour:
+            for path in band.get_paths():
+                collected |= set(map(tuple, path.vertices.tolist()))
+    return collected
 
 
 def test_a_figure_of_each_kind_is_written_for_every_last_point(
@@ -132,9 +127,8 @@ def test_a_figure_of_each_kind_is_written_for_every_last_point(
         for name, table in MADE.items()
     }
     written = written_by(figures.main, lambda folder: write(folder, runs), tmp_path, monkeypatch)
-    assert written == pictures(
-        "trajectory/figures", [f"{last}_{name}" for last in ("early", "run") for name in FIGURES]
-    )
+    names = [f"{last}_{name}" for last, name in product(("early", "run"), FIGURES)]
+    assert written == pictures("trajectory/figures", names)
 
 
 @pytest.mark.parametrize("folders", [[], list(MADE)])
@@ -172,8 +166,8 @@ def test_faithfulness_has_a_line_for_all_that_is_kept_with_a_band():
 
 
 def test_without_late_layers_a_model_that_is_right_says_so():
-    silent = [f"faithfulness_{kept}" for kept in KEPT]
-    none = MADE["trajectory"].with_columns(pl.lit(None, pl.Float64).alias(name) for name in silent)
+    silent = dict.fromkeys(FAITHFULNESS, pl.lit(None, pl.Float64))
+    none = MADE["trajectory"].with_columns(**silent)
     knockouts = MADE["trajectory_knockouts"].clear()
     for name in ("faithfulness", "knockouts"):
         columns = panels(name, MADE | {"trajectory": none, "trajectory_knockouts": knockouts})
@@ -226,14 +220,12 @@ def test_types_of_enough_pairs_are_lines_above_chance_by_quantity():
                 )
                 assert drawn(axis, kind) == pytest.approx(points(rows, above))
             assert ("no data: no type has 20 pairs" in texts(axis)) == (operator == "divide")
-    colours = {
-        (drawn_line.get_label(), drawn_line.get_color())
-        for axis in FIGURES["kinds"](MADE, "run").axes
-        for drawn_line in axis.lines
-    }
-    assert (
-        len(colours) == len({colour for _, colour in colours}) == 3
-    )  # a kind has one colour wherever it is
+    colours = {}  # a kind has the same colour wherever it is
+    for axis in FIGURES["kinds"](MADE, "run").axes:
+        for drawn_line in axis.lines:
+            colour = drawn_line.get_color()
+            assert colours.setdefault(drawn_line.get_label(), colour) == colour
+    assert len(colours) == len(set(colours.values())) == 3
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -261,10 +253,7 @@ def test_labels_that_would_overlap_are_left_out(steps: list[int], labels: list[s
 
 
 def test_nothing_but_accuracy_is_drawn_where_there_is_nothing_else():
-    first = {
-        name: table.filter(step=0).clear() if name != "trajectory" else table.filter(step=0)
-        for name, table in MADE.items()
-    }
+    first = figure_tables.cleared(MADE) | {"trajectory": MADE["trajectory"].filter(step=0)}
     for name in ("faithfulness", "knockouts", "kinds"):
         for [axis] in panels(name, first).values():
             assert "no data: " in texts(axis)

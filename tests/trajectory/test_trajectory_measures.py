@@ -1,11 +1,13 @@
 """Measures of the bag over training, against brute force and on models whose bag is known."""
 
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from polars import selectors
+from polars.testing import assert_frame_equal
 
 from tests.bag import knocked
 from tests.bag.knocked import Prompt, Units, listed, written
@@ -33,8 +35,8 @@ def both() -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def standing(both: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Of each point."""
-    return {subject: both.filter(subject=subject) for subject in (POINT, LAST)}
+    """Return the table of each point."""
+    return {POINT: both.filter(subject=POINT), LAST: both.filter(subject=LAST)}
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +49,11 @@ def anything(both: pl.DataFrame, table: pl.DataFrame) -> Tables:
     return trajectories.measured(both, PAIRS, table, knocked.at_random(1))
 
 
-def row_of(table: pl.DataFrame, operator: str) -> dict[str, Any]:
-    return table.row(by_predicate=pl.col("operator") == operator, named=True)
+def faithfulness(answers: pl.DataFrame) -> dict[str, float]:
+    """Return what is kept -> faithfulness of these answers."""
+    nl = dict(answers.group_by("kept").agg(pl.mean("nl")).iter_rows())
+    whole = nl["everything"] - nl["nothing"]
+    return {kept: (nl[kept] - nl["nothing"]) / whole for kept in KEPT}
 
 
 def test_faithfulness_and_its_spread_are_those_of_brute_force(
@@ -61,21 +66,15 @@ def test_faithfulness_and_its_spread_are_those_of_brute_force(
     )
     once = table.unique("intervention").select("intervention", "operator", "kept").drop_nulls()
     answers = once.join(numbers, on="intervention").join(PAIRS.select("pair", "seed"), on="pair")
-    for operator in OPERATORS:
-        row, own = row_of(anything["trajectory"], operator), answers.filter(operator=operator)
-        nl = {kept: [] for kept in (*KEPT, "nothing", "everything")}
-        for seed in (None, *range(5)):  # of all of them, then one by one
-            for kept, values in nl.items():
-                values.append(
-                    own.filter(
-                        pl.col("seed").is_in(range(5) if seed is None else [seed]), kept=kept
-                    )["nl"].mean()
-                )
-        floor, ceiling = np.array(nl["nothing"]), np.array(nl["everything"])
+    assert anything["trajectory"]["operator"].to_list() == OPERATORS
+    for row in anything["trajectory"].iter_rows(named=True):
+        operator = row["operator"]
+        own = answers.filter(operator=operator)
+        whole = faithfulness(own)
+        by_seed = pl.DataFrame([faithfulness(own.filter(seed=seed)) for seed in range(5)])
         for kept in KEPT:
-            whole, *by_seed = (np.array(nl[kept]) - floor) / (ceiling - floor)
-            assert row[f"faithfulness_{kept}"] == pytest.approx(whole)
-            assert row[f"faithfulness_{kept}_std"] == pytest.approx(np.std(by_seed, ddof=1))
+            assert row[f"faithfulness_{kept}"] == pytest.approx(whole[kept])
+            assert row[f"faithfulness_{kept}_std"] == pytest.approx(by_seed[kept].std())
         for kept in (*KEPT, "nothing"):
             assert row[f"correct_{kept}"] == pytest.approx(own.filter(kept=kept)["correct"].mean())
         assert row["prompts"] == 40
@@ -92,15 +91,12 @@ def test_answers_of_shared_neurons_alone_need_no_others(both: pl.DataFrame, tabl
         votes = units(COMMON, prompt.operator) - without
         return float(len(votes)), votes == units(COMMON, prompt.operator)
 
-    for row in trajectories.measured(both, PAIRS, table, answer)["trajectory"].iter_rows(
-        named=True
-    ):
+    shown = trajectories.measured(both, PAIRS, table, answer)["trajectory"]
+    for row in shown.iter_rows(named=True):
         for kept in ("all", "shared"):
-            assert [
-                row[f"faithfulness_{kept}"],
-                row[f"correct_{kept}"],
-                row[f"faithfulness_{kept}_std"],
-            ] == pytest.approx([1, 1, 0])
+            assert row[f"faithfulness_{kept}"] == pytest.approx(1)
+            assert row[f"faithfulness_{kept}_std"] == pytest.approx(0)
+            assert row[f"correct_{kept}"] == 1
         for kept in ("drawn", "random"):
             assert 0.1 < row[f"faithfulness_{kept}"] < 0.95
             assert row[f"correct_{kept}"] == 0
@@ -131,26 +127,25 @@ def test_knock_outs_and_their_spread_are_those_of_brute_force(
 ):
     shown = anything["knockouts"]
     keys = ["operator", "arm", "neurons_per_layer"]
-    assert shown.select(keys).rows() == [
-        (o, arm, count) for o in OPERATORS for arm in ("control", "heuristic") for count in COUNTS
-    ]
-    once = (
-        table.filter(pl.col("arm").is_not_null())
-        .unique("intervention")
-        .select(*keys, "neurons", "intervention")
+    assert shown.select(keys).rows() == [*product(OPERATORS, ("control", "heuristic"), COUNTS)]
+    once = table.drop_nulls("arm").unique("intervention").select(*keys, "neurons", "intervention")
+    seeds = PAIRS.select("pair", "seed")
+    answers = once.join(anything["runs"], on="intervention").join(seeds, on="pair")
+    correct = pl.col("correct").mean()
+    by_seed = answers.group_by(*keys, "seed").agg(correct)
+    spread = by_seed.group_by(keys).agg(accuracy_std=pl.std("correct"), seeds=pl.len())
+    means = answers.group_by(keys).agg(pl.mean("neurons"), accuracy=correct)
+    expected = means.join(spread.filter(seeds=5).drop("seeds"), on=keys)
+    assert_frame_equal(
+        shown.select(expected.columns),
+        expected,
+        check_row_order=False,
+        check_dtypes=False,
+        rel_tol=1e-6,
     )
-    answers = once.join(anything["runs"], on="intervention").join(
-        PAIRS.select("pair", "seed"), on="pair"
-    )
-    for row in shown.iter_rows(named=True):
-        own = answers.filter(*(pl.col(key) == row[key] for key in keys))
-        by_seed = [own.filter(seed=seed)["correct"].mean() for seed in range(5)]
-        expected = [own["neurons"].mean(), own["correct"].mean(), np.std(by_seed, ddof=1), 40]
-        evaluated = {"operator": row["operator"], "split": "evaluation"}
-        assert row["majority_accuracy"] == majority(PAIRS, **evaluated)
-        assert [
-            row[name] for name in ("neurons", "accuracy", "accuracy_std", "prompts")
-        ] == pytest.approx(expected)
+    assert set(shown["prompts"]) == {40}
+    for operator, accuracy in shown.select("operator", "majority_accuracy").iter_rows():
+        assert accuracy == majority(PAIRS, operator=operator, split="evaluation")
 
 
 def test_prompts_fail_without_their_own_neurons_alone(both: pl.DataFrame, table: pl.DataFrame):
@@ -177,25 +172,11 @@ def test_without_correct_prompts_there_is_still_a_row_of_each_operator(
     )
     assert table["knockouts"].is_empty()
     assert table["trajectory"]["operator"].to_list() == OPERATORS
-    for row in table["trajectory"].iter_rows(named=True):
-        assert {
-            name: value
-            for name, value in row.items()
-            if name.startswith(("faithfulness", "correct"))
-        } == dict.fromkeys(
-            [
-                f"{measure}_{kept}{std}"
-                for kept in KEPT
-                for measure, std in (
-                    ("faithfulness", ""),
-                    ("faithfulness", "_std"),
-                    ("correct", ""),
-                )
-            ]
-            + ["correct_nothing"]
-        )
-        assert row["prompts"] == 0
-        assert row["shared_with_last"] > 0
+    unknown = table["trajectory"].select(selectors.starts_with("faithfulness", "correct"))
+    assert unknown.width == 3 * len(KEPT) + 1  # two of faithfulness, and one of correct answers
+    assert unknown.null_count().row(0) == (len(OPERATORS),) * unknown.width
+    assert set(table["trajectory"]["prompts"]) == {0}
+    assert (table["trajectory"]["shared_with_last"].fill_null(0) > 0).all()
 
 
 def test_before_there_are_heuristics_nothing_is_shared_and_after_them_there_is_no_share(
@@ -229,10 +210,8 @@ def test_one_seed_has_no_spread(standing: dict[str, pl.DataFrame], both: pl.Data
 
 
 def test_in_the_pipeline_the_last_point_is_what_it_shares_with_itself(micro: Path):
-    shown, kinds = (
-        written(micro, name, "abacus")
-        for name in ("trajectory/trajectory", "trajectory/trajectory_kinds")
-    )
+    shown = written(micro, "trajectory/trajectory", "abacus")
+    kinds = written(micro, "trajectory/trajectory_kinds", "abacus")
     assert set(shown.select("subject", "last", "step").rows()) == {("abacus", "abacus", 200)}
     assert shown["operator"].to_list() == ["add", "divide", "multiply", "subtract"]
     assert {*shown["shared_with_last"], *kinds["shared_with_last"]} <= {1, None}

@@ -1,6 +1,7 @@
 """Shares of the last checkpoint's bag, against chance, and by type of heuristic."""
 
 from collections.abc import Iterable
+from itertools import product
 
 import polars as pl
 import pytest
@@ -44,20 +45,17 @@ def pairs_of(standing: Iterable[tuple], operator: str, heuristic: str | None = N
 
 def test_pairs_and_neurons_are_counted(tables: Tables):
     shown, accuracy = tables["trajectory"], trajectories.accuracy()
-    assert shown.select("subject", "last", "step", "operator").rows() == [
-        (POINT, LAST, 750, o) for o in OPERATORS
-    ]
+    keys = product([POINT], [LAST], [750], OPERATORS)
+    assert shown.select("subject", "last", "step", "operator").rows() == list(keys)
     for row in shown.iter_rows(named=True):
         assert row["pairs"] == pairs_of(HERE, row["operator"])
         shared = pairs_of(COMMON, row["operator"]) / pairs_of(THERE, row["operator"])
         assert row["shared_with_last"] == pytest.approx(shared)
-        assert [row["neurons"], row["neurons_shared"]] == [
-            len(units(several, row["operator"])) for several in (HERE, COMMON)
-        ]
+        assert row["neurons"] == len(units(HERE, row["operator"]))
+        assert row["neurons_shared"] == len(units(COMMON, row["operator"]))
         for split, name in (("train", "trained"), ("held-out", "held_out")):
-            assert [row[f"accuracy_{name}"]] == accuracy.filter(
-                operator=row["operator"], split=split
-            )["accuracy"].to_list()
+            given = accuracy.filter(operator=row["operator"], split=split)
+            assert [row[f"accuracy_{name}"]] == given["accuracy"].to_list()
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -70,7 +68,7 @@ def test_chance_is_what_relabelled_neurons_share(tables: Tables, operator: str, 
         else tables["kinds"].filter(quantity=quantity, kind=kind)
     )
     [share] = shown.filter(operator=operator)["shared_by_chance"]
-    last_pairs = sum(o == operator and heuristic in types for o, _, _, heuristic in THERE)
+    last_pairs = sum(pairs_of(THERE, operator, heuristic) for heuristic in types)
     shared = relabelled(HERE, THERE, operator, types)
     assert 0 < shared.std() < last_pairs
     assert abs(share * last_pairs - shared.mean()) < 4 * shared.std() / len(shared) ** 0.5
@@ -80,8 +78,11 @@ def test_types_are_counted(tables: Tables):
     expected = {}
     for operator in OPERATORS:
         for heuristic, names in TYPES.items():
-            counts = [pairs_of(each, operator, heuristic) for each in (HERE, THERE, COMMON)]
-            expected[operator, *names] = (*counts, pytest.approx(counts[2] / counts[1]))
+            pairs = pairs_of(HERE, operator, heuristic)
+            last_pairs = pairs_of(THERE, operator, heuristic)
+            shared = pairs_of(COMMON, operator, heuristic)
+            share = pytest.approx(shared / last_pairs)
+            expected[operator, *names] = pairs, last_pairs, shared, share
     measures = ["pairs", "last_pairs", "shared", "shared_with_last"]
     assert tables["kinds"].select(*TYPE, *measures).rows() == [
         (*names, *counts) for names, counts in sorted(expected.items())

@@ -1,5 +1,6 @@
 """Make two checkpoints of a training run, and ask the queries about them."""
 
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -19,6 +20,7 @@ TYPES = {
     ENDS: ("result", "pattern"),
     SET: ("result", "multi-result"),
 }
+KEY = ["operator", "layer", "neuron", "heuristic"]
 COUNTS = [1, 3, 30]
 SETTINGS = {
     "control_draws": 3,
@@ -41,55 +43,28 @@ def scores() -> pl.DataFrame:
     """
     rng = np.random.default_rng(5)
     rows = []
-    for key in [
-        (o, layer, n, h)
-        for o in OPERATORS
-        for layer in (0, *LAYERS)
-        for n in range(NEURONS)
-        for h in TYPES
-    ]:
+    for key in product(OPERATORS, (0, *LAYERS), range(NEURONS), TYPES):
         last = rng.choice([0.2, 0.4, THRESHOLD, 0.6, 0.7], 2, p=[0.7, 0.2, 0.05, 0.03, 0.02])
-        sides = {
-            LAST: last,
-            POINT: last if rng.random() < 0.5 else rng.permutation([*last, 0.6, *[0.2] * 7])[:2],
-        }
-        for subject, (top, bottom) in sides.items():
-            rows += [
-                (subject, *key, *TYPES[key[3]], side, c)
-                for side, c in (("top", top), ("bottom", bottom))
-                if c > 0.2
-            ]
-    names = [
-        "subject",
-        "operator",
-        "layer",
-        "neuron",
-        "heuristic",
-        "quantity",
-        "kind",
-        "side",
-        "chance_corrected",
-    ]
-    made = frame(**dict(zip(names, zip(*rows, strict=True), strict=True))).with_columns(
-        pl.col("chance_corrected").cast(pl.Float32)
-    )
+        point = last if rng.random() < 0.5 else rng.permutation([*last, 0.6, *[0.2] * 7])[:2]
+        for subject, (top, bottom) in ((LAST, last), (POINT, point)):
+            named = subject, *key, *TYPES[key[3]]
+            rows += [(*named, "top", top), (*named, "bottom", bottom)]
+    names = ["subject", *KEY, "quantity", "kind", "side", "chance_corrected"]
+    made = columns(names, rows).filter(pl.col("chance_corrected") > 0.2)
+    made = made.with_columns(pl.col("chance_corrected").cast(pl.Float32))
     return made.sample(fraction=1, shuffle=True, seed=1)
+
+
+def columns(names: list[str], rows: Iterable[tuple]) -> pl.DataFrame:
+    """Return a table with these columns."""
+    return frame(**dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
 def passing(scores: pl.DataFrame, subject: str) -> Standing:
     """Return the heuristics of a checkpoint's late neurons, in plain Python."""
     collected: Standing = {}
-    for operator, layer, neuron, heuristic, chance_corrected in (
-        scores.filter(subject=subject)
-        .select(
-            "operator",
-            "layer",
-            "neuron",
-            "heuristic",
-            "chance_corrected",
-        )
-        .iter_rows()
-    ):
+    rows = scores.filter(subject=subject).select(*KEY, "chance_corrected")
+    for operator, layer, neuron, heuristic, chance_corrected in rows.iter_rows():
         if layer in LAYERS and chance_corrected >= THRESHOLD:
             key = (operator, layer, neuron, heuristic)
             collected[key] = max(chance_corrected, collected.get(key, 0))
@@ -110,10 +85,9 @@ def neurons(
 
 
 def both() -> pl.DataFrame:
-    """The table trajectory_neurons of both points, in no order."""
-    return pl.concat([neurons(SCORES, subject) for subject in (POINT, LAST)]).sample(
-        fraction=1, shuffle=True, seed=1
-    )
+    """Return the table trajectory_neurons of both points, in no order."""
+    table = pl.concat([neurons(SCORES, POINT), neurons(SCORES, LAST)])
+    return table.sample(fraction=1, shuffle=True, seed=1)
 
 
 def late(first: int | None) -> pl.DataFrame:
@@ -121,14 +95,8 @@ def late(first: int | None) -> pl.DataFrame:
 
 
 def naming() -> pl.DataFrame:
-    """Which neurons there are, as far as the queries read it."""
-    rows = [
-        (operator, layer, n)
-        for operator in OPERATORS
-        for layer in (0, *LAYERS)
-        for n in range(NEURONS)
-    ]
-    return frame(**dict(zip(["operator", "layer", "neuron"], zip(*rows, strict=True), strict=True)))
+    """Return which neurons there are, as far as the queries read it."""
+    return columns(KEY[:3], product(OPERATORS, (0, *LAYERS), range(NEURONS)))
 
 
 def interventions(
@@ -147,14 +115,10 @@ def interventions(
 
 
 def accuracy() -> pl.DataFrame:
-    rows = [
-        (operator, split, 0.1 * n + 0.05 * len(split))
-        for n, operator in enumerate(OPERATORS)
-        for split in ("train", "held-out")
-    ]
-    table = frame(
-        **dict(zip(["operator", "split", "accuracy"], zip(*rows, strict=True), strict=True)),
-    )
+    rows = []
+    for n, operator in enumerate(OPERATORS):
+        rows += [(operator, "train", 0.1 * n + 0.25), (operator, "held-out", 0.1 * n + 0.4)]
+    table = columns(["operator", "split", "accuracy"], rows)
     return table.with_columns(majority_accuracy=pl.col("accuracy") / 2)
 
 
