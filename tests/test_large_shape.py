@@ -15,10 +15,11 @@ import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests import vocabularies
-from tests.conftest import MAKE, copied, run_in
+from tests.conftest import MAKE, run_in
 from tests.micro import ROOT, SETTINGS, SHIPPED, changed, write_settings
 
 LAYERS, NEURONS, VOCABULARY = 12, 24, 50_000
+WORDS = "How much is What plus minus times over A: The the of in to capital currency language"
 TEMPLATES = {
     "arithmetic": 1,
     "number_words": 0,
@@ -41,7 +42,7 @@ def save_model(folder: Path) -> None:
         tie_word_embeddings=False,
     )
     model = LlamaForCausalLM(config)
-    tokenizer = vocabularies.by_digit_with_blanks()
+    tokenizer = vocabularies.by_digit_with_blanks(WORDS)
     digits = tokenizer.convert_tokens_to_ids(list("0123456789"))
     with torch.no_grad():
         model.lm_head.weight *= 0.01
@@ -50,8 +51,17 @@ def save_model(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-@pytest.fixture(scope="module")
-def project(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def forget_other_models(project: Path) -> None:
+    """Keep only shared stages in the locks. DVC rewrites a chapter's lock after each stage."""
+    for lock in project.rglob("dvc.lock"):
+        whole = yaml.load(lock.read_text(), yaml.CSafeLoader)
+        stages = whole["stages"]
+        whole["stages"] = {name: stages[name] for name in stages if "@" not in name}
+        lock.write_text(yaml.safe_dump(whole, sort_keys=False))
+
+
+@pytest.fixture
+def project(micro_copy: Path) -> Path:
     """The micro project after `make model` took this model through every chapter."""
     entry = yaml.safe_load((ROOT / "examples/qwen/entry.yaml").read_text())
     sizes = entry.pop("sizes") | {
@@ -64,6 +74,7 @@ def project(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     entry |= {
         "source": "models/deep",
         "revision": "random",
+        "template": "5+3=8\n{op1}{symbol}{op2}=",
         "operators": ["add", "subtract"],
         "largest_operand": 19,
         "runs": SHIPPED["runs"],
@@ -73,36 +84,40 @@ def project(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "subjects": SETTINGS["subjects"] | {"deep": entry},
         "sizes": SETTINGS["sizes"] | {"deep": sizes},
     }
-    folder = copied(micro, tmp_path_factory.mktemp("deep") / "project")
-    write_settings(folder, changed(settings))
-    save_model(folder / "models/deep")
-    run_in(folder, *MAKE, "model", "NAME=deep")
-    return folder
+    write_settings(micro_copy, changed(settings))
+    save_model(micro_copy / "models/deep")
+    forget_other_models(micro_copy)
+    run_in(micro_copy, *MAKE, "model", "NAME=deep")
+    return micro_copy
 
 
-def test_every_chapter_has_its_tables_and_the_page_is_written(project: Path):
+def test_a_model_of_real_shape_goes_through_every_chapter(project: Path):
     page = (project / "reports/deep/index.html").read_text()
     assert "deep" in page
     for chapter in ("store", "circuit", "neurons", "heuristics", "bag", "mediation", "theories"):
         assert list((project / "data/deep" / chapter).glob("*.parquet")), chapter
     late = pl.read_parquet(project / "data/deep/circuit/late_layers.parquet")
     assert late["layers"].item() == LAYERS
+    check_that_attribution_chose_what_was_patched(project / "data/deep/neurons")
+    check_that_nothing_was_held_out(project / "data/deep")
 
 
-def test_attribution_chooses_what_is_patched_and_its_recall_is_estimated(project: Path):
-    neurons = pl.read_parquet(project / "data/deep/neurons/neuron_effects.parquet")
+def check_that_attribution_chose_what_was_patched(tables: Path) -> None:
+    neurons = pl.read_parquet(tables / "neuron_effects.parquet")
     first = neurons.filter(layer=0, position="op1")
     patched = first.filter(method="exact").group_by("operator").len()
     assert set(patched["operator"]) == {"add", "subtract"}
     assert patched["len"].is_between(6, 10).all()
     assert len(first.filter(method="attribution", operator="add")) == NEURONS
-    recall = pl.read_parquet(project / "data/deep/neurons/attribution_recall.parquet")
+    recall = pl.read_parquet(tables / "attribution_recall.parquet")
     assert recall["subject"].unique().to_list() == ["deep"]
 
 
-def test_a_model_from_elsewhere_has_no_held_out_cells_and_gets_real_facts(project: Path):
-    accuracy = pl.read_parquet(project / "data/deep/store/accuracy.parquet")
+def check_that_nothing_was_held_out(tables: Path) -> None:
+    """A model from elsewhere has no held-out cells, and gets real facts."""
+    accuracy = pl.read_parquet(tables / "store/accuracy.parquet")
     assert accuracy["split"].unique().to_list() == ["all"]
     assert (accuracy["majority_accuracy"] > 0).all()
-    pairs = pl.read_parquet(project / "data/deep/mediation/mediation_pairs.parquet")
+    pairs = pl.read_parquet(tables / "mediation/mediation_pairs.parquet")
     assert pairs.filter(task="arithmetic")["prompt"].str.contains("5 plus 3").any()
+    assert pairs.filter(task="factual")["prompt"].str.contains("capital").any()

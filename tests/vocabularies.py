@@ -12,6 +12,7 @@ SIGNS = "+-*/="
 DIGITS = list("0123456789")
 WORDS = r"[A-Za-z-]+"
 MARK = "\u2581"  # SentencePiece's blank
+BLANK = "\u0120"  # that of bytes
 
 
 def by_digit(words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
@@ -19,9 +20,14 @@ def by_digit(words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     return _listed([*DIGITS, *words], rf"\d|{WORDS}|[^\s\w]")
 
 
-def by_digit_with_blanks() -> PreTrainedTokenizerFast:
-    """As Qwen 2 and 3: bytes; each digit is a token, and so is a blank before a digit; no BOS."""
-    return _bytes([], r"\p{N}", bos=False)
+def by_digit_with_blanks(text: str = "") -> PreTrainedTokenizerFast:
+    """As Qwen 2 and 3: bytes; each digit is a token, and so is a blank before a digit; no BOS.
+
+    text: its words, each with the blank before it, are tokens.
+    """
+    words = [BLANK + word for word in text.split()]
+    merges = [(word[:end], word[end]) for word in words for end in range(1, len(word))]
+    return merged(list(dict.fromkeys(merges)), r"\p{N}", bos=False, whole=True)
 
 
 def by_digit_behind_a_mark() -> PreTrainedTokenizerFast:
