@@ -12,9 +12,9 @@ from tests.conftest import run_in
 # Each way in which stages write: stores and tables, parts (of few units), parts of three tables,
 # and one table. First comes the number of changes of files from kill to kill.
 STAGES = {
-    "store": ("5", "stages.store.dump", "planted"),
-    "circuit": ("1", "stages.lib.executor.runs", "circuit/head_circuit", "planted"),
-    "heuristics": ("10", "stages.heuristics.permutation_tests", "planted"),
+    "store": ("12", "stages.store.dump", "planted"),
+    "circuit": ("3", "stages.lib.executor.runs", "circuit/head_circuit", "planted"),
+    "heuristics": ("14", "stages.heuristics.permutation_tests", "planted"),
     "corpus": ("1", "stages.lib.sql.stage", "corpus/cells"),
 }
 OUTPUTS = {

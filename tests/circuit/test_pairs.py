@@ -78,7 +78,7 @@ def split_of(operator: str, op1: int, op2: int) -> str:
 # pairs
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.integers(2, 6),
     st.integers(0, 20),

@@ -206,7 +206,7 @@ def check_same(results: Results, others: Results, tolerance: float) -> None:
 
 
 @settings(
-    max_examples=18, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 @pytest.mark.parametrize(("kind", "dtype", "tolerance"), EXACT)

@@ -153,7 +153,7 @@ predicates = st.recursive(
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(predicates)
 def test_any_predicate_gives_the_rows_of_the_materialised_table(
@@ -294,7 +294,7 @@ aggregates = st.lists(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(keys, aggregates, predicates)
 def test_any_aggregate_equals_that_of_the_materialised_table(
