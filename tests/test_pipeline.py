@@ -173,8 +173,8 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
     For `planted`, which has fewer neurons and hardly any pairs for mediation, the stages that
     compute with torch and numpy also run as on a third kind of processor.
 
-    The figures and the page are those of `planted`. Scores and permutation tests of `planted` run first, in
-    one process: they compile code that the other stages find compiled.
+    The figures and the page are those of `planted`. Scores and permutation tests of `planted` run
+    first, in one process: they compile code that the other stages find compiled.
     """
     micro_copy = micro_copy.rename(micro_copy.with_name("my prōject o'brien $x"))
     lock = {

@@ -36,7 +36,7 @@ from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.core.vocabulary import OVERLAPPING_CRITERIA as CRITERIA
-from stages.lib.heuristics import asked
+from stages.lib.heuristics import answer_tokens
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
@@ -122,8 +122,8 @@ class OperatorBag:
         height, width = activations.axes["op1"], activations.axes["op2"]
         # where each cell is in a neuron's flattened map of the operand grid
         self.locations = np.minimum(op1, height - 1) * width + np.minimum(op2, width - 1)
-        self.numbers = asked.numbers(activations)
-        self.answers = asked.voted(activations, answers)
+        self.numbers = answer_tokens.numbers(activations)
+        self.answers = answer_tokens.logit_numbers(activations, answers)
         self.neurons = database.sql(NEURONS, operator=self.operator).pl()
 
     def rows(self, neurons_at_once: int, title: str) -> pl.DataFrame:

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.heuristics import asked
+from stages.lib.heuristics import answer_tokens
 from stages.lib.heuristics.members import listed, members
 from stages.lib.heuristics.names import Heuristic
 from stages.lib.sql.database import Database
@@ -36,7 +36,7 @@ def main(name: str) -> None:
     pairs = subject.table("circuit/pairs.parquet", ["operator", "op1", "op2", "pair"])
     catalogue = read_table("data/heuristics/heuristics.parquet")
     has_whole_answers = subject.settings.answer_token is None
-    numbers = None if has_whole_answers else asked.numbers(subject.value_logits())
+    numbers = None if has_whole_answers else answer_tokens.numbers(subject.value_logits())
     frames = [pl.DataFrame(schema=SCHEMA)]
     for operator in pairs["operator"].unique().sort():
         scored = names.filter(operator=operator)["heuristic"].sort()

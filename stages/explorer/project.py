@@ -21,7 +21,7 @@ from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.settings import ParamsError, read
 from stages.lib.core.shards import store_of
 from stages.lib.core.vocabulary import CHAPTERS, OPERATORS
-from stages.lib.heuristics import asked
+from stages.lib.heuristics import answer_tokens
 from stages.lib.sql.cells import shown
 from stages.lib.sql.database import ERRORS, Database, DatabaseError, connect, sentence
 from stages.lib.sql.files import TABLES
@@ -215,11 +215,11 @@ class Project:
         """Return the number that the model has to predict for each result.
 
         None if that is the result itself, or if the value logits are missing. Otherwise the model
-        predicts one token of the answer; see lib/heuristics/asked.py.
+        predicts one token of the answer; see lib/heuristics/answer_tokens.py.
         """
         if not self.has("value_logits", subject):
             return None
-        return asked.numbers(self.value_logits(subject))
+        return answer_tokens.numbers(self.value_logits(subject))
 
     def _opened(self, path: Path, operator: str | None) -> LayerStore:
         with self._lock:

@@ -14,7 +14,7 @@ from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.shards import store_of
 from stages.lib.core.tables import read_table
 from stages.lib.drawing.maps import Example
-from stages.lib.heuristics import asked
+from stages.lib.heuristics import answer_tokens
 from stages.lib.heuristics.grid import answered
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
@@ -62,7 +62,7 @@ class Portrayer:
         if label["quantity"] in ("result", "asked"):
             about = "the result"
             answers = np.where(valid, self.results, 0)
-            values = values * logits[asked.voted(self.activations, answers)]
+            values = values * logits[answer_tokens.logit_numbers(self.activations, answers)]
         promoted = np.argsort(-logits, kind="stable")[: self.numbers]
         lowest = " (lowest values)" if label["side"] == "bottom" else ""
         direct = "direct" if label["direct"] else "indirect"
@@ -82,7 +82,7 @@ class Portrayer:
         parsed.
         """
         known = listed(self.catalogue, self.operator, [heuristic])
-        numbers = asked.numbers(self.activations)
+        numbers = answer_tokens.numbers(self.activations)
         [holds] = members(self.cells, self.operator, known, numbers)
         satisfied = self.results >= 0
         satisfied[satisfied] = holds[answered(self.cells, self.operator, self.results)]

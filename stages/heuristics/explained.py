@@ -39,7 +39,7 @@ from stages.heuristics.fourier.frequencies import FrequencyPairs
 from stages.lib.core import environment, progress
 from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.heuristics import asked
+from stages.lib.heuristics import answer_tokens
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
@@ -104,10 +104,12 @@ class Labelled:
         table = database.sql(query, operator=operator).pl()
         self.cells = SplitCells.from_table(table, results)
         self.pairs = FrequencyPairs.from_shape((results.shape[0], results.shape[1]))
-        self.answers = asked.voted(activations, results[self.cells.op1, self.cells.op2])
+        self.answers = answer_tokens.logit_numbers(
+            activations, results[self.cells.op1, self.cells.op2]
+        )
         names = labels["heuristic"].unique().sort().to_list()
         heuristics = listed(catalogue, operator, names)
-        satisfied = members(database, operator, heuristics, asked.numbers(activations))
+        satisfied = members(database, operator, heuristics, answer_tokens.numbers(activations))
         self.satisfied = satisfied[:, self.cells.order]
         of_result = pl.col("quantity").is_in(["result", "asked"])
         keys = ["layer", "neuron", "map"]

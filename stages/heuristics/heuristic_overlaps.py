@@ -22,7 +22,7 @@ import polars as pl
 from stages.heuristics.settings import Overlaps
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
-from stages.lib.heuristics import asked
+from stages.lib.heuristics import answer_tokens
 from stages.lib.heuristics.grid import answered
 from stages.lib.heuristics.members import listed, members
 from stages.lib.sql.database import Database
@@ -43,7 +43,7 @@ def main(name: str) -> None:
     scores = subject.table("heuristics/scores.parquet", ["operator", "heuristic"])
     catalogue = read_table("data/heuristics/heuristics.parquet")
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
-    numbers = asked.numbers(subject.value_logits())
+    numbers = answer_tokens.numbers(subject.value_logits())
     frames = [pl.DataFrame(schema=SCHEMA)]
     for store in subject.activation_stores():
         operator = store.attributes["operator"]

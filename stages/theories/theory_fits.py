@@ -54,7 +54,7 @@ from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.executor import external_values
-from stages.lib.heuristics.asked import voted
+from stages.lib.heuristics.answer_tokens import logit_numbers
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 from stages.theories import atoms
@@ -232,7 +232,7 @@ class NeuronTheories:
         training = slice(cells.training)
         held_out = slice(cells.training, cells.training + cells.held_out)
         prompts = slice(held_out.stop, None)
-        answers = voted(self.votes, cells.result[held_out])
+        answers = logit_numbers(self.votes, cells.result[held_out])
         value_logits = self.votes.read(layer, block, slice(None))[:, answers].astype(np.float64)
         trained = maps[:, cells.op1[training], cells.op2[training]]
         mean = trained.mean(1, keepdims=True, dtype=np.float64)

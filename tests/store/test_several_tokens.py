@@ -23,7 +23,7 @@ from stages.lib.core import hdf5_store
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.executor import runs
-from stages.lib.heuristics import asked as answer_numbers
+from stages.lib.heuristics import answer_tokens
 from stages.lib.heuristics.names import parse
 from stages.lib.model import checkpoint, residuals
 from stages.lib.sql import stage as query
@@ -422,7 +422,7 @@ def _heuristics(subject: Subject) -> None:
         .join(numbers, on=["subject", "answer_token"])
         .sort("op1", "op2")
     )
-    known = answer_numbers.numbers(store)
+    known = answer_tokens.numbers(store)
     assert known[cells["result"].to_numpy()].tolist() == cells["number"].to_list()
     cells_of_query = cells.rename({"number": "asked"}).select("op1", "op2", "result", "asked")
     of_answers = pl.col("quantity").is_in(["asked", "result"])

@@ -28,7 +28,7 @@ from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
 from stages.explorer.views.links import to_neuron
 from stages.lib.core.vocabulary import OPERATORS
-from stages.lib.heuristics import asked
+from stages.lib.heuristics import answer_tokens
 from stages.lib.heuristics.members import listed
 from stages.lib.heuristics.names import Heuristic, HeuristicError
 
@@ -195,7 +195,7 @@ def contributions(
     """
     store, neuron = project.value_logits(keys["subject"]), keys["neuron"]
     logits = store.read(keys["layer"], slice(neuron, neuron + 1), slice(None))[0]
-    numbers = asked.voted(store, np.maximum(results, 0))
+    numbers = answer_tokens.logit_numbers(store, np.maximum(results, 0))
     return np.where(results >= 0, values * logits[numbers], np.nan)
 
 

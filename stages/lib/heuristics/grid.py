@@ -9,7 +9,7 @@ import polars as pl
 
 from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.vocabulary import Operator
-from stages.lib.heuristics import asked
+from stages.lib.heuristics import answer_tokens
 from stages.lib.heuristics.members import listed, members
 from stages.lib.heuristics.names import Heuristic, parse
 from stages.lib.heuristics.scores import Sets, sets
@@ -44,7 +44,7 @@ class OperandGrid:
     cell's answer.
 
     If the model predicts one of several tokens of an answer, `answers` also has heuristics of the
-    number that this token stands for (see asked.py).
+    number that this token stands for (see answer_tokens.py).
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class OperandGrid:
         op1, op2 = np.indices(results.shape, np.int32).reshape(2, -1)
         self.op1, self.op2 = op1[self.cells], op2[self.cells]
         self.stretches = self._stretches()
-        heuristics, numbers = listed(catalogue, self.operator), asked.numbers(activations)
+        heuristics, numbers = listed(catalogue, self.operator), answer_tokens.numbers(activations)
         if numbers is not None:
-            names = asked.names(heuristics, self.operator, int(numbers.max()))
+            names = answer_tokens.names(heuristics, self.operator, int(numbers.max()))
             heuristics += map(parse, names)
         known = answered(database, self.operator, results)
         satisfied = members(database, self.operator, heuristics, numbers)[:, known]
@@ -118,7 +118,7 @@ class OperandGrid:
         part = slice(numbers.start, numbers.stop)
         maps = widen(self.activations.read(layer, part, slice(None)))
         logits = value_logits.read(layer, part, slice(None)).astype(np.float32)
-        result_numbers = asked.numbers(self.activations)
+        result_numbers = answer_tokens.numbers(self.activations)
         if result_numbers is not None:
             logits = logits[:, result_numbers.clip(min=0)]
         return list(zip(numbers[: len(maps)], maps, logits, strict=True))

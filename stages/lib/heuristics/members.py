@@ -36,8 +36,8 @@ def members(
     """Return which cells satisfy which heuristic: (heuristics, cells) bool.
 
     database: has the table `cells`, whose rows of the operator are taken in order of op1, then op2;
-    numbers: see asked.numbers. A predicate on one quantity is evaluated once for each value, any
-    other predicate once for each cell.
+    numbers: see answer_tokens.numbers. A predicate on one quantity is evaluated once for each
+    value, any other predicate once for each cell.
     """
     cells = f"select op1, op2, result from cells where operator = '{operator}' order by op1, op2"
     values = dict(zip(QUANTITIES, database.sql(cells).pl().to_numpy().T, strict=True))

@@ -4,7 +4,7 @@ A name such as `op1 mod 2 = 0` reads well, and `parse` turns it back into its SQ
 tables store the name alone. Types and parameters follow Nikankin et al. 2025, App. E. Four types
 are ours: `period` (a range within a period) and `digit sum` (of two digits, with or without a
 carry) are in the study's examples but not in its catalogue, `carry` and `borrow` are for models
-that predict digits (see asked.py).
+that predict digits (see answer_tokens.py).
 """
 
 import re
@@ -21,8 +21,8 @@ class Heuristic:
     """A set of cells.
 
     kind: as in FORMS, or custom; quantity: op1, op2, result, both (op1 and op2), asked (see
-    asked.py) or custom; parameters: the numbers and patterns in its name; predicate: SQL over a
-    cell's columns.
+    answer_tokens.py) or custom; parameters: the numbers and patterns in its name; predicate: SQL
+    over a cell's columns.
     """
 
     name: str

@@ -37,7 +37,7 @@ def numbers(store: LayerStore) -> np.ndarray | None:
     return np.array(text.split(","), np.int64)
 
 
-def voted(store: LayerStore, results: np.ndarray) -> np.ndarray:
+def logit_numbers(store: LayerStore, results: np.ndarray) -> np.ndarray:
     """Return which number's value logit belongs to each result; 0 if none does."""
     known = numbers(store)
     if known is None:
