@@ -7,12 +7,7 @@ import polars as pl
 import pytest
 
 from stages.circuit import probes
-from tests.circuit.prompted import ROLES, made_project, result
-
-
-@pytest.fixture
-def project(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return made_project(tmp_path, checkpoint_folder, monkeypatch)
+from tests.circuit.prompted import ROLES, result
 
 
 def test_probes_find_the_operands_sum_only_where_both_are_known(project: Path):
