@@ -29,7 +29,12 @@ KINDS = {
     "BOOLEAN": pl.Boolean,
 }
 OPERATORS, HEADS, NEURONS, KS = ["add", "subtract"], 2, 12, [2, 4]
-SITES = [(0, "op1"), (0, "operator"), (0, "op2"), (1, "last")]
+SITES = [
+    {"layer": 0, "position": "op1"},
+    {"layer": 0, "position": "operator"},
+    {"layer": 0, "position": "op2"},
+    {"layer": 1, "position": "last"},
+]
 WHY = "the subject answers only 2 prompts correctly"
 DOCUMENTED = dictionary.tables(ROOT / "stages")
 RNG = np.random.default_rng(0)
@@ -57,14 +62,12 @@ def crossed(keys: list[dict[str, Any]], **columns: Iterable) -> list[dict[str, A
 
 def pairs_found_table(answered: list[str]) -> pl.DataFrame:
     """Return the table pairs_found, with prompts of some operators."""
-    rows = [{"operator": operator} for operator in [*OPERATORS, "divide"]]
+    rows = crossed([{}], operator=[*OPERATORS, "divide"])
     return made("pairs_found", rows).with_columns(
         problem=pl.when(~pl.col("operator").is_in(answered)).then(pl.lit(WHY))
     )
 
 
-SITE_KEYS = [{"layer": layer, "position": position} for layer, position in SITES]
-UNITS = [{"layer": layer, "head": head} for layer in (0, 1) for head in (None, *range(HEADS))]
 RANKING_PAIRS = [
     {"ranking_a": "effect", "ranking_b": "effect_plus_std"},
     {"ranking_a": "effect", "ranking_b": "logit_effect"},
@@ -74,34 +77,35 @@ RANKING_PAIRS = [
 
 def neuron_parts() -> dict[str, list[dict[str, Any]]]:
     """Return rows of one operator, of the tables about neurons."""
-    effects = crossed(SITE_KEYS, method=["exact"], neuron=range(NEURONS))
+    effects = crossed(SITES, method=["exact"], neuron=range(NEURONS))
+    for row in effects:
+        row["rank"] = row["neuron"] + 1
     return {
-        "neuron_effects": [row | {"rank": row["neuron"] + 1} for row in effects],
-        "attribution_agreement": crossed(SITE_KEYS, against=["effect", "logit_effect"], k=KS),
-        "attribution_recall": crossed(SITE_KEYS, k=KS),
-        "ranking_agreement": [a | b for a, b in product(crossed(SITE_KEYS, k=KS), RANKING_PAIRS)],
+        "neuron_effects": effects,
+        "attribution_agreement": crossed(SITES, against=["effect", "logit_effect"], k=KS),
+        "attribution_recall": crossed(SITES, k=KS),
+        "ranking_agreement": [a | b for a, b in product(crossed(SITES, k=KS), RANKING_PAIRS)],
     }
 
 
 def circuit_parts() -> dict[str, list[dict[str, Any]]]:
     """Return rows of one operator, of the tables about the circuit."""
-    effects = crossed(UNITS, position=drawing.ROLES)
+    heads = crossed([{"component": "head"}], layer=(0, 1), head=range(HEADS))
+    mlps = crossed([{"component": "mlp", "head": None}], layer=(0, 1))
+    effects = crossed([*mlps, *heads], position=drawing.ROLES)
     for row in effects:
-        row |= {
-            "component": "mlp" if row["head"] is None else "head",
-            "effect": RNG.normal() * 1e3,
-        }
-    heads = [unit for unit in UNITS if unit["head"] is not None]
+        row["effect"] = RNG.normal() * 1e3
+    units = crossed([{}], layer=(0, 1), head=range(HEADS))
     keys = ["bos", *drawing.ROLES]
-    cuts = [{"circuit": circuit} for circuit in figures.CUTS]
-    components = ["both", "head", "mlp"]
     ranked = ["effect", "logit_effect", "own_means"]
-    prefixed = [{"circuit": p + c} for p in ("", "first_mlp_") for c in drawing.RANKINGS]
-    neuron_circuits = [*crossed(prefixed, neurons_per_layer=[0, *KS]), {"circuit": "heads"}]
-    experiment = {"experiment": "neuron_circuit", "heads": 1}
+    first_mlp = [f"first_mlp_{ranking}" for ranking in drawing.RANKINGS]
+    sizes = {"circuit": [*drawing.RANKINGS, *first_mlp], "neurons_per_layer": [0, *KS]}
+    neuron_circuit = {"experiment": "neuron_circuit", "heads": 1}
     return {
         "component_effects": effects,
-        "component_stability": crossed([{}], measure=figures.MEASURES, component=components),
+        "component_stability": crossed(
+            [{}], measure=figures.MEASURES, component=["both", "head", "mlp"]
+        ),
         "head_faithfulness": [
             *crossed([{"seed": None}], circuit=ranked, heads=range(3)),
             *crossed([{"circuit": "random"}], heads=range(3), seed=(0, 1)),
@@ -109,11 +113,12 @@ def circuit_parts() -> dict[str, list[dict[str, Any]]]:
         "smallest_circuits": [{"target": 0.5, "heads": 1}, {"target": 0.9, "heads": None}],
         "circuit_heads": [{"layer": 1, "head": 0}],
         "probes": crossed([{}], layer=(0, 1), position=drawing.ROLES),
-        "attention_patterns": crossed(heads, query_position=["last"], key_position=keys),
-        "cut_faithfulness": cuts,
+        "attention_patterns": crossed(units, query_position=["last"], key_position=keys),
+        "cut_faithfulness": crossed([{}], circuit=figures.CUTS),
         "faithfulness": [
-            *({"experiment": "cut"} | row for row in cuts),
-            *(experiment | row for row in neuron_circuits),
+            *crossed([{"experiment": "cut"}], circuit=figures.CUTS),
+            *crossed([neuron_circuit], **sizes),
+            neuron_circuit | {"circuit": "heads"},
         ],
     }
 
@@ -126,9 +131,10 @@ def tables() -> Tables:
     by_operator = circuit_parts() | neuron_parts()
     for name, rows in by_operator.items():
         by_operator[name] = [{"operator": o} | row for o, row in product(OPERATORS, rows)]
-    operators = {"operator_a": "add", "operator_b": "subtract"}
-    sites = [*SITE_KEYS, {"layer": None, "position": "last"}]
-    overlaps = [operators | row for row in crossed(sites, ranking=["effect", "logit_effect"], k=KS)]
+    sites = [*SITES, {"layer": None, "position": "last"}]
+    overlaps = crossed(sites, ranking=["effect", "logit_effect"], k=KS)
+    for row in overlaps:
+        row |= {"operator_a": "add", "operator_b": "subtract"}
     others = {
         "operator_overlaps": overlaps,
         "token_activations": crossed([{"layer": 0}], neuron=range(NEURONS), number=range(5)),
@@ -181,14 +187,17 @@ def written_by(
     monkeypatch.chdir(folder)
     monkeypatch.setattr(drawing, "write", pickled)
     draw()
-    return {str(path) for path in Path("reports").rglob("*.*")}
+    return set(map(str, Path("reports").rglob("*.*")))
 
 
 def pictures(folder: str, names: Iterable[str], front: str = "") -> set[str]:
     """Return the files of these figures below reports/; that of the front is beside the folder."""
-    paths = [Path("reports", folder, name) for name in names]
-    stems = [path.parents[1] / path.name if path.name == front else path for path in paths]
-    return {f"{stem}.{kind}" for stem, kind in product(stems, ("png", "svg"))}
+    files = set()
+    for name in names:
+        path = Path("reports", folder, name)
+        stem = path.parents[1] / name if name == front else path
+        files |= {f"{stem}.png", f"{stem}.svg"}
+    return files
 
 
 def panels(figure: Figure) -> list[Axes]:
@@ -198,7 +207,8 @@ def panels(figure: Figure) -> list[Axes]:
 def by_operator(figure: Figure, operators: list[str]) -> dict[str, list[Axes]]:
     """Return the panels of each operator, from top to bottom."""
     axes = np.reshape(panels(figure), (-1, len(operators)))
-    assert [axis.get_title().split("\n")[0].split(":")[0] for axis in axes[0]] == operators
+    for axis, operator in zip(axes[0], operators, strict=True):
+        assert axis.get_title().split("\n")[0].split(":")[0] == operator
     return dict(zip(operators, axes.T.tolist(), strict=True))
 
 

@@ -13,11 +13,6 @@ from tests import families
 from tests.circuit.prompted import ROLES, loaded, made_project, result
 
 
-@pytest.fixture
-def project(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return made_project(tmp_path, checkpoint_folder, monkeypatch)
-
-
 def test_attention_patterns_name_their_positions(project: Path):
     attention_patterns.main("tiny")
     table = result(project, "attention_patterns")

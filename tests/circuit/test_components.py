@@ -1,6 +1,6 @@
 """The queries about single components, one at a time: each real .sql against brute force."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import polars as pl
@@ -30,17 +30,14 @@ def test_every_component_is_patched_once_at_every_position():
     table = ask("component_interventions", {"architecture": architecture()})
     assert table["intervention"].to_list() == list(range(1 + LAYERS * (1 + HEADS) * 4))
     assert table.row(0)[2:] == (None, "discovery", "none", None, None, None, None, None)
-    keys = {
-        (r["component"], r["layer"], tuple(r["units"] or ()), r["position"])
-        for r in table.to_dicts()[1:]
-    }
-    components = [("mlp", ()), *(("head", (h,)) for h in range(HEADS))]
-    assert keys == {
-        (c, layer, u, p)
-        for c, u in components
-        for layer in range(LAYERS)
-        for p in ("op1", "operator", "op2", "last")
-    }
+    patches = table[1:].explode("units")
+    assert len(patches) == len(table) - 1
+    expected: set[tuple] = set()
+    for layer, position in product(range(LAYERS), ("op1", "operator", "op2", "last")):
+        expected.add(("mlp", layer, None, position))
+        for head in range(HEADS):
+            expected.add(("head", layer, head, position))
+    assert set(patches.select("component", "layer", "units", "position").rows()) == expected
     assert set(table["replacement"][1:]) == {"counterfactual"}
 
 
@@ -120,45 +117,41 @@ def test_a_prompt_without_an_effect_is_left_out_and_counted(planted: Tables):
     assert none["logit_effect"] == pytest.approx(by_prompt(tables, 4, "add")["logit_effect"].mean())
 
 
+def seed_means(
+    planted: Tables, interventions: pl.DataFrame, operator: str, measure: str
+) -> np.ndarray:
+    """Return what `measure` is of each intervention in each of three seeds: (seeds, rows)."""
+    effect = "logit_effect" if measure == "logit_effect" else "effect"
+    middle = np.median if measure == "median_effect" else np.mean
+    means = []
+    for number in interventions["intervention"]:
+        by_seed = by_prompt(planted, number, operator)[effect].reshape(3, 6)
+        means.append(middle(by_seed, axis=1))
+    return np.transpose(means)
+
+
 def test_stability_is_spearmans_correlation_between_seeds(planted: Tables):
     table, numbers = ask("component_stability", planted), planted["component_interventions"]
     assert len(table) == 2 * 3 * 3
+    components = {"both": ["mlp", "head"], "mlp": ["mlp"], "head": ["head"]}
     for row in table.to_dicts():
-        own = numbers.filter(
-            pl.col("component").is_in(
-                ["mlp", "head"] if row["component"] == "both" else [row["component"]]
-            )
-        )
-        means: list[dict[int, float]] = []
-        for seed in range(3):
-            within = slice(6 * seed, 6 * seed + 6)
-            measure = "logit_effect" if row["measure"] == "logit_effect" else "effect"
-            middle = np.median if row["measure"] == "median_effect" else np.mean
-            means.append(
-                {
-                    n: float(middle(by_prompt(planted, n, row["operator"])[measure][within]))
-                    for n in own["intervention"]
-                }
-            )
-        ranks = [np.argsort(np.argsort(list(m.values()))) for m in means]
-        correlations = [np.corrcoef(a, b)[0, 1] for a, b in combinations(ranks, 2)]
+        own = numbers.filter(pl.col("component").is_in(components[row["component"]]))
+        means = seed_means(planted, own, row["operator"], row["measure"])
+        ranks = np.argsort(np.argsort(means))
+        correlations = np.corrcoef(ranks)[np.triu_indices(3, 1)]
         assert row["pairs_of_seeds"] == 3
         assert row["rank_correlation"] == pytest.approx(np.mean(correlations))
         assert row["rank_correlation_min"] == pytest.approx(min(correlations))
-        heads = numbers.filter(component="head")
         if row["component"] == "mlp":
             assert row["shared_top"] is None
             continue
         tops = []
-        for m in means:
-            best: dict[tuple, float] = {}
-            for r in heads.to_dicts():
-                key = (r["layer"], r["units"][0])
-                best[key] = max(best.get(key, -np.inf), m[r["intervention"]])
-            tops.append(set(sorted(best, key=lambda k: -best[k])[:2]))
-        assert row["shared_top"] == pytest.approx(
-            np.mean([len(a & b) / 2 for a, b in combinations(tops, 2)])
-        )
+        for values in means:
+            heads = own.with_columns(value=values).filter(component="head")
+            best = heads.group_by("layer", pl.col("units").list.first()).agg(pl.max("value"))
+            tops.append(set(best.top_k(2, by="value").select("layer", "units").rows()))
+        shares = [len(a & b) / 2 for a, b in combinations(tops, 2)]
+        assert row["shared_top"] == pytest.approx(np.mean(shares))
 
 
 def test_equal_effects_have_no_order_and_equal_draws_agree(planted: Tables):

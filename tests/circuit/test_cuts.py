@@ -1,7 +1,10 @@
 """Queries of attention cuts against brute force, on made tables with known truths."""
 
+from itertools import product
+
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from tests import made
 from tests.circuit.circuits import (
@@ -13,7 +16,7 @@ from tests.circuit.circuits import (
     heads,
     left_out,
 )
-from tests.made import LAYERS, OPERATORS, Tables, ask, frame, only, runs
+from tests.made import LAYERS, Tables, ask, frame, only, runs
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +26,9 @@ def measured() -> Tables:
 
 @pytest.fixture
 def cuts(measured: Tables) -> pl.DataFrame:
-    source = {"add": ["op2", "op1"], "subtract": ["op1", "op1", "op2", "op2", "op1", "op1"]}
     kept = heads(KEPT)
-    sources = kept.with_columns(source=pl.Series([s for o in OPERATORS for s in source[o]]))
+    subtracting = ["op1", "op1", "op2", "op2", "op1", "op1"]
+    sources = kept.with_columns(source=pl.Series(["op2", "op1", *subtracting]))
     given = {
         "attention_sources": sources,
         "circuit_heads": kept,
@@ -35,20 +38,12 @@ def cuts(measured: Tables) -> pl.DataFrame:
 
 
 def test_a_heads_source_is_where_the_last_position_looks_most():
-    weights = {
-        (0, 1): (0.2, 0.1, 0.3, 0.4),
-        (2, 0): (0.6, 0.25, 0.1, 0.0),
-        (1, 0): (0.0, 1.0, 0.0, 0.0),
-    }
     last = (
-        pl.concat(
-            frame(
-                layer=[layer],
-                head=[head],
-                key_position=[["op1", "operator", "op2", "last"]],
-                weight=[list(ws)],
-            )
-            for (layer, head), ws in weights.items()
+        frame(
+            layer=[0, 2, 1],
+            head=[1, 0, 0],
+            key_position=[["op1", "operator", "op2", "last"]] * 3,
+            weight=[[0.2, 0.1, 0.3, 0.4], [0.6, 0.25, 0.1, 0.0], [0.0, 1.0, 0.0, 0.0]],
         )
         .explode("key_position", "weight")
         .with_columns(operator=pl.lit("add"), query_position=pl.lit("last"))
@@ -64,18 +59,21 @@ def test_a_heads_source_is_where_the_last_position_looks_most():
         ("s", "add", 0, 1, "op2", 0.3, 0.2, 0.1, 0.3),
         ("s", "add", 2, 0, "op1", 0.6, 0.6, 0.25, 0.1),
     ]
-    assert [row[:5] for row in table.rows()] == [row[:5] for row in expected]
-    assert [row[5:] for row in table.rows()] == [pytest.approx(row[5:]) for row in expected]
+    assert_frame_equal(
+        table, pl.DataFrame(expected, schema=table.schema, orient="row"), rel_tol=1e-6
+    )
 
 
 def test_cuts_end_below_the_highest_reader(cuts: pl.DataFrame):
-    for operator, below in {"add": {"op1": 2, "op2": 0}, "subtract": {"op1": 2, "op2": 1}}.items():
-        edges = {(layer, s, "earlier") for s, highest in below.items() for layer in range(highest)}
-        last = {(layer, "last", s) for s in below for layer in range(LAYERS)}
-        ablated = {(layer, h, "all") for layer, h in ALL_HEADS if (layer, h) not in KEPT[operator]}
+    add_edges = {(0, "op1", "earlier"), (1, "op1", "earlier")}
+    subtract_edges = {*add_edges, (0, "op2", "earlier")}
+    last = set(product(range(LAYERS), ["last"], ["op1", "op2"]))
+    whole_layers = set(product(range(LAYERS), [None], ["all"]))
+    for operator, edges in (("add", add_edges), ("subtract", subtract_edges)):
+        ablated = {(*head, "all") for head in ALL_HEADS if head not in KEPT[operator]}
         expected = {
             "everything": (set(), set(), 6),
-            "nothing": ({(n, None, "all") for n in range(LAYERS)}, set(), 0),
+            "nothing": (whole_layers, set(), 0),
             "circuit": (ablated, set(), len(KEPT[operator])),
             "circuit_cut": (ablated, edges, len(KEPT[operator])),
             "model_cut": (set(), edges, 6),
@@ -88,31 +86,20 @@ def test_cuts_end_below_the_highest_reader(cuts: pl.DataFrame):
             assert patches["intervention"].n_unique() == 1
             assert left_out(patches, "head") == without
             assert left_out(patches, "mlp") == (without if circuit == "nothing" else set())
-            assert (
-                set(
-                    patches.filter(component="edge")
-                    .select("layer", "position", "key_position")
-                    .rows()
-                )
-                == cut
-            )
+            edge_patches = patches.filter(component="edge")
+            assert set(edge_patches.select("layer", "position", "key_position").rows()) == cut
             assert set(patches["heads"]) == {kept}
     assert cuts["intervention"].unique().sort().to_list() == list(range(12))
-    assert (
-        cuts.filter(component="edge")["units"].null_count() == cuts.filter(component="edge").height
-    )
-    assert set(cuts.filter(component="edge")["replacement"]) == {"zero"}
+    edge_patches = cuts.filter(component="edge")
+    assert edge_patches["units"].is_null().all()
+    assert set(edge_patches["replacement"]) == {"zero"}
 
 
 def test_faithfulness_of_cuts_is_equation_2(measured: Tables, cuts: pl.DataFrame):
     shuffled = runs(cuts, measured["pairs"], "cut").sample(fraction=1, shuffle=True, seed=1)
-    answers = pl.concat(
-        [runs(cuts, measured["pairs"], "bag"), shuffled]
-    )  # another experiment's have the same numbers
-    table = ask(
-        "cut_faithfulness",
-        only(measured, "pairs", "bootstrap_weights") | {"cut_interventions": cuts, "runs": answers},
-    )
+    of_another_experiment = runs(cuts, measured["pairs"], "bag")  # with the same numbers
+    given = only(measured, "pairs", "bootstrap_weights") | {"cut_interventions": cuts}
+    table = ask("cut_faithfulness", given | {"runs": pl.concat([of_another_experiment, shuffled])})
     assert table.height == cuts["intervention"].n_unique()
     for row in table.iter_rows(named=True):
         expected = by_brute_force(row, shuffled, cuts, measured["bootstrap_weights"])

@@ -1,6 +1,6 @@
 """The queries about circuits of heads: each real .sql against brute force or a planted truth."""
 
-from typing import Any
+from itertools import product
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,6 @@ ORDER = {
     "effect": [(2, 1), (0, 0), (0, 1), (2, 0), (1, 1), (1, 0)],
     "logit_effect": [(1, 0), (1, 1), (2, 0), (0, 1), (0, 0), (2, 1)],
 }
-EVERY = {(layer, head) for layer in range(LAYERS) for head in range(HEADS)}
 
 
 @pytest.fixture
@@ -57,48 +56,44 @@ def test_circuits_of_heads_ablate_the_others(effects: pl.DataFrame):
     assert table["intervention"].unique().sort().to_list() == list(
         range(table["intervention"].n_unique())
     )
-    circuits: dict[tuple[Any, ...], set] = {}
-    for row in table.to_dicts():
-        assert (row["split"], row["key_position"]) == ("evaluation", None)
-        key = (row["operator"], row["circuit"], row["seed"], row["heads"])
-        ablated = circuits.setdefault(key, set())
-        if row["component"] == "none":
-            assert (row["layer"], row["units"], row["position"], row["replacement"]) == (None,) * 4
-            continue
-        own = row["circuit"] in ("own_means", "nothing_own_means")
-        assert (row["position"], row["replacement"]) == (
-            "all",
-            f"mean_{row['operator']}" if own else "mean",
-        )
-        assert (row["units"] is None) == row["circuit"].startswith("nothing")
-        ablated |= {(row["component"], row["layer"], head) for head in row["units"] or [None]}
+    assert set(table["split"]) == {"evaluation"}
+    assert table["key_position"].is_null().all()
+    whole_models = table.filter(component="none")
+    patch = ("layer", "units", "position", "replacement")
+    assert set(whole_models.select(patch).rows()) == {(None,) * 4}
+    patches = table.filter(pl.col("component") != "none")
+    assert set(patches["position"]) == {"all"}
+    is_own = pl.col("circuit").is_in(["own_means", "nothing_own_means"])
+    mean = pl.when(is_own).then(pl.format("mean_{}", "operator")).otherwise(pl.lit("mean"))
+    assert patches.filter(pl.col("replacement").ne_missing(mean)).is_empty()
+    is_whole_layer = pl.col("circuit").str.starts_with("nothing")
+    assert patches.filter(pl.col("units").is_null() != is_whole_layer).is_empty()
+    keys = ["operator", "circuit", "seed", "heads"]
+    assert table.select(keys).n_unique() == table["intervention"].n_unique()
+    circuits: dict[tuple, set] = {}
+    for key, part in table.explode("units").group_by(keys):
+        ablated = part.filter(pl.col("component") != "none")
+        circuits[key] = set(ablated.select("component", "layer", "units").rows())
     sizes = [0, 1, 2, 4, 6]
-    assert (
-        table.select("operator", "circuit", "seed", "heads").n_unique()
-        == table["intervention"].n_unique()
-        == len(circuits)
-    )
+    whole_layers = set(product(("head", "mlp"), range(LAYERS), [None]))
+    every_head = set(product(["head"], range(LAYERS), range(HEADS)))
     for operator in OPERATORS:
         assert circuits[operator, "everything", None, 6] == set()
         for nothing in ("nothing", "nothing_own_means"):
-            assert circuits[operator, nothing, None, 0] == {
-                (c, layer, None) for c in ("head", "mlp") for layer in range(LAYERS)
-            }
+            assert circuits[operator, nothing, None, 0] == whole_layers
         for ranking, order in (ORDER | {"own_means": ORDER["logit_effect"]}).items():
             for size in sizes:
-                assert circuits[operator, ranking, None, size] == {
-                    ("head", *h) for h in order[size:]
-                }
+                left_out = {("head", *head) for head in order[size:]}
+                assert circuits[operator, ranking, None, size] == left_out
         for seed in range(3):
             before: set = set()
             for count in (1, 2, 4):  # an order, cut at different places
-                ablated = circuits[operator, "random", seed, count]
-                kept = EVERY - {unit[1:] for unit in ablated}
+                kept = every_head - circuits[operator, "random", seed, count]
                 assert len(kept) == count
                 assert before < kept
                 before = kept
-    assert {k[3] for k in circuits if k[1] == "random" and k[2] == 1} == {1, 2, 4}
-    assert {k[3] for k in circuits if k[1] == "random" and k[2] == 0} == set(sizes)
+    assert set(table.filter(circuit="random", seed=1)["heads"]) == {1, 2, 4}
+    assert set(table.filter(circuit="random", seed=0)["heads"]) == set(sizes)
 
 
 @pytest.fixture
@@ -175,8 +170,9 @@ def faithfulness() -> pl.DataFrame:
             ("add", "logit_effect", heads, None, value, value / 2),
             ("add", "effect", heads, None, value**2, 0.0),
         ]
-        rows += [("add", "random", heads, seed, 0.1 * seed, 0.2 * seed) for seed in range(3)]
         rows += [("subtract", "logit_effect", heads, None, None if heads == 6 else 0.4, 0.0)]
+        for seed in range(3):
+            rows.append(("add", "random", heads, seed, 0.1 * seed, 0.2 * seed))
     schema = {"operator": pl.String, "circuit": pl.String, "heads": pl.Int16, "seed": pl.Int32}
     schema |= {"faithfulness": pl.Float64, "accuracy": pl.Float64}
     table = pl.DataFrame(rows, schema=schema, orient="row")

@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,15 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 
 from tests import made
 from tests.made import SETTINGS, ask
 
 CALCULATE = {"add": lambda a, b: a + b, "multiply": lambda a, b: a * b}
+POSITIONS = pl.struct(
+    op1="op1_position", operator="operator_position", op2="op2_position", last="last_position"
+)
 
 
 def grid(
@@ -23,25 +28,9 @@ def grid(
     """The table `prompts` of a small square; tokens tell operator and operands."""
     rows = []
     for code, operator in enumerate(operators):
-        for a in range(side):
-            for b in range(side):
-                result = CALCULATE[operator](a, b) if CALCULATE[operator](a, b) <= limit else None
-                rows.append(
-                    (
-                        "s",
-                        operator,
-                        a,
-                        b,
-                        result,
-                        [900, a, 800 + code, b],
-                        None if result is None else result + 1000,
-                        1,
-                        2,
-                        3,
-                        3,
-                    )
-                )
-    roles = {f"{role}_position": pl.Int16 for role in ("op1", "operator", "op2", "last")}
+        for a, b in np.ndindex(side, side):
+            result = CALCULATE[operator](a, b)
+            rows.append(("s", operator, a, b, result, [900, a, 800 + code, b]))
     schema: dict[str, Any] = {
         "subject": pl.String,
         "operator": pl.String,
@@ -49,17 +38,24 @@ def grid(
         "op2": pl.Int32,
         "result": pl.Int32,
         "tokens": pl.List(pl.Int32),
-        "answer_token": pl.Int32,
-        **roles,
     }
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    prompts = pl.DataFrame(rows, schema=schema, orient="row").with_columns(
+        result=pl.when(pl.col("result") <= limit).then("result")
+    )
+    return prompts.with_columns(
+        answer_token=pl.col("result") + 1000,
+        op1_position=pl.lit(1, pl.Int16),
+        operator_position=pl.lit(2, pl.Int16),
+        op2_position=pl.lit(3, pl.Int16),
+        last_position=pl.lit(3, pl.Int16),
+    )
 
 
 def answered(
     prompts: pl.DataFrame, correct: Callable[[dict], bool] = lambda row: True
 ) -> pl.DataFrame:
     """The table `predictions`, as far as pairs are concerned."""
-    cells = prompts.filter(pl.col("result").is_not_null())
+    cells = prompts.drop_nulls("result")
     return cells.select(
         "subject",
         "operator",
@@ -97,46 +93,32 @@ def test_every_pair_is_what_it_says(
         pairs_per_split=wanted,
         counterfactual=counterfactual,
     )
-    cells = {(r["operator"], r["op1"], r["op2"]): r for r in prompts.to_dicts()}
-    correct = {(r["operator"], r["op1"], r["op2"]) for r in predictions.to_dicts() if r["correct"]}
-    answered_cells = prompts.drop_nulls("result")
-    results = {o: set(answered_cells.filter(operator=o)["result"]) for o in CALCULATE}
-    for row in pairs.to_dicts():
-        clean = cells[row["operator"], row["op1"], row["op2"]]
-        counterfactual_cell = "counterfactual_operator", "counterfactual_op1", "counterfactual_op2"
-        other = cells[tuple(row[column] for column in counterfactual_cell)]
-        assert (row["operator"], row["op1"], row["op2"]) in correct
-        assert row["result"] == clean["result"] != other["result"] == row["counterfactual_result"]
-        assert (row["tokens"], row["answer_token"]) == (clean["tokens"], clean["answer_token"])
-        assert (row["counterfactual_tokens"], row["counterfactual_answer_token"]) == (
-            other["tokens"],
-            other["answer_token"],
-        )
-        assert (
-            row["positions"]
-            == row["counterfactual_positions"]
-            == {"op1": 1, "operator": 2, "op2": 3, "last": 3}
-        )
-        assert counterfactual == "any_operator" or row["operator"] == row["counterfactual_operator"]
-    keys = pairs.select("operator", "seed", "op1", "op2")
-    assert keys.n_unique() == len(keys)
+    keys = ["operator", "op1", "op2"]
+    cells = prompts.select(*keys, "result", "tokens", "answer_token", positions=POSITIONS)
+    correct = predictions.filter("correct").select(keys)
+    assert pairs.join(correct, on=keys, how="anti").is_empty()
+    others = pairs.select(pl.col("^counterfactual_.*$").name.replace("counterfactual_", ""))
+    for sides in (pairs, others):
+        expected = sides.select(keys).join(cells, on=keys, how="left", maintain_order="left")
+        assert_frame_equal(sides.select(cells.columns), expected)
+    assert pairs["result"].ne_missing(others["result"]).all()
+    if counterfactual == "same_operator":
+        assert pairs["operator"].equals(others["operator"])
+    assert pairs.select("seed", *keys).is_unique().all()
     assert pairs["pair"].to_list() == list(range(len(pairs)))
     assert pairs.equals(pairs.sort("operator", "split", "seed", maintain_order=True))
-    counts = Counter(zip(pairs["operator"], pairs["split"], pairs["seed"], strict=True))
-    for operator in CALCULATE:
-        mine = Counter(split_of(*key) for key in correct if key[0] == operator)
-        partners = (
-            results[operator]
-            if counterfactual == "same_operator"
-            else set().union(*results.values())
-        )
-        for seed in SETTINGS["seeds"]:
-            for split in ("discovery", "evaluation"):
-                assert counts[operator, split, seed] == (
-                    min(wanted, mine[split]) if len(partners) > 1 else 0
-                )
     for row in pairs.to_dicts():
         assert row["split"] == split_of(row["operator"], row["op1"], row["op2"])
+    answerable = Counter()
+    for key in correct.rows():
+        answerable[key[0], split_of(*key)] += 1
+    for operator, seed, split in product(CALCULATE, SETTINGS["seeds"], ("discovery", "evaluation")):
+        partners = prompts.drop_nulls("result")
+        if counterfactual == "same_operator":
+            partners = partners.filter(operator=operator)
+        is_possible = partners["result"].n_unique() > 1
+        drawn = pairs.filter(operator=operator, seed=seed, split=split)
+        assert len(drawn) == (min(wanted, answerable[operator, split]) if is_possible else 0)
 
 
 def test_counterfactuals_are_uniform_among_other_answers():
@@ -145,19 +127,17 @@ def test_counterfactuals_are_uniform_among_other_answers():
         prompts, lambda row: (row["operator"], row["op1"], row["op2"]) == ("multiply", 0, 1)
     )
     pairs = ask("pairs", {"prompts": prompts, "predictions": predictions}, seeds=list(range(8000)))
-    counts = Counter(
-        pairs.select(
-            "counterfactual_operator", "counterfactual_op1", "counterfactual_op2"
-        ).iter_rows()
-    )
-    expected: dict[tuple, float] = {}
-    for operator, calculate in CALCULATE.items():
-        others = [(operator, a, b) for a, b in np.ndindex(3, 3) if calculate(a, b) != 0]
-        expected |= dict.fromkeys(others, len(pairs) / 2 / len(others))
-    assert counts.keys() == expected.keys()
-    assert (
-        sum((counts[k] - n) ** 2 / n for k, n in expected.items()) < 32
-    )  # chi-squared, 11 degrees of freedom: p = 0.001
+    keys = ["operator", "op1", "op2"]
+    others = pairs.select(pl.col("^counterfactual_.*$").name.replace("counterfactual_", ""))
+    counts = others.group_by(keys).len()
+    candidates = prompts.filter(pl.col("result") != 0)
+    shares = candidates.select(*keys, share=1 / 2 / pl.len().over("operator"))
+    both = shares.join(counts, on=keys, how="full", coalesce=True)
+    assert both["len"].is_not_null().all()
+    assert both["share"].is_not_null().all()
+    expected = both["share"] * len(pairs)
+    # chi-squared, 11 degrees of freedom: p = 0.001
+    assert ((both["len"] - expected) ** 2 / expected).sum() < 32
 
 
 def test_seeds_draw_other_prompts_and_a_seed_draws_the_same_again():
@@ -270,6 +250,6 @@ def test_a_subject_that_answers_nothing_has_no_circuit():
         "smallest_circuits": ["head_faithfulness"],
         "circuit_heads": ["component_effects", "head_faithfulness"],
     }.items():
-        tables[stage] = ask(stage, {name: tables[name] for name in needed})
+        tables[stage] = ask(stage, made.only(tables, *needed))
         assert len(tables[stage]) == 0
         assert tables[stage].columns

@@ -1,17 +1,13 @@
 """Probes, end to end on a folder of made prompts: they find what is there, and only there."""
 
+from itertools import product
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from stages.circuit import probes
-from tests.circuit.prompted import ROLES, made_project, result
-
-
-@pytest.fixture
-def project(checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return made_project(tmp_path, checkpoint_folder, monkeypatch)
+from tests.circuit.prompted import ROLES, result
 
 
 def test_probes_find_the_operands_sum_only_where_both_are_known(project: Path):
@@ -19,13 +15,9 @@ def test_probes_find_the_operands_sum_only_where_both_are_known(project: Path):
     first = (project / "circuit/probes.parquet").read_bytes()
     table = result(project, "probes")
     layers = table["layer"].max() + 1
-    assert table.select("operator", "layer", "position").rows() == [
-        (operator, layer, role)
-        for operator in ("add", "divide")
-        for layer in range(layers)
-        for role in ROLES
-    ]
-    add, divide = (table.filter(pl.col("operator") == o) for o in ("add", "divide"))
+    keys = table.select("operator", "layer", "position").rows()
+    assert keys == list(product(("add", "divide"), range(layers), ROLES))
+    add, divide = table.filter(operator="add"), table.filter(operator="divide")
     assert set(add["prompts"]) == {60}  # a fifth of a sample of 300
     assert (
         add.select("accuracy", "shuffled_accuracy", "majority_accuracy")

@@ -15,6 +15,7 @@ from stages.lib.sql.database import Database, connect
 from tests.conftest import bag_in, run_in
 
 LISTED = ledger.listed()
+STATEMENTS = pl.DataFrame(LISTED, schema=dict.fromkeys(("claim", "source", "study"), pl.String))
 KEYS = {"claim", "source", "statement", "published"}  # of every statement
 PLACES = {  # of each study that a statement may be from, as its published text numbers them
     "heuristics": [
@@ -77,17 +78,8 @@ def entry(query: str | None, **published: float | str) -> dict:
 
 def judged(query: str | None, **published: float) -> list[tuple]:
     rows = ledger.judged(entry(query, **published), Database({}), "s")
-    return [
-        (
-            row["operator"],
-            row["published"],
-            row["measured"],
-            row["ci_low"],
-            row["ci_high"],
-            row["verdict"],
-        )
-        for row in rows
-    ]
+    columns = ["operator", "published", "measured", "ci_low", "ci_high", "verdict"]
+    return pl.DataFrame(rows, schema=ledger.SCHEMA).select(columns).rows()
 
 
 MEASURED = """
@@ -115,7 +107,8 @@ def test_what_holds_is_reproduced_and_what_nobody_measured_is_not_testable():
     ]
     assert judged(None, all=0.4) == [(None, 0.4, None, None, None, "not testable here")]
     assert judged(None, add=1, divide=2) == [
-        (o, p, None, None, None, "not testable here") for o, p in (("add", 1), ("divide", 2))
+        ("add", 1, None, None, None, "not testable here"),
+        ("divide", 2, None, None, None, "not testable here"),
     ]
 
 
@@ -125,7 +118,7 @@ def test_two_rows_of_one_operator_are_a_mistake():
 
 
 def test_every_statement_has_a_place_a_model_and_a_query_or_a_reason():
-    assert len({claim["claim"] for claim in LISTED}) == len(LISTED)
+    assert STATEMENTS["claim"].n_unique() == len(LISTED)
     for claim in LISTED:
         assert KEYS <= claim.keys() <= {*KEYS, "study", "query", "why"}
         assert ("query" in claim) != ("why" in claim)
@@ -140,37 +133,36 @@ def test_a_statement_is_from_a_place_of_its_study_and_its_numbers_are_of_a_model
     assert set(places) <= {*PLACES[study], *OURS}
     published = dict(claim["published"])
     assert published.pop("of")
-    assert all(0 <= number <= 1 for number in published.values())
+    for number in published.values():
+        assert 0 <= number <= 1
     if OURS[0] in places or OURS[1] in places:
         assert not published
         assert "unpublished" in claim["statement"]
 
 
 def test_a_figure_is_named_with_its_section():
-    places = [
-        claim["source"].split(", ") for claim in LISTED if claim["source"].startswith("heuristics")
-    ]
-    pairs = [pair for _, *place in places for pair in pairwise(place)]
-    kinds = ("sql", "py", "md", "yaml")
-    files = [file for kind in kinds for file in ledger.STAGES.rglob(f"*.{kind}")]
-    for file in files:
-        pairs += re.findall(r"((?:Sec|App)\. [\w.]+), (Fig\. \w+)", file.read_text())
-    figures = [
-        (section, re.sub(r"\D", "", figure))
-        for section, figure in pairs
-        if figure.startswith("Fig.")
-    ]
-    # Fig. 3 of the mediation study
-    of_heuristics = [pair for pair in figures if pair != ("Sec. 4", "3")]
-    assert len(of_heuristics) > 20
-    assert [pair for pair in of_heuristics if SECTIONS[pair[1]] != pair[0]] == []
+    pairs: list[tuple[str, str]] = []
+    for source in STATEMENTS["source"]:
+        study, *places = source.split(", ")
+        if study == "heuristics":
+            pairs += pairwise(places)
+    for kind in ("sql", "py", "md", "yaml"):
+        for file in ledger.STAGES.rglob(f"*.{kind}"):
+            pairs += re.findall(r"((?:Sec|App)\. [\w.]+), (Fig\. \w+)", file.read_text())
+    checked = 0
+    for section, figure in pairs:
+        number = re.sub(r"\D", "", figure)
+        is_of_mediation = (section, number) == ("Sec. 4", "3")
+        if figure.startswith("Fig.") and not is_of_mediation:
+            assert section == SECTIONS[number]
+            checked += 1
+    assert checked > 20
 
 
 def test_every_chapters_statements_are_listed_and_every_key_is_explained():
-    files = sorted(ledger.STAGES.glob("*/claims.yaml"))
-    assert (
-        sum(len(yaml.safe_load(file.read_text())) for file in files) == len(LISTED) > len(files) > 1
-    )
+    files = list(ledger.STAGES.glob("*/claims.yaml"))
+    counts = [len(yaml.safe_load(file.read_text())) for file in files]
+    assert sum(counts) == len(LISTED) > len(files) > 1
     explained = re.findall(
         r"^\| ([\w, ]+) \|", (ledger.STAGES / "claims/README.md").read_text(), re.MULTILINE
     )
@@ -181,10 +173,9 @@ def test_a_query_asks_the_tables_for_what_the_claim_says(micro: Path):
     """Check some verdicts of each kind again, with the printed query and the console."""
     database = connect(micro / "data")
     table, of_several = database.sql("from claims").pl(), database.sql("from study_claims").pl()
-    assert set(table["claim"]) == {claim["claim"] for claim in LISTED if "study" not in claim}
-    assert set(of_several["claim"]) == {
-        claim["claim"] for claim in LISTED if claim.get("study") == "training"
-    }
+    of_one_model = STATEMENTS.filter(pl.col("study").is_null())
+    assert set(table["claim"]) == set(of_one_model["claim"])
+    assert set(of_several["claim"]) == set(STATEMENTS.filter(study="training")["claim"])
     assert set(of_several["subject"]) == {"abacus"}
     table = pl.concat([table, of_several])
     assert set(table["verdict"]) == VERDICTS
@@ -209,20 +200,18 @@ def test_a_query_asks_the_tables_for_what_the_claim_says(micro: Path):
 
 def test_verdicts_are_of_every_statement_and_subject(micro: Path):
     database = connect(micro / "data")
-    columns = {
-        "reproduced": "reproduced",
-        "not_reproduced": "not reproduced",
-        "not_testable": "not testable here",
-    }
-    rows_of = {
-        (subject, row["claim"], row["operator"], verdict)
-        for row in database.sql("from verdicts").pl().to_dicts()
-        for column, verdict in columns.items()
-        for subject in row[column] or []
-    }
-    columns_of = "select subject, claim, operator, verdict from"
-    rows = f"{columns_of} claims union all {columns_of} study_claims"
-    assert rows_of == set(database.sql(rows).pl().rows())
+    verdicts = database.sql("from verdicts").pl()
+    listed: set[tuple] = set()
+    for column, verdict in (
+        ("reproduced", "reproduced"),
+        ("not_reproduced", "not reproduced"),
+        ("not_testable", "not testable here"),
+    ):
+        subjects = verdicts.explode(column).drop_nulls(column)
+        listed |= set(subjects.select(column, "claim", "operator", verdict=pl.lit(verdict)).rows())
+    columns = "select subject, claim, operator, verdict from"
+    rows = f"{columns} claims union all {columns} study_claims"
+    assert listed == set(database.sql(rows).pl().rows())
 
 
 def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
@@ -235,7 +224,6 @@ def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
         ("a", "c2", "add", 4.0, "reproduced"),
         ("b", "c2", "add", 5.0, "reproduced"),
     ]
-    same = dict.fromkeys(("source", "statement", "published_subject"), "s") | {"published": 0.5}
     schema = {
         "subject": pl.String,
         "claim": pl.String,
@@ -243,40 +231,18 @@ def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
         "measured": pl.Float64,
         "verdict": pl.String,
     }
-    claims = pl.DataFrame(rows, schema=schema, orient="row").with_columns(
-        **{name: pl.lit(value) for name, value in same.items()}
-    )
-    write_table(claims.head(4), tmp_path / "claims.parquet")
-    write_table(claims.tail(-4), tmp_path / "study_claims.parquet")
-    printed = (
-        Database(
-            {
-                "claims": [tmp_path / "claims.parquet"],
-                "study_claims": [tmp_path / "study_claims.parquet"],
-            }
-        )
-        .sql((ledger.STAGES / "claims/verdicts.sql").read_text())
-        .pl()
-    )
-    rows_of = {(row["claim"], row["operator"]): row for row in printed.to_dicts()}
-    assert rows_of.keys() == {("c1", "add"), ("c1", None), ("c2", "add")}
+    same = dict.fromkeys(("source", "statement", "published_subject"), pl.lit("s"))
+    claims = pl.DataFrame(rows, schema=schema, orient="row").with_columns(published=0.5, **same)
+    files = {name: [tmp_path / f"{name}.parquet"] for name in ("claims", "study_claims")}
+    write_table(claims.head(4), *files["claims"])
+    write_table(claims.tail(-4), *files["study_claims"])
+    query = (ledger.STAGES / "claims/verdicts.sql").read_text()
+    verdicts = Database(files).sql(query).pl().sort("claim", "operator", nulls_last=True)
     sides = ("reproduced", "not_reproduced", "not_testable", "lowest", "highest", "differ")
-    assert [rows_of["c1", "add"][side] for side in sides] == [
-        ["a", "b"],
-        ["d"],
-        None,
-        0.5,
-        3.0,
-        True,
-    ]
-    assert [rows_of["c1", None][side] for side in sides] == [None, ["b"], ["a"], 2.0, 2.0, False]
-    assert [rows_of["c2", "add"][side] for side in sides] == [
-        ["a", "b"],
-        None,
-        None,
-        4.0,
-        5.0,
-        False,
+    assert verdicts.select("claim", "operator", *sides).rows() == [
+        ("c1", "add", ["a", "b"], ["d"], None, 0.5, 3.0, True),
+        ("c1", None, None, ["b"], ["a"], 2.0, 2.0, False),
+        ("c2", "add", ["a", "b"], None, None, 4.0, 5.0, False),
     ]
 
 
@@ -289,19 +255,15 @@ def test_digits_are_judged_model_by_model(
     Only the model's own rows count.
     """
     monkeypatch.chdir(tmp_path)
-    pairs = {(1, 1): 1.0, (2, 2): 1.0, (1, 2): shared, (2, 1): 0.0}
-    rows = [
-        ("m-first", o, *pair, k, share)
-        for o in ("add", "divide")
-        for pair, share in pairs.items()
-        for k in (5, 50)
-    ]
-    names = ["subject", "operator", "digit", "of_digit", "k", "share"]
-    for model, rows_of in (("m", rows), ("other", [("o-first", *row[1:5], 0.9) for row in rows])):
-        write_table(
-            pl.DataFrame(rows_of, schema=names, orient="row"),
-            Path(f"data/neurons/digit_circuits/{model}.parquet"),
-        )
+    shares = pl.DataFrame(
+        {"digit": [1, 2, 1, 2], "of_digit": [1, 2, 2, 1], "share": [1.0, 1.0, shared, 0.0]}
+    )
+    operators = pl.DataFrame({"operator": ["add", "divide"]})
+    table = operators.join(shares, how="cross").join(pl.DataFrame({"k": [5, 50]}), how="cross")
+    folder = Path("data/neurons/digit_circuits")
+    write_table(table.with_columns(subject=pl.lit("m-first")), folder / "m.parquet")
+    others = table.with_columns(subject=pl.lit("o-first"), share=0.9)
+    write_table(others, folder / "other.parquet")
     study_claims.main("digits", "m")
     judged = pl.read_parquet("data/claims/study_claims/m.parquet")
     columns = ["subject", "claim", "operator", "measured", "ci_low", "ci_high", "verdict"]
@@ -320,12 +282,14 @@ def test_digits_are_judged_model_by_model(
 def test_the_published_numbers_are_those_of_the_page():
     """Spot checks against the papers, so that a slip of the pen shows."""
     numbers = {claim["claim"]: claim["published"] for claim in LISTED}
-    assert numbers["knockout_hurts_associated_prompts"] == {"of": "Llama-3-8B"} | dict(
-        zip(
-            ("add", "subtract", "multiply", "divide"),
-            (pytest.approx(x) for x in (0.86 - 0.56, 0.88 - 0.64, 0.89 - 0.80, 0.91 - 0.78)),
-            strict=True,
-        )
+    assert numbers["knockout_hurts_associated_prompts"] == pytest.approx(
+        {
+            "of": "Llama-3-8B",
+            "add": 0.86 - 0.56,
+            "subtract": 0.88 - 0.64,
+            "multiply": 0.89 - 0.80,
+            "divide": 0.91 - 0.78,
+        }
     )
     assert numbers["few_heads"]["multiply"] == pytest.approx(20 / 1024, abs=1e-4)
     assert numbers["few_heads"]["add"] == pytest.approx(6 / 1024, abs=1e-4)

@@ -1,6 +1,5 @@
 """Faulty controls against plain Python, and the table of all faults against known numbers."""
 
-from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
@@ -8,6 +7,7 @@ from itertools import product
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from tests.made import Tables, ask, frame
 
@@ -32,37 +32,40 @@ MEASURES = [
     "dissociation",
     "logit_dissociation",
 ]
-
-
 INTERVENTIONS = ["intervention", "operator", "arm", "criterion", "heuristic", "replacement"]
 RUNS = ["subject", "experiment", "intervention", "pair", "answer_logit", "mean_logit", "correct"]
 
 
+def shuffled(table: pl.DataFrame) -> pl.DataFrame:
+    return table.sample(fraction=1, shuffle=True, seed=0)
+
+
 def tabled(columns: list[str], *rows: tuple) -> pl.DataFrame:
     """A table, its rows in no order."""
-    return pl.DataFrame(rows, schema=columns, orient="row", infer_schema_length=None).sample(
-        fraction=1, shuffle=True, seed=0
-    )
+    return shuffled(pl.DataFrame(rows, schema=columns, orient="row", infer_schema_length=None))
 
 
 @pytest.fixture(scope="module")
 def prompts() -> pl.DataFrame:
-    random = np.random.default_rng(0)
-    drawn = [
-        (*row, *random.integers(1, 20, 2).tolist())
-        for row in product(("add", "divide"), ("discovery", "evaluation"), range(80))
-    ]
-    rows = [
-        (pair, o, split, a, b, int(whole(o, a, b)))
-        for pair, (o, split, _, a, b) in enumerate(drawn)
-    ]
-    return tabled(["pair", "operator", "split", "op1", "op2", "result"], *rows).with_columns(
-        pl.col("op1", "op2").cast(pl.Int32)
-    )
+    keys = list(product(("add", "divide"), ("discovery", "evaluation"), range(80)))
+    operators, splits, _ = zip(*keys, strict=True)
+    op1, op2 = np.random.default_rng(0).integers(1, 20, (2, len(keys)), dtype=np.int32)
+    results = np.where(np.array(operators) == "add", op1 + op2, op1 // op2)
+    columns = {"operator": operators, "split": splits, "op1": op1, "op2": op2, "result": results}
+    return shuffled(frame(pair=range(len(keys)), **columns))
 
 
-def whole(operator: str, a: int, b: int) -> Fraction:
-    return Fraction(a + b if operator == "add" else a // b)
+def meanings(prompts: pl.DataFrame) -> pl.DataFrame:
+    """Return whether each prompt satisfies each heuristic, by its result and by true division."""
+    rows = []
+    cells = prompts.select("operator", "pair", "op1", "op2", "result").rows()
+    for (operator, pair, a, b, result), heuristic in product(cells, HEURISTICS):
+        _, _, holds = HEURISTICS[heuristic]
+        quotient = Fraction(a, b) if operator == "divide" else Fraction(result)
+        meant = (holds(a, b, Fraction(result)), holds(a, b, quotient))
+        rows.append((operator, pair, heuristic, *meant))
+    columns = ["operator", "pair", "heuristic", "holds", "holds_undivided"]
+    return pl.DataFrame(rows, schema=columns, orient="row").cast({"pair": pl.Int32})
 
 
 @pytest.fixture(scope="module")
@@ -72,119 +75,83 @@ def given(prompts: pl.DataFrame) -> Tables:
     Interventions have two patches, there are controls, and the model is random.
     """
     random = np.random.default_rng(1)
-    keys = product(
-        ("add", "divide"), ("heuristic", "control"), ("all", "one"), HEURISTICS, ("zero", "mean")
+    rows: list[tuple] = [("add", "none", None, None, None), ("divide", "none", None, None, None)]
+    keys = product(("add", "divide"), ("heuristic", "control"), HEURISTICS, ("zero", "mean"))
+    for operator, arm, heuristic, replacement in keys:
+        rows.append((operator, arm, "all", heuristic, replacement))
+        rows.append((operator, arm, heuristic, heuristic, replacement))
+    interventions = pl.DataFrame(rows, schema=INTERVENTIONS[1:], orient="row").select(
+        pl.int_range(pl.len(), dtype=pl.Int32).alias("intervention"), pl.all()
     )
-    clean = [(o, "none", None, None, None) for o in ("add", "divide")]
-    numbered = list(
-        enumerate(
-            clean + [(o, arm, h if which == "one" else which, h, r) for o, arm, which, h, r in keys]
-        )
+    second_patches = interventions.filter(pl.col("arm") != "none")
+    evaluated = prompts.filter(split="evaluation").select("operator", "pair")
+    answers = interventions.join(evaluated, on="operator", maintain_order="left_right")
+    answers = answers.join(frame(experiment=["knockout", "neuron"]), how="cross").with_columns(
+        subject=pl.lit("s"),
+        answer_logit=random.normal(size=2 * len(answers)),
+        mean_logit=random.normal(size=2 * len(answers)),
+        correct=random.random(2 * len(answers)) < 0.6,
     )
-    answers = [
-        (
-            "s",
-            experiment,
-            number,
-            pair,
-            *random.normal(size=2).tolist(),
-            bool(random.random() < 0.6),
-        )
-        for number, (operator, *_) in numbered
-        for pair in prompts.filter(operator=operator, split="evaluation")["pair"]
-        for experiment in ("knockout", "neuron")
-    ]
-    cells = prompts.select("operator", "pair", "op1", "op2").rows()
-    associated, known = [], []
-    for heuristic, (kind, quantity, holds) in HEURISTICS.items():
-        for operator, pair, a, b in cells:
-            if holds(a, b, whole(operator, a, b)):
-                associated.append((operator, pair, heuristic))
+    known = []
+    for heuristic, (kind, quantity, _) in HEURISTICS.items():
         if kind != "multi-result":
-            known += [(operator, heuristic, kind, quantity) for operator in ("add", "divide")]
+            known.append(("add", heuristic, kind, quantity))
+            known.append(("divide", heuristic, kind, quantity))
+    associated = meanings(prompts).filter("holds").select("operator", "pair", "heuristic")
     return {
-        "knockout_interventions": tabled(
-            INTERVENTIONS,
-            *((n, *row) for n, row in numbered for _ in range(1 if row[1] == "none" else 2)),
-        ),
-        "runs": tabled(RUNS, *answers),
-        "prompt_associations": tabled(["operator", "pair", "heuristic"], *associated),
+        "knockout_interventions": shuffled(pl.concat([interventions, second_patches])),
+        "runs": shuffled(answers.select(RUNS)),
+        "prompt_associations": shuffled(associated),
         "pairs": prompts,
         "heuristics": tabled(["operator", "heuristic", "kind", "quantity"], *known),
     }
 
 
-def brute_force(
-    given: Tables, prompts: pl.DataFrame
-) -> dict[tuple, list[tuple[int, int, int, bool, float]]]:
-    """Return (operator, criterion, ablation, heuristic) -> what the model predicts.
+def answers_by_heuristic(given: Tables) -> pl.DataFrame:
+    """Return what the model answers to each prompt when a heuristic is ablated.
 
-    The values are (pair, op1, op2, correct, change of the answer's logit).
+    `change` is that of the answer's logit above the mean logit, from the clean run's.
     """
-    runs = (
-        given["knockout_interventions"]
-        .unique()
-        .join(given["runs"].filter(experiment="knockout"), on="intervention")
-    )
-    runs = runs.with_columns(logit=pl.col("answer_logit").cast(float) - pl.col("mean_logit"))
-    runs = runs.join(runs.filter(arm="none").select("pair", before="logit"), on="pair").join(
-        prompts.select("pair", "op1", "op2"), on="pair"
-    )
-    values: dict[tuple, list] = {}
-    columns = [
-        "operator",
-        "criterion",
-        "replacement",
-        "heuristic",
-        "pair",
-        "op1",
-        "op2",
-        "correct",
-        "logit",
-        "before",
-    ]
-    for *key, pair, a, b, correct, logit, before in (
-        runs.filter(arm="heuristic").select(columns).iter_rows()
-    ):
-        values.setdefault(tuple(key), []).append((pair, a, b, correct, logit - before))
-    return values
+    interventions = given["knockout_interventions"].unique()
+    runs = given["runs"].filter(experiment="knockout").join(interventions, on="intervention")
+    runs = runs.with_columns(logit=pl.col("answer_logit") - pl.col("mean_logit"))
+    clean = runs.filter(arm="none").select("pair", before="logit")
+    ablated = runs.filter(arm="heuristic").rename({"replacement": "ablation"})
+    return ablated.join(clean, on="pair").with_columns(change=pl.col("logit") - pl.col("before"))
 
 
 def test_true_division_is_that_of_fractions(given: Tables, prompts: pl.DataFrame):
     """If all prompts are drawn, all associated ones are, and the control is not contaminated."""
     table = ask("fault_knockouts", given, prompts=80, fault_seed=0)
-    answers, expected = brute_force(given, prompts), {}
-    for (operator, criterion, ablation, heuristic), rows in answers.items():
-        holds = HEURISTICS[heuristic][2]
-        for fault in ("none", "contaminated control", "true division")[
-            : 3 if operator == "divide" else 2
-        ]:
-            truth = {pair: holds(a, b, whole(operator, a, b)) for pair, a, b, _, _ in rows}
-            taken = {
-                pair: holds(a, b, Fraction(a, b)) if fault == "true division" else truth[pair]
-                for pair, a, b, _, _ in rows
-            }
-            is_taken = np.array([taken[pair] for pair, *_ in rows])
-            measured = np.array([row[3:] for row in rows], float)  # correct, change of the logit
-            if 0 < is_taken.sum() < len(rows):
-                yes, yes_logit = measured[is_taken].mean(axis=0)
-                no, no_logit = measured[~is_taken].mean(axis=0)
-                among = np.mean([truth[pair] for pair in truth if not taken[pair]])
-                row = [among, yes, no, yes_logit, no_logit, no - yes, no_logit - yes_logit]
-                expected.setdefault((operator, criterion, fault, ablation), []).append(row)
+    meant = meanings(prompts).drop("operator")
+    answers = answers_by_heuristic(given).join(meant, on=["pair", "heuristic"])
+    right = answers.with_columns(fault=pl.lit("none"), taken="holds")
+    contaminated = right.with_columns(fault=pl.lit("contaminated control"))
+    divisions = answers.filter(operator="divide")
+    undivided = divisions.with_columns(fault=pl.lit("true division"), taken="holds_undivided")
     keys = ["operator", "criterion", "fault", "ablation"]
-    assert table.select(keys).rows() == sorted(expected)
-    for row in table.iter_rows(named=True):
-        wanted = expected[tuple(row[key] for key in keys)]
-        assert row["heuristics"] == len(wanted)
-        assert [row[name] for name in ("associated_among_other", *MEASURES)] == pytest.approx(
-            list(np.mean(wanted, axis=0))
+    taken, other = pl.col("taken"), ~pl.col("taken")
+    tested = (
+        pl.concat([right, contaminated, undivided])
+        .group_by(*keys, "heuristic")
+        .agg(
+            associated_among_other=pl.col("holds").filter(other).mean(),
+            accuracy_associated=pl.col("correct").filter(taken).mean(),
+            accuracy_other=pl.col("correct").filter(other).mean(),
+            logit_change_associated=pl.col("change").filter(taken).mean(),
+            logit_change_other=pl.col("change").filter(other).mean(),
         )
-    moved = {
-        m
-        for (_, m, fault, _), rows in expected.items()
-        if fault == "true division" and rows[0][0] > 0
-    }
+        .drop_nulls()  # heuristics without associated or without other prompts
+        .with_columns(
+            dissociation=pl.col("accuracy_other") - pl.col("accuracy_associated"),
+            logit_dissociation=pl.col("logit_change_other") - pl.col("logit_change_associated"),
+        )
+    )
+    means = pl.col("associated_among_other", *MEASURES).mean()
+    expected = tested.group_by(keys).agg(pl.len().cast(pl.Int32).alias("heuristics"), means)
+    assert_frame_equal(table.drop("subject"), expected.sort(keys), rel_tol=1e-6, abs_tol=1e-12)
+    changed = tested.filter(pl.col("associated_among_other") > 0, fault="true division")
+    moved = set(changed["criterion"])
     assert moved >= {"result mod 2 = 1", "result ~ ..1", "result = 2", "result in {0, 3}"}
     assert not moved & {"op1 mod 2 = 0", "own", "result in 1..2", "result mod 5 in 1..2"}
 
@@ -195,54 +162,57 @@ def test_the_contaminated_control_is_drawn_evenly_from_all_that_is_not_drawn():
     The logit of prompt i changes by 2^i, so that a mean identifies its prompts.
     """
     names = [f"op1 in 0..{end}" for end in range(300)]
-    knockouts = [
-        (0, "add", "none", None, None, None),
-        *((i + 1, "add", "heuristic", h, h, "zero") for i, h in enumerate(names)),
-    ]
+    ablations = frame(
+        intervention=range(1, 301),
+        operator="add",
+        arm="heuristic",
+        criterion=names,
+        heuristic=names,
+        replacement="zero",
+    )
+    clean = frame(intervention=[0], operator="add", arm="none")
+    interventions = pl.concat([clean, ablations], how="diagonal")
+    pairs = frame(operator="add", split="evaluation", pair=range(20), op1=1, op2=1, result=2)
+    change = pl.when(pl.col("arm") == "none").then(0.0).otherwise(2.0 ** pl.col("pair"))
+    runs = interventions.join(pairs.select("pair"), how="cross").with_columns(
+        subject=pl.lit("s"),
+        experiment=pl.lit("knockout"),
+        answer_logit=change,
+        mean_logit=0.0,
+        correct=pl.col("pair") % 2 == 0,
+    )
+    heuristics = ablations.select("operator", "heuristic")
+    associated = pairs.filter(pl.col("pair") < 10).select("operator", "pair")
     given = {
-        "knockout_interventions": tabled(INTERVENTIONS, *knockouts),
-        "runs": tabled(
-            RUNS,
-            *(
-                ("s", "knockout", i, pair, (i > 0) * 2.0**pair, 0.0, pair % 2 == 0)
-                for i in range(301)
-                for pair in range(20)
-            ),
-        ),
-        "prompt_associations": tabled(
-            ["operator", "pair", "heuristic"],
-            *(("add", pair, h) for h in names for pair in range(10)),
-        ),
-        "pairs": frame(operator="add", split="evaluation", pair=range(20), op1=1, op2=1, result=2),
-        "heuristics": tabled(
-            ["operator", "heuristic", "kind", "quantity"],
-            *(("add", h, "range", "op1") for h in names),
+        "knockout_interventions": shuffled(interventions),
+        "runs": shuffled(runs.select(RUNS)),
+        "prompt_associations": shuffled(heuristics.join(associated, on="operator")),
+        "pairs": pairs,
+        "heuristics": shuffled(
+            heuristics.with_columns(kind=pl.lit("range"), quantity=pl.lit("op1"))
         ),
     }
-    first, second = (
-        ask("fault_knockouts", given, prompts=5, fault_seed=seed).filter(
-            fault="contaminated control"
-        )
-        for seed in (0, 1)
-    )
+
+    def contaminated(seed: int) -> pl.DataFrame:
+        table = ask("fault_knockouts", given, prompts=5, fault_seed=seed)
+        return table.filter(fault="contaminated control")
+
+    first, second = contaminated(0), contaminated(1)
     assert first.height == len(names)
     assert (first["associated_among_other"] != second["associated_among_other"]).any()
-    counts: Counter[int] = Counter()
-    for row in first.iter_rows(named=True):
-        drawn = [pair for pair in range(20) if int(row["logit_change_other"] * 5) >> pair & 1]
-        assert len(drawn) == 5
-        assert sum(pair < 10 for pair in drawn) == round(row["associated_among_other"] * 5)
-        assert row["accuracy_other"] == pytest.approx(np.mean([pair % 2 == 0 for pair in drawn]))
-        assert (
-            row["logit_change_associated"] == 1023 / 10
-        )  # of all associated prompts, drawn or not
-        counts.update(drawn)
-    for pair in range(20):  # half of the associated prompts can still be drawn, among 15
-        share = (0.5 if pair < 10 else 1) * 5 / 15
-        assert abs(counts[pair] - 300 * share) < 4 * (300 * share * (1 - share)) ** 0.5
-    assert (
-        abs(sum(counts[pair] for pair in range(10)) - 500) < 4 * (300 * 5 * 2 / 9 * 10 / 14) ** 0.5
-    )
+    # of all associated prompts, drawn or not
+    assert set(first["logit_change_associated"]) == {1023 / 10}
+    pair = np.arange(20)
+    sums = np.rint(first["logit_change_other"].to_numpy() * 5).astype(int)
+    drawn = sums[:, np.newaxis] >> pair & 1  # (heuristics, prompts)
+    assert (drawn.sum(axis=1) == 5).all()
+    np.testing.assert_allclose(drawn[:, :10].sum(axis=1) / 5, first["associated_among_other"])
+    np.testing.assert_allclose(drawn[:, ::2].sum(axis=1) / 5, first["accuracy_other"])
+    counts = drawn.sum(axis=0)
+    # half of the associated prompts can still be drawn, among 15
+    shares = np.where(pair < 10, 0.5, 1) * 5 / 15
+    assert (abs(counts - 300 * shares) < 4 * np.sqrt(300 * shares * (1 - shares))).all()
+    assert abs(counts[:10].sum() - 500) < 4 * (300 * 5 * 2 / 9 * 10 / 14) ** 0.5
 
 
 def test_a_subject_without_heuristics_has_no_rows(given: Tables):
@@ -275,11 +245,7 @@ KNOCKOUTS = [
 def test_the_table_of_faults_puts_right_beside_wrong():
     range_fault, modulo = "op2 range with op1's size", "result modulo with (M // n)^2"
     counts = {range_fault: (7, 4, 1), modulo: (4, 1, 1), "both": (9, 5, 0), "none": (4, 0, 0)}
-    ranked = (
-        [("last", 1, k, 0.5) for k in (5, 20)]
-        + [("last", 2, k, 1.0) for k in (5, 20)]
-        + [("op1", 0, 5, 0.1)]
-    )
+    std = ("effect", "effect_plus_std")
     accuracies = {
         "heuristic": 0.1,
         "count": 0.3,
@@ -287,11 +253,9 @@ def test_the_table_of_faults_puts_right_beside_wrong():
         "contaminated": 0.4,
         "matched": 0.9,
     }
-    by_prompt = [
-        ("divide", "fdr", arm, "zero", n, n / 100 + value)
-        for n in (0, 5, 25)
-        for arm, value in accuracies.items()
-    ]
+    by_prompt = []
+    for n, (arm, accuracy) in product((0, 5, 25), accuracies.items()):
+        by_prompt.append(("divide", "fdr", arm, "zero", n, n / 100 + accuracy))
     scores = []
     for fault, layer in product(counts, (0, 1)):
         scores.append(("add", layer, fault, "any", 0.6, 10, *counts[fault]))
@@ -337,7 +301,11 @@ def test_the_table_of_faults_puts_right_beside_wrong():
         ),
         "ranking_agreement": tabled(
             ["operator", "position", "layer", "k", "shared", "ranking_a", "ranking_b"],
-            *(("add", *row, "effect", "effect_plus_std") for row in ranked),
+            ("add", "last", 1, 5, 0.5, *std),
+            ("add", "last", 1, 20, 0.5, *std),
+            ("add", "last", 2, 5, 1.0, *std),
+            ("add", "last", 2, 20, 1.0, *std),
+            ("add", "op1", 0, 5, 0.1, *std),
             ("add", "last", 1, 5, 0.0, "effect", "logit_effect"),
         ),
         "faithfulness": tabled(
@@ -349,8 +317,9 @@ def test_the_table_of_faults_puts_right_beside_wrong():
         ),
     }
     table = ask("faults", given, published=0.6)
-    values = {row[1:7]: row[7:] for row in table.rows()}
-    assert len(values) == table.height
+    keys = ["operator", "fault", "number", "criterion", "ablation", "measure"]
+    assert table.select(keys).is_unique().all()
+    values = table.drop("subject").rows_by_key(keys, unique=True)
     any_of = "share of neurons classified, heuristics of any"
     assert values["add", range_fault, "2", None, None, any_of] == pytest.approx((0.4, 0.7, 0.3))
     assert values["add", modulo, "3", None, None, any_of] == pytest.approx((0.4, 0.4, 0))
@@ -372,7 +341,7 @@ def test_the_table_of_faults_puts_right_beside_wrong():
         None,
         None,
     )  # nothing was left of it
-    assert not any(fault == "true division" and operator == "add" for operator, fault, *_ in values)
+    assert table.filter(fault="true division", operator="add").is_empty()
     assert values[
         "divide",
         "ranking by count",
@@ -384,8 +353,9 @@ def test_the_table_of_faults_puts_right_beside_wrong():
     assert values["divide", "control with associated neurons", "9", *zero, others] == pytest.approx(
         (0.95, 0.65, -0.3)
     )
-    std = {key[-1]: values for key, values in values.items() if key[1] == "ranking by mean + std"}
-    assert std == {
+    by_std = table.filter(fault="ranking by mean + std")
+    measured = by_std.select("measure", "right_value", "faulty_value", "difference")
+    assert measured.rows_by_key("measure", unique=True) == {
         "share of a layer's top 5 neurons": (1, 0.75, -0.25),
         "share of a layer's top 20 neurons": (1, 0.75, -0.25),
         "faithfulness of the top 5 neurons": (0.5, 0.75, 0.25),

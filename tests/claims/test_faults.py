@@ -11,11 +11,10 @@ import yaml
 
 from stages.claims import fault_scores
 from stages.lib.core.hdf5_store import LayerWriter, writing
-from stages.lib.dictionary import tables
 from stages.lib.heuristics.names import parse
-from stages.lib.sql.database import Database
+from tests.circuit.prompted import result
 from tests.made import frame
-from tests.micro import ROOT, SHIPPED, alone, merged
+from tests.micro import SHIPPED, alone, merged
 
 M, NEURONS, NUMBERS = 20, 12, 2 * 20
 OP1, OP2 = np.indices((M, M))
@@ -26,35 +25,40 @@ RESULTS = {
     "divide": np.where((OP2 > 0) & (OP1 > 0), OP1 // np.maximum(OP2, 1), -1),
 }
 RANGE, MODULO = "op2 range with op1's size", "result modulo with (M // n)^2"
-MODULI = [f"result mod {n} = {m}" for n, m in ((2, 0), (2, 1), (3, 1), (9, 4), (25, 3))]
-NAMES = [
-    *(
-        f"op{which} in {a}..{b}"
-        for which in (1, 2)
-        for a, b in ((0, 3), (5, 9), (12, 19), (15, 400))
-    ),
-    *MODULI,
+OPERANDS = [
+    "op1 in 0..3",
+    "op1 in 5..9",
+    "op1 in 12..19",
+    "op1 in 15..400",
+    "op2 in 0..3",
+    "op2 in 5..9",
+    "op2 in 12..19",
+    "op2 in 15..400",
     "op1 mod 2 = 0",
     "op2 mod 9 = 4",
     "op1 = op2",
+]
+RESULT = [
+    "result mod 2 = 0",
+    "result mod 2 = 1",
+    "result mod 3 = 1",
+    "result mod 9 = 4",
+    "result mod 25 = 3",
     "result in 0..1",
     "result ~ ..1",
 ]
-GROUPS = {
-    "operands": [name for name in NAMES if not name.startswith("result")],
-    "result": [name for name in NAMES if name.startswith("result")],
-}
-THRESHOLDS = [0.3, 0.5, 0.65, 0.9]
+GROUPS = {"operands": OPERANDS, "result": RESULT}
+PUBLISHED, OTHERS = 0.5, [0.3, 0.65, 0.9]  # thresholds
 
 
 def holds(name: str, a: np.ndarray, b: np.ndarray, r: np.ndarray) -> np.ndarray:
-    if match := re.fullmatch(r"(op1|op2|result) in (\d+)\.\.(\d+)", name):
-        quantity = {"op1": a, "op2": b, "result": r}[match[1]]
-        return (quantity >= int(match[2])) & (quantity <= int(match[3]))
-    return eval(
-        name.replace("result ~ ..1", "result % 10 = 1").replace("mod", "%").replace("=", "=="),
-        {"op1": a, "op2": b, "result": r},
-    )
+    quantities = {"op1": a, "op2": b, "result": r}
+    within = re.fullmatch(r"(op1|op2|result) in (\d+)\.\.(\d+)", name)
+    if within:
+        quantity = quantities[within[1]]
+        return (quantity >= int(within[2])) & (quantity <= int(within[3]))
+    condition = name.replace("result ~ ..1", "result % 10 = 1")
+    return eval(condition.replace("mod", "%").replace("=", "=="), quantities)
 
 
 def project(
@@ -98,9 +102,9 @@ def project(
                 operator=operator, op1=OP1[valid], op2=OP2[valid], result=RESULTS[operator][valid]
             )
         )
-        catalogue += [
-            (operator, h.name, h.kind, h.quantity, h.predicate, True) for h in map(parse, names)
-        ]
+        for heuristic in map(parse, names):
+            row = (heuristic.name, heuristic.kind, heuristic.quantity, heuristic.predicate, True)
+            catalogue.append((operator, *row))
     for chapter in ("corpus", "heuristics"):
         (folder / "data" / chapter).mkdir()
     pl.concat(cells).write_parquet(folder / "data/corpus/cells.parquet")
@@ -108,17 +112,10 @@ def project(
     pl.DataFrame(catalogue, schema=columns, orient="row").write_parquet(
         folder / "data/heuristics/heuristics.parquet"
     )
-    permutation_tests, faults = (
-        {
-            "thresholds": [t for t in THRESHOLDS if t != 0.5],
-            "smallest_chance_corrected": min(THRESHOLDS),
-        },
-        {"published": 0.5, "prompts": 3, "fault_seed": 0, "cap": cap},
-    )
     changes = {
         "scores": {"neurons_per_unit": 5},
-        "permutation_tests": permutation_tests,
-        "faults": faults,
+        "permutation_tests": {"thresholds": OTHERS, "smallest_chance_corrected": min(OTHERS)},
+        "faults": {"published": PUBLISHED, "prompts": 3, "fault_seed": 0, "cap": cap},
     }
     settings = merged(SHIPPED, alone("s") | changes)
     (folder / "params.yaml").write_text(yaml.safe_dump(settings))
@@ -127,14 +124,13 @@ def project(
 
 def size(name: str, fault: str, operator: str, covered: int, cap: int) -> int:
     """The k of a heuristic under a fault, from the faults' description."""
+    valid = RESULTS[operator] >= 0
     if fault in (RANGE, "both") and name.startswith("op2 in"):
-        valid = RESULTS[operator] >= 0
         return int(holds(name.replace("op2", "op1"), OP1[valid], OP2[valid], OP1[valid]).sum())
-    if fault in (MODULO, "both") and (modulo := re.match(r"result mod (\d+)", name)):
-        k = (M // int(modulo[1])) ** 2
-        return min(
-            k, cap if operator in ("multiply", "divide") else k, int((RESULTS[operator] >= 0).sum())
-        )
+    modulo = re.match(r"result mod (\d+)", name)
+    if fault in (MODULO, "both") and modulo:
+        k = min((M // int(modulo[1])) ** 2, int(valid.sum()))
+        return min(k, cap) if operator in ("multiply", "divide") else k
     return covered
 
 
@@ -146,11 +142,9 @@ def scored(
     activations: (op1, op2); votes: value logits (numbers,).
     """
     valid = RESULTS[operator] >= 0
-    a, b, r = (axis[valid] for axis in (OP1, OP2, RESULTS[operator]))
-    inside, values = (
-        holds(name, a, b, r),
-        activations[valid] * (votes[r] if name.startswith("result") else np.float32(1)),
-    )
+    a, b, r = OP1[valid], OP2[valid], RESULTS[operator][valid]
+    inside = holds(name, a, b, r)
+    values = activations[valid] * (votes[r] if name.startswith("result") else np.float32(1))
     k = size(name, fault, operator, int(inside.sum()), cap)
     if not 0 < inside.sum() < len(inside) or k == 0:
         return 0.0
@@ -167,15 +161,14 @@ def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(
     For multiply the larger cap leaves sizes above the number of cells, and (M // 25)^2 is 0.
     """
     random = np.random.default_rng(cap)
-    maps = {o: random.integers(-6, 7, (2, NEURONS, M, M)).astype(np.float16) for o in RESULTS}
+    maps = {}
+    for operator in RESULTS:
+        maps[operator] = random.integers(-6, 7, (2, NEURONS, M, M)).astype(np.float16)
     maps["subtract"][0] += 4 * (np.float16(OP2) < random.integers(1, 5, (NEURONS, 1, 1)))
     votes = random.integers(-3, 4, (2, NEURONS, NUMBERS)).astype(np.float32)
-    project(tmp_path, monkeypatch, cap, maps, votes, NAMES)
+    project(tmp_path, monkeypatch, cap, maps, votes, [*OPERANDS, *RESULT])
     fault_scores.main("s")
-    database = Database({"written": [tmp_path / "data/s/claims/fault_scores.parquet"]}, threads=1)
-    assert database.columns("written") == {
-        n: kind for n, (kind, _) in tables(ROOT / "stages")["fault_scores"].columns.items()
-    }
+    table = result(tmp_path / "data/s", "fault_scores")
     expected = []
     for operator, values in maps.items():
         for layer in (0, 1):
@@ -188,17 +181,11 @@ def test_the_table_counts_what_sorting_with_the_faulty_sizes_gives(
                         score = scored(name, fault, operator, cap, *maps_of)
                         best[fault, group][neuron] = max(best[fault, group][neuron], score)
                 best[fault, "any"] = np.maximum(best[fault, "operands"], best[fault, "result"])
-            for (fault, group), scores in best.items():
-                for threshold in THRESHOLDS:
-                    now, right = (
-                        s.astype(np.float32) >= np.float32(threshold)
-                        for s in (scores, best["none", group])
-                    )
-                    counts = (NEURONS, now.sum(), (now & ~right).sum(), (right & ~now).sum())
-                    expected.append(
-                        ("s", operator, layer, fault, group, threshold, *map(int, counts))
-                    )
-    table = database.sql("from written").pl()
+            for ((fault, group), scores), threshold in product(best.items(), [*OTHERS, PUBLISHED]):
+                now = scores.astype(np.float32) >= np.float32(threshold)
+                right = best["none", group].astype(np.float32) >= np.float32(threshold)
+                counts = (NEURONS, now.sum(), (now & ~right).sum(), (right & ~now).sum())
+                expected.append(("s", operator, layer, fault, group, threshold, *map(int, counts)))
     assert table.rows() == sorted(expected)
     changed = (
         table.filter((pl.col("gained") > 0) | (pl.col("lost") > 0))
@@ -219,13 +206,13 @@ def test_neurons_are_gained_and_lost_as_planted(tmp_path: Path, monkeypatch: pyt
     """
     random = np.random.default_rng(0)
     maps = {
-        operator: random.random((1, 4, M, M)).astype(np.float16) for operator in ("add", "subtract")
+        "add": random.random((1, 4, M, M)).astype(np.float16),
+        "subtract": random.random((1, 4, M, M)).astype(np.float16),
     }
-    low, high = (
-        np.argwhere((OP1 >= OP2) & np.isin(OP2, wanted))
-        for wanted in ([0, 1, 2, 3], [*range(12, 20)])
-    )
-    fours, others = (np.argwhere(((OP1 + OP2) % 9 == 4) == wanted) for wanted in (True, False))
+    low = np.argwhere((OP1 >= OP2) & (OP2 <= 3))
+    high = np.argwhere((OP1 >= OP2) & (OP2 >= 12))
+    is_four = (OP1 + OP2) % 9 == 4
+    fours, others = np.argwhere(is_four), np.argwhere(~is_four)
     for operator, neuron, places, height in (
         ("subtract", 0, random.permutation(low)[:10], 9),
         ("subtract", 1, high, 9),
@@ -238,17 +225,13 @@ def test_neurons_are_gained_and_lost_as_planted(tmp_path: Path, monkeypatch: pyt
     project(tmp_path, monkeypatch, 300, maps, np.ones((1, 4, NUMBERS), np.float32), names)
     fault_scores.main("s")
     written = pl.read_parquet(tmp_path / "data/s/claims/fault_scores.parquet").filter(threshold=0.9)
-    rows = {
-        (o, f, q): counts
-        for o, f, q, *counts in written.select(
-            "operator", "fault", "quantities", "classified", "gained", "lost"
-        ).rows()
-    }
-    assert rows["subtract", "none", "any"] == [1, 0, 0]  # neuron 1
+    keys, counts = ["operator", "fault", "quantities"], ["classified", "gained", "lost"]
+    rows = written.select(*keys, *counts).rows_by_key(keys, unique=True)
+    assert rows["subtract", "none", "any"] == (1, 0, 0)  # neuron 1
     for fault in (RANGE, "both"):
-        assert rows["subtract", fault, "operands"] == [1, 1, 1]  # neuron 0 instead
-    assert rows["add", "none", "result"] == [1, 0, 0]  # neuron 3
+        assert rows["subtract", fault, "operands"] == (1, 1, 1)  # neuron 0 instead
+    assert rows["add", "none", "result"] == (1, 0, 0)  # neuron 3
     for fault in (MODULO, "both"):
-        assert rows["add", fault, "result"] == [1, 1, 1]  # neuron 2 instead
+        assert rows["add", fault, "result"] == (1, 1, 1)  # neuron 2 instead
     assert rows["subtract", MODULO, "any"] == rows["subtract", "none", "any"]
     assert rows["add", RANGE, "any"] == rows["add", "none", "any"]
