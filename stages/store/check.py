@@ -144,13 +144,14 @@ def parsed(command: str, arguments: list[str]) -> argparse.Namespace:
         raise ParamsError(f"no file {file} for --entry; correct the path")
     entry = dict(sections_of(file, file.read_text(encoding="utf-8")))
     sizes = check(Sizes, entry.pop("sizes", {}), "sizes")
+    has_sizes = sizes != Sizes()
     unknown = sorted(entry.keys() - set(IN_ENTRY))
     if unknown:
         known = ", ".join(sorted(IN_ENTRY))
         raise ParamsError(f"{file} names {unknown[0]!r}; an entry's keys are {known} and sizes")
-    options.set_defaults(**entry, sizes=sizes)
+    options.set_defaults(**entry, sizes=sizes if has_sizes else None)
     result = options.parse_args(arguments)
-    if result.budget and sizes != Sizes():
+    if result.budget and has_sizes:
         raise ParamsError(f"{file} has sizes, which --budget would choose; leave one of them out")
     return result
 

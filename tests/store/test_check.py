@@ -317,13 +317,17 @@ def test_sizes_fill_a_budget_and_what_they_give_up_is_said(project: Path):
     assert budget.fitted(large, "subjects", budget.seconds(shortest)) is not None
 
 
-def test_a_budget_that_nothing_fits_is_refused_before_anything_is_written(project: Path):
+@pytest.mark.parametrize("more", [(), ("--entry", "entry.yaml")])
+def test_a_budget_that_nothing_fits_is_refused_before_anything_is_written(
+    project: Path, more: tuple[str, ...]
+):
+    Path("entry.yaml").write_text("dtype: float64")
     text = Path("params.yaml").read_text()
     with pytest.raises(
         SystemExit,
         match=r"--budget 1m is too short: the smallest sizes take .* give --budget \w+ or more",
     ):
-        add.main(["mine", "models/mine", "--budget", "1m"])
+        add.main(["mine", "models/mine", "--budget", "1m", *more])
     assert Path("params.yaml").read_text() == text
     with pytest.raises(ParamsError, match="--budget 'soon' is not allowed"):
         add.main(["mine", "models/mine", "--budget", "soon"])
