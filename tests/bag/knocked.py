@@ -235,6 +235,18 @@ def units_of(patches: pl.DataFrame) -> Units:
     return set(named)
 
 
+def ablated(table: pl.DataFrame, *keys: str) -> dict[tuple, Units]:
+    """Return what interventions ablate, by these keys; zero and mean ablate the same neurons."""
+    by_replacement: dict[str, dict[tuple, Units]] = {"zero": {}, "mean": {}}
+    rows = table.filter(component="neuron")
+    for (replacement, _, *key), patches in rows.group_by("replacement", "intervention", *keys):
+        units = units_of(patches)
+        assert set(patches["neurons"]) == {len(units)}
+        by_replacement[replacement][tuple(key)] = units
+    assert by_replacement["zero"] == by_replacement["mean"]
+    return by_replacement["zero"]
+
+
 def simulated(
     table: pl.DataFrame, experiment: str, pairs: pl.DataFrame, answer: Answer
 ) -> pl.DataFrame:
