@@ -238,7 +238,7 @@ def units_of(patches: pl.DataFrame) -> Units:
 def ablated(table: pl.DataFrame, *keys: str) -> dict[tuple, Units]:
     """Return what interventions ablate, by these keys; zero and mean ablate the same neurons."""
     by_replacement: dict[str, dict[tuple, Units]] = {"zero": {}, "mean": {}}
-    rows = table.filter(component="neuron")
+    rows = table.filter(pl.col("arm") != "none")
     for (replacement, _, *key), patches in rows.group_by("replacement", "intervention", *keys):
         units = units_of(patches)
         assert set(patches["neurons"]) == {len(units)}
