@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from tests.bag.knocked import assert_rows
+from tests.bag.test_failure_controls import CALCULATE
 from tests.made import ask
 
 KEY = ["operator", "op1", "op2"]
@@ -53,23 +54,15 @@ def features(operator: str, a: int, b: int, r: int, splits: dict) -> dict[str, s
     return features
 
 
-ANSWERS = {
-    "add": lambda a, b: a + b,
-    "subtract": lambda a, b: a - b,
-    "multiply": lambda a, b: a * b,
-    "divide": lambda a, b: a // b,
-}
-
-
 def grid(side: int, largest: int, seed: int = 0) -> pl.DataFrame:
     """Return the table cells of a grid with all small operands."""
     rng, operands = np.random.default_rng(seed), [*range(12), *range(95, 95 + side)]
     rows = []
-    for operator, a, b in product(ANSWERS, operands, operands):
+    for operator, a, b in product(CALCULATE, operands, operands):
         has_answer = operator != "divide" or min(a, b) > 0
-        if has_answer and 0 <= ANSWERS[operator](a, b) <= largest:
+        if has_answer and 0 <= CALCULATE[operator](a, b) <= largest:
             split = str(rng.choice(["train", "held-out"], p=[0.8, 0.2]))
-            rows.append((operator, a, b, ANSWERS[operator](a, b), split))
+            rows.append((operator, a, b, CALCULATE[operator](a, b), split))
     numbers = dict.fromkeys(["op1", "op2", "result"], pl.Int32)
     schema = {"operator": pl.String} | numbers | {"split": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -131,7 +124,7 @@ def test_features_and_gains_are_those_of_brute_force():
     fails = np.random.default_rng(1).random(len(cells)) < likely
     table = inputs(cells, fails)
     assert_rows(table, brute_force(cells, fails))
-    for operator in ANSWERS:
+    for operator in CALCULATE:
         ranked = table.filter(operator=operator)
         assert ranked["gain"].is_sorted(descending=True)
         if operator == "subtract":
