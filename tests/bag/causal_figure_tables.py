@@ -10,9 +10,11 @@ from typing import Any
 from tests.circuit.figure_tables import RNG, Tables, crossed, made, pairs_found_table
 
 CRITERION = {"add": "fdr", "subtract": "threshold"}  # criterion with which each operator is shown
-CRITERIA = {"add": ["label", "fdr", "threshold"], "subtract": ["label", "threshold"]}
-KEYS = [{"operator": o, "criterion": m} for o, names in CRITERIA.items() for m in names]
-NOT_LABELS = [key for key in KEYS if key["criterion"] != "label"]
+OPERATORS = crossed([{}], operator=CRITERION)
+ADD = crossed([{"operator": "add"}], criterion=["label", "fdr", "threshold"])
+SUBTRACT = crossed([{"operator": "subtract"}], criterion=["label", "threshold"])
+KEYS = [*ADD, *SUBTRACT]
+NOT_LABELS = [*ADD[1:], *SUBTRACT[1:]]
 HEURISTICS, COUNTS, LAYERS, NEURONS, CELLS = 6, [0, 5, 10], [1, 2], 60, 300
 ABLATIONS = ["mean", "zero"]
 ARMS = ["contaminated", "control", "count", "heuristic", "matched"]
@@ -33,12 +35,14 @@ def by_heuristic() -> list[dict[str, Any]]:
 
 def by_prompt() -> list[dict[str, Any]]:
     rows = crossed(NOT_LABELS, arm=ARMS, ablation=ABLATIONS, neurons_per_layer=COUNTS)
-    return [row | {"neurons": 1.9 * row["neurons_per_layer"]} for row in rows]
+    for row in rows:
+        row["neurons"] = 1.9 * row["neurons_per_layer"]
+    return rows
 
 
 def by_neuron() -> list[dict[str, Any]]:
     """Return p-values at the edges of bins, and some neurons with hardly any to compare with."""
-    keys = [*(key for key in KEYS if key["operator"] == "add"), KEYS[-1]]
+    keys = [*ADD, SUBTRACT[-1]]
     rows = crossed(keys, layer=LAYERS, neuron=range(NEURONS), ablation=ABLATIONS)
     for row in rows:
         row |= {
@@ -50,17 +54,16 @@ def by_neuron() -> list[dict[str, Any]]:
 
 
 def bags() -> list[dict[str, Any]]:
-    operators = [{"operator": operator, "criterion": None} for operator in CRITERIA]
     rows = crossed(KEYS, kept=["heuristic", "random", "rest"], ablation=ABLATIONS)
-    rows += crossed(operators, kept=["everything", "nothing"], ablation=ABLATIONS)
-    return [row | {"neurons": int(RNG.integers(999))} for row in rows]
+    rows += crossed(OPERATORS, kept=["everything", "nothing"], ablation=ABLATIONS)
+    for row in rows:
+        row["neurons"] = int(RNG.integers(999))
+    return rows
 
 
 def cells() -> list[dict[str, Any]]:
     """Return cells of which 10 in 11 are correct for addition, and all but 4 for subtraction."""
-    criteria = ["fdr", "threshold"]
-    operators = [{"operator": operator, "op2": 0} for operator in CRITERIA]
-    rows = crossed(operators, op1=range(CELLS), criterion=criteria)
+    rows = crossed(OPERATORS, op1=range(CELLS), op2=[0], criterion=["fdr", "threshold"])
     for row in rows:
         is_add = row["operator"] == "add"
         row |= {
@@ -75,7 +78,7 @@ def cells() -> list[dict[str, Any]]:
 
 def inputs() -> list[dict[str, Any]]:
     rows = []
-    for operator, (feature, values) in product(CRITERIA, VALUES.items()):
+    for operator, (feature, values) in product(CRITERION, VALUES.items()):
         key = {"operator": operator, "feature": feature, "gain": GAINS[feature]}
         for value in values:
             cells, wrong = int(RNG.integers(50, 90)), int(RNG.integers(50))
@@ -86,11 +89,8 @@ def inputs() -> list[dict[str, Any]]:
 
 def compared() -> list[dict[str, Any]]:
     counts = {"add": (272, 28), "subtract": (296, 4)}
-    rows = crossed(
-        [{"operator": operator} for operator in CRITERIA],
-        criterion=["fdr", "threshold"],
-        measure=["answer_contribution", "associated_neurons"],
-    )
+    measures = ["answer_contribution", "associated_neurons"]
+    rows = crossed(OPERATORS, criterion=["fdr", "threshold"], measure=measures)
     for row in rows:
         row["cells_correct"], row["cells_incorrect"] = counts[row["operator"]]
     return rows
@@ -98,16 +98,16 @@ def compared() -> list[dict[str, Any]]:
 
 def members() -> list[dict[str, Any]]:
     """Return two neurons of each layer that have one heuristic."""
-    heuristic = {"heuristic": "op1 in 0..9", "late": True}
-    return [row | heuristic for row in crossed(KEYS, layer=LAYERS, neuron=range(2))]
+    return crossed(KEYS, layer=LAYERS, neuron=range(2), heuristic=["op1 in 0..9"], late=[True])
 
 
 def tables() -> Tables:
-    operators = [{"operator": operator} for operator in CRITERIA]
-    tests = crossed(KEYS, ablation=ABLATIONS, measure=["accuracy", "logit"])
+    measures = ["accuracy", "logit"]
     rows = {
         "knockouts_by_heuristic": by_heuristic(),
-        "knockout_tests": [row | {"heuristics": HEURISTICS} for row in tests],
+        "knockout_tests": crossed(
+            KEYS, ablation=ABLATIONS, measure=measures, heuristics=[HEURISTICS]
+        ),
         "knockouts_by_prompt": by_prompt(),
         "knockouts_by_neuron": by_neuron(),
         "bag_alone": bags(),
@@ -115,9 +115,9 @@ def tables() -> Tables:
         "failure_tests": compared(),
         "failure_inputs": inputs(),
         "late_layers": [{"first_layer": 1, "layers": 3}],
-        "probes": [row | {"position": "last"} for row in operators],
+        "probes": crossed(OPERATORS, position=["last"]),
         "heuristic_neurons": members(),
-        "label_limits": operators,
+        "label_limits": OPERATORS,
     }
     known = {name: made(name, several) for name, several in rows.items()}
     return known | {"pairs_found": pairs_found_table([*CRITERION])}

@@ -5,18 +5,19 @@ from contextlib import chdir
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import yaml
+from polars.testing import assert_frame_equal
 
 from stages.bag import prompt_knockout_interventions
-from stages.lib.dictionary import tables
 from stages.lib.executor import interventions
+from stages.lib.heuristics.names import parse
 from stages.lib.sql.database import Database
 from tests.lib.test_executor import ROLES, subject
-from tests.made import OPERATORS, ask, frame
+from tests.made import OPERATORS, ask, described, frame
 from tests.micro import ROOT, alone
 
 CRITERIA = ("label", "fdr", "threshold")
@@ -69,6 +70,56 @@ def standing(
     )
 
 
+def standing_alike(
+    heuristics: dict[tuple[int, int], str], *criteria: str, late: int = 0
+) -> pl.DataFrame:
+    """Return the table heuristic_neurons in which neurons have one heuristic, for all operators.
+
+    heuristics: (layer, neuron) -> its heuristic.
+    """
+    rows = []
+    for operator, (unit, heuristic) in product(OPERATORS, heuristics.items()):
+        rows.append((operator, *unit, heuristic))
+    return standing(rows, *criteria, late=late)
+
+
+def catalogue(operators: Iterable[str]) -> pl.DataFrame:
+    """Return the table heuristics of these operators.
+
+    It lacks SET, which only its name describes, and has OWN, whose name does not.
+    """
+    known = [(OWN, "custom", "custom", "op1 + op2 > 12")]
+    for heuristic in map(parse, (SAME, EVEN, LOW, ENDS)):
+        known.append((heuristic.name, heuristic.kind, heuristic.quantity, heuristic.predicate))
+    columns = ["heuristic", "kind", "quantity", "predicate"]
+    table = pl.DataFrame(known, schema=columns, orient="row")
+    return pl.DataFrame({"operator": list(operators)}).join(table, how="cross")
+
+
+def documented(path: Path) -> pl.DataFrame:
+    """Return a table that a stage wrote, whose columns and types are those of its description."""
+    database = Database({"written": [path]})
+    columns = described(ROOT / "stages")[path.stem].columns
+    assert database.columns("written") == {name: kind for name, (kind, _) in columns.items()}
+    return database.sql("from written").pl()
+
+
+def assert_rows(table: pl.DataFrame, expected: list[dict[str, Any]]) -> None:
+    """Assert that a table has the expected rows, in any order, in the columns that they name.
+
+    The first columns are keys, which no two rows share.
+    """
+    rows = pl.DataFrame(expected, infer_schema_length=None)
+    assert_frame_equal(
+        table.select(rows.columns),
+        rows,
+        check_row_order=False,
+        check_dtypes=False,
+        rel_tol=1e-6,
+        abs_tol=1e-9,
+    )
+
+
 def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
     """Return the table pairs in no order.
 
@@ -91,18 +142,23 @@ def prompts(per_seed: int = 30, seeds: int = 5) -> pl.DataFrame:
 
 def listed(pairs: pl.DataFrame, **filters: str) -> list[Prompt]:
     """Return the prompts of a table pairs in order, of an operator or a split."""
-    return [
-        Prompt(*row)
-        for row in pairs.filter(**filters).sort("pair").select(Prompt._fields).iter_rows()
-    ]
+    rows = pairs.filter(**filters).sort("pair").select(Prompt._fields).rows()
+    return list(map(Prompt._make, rows))
+
+
+def is_associated(
+    pairs: pl.DataFrame, operator: str, holds: Callable[[Prompt], bool]
+) -> np.ndarray:
+    """Return whether a heuristic holds for each evaluation prompt of an operator, in order."""
+    return np.array(list(map(holds, listed(pairs, operator=operator, split="evaluation"))), bool)
 
 
 def associations(pairs: pl.DataFrame, means: dict[str, Callable[[Prompt], bool]]) -> pl.DataFrame:
     """Return the table prompt_associations, by brute force."""
     rows = []
-    for prompt in listed(pairs):
-        names = [name for name, holds in means.items() if holds(prompt)]
-        rows += [("s", prompt.operator, prompt.pair, name) for name in names]
+    for prompt, (name, holds) in product(listed(pairs), means.items()):
+        if holds(prompt):
+            rows.append(("s", prompt.operator, prompt.pair, name))
     schema = {"subject": pl.String, "operator": pl.String, "pair": pl.Int32, "heuristic": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row").sample(fraction=1, shuffle=True, seed=2)
 
@@ -155,9 +211,9 @@ def prompt_knockouts(
     }
     given["neuron_effects"] = neuron_effects()
     with TemporaryDirectory() as folder, chdir(folder):
-        known = tables(ROOT / "stages")
         for name, table in given.items():
-            path = Path("data/s", known[name].path.parent.name, f"{name}.parquet")
+            chapter = described(ROOT / "stages")[name].path.parent.name
+            path = Path("data/s", chapter, f"{name}.parquet")
             path.parent.mkdir(parents=True, exist_ok=True)
             table.write_parquet(path)
         settings = alone("s") | {
@@ -165,12 +221,7 @@ def prompt_knockouts(
         }
         Path("params.yaml").write_text(yaml.safe_dump(settings))
         prompt_knockout_interventions.main("s")
-        documented = {
-            name: kind for name, (kind, _) in known["prompt_knockout_interventions"].columns.items()
-        }
-        database = Database({"written": [Path("data/s/bag/prompt_knockout_interventions.parquet")]})
-        assert database.columns("written") == documented
-        return database.sql("from written").pl()
+        return documented(Path("data/s/bag/prompt_knockout_interventions.parquet"))
 
 
 def in_layer(units: Iterable[tuple[int, int]], layer: int) -> Units:
@@ -182,6 +233,18 @@ def units_of(patches: pl.DataFrame) -> Units:
     named = patches.filter(component="neuron").explode("units").select("layer", "units").rows()
     assert len(named) == len(set(named))
     return set(named)
+
+
+def ablated(table: pl.DataFrame, *keys: str) -> dict[tuple, Units]:
+    """Return what interventions ablate, by these keys; zero and mean ablate the same neurons."""
+    by_replacement: dict[str, dict[tuple, Units]] = {"zero": {}, "mean": {}}
+    rows = table.filter(pl.col("arm") != "none")
+    for (replacement, _, *key), patches in rows.group_by("replacement", "intervention", *keys):
+        units = units_of(patches)
+        assert set(patches["neurons"]) == {len(units)}
+        by_replacement[replacement][tuple(key)] = units
+    assert by_replacement["zero"] == by_replacement["mean"]
+    return by_replacement["zero"]
 
 
 def simulated(
@@ -211,6 +274,20 @@ def simulated(
     return pl.concat([made.with_columns(experiment=pl.lit(experiment)), other]).sample(
         fraction=1, shuffle=True, seed=4
     )
+
+
+def answers(
+    table: pl.DataFrame, experiment: str, pairs: pl.DataFrame, answer: Answer
+) -> pl.DataFrame:
+    """Return the interventions of a table, each with correct and logit of its prompts in order.
+
+    logit: the answer's logit above the mean.
+    """
+    runs = simulated(table, experiment, pairs, answer).filter(experiment=experiment)
+    logit = pl.col("answer_logit").cast(float) - pl.col("mean_logit")
+    numbers = runs.select("intervention", "pair", "correct", logit=logit)
+    once = table.rename({"replacement": "ablation"}).unique("intervention")
+    return once.drop("pair", strict=False).join(numbers, on="intervention").sort("pair")
 
 
 def at_random(seed: int) -> Answer:

@@ -8,13 +8,24 @@ import polars as pl
 import pytest
 
 from tests.bag import knocked
-from tests.bag.knocked import CRITERIA, ENDS, EVEN, LOW, MEANS, Prompt, Units, standing, written
-from tests.made import OPERATORS, ask, late_layers, majority
+from tests.bag.knocked import (
+    CRITERIA,
+    ENDS,
+    EVEN,
+    LOW,
+    MEANS,
+    Prompt,
+    Units,
+    standing,
+    standing_alike,
+    written,
+)
+from tests.made import NL, OPERATORS, ask, late_layers, majority
 
 SETTINGS = {"control_draws": 3, "knockout_seed": 0}
 NEURONS = 12
 KEYS = ["operator", "criterion", "kept", "ablation"]
-LATE = {(layer, n) for layer in (1, 2) for n in range(NEURONS)}
+LATE = set(product((1, 2), range(NEURONS)))
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +53,9 @@ def kept(
     layers: tuple[int, ...] = (0, 1, 2),
     **settings: int,
 ) -> pl.DataFrame:
-    rows = [
-        (operator, layer, n) for operator in OPERATORS for layer in layers for n in range(NEURONS)
-    ]
-    naming = pl.DataFrame(
-        rows, schema={"operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32}, orient="row"
-    )
+    types = {"operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32}
+    rows = list(product(OPERATORS, layers, range(NEURONS)))
+    naming = pl.DataFrame(rows, schema=types, orient="row")
     given = {
         "heuristic_neurons": members,
         "pairs": pairs,
@@ -78,14 +86,12 @@ def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(
 ):
     without = ablated(bags)
     assert without == ablated(bags, "zero")
-    expected = {(o, None, "everything", None): set() for o in OPERATORS} | {
-        (o, None, "nothing", None): LATE for o in OPERATORS
-    }
+    expected: dict[tuple, Units] = {}
     for o in OPERATORS:
+        expected |= {(o, None, "everything", None): set(), (o, None, "nothing", None): LATE}
         for m in CRITERIA:
-            mine = set(
-                members.filter("late", operator=o, criterion=m).select("layer", "neuron").rows()
-            )
+            bag = members.filter("late", operator=o, criterion=m)
+            mine = set(bag.select("layer", "neuron").rows())
             expected |= {(o, m, "heuristic", None): LATE - mine, (o, m, "rest", None): mine}
             for draw in range(3):
                 random = LATE - without.pop((o, m, "random", draw))
@@ -131,42 +137,39 @@ def test_accuracy_and_faithfulness_are_those_of_brute_force(
     bags: pl.DataFrame, pairs: pl.DataFrame
 ):
     runs = knocked.simulated(bags, "bag", pairs, knocked.at_random(1))
-    table = concluded(bags, pairs, runs)
     numbers = runs.filter(experiment="bag").with_columns(
         pl.col("answer_logit", "mean_logit", "max_logit").cast(float)
     )
-    nl = (pl.col("answer_logit") - pl.col("mean_logit")) / (
-        pl.col("max_logit") - pl.col("mean_logit")
-    )
     once = bags.rename({"replacement": "ablation"}).unique("intervention")
     means = (
-        once.join(numbers.with_columns(nl=nl), on="intervention")
+        once.join(numbers.with_columns(nl=NL), on="intervention")
         .group_by(*KEYS, "neurons", "pair")
         .agg(pl.col("correct", "nl").mean())
     )
-    by = {key: rows.sort("pair") for key, rows in means.group_by(KEYS)}
-    assert set(table.select(KEYS).rows()) == set(by)
-    assert len(table) == len(by) == len(OPERATORS) * 2 * (2 + 3 * 3)
-    drawn = {o: knocked.drawn(knocked.weights(pairs), o) for o in OPERATORS}
-    for row in table.iter_rows(named=True):
-        key, operator = tuple(row[name] for name in KEYS), row["operator"]
-        nothing, everything = (
-            by[operator, None, end, row["ablation"]]["nl"].mean()
-            for end in ("nothing", "everything")
+    by_key = means.sort("pair").partition_by(KEYS, as_dict=True)
+    assert len(by_key) == len(OPERATORS) * 2 * (2 + 3 * 3)
+    weights = knocked.weights(pairs)
+    expected = []
+    for (operator, criterion, what, ablation), rows in by_key.items():
+        nothing = by_key[operator, None, "nothing", ablation]["nl"].mean()
+        everything = by_key[operator, None, "everything", ablation]["nl"].mean()
+        low, high = knocked.interval(rows["correct"].to_numpy(), knocked.drawn(weights, operator))
+        expected.append(
+            {
+                "operator": operator,
+                "criterion": criterion,
+                "kept": what,
+                "ablation": ablation,
+                "neurons": rows["neurons"].unique().item(),
+                "accuracy": rows["correct"].mean(),
+                "ci_low": low,
+                "ci_high": high,
+                "faithfulness": (rows["nl"].mean() - nothing) / (everything - nothing),
+                "prompts": 50,
+                "majority_accuracy": majority(pairs, operator=operator, split="evaluation"),
+            }
         )
-        correct = by[key]["correct"].to_numpy()
-        expected = [
-            correct.mean(),
-            *knocked.interval(correct, drawn[operator]),
-            (by[key]["nl"].mean() - nothing) / (everything - nothing),
-        ]
-        assert [
-            row[name] for name in ("accuracy", "ci_low", "ci_high", "faithfulness")
-        ] == pytest.approx(expected)
-        assert [row["prompts"]] == [50]
-        evaluated = {"operator": operator, "split": "evaluation"}
-        assert row["majority_accuracy"] == majority(pairs, **evaluated)
-        assert [row["neurons"]] == by[key]["neurons"].unique().to_list()
+    knocked.assert_rows(concluded(bags, pairs, runs), expected)
 
 
 def test_a_planted_bag_answers_alone_and_nothing_else_does(
@@ -176,23 +179,16 @@ def test_a_planted_bag_answers_alone_and_nothing_else_does(
 
     An answer needs four of the six late neurons.
     """
-    heuristics = {(1, n): [EVEN, LOW, ENDS][n % 3] for n in range(3)}
-    everywhere = {unit for unit in LATE if unit[0] == 2 and unit[1] < 6}
-    labels = standing(
-        [
-            (o, *unit, heuristics.get(unit, EVEN))
-            for o in OPERATORS
-            for unit in sorted({*heuristics, *everywhere})
-        ],
-        "label",
-        late=1,
-    )
+    heuristics = {(1, 0): EVEN, (1, 1): LOW, (1, 2): ENDS}
+    everywhere = set(product([2], range(6)))
+    labels = standing_alike(heuristics | dict.fromkeys(everywhere, EVEN), "label", late=1)
 
     def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
-        votes = len(everywhere - units) + sum(
-            MEANS[h](prompt) for unit, h in heuristics.items() if unit not in units
-        )
-        return float(votes), len(everywhere - units) >= 4
+        votes = len(everywhere - units)
+        correct = votes >= 4
+        for unit, heuristic in heuristics.items():
+            votes += unit not in units and MEANS[heuristic](prompt)
+        return float(votes), correct
 
     bags = kept(labels, pairs, control_draws=20)
     table = concluded(bags, pairs, knocked.simulated(bags, "bag", pairs, answer))
@@ -228,12 +224,13 @@ def test_without_late_layers_or_prompts_all_is_empty(members: pl.DataFrame, pair
 
 def test_in_the_pipeline_the_planted_bag_answers_alone_and_the_rest_does_not(micro: Path):
     table = written(micro, "planted", "bag_alone")
-    assert {
-        (what, *rest)
-        for what, *rest in table.filter(pl.col("kept") != "random")
-        .select("kept", "accuracy", "ci_low", "ci_high")
-        .rows()
-    } == {("everything", 1, 1, 1), ("heuristic", 1, 1, 1), ("nothing", 0, 0, 0), ("rest", 0, 0, 0)}
+    certain = table.filter(pl.col("kept") != "random")
+    assert set(certain.select("kept", "accuracy", "ci_low", "ci_high").rows()) == {
+        ("everything", 1, 1, 1),
+        ("heuristic", 1, 1, 1),
+        ("nothing", 0, 0, 0),
+        ("rest", 0, 0, 0),
+    }
     assert table.filter(kept="heuristic")["faithfulness"].is_between(0.99, 1.01).all()
     assert table.filter(kept="rest")["faithfulness"].is_between(-0.05, 0.05).all()
     assert (table.filter(kept="random")["accuracy"] < 0.7).all()
@@ -246,21 +243,19 @@ def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: st
         written(micro, name, "bag_alone"),
     )
     assert len(knocked.ran(micro, name, "bag")) > 0
-    bags = members.select("operator", "criterion").unique().rows()
-    several = {(*bag, what) for bag in bags for what in ("heuristic", "rest", "random")}
-    several |= {
-        (o, None, what)
-        for o in written(micro, name, "pairs").filter(split="evaluation")["operator"].unique()
-        for what in ("everything", "nothing")
-    }
-    assert set(table.select(KEYS).rows()) == {
-        (*key, ablation) for key in several for ablation in ("mean", "zero")
-    }
-    sizes = members.group_by("operator", "criterion").agg(
-        pl.struct("layer", "neuron").n_unique().alias("size")
-    )
+    evaluated = written(micro, name, "pairs").filter(split="evaluation")
+    bags = members.select("operator", "criterion").rows()
+    ends = evaluated.select("operator", pl.lit(None)).rows()
+    parts = dict.fromkeys(bags, ("heuristic", "rest", "random"))
+    parts |= dict.fromkeys(ends, ("everything", "nothing"))
+    expected = set()
+    for bag, several in parts.items():
+        for what, ablation in product(several, ("mean", "zero")):
+            expected.add((*bag, what, ablation))
+    assert set(table.select(KEYS).rows()) == expected
+    units = members.unique(["operator", "criterion", "layer", "neuron"])
+    sizes = units.group_by("operator", "criterion").agg(size=pl.len())
     joined = table.join(sizes, on=["operator", "criterion"])
     whole = table.filter(kept="everything")["neurons"].unique().item()
-    assert joined["neurons"].to_list() == [
-        whole - n if what == "rest" else n for what, n in joined.select("kept", "size").rows()
-    ]
+    size = pl.when(pl.col("kept") == "rest").then(whole - pl.col("size")).otherwise("size")
+    assert joined.select(pl.col("neurons").eq_missing(size).all()).item()

@@ -6,39 +6,40 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from numpy.typing import ArrayLike
 
 from tests.made import ask
 
 NORMAL = 1.959964
+Sides = dict[str, tuple[ArrayLike, ArrayLike]]  # operator -> values of correct, incorrect cells
 
 
-def concluded(table: pl.DataFrame) -> dict[tuple[str, str, str], dict[str, Any]]:
-    made = ask("failure_tests", {"failures": table}, normal=NORMAL)
-    return {
-        (row["operator"], row["criterion"], row["measure"]): row
-        for row in made.iter_rows(named=True)
-    }
+def concluded(failures: pl.DataFrame) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Return the rows of failure_tests, by operator, criterion and measure."""
+    table = ask("failure_tests", {"failures": failures}, normal=NORMAL)
+    keys = ["operator", "criterion", "measure"]
+    return table.rows_by_key(keys, named=True, unique=True)
 
 
-def measured(sides: dict[str, tuple[np.ndarray, np.ndarray]]) -> pl.DataFrame:
+def contributions(sides: Sides) -> pl.DataFrame:
+    """Return the rows of failure_tests about answer contributions, in order of operator."""
+    table = ask("failure_tests", {"failures": measured(sides)}, normal=NORMAL)
+    return table.filter(measure="answer_contribution")
+
+
+def measured(sides: Sides) -> pl.DataFrame:
     """Return the table failures for one criterion.
 
-    values: operator -> answer contributions of correct cells and of incorrect cells; their whole
-    parts are numbers of neurons.
+    sides: answer contributions, whose whole parts are numbers of neurons.
     """
-    rows = [
-        (o, is_right, value)
-        for o, both in sides.items()
-        for is_right, values in zip((True, False), both, strict=True)
-        for value in values
-    ]
-    made = pl.DataFrame(
-        rows,
-        schema={"operator": pl.String, "correct": pl.Boolean, "answer_contribution": pl.Float32},
-        orient="row",
-    )
+    parts = []
+    for operator, both in sides.items():
+        for correct, values in zip((True, False), both, strict=True):
+            contribution = pl.Series("answer_contribution", np.asarray(values), pl.Float32)
+            part = contribution.to_frame()
+            parts.append(part.with_columns(operator=pl.lit(operator), correct=pl.lit(correct)))
     neurons = pl.col("answer_contribution").floor().cast(pl.Int32)
-    made = made.with_columns(
+    made = pl.concat(parts).with_columns(
         subject=pl.lit("s"), criterion=pl.lit("threshold"), associated_neurons=neurons
     )
     return made.sample(fraction=1, shuffle=True, seed=0)
@@ -60,10 +61,8 @@ def test_effects_are_those_of_brute_force(
     correct: int, incorrect: int, shift: float, spread: float
 ):
     rng = np.random.default_rng(correct)
-    x, y = (
-        rng.normal(6, 2, correct).astype(np.float32),
-        rng.normal(6 + shift, 2 * spread, incorrect).astype(np.float32),
-    )
+    x = rng.normal(6, 2, correct).astype(np.float32)
+    y = rng.normal(6 + shift, 2 * spread, incorrect).astype(np.float32)
     rows = concluded(measured({"add": (x, y)}))
     x, y, n1, n2 = x.astype(float), y.astype(float), correct, incorrect
     for measure, (a, b) in {
@@ -72,9 +71,9 @@ def test_effects_are_those_of_brute_force(
     }.items():
         row = rows["add", "threshold", measure]
         assert (row["cells_correct"], row["cells_incorrect"]) == (n1, n2)
-        assert [row[k] for k in ("mean_correct", "mean_incorrect", "difference")] == pytest.approx(
-            [a.mean(), b.mean(), b.mean() - a.mean()]
-        )
+        means = row["mean_correct"], row["mean_incorrect"]
+        assert means == pytest.approx((a.mean(), b.mean()))
+        assert row["difference"] == pytest.approx(b.mean() - a.mean())
         v1, v2 = a.var(ddof=1), b.var(ddof=1)
         pooled = ((n1 - 1) * v1 + (n2 - 1) * v2) / (n1 + n2 - 2)
         d = (b.mean() - a.mean()) / np.sqrt(pooled)
@@ -90,10 +89,8 @@ def test_effects_are_those_of_brute_force(
         wins = (b[:, None] > a) + (b[:, None] == a) / 2
         auc, variance = wins.mean(), wins.mean(1).var(ddof=1) / n2 + wins.mean(0).var(ddof=1) / n1
         assert row["auc"] == pytest.approx(auc)
-        for end in (
-            row["auc_ci_low"],
-            row["auc_ci_high"],
-        ):  # Wilson's ends: so far from the auc, by the variance that they would have
+        # Wilson's ends: so far from the auc, by the variance that they would have
+        for end in (row["auc_ci_low"], row["auc_ci_high"]):
             assert (auc - end) ** 2 == pytest.approx(
                 NORMAL**2 * variance * end * (1 - end) / (auc * (1 - auc))
             )
@@ -101,49 +98,42 @@ def test_effects_are_those_of_brute_force(
 
 
 def test_without_two_cells_of_either_kind_there_are_only_counts_and_means():
-    sides = {
+    sides: Sides = {
         "none": ([3, 4, 5], []),
         "one": ([3, 4, 5], [9]),
         "all": ([], [1, 2]),
         "few": ([3], [4, 5, 6]),
     }
-    rows = concluded(measured({name: (np.array(a), np.array(b)) for name, (a, b) in sides.items()}))
+    expected = {
+        "none": (3, 0, 4, None, None),
+        "one": (3, 1, 4, 9, 5),
+        "all": (0, 2, None, 1.5, None),
+        "few": (1, 3, 3, 5, 2),
+    }
+    rows = concluded(measured(sides))
     for (operator, _, _), row in rows.items():
-        correct, incorrect = sides[operator]
-        expected = [
-            len(correct),
-            len(incorrect),
-            np.mean(correct) if correct else None,
-            np.mean(incorrect) if incorrect else None,
-        ]
-        expected += [expected[3] - expected[2] if correct and incorrect else None] + [None] * 6
-        assert [*row.values()][4:] == expected
+        assert tuple(row.values())[1:] == expected[operator] + (None,) * 6
     assert len(rows) == 2 * len(sides)
 
 
 def test_what_does_not_vary_has_no_effect():
-    row = concluded(measured({"add": (np.full(90, 2.0), np.full(20, 2.0))}))[
-        "add", "threshold", "answer_contribution"
-    ]
-    assert [row[name] for name in ("difference", "d", "d_ci_low", "d_ci_high", "auc")] == [
-        0,
-        None,
-        None,
-        None,
-        0.5,
-    ]
-    assert row["auc_ci_low"] < 0.35
-    assert row["auc_ci_high"] > 0.65
+    table = contributions({"add": (np.full(90, 2.0), np.full(20, 2.0))})
+    effects = table.select("difference", "d", "d_ci_low", "d_ci_high", "auc")
+    assert effects.row(0) == (0, None, None, None, 0.5)
+    assert table["auc_ci_low"].item() < 0.35
+    assert table["auc_ci_high"].item() > 0.65
 
 
 def test_where_one_side_beats_all_of_the_other_its_size_says_how_sure_that_is():
-    rows = concluded(measured({str(n): (np.arange(500.0), 600 + np.arange(n)) for n in (2, 8, 50)}))
-    few, some, many = (rows[str(n), "threshold", "answer_contribution"] for n in (2, 8, 50))
-    assert [row["auc"] for row in (few, some, many)] == [1, 1, 1]
-    assert [row["auc_ci_high"] for row in (few, some, many)] == pytest.approx([1, 1, 1])
-    assert [row["auc_ci_low"] for row in (few, some, many)] == pytest.approx(
-        [n / (n + NORMAL**2) for n in (2, 8, 50)]
-    )
+    sizes = np.array([2, 8, 50])
+    sides: Sides = {}
+    for operator, size in zip(("few", "more", "most"), sizes, strict=True):
+        sides[operator] = np.arange(500.0), 600 + np.arange(size)
+    table = contributions(sides)
+    assert table["operator"].to_list() == ["few", "more", "most"]
+    assert table["auc"].to_list() == [1, 1, 1]
+    assert table["auc_ci_high"].to_list() == pytest.approx([1, 1, 1])
+    assert table["auc_ci_low"].to_numpy() == pytest.approx(sizes / (sizes + NORMAL**2))
 
 
 def test_equal_distributions_differ_by_chance_alone_and_intervals_are_as_wide_as_they_say():
@@ -151,22 +141,18 @@ def test_equal_distributions_differ_by_chance_alone_and_intervals_are_as_wide_as
 
     Operators are repetitions.
     """
-    rng, repetitions = np.random.default_rng(0), range(300)
-    same = concluded(
-        measured({str(i): (rng.normal(5, 2, 150), rng.normal(5, 2, 12)) for i in repetitions})
-    )
-    other = concluded(
-        measured({str(i): (rng.normal(5, 1, 150), rng.normal(6, 2, 12)) for i in repetitions})
-    )
+    rng = np.random.default_rng(0)
+    same: Sides = {}
+    other: Sides = {}
+    for repetition in map(str, range(300)):
+        same[repetition] = rng.normal(5, 2, 150), rng.normal(5, 2, 12)
+        other[repetition] = rng.normal(5, 1, 150), rng.normal(6, 2, 12)
     d = 1 / np.sqrt((149 * 1 + 11 * 4) / 160)
     auc = (1 + math.erf(1 / np.sqrt(5) / np.sqrt(2))) / 2
-    for rows, truths in ((same, {"d": 0, "auc": 0.5}), (other, {"d": d, "auc": auc})):
+    for sides, truths in ((same, {"d": 0, "auc": 0.5}), (other, {"d": d, "auc": auc})):
+        table = contributions(sides)
         for name, truth in truths.items():
-            values = [
-                row for (_, _, measure), row in rows.items() if measure == "answer_contribution"
-            ]
-            assert np.mean([row[name] for row in values]) == pytest.approx(truth, abs=0.05)
-            covered = np.mean(
-                [row[f"{name}_ci_low"] <= truth <= row[f"{name}_ci_high"] for row in values]
-            )
+            assert table[name].mean() == pytest.approx(truth, abs=0.05)
+            is_covered = pl.lit(truth).is_between(f"{name}_ci_low", f"{name}_ci_high")
+            covered = table.select(is_covered.mean()).item()
             assert 0.91 < covered < 0.99, (name, covered)

@@ -1,6 +1,7 @@
 """Contributions of heuristic neurons: the real stage against sums cell by cell."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,10 @@ import yaml
 
 from stages.bag import failures
 from stages.lib.core.hdf5_store import LayerWriter, writing
-from stages.lib.dictionary import tables
-from stages.lib.heuristics.names import parse
-from stages.lib.sql.database import Database
+from tests.bag.knocked import EVEN, LOW, MEANS, Prompt, catalogue, documented
 from tests.bag.test_failure_tests import concluded
 from tests.made import ask, late_layers
-from tests.micro import ROOT, alone
+from tests.micro import alone
 
 SIDE, LIMIT, NEURONS, LAYERS = 12, 15, 10, (0, 1, 2)
 OP1, OP2 = np.indices((SIDE, SIDE))
@@ -23,15 +22,6 @@ RESULTS = {
     "add": OP1 + OP2,
     "divide": np.where((OP1 > 0) & (OP2 > 0), OP1 // np.maximum(OP2, 1), -1),
 }
-MEANS: dict[str, Callable[[int, int, int], bool]] = {
-    "op1 mod 2 = 0": lambda a, b, r: a % 2 == 0,
-    "op2 in 0..6": lambda a, b, r: b <= 6,
-    "result ~ ..1": lambda a, b, r: r % 10 == 1,
-    "op1 = op2": lambda a, b, r: a == b,
-    "result in {3, 7}": lambda a, b, r: r in (3, 7),
-    "own sum": lambda a, b, r: a + b > 12,
-}
-EVEN, LOW, *_, SET, OWN = MEANS
 Matches = list[
     tuple[str, int, int, str, str, float, float]
 ]  # operator, layer, neuron, heuristic, side, chance_corrected, q_value
@@ -51,15 +41,14 @@ class Project:
         part: float = 8,
     ):
         self.folder, self.data, rng = folder, folder / "data/s", np.random.default_rng(seed)
-        self.values = {
-            o: rng.integers(-40, 40, (len(LAYERS), NEURONS, SIDE, SIDE)) / part for o in RESULTS
-        }
-        self.votes = rng.integers(-40, 40, (len(LAYERS), NEURONS, LIMIT + 1)) / part
+        size = len(LAYERS), NEURONS
+        self.values = {}
+        for operator in RESULTS:
+            self.values[operator] = rng.integers(-40, 40, (*size, SIDE, SIDE)) / part
+        self.votes = rng.integers(-40, 40, (*size, LIMIT + 1)) / part
         for operator, results in RESULTS.items():
-            attributes, columns = (
-                {"operator": operator},
-                {"result": np.where(results <= LIMIT, results, -1)},
-            )
+            attributes = {"operator": operator}
+            columns = {"result": np.where(results <= LIMIT, results, -1)}
             with writing(self.data / f"store/activations/{operator}.h5") as file:
                 axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
                 writer = LayerWriter(
@@ -86,42 +75,24 @@ class Project:
         for operator, a, b, result in self.cells:
             if result <= LIMIT:
                 is_right = right(operator, a, b, result) if right else rng.random() < 0.6
-                wrong = [None, *(number for number in range(LIMIT + 1) if number != result)]
+                wrong = [None, *range(result), *range(result + 1, LIMIT + 1)]
                 self.predicted[operator, a, b] = (
                     result if is_right else wrong[rng.integers(len(wrong))]
                 )
         self._write()
 
     def _write(self) -> None:
-        whole = pl.DataFrame(
-            self.cells, schema=["operator", "op1", "op2", "result"], orient="row", strict=False
-        )
-        answers = {(o, a, b): r for o, a, b, r in self.cells}
-        rows = [
-            (*cell, predicted, predicted == answers[cell])
-            for cell, predicted in self.predicted.items()
-        ]
-        predictions = pl.DataFrame(
-            rows, schema=["operator", "op1", "op2", "predicted", "correct"], orient="row"
-        )
-        known = [
-            (h.name, h.kind, h.quantity, h.predicate) for h in map(parse, list(MEANS)[:-2])
-        ]  # SET only has its name
-        rows = [
-            (operator, *heuristic)
-            for operator in RESULTS
-            for heuristic in [*known, (OWN, "custom", "custom", "op1 + op2 > 12")]
-        ]
-        catalogue = pl.DataFrame(
-            rows, schema=["operator", "heuristic", "kind", "quantity", "predicate"], orient="row"
-        )
-        small = pl.col("op1", "op2").cast(pl.Int32)
+        key = {"operator": pl.String, "op1": pl.Int32, "op2": pl.Int32}
+        cells = pl.DataFrame(self.cells, schema=key | {"result": pl.Int32}, orient="row")
+        rows = []
+        for (operator, a, b), predicted in self.predicted.items():
+            rows.append((operator, a, b, predicted, predicted == int(RESULTS[operator][a, b])))
+        schema = key | {"predicted": pl.Int32, "correct": pl.Boolean}
+        predictions = pl.DataFrame(rows, schema=schema, orient="row")
         for name, table in {
-            "corpus/cells": whole.with_columns(small, pl.col("result").cast(pl.Int32)),
-            "heuristics/heuristics": catalogue,
-            "s/store/predictions": predictions.with_columns(
-                small, pl.col("predicted").cast(pl.Int32)
-            ),
+            "corpus/cells": cells,
+            "heuristics/heuristics": catalogue(RESULTS),
+            "s/store/predictions": predictions,
         }.items():
             (self.folder / f"data/{name}").parent.mkdir(parents=True, exist_ok=True)
             table.sample(fraction=1, shuffle=True, seed=1).write_parquet(
@@ -157,11 +128,7 @@ class Project:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.folder)
             failures.main("s")
-        database = Database({"written": [self.data / "bag/failures.parquet"]})
-        assert database.columns("written") == {
-            n: kind for n, (kind, _) in tables(ROOT / "stages")["failures"].columns.items()
-        }
-        return database.sql("from written").pl()
+        return documented(self.data / "bag/failures.parquet")
 
     def expected(self, matches: Matches, first_layer: int | None) -> list[tuple]:
         """The table's rows, cell by cell and neuron by neuron."""
@@ -170,12 +137,13 @@ class Project:
             if (operator, a, b) not in self.predicted:
                 continue
             predicted = self.predicted[operator, a, b]
+            prompt = Prompt(operator, 0, a, b, result)
             for criterion, level in (("fdr", 0.05), ("threshold", 1.0)):
                 about = set()
                 for o, layer, neuron, name, _, chance_corrected, q_value in matches:
                     is_late = first_layer is not None and layer >= first_layer
                     passes = np.float32(chance_corrected) >= 0.4 and q_value <= level
-                    if o == operator and is_late and passes and MEANS[name](a, b, result):
+                    if o == operator and is_late and passes and MEANS[name](prompt):
                         about.add((layer, neuron))
                 sums = [0.0, 0.0]
                 for layer, neuron in sorted(about):
@@ -204,22 +172,14 @@ def some_matches(seed: int) -> Matches:
     Divisions of an odd seed have no neuron that is called.
     """
     rng = np.random.default_rng(seed)
-    keys = {
-        (
-            o,
-            int(rng.choice(LAYERS)),
-            int(rng.integers(NEURONS)),
-            str(rng.choice([*MEANS])),
-            str(rng.choice(["top", "bottom"])),
-        )
-        for o in RESULTS
-        for _ in range(60)
-    }
     least = {"add": 0.0, "divide": 0.1 * (seed % 2)}
-    return [
-        (*key, rng.uniform(0.2, 1), max(rng.choice([0.01, 0.05, 0.06, 0.9]), least[key[0]]))
-        for key in sorted(keys)
-    ]
+    possible = list(product(LAYERS, range(NEURONS), MEANS, ("top", "bottom")))
+    matches = []
+    for operator in RESULTS:
+        for i in rng.choice(len(possible), 60, replace=False):
+            q_value = max(rng.choice([0.01, 0.05, 0.06, 0.9]), least[operator])
+            matches.append((operator, *possible[i], rng.uniform(0.2, 1), q_value))
+    return matches
 
 
 @pytest.mark.parametrize(("seed", "first_layer"), [(0, 1), (1, 1), (2, 0), (3, 2), (4, None)])
@@ -234,10 +194,10 @@ def test_every_cell_has_what_its_neurons_add_up_to(
         .agg(pl.col("associated_neurons").max())
         .sort("operator", "criterion")
     )
-    assert [n > 0 for n in counts["associated_neurons"]] == [first_layer is not None] * 2 + [
-        first_layer is not None and seed % 2 == 0,
-        first_layer is not None,
-    ]
+    is_late = first_layer is not None
+    called_divisions = is_late and seed % 2 == 0
+    expected = [is_late, is_late, called_divisions, is_late]
+    assert (counts["associated_neurons"] > 0).to_list() == expected
     for operator, results in RESULTS.items():
         assert (
             len(table.filter(operator=operator)) == 2 * ((results >= 0) & (results <= LIMIT)).sum()
@@ -259,17 +219,14 @@ def test_cells_that_fail_for_want_of_heuristics_show_it(tmp_path: Path):
         tmp_path,
         right=lambda o, a, b, r: a % 2 == 0 or b <= 6 if o == "add" else rng.random() < 0.5,
     )
-    matches: Matches = [
-        (o, 1, n, name, "top", 0.9, 0.01)
-        for o in RESULTS
-        for n, name in enumerate([EVEN, EVEN, LOW])
-    ]
+    matches: Matches = []
+    for operator in RESULTS:
+        for neuron, heuristic in enumerate([EVEN, EVEN, LOW]):
+            matches.append((operator, 1, neuron, heuristic, "top", 0.9, 0.01))
     rows = concluded(project.run(matches, 1))
     for criterion in ("fdr", "threshold"):
-        planted, chance = (
-            rows["add", criterion, "associated_neurons"],
-            rows["divide", criterion, "associated_neurons"],
-        )
+        planted = rows["add", criterion, "associated_neurons"]
+        chance = rows["divide", criterion, "associated_neurons"]
         assert (planted["mean_incorrect"], planted["auc"], planted["auc_ci_low"]) == (0, 0, 0)
         assert planted["auc_ci_high"] < 0.3
         assert planted["d_ci_high"] < -1

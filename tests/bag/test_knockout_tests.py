@@ -7,11 +7,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.bag.knocked import written
+from tests.bag.knocked import standing, written
 from tests.made import ask
 
 GROUP = ["operator", "criterion", "ablation", "measure"]
 SETTINGS = {"test_draws": 200, "knockout_seed": 0}
+MANY = [f"o{i:03}" for i in range(200)]  # operators
 # of every operator, those of each of its heuristics; they are in layers of ten
 Neurons = dict[str, list[np.ndarray]]
 
@@ -24,21 +25,9 @@ def knocked_out(differences: dict[str, np.ndarray], seed: int = 0) -> pl.DataFra
         for i, difference in enumerate(several):
             control = rng.normal()
             for arm, own in (("control", control), ("heuristic", control + difference)):
-                rest = rng.uniform(size=4).tolist()
-                rows.append(
-                    (
-                        "s",
-                        operator,
-                        "label",
-                        f"h{i:03}",
-                        "zero",
-                        arm,
-                        int(rng.integers(3, 30)),
-                        *rest,
-                        own,
-                        -2 * own,
-                    )
-                )
+                key = ("s", operator, "label", f"h{i:03}", "zero", arm)
+                neurons, means = int(rng.integers(3, 30)), rng.uniform(size=4).tolist()
+                rows.append((*key, neurons, *means, own, -2 * own))
     names = [
         "accuracy_associated",
         "accuracy_other",
@@ -56,28 +45,22 @@ def knocked_out(differences: dict[str, np.ndarray], seed: int = 0) -> pl.DataFra
     return made.sample(fraction=1, shuffle=True, seed=1)
 
 
-def standing(neurons: Neurons) -> pl.DataFrame:
-    """The table heuristic_neurons of these."""
+def members(neurons: Neurons) -> pl.DataFrame:
+    """Return the table heuristic_neurons of these."""
     rows = []
     for operator, several in neurons.items():
-        for i, members in enumerate(several):
-            keys = ("s", operator, "label", f"h{i:03}")
-            rows += [(*keys, n // 10, n % 10) for n in members.tolist()]
-    schema = {
-        "subject": pl.String,
-        "operator": pl.String,
-        "criterion": pl.String,
-        "heuristic": pl.String,
-    }
-    numbers = {"layer": pl.Int16, "neuron": pl.Int32}
-    table = pl.DataFrame(rows, schema=schema | numbers, orient="row")
-    return table.sample(fraction=1, shuffle=True, seed=2)
+        for i, own in enumerate(several):
+            for layer, neuron in zip(*divmod(own, 10), strict=True):
+                rows.append((operator, int(layer), int(neuron), f"h{i:03}"))
+    return standing(rows, "label").sample(fraction=1, shuffle=True, seed=2)
 
 
 def apart(differences: dict[str, np.ndarray]) -> Neurons:
     """Return three neurons for each heuristic, which no other heuristic has."""
-    counts = {operator: len(several) for operator, several in differences.items()}
-    return {operator: list(np.arange(3 * n).reshape(n, 3)) for operator, n in counts.items()}
+    neurons = {}
+    for operator, several in differences.items():
+        neurons[operator] = list(np.arange(3 * len(several)).reshape(-1, 3))
+    return neurons
 
 
 def judged(
@@ -87,13 +70,13 @@ def judged(
 ) -> pl.DataFrame:
     given = {
         "knockouts_by_heuristic": knocked_out(differences),
-        "heuristic_neurons": standing(neurons or apart(differences)),
+        "heuristic_neurons": members(neurons or apart(differences)),
     }
     return ask("knockout_tests", given, **SETTINGS | settings)
 
 
 def families(rng: np.random.Generator, count: int = 3) -> list[np.ndarray]:
-    """Families of four heuristics that share most of ten neurons."""
+    """Return families of four heuristics that share most of ten neurons."""
     starts = 10 * np.arange(count).repeat(4)
     return [start + rng.choice(10, 7, replace=False) for start in starts]
 
@@ -103,15 +86,14 @@ def unselective(rng: np.random.Generator, neurons: list[np.ndarray]) -> np.ndarr
 
     A neuron contributes the same to all heuristics of its family: a random number around 0.
     """
-    most = max(members.max() for members in neurons) + 1
+    every = np.arange(np.concatenate(neurons).max() + 1)
     differences = []
     for family in range(0, len(neurons), 4):
-        contributions = rng.normal(size=most)
-        for members in neurons[family : family + 4]:
-            others = np.setdiff1d(np.arange(most), members)
-            drawn = [rng.choice(others, len(members), replace=False) for _ in range(3)]
-            controls = [contributions[control].mean() for control in drawn]
-            differences.append(contributions[members].mean() - np.mean(controls))
+        contributions = rng.normal(size=len(every))
+        for own in neurons[family : family + 4]:
+            controls = np.tile(np.setdiff1d(every, own), (3, 1))
+            drawn = rng.permuted(controls, axis=1)[:, : len(own)]
+            differences.append(contributions[own].mean() - contributions[drawn].mean())
     return np.array(differences)
 
 
@@ -123,22 +105,24 @@ def number(draw: int, operator: str, neuron: int) -> float:
 
 def test_p_values_and_errors_are_those_of_brute_force():
     rng = np.random.default_rng(1)
-    neurons = {operator: families(rng, 2) for operator in ("add", "divide", "subtract")}
-    differences = {operator: rng.normal(0.3, 1, 8) for operator in neurons}
+    neurons, differences = {}, {}
+    for operator in ("add", "divide", "subtract"):
+        neurons[operator], differences[operator] = families(rng, 2), rng.normal(0.3, 1, 8)
     table = judged(differences, neurons, test_draws=100).filter(measure="accuracy")
     for row in table.iter_rows(named=True):
-        several, mine = neurons[row["operator"]], differences[row["operator"]]
-        sets = [set(members.tolist()) for members in several]
-        shared = np.zeros((len(sets), len(sets)))
-        for i, j in np.ndindex(shared.shape):
-            a, b = sets[i], sets[j]
-            shared[i, j] = len(a & b) / np.sqrt(len(a) * len(b))
-        drawn = np.zeros((100, len(several)))
-        for draw, i in np.ndindex(drawn.shape):
-            numbers = [number(draw, row["operator"], n) for n in several[i]]
-            drawn[draw, i] = sum(numbers) / np.sqrt(len(numbers))
-        statistics = [sum(d) / np.sqrt(np.square(d).sum()) for d in [mine, *drawn]]
-        assert row["p_value"] == np.mean(np.array(statistics) >= statistics[0])
+        mine = differences[row["operator"]]
+        has = np.zeros((8, 20))
+        for heuristic, own in zip(has, neurons[row["operator"]], strict=True):
+            heuristic[own] = 1
+        sizes = has.sum(axis=1)
+        shared = has @ has.T / np.sqrt(np.outer(sizes, sizes))
+        numbers = np.zeros((100, 20))
+        for draw, neuron in np.ndindex(numbers.shape):
+            numbers[draw, neuron] = number(draw, row["operator"], neuron)
+        drawn = numbers @ has.T / np.sqrt(sizes)
+        several = np.vstack([mine, drawn])
+        statistics = several.sum(axis=1) / np.sqrt(np.square(several).sum(axis=1))
+        assert row["p_value"] == np.mean(statistics >= statistics[0])
         assert row["effective"] == pytest.approx(64 / shared.sum())
         # the variance of a heuristic, from its distance to those correlated with it
         variance = mine.var(ddof=1) / (1 - (shared.sum() - 8) / 56)
@@ -147,48 +131,42 @@ def test_p_values_and_errors_are_those_of_brute_force():
 
 def test_means_are_those_of_brute_force():
     rng = np.random.default_rng(2)
-    differences = {o: rng.normal(size=n) for o, n in (("add", 7), ("subtract", 1))}
-    both = [knocked_out(differences, seed) for seed in (0, 1)]
-    table = pl.concat(
-        [both[0], both[1].with_columns(criterion=pl.lit("threshold"), ablation=pl.lit("mean"))]
-    )
-    members = standing(apart(differences))
-    scored = members.with_columns(criterion=pl.lit("threshold"))
+    differences = {"add": rng.normal(size=7), "subtract": rng.normal(size=1)}
+    threshold = pl.lit("threshold").alias("criterion")
+    first, second = knocked_out(differences, 0), knocked_out(differences, 1)
+    knockouts = pl.concat([first, second.with_columns(threshold, ablation=pl.lit("mean"))])
+    labels = members(apart(differences))
     given = {
-        "knockouts_by_heuristic": table,
-        "heuristic_neurons": pl.concat([members, scored]),
+        "knockouts_by_heuristic": knockouts,
+        "heuristic_neurons": pl.concat([labels, labels.with_columns(threshold)]),
     }
+    columns = {"accuracy": ("accuracy", ""), "logit": ("logit_change", "logit_")}
     for row in ask("knockout_tests", given, **SETTINGS).iter_rows(named=True):
-        prefix = {"accuracy": ("accuracy_", ""), "logit": ("logit_change_", "logit_")}[
-            row["measure"]
-        ]
-        own = table.filter(*(pl.col(c) == row[c] for c in GROUP[:3])).sort("heuristic")
-        own, control = (own.filter(arm=arm) for arm in ("heuristic", "control"))
+        mean, prefix = columns[row["measure"]]
+        which = {"operator": row["operator"], "criterion": row["criterion"]}
+        arms = knockouts.filter(**which, ablation=row["ablation"]).sort("heuristic")
+        own, control = arms.filter(arm="heuristic"), arms.filter(arm="control")
         for name in ("associated", "other"):
-            means = own[prefix[0] + name].mean(), control[prefix[0] + name].mean()
+            means = own[f"{mean}_{name}"].mean(), control[f"{mean}_{name}"].mean()
             assert (row[name], row[f"control_{name}"]) == pytest.approx(means)
-        differences = (
-            own[prefix[1] + "dissociation"] - control[prefix[1] + "dissociation"]
-        ).to_numpy()
-        assert (row["heuristics"], row["neurons"]) == (
-            len(own),
-            pytest.approx(own["neurons"].mean()),
-        )
-        assert (row["difference"], row["positive"]) == pytest.approx(
-            (differences.mean(), (differences > 0).mean())
-        )
+        own_dissociation = own[f"{prefix}dissociation"].to_numpy()
+        beyond = own_dissociation - control[f"{prefix}dissociation"].to_numpy()
+        assert row["heuristics"] == len(own)
+        assert row["neurons"] == pytest.approx(own["neurons"].mean())
+        assert row["difference"] == pytest.approx(beyond.mean())
+        assert row["positive"] == pytest.approx((beyond > 0).mean())
         if len(own) == 1:
             assert (row["deviation"], row["standard_error"], row["p_value"]) == (None, None, None)
             continue
         assert row["effective"] == pytest.approx(len(own))  # no neuron is shared
-        deviation = differences.std(ddof=1)
+        deviation = beyond.std(ddof=1)
         assert row["deviation"] == pytest.approx(deviation)
         assert row["standard_error"] == pytest.approx(deviation / np.sqrt(len(own)))
 
 
 def test_without_shared_neurons_p_values_are_uniform_where_nothing_dissociates():
     rng = np.random.default_rng(3)
-    differences = {f"o{i:03}": rng.normal(size=12) for i in range(200)}
+    differences = dict(zip(MANY, rng.normal(size=(200, 12)), strict=True))
     table = judged(differences, test_draws=100).filter(measure="accuracy")
     values = np.sort(table["p_value"].to_numpy())
     steps = np.arange(201) / 200
@@ -199,12 +177,15 @@ def test_without_shared_neurons_p_values_are_uniform_where_nothing_dissociates()
 def test_shared_neurons_do_not_make_p_values_small():
     """Families share neurons under the null, where a sign-flip test would reject too often."""
     rng = np.random.default_rng(6)
-    neurons = {f"o{i:03}": families(rng) for i in range(200)}
-    differences = {operator: unselective(rng, several) for operator, several in neurons.items()}
+    neurons, differences = {}, {}
+    for operator in MANY:
+        neurons[operator] = families(rng)
+        differences[operator] = unselective(rng, neurons[operator])
     table = judged(differences, neurons, test_draws=100).filter(measure="accuracy")
     values = table["p_value"].to_numpy()
-    signs = rng.choice([-1, 1], (500, 12))
-    one_by_one = np.array([np.mean(signs @ d >= d.sum()) for d in differences.values()])
+    own = np.array(list(differences.values()))
+    flipped = rng.choice([-1, 1], (500, 12)) @ own.T
+    one_by_one = np.mean(flipped >= own.sum(axis=1), axis=0)
     assert np.mean(values <= 0.05) <= 0.06
     assert np.mean(one_by_one <= 0.05) >= 0.1
 
@@ -217,16 +198,19 @@ def test_a_true_effect_is_found_and_no_effect_at_all_is_none():
         "none": np.zeros(20),
         "less": rng.normal(-1, 1, 20),
     }
-    shared = [families(rng, 5) for _ in range(10)]
-    differences |= {f"shared{i}": 1 + unselective(rng, several) for i, several in enumerate(shared)}
-    neurons = apart(differences) | {f"shared{i}": several for i, several in enumerate(shared)}
+    neurons = apart(differences)
+    for i in range(10):
+        neurons[f"shared{i}"] = families(rng, 5)
+        differences[f"shared{i}"] = 1 + unselective(rng, neurons[f"shared{i}"])
     table = judged(differences, neurons).filter(measure="accuracy")
     p_values = dict(table.select("operator", "p_value").rows())
     assert p_values["each"] == 1 / 201
     assert p_values["most"] < 0.01
     assert p_values["none"] == 1
     assert p_values["less"] > 0.99
-    assert max(p_values[f"shared{i}"] for i in range(10)) <= 0.05
+    shared = table.filter(pl.col("operator").str.starts_with("shared"))["p_value"]
+    assert len(shared) == 10
+    assert shared.max() <= 0.05
     assert table.filter(operator="none")["positive"].to_list() == [0]
 
 
@@ -248,12 +232,11 @@ def test_what_cannot_be_compared_is_left_out():
     neurons = [np.arange(5), np.arange(5), *np.arange(5, 15).reshape(2, 5)]
     given = {
         "knockouts_by_heuristic": knockouts,
-        "heuristic_neurons": standing({"add": neurons}),
+        "heuristic_neurons": members({"add": neurons}),
     }
     table = ask("knockout_tests", given, **SETTINGS)
-    accuracy, logit = (
-        table.filter(measure=measure).row(0, named=True) for measure in ("accuracy", "logit")
-    )
+    assert table["measure"].to_list() == ["accuracy", "logit"]
+    accuracy, logit = table.rows(named=True)
     assert (accuracy["heuristics"], accuracy["difference"]) == (2, pytest.approx((1 + 4) / 2))
     assert (logit["heuristics"], logit["difference"]) == (3, pytest.approx(-2 * (1 + 3 + 4) / 3))
     assert (accuracy["effective"], logit["effective"]) == pytest.approx((2, 3))
@@ -261,7 +244,10 @@ def test_what_cannot_be_compared_is_left_out():
 
 def test_the_seed_changes_the_draws():
     differences = {"add": np.random.default_rng(5).normal(0.3, 1, 15)}
-    assert len({judged(differences, knockout_seed=seed)["p_value"][0] for seed in range(4)}) > 1
+    p_values = set()
+    for seed in range(4):
+        p_values.add(judged(differences, knockout_seed=seed)["p_value"][0])
+    assert len(p_values) > 1
 
 
 def test_without_knock_outs_there_is_no_test():
@@ -296,7 +282,5 @@ def test_the_pipeline_tests_every_knock_out_that_has_a_control(micro: Path, name
         knockouts.drop_nulls("dissociation").group_by(*GROUP[:3], "heuristic").len().filter(len=2)
     )
     expected = both.group_by(GROUP[:3]).len().rows()
-    assert {(*row[:3], row[4]) for row in table.select(*GROUP, "heuristics").rows()} == set(
-        expected
-    )
+    assert set(table.select(*GROUP[:3], "heuristics").rows()) == set(expected)
     assert table.height == 2 * len(expected) > 0

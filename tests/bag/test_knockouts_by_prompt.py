@@ -1,5 +1,6 @@
 """What knock-outs by prompt do to made subjects, against brute force."""
 
+from itertools import product
 from pathlib import Path
 
 import polars as pl
@@ -7,23 +8,11 @@ import pytest
 
 from stages.bag.arms import ARMS
 from tests.bag import knocked
-from tests.bag.knocked import (
-    ENDS,
-    EVEN,
-    LOW,
-    MEANS,
-    SET,
-    Answer,
-    Prompt,
-    Units,
-    listed,
-    standing,
-    written,
-)
+from tests.bag.knocked import CRITERIA, ENDS, EVEN, LOW, MEANS, SET, Answer, Prompt, Units, written
 from tests.made import OPERATORS, ask, majority
 
 KEYS = ["operator", "criterion", "arm", "ablation", "neurons_per_layer"]
-OF = {(layer, n): [EVEN, LOW, ENDS, SET][n % 4] for layer in (1, 2) for n in range(32)}
+HEURISTICS = dict(zip(product((1, 2), range(32)), [EVEN, LOW, ENDS, SET] * 16, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +22,7 @@ def pairs() -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def knockouts(pairs: pl.DataFrame) -> pl.DataFrame:
-    members = standing([(o, *unit, heuristic) for o in OPERATORS for unit, heuristic in OF.items()])
-    return knocked.prompt_knockouts(pairs, members, [2, 5, 30])
+    return knocked.prompt_knockouts(pairs, knocked.standing_alike(HEURISTICS), [2, 5, 30])
 
 
 def concluded(knockouts: pl.DataFrame, pairs: pl.DataFrame, answer: Answer) -> pl.DataFrame:
@@ -42,56 +30,36 @@ def concluded(knockouts: pl.DataFrame, pairs: pl.DataFrame, answer: Answer) -> p
         "prompt_knockout_interventions": knockouts,
         "pairs": pairs,
         "bootstrap_weights": knocked.weights(pairs),
+        "runs": knocked.simulated(knockouts, "prompt_knockout", pairs, answer),
     }
-    return ask(
-        "knockouts_by_prompt",
-        given | {"runs": knocked.simulated(knockouts, "prompt_knockout", pairs, answer)},
-    )
+    return ask("knockouts_by_prompt", given)
 
 
 def test_means_and_intervals_are_those_of_brute_force(knockouts: pl.DataFrame, pairs: pl.DataFrame):
     table = concluded(knockouts, pairs, knocked.at_random(1))
-    runs = knocked.simulated(knockouts, "prompt_knockout", pairs, knocked.at_random(1)).filter(
-        experiment="prompt_knockout"
-    )
-    numbers = runs.select(
-        "intervention",
-        "pair",
-        "correct",
-        logit=pl.col("answer_logit").cast(float) - pl.col("mean_logit"),
-    )
-    once = knockouts.rename({"replacement": "ablation"}).unique("intervention").drop("pair")
-    answers = once.join(numbers, on="intervention").sort("pair")
-    drawn = {o: knocked.drawn(knocked.weights(pairs), o) for o in OPERATORS}
-    expected = [
-        (o, m, arm, a, k)
-        for o in OPERATORS
-        for m in ("fdr", "threshold")
-        for arm in sorted(ARMS)
-        for a in ("mean", "zero")
-        for k in (0, 2, 5, 30)
-    ]
-    assert table.select(KEYS).rows() == expected
-    for row in table.iter_rows(named=True):
-        before = answers.filter(arm="none", operator=row["operator"])
-        after = (
-            answers.filter(*(pl.col(key) == row[key] for key in KEYS))
-            if row["neurons_per_layer"]
-            else before
-        )
-        ends = knocked.interval(after["correct"].to_numpy().astype(float), drawn[row["operator"]])
-        means = [
-            after["neurons"].mean(),
-            after["correct"].mean(),
-            *ends,
-            (after["logit"] - before["logit"]).mean(),
-            40,
-        ]
-        assert [
-            row[c] for c in ("neurons", "accuracy", "ci_low", "ci_high", "logit_change", "prompts")
-        ] == pytest.approx(means, abs=1e-9)
-        evaluated = {"operator": row["operator"], "split": "evaluation"}
-        assert row["majority_accuracy"] == majority(pairs, **evaluated)
+    answers = knocked.answers(knockouts, "prompt_knockout", pairs, knocked.at_random(1))
+    weights = knocked.weights(pairs)
+    keys = list(product(OPERATORS, CRITERIA[1:], sorted(ARMS), ("mean", "zero"), (0, 2, 5, 30)))
+    assert table.select(KEYS).rows() == keys
+    expected = []
+    for key in keys:
+        which = dict(zip(KEYS, key, strict=True))
+        operator = which["operator"]
+        before = answers.filter(arm="none", operator=operator)
+        after = answers.filter(**which) if which["neurons_per_layer"] else before
+        correct = after["correct"].to_numpy().astype(float)
+        low, high = knocked.interval(correct, knocked.drawn(weights, operator))
+        measured = {
+            "neurons": after["neurons"].mean(),
+            "accuracy": correct.mean(),
+            "ci_low": low,
+            "ci_high": high,
+            "logit_change": (after["logit"] - before["logit"]).mean(),
+            "prompts": 40,
+            "majority_accuracy": majority(pairs, operator=operator, split="evaluation"),
+        }
+        expected.append(which | measured)
+    knocked.assert_rows(table, expected)
 
 
 def test_planted_prompts_fail_without_their_own_neurons_alone(
@@ -100,47 +68,34 @@ def test_planted_prompts_fail_without_their_own_neurons_alone(
     """A prompt loses a logit with each neuron of its heuristics, and its answer with the sixth."""
 
     def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
-        lost = sum(MEANS[OF[unit]](prompt) for unit in units if unit in OF)
+        lost = sum(MEANS[HEURISTICS[unit]](prompt) for unit in units & HEURISTICS.keys())
         return 50.0 - lost, lost < 6
 
     def satisfies_any(prompt: Prompt) -> bool:
-        return any(MEANS[heuristic](prompt) for heuristic in OF.values())
+        return any(MEANS[heuristic](prompt) for heuristic in (EVEN, LOW, ENDS, SET))
 
     table = concluded(knockouts, pairs, answer)
     for operator in OPERATORS:
-        about = [
-            satisfies_any(prompt) for prompt in listed(pairs, operator=operator, split="evaluation")
-        ]
-        broken = about.count(False) / len(about)
+        about = knocked.is_associated(pairs, operator, satisfies_any)
+        broken = float((~about).mean())
         assert 0 < broken < 0.5
         own = table.filter(operator=operator)
         for arm in ("heuristic", "count"):
             mine = own.filter(arm=arm)
             assert mine["accuracy"].to_list() == pytest.approx([1, 1, broken, broken] * 4)
             assert mine["logit_change"].to_list() == (-mine["neurons"]).to_list()
-            assert ((mine["ci_low"] <= broken) & (broken <= mine["ci_high"])).to_list() == [
-                False,
-                False,
-                True,
-                True,
-            ] * 4
+            covered = (mine["ci_low"] <= broken) & (broken <= mine["ci_high"])
+            assert covered.to_list() == [False, False, True, True] * 4
+            # where all agree nothing is uncertain
             whole = mine.filter(pl.col("neurons_per_layer") < 5)
-            assert set(whole.select("ci_low", "ci_high").rows()) == {
-                (1, 1)
-            }  # where all agree nothing is uncertain
-        for arm in (
-            "control",
-            "contaminated",
-            "matched",
-        ):  # each neuron has one heuristic: nothing to contaminate
+            assert set(whole.select("ci_low", "ci_high").rows()) == {(1, 1)}
+        # each neuron has one heuristic: nothing to contaminate
+        heuristic = own.filter(arm="heuristic")
+        for arm in ("control", "contaminated", "matched"):
             others = own.filter(arm=arm)
-            assert set(others.select("accuracy", "ci_low", "ci_high", "logit_change").rows()) == {
-                (1, 1, 1, 0)
-            }
-            assert (
-                others["neurons"].to_list()[:3]
-                == own.filter(arm="heuristic")["neurons"].to_list()[:3]
-            )
+            answers = others.select("accuracy", "ci_low", "ci_high", "logit_change")
+            assert set(answers.rows()) == {(1, 1, 1, 0)}
+            assert others["neurons"][:3].equals(heuristic["neurons"][:3])
 
 
 def test_without_knock_outs_there_is_nothing(knockouts: pl.DataFrame, pairs: pl.DataFrame):
@@ -150,21 +105,20 @@ def test_without_knock_outs_there_is_nothing(knockouts: pl.DataFrame, pairs: pl.
 def test_in_the_pipeline_planted_prompts_fail_without_their_own_neurons_alone(micro: Path):
     table = written(micro, "planted", "knockouts_by_prompt")
     most = table.filter(neurons_per_layer=table["neurons_per_layer"].max())
-    by = {arm: most.filter(arm=arm) for arm in ARMS}
     assert set(most["operator"]) == {"add", "subtract"}
-    assert (by["heuristic"]["accuracy"] == 0).all()
-    assert (by["control"]["accuracy"] == 1).all()
-    assert (by["matched"]["accuracy"] > 0.9).all()
-    assert (by["heuristic"]["logit_change"] < by["contaminated"]["logit_change"]).all()
-    assert (by["contaminated"]["logit_change"] < by["control"]["logit_change"]).all()
+    own, contaminated = most.filter(arm="heuristic"), most.filter(arm="contaminated")
+    control, matched = most.filter(arm="control"), most.filter(arm="matched")
+    assert (own["accuracy"] == 0).all()
+    assert (control["accuracy"] == 1).all()
+    assert (matched["accuracy"] > 0.9).all()
+    assert (own["logit_change"] < contaminated["logit_change"]).all()
+    assert (contaminated["logit_change"] < control["logit_change"]).all()
 
 
 @pytest.mark.parametrize("name", ["abacus", "planted"])
 def test_the_pipeline_measures_every_choice_on_every_prompt(micro: Path, name: str):
-    interventions, table = (
-        written(micro, name, stage)
-        for stage in ("prompt_knockout_interventions", "knockouts_by_prompt")
-    )
+    interventions = written(micro, name, "prompt_knockout_interventions")
+    table = written(micro, name, "knockouts_by_prompt")
     named = (
         interventions.filter(pl.col("arm") != "none")
         .rename({"replacement": "ablation"})
@@ -173,10 +127,9 @@ def test_the_pipeline_measures_every_choice_on_every_prompt(micro: Path, name: s
     )
     clean = named.with_columns(neurons_per_layer=pl.lit(0, pl.Int32)).unique()
     assert table.select(KEYS).rows() == sorted(pl.concat([named, clean]).rows())
-    sizes = dict(
-        written(micro, name, "pairs").filter(split="evaluation").group_by("operator").len().rows()
-    )
-    assert table["prompts"].to_list() == [sizes[operator] for operator in table["operator"]]
-    assert set(
-        table.filter(neurons_per_layer=0).select("accuracy", "logit_change", "neurons").rows()
-    ) == {(1, 0, 0)}
+    evaluated = written(micro, name, "pairs").filter(split="evaluation")
+    sizes = table.join(evaluated.group_by("operator").len(), on="operator")
+    assert len(sizes) == len(table)
+    assert (sizes["prompts"] == sizes["len"]).all()
+    unchanged = table.filter(neurons_per_layer=0).select("accuracy", "logit_change", "neurons")
+    assert set(unchanged.rows()) == {(1, 0, 0)}

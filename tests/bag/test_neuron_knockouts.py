@@ -18,13 +18,14 @@ from tests.bag.knocked import (
     Answer,
     Prompt,
     Units,
-    listed,
     standing,
+    standing_alike,
     written,
 )
 from tests.made import OPERATORS, ask, frame
 
 KEYS = ["operator", "layer", "neuron", "heuristic", "ablation"]
+ABLATIONS = pl.DataFrame({"ablation": ["zero", "mean"]})
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +40,12 @@ def members() -> pl.DataFrame:
     All neurons of layer 2 have EVEN.
     """
     rng = np.random.default_rng(0)
-    rows = [
-        (o, 1, n, h)
-        for o in OPERATORS
-        for n in range(20)
-        for h in rng.choice([EVEN, LOW, ENDS, SET], rng.integers(1, 3), replace=False)
-    ]
-    rows += [(o, 2, n, EVEN) for o in OPERATORS for n in range(3)]
-    parts = [
-        standing(rows[start:], criterion)
-        for criterion, start in zip(CRITERIA, (20, 10, 0), strict=True)
-    ]
+    rows: list[tuple[str, int, int, str]] = []
+    for operator, neuron in product(OPERATORS, range(20)):
+        heuristics = rng.choice([EVEN, LOW, ENDS, SET], rng.integers(1, 3), replace=False)
+        rows += product([operator], [1], [neuron], heuristics.tolist())
+    rows += product(OPERATORS, [2], range(3), [EVEN])
+    parts = [standing(rows[20:], "label"), standing(rows[10:], "fdr"), standing(rows, "threshold")]
     return pl.concat(parts).sample(fraction=1, shuffle=True, seed=1)
 
 
@@ -63,15 +59,12 @@ def planned(members: pl.DataFrame, **settings: int) -> pl.DataFrame:
 
     Layer 1 is before the late layers and has no attributions.
     """
-    rows = [
-        (operator, method, layer, neuron, position, (7 * neuron + len(operator)) % 20)
-        for operator in OPERATORS
-        for method in ("exact", "attribution")
-        for layer, positions in ((0, ["op1"]), (2, ["last"]))
-        for position in positions
-        for neuron in range(20)
-    ]
-    names = ("operator", "method", "layer", "neuron", "position", "effect")
+    sites = [("exact", 0, "op1"), ("exact", 2, "last")]
+    sites += [("attribution", 0, "op1"), ("attribution", 2, "last")]
+    rows = []
+    for operator, site, neuron in product(OPERATORS, sites, range(20)):
+        rows.append((operator, *site, neuron, (7 * neuron + len(operator)) % 20))
+    names = ("operator", "method", "layer", "position", "neuron", "effect")
     effects = frame(**dict(zip(names, zip(*rows, strict=True), strict=True)))
     return ask(
         "neuron_knockout_interventions",
@@ -81,9 +74,7 @@ def planned(members: pl.DataFrame, **settings: int) -> pl.DataFrame:
 
 
 def test_of_large_models_neurons_of_large_attribution_and_random_ones_are_ablated():
-    members = standing(
-        [(o, layer, n, EVEN) for o in OPERATORS for layer in (1, 2) for n in range(15)]
-    )
+    members = standing_alike(dict.fromkeys(product((1, 2), range(15)), EVEN))
 
     def ablated(k: int, count: int) -> dict[tuple[str, int], set[int]]:
         table = planned(members, patched_neurons=k, sampled_neurons=count).filter(
@@ -101,7 +92,7 @@ def test_of_large_models_neurons_of_large_attribution_and_random_ones_are_ablate
         assert len(random[operator, 1]) == 4
         assert random[operator, 2] >= {by_attribution[0]}
         assert len(random[operator, 2] - {by_attribution[0]}) in (3, 4)
-    assert largest.keys() == {(operator, 2) for operator in OPERATORS}
+    assert largest.keys() == set(product(OPERATORS, [2]))
     assert random[OPERATORS[0], 1] == random[OPERATORS[1], 1]  # the lot knows no operator
 
 
@@ -116,131 +107,103 @@ def concluded(
         "heuristic_neurons": members,
         "neuron_knockout_interventions": knockouts,
         "prompt_associations": about,
+        "runs": knocked.simulated(knockouts, "neuron_knockout", pairs, answer),
     }
-    return ask(
-        "knockouts_by_neuron",
-        given | {"runs": knocked.simulated(knockouts, "neuron_knockout", pairs, answer)},
-    )
+    return ask("knockouts_by_neuron", given)
 
 
 def test_each_neuron_that_stands_for_something_is_silenced_alone(
     members: pl.DataFrame, knockouts: pl.DataFrame
 ):
     read = knocked.taken(knockouts)
-    silenced = [
-        (intervention.operator, p.layer, *p.unit_numbers(), p.replacement)
-        for intervention in read
-        for p in intervention.patches
-    ]
-    neurons = set(members.select("operator", "layer", "neuron").rows())
-    assert sorted(silenced) == sorted(
-        (*neuron, replacement) for neuron in neurons for replacement in ("zero", "mean")
-    )
+    silenced = []
+    for intervention in read:
+        for patch in intervention.patches:
+            numbers = patch.unit_numbers()
+            silenced.append((intervention.operator, patch.layer, *numbers, patch.replacement))
+    neurons = members.select("operator", "layer", "neuron").unique()
+    assert sorted(silenced) == sorted(neurons.join(ABLATIONS, how="cross").rows())
     assert knocked.clean_runs(read) == OPERATORS
     assert len(read) == 2 * len(neurons) + 2
+
+
+def measured(
+    knockouts: pl.DataFrame, pairs: pl.DataFrame, answer: Answer, about: pl.DataFrame
+) -> pl.DataFrame:
+    """Return what each ablation changes, for each heuristic, whether or not the neuron has it."""
+    answers = knocked.answers(knockouts, "neuron_knockout", pairs, answer)
+    keys, numbers = ["operator", "pair"], pl.col("correct", "logit")
+    before = answers.filter(component="none").select(*keys, numbers.name.suffix("_before"))
+    after = answers.filter(component="neuron").join(before, on=keys)
+    heuristics = pl.DataFrame({"heuristic": [EVEN, LOW, ENDS, SET]})
+    marked = about.select(*keys, "heuristic", associated=pl.lit(True))
+    changes = (
+        after.join(heuristics, how="cross")
+        .join(marked, on=[*keys, "heuristic"], how="left")
+        .with_columns(
+            pl.col("associated").fill_null(value=False),
+            neuron=pl.col("units").list.first(),
+            change=pl.col("logit") - pl.col("logit_before"),
+            lost=pl.col("correct_before") & ~pl.col("correct"),
+        )
+    )
+    associated, change, lost = pl.col("associated"), pl.col("change"), pl.col("lost")
+    means = changes.group_by(KEYS).agg(
+        prompts_associated=associated.sum(),
+        prompts_other=(~associated).sum(),
+        logit_change_associated=change.filter(associated).mean(),
+        logit_change_other=change.filter(~associated).mean(),
+        lost_associated=lost.filter(associated).mean(),
+        lost_other=lost.filter(~associated).mean(),
+    )
+    selectivity = pl.col("logit_change_other") - pl.col("logit_change_associated")
+    return means.with_columns(selectivity=selectivity)
 
 
 def test_selectivity_and_its_null_are_those_of_brute_force(
     members: pl.DataFrame, knockouts: pl.DataFrame, pairs: pl.DataFrame
 ):
-    table = concluded(
-        members, knockouts, pairs, knocked.at_random(1), knocked.associations(pairs, MEANS)
-    )
-    runs = (
-        knocked.simulated(knockouts, "neuron_knockout", pairs, knocked.at_random(1))
-        .filter(experiment="neuron_knockout")
-        .sort("pair")
-    )
-    numbers = runs.with_columns(
-        logit=pl.col("answer_logit").cast(float) - pl.col("mean_logit")
-    ).group_by(
-        "intervention",
-        maintain_order=True,
-    )
-    says = {
-        number: (rows["correct"].to_numpy(), rows["logit"].to_numpy())
-        for (number,), rows in numbers
-    }
-    clean = {
-        row["operator"]: says[row["intervention"]]
-        for row in knockouts.filter(component="none").iter_rows(named=True)
-    }
-    changes = {}
-    for row in knockouts.filter(component="neuron").iter_rows(named=True):
-        (correct, logit), (correct_before, logit_before) = (
-            says[row["intervention"]],
-            clean[row["operator"]],
+    about = knocked.associations(pairs, MEANS)
+    table = concluded(members, knockouts, pairs, knocked.at_random(1), about)
+    changes = measured(knockouts, pairs, knocked.at_random(1), about)
+    by_strictness = members.sort(pl.col("criterion").cast(pl.Enum(CRITERIA)))
+    own = by_strictness.unique(KEYS[:4], keep="first").select(*KEYS[:4], "criterion")
+    keys = own.select(KEYS[:4]).join(ABLATIONS, how="cross")
+    assert table.select(KEYS).rows() == sorted(keys.rows())
+    others = changes.join(own, on=KEYS[:4], how="anti")
+    expected = []
+    for row in changes.join(own, on=KEYS[:4]).iter_rows(named=True):
+        peers = others.filter(
+            operator=row["operator"],
+            layer=row["layer"],
+            heuristic=row["heuristic"],
+            ablation=row["ablation"],
         )
-        changes[row["operator"], row["layer"], *row["units"], row["replacement"]] = (
-            logit - logit_before,
-            correct_before & ~correct,
-        )
-    standing_for = members.group_by("operator", "layer", "neuron").agg("heuristic").rows()
-    heuristics = {(o, layer, n): set(names) for o, layer, n, names in standing_for}
-    strictest = {m: set(members.filter(criterion=m).select(KEYS[:4]).rows()) for m in CRITERIA}
-
-    def selectivity(
-        operator: str, layer: int, neuron: int, ablation: str, about: np.ndarray
-    ) -> float:
-        change = changes[operator, layer, neuron, ablation][0]
-        return change[~about].mean() - change[about].mean()
-
-    expected_keys = {
-        (*neuron, h, ablation)
-        for neuron, names in heuristics.items()
-        for h in names
-        for ablation in ("zero", "mean")
-    }
-    assert table.select(KEYS).rows() == sorted(expected_keys)
-    for row in table.iter_rows(named=True):
-        o, layer, neuron, h, ablation = (row[key] for key in KEYS)
-        about = np.array(
-            [MEANS[h](prompt) for prompt in listed(pairs, operator=o, split="evaluation")]
-        )
-        assert row["criterion"] == next(
-            m for m in CRITERIA if (o, layer, neuron, h) in strictest[m]
-        )
-        assert (row["prompts_associated"], row["prompts_other"]) == (about.sum(), (~about).sum())
-        for part, name in ((about, "associated"), (~about, "other")):
-            means = [values[part].mean() for values in changes[o, layer, neuron, ablation]]
-            assert [row[f"logit_change_{name}"], row[f"lost_{name}"]] == pytest.approx(means)
-        own = selectivity(o, layer, neuron, ablation, about)
-        peers = [
-            n
-            for (operator, at, n), names in sorted(heuristics.items())
-            if (operator, at) == (o, layer) and h not in names
-        ]
-        null = np.array([selectivity(o, layer, n, ablation, about) for n in peers])
-        assert (row["selectivity"], row["null_neurons"]) == (pytest.approx(own), len(null))
-        if layer == 2:
-            assert (row["null_mean"], row["null_std"], row["p_value"]) == (None, None, 1)
-        else:
-            assert (row["null_mean"], row["null_std"]) == pytest.approx(
-                (null.mean(), null.std(ddof=1))
-            )
-            assert row["p_value"] == pytest.approx(
-                (1 + (null >= own - 1e-12).sum()) / (1 + len(null))
-            )
+        null = peers["selectivity"]
+        assert (len(null) == 0) == (row["layer"] == 2)
+        larger = (null >= row["selectivity"] - 1e-12).sum()
+        row |= {"null_neurons": len(null), "null_mean": null.mean(), "null_std": null.std()}
+        expected.append(row | {"p_value": (1 + larger) / (1 + len(null))})
+    knocked.assert_rows(table, expected)
 
 
 def test_a_neuron_that_writes_its_prompts_answers_is_selective(pairs: pl.DataFrame):
     """Each neuron adds one logit to its prompts; a prompt fails without its only neuron."""
-    heuristics = dict(enumerate([EVEN, LOW, LOW, ENDS, ENDS, SET, SET]))
-    members = standing([(o, 1, n, h) for o in OPERATORS for n, h in heuristics.items()])
+    several = [EVEN, LOW, LOW, ENDS, ENDS, SET, SET]
+    heuristics = dict(zip(product([1], range(7)), several, strict=True))
+    members = standing_alike(heuristics)
 
     def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
-        lost = [heuristics[n] for _, n in units if MEANS[heuristics[n]](prompt)]
+        lost = [heuristics[unit] for unit in units if MEANS[heuristics[unit]](prompt)]
         return 10.0 - len(lost), EVEN not in lost
 
     knockouts = planned(members)
     table = concluded(members, knockouts, pairs, answer, knocked.associations(pairs, MEANS))
     assert table.height == len(OPERATORS) * len(heuristics) * 2
-    assert set(
-        table.select("selectivity", "logit_change_associated", "logit_change_other").rows()
-    ) == {(1, -1, 0)}
-    assert set(table.select("heuristic", "lost_associated", "lost_other").rows()) == {
-        (h, h == EVEN, 0) for h in heuristics.values()
-    }
+    changes = table.select("selectivity", "logit_change_associated", "logit_change_other")
+    assert set(changes.rows()) == {(1, -1, 0)}
+    lost = set(table.select("heuristic", "lost_associated", "lost_other").rows())
+    assert lost == {(EVEN, 1, 0), (LOW, 0, 0), (ENDS, 0, 0), (SET, 0, 0)}
     assert (table["p_value"] == 1 / (1 + table["null_neurons"])).all()
     assert (table["null_mean"] < 1).all()
 
@@ -257,14 +220,8 @@ def test_where_no_neuron_does_anything_none_is_selective(
 
 
 def test_p_values_of_neurons_that_do_nothing_particular_are_uniform(pairs: pl.DataFrame):
-    members = standing(
-        [
-            (o, layer, n, [EVEN, LOW, ENDS][n % 3])
-            for o in OPERATORS
-            for layer in range(3)
-            for n in range(48)
-        ]
-    )
+    heuristics = zip(product(range(3), range(48)), [EVEN, LOW, ENDS] * 48, strict=True)
+    members = standing_alike(dict(heuristics))
     knockouts = planned(members)
     table = concluded(
         members, knockouts, pairs, knocked.at_random(2), knocked.associations(pairs, MEANS)
@@ -318,29 +275,21 @@ def test_the_pipeline_finds_that_planted_votes_are_selective(micro: Path):
 
 @pytest.mark.parametrize("name", ["abacus", "planted"])
 def test_the_pipeline_silences_every_neuron_that_stands_for_something(micro: Path, name: str):
-    members, table = (
-        written(micro, name, "heuristic_neurons"),
-        written(micro, name, "knockouts_by_neuron"),
-    )
+    members = written(micro, name, "heuristic_neurons")
+    table = written(micro, name, "knockouts_by_neuron")
     neurons = members.select("operator", "layer", "neuron").unique()
     assert (
         knocked.ran(micro, name, "neuron_knockout")["intervention"].n_unique()
         == 2 * len(neurons) + members["operator"].n_unique()
     )
-    sizes = {
-        operator: len(rows)
-        for (operator,), rows in written(micro, name, "pairs")
-        .filter(split="evaluation")
-        .group_by("operator")
-    }
     evaluated = written(micro, name, "pairs").filter(split="evaluation").select("operator", "pair")
+    sizes = evaluated.group_by("operator").agg(prompts=pl.len())
     about = (
         written(micro, name, "prompt_associations")
         .join(evaluated, on=["operator", "pair"])
         .group_by("operator", "heuristic")
         .len()
     )
-    telling = {(o, h) for o, h, count in about.rows() if count < sizes[o]}
-    keys = members.select(KEYS[:4]).unique().rows()
-    expected = product((key for key in keys if (key[0], key[3]) in telling), ("zero", "mean"))
-    assert table.select(KEYS).rows() == sorted((*key, ablation) for key, ablation in expected)
+    telling = about.join(sizes, on="operator").filter(pl.col("len") < pl.col("prompts"))
+    keys = members.select(KEYS[:4]).unique().join(telling, on=["operator", "heuristic"], how="semi")
+    assert table.select(KEYS).rows() == sorted(keys.join(ABLATIONS, how="cross").rows())

@@ -14,7 +14,7 @@ from tests.bag.knocked import EFFECTS, ENDS, EVEN, LOW, MEANS, SET, Units, liste
 from tests.made import OPERATORS
 
 COUNTS = [2, 5, 30]
-OF = [EVEN, LOW, ENDS, SET]
+HEURISTICS = [EVEN, LOW, ENDS, SET]
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +28,14 @@ def members() -> pl.DataFrame:
 
     Neurons from 24 on have them by the criterion scored alone.
     """
-    rows = [(*unit, OF[unit[2] % 4]) for unit in product(OPERATORS, (0, 1, 2), range(32))]
-    second = product(OPERATORS, (0, 1, 2), range(0, 32, 3))
-    rows += [(*unit, OF[(unit[2] + 1) % 4]) for unit in second]
-    parts = [
-        standing([row for row in rows if row[2] < 24], "label", "fdr", late=1),
-        standing(rows, "threshold", late=1),
-    ]
-    return pl.concat(parts).sample(fraction=1, shuffle=True, seed=1)
+    rows = []
+    for n, operator, layer in product(range(32), OPERATORS, (0, 1, 2)):
+        rows.append((operator, layer, n, HEURISTICS[n % 4]))
+        if n % 3 == 0:
+            rows.append((operator, layer, n, HEURISTICS[(n + 1) % 4]))
+    scored = standing(rows, "threshold", late=1)
+    called = standing(rows, "label", "fdr", late=1).filter(pl.col("neuron") < 24)
+    return pl.concat([called, scored]).sample(fraction=1, shuffle=True, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +46,7 @@ def table(members: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def silenced(table: pl.DataFrame) -> dict[tuple, Units]:
     """Return (pair, criterion, arm, neurons per layer) -> what zero and mean ablate alike."""
-    ablated: dict[str, dict[tuple, Units]] = {"zero": {}, "mean": {}}
-    keys = ["pair", "criterion", "arm", "neurons_per_layer", "replacement", "intervention"]
-    for (*key, replacement, _), patches in table.filter(pl.col("arm") != "none").group_by(keys):
-        units = knocked.units_of(patches)
-        assert set(patches["neurons"]) == {len(units)}
-        ablated[replacement][tuple(key)] = units
-    assert ablated["zero"] == ablated["mean"]
-    return ablated["zero"]
+    return knocked.ablated(table, "pair", "criterion", "arm", "neurons_per_layer")
 
 
 def test_every_evaluation_prompt_has_all_arms(table: pl.DataFrame, pairs: pl.DataFrame):
@@ -70,16 +63,13 @@ def test_every_evaluation_prompt_has_all_arms(table: pl.DataFrame, pairs: pl.Dat
 def test_each_arm_has_the_neurons_that_it_should(
     silenced: dict[tuple, Units], members: pl.DataFrame, pairs: pl.DataFrame
 ):
-    stands = {
-        key: rows.select("layer", "neuron", "heuristic").rows()
-        for key, rows in members.filter("late").group_by("operator", "criterion")
-    }
+    bags = members.filter("late").partition_by(["operator", "criterion"], as_dict=True)
     for prompt in listed(pairs, split="evaluation"):
-        own = {h for h in OF if MEANS[h](prompt)}
+        is_own = pl.col("heuristic").is_in([h for h in HEURISTICS if MEANS[h](prompt)])
         for criterion in ("fdr", "threshold"):
-            pairs_of_neurons = stands[prompt.operator, criterion]
-            mine = {(layer, n) for layer, n, h in pairs_of_neurons if h in own}
-            others = {(layer, n) for layer, n, h in pairs_of_neurons if h not in own}
+            bag = bags[prompt.operator, criterion]
+            mine = set(bag.filter(is_own).select("layer", "neuron").rows())
+            others = set(bag.filter(~is_own).select("layer", "neuron").rows())
             among = {
                 "heuristic": mine,
                 "count": mine,
@@ -88,18 +78,15 @@ def test_each_arm_has_the_neurons_that_it_should(
                 "matched": EFFECTS.keys() - mine,
             }
             for arm in ARMS:
-                assert (
-                    silenced[prompt.pair, criterion, arm, 2]
-                    <= silenced[prompt.pair, criterion, arm, 5]
-                )
+                two = silenced[prompt.pair, criterion, arm, 2]
+                assert two <= silenced[prompt.pair, criterion, arm, 5]
                 for count in COUNTS:
                     units = silenced[prompt.pair, criterion, arm, count]
                     assert units <= among[arm]
                     for layer in (1, 2):  # as many in every arm and layer where there are enough
-                        available = [
-                            knocked.in_layer(several, layer) for several in (mine, among[arm])
-                        ]
-                        wanted = min(count, *map(len, available))
+                        own = knocked.in_layer(mine, layer)
+                        available = knocked.in_layer(among[arm], layer)
+                        wanted = min(count, len(own), len(available))
                         assert len(knocked.in_layer(units, layer)) == wanted
 
 
@@ -141,8 +128,8 @@ def test_the_executor_takes_them(table: pl.DataFrame):
 def test_the_seed_changes_random_arms_alone(
     table: pl.DataFrame, members: pl.DataFrame, pairs: pl.DataFrame
 ):
-    again, other = (knocked.prompt_knockouts(pairs, members, COUNTS, seed) for seed in (0, 1))
-    assert again.equals(table)
+    assert knocked.prompt_knockouts(pairs, members, COUNTS).equals(table)
+    other = knocked.prompt_knockouts(pairs, members, COUNTS, seed=1)
     random = pl.col("arm").is_in(["control", "contaminated"])
     assert other.filter(~random).equals(table.filter(~random))
     assert not other.filter(random).equals(table.filter(random))
@@ -150,15 +137,14 @@ def test_the_seed_changes_random_arms_alone(
 
 def test_without_late_heuristics_there_is_none(members: pl.DataFrame, pairs: pl.DataFrame):
     assert knocked.prompt_knockouts(pairs, members.clear(), COUNTS).is_empty()
-    assert knocked.prompt_knockouts(
-        pairs, members.with_columns(late=pl.lit(False)), COUNTS
-    ).is_empty()
+    early = members.with_columns(late=pl.lit(False))
+    assert knocked.prompt_knockouts(pairs, early, COUNTS).is_empty()
 
 
 def test_an_operator_or_a_way_of_counting_without_heuristics_is_left_out(
     members: pl.DataFrame, pairs: pl.DataFrame
 ):
-    some = members.filter((pl.col("operator") == "subtract") & (pl.col("criterion") == "threshold"))
+    some = members.filter(operator="subtract", criterion="threshold")
     few = knocked.prompt_knockouts(pairs, some, COUNTS)
     assert set(few.select("operator", "criterion").rows()) == {
         ("subtract", None),
@@ -169,10 +155,8 @@ def test_an_operator_or_a_way_of_counting_without_heuristics_is_left_out(
 
 @pytest.mark.parametrize("name", ["abacus", "planted"])
 def test_the_pipeline_knocks_out_every_evaluation_prompt(micro: Path, name: str):
-    members, table = (
-        written(micro, name, "heuristic_neurons").filter("late"),
-        written(micro, name, "prompt_knockout_interventions"),
-    )
+    members = written(micro, name, "heuristic_neurons").filter("late")
+    table = written(micro, name, "prompt_knockout_interventions")
     params = yaml.safe_load((micro / "stages/bag/params.yaml").read_text())
     counts = params["prompt_knockouts"]["neurons_per_layer"]
     bags = set(

@@ -6,22 +6,19 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stages.corpus.prompts import CALCULATE, NUMBER_WORDS, Corpus
+from stages.corpus.prompts import CALCULATE, Corpus
 from stages.corpus.settings import Tasks
 from stages.lib.core.settings import check
-from stages.lib.sql.database import Database
-from tests.micro import ROOT, SHIPPED
+from tests.corpus import corpora
+from tests.corpus.corpora import numbers
+from tests.micro import SHIPPED
 
 TASKS = check(Tasks, SHIPPED["tasks"])
-SYMBOLS = {words.symbol: name for name, words in TASKS.operators.items()}
 
 
 @pytest.fixture(scope="module")
 def tables() -> tuple[pl.DataFrame, pl.DataFrame]:
-    return tuple(
-        Database({}).sql((ROOT / f"stages/corpus/{s}.sql").read_text(), **SHIPPED[s]).pl()
-        for s in ("cells", "facts")
-    )  # type: ignore[return-value]
+    return corpora.table("cells"), corpora.table("facts")
 
 
 def corpus(tables: tuple[pl.DataFrame, pl.DataFrame], split: str | None) -> Corpus:
@@ -30,18 +27,10 @@ def corpus(tables: tuple[pl.DataFrame, pl.DataFrame], split: str | None) -> Corp
 
 @pytest.mark.parametrize("task", ["arithmetic", "number_words"])
 def test_two_operand_prompts_hold_their_operands_and_answer(tables, task: str):
-    read = {word: n for n, word in enumerate(NUMBER_WORDS)} | {str(n): n for n in range(1000)}
     for p in corpus(tables, None).draw(task, 300, np.random.default_rng(0)):
         last = p.prompt.split("\n")[-1]
-        numbers = [
-            read[w]
-            for w in re.findall(
-                r"[\w-]+", last.replace("+", " ").replace("*", " ").replace(" - ", " ")
-            )
-            if w in read
-        ]
-        assert numbers == [p.op1, p.op2]
-        assert read[p.answer] == CALCULATE[p.operator](p.op1, p.op2)
+        assert numbers(last) == [p.op1, p.op2]
+        assert numbers(p.answer) == [CALCULATE[p.operator](p.op1, p.op2)]
 
 
 def test_solved_examples_are_right_and_of_the_same_operator(tables):
@@ -52,7 +41,7 @@ def test_solved_examples_are_right_and_of_the_same_operator(tables):
         *examples, _ = p.prompt.split("\n")
         assert len(examples) == 2
         for example in examples:
-            op1, op2, answer = map(int, re.findall(r"\d+", example))
+            op1, op2, answer = numbers(example)
             assert answer == CALCULATE[p.operator](op1, op2)
 
 
@@ -72,33 +61,29 @@ def test_retrieval_answers_what_is_asked_for(tables):
 def test_what_is_counted_is_followed_by_its_number(tables):
     for p in corpus(tables, None).draw("counting", 200, np.random.default_rng(0)):
         stated, _, thing = p.prompt.partition(" : ")
-        numbers = {thing: number for number, thing in re.findall(r"(\d+) (\w+)", stated)}
-        assert sorted(thing.split()) == sorted(numbers)
-        assert p.answer == numbers[thing.split()[-1]]
+        quantities = {thing: number for number, thing in re.findall(r"(\d+) (\w+)", stated)}
+        assert sorted(thing.split()) == sorted(quantities)
+        assert p.answer == quantities[thing.split()[-1]]
 
 
 def test_training_prompts_never_hold_out(tables):
-    cells = {row[:3]: row[4] for row in tables[0].rows()}
+    cells, _ = tables
+    trainable = set(cells.filter(split="train").select("operator", "op1", "op2").rows())
     trained = corpus(tables, "train")
     for task in ("arithmetic", "number_words", "three_operands", "retrieval"):
-        prompts = trained.draw(task, 400, np.random.default_rng(1))
-        assert {p.split for p in prompts} == {"train"}
-        if task in ("arithmetic", "number_words"):
-            assert all(cells[p.operator, p.op1, p.op2] == "train" for p in prompts)
-            for (
-                p
-            ) in prompts:  # solved examples give answers away, so they must not be held out either
-                for op1, op2, _ in (
-                    re.findall(r"\d+", e) for e in p.prompt.split("\n")[:-1] if task == "arithmetic"
-                ):
-                    assert cells[p.operator, int(op1), int(op2)] == "train"
+        for p in trained.draw(task, 400, np.random.default_rng(1)):
+            assert p.split == "train"
+            if task in ("arithmetic", "number_words"):
+                assert (p.operator, p.op1, p.op2) in trainable
+                # solved examples give answers away, so they must not be held out either
+                for example in p.prompt.split("\n")[:-1]:
+                    op1, op2, _ = numbers(example)
+                    assert (p.operator, op1, op2) in trainable
     everything = corpus(tables, None).draw("three_operands", 400, np.random.default_rng(1))
     assert {p.split for p in everything} == {"train", "held-out"}
 
 
 def test_draws_depend_on_the_generator_alone(tables):
-    first, second = (
-        corpus(tables, "train").draw("arithmetic", 50, np.random.default_rng([3, 4]))
-        for _ in range(2)
-    )
+    first = corpus(tables, "train").draw("arithmetic", 50, np.random.default_rng([3, 4]))
+    second = corpus(tables, "train").draw("arithmetic", 50, np.random.default_rng([3, 4]))
     assert first == second

@@ -9,21 +9,20 @@ import polars as pl
 import pytest
 
 from stages.corpus import evaluation, real_tasks
-from stages.corpus.prompts import CALCULATE, NUMBER_WORDS, Corpus, Prompt
+from stages.corpus.prompts import CALCULATE, Corpus, Prompt
 from stages.corpus.settings import RealTasks, Tasks
 from stages.lib.core.settings import ParamsError, check
-from stages.lib.sql.database import Database
+from tests.corpus import corpora
+from tests.corpus.corpora import numbers
 from tests.micro import ROOT, SHIPPED
 
 TASKS = check(Tasks, SHIPPED["tasks"]).model_copy(update={"evaluation_prompts": 200})
 REAL = check(RealTasks, SHIPPED["real_tasks"])
-READ = {word: n for n, word in enumerate(NUMBER_WORDS)} | {str(n): n for n in range(1000)}
 
 
 @pytest.fixture(scope="module")
 def cells() -> pl.DataFrame:
-    query = (ROOT / "stages/corpus/cells.sql").read_text()
-    return Database({}).sql(query, **SHIPPED["cells"]).pl()
+    return corpora.table("cells")
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +40,14 @@ def test_facts_have_one_answer_each_in_both_directions(facts: pl.DataFrame):
     counts = Counter(facts["relation"])
     assert set(counts) == set(TASKS.factual)
     assert min(counts.values()) >= 40
-    answers = {(relation, entity): answer for relation, entity, answer in facts.rows()}
-    assert len(answers) == facts.height
-    for (relation, entity), answer in answers.items():
+    assert not facts.select("relation", "entity").is_duplicated().any()
+    countries = dict(facts.filter(relation="capital_of").select("entity", "object").rows())
+    for relation, entity, answer in facts.rows():
         assert re.fullmatch(r"[A-Za-z]+", answer)  # a single word
         assert re.fullmatch(r"\S+( \S+)*", entity)
         assert answer not in TASKS.factual[relation].format(entity=entity)
         if relation == "capital":
-            assert answers["capital_of", answer] == entity
+            assert countries[answer] == entity
 
 
 def test_a_fact_with_two_answers_is_refused(tmp_path: Path):
@@ -65,8 +64,7 @@ def test_sums_are_small_and_follow_solved_examples(prompts: dict[str, list[Promp
         lines = f"{prompt.prompt} {prompt.answer}".split("\n")
         assert len(lines) == REAL.examples + 1
         for line in lines:
-            words = re.findall(r"[\w-]+", re.sub(r"[+*/]| - ", " ", line))
-            op1, op2, answer = (READ[word] for word in words if word in READ)
+            op1, op2, answer = numbers(line)
             assert max(op1, op2) <= REAL.largest_operand
             assert answer == CALCULATE[prompt.operator](op1, op2)
         assert (op1, op2) == (prompt.op1, prompt.op2)
