@@ -74,6 +74,7 @@ TERMS = 80_000  # a cell in the terms of three theories
 SCORED = 0.9  # share of neurons that match a heuristic and are ablated one by one
 KNOCKED = 130  # heuristics per operator whose neurons are ablated together
 BAGS = 34  # interventions per operator that keep a bag of neurons
+TOGETHER = 8  # pairs of a split that have one length, and share the tokens that all begin with
 CUTS = 6  # circuits per operator with attention edges cut
 ARMS = 5 * 2 * 2  # of ablations by prompt: arms, criteria, replacements
 
@@ -147,6 +148,11 @@ class PromptLengths:
         """Tokens after those that all prompts begin with, if these are computed only once."""
         shared = self.length - self.own - 2
         return self.length - shared if shared >= FEWEST else self.length
+
+    @property
+    def in_circuits(self) -> float:
+        """Tokens of a run with patches at all positions, of prompts of one length together."""
+        return self.unshared + (self.length - self.unshared) / TOGETHER
 
 
 class Costs:
@@ -412,8 +418,10 @@ class Costs:
         cpu = self.forward(pairs, length, 0)
         yield self._model("circuit/attention_patterns", pairs, "prompts", cpu, 0)
         yield self._runs("circuit/component_runs", self.components(sizes), self._after() / 2)
-        yield self._runs("circuit/head_circuit_runs", self.head_circuits(sizes), length - 1)
-        yield self._runs("circuit/cut_runs", CUTS * pairs, length)
+        tokens = self.prompts.in_circuits
+        circuits = self.head_circuits(sizes)
+        yield self._runs("circuit/head_circuit_runs", circuits, min(tokens, length - 1))
+        yield self._runs("circuit/cut_runs", CUTS * pairs, tokens)
 
     def _after(self, roles: int = ROLES) -> float:
         """Return the tokens from a patched role to the end, the mean over the first roles."""
@@ -431,6 +439,7 @@ class Costs:
 
     def _neurons(self, sizes: Sizes) -> Iterator[CostRow]:
         pairs, length = self.pairs(sizes), self.prompts.length
+        tokens = min(self.prompts.in_circuits, length - 1)
         yield self._model("neurons/token_activations", self.cells**0.5, "numbers", 0, 0)
         yield self._runs("neurons/neuron_runs", self.neurons(sizes), self.swept())
         estimates = self.attributions(sizes)
@@ -438,7 +447,7 @@ class Costs:
         memory = self._in_runs() + 4 * estimates
         row = self._model("neurons/neuron_attributions", pairs, "pairs", cpu, memory)
         yield replace(row, disk=ESTIMATE_ROW * estimates)
-        yield self._runs("neurons/neuron_circuit_runs", self.neuron_circuits(sizes), length - 1)
+        yield self._runs("neurons/neuron_circuit_runs", self.neuron_circuits(sizes), tokens)
 
     def _heuristics(self, _: Sizes) -> Iterator[CostRow]:
         at_once = self.params["scores"]["neurons_per_unit"]

@@ -28,7 +28,8 @@ EXACT = [
     (kind, torch.float64, 1e-12) if kind in WIDE else (kind, torch.float32, 1e-5)
     for kind in CONFIGS
 ]
-LAYOUTS = {5: (1, 2, 3, 4), 8: (2, 3, 6, 7)}  # prompt length -> position of each role
+# prompt length -> position of each role
+LAYOUTS = {5: (1, 2, 3, 4), 8: (2, 3, 6, 7), 14: (10, 11, 12, 13)}
 MEASURES = ("answer_logit", "counterfactual_logit", "max_logit", "mean_logit", "predicted")
 SCHEMA = {
     "intervention": pl.Int32,
@@ -203,6 +204,48 @@ def check_same(results: Results, others: Results, tolerance: float) -> None:
     for key, values in others.items():
         allowed = tolerance * np.abs(values[:4]).max()
         np.testing.assert_allclose(results[key][:4], values[:4], 0, allowed, err_msg=str(key))
+
+
+def of_circuits(a: architecture.Architecture) -> list[list[dict]]:
+    """Return interventions at all positions, as circuits have them."""
+    heads = [patch_row("head", layer, None, "all", "mean") for layer in range(len(a.layers))]
+    return [
+        heads,
+        heads[1:],
+        [patch_row("head", 1, [0, 2], "all", "zero"), patch_row("mlp", 0, None, "all", "mean")],
+        [patch_row("neuron", 1, [3, 5, 7], "all", "mean_add")],
+        [patch_row("coordinate", 0, [1, 4], "all", "zero")],
+        [patch_row("residual", 1, None, "all", "mean"), patch_row("head", 1, [1], "all", "mean")],
+        [*heads, patch_row("neuron", 1, [2, 4], "op1", "counterfactual")],
+        [*heads, patch_row("edge", 0, [1], "last", "zero", "op1")],
+        [heads[1], patch_row("neuron", 0, [2], "op2", "zero")],
+    ]
+
+
+@pytest.mark.parametrize(("kind", "dtype", "tolerance"), EXACT)
+def test_the_tokens_that_all_prompts_begin_with_are_computed_once(
+    kind: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
+):
+    loaded, begin = subject(kind, dtype), list(range(20, 30))
+    table = pair_table(3, [(14, 14)] * 4)
+    table = table.with_columns(tokens=pl.Series([begin + list(t[10:]) for t in table["tokens"]]))
+    rows = interventions.read(
+        intervention_table(of_circuits(loaded.architecture)), loaded.architecture, ROLES
+    )
+    means = random_means(loaded, 14)
+    runner = executor.Executor(loaded, means, rows=600, memory=1 << 28)
+    passes = set()
+    descend = executor.Executor._descend
+
+    def watched(self, values, batch, start, front):
+        passes.add((*values.clean.tokens.shape, start, front is not None))
+        return descend(self, values, batch, start, front)
+
+    monkeypatch.setattr(executor.Executor, "_descend", watched)
+    results = measured(runner, table, rows)
+    # 10 positions of one prompt, then the rest of four prompts of 14 tokens
+    assert passes == {(1, 10, 0, True), (4, 14, 10, True)}
+    check_same(results, expected(loaded, table, means, rows), tolerance)
 
 
 @settings(

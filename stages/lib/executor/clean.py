@@ -49,6 +49,19 @@ class Clean:
         """Return keys and values of the positions before `end`, per layer."""
         return [x[:, :, :end] for x in self.keys], [x[:, :, :end] for x in self.values]
 
+    def front(self, end: int) -> "Clean":
+        """Return the first prompt's run on the positions before `end`, without logits."""
+        keys, values = self.prefix(end)
+        return Clean(
+            self.tokens[:1, :end],
+            [x[:1, :end] for x in self.streams],
+            [x[:1, :end] for x in self.neurons],
+            [x[:1, :end] for x in self.heads],
+            {layer: x[:1, :end] for layer, x in self.outputs.items()},
+            [x[:1] for x in keys],
+            [x[:1] for x in values],
+        )
+
 
 @torch.no_grad()
 def clean_run(checkpoint: Checkpoint, tokens: np.ndarray, cached: bool = True) -> Clean:
@@ -106,6 +119,43 @@ class Resumed(Cache):
         return joined
 
 
+class Front(Cache):
+    """Each copy's own keys and values on positions that all prompts share.
+
+    A pass over these positions, of one prompt, keeps them: layer -> (copies, key heads, positions,
+    head width). After `keep` is False, passes over the later positions of all prompts see them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.keep = True
+        self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.keep:
+            self.kept[layer_idx] = key_states, value_states
+            return key_states, value_states
+        keys, values = self.kept[layer_idx]
+        return self._joined(keys, key_states), self._joined(values, value_states)
+
+    @staticmethod
+    def _joined(front: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Return both; front: (copies, …), new: (copies x prompts, …)."""
+        rows, heads, positions, width = new.shape
+        copies, _, end, _ = front.shape
+        joined = new.new_empty(rows, heads, end + positions, width)
+        joined.view(copies, rows // copies, *joined.shape[1:])[:, :, :, :end] = front[:, None]
+        joined[:, :, end:] = new
+        return joined
+
+
 @dataclass(frozen=True)
 class Calls:
     """How the model calls each of its blocks on positions from `start` on.
@@ -121,7 +171,7 @@ class Calls:
         checkpoint: Checkpoint,
         layer: int,
         stream: torch.Tensor,
-        resumed: Resumed | None,
+        resumed: Resumed | Front | None,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
         """Run one block on rows: stream (copies x prompts, positions from `start` on, width).

@@ -1,13 +1,15 @@
 """Run any table of interventions on any pairs of prompts, without repeating work.
 
 Interventions that start at the same position run together, each on its own copy of the prompts.
-Three rules save work, and none changes a result:
+Four rules save work, and none changes a result:
 
 * A copy leaves the clean run at its first patched layer. If it patches only neurons or coordinates,
   and the layer adds its MLP's output to the residual stream unchanged, the copy leaves after that
   layer: the change is added to the clean residual stream.
 * Copies with the same patches so far are one copy.
 * Positions before the first patched position are never computed again.
+* Copies with means or zeros at all positions compute the tokens that all prompts begin with, such
+  as solved examples, once for all prompts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +24,24 @@ import torch
 from stages.lib.core import progress
 from stages.lib.executor import whole
 from stages.lib.executor.blocks import Block, PassSizes
-from stages.lib.executor.clean import Calls, Resumed, clean_run, narrows, record_calls, restarts
+from stages.lib.executor.clean import (
+    Calls,
+    Front,
+    Resumed,
+    clean_run,
+    narrows,
+    record_calls,
+    restarts,
+)
 from stages.lib.executor.external_values import Given
 from stages.lib.executor.inside import patching
-from stages.lib.executor.interventions import CopyPatches, Intervention, Patch, on_component
+from stages.lib.executor.interventions import (
+    ALL,
+    CopyPatches,
+    Intervention,
+    Patch,
+    on_component,
+)
 from stages.lib.executor.measuring import Measured, joined, measure
 from stages.lib.executor.memory import keep_freed
 from stages.lib.executor.pairs import PromptPairs
@@ -36,6 +52,8 @@ from stages.lib.model.architecture import ArchitectureError, patched
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.norms import quick_norms, quicker
 from stages.lib.model.spread import refuse_offloaded
+
+LEAST_FRONT = 8  # shared positions that are worth a pass of their own
 
 
 class Copy(NamedTuple):
@@ -116,7 +134,7 @@ class Executor:
         patches = list(chain.from_iterable(i.patches for i in block.interventions))
         values.prepare(patches)
         start = self._start(values, patches)
-        size = self._copies(block.pairs, patches, start)
+        size = self._copies(block.pairs, patches, max(start, self._shared(values, patches)))
         for first in range(0, len(block.interventions), size):
             batch = block.interventions[first : first + size]
             try:
@@ -128,6 +146,13 @@ class Executor:
     def _start(self, values: Values, patches: Sequence[Patch]) -> int:
         """Return the first position that a pass with these patches computes."""
         return values.first_position(patches) if self.restarts else 0
+
+    def _shared(self, values: Values, patches: Sequence[Patch]) -> int:
+        """Return how many first positions a pass of their own computes once for all prompts."""
+        if not self.restarts or len(values.pairs) == 1:
+            return 0
+        shared = values.shared_positions(patches)
+        return shared if shared >= LEAST_FRONT else 0
 
     def _copies(self, pairs: PromptPairs, patches: Sequence[Patch], start: int) -> int:
         """Return how many copies of the pairs go through one pass."""
@@ -180,8 +205,14 @@ class Executor:
             together = whole.logits(values, batch)
             pieces = iter(together.split(self._measured_at_once(values.pairs)))
             return pieces, np.arange(len(batch))
+        patches = list(chain.from_iterable(i.patches for i in batch))
+        end = self._shared(values, patches)
+        front = Front() if end else None
         with quicker(self.norms):
-            stream, copies = self._descend(values, batch, start)
+            if front is not None:
+                self._descend(values.front(end), batch, 0, front)
+                front.keep = False
+            stream, copies = self._descend(values, batch, max(start, end), front)
             at_once = self._measured_at_once(values.pairs)
             pieces = iter(()) if stream is None else self._unembedded(stream, at_once)
         if None not in copies:
@@ -202,10 +233,15 @@ class Executor:
         return map(a.head, pieces) if a.head else pieces
 
     def _descend(
-        self, values: Values, batch: Sequence[Intervention], start: int
+        self,
+        values: Values,
+        batch: Sequence[Intervention],
+        start: int,
+        front: Front | None,
     ) -> tuple[torch.Tensor | Moved | None, list[int | None]]:
         """Run the layers on a batch, each copy from where it leaves the clean run.
 
+        front: keys and values of the copies before `start`, None if those of the clean run serve.
         Returns the residual stream after the last layer, (copies, prompts, positions, width), or
         None if no copy left the clean run; and each intervention's copy, None for the clean run.
         """
@@ -214,7 +250,7 @@ class Executor:
         for layer in range(len(self.checkpoint.architecture.layers)):
             copies, numbers = self._group(batch, numbers, layer)
             if copies:
-                stream = self._after(values, layer, stream, copies, start)
+                stream = self._after(values, layer, stream, copies, start, front)
         return stream, numbers
 
     def _group(
@@ -245,6 +281,7 @@ class Executor:
         stream: torch.Tensor | Moved | None,
         copies: list[Copy],
         start: int,
+        front: Front | None,
     ) -> torch.Tensor | Moved:
         """Return the residual stream of these copies after a layer; stream: before the layer."""
         entering = [copy for copy in copies if copy.enters]
@@ -252,20 +289,25 @@ class Executor:
         if not entering:
             only_last = start == values.clean.tokens.shape[1] - 1
             moved = values.moved(_numbered(leaving)) if only_last else None
-            return moved or self._add_changes(values, layer, leaving, start)
+            return moved or self._add_changes(values, layer, leaving, start, front)
         before = self._enter(values, layer, stream, entering, start)
-        after = self._run_block(values, layer, before, entering, start)
+        after = self._run_block(values, layer, before, entering, start, front)
         if not leaving:
             return after
-        return torch.cat([after, self._add_changes(values, layer, leaving, start)])
+        return torch.cat([after, self._add_changes(values, layer, leaving, start, front)])
 
     def _add_changes(
-        self, values: Values, layer: int, leaving: list[Copy], start: int
+        self,
+        values: Values,
+        layer: int,
+        leaving: list[Copy],
+        start: int,
+        front: Front | None,
     ) -> torch.Tensor:
         """Return the residual stream of copies that leave the clean run after a layer."""
         clean = values.clean.streams[layer + 1][None, :, start:]
         after = clean.repeat(len(leaving), 1, 1, 1)
-        values.added(after, _numbered(leaving), start)
+        values.added(after, _numbered(leaving, front), start)
         return after
 
     def _enter(
@@ -294,10 +336,11 @@ class Executor:
         stream: torch.Tensor | Moved,
         copies: list[Copy],
         start: int,
+        front: Front | None,
     ) -> torch.Tensor:
         """Run one block on all copies with their patches; stream: what enters it."""
         calls = self._calls_at(values, start)  # recorded before any hook is in place
-        patches = _numbered(copies)
+        patches = _numbered(copies, front)
         entered = full_stream(stream)
         number, prompts, positions, _ = entered.shape
         with ExitStack() as context:
@@ -312,8 +355,10 @@ class Executor:
                 mlp = self.checkpoint.architecture.layers[layer].mlp
                 context.enter_context(patched(mlp, _last_position, first=True))
             mask = values.mask(on_component(patches, "edge"), number, start)
-            resumed: Resumed | None = Resumed(values.clean, start)
-            if self.attends and positions == 1 and start and mask is None:
+            resumed: Resumed | Front | None = front
+            if front is None:
+                resumed = Resumed(values.clean, start)
+            if self.attends and positions == 1 and start and mask is None and front is None:
                 prefix = values.clean.prefix(start)
                 context.enter_context(attending(self.checkpoint.model, *prefix))
                 resumed = None
@@ -353,9 +398,15 @@ def _refuse_unsupported(checkpoint: Checkpoint) -> None:
         )
 
 
-def _numbered(copies: Sequence[Copy]) -> CopyPatches:
-    """Return the patches of these copies, each with the number of its copy, from 0."""
-    return [(number, patch) for number, copy in enumerate(copies) for patch in copy.patches]
+def _numbered(copies: Sequence[Copy], front: Front | None = None) -> CopyPatches:
+    """Return the patches of these copies, each with the number of its copy, from 0.
+
+    front: of the pass; while it is computed, only those at all positions apply.
+    """
+    patches = [(number, patch) for number, copy in enumerate(copies) for patch in copy.patches]
+    if front is None or not front.keep:
+        return patches
+    return [(number, patch) for number, patch in patches if patch.position == ALL]
 
 
 def _after_clean(copies: Sequence[int | None]) -> np.ndarray:

@@ -5,7 +5,8 @@ group of interventions with the same history, has its own copy of the prompts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy as shallow_copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -38,6 +39,7 @@ KINDS = {
     "head": "heads",
     "residual": "residual",
 }
+ALIKE = ("zero", *MEANS)  # replacements at all positions that depend on positions, not on prompts
 UNEVEN = "a counterfactual of another length cannot replace all positions; name a role"
 NO_MEAN = "replace by zero or counterfactual"
 # Kinds whose change the residual stream receives as a sum, unless the layer normalises it.
@@ -172,6 +174,35 @@ class Values:
                 if layer not in run.outputs:
                     run.outputs[layer] = mlp_out(run.neurons[layer])
 
+    def shared_positions(self, patches: Sequence[Patch]) -> int:
+        """Return how many first positions each copy computes alike for all prompts.
+
+        All prompts begin with these tokens, patches at all positions write the same into them, and
+        other patches are at later positions.
+        """
+        everywhere = {p.replacement for p in patches if p.position == ALL}
+        if not everywhere or not everywhere <= {*ALIKE}:
+            return 0
+        tokens = self.pairs.tokens[:, :-1]
+        same = (tokens == tokens[:1]).all(0)
+        if self.slots is not None:
+            slots_of = self.slots[:, :-1].cpu().numpy()
+            same &= (slots_of == slots_of[:1]).all(0)
+        later = {p.position for p in patches} - {ALL}
+        ends = [int(self.positions[position].min()) for position in later]
+        return min([int(np.logical_and.accumulate(same).sum()), *ends])
+
+    def front(self, end: int) -> "Values":
+        """Return the same of the first prompt alone, and of its positions before `end`."""
+        front = shallow_copy(self)
+        front.clean, front.prompts = self.clean.front(end), self.prompts[:1]
+        front.pairs = replace(self.pairs.part(slice(0, 1)), tokens=self.pairs.tokens[:1, :end])
+        if self.slots is None:
+            front.means = {key: means[:, :end] for key, means in self.means.items()}
+        else:
+            front.slots = self.slots[:1, :end]
+        return front
+
     def first_position(self, patches: Sequence[Patch]) -> int:
         """Return the first token position that any of these patches touches in any prompt."""
         named = {patch.position for patch in patches}
@@ -241,7 +272,7 @@ class Values:
         for copy, patch in patches:
             new, units = self.replacement(patch).to(x.device), _units(patch, x)
             if patch.position == ALL:
-                x[copy][:, :, units] = new[:, :, units]
+                x[copy][:, :, units] = new[:, start:, units]
                 continue
             prompts, at = beside(x, self.prompts, self.positions[patch.position] - start)
             if isinstance(units, slice):
@@ -273,6 +304,8 @@ class Values:
         x: the stream after the layer, (copies, prompts, positions, width), clean in every copy. A
         patch changes it by (replacement - clean value) x direction.
         """
+        if not patches:
+            return
         moved = self.moved(patches)
         if moved:
             copies = torch.tensor([copy for copy, _ in patches])[:, None]
@@ -285,7 +318,7 @@ class Values:
             directions = self._directions(patch, units)
             new = self.replacement(patch)
             if patch.position == ALL:
-                x[copy] += ((new - clean)[:, :, units] @ directions).to(x.device)
+                x[copy] += ((new - clean)[:, start:, units] @ directions).to(x.device)
                 continue
             at = self.positions[patch.position]
             change = (new - clean[beside(clean, self.prompts, at)])[:, units] @ directions
