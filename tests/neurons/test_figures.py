@@ -113,9 +113,10 @@ def test_rankings_show_what_is_shared(tables: Tables):
 def test_overlaps_are_above_the_diagonal_by_effect(tables: Tables):
     axes = np.reshape(figures.operator_overlaps(tables, "s").axes[:-1], (4, len(KS)))
     table = tables["operator_overlaps"]
-    sites = [(None, "last"), *SITES[:3]]  # all late layers, then those of the first
-    for row, (layer, position) in zip(axes, sites, strict=True):
-        own = table.filter(pl.col("layer").eq_missing(layer), position=position)
+    # all late layers, then the sites of the first
+    sites = [{"layer": None, "position": "last"}, *SITES[:3]]
+    for row, site in zip(axes, sites, strict=True):
+        own = table.filter(pl.col("layer").eq_missing(site["layer"]), position=site["position"])
         for axis, k in zip(row, KS, strict=True):
             part = own.filter(k=k)
             drawn = image(axis)
