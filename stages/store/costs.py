@@ -74,7 +74,8 @@ TERMS = 80_000  # a cell in the terms of three theories
 SCORED = 0.9  # share of neurons that match a heuristic and are ablated one by one
 KNOCKED = 130  # heuristics per operator whose neurons are ablated together
 BAGS = 34  # interventions per operator that keep a bag of neurons
-TOGETHER = 8  # pairs of a split that have one length, and share the tokens that all begin with
+# Prompts that share the tokens that all begin with, as measured: passes are smaller, too.
+TOGETHER = 4
 CUTS = 6  # circuits per operator with attention edges cut
 ARMS = 5 * 2 * 2  # of ablations by prompt: arms, criteria, replacements
 
