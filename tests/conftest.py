@@ -203,8 +203,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Tests of the micro project come first: one process makes it (minutes on one core) while the
     others take the rest, from the end. Among them, tests that change a copy of it come first, as
-    they take long. Tests of another processor take longest: each is the first of one process,
-    which then waits for the project without using a processor.
+    they take long, that of a deep model above all. Tests of another processor take longest: each is
+    the first of one process, which then waits for the project without using a processor.
     """
     items.sort(key=_rank)
     share = len(items) // getattr(config, "workerinput", {}).get("workercount", len(items) or 1)
@@ -215,7 +215,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _rank(item: pytest.Item) -> tuple[bool, ...]:
-    fixtures = ("processor", "micro_copy", "micro")
+    fixtures = ("processor", "deep_project", "micro_copy", "micro")
     return tuple(not _uses(item, fixture) for fixture in fixtures)
 
 

@@ -61,7 +61,7 @@ def forget_other_models(project: Path) -> None:
 
 
 @pytest.fixture
-def project(micro_copy: Path) -> Path:
+def deep_project(micro_copy: Path) -> Path:
     """The micro project after `make model` took this model through every chapter."""
     entry = yaml.safe_load((ROOT / "examples/qwen/entry.yaml").read_text())
     sizes = entry.pop("sizes") | {
@@ -91,15 +91,15 @@ def project(micro_copy: Path) -> Path:
     return micro_copy
 
 
-def test_a_model_of_real_shape_goes_through_every_chapter(project: Path):
-    page = (project / "reports/deep/index.html").read_text()
+def test_a_model_of_real_shape_goes_through_every_chapter(deep_project: Path):
+    page = (deep_project / "reports/deep/index.html").read_text()
     assert "deep" in page
     for chapter in ("store", "circuit", "neurons", "heuristics", "bag", "mediation", "theories"):
-        assert list((project / "data/deep" / chapter).glob("*.parquet")), chapter
-    late = pl.read_parquet(project / "data/deep/circuit/late_layers.parquet")
+        assert list((deep_project / "data/deep" / chapter).glob("*.parquet")), chapter
+    late = pl.read_parquet(deep_project / "data/deep/circuit/late_layers.parquet")
     assert late["layers"].item() == LAYERS
-    check_that_attribution_chose_what_was_patched(project / "data/deep/neurons")
-    check_that_nothing_was_held_out(project / "data/deep")
+    check_that_attribution_chose_what_was_patched(deep_project / "data/deep/neurons")
+    check_that_nothing_was_held_out(deep_project / "data/deep")
 
 
 def check_that_attribution_chose_what_was_patched(tables: Path) -> None:

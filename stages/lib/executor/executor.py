@@ -53,7 +53,7 @@ from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.norms import quick_norms, quicker
 from stages.lib.model.spread import refuse_offloaded
 
-LEAST_FRONT = 8  # shared positions that are worth a pass of their own
+LEAST_FRONT = 6  # shared positions that are worth a pass of their own
 
 
 class Copy(NamedTuple):
