@@ -215,7 +215,7 @@ def serve(listener: socket.socket, command: subprocess.Popen) -> Request | None:
             keepers = [keeper for keeper in keepers if os.waitpid(keeper, os.WNOHANG) == (0, 0)]
             continue
         connection, _ = listener.accept()
-        _load()
+        load()
         keeper = os.fork()
         if not keeper:
             listener.close()
@@ -226,7 +226,7 @@ def serve(listener: socket.socket, command: subprocess.Popen) -> Request | None:
 
 
 @cache
-def _load() -> None:
+def load() -> None:
     """Import the libraries that stages use."""
     # the usual check for a GPU would initialise CUDA, which stages could not use after the fork
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
