@@ -74,7 +74,7 @@ def deep_project(micro_copy: Path) -> Path:
     entry |= {
         "source": "models/deep",
         "revision": "random",
-        "template": "5+3=8\n{op1}{symbol}{op2}=",
+        "template": "15+13=28\n{op1}{symbol}{op2}=",
         "operators": ["add", "subtract"],
         "largest_operand": 19,
         "runs": SHIPPED["runs"],
@@ -119,5 +119,5 @@ def check_that_nothing_was_held_out(tables: Path) -> None:
     assert accuracy["split"].unique().to_list() == ["all"]
     assert (accuracy["majority_accuracy"] > 0).all()
     pairs = pl.read_parquet(tables / "mediation/mediation_pairs.parquet")
-    assert pairs.filter(task="arithmetic")["prompt"].str.contains("5 plus 3").any()
+    assert pairs.filter(task="arithmetic")["prompt"].str.contains("15 plus 13").any()
     assert pairs.filter(task="factual")["prompt"].str.contains("capital").any()

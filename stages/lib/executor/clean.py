@@ -89,47 +89,15 @@ def clean_run(checkpoint: Checkpoint, tokens: np.ndarray, cached: bool = True) -
     return run
 
 
-class Resumed(Cache):
-    """The clean run's keys and values before `start`, as a cache for any number of copies.
-
-    Forward passes of rows (copies x prompts) see them before their own; nothing is added.
-    """
-
-    def __init__(self, clean: Clean, start: int):
-        super().__init__(layers=[])
-        self.clean, self.start = clean, start
-
-    def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        layer_idx: int,
-        *args: Any,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = self.clean.keys[layer_idx], self.clean.values[layer_idx]
-        return self._joined(keys, key_states), self._joined(values, value_states)
-
-    def _joined(self, clean: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        rows, heads, positions, width = new.shape
-        joined = new.new_empty(rows, heads, self.start + positions, width)
-        by_copy = joined.view(-1, len(clean), *joined.shape[1:])
-        by_copy[:, :, :, : self.start] = clean[None, :, :, : self.start]
-        joined[:, :, self.start :] = new
-        return joined
-
-
-class Front(Cache):
-    """Each copy's own keys and values on positions that all prompts share.
-
-    A pass over these positions, of one prompt, keeps them: layer -> (copies, key heads, positions,
-    head width). After `keep` is False, passes over the later positions of all prompts see them.
-    """
+class Earlier(Cache):
+    """Keys and values of earlier positions, which passes see before their own; nothing is added."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
-        self.keep = True
-        self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def before(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values, (copies or 1, prompts or 1, key heads, positions, width) each."""
+        raise NotImplementedError
 
     def update(
         self,
@@ -139,21 +107,46 @@ class Front(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.keep:
-            self.kept[layer_idx] = key_states, value_states
-            return key_states, value_states
-        keys, values = self.kept[layer_idx]
-        return self._joined(keys, key_states), self._joined(values, value_states)
+        """Return both; key_states, value_states: of rows, copies x prompts."""
+        keys, values = self.before(layer_idx)
+        return _joined(keys, key_states), _joined(values, value_states)
 
-    @staticmethod
-    def _joined(front: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Return both; front: (copies, …), new: (copies x prompts, …)."""
-        rows, heads, positions, width = new.shape
-        copies, _, end, _ = front.shape
-        joined = new.new_empty(rows, heads, end + positions, width)
-        joined.view(copies, rows // copies, *joined.shape[1:])[:, :, :, :end] = front[:, None]
-        joined[:, :, end:] = new
-        return joined
+
+def _joined(earlier: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    rows, heads, positions, width = new.shape
+    copies, prompts, _, end, _ = earlier.shape
+    joined = new.new_empty(rows, heads, end + positions, width)
+    shape = (copies, rows // copies) if copies > 1 else (rows // prompts, prompts)
+    joined.view(*shape, *joined.shape[1:])[:, :, :, :end] = earlier
+    joined[:, :, end:] = new
+    return joined
+
+
+class Resumed(Earlier):
+    """The clean run's keys and values before `start`, for any number of copies."""
+
+    def __init__(self, clean: Clean, start: int):
+        super().__init__()
+        self.clean, self.start = clean, start
+
+    def before(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self.clean.keys[layer], self.clean.values[layer]
+        return keys[None, :, :, : self.start], values[None, :, :, : self.start]
+
+
+class Front(Earlier):
+    """Each copy's own keys and values on the positions that all prompts share.
+
+    recorded: what a pass over these positions, of one prompt, has added to a cache.
+    """
+
+    def __init__(self, recorded: DynamicCache):
+        super().__init__()
+        self.recorded = recorded
+
+    def before(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        of_layer: Any = self.recorded.layers[layer]
+        return of_layer.keys[:, None], of_layer.values[:, None]
 
 
 @dataclass(frozen=True)
@@ -171,7 +164,7 @@ class Calls:
         checkpoint: Checkpoint,
         layer: int,
         stream: torch.Tensor,
-        resumed: Resumed | Front | None,
+        resumed: Cache | None,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
         """Run one block on rows: stream (copies x prompts, positions from `start` on, width).

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 import torch
+from transformers import Cache, DynamicCache
 
 from stages.lib.core import progress
 from stages.lib.executor import whole
@@ -51,9 +52,8 @@ from stages.lib.executor.values import KINDS, LINEAR, Values, linear
 from stages.lib.model.architecture import ArchitectureError, patched
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.norms import quick_norms, quicker
+from stages.lib.model.prefixes import FEWEST
 from stages.lib.model.spread import refuse_offloaded
-
-LEAST_FRONT = 6  # shared positions that are worth a pass of their own
 
 
 class Copy(NamedTuple):
@@ -152,7 +152,7 @@ class Executor:
         if not self.restarts or len(values.pairs) == 1:
             return 0
         shared = values.shared_positions(patches)
-        return shared if shared >= LEAST_FRONT else 0
+        return shared if shared >= FEWEST else 0
 
     def _copies(self, pairs: PromptPairs, patches: Sequence[Patch], start: int) -> int:
         """Return how many copies of the pairs go through one pass."""
@@ -207,11 +207,12 @@ class Executor:
             return pieces, np.arange(len(batch))
         patches = list(chain.from_iterable(i.patches for i in batch))
         end = self._shared(values, patches)
-        front = Front() if end else None
+        front = None
         with quicker(self.norms):
-            if front is not None:
-                self._descend(values.front(end), batch, 0, front)
-                front.keep = False
+            if end:
+                recorded = DynamicCache()
+                self._descend(values.front(end), batch, 0, recorded)
+                front = Front(recorded)
             stream, copies = self._descend(values, batch, max(start, end), front)
             at_once = self._measured_at_once(values.pairs)
             pieces = iter(()) if stream is None else self._unembedded(stream, at_once)
@@ -237,11 +238,12 @@ class Executor:
         values: Values,
         batch: Sequence[Intervention],
         start: int,
-        front: Front | None,
+        front: Cache | None,
     ) -> tuple[torch.Tensor | Moved | None, list[int | None]]:
         """Run the layers on a batch, each copy from where it leaves the clean run.
 
-        front: keys and values of the copies before `start`, None if those of the clean run serve.
+        front: keys and values of the copies before `start`, a DynamicCache that records them, or
+        None if those of the clean run serve.
         Returns the residual stream after the last layer, (copies, prompts, positions, width), or
         None if no copy left the clean run; and each intervention's copy, None for the clean run.
         """
@@ -281,7 +283,7 @@ class Executor:
         stream: torch.Tensor | Moved | None,
         copies: list[Copy],
         start: int,
-        front: Front | None,
+        front: Cache | None,
     ) -> torch.Tensor | Moved:
         """Return the residual stream of these copies after a layer; stream: before the layer."""
         entering = [copy for copy in copies if copy.enters]
@@ -302,7 +304,7 @@ class Executor:
         layer: int,
         leaving: list[Copy],
         start: int,
-        front: Front | None,
+        front: Cache | None,
     ) -> torch.Tensor:
         """Return the residual stream of copies that leave the clean run after a layer."""
         clean = values.clean.streams[layer + 1][None, :, start:]
@@ -336,7 +338,7 @@ class Executor:
         stream: torch.Tensor | Moved,
         copies: list[Copy],
         start: int,
-        front: Front | None,
+        front: Cache | None,
     ) -> torch.Tensor:
         """Run one block on all copies with their patches; stream: what enters it."""
         calls = self._calls_at(values, start)  # recorded before any hook is in place
@@ -355,7 +357,7 @@ class Executor:
                 mlp = self.checkpoint.architecture.layers[layer].mlp
                 context.enter_context(patched(mlp, _last_position, first=True))
             mask = values.mask(on_component(patches, "edge"), number, start)
-            resumed: Resumed | Front | None = front
+            resumed: Cache | None = front
             if front is None:
                 resumed = Resumed(values.clean, start)
             if self.attends and positions == 1 and start and mask is None and front is None:
@@ -398,13 +400,13 @@ def _refuse_unsupported(checkpoint: Checkpoint) -> None:
         )
 
 
-def _numbered(copies: Sequence[Copy], front: Front | None = None) -> CopyPatches:
+def _numbered(copies: Sequence[Copy], front: Cache | None = None) -> CopyPatches:
     """Return the patches of these copies, each with the number of its copy, from 0.
 
-    front: of the pass; while it is computed, only those at all positions apply.
+    front: of the pass; while it is recorded, only those at all positions apply.
     """
     patches = [(number, patch) for number, copy in enumerate(copies) for patch in copy.patches]
-    if front is None or not front.keep:
+    if not isinstance(front, DynamicCache):
         return patches
     return [(number, patch) for number, patch in patches if patch.position == ALL]
 
