@@ -1,6 +1,6 @@
 """Check positions given as locations, in prompts of several lengths, and other tables of pairs."""
 
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -150,10 +150,28 @@ def test_what_both_prompts_share_is_never_run_twice(kind: str):
     assert len(shared) == 6
     for number, pair in product(shared, range(4)):
         np.testing.assert_array_equal(fast[number, pair], fast[0, pair])
-    unpatched = set()
-    for block in runner.plan(table, wanted):
+    unpatched, blocks = set(), runner.plan(table, wanted)
+    for block in blocks:
         unpatched |= {i.number for i in block.interventions if not i.patches}
     assert {0, *shared} <= unpatched
+    computed = 4 * (len(wanted) - len(unpatched))
+    assert sum(block.computed for block in blocks) == computed
+
+
+COMPONENTS = [("mlp", None), ("head", None), ("head", [0])]
+
+
+@pytest.mark.parametrize(("rows", "layers"), [(200, [[0, 1, 2]]), (32, [[0, 1], [2]])])
+def test_layers_share_a_pass_that_holds_them(rows: int, layers: list[list[int]]):
+    """A pass reads every weight, so a few runs of each layer are one block: here 3 on 4 pairs."""
+    loaded, table = subject("llama", torch.float64), pair_table(16, [(8, 8)] * 4)
+    runner = executor.Executor(loaded, None, rows=rows, memory=1 << 28)
+    listed = [patches(name, ["7"], units, 3) for name, units in COMPONENTS]
+    wanted = read(loaded, [*chain.from_iterable(listed)])
+    blocks = runner.plan(table, wanted)
+    got = [sorted({i.patches[0].layer for i in block.interventions}) for block in blocks]
+    assert got == layers
+    check_same(measured(runner, table, wanted), expected(loaded, table, None, wanted), 1e-12)
 
 
 def test_an_intervention_runs_on_pairs_that_have_all_its_locations(kind: str):

@@ -1,12 +1,14 @@
 """Split the work of a table of interventions into blocks.
 
-The interventions of one block start at one position and layer, and share what they can.
+The interventions of a block start at one position. They start at one layer, too, unless several
+layers fit into one pass: a pass reads all weights of the model, however little it computes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations, filterfalse
+from itertools import combinations, filterfalse, groupby
+from operator import itemgetter
 
 import polars as pl
 
@@ -24,6 +26,7 @@ from stages.lib.executor.pairs import PromptPairs, by_length
 from stages.lib.model.checkpoint import Checkpoint
 
 Groups = Callable[[pl.DataFrame], list[PromptPairs]]
+Copies = Callable[[PromptPairs, int], int]  # of pairs, from a position on, that are one pass
 # component -> when a layer computes its values
 TURNS = {"residual": 0, "edge": 1, "head": 2, "mlp": 3, "neuron": 3, "coordinate": 4}
 FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects always take
@@ -40,6 +43,11 @@ class Block:
     def runs(self) -> int:
         """How many rows of the table `runs` it makes."""
         return len(self.pairs) * len(self.interventions)
+
+    @property
+    def computed(self) -> int:
+        """How many of its runs a pass computes; those that change nothing are the clean run."""
+        return len(self.pairs) * computed(self.interventions)
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,8 @@ class PassSizes:
     ) -> list[Block]:
         """Return blocks of at most about `most` runs, or as many as fit in memory (see `plan`)."""
         last_layer = len(self.checkpoint.architecture.layers) - 1
-        return plan(table, interventions, self.groups, min(most, self.results()), last_layer)
+        most = min(most, self.results())
+        return plan(table, interventions, self.groups, most, last_layer, self.copies)
 
     def _half(self) -> int:
         return max(0, self.memory - FIXED) // 2
@@ -120,11 +129,13 @@ def plan(
     groups: Groups,
     most_results: int,
     last_layer: int,
+    copies: Copies = lambda pairs, start: 1,
 ) -> list[Block]:
     """Return the work of some interventions on the pairs that they name, in blocks.
 
     table: of pairs; groups: splits pairs into groups that run together; most_results: about how
-    many rows of results a block may have. An intervention at a location skips groups whose prompts
+    many rows of results a block may have; copies: how many interventions are one pass. An
+    intervention at a location skips groups whose prompts
     are too short. Patches that cannot change any prediction are left out.
 
     Raises InterventionError if an intervention names a pair that is not in `table`, or one of
@@ -138,26 +149,46 @@ def plan(
     blocks = []
     for prompts, members in by_prompts.items():
         for pairs in named_pairs(*prompts):
-            blocks += _blocks(_Layout.read(pairs, last_layer), members, most_results)
+            blocks += _blocks(_Layout.read(pairs, last_layer), members, most_results, copies)
     return blocks
 
 
+def computed(interventions: Iterable[Intervention]) -> int:
+    """Return how many of these interventions change anything."""
+    return sum(bool(intervention.patches) for intervention in interventions)
+
+
 def _blocks(
-    layout: "_Layout", interventions: Sequence[Intervention], most_results: int
+    layout: "_Layout", interventions: Sequence[Intervention], most_results: int, copies: Copies
 ) -> list[Block]:
-    """Return the blocks of one group of pairs, one or more for each first position and layer."""
+    """Return the blocks of one group of pairs, one or more for each first position.
+
+    Layers, in order, share a block as long as they fit into one pass together.
+    """
     entries: dict[tuple[int, int], list[Intervention]] = {}
     for intervention in filter(layout.has_positions, interventions):
         layout.check_roles(intervention)
         moving = layout.moving(intervention)
         entries.setdefault(layout.entry(moving), []).append(moving)
-    size = max(1, most_results // len(layout.pairs))
+    pairs, last = layout.pairs, layout.pairs.tokens.shape[1] - 1
+    size = max(1, most_results // len(pairs))
     blocks = []
-    for _, members in sorted(entries.items()):
-        members.sort(key=_sharing)
-        for start in range(0, len(members), size):
-            blocks.append(Block(layout.pairs, tuple(members[start : start + size])))
+    for position, layers in groupby(sorted(entries), key=itemgetter(0)):
+        in_pass = min(size, copies(pairs, min(position, last)))
+        for members in _together([entries[layer] for layer in layers], in_pass):
+            for start in range(0, len(members), size):
+                blocks.append(Block(pairs, tuple(members[start : start + size])))
     return blocks
+
+
+def _together(layers: Iterable[list[Intervention]], most: int) -> list[list[Intervention]]:
+    """Join consecutive layers that have at most `most` interventions together."""
+    joined: list[list[Intervention]] = [[]]
+    for members in layers:
+        if len(joined[-1]) + len(members) > most:
+            joined.append([])
+        joined[-1] += sorted(members, key=_sharing)
+    return list(filter(None, joined))
 
 
 def _check_named(table: pl.DataFrame, by_prompts: Mapping[Prompts, Sequence[Intervention]]) -> None:

@@ -52,7 +52,7 @@ from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table
 from stages.lib.executor import interventions, pairs, parity_check
 from stages.lib.executor import values as replacing
-from stages.lib.executor.blocks import Block, PassSizes
+from stages.lib.executor.blocks import Block, PassSizes, computed
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.external_values import Given
 from stages.lib.executor.measuring import Measured
@@ -171,7 +171,7 @@ def _unit(bundle: Sequence[Block]) -> Unit:
     """Return the unit of work of some blocks; units on the same pairs are one group."""
     first = bundle[0]
     name = f"interventions from {first.interventions[0].number} on"
-    return Unit(name, sum(block.runs for block in bundle), first.pairs.number.tobytes())
+    return Unit(name, sum(block.computed for block in bundle), first.pairs.number.tobytes())
 
 
 def read_means(path: Path) -> dict[str, dict[str, np.ndarray]]:
@@ -236,7 +236,7 @@ def rows(
     for block in blocks:
         for batch, measured in executor.run(block):
             frames.append(_frame(batch, block.pairs, measured))
-            report(len(batch) * len(block.pairs))
+            report(computed(batch) * len(block.pairs))
     constants = {"subject": pl.lit(subject), "experiment": pl.lit(experiment)}
     columns = [pl.col(name).cast(kind) for name, kind in SCHEMA.items()]
     table = pl.concat(frames).with_columns(**constants).select(columns)
