@@ -217,7 +217,7 @@ def _named(query: str, parameters: Mapping[str, object]) -> tuple[set[str], set[
 
 def _columns(schema: pa.Schema, tables: list[dictionary.Table]) -> Iterator[tuple[str, str, str]]:
     for field in schema:
-        meanings = {}  # meaning -> tables; several tables may share a column
+        meanings: dict[str, list[str]] = {}  # meaning -> tables; several tables may share a column
         for table in tables:
             if field.name in table.columns:
                 meanings.setdefault(table.columns[field.name][1], []).append(table.name)

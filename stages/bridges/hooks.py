@@ -15,8 +15,10 @@ from typing import NamedTuple
 
 LAST: tuple[EllipsisType] = (...,)  # a unit is on the last axis of (prompts, positions, units)
 THIRD = (slice(None), slice(None))  # a head is on the third of (prompts, positions, heads, width)
+# ways to write the index of a unit, with # for its number
+ON_LAST = ("...,#", ":,:,#")
+ON_THIRD = (":,:,#", ":,:,#,:", "...,#,:")
 NAME = re.compile(r"blocks\.(0|[1-9][0-9]*)\.([\w.]+)(?:\[([^\]]*)\])?")
-INDEX = re.compile(r"(?:\.\.\.|:\s*,\s*:)\s*,\s*(0|[1-9][0-9]*)(?:\s*,\s*:)?")
 
 
 class HookError(ValueError):
@@ -27,19 +29,20 @@ class Kind(NamedTuple):
     """How a component is hooked.
 
     hook: its name within a layer; size: the column of `architecture` that counts its units, None if
-    it has none; before: the index of all axes before the unit's.
+    it has none; before: the index of all axes before the unit's; forms: ways to write the index.
     """
 
     hook: str
     size: str | None = None
-    before: tuple[slice | EllipsisType, ...] = ()
+    before: tuple[slice, slice] | tuple[EllipsisType] = LAST
+    forms: tuple[str, ...] = ON_LAST
 
 
 KINDS = {
-    "neuron": Kind("mlp.hook_post", "neurons", LAST),
-    "head": Kind("attn.hook_z", "heads", THIRD),
+    "neuron": Kind("mlp.hook_post", "neurons"),
+    "head": Kind("attn.hook_z", "heads", THIRD, ON_THIRD),
     "mlp": Kind("hook_mlp_out"),
-    "coordinate": Kind("hook_mlp_out", "width", LAST),
+    "coordinate": Kind("hook_mlp_out", "width"),
     "attention": Kind("hook_attn_out"),
     "residual": Kind("hook_resid_pre"),
     "residual_after": Kind("hook_resid_post"),
@@ -60,18 +63,18 @@ class Location(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """A hook point and the index of a part of its tensor, of (prompts, positions, …).
+    """A hook point, and the index of a part of its tensor, which is (prompts, positions, …).
 
     `str()` writes both as in Python: blocks.3.mlp.hook_post[..., 17].
     """
 
     name: str
-    index: tuple[int | slice | EllipsisType, ...] = LAST
+    part: tuple[int | slice | EllipsisType, ...] = LAST
 
     def __str__(self) -> str:
-        if self.index == LAST:
+        if self.part == LAST:
             return self.name
-        return f"{self.name}[{', '.join(map(_text, self.index))}]"
+        return f"{self.name}[{', '.join(map(_text, self.part))}]"
 
 
 def to_hook(
@@ -107,20 +110,27 @@ def from_hook(hook: Hook | str, sizes: Mapping[str, int] | None = None) -> Locat
 
     Raises HookError for a text or a hook that stands for no such part, or a number out of range.
     """
-    match = NAME.fullmatch(str(hook))
-    example = "write it as blocks.3.mlp.hook_post[..., 17]"
+    text = str(hook)
+    match = NAME.fullmatch(text)
     if match is None:
-        raise HookError(f"{str(hook)!r} is not a hook of a layer; {example}")
+        way_out = "write it as blocks.3.mlp.hook_post[..., 17]"
+        raise HookError(f"{text!r} is not a hook of a layer; {way_out}")
     layer, name, index = int(match[1]), match[2], match[3]
-    number = INDEX.fullmatch(index.strip()) if index else None
-    if index and number is None:
-        raise HookError(f"{str(hook)!r} has the index [{index}], not that of one unit; {example}")
-    unit = int(number[1]) if number else None
-    component = _component(name, unit is not None)
-    if number and ("." in number[0].split(",")[0]) != (KINDS[component].before == LAST):
-        raise HookError(f"{str(hook)!r} indexes another axis; {to_hook(component, layer, unit)}")
+    component = _component(name, index is not None)
+    unit = None if index is None else _unit(text, component, index)
     to_hook(component, layer, unit, sizes)  # checks the numbers
     return Location(component, layer, unit)
+
+
+def _unit(text: str, component: str, index: str) -> int:
+    """Return the unit that an index takes. text: the hook with its index."""
+    parts = [part.strip() for part in index.split(",")]
+    numbers = [part for part in parts if part.isdecimal()]
+    form = ",".join("#" if part.isdecimal() else part for part in parts)
+    if form not in KINDS[component].forms:
+        example = to_hook(component, 3, 17)
+        raise HookError(f"{text!r} does not index one {component}; write it as {example}")
+    return int(numbers[0])
 
 
 def _component(name: str, has_unit: bool) -> str:

@@ -25,8 +25,9 @@ with
         from faithfulness where subject = $subject and experiment = 'neuron_circuit'
     ),
     rankings as (
-        select distinct operator, level, circuit, seed, if(level = 'head', heads * layers, neurons)
-            as units
+        select distinct
+            operator, level, circuit, seed,
+            if(level = 'head', heads * layers, neurons)::integer as units
         from measured join architecture on subject = $subject
         where circuit not in ('everything', 'nothing', 'nothing_own_means', 'heads')
     ),
