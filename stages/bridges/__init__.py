@@ -4,7 +4,7 @@ docs/bridges.md shows each bridge. Nothing here takes part in the pipeline.
 """
 
 from stages.bridges.dataset import to_dataset
-from stages.bridges.hooks import Hook, Location, from_hook, to_hook
+from stages.bridges.hooks import Hook, ModelPart, from_hook, to_hook
 from stages.bridges.mib import areas, circuit_graph
 
-__all__ = ["Hook", "Location", "areas", "circuit_graph", "from_hook", "to_dataset", "to_hook"]
+__all__ = ["Hook", "ModelPart", "areas", "circuit_graph", "from_hook", "to_dataset", "to_hook"]

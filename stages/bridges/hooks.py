@@ -2,7 +2,7 @@
 
     name, index = to_hook("neuron", 3, 17)    # "blocks.3.mlp.hook_post", (..., 17)
     activations = cache[name][index]          # (prompts, positions)
-    from_hook("blocks.1.attn.hook_z[:, :, 2]")  # Location("head", 1, 2)
+    from_hook("blocks.1.attn.hook_z[:, :, 2]")  # ModelPart("head", 1, 2)
 
 Names are those of a HookedTransformer, and of a TransformerBridge in compatibility mode. Components
 are those of a table of interventions, and two more: `attention` and `residual_after`.
@@ -49,7 +49,7 @@ KINDS = {
 }
 
 
-class Location(NamedTuple):
+class ModelPart(NamedTuple):
     """A part of a model.
 
     component: a name in KINDS. `residual` is the residual stream that enters a layer, as in a table
@@ -85,7 +85,7 @@ def to_hook(
 ) -> Hook:
     """Return the hook point of a part of a model and the part's index in the hook's tensor.
 
-    component, layer, unit: see Location; without a unit, the index takes all units. sizes: the
+    component, layer, unit: see ModelPart; without a unit, the index takes all units. sizes: the
     model's row of the table `architecture`, to check the numbers against the model.
 
     Raises HookError for an unknown component, or a number out of range.
@@ -103,7 +103,7 @@ def to_hook(
     return Hook(name, (*kind.before, unit))
 
 
-def from_hook(hook: Hook | str, sizes: Mapping[str, int] | None = None) -> Location:
+def from_hook(hook: Hook | str, sizes: Mapping[str, int] | None = None) -> ModelPart:
     """Return the part of a model that a hook and its index stand for.
 
     hook: what `to_hook` returns, or its text, with or without an index. sizes: see to_hook.
@@ -119,7 +119,7 @@ def from_hook(hook: Hook | str, sizes: Mapping[str, int] | None = None) -> Locat
     component = _component(name, index is not None)
     unit = None if index is None else _unit(text, component, index)
     to_hook(component, layer, unit, sizes)  # checks the numbers
-    return Location(component, layer, unit)
+    return ModelPart(component, layer, unit)
 
 
 def _unit(text: str, component: str, index: str) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.bridges.hooks import KINDS, Hook, HookError, Location, from_hook, to_hook
+from stages.bridges.hooks import KINDS, Hook, HookError, ModelPart, from_hook, to_hook
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.interventions import Intervention, Patch
 from stages.lib.executor.pairs import by_length
@@ -19,13 +19,13 @@ from tests.families import close, pairs, square
 
 SIZES = {"layers": 3, "heads": 4, "neurons": 48, "width": 32}
 WRITTEN = {
-    "blocks.3.mlp.hook_post[..., 17]": Location("neuron", 3, 17),
-    "blocks.1.attn.hook_z[:, :, 2]": Location("head", 1, 2),
-    "blocks.0.hook_mlp_out[..., 0]": Location("coordinate", 0, 0),
-    "blocks.12.hook_mlp_out": Location("mlp", 12),
-    "blocks.1.hook_attn_out": Location("attention", 1),
-    "blocks.2.hook_resid_pre": Location("residual", 2),
-    "blocks.2.hook_resid_post": Location("residual_after", 2),
+    "blocks.3.mlp.hook_post[..., 17]": ModelPart("neuron", 3, 17),
+    "blocks.1.attn.hook_z[:, :, 2]": ModelPart("head", 1, 2),
+    "blocks.0.hook_mlp_out[..., 0]": ModelPart("coordinate", 0, 0),
+    "blocks.12.hook_mlp_out": ModelPart("mlp", 12),
+    "blocks.1.hook_attn_out": ModelPart("attention", 1),
+    "blocks.2.hook_resid_pre": ModelPart("residual", 2),
+    "blocks.2.hook_resid_post": ModelPart("residual_after", 2),
 }
 # hook -> the module of a plain model whose input or output TransformerLens's HookPoint sees
 MODULES = {
@@ -96,9 +96,9 @@ def test_texts_and_locations_map_both_ways():
 
 def test_a_hook_may_take_all_units_and_write_its_index_otherwise():
     assert to_hook("head", 1) == ("blocks.1.attn.hook_z", (...,))
-    assert from_hook("blocks.1.attn.hook_z") == Location("head", 1)
-    assert from_hook("blocks.1.attn.hook_z[:, :, 2, :]") == Location("head", 1, 2)
-    assert from_hook("blocks.3.mlp.hook_post[:,:,17]") == Location("neuron", 3, 17)
+    assert from_hook("blocks.1.attn.hook_z") == ModelPart("head", 1)
+    assert from_hook("blocks.1.attn.hook_z[:, :, 2, :]") == ModelPart("head", 1, 2)
+    assert from_hook("blocks.3.mlp.hook_post[:,:,17]") == ModelPart("neuron", 3, 17)
 
 
 @pytest.mark.parametrize(
