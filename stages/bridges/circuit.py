@@ -35,9 +35,11 @@ def _report(bag: Database, options: argparse.Namespace) -> list[str]:
     )
     lines = [f"{options.file} is written: a circuit of nodes, with all MLPs."]
     for row in rows.iter_rows(named=True):
-        scores = [f"{name.upper()} {row[name]:.3f}" for name in ("cpr", "cmd") if row[name]]
-        measured = 10 - row["interpolated"]
-        lines.append(f"{', '.join(scores)}, by {row['circuit']}; {measured} of 10 sizes measured")
+        if row["cpr"] is None:
+            lines.append("CPR and CMD are unknown: a circuit's faithfulness is undefined")
+            continue
+        scores = f"CPR {row['cpr']:.3f}, CMD {row['cmd']:.3f}, by {row['circuit']}"
+        lines.append(f"{scores}; {10 - row['interpolated']} of 10 sizes measured")
     return lines
 
 
