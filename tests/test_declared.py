@@ -15,6 +15,8 @@ COMMAND = ROOT / "stages/lib/console/bag.py"
 # what the Makefile runs and notebooks import, but no stage
 NO_STAGE = (
     ROOT / "stages/__init__.py",
+    ROOT / "stages/bridges/__init__.py",
+    ROOT / "stages/bridges/hooks.py",
     ROOT / "stages/warm.py",
     ROOT / "stages/lib/console/remote.py",
 )

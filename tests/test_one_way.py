@@ -157,7 +157,7 @@ HOMES = {
     "duckdb": ("stages/lib/sql/database.py",),
     "matplotlib": ("stages/lib/drawing/drawing.py",),
     "tqdm": ("stages/lib/core/progress.py",),
-    "sqlglot": ("stages/lib/sql/",),
+    "sqlglot": ("stages/lib/sql/", "stages/bridges/dataset.py"),
     "numba": ("stages/lib/core/compiled.py",),
     "jinja2": ("stages/report/page/html.py",),
     "ray": ("stages/lib/units/actors.py",),

@@ -1,0 +1,72 @@
+"""`bag circuit SUBJECT OPERATOR FILE` writes a circuit of heads as MIB's circuit track reads it."""
+
+import argparse
+from pathlib import Path
+
+from stages.bridges.mib import RANKINGS, CircuitError, areas, circuit_graph, write_graph
+from stages.lib.core.vocabulary import OPERATORS
+from stages.lib.sql.database import ERRORS, Database, connect, sentence
+
+
+def main(arguments: list[str]) -> None:
+    options = _parser().parse_args(arguments)
+    try:
+        with connect(options.data) as bag:
+            graph = circuit_graph(
+                bag,
+                options.subject,
+                options.operator,
+                options.heads,
+                options.ranking,
+                options.parallel,
+            )
+            write_graph(graph, options.file)
+            print("\n".join(_report(bag, options)))
+    except (*ERRORS, CircuitError, OSError) as error:
+        raise SystemExit(f"bag circuit: {sentence(error)}") from None
+
+
+def _report(bag: Database, options: argparse.Namespace) -> list[str]:
+    """Return lines about the file and the scores of its ranking."""
+    rows = areas(bag, options.subject).filter(
+        level="head",
+        operator=options.operator,
+        circuit=options.ranking,
+    )
+    lines = [f"{options.file} is written: a circuit of nodes, with all MLPs."]
+    for row in rows.iter_rows(named=True):
+        if row["cpr"] is None:
+            lines.append("CPR and CMD are unknown: a circuit's faithfulness is undefined")
+            continue
+        scores = f"CPR {row['cpr']:.3f}, CMD {row['cmd']:.3f}, by {row['circuit']}"
+        lines.append(f"{scores}; {10 - row['interpolated']} of 10 sizes measured")
+    return lines
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bag circuit",
+        description="Write a circuit of heads as the JSON of MIB's circuit track.",
+        epilog="example: bag circuit abacus add circuit.json",
+    )
+    parser.add_argument("subject", help="the model")
+    parser.add_argument("operator", choices=OPERATORS, help="operator of the circuit")
+    parser.add_argument("file", type=Path, help="file to write")
+    parser.add_argument(
+        "--heads",
+        type=int,
+        help="heads in the circuit, those with the largest effects (default: as in circuit_heads)",
+    )
+    parser.add_argument(
+        "--ranking",
+        choices=RANKINGS,
+        default="logit_effect",
+        help="effect that scores the heads (default: logit_effect)",
+    )
+    parser.add_argument(
+        "--parallel",
+        action="store_true",
+        help="the model's MLPs read the same residual stream as the heads of their layer",
+    )
+    parser.add_argument("--data", default="data", help="folder of the tables (default: data)")
+    return parser
