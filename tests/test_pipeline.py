@@ -83,32 +83,15 @@ def test_a_stage_run_by_hand_leaves_the_cache_alone(micro_copy: Path):
 WIDE = [
     feature for feature in __cpu_dispatch__ if __cpu_features__[feature]
 ]  # what numpy has code of its own for
-CPU = Path("/proc/cpuinfo")
-IS_INTEL = CPU.exists() and "GenuineIntel" in CPU.read_text()
-# of every library that chooses its code by the processor, the code that it runs on others
-PROCESSORS = {
-    "AVX2": {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "NPY_DISABLE_CPU_FEATURES": " ".join(
-            feature for feature in WIDE if "512" in feature or feature == "X86_V4"
-        ),
-        "NUMBA_CPU_NAME": "haswell",
-        "OPENBLAS_CORETYPE": "Haswell"
-        if IS_INTEL
-        else "SkylakeX",  # not what it takes here: of AMD's all are Haswells to it
-        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW",
-    },
-    "plainest": {
-        "ATEN_CPU_CAPABILITY": "default",
-        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
-        "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "NPY_DISABLE_CPU_FEATURES": " ".join(WIDE),
-        "NUMBA_CPU_NAME": "x86-64",
-        "OPENBLAS_CORETYPE": "Prescott",
-        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX,-FMA",
-    },
+# of every library that chooses its code by the processor, the code that it runs on the plainest
+PLAINEST = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+    "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "NPY_DISABLE_CPU_FEATURES": " ".join(WIDE),
+    "NUMBA_CPU_NAME": "x86-64",
+    "OPENBLAS_CORETYPE": "Prescott",
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX,-FMA",
 }
 # its weights ship in Git; they are those of the machine that it ran on
 TRAINING = "python -m stages.subjects.train"
@@ -119,49 +102,29 @@ NO_ARITHMETIC = (
     r"|heuristics\.catalogue|mediation\.mediation_pairs"
     r"|claims\.(claims|study_claims)|settings)"
 )
-# of these, the ones that are forced again nevertheless, on the plainest processor
+# of these, the ones that are forced again nevertheless
 SAMPLE = r"stages\.(report\.subject|store\.figures|lib\.sql\.stage (store|claims)/)"
-MOSTLY_ARITHMETIC = rf"^(?!.*{SAMPLE}).*{NO_ARITHMETIC}"
-COMPILED = r"stages\.heuristics\.(scores|permutation_tests)"
-# numba compiles these for half a minute; its code for this processor and the plainest are compared
-NOT_IN_BETWEEN = rf"{NO_ARITHMETIC}|{COMPILED}|stages\.claims\.fault_scores"
-# of mediation the planted subject has hardly any
+LEFT = rf"{TRAINING}|^(?!.*{SAMPLE}).*{NO_ARITHMETIC}"
 DRAWN = r"stages\.(report\.subject|store\.figures)"
-# By how many workers, of which subject, and without which stages. Who lacks AVX-512 has made the
-# micro project with AVX2.
-AGAIN = [
-    ("plainest", "3", "abacus", MOSTLY_ARITHMETIC),
-    *(
-        [("AVX2", "2", "planted", NOT_IN_BETWEEN)]
-        if any("512" in feature for feature in WIDE)
-        else []
-    ),
-]
+COMPILED = r"stages\.heuristics\.(scores|permutation_tests)"
+# the fits of `planted` are those that have differed between processors
+BOTH = rf"{COMPILED}|stages\.theories\.theory_fits"
+WORKERS = "3"
 OTHERS = {"PYTHONHASHSEED": "7", "HOME": "/nowhere", "LC_ALL": "C"}
 
 
-def again(name: str, command: str, mainly: str) -> bool:
-    """Whether a stage, as DVC calls it, is one that is forced again: those of no or all subjects,
-    and of one subject each.
-    """
+def again(name: str, command: str) -> bool:
+    """Whether a stage, as DVC calls it, is forced again: of no or all subjects, or of one."""
     subject = name.partition("@")[2]
     if not subject:
         return True
     if re.search(DRAWN, command):
         return subject == "planted"
-    if re.search(COMPILED, command):
-        return subject in {mainly, "planted"}
-    return subject == ("abacus" if "/mediation/" in name else mainly)
+    return subject == "abacus" or (subject == "planted" and bool(re.search(BOTH, command)))
 
 
-@pytest.mark.parametrize(("processor", "workers", "mainly", "left"), AGAIN)
 def test_forced_again_on_another_processor_every_byte_is_the_same(
-    micro_copy: Path,
-    everything: list[str],
-    processor: str,
-    workers: str,
-    mainly: str,
-    left: str,
+    micro_copy: Path, everything: list[str]
 ):
     """Run stages again under conditions that must not change a byte.
 
@@ -170,19 +133,16 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
     plainest instructions, in a folder with an odd name, for a user without a home or a language,
     whose files others cannot read.
 
-    For `planted`, which has fewer neurons and hardly any pairs for mediation, the stages that
-    compute with torch and numpy also run as on a third kind of processor.
-
-    The figures and the page are those of `planted`. Scores and permutation tests of `planted` run
-    first, in one process: they compile code that the other stages find compiled.
+    The figures and the page are those of `planted`, which are fewer. Its scores and permutation
+    tests run first, in one process: they compile code that the other stages find compiled.
     """
     micro_copy = micro_copy.rename(micro_copy.with_name("my prōject o'brien $x"))
     lock = {
         name: entry
         for name, entry in locked(micro_copy).items()
-        if not entry["cmd"].startswith(TRAINING) and not re.search(left, entry["cmd"])
+        if not re.search(LEFT, entry["cmd"])
     }
-    ran = {name: entry["cmd"] for name, entry in lock.items() if again(name, entry["cmd"], mainly)}
+    ran = {name: entry["cmd"] for name, entry in lock.items() if again(name, entry["cmd"])}
     planned_here = [name for name in everything if name in ran]
     assert sorted(planned_here) == sorted(ran)
     first = [
@@ -190,17 +150,15 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
         for name in planned_here
         if name.endswith("@planted") and re.search(COMPILED, ran[name])
     ]
-    order = planned_here
-    if mainly != "planted":
-        order = [name for name in planned_here if name not in first]
-        start = next(number for number, name in enumerate(order) if re.search(COMPILED, ran[name]))
-        order[start:start] = first
+    order = [name for name in planned_here if name not in first]
+    start = next(number for number, name in enumerate(order) if re.search(COMPILED, ran[name]))
+    order[start:start] = first
     for path in {micro_copy / out["path"] for name in order for out in lock[name]["outs"]}:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     script = "set -e; umask 077\n" + "\n".join(
         f"{environment.WORKERS}=1 " * (name in first) + ran[name] for name in order
     )
-    more = {**PROCESSORS[processor], **OTHERS, environment.WORKERS: workers}
+    more = {**PLAINEST, **OTHERS, environment.WORKERS: WORKERS}
     run_in(micro_copy, "python", "-m", "stages.warm", "sh", "-c", script, more=more)
     assert "up to date" in run_in(micro_copy, "dvc", "status").stdout
 
