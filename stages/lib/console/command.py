@@ -11,12 +11,14 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 COMMANDS = ("query", "tables", "status", "plot", "shell", "verify", "completion")
 RENAMED_COMMANDS = {"made": "status"}
@@ -79,10 +81,12 @@ def _unknown(word: str) -> str:
     return f'{problem} For the rows of a table: "from {word}".'
 
 
-def parser(*, whole: bool = False) -> argparse.ArgumentParser:
+def parser(
+    finish: Callable[[argparse.ArgumentParser, str], None] | None = None,
+) -> argparse.ArgumentParser:
     """Return the parser of `bag --help`, with a line for each command.
 
-    whole: whether it has the arguments of the console's own commands as well.
+    finish: called with the parser and the name of each command, without arguments until then.
     """
     result = argparse.ArgumentParser(
         prog="bag",
@@ -94,19 +98,23 @@ def parser(*, whole: bool = False) -> argparse.ArgumentParser:
     shown = f"bag {version('bag')}"
     result.add_argument("--version", action="version", version=shown, help="print the version")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        module = f"{__package__}.{name}"
-        command = commands.add_parser(name, help=summary(module))
-        if whole:
-            import_module(module).add_arguments(command)
-    for name, entry in registered().items():
-        commands.add_parser(name, help=summary(entry.module))
+    modules = {name: f"{__package__}.{name}" for name in COMMANDS}
+    modules |= {name: entry.module for name, entry in registered().items()}
+    for name, source in modules.items():
+        added = commands.add_parser(name, help=summary(source))
+        if finish:
+            finish(added, name)
     return result
 
 
-def summary(module: str) -> str:
-    """Return a command's line in the help, from its docstring. The module is not imported."""
-    spec = find_spec(module)
+def module(name: str) -> ModuleType:
+    """Import the module of one of the console's own commands."""
+    return import_module(f"{__package__}.{name}")
+
+
+def summary(name: str) -> str:
+    """Return a command's line in the help, from its module, which is not imported."""
+    spec = find_spec(name)
     if not spec or not spec.origin:
         return ""
     docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
@@ -132,7 +140,7 @@ def _run_own(name: str, arguments: list[str]) -> None:
     if name != "shell":
         # Ctrl-C ends bag at once, even within a query; see bag.py
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    command = import_module(f"{__package__}.{name}")
+    command = module(name)
     description = (command.__doc__ or "").partition("`: ")[2]
     options = argparse.ArgumentParser(
         prog=f"bag {name}",

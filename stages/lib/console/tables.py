@@ -4,6 +4,7 @@ Each line has a table's name and what it is. With names, every column's type and
 """
 
 import argparse
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from stages.lib.console.output import remark
 from stages.lib.sql.database import ERRORS, Database, QueryError
 from stages.lib.sql.missing import is_known, ways_to
 
+# a full stop ends it, unless in parentheses, as in (Eq. 2)
+SENTENCE = re.compile(r"(?:[^.(]|\([^)]*\)?|\.(?! ))*")
 UNDOCUMENTED = dictionary.Table("", Path(), "", {})
 
 
@@ -85,12 +88,17 @@ def _has(word: str, *texts: str) -> bool:
 
 def _line(name: str, table: dictionary.Table, width: int) -> str:
     """Return a table's name and its meaning's first sentence, cut to the terminal's width."""
-    sentence, _, _ = table.meaning.partition(". ")
-    line = f"{name:<{width}}  {sentence.rstrip('.')}".rstrip()
+    line = f"{name:<{width}}  {first_sentence(table.meaning)}".rstrip()
     columns = shutil.get_terminal_size().columns
     if sys.stdout.isatty() and len(line) > columns:
         return line[: columns - 1] + "…"
     return line
+
+
+def first_sentence(meaning: str) -> str:
+    """Return a description's first sentence, with a capital and without its full stop."""
+    sentence = SENTENCE.match(meaning)[0]  # type: ignore[index]
+    return sentence[:1].upper() + sentence[1:].rstrip(".")
 
 
 def _print_columns(database: Database, table: dictionary.Table, name: str) -> None:
