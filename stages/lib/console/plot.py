@@ -48,7 +48,8 @@ MOST_BARS = 100
 MOST_TEXTS = 300  # rows or columns of a heat map with names
 POINTS = 10_000  # points from which SVG and PDF hold pixels
 WIDTH, HEIGHT = 4.6, 3.0  # inches
-LABEL = 60  # letters of a line of an axis label
+LETTERS = 14  # letters of a label in an inch
+NUMBERED = 40  # rows or columns from which whole numbers are an axis, rather than names
 Draw = Callable[[pl.DataFrame, dict[str, str]], Figure]
 
 
@@ -147,11 +148,18 @@ def labels(query: str, columns: Sequence[str]) -> dict[str, str]:
     texts = {}
     for column in columns:
         meanings = {table.columns[column][1] for table in named if column in table.columns}
-        text = column
+        texts[column] = column
         if len(meanings) == 1:
-            text = f"{column}: {first_sentence(*meanings).partition('; ')[0]}"
-        texts[column] = fill(text, LABEL, max_lines=2, placeholder=" …")
+            texts[column] += f": {first_sentence(*meanings).partition('; ')[0]}"
     return texts
+
+
+def _fitted(text: str, inches: float) -> str:
+    """Return a label in two lines at most; without its meaning if an axis is too short for it."""
+    letters = int(LETTERS * inches)
+    if letters < 20:
+        return text.partition(":")[0]
+    return fill(text, letters, max_lines=2, placeholder=" …")
 
 
 def _series(frame: pl.DataFrame) -> list[tuple[str, str, pl.DataFrame]]:
@@ -175,15 +183,17 @@ def _axes(frame: pl.DataFrame, texts: dict[str, str], width: float = WIDTH) -> t
         raise QueryError(f"the column {y} is a text, and y is a number; select x, then y")
     figure, axes = drawing.panels(1, 1, "", (width, HEIGHT))
     axis = axes[0, 0]
-    axis.set_xlabel(texts[x])
-    axis.set_ylabel(texts[y])
+    axis.set_xlabel(_fitted(texts[x], WIDTH))
+    axis.set_ylabel(_fitted(texts[y], 0.75 * HEIGHT))
+    for ruler in (axis.xaxis, axis.yaxis):
+        ruler.get_offset_text().set_size(7)
     return figure, axis
 
 
 def _finished(figure: Figure, frame: pl.DataFrame, texts: dict[str, str]) -> Figure:
     if frame.width > 2:
         drawing.legend(figure)
-        figure.legends[0].set_title(texts[frame.columns[2]], {"size": 8})
+        figure.legends[0].set_title(_fitted(texts[frame.columns[2]], WIDTH), {"size": 8})
     drawing.settle(figure)
     return figure
 
@@ -252,14 +262,14 @@ def heat_map(frame: pl.DataFrame, texts: dict[str, str]) -> Figure:
         x, y = "op2", "op1"
     long = frame.select(row=y, column=x, value=pl.col(value).cast(pl.Float64))
     limits = _limits(long["value"].to_numpy())
-    if long.schema["row"] == long.schema["column"] == pl.Int64:
-        figure, axes = _numbered(long, limits)
-    else:
-        figure, axes = _named(long, limits)
-    axes[0, 0].set_xlabel(texts[x])
-    axes[0, 0].set_ylabel(texts[y])
-    heat.colour_bar(figure, axes, limits, texts[value])
-    heat.finish(figure)
+    is_large = max(long["row"].n_unique(), long["column"].n_unique()) > NUMBERED
+    is_numbered = long.schema["row"] == long.schema["column"] == pl.Int64
+    is_axis = is_numbered and (is_large or {x, y} == OPERANDS)
+    figure, axes, height = (_numbered if is_axis else _named)(long, limits)
+    axes[0, 0].set_xlabel(_fitted(texts[x], WIDTH))
+    axes[0, 0].set_ylabel(_fitted(texts[y], height))
+    heat.colour_bar(figure, axes, limits, _fitted(texts[value], height))
+    (drawing.settle if is_axis else heat.finish)(figure)
     return figure
 
 
@@ -273,8 +283,8 @@ def _limits(values: np.ndarray) -> tuple[float, float]:
     return (-most if values.min() < 0 else 0.0), most
 
 
-def _numbered(long: pl.DataFrame, limits: tuple[float, float]) -> tuple[Figure, np.ndarray]:
-    """Draw a map over two whole numbers, a square for each pair."""
+def _numbered(long: pl.DataFrame, limits: tuple[float, float]) -> tuple[Figure, np.ndarray, float]:
+    """Draw a map over two whole numbers, a square for each pair; return its height, inches."""
     rows, columns = long["row"].to_numpy(), long["column"].to_numpy()
     top, left = rows.min(), columns.min()
     height, width = rows.max() - top + 1, columns.max() - left + 1
@@ -283,18 +293,22 @@ def _numbered(long: pl.DataFrame, limits: tuple[float, float]) -> tuple[Figure, 
         raise QueryError(f"{problem}; select a part with `where`")
     values = np.full((height, width), np.nan)
     values[rows - top, columns - left] = long["value"].to_numpy()
-    figure, axes = drawing.panels(1, 1, "", (WIDTH, min(max(WIDTH * height / width, 1), 9)))
+    size = WIDTH, float(min(max(WIDTH * height / width, 1), 9))
+    figure, axes = drawing.panels(1, 1, "", size)
     edges = (left - 0.5, left + width - 0.5, top + height - 0.5, top - 0.5)
     style: dict[str, Any] = {"interpolation": "auto", "aspect": "equal", "extent": edges}
     axes[0, 0].imshow(values, **heat.colours(limits), **style)
     heat.clear(axes[0, 0])
     for ruler in (axes[0, 0].xaxis, axes[0, 0].yaxis):
         ruler.get_major_locator().set_params(integer=True)
-    return figure, axes
+    return figure, axes, size[1]
 
 
-def _named(long: pl.DataFrame, limits: tuple[float, float]) -> tuple[Figure, np.ndarray]:
-    """Draw a map over texts, or a text and a whole number; texts are in the order of the rows."""
+def _named(long: pl.DataFrame, limits: tuple[float, float]) -> tuple[Figure, np.ndarray, float]:
+    """Draw a map over texts, or a text and a whole number; texts are in the order of the rows.
+
+    The last result is the map's height, inches.
+    """
     rows, columns = (_ordered(long[name]) for name in ("row", "column"))
     if max(len(rows), len(columns)) > MOST_TEXTS:
         problem = f"the map would have {len(rows):,} rows and {len(columns):,} columns"
@@ -303,7 +317,7 @@ def _named(long: pl.DataFrame, limits: tuple[float, float]) -> tuple[Figure, np.
     figure, axes = drawing.panels(1, 1, "", size)
     long = long.with_columns(pl.col("row", "column").cast(pl.String))
     heat.heat_table(axes[0, 0], long, rows, columns, limits)
-    return figure, axes
+    return figure, axes, size[1]
 
 
 def _ordered(column: pl.Series) -> list[str]:

@@ -88,7 +88,8 @@ def _has(word: str, *texts: str) -> bool:
 
 def _line(name: str, table: dictionary.Table, width: int) -> str:
     """Return a table's name and its meaning's first sentence, cut to the terminal's width."""
-    line = f"{name:<{width}}  {first_sentence(table.meaning)}".rstrip()
+    sentence = first_sentence(table.meaning)
+    line = f"{name:<{width}}  {sentence[:1].upper()}{sentence[1:]}".rstrip()
     columns = shutil.get_terminal_size().columns
     if sys.stdout.isatty() and len(line) > columns:
         return line[: columns - 1] + "…"
@@ -96,9 +97,8 @@ def _line(name: str, table: dictionary.Table, width: int) -> str:
 
 
 def first_sentence(meaning: str) -> str:
-    """Return a description's first sentence, with a capital and without its full stop."""
-    sentence = SENTENCE.match(meaning)[0]  # type: ignore[index]
-    return sentence[:1].upper() + sentence[1:].rstrip(".")
+    """Return a description's first sentence, without its full stop."""
+    return SENTENCE.match(meaning)[0].rstrip(".")  # type: ignore[index]
 
 
 def _print_columns(database: Database, table: dictionary.Table, name: str) -> None:
