@@ -82,7 +82,7 @@ class Progress:
         if stage not in self.stages or number > total:
             return  # not the graph of this command
         seconds = self._left()
-        left = "" if seconds is None else f", about {_spoken(seconds)} left"
+        left = "" if seconds is None else f", about {_spoken(max(1, seconds))} left"
         self.say(f"stage {number} of {total}{left}")
 
     def _end_stage(self) -> None:
