@@ -270,7 +270,8 @@ def serve(
     """
     keepers: list[int] = []
     while command.poll() is None:
-        ready = select.select([listener, *output.sources], [], [], 0.1)[0]
+        sources: list[Any] = [listener, *output.sources]
+        ready = select.select(sources, [], [], 0.1)[0]
         if not ready:
             keepers = [keeper for keeper in keepers if os.waitpid(keeper, os.WNOHANG) == (0, 0)]
         if {*output.sources} & {*ready}:

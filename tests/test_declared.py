@@ -29,7 +29,12 @@ def test_every_query_is_a_stage_and_every_module_is_run_by_one():
     queries.update(*map(declared.queries, STAGES))
     assert set((ROOT / "stages").glob("*/*.sql")) == queries
     run = set(NO_STAGE)
-    for start in (CONSOLE / "bag.py", *OWN_COMMANDS, *declared.commands(), *map(declared.source, STAGES)):
+    for start in (
+        CONSOLE / "bag.py",
+        *OWN_COMMANDS,
+        *declared.commands(),
+        *map(declared.source, STAGES),
+    ):
         run |= declared.modules(start, types=True)
     assert set(map(name, CODE)) - set(map(name, run)) == set()
 

@@ -31,7 +31,9 @@ def test_nothing_is_left_to_do(micro_copy: Path):
         assert "stage 1 of" not in done.stderr
         with chdir(micro_copy):
             stages, _ = pipeline.plan([], "--all-pipelines" in command)
-        assert {*stages} == set(re.findall(r"^Stage '([^']+)' didn't change", printed, re.MULTILINE))
+        assert {*stages} == set(
+            re.findall(r"^Stage '([^']+)' didn't change", printed, re.MULTILINE)
+        )
         assert printed.splitlines()[-5:] == made
 
 

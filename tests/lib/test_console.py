@@ -125,14 +125,17 @@ def test_some_tables_are_described_alone(micro: Path):
 
 def test_a_search_finds_names_meanings_and_columns(few: Path):
     def search(word: str, *more: str) -> list[str]:
-        return bag_in(ROOT, "--data", str(few), "tables", "--search", word, *more).stdout.split("\n")
+        return bag_in(ROOT, "--data", str(few), "tables", "--search", word, *more).stdout.split(
+            "\n"
+        )
 
     by_column = search("MAJORITY")
     assert by_column[0] == (
         "accuracy  How often a model's prediction is correct on the cells of the grid"
     )
     assert by_column[1].split()[:2] == ["majority_accuracy", "DOUBLE"]
-    assert len(by_column) == 3
+    assert by_column[2].startswith("probes  ")
+    assert len(by_column) == 5
     assert search("probe", "probes")[0].startswith("probes  ")
     assert [line.split()[0] for line in search("op1") if line.startswith("c")] == ["cells"]
 
@@ -151,11 +154,11 @@ def test_a_description_has_a_first_sentence(meaning: str, sentence: str):
 
 
 def test_what_stands_behind_a_query_is_refused(micro: Path):
-    for command, sentence in (
+    for arguments, sentence in (
         (("tables", "nope"), "unknown table nope; available tables: "),
         (("select 1", "2"), "'2' follows it"),
     ):
-        done = bag_in(micro, *command)
+        done = bag_in(micro, *arguments)
         assert done.returncode != 0
         assert sentence in done.stderr.splitlines()[-1]
 
@@ -227,28 +230,28 @@ def test_the_shell_has_commands(micro_copy: Path):
     assert "│ 7" not in printed.replace(" ", "")
 
 
-def test_every_command_and_option_is_explained_and_in_the_readme(capsys: pytest.CaptureFixture):
-    readme = (ROOT / "README.md").read_text()
+def test_every_command_and_option_is_explained_and_documented(capsys: pytest.CaptureFixture):
+    page = (ROOT / "docs/console.md").read_text()
 
     def check(parser: argparse.ArgumentParser, name: str) -> None:
         if name in command.COMMANDS:
             command.module(name).add_arguments(parser)
-        assert f"bag {name}" in readme or name == "query", f"bag {name} is not in the README"
+        assert f"`bag {name}" in page, f"bag {name} is not in docs/console.md"
         for action in parser._actions:
             assert action.help
             for option in action.option_strings:
-                is_known = option in readme or option in ("-h", "--help", "-p")
-                assert is_known, f"{option} of bag {name} is not in the README"
+                is_known = option in page or option in ("-h", "--help")
+                assert is_known, f"{option} of bag {name} is not in docs/console.md"
 
     whole = command.parser(check)
     printed = whole.format_help()
     for name in (*command.COMMANDS, *command.registered()):
         assert re.search(rf"^    {name}\s+\S.*\w", printed, re.MULTILINE), name
     for name in command.COMMANDS:
-        with pytest.raises(SystemExit, match="^0$"):
+        with pytest.raises(SystemExit, match=r"^0$"):
             command.main([name, "--help"])
         assert f"usage: bag {name} " in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         command.main(["--version"])
     assert re.fullmatch(r"bag \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
@@ -279,19 +282,22 @@ def test_a_shell_completes_commands_options_and_tables(tmp_path: Path):
     (tmp_path / "script").write_text(script)
     (tmp_path / "bag").write_text("#!/bin/sh\necho accuracy\n")
     (tmp_path / "bag").chmod(0o755)
-    asked = {"bag st": "status", "bag tables --se": "--search", "bag tables acc": "accuracy"}
+    completed = {"bag st": "status", "bag tables --se": "--search", "bag tables acc": "accuracy"}
     lines = ["shopt -s extglob", f"PATH={tmp_path}:$PATH", f"source {tmp_path / 'script'}"]
-    for words in asked:
+    for words in completed:
         lines.append(f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))")
         lines.append("_shtab_bag; echo ${COMPREPLY[0]}")
     done = run_in(tmp_path, "bash", "-c", "\n".join(lines))
-    assert done.stdout.split() == list(asked.values()), done.stderr
+    assert done.stdout.split() == list(completed.values()), done.stderr
     assert "accuracy" in bag_in(ROOT, "completion", "tables").stdout.split()
     assert "#compdef bag" in bag_in(ROOT, "completion", "zsh").stdout
 
 
 def test_an_answer_without_what_is_just_being_made_says_so(tmp_path: Path):
-    """Query from within a stage of a real `dvc repro`, which keeps its journal until the end."""
+    """Query from within a stage of a real `dvc repro`, which keeps its journal until the end.
+
+    stages.warm says how far the run is.
+    """
     (tmp_path / "data/a/store").mkdir(parents=True)
     (tmp_path / "data/b/store").mkdir(parents=True)
     pl.DataFrame({"subject": ["b"]}).write_parquet(tmp_path / "data/b/store/accuracy.parquet")
@@ -304,8 +310,12 @@ def test_an_answer_without_what_is_just_being_made_says_so(tmp_path: Path):
         "outs": ["data/a/store/accuracy.parquet"],
     }
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"slow": stage}}))
-    for command in (["git", "init", "-q"], ["dvc", "init", "-q"], ["dvc", "repro", "-q"]):
-        run_in(tmp_path, *command, more={"PYTHONPATH": str(ROOT)})
+    repro = (sys.executable, "-m", "stages.warm", "dvc", "repro")
+    for words in (["git", "init", "-q"], ["dvc", "init", "-q"], repro):
+        done = run_in(tmp_path, *words, more={"PYTHONPATH": str(ROOT)})
+    assert done.stdout.startswith("Running stage 'slow':\n> ")
+    assert done.stderr.startswith("stage 1 of 1\n")
+    assert '"slow": ' in (tmp_path / ".dvc/tmp/stage_seconds.json").read_text()
     warning = (tmp_path / "said").read_text()
     problem = r"`dvc …` \(process \d+\) is making data/a/store/accuracy.parquet"
     assert re.fullmatch(rf"bag: {problem}: this answer is without it\n", warning)

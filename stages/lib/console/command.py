@@ -97,7 +97,7 @@ def parser(
     )
     shown = f"bag {version('bag')}"
     result.add_argument("--version", action="version", version=shown, help="print the version")
-    commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = result.add_subparsers(title="commands", metavar="COMMAND", prog="bag", required=True)
     modules = {name: f"{__package__}.{name}" for name in COMMANDS}
     modules |= {name: entry.module for name, entry in registered().items()}
     for name, source in modules.items():

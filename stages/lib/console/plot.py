@@ -71,7 +71,9 @@ def _file(text: str) -> Path:
     path = Path(text)
     if path.suffix.lower() not in DATES:
         known = ", ".join(DATES)
-        raise argparse.ArgumentTypeError(f"{text!r} has another suffix than {known}; write plot.png")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has another suffix than {known}; write plot.png"
+        )
     return path
 
 
@@ -118,7 +120,7 @@ def _simple(column: pl.Series) -> pl.Series:
 
 def kind_of(frame: pl.DataFrame) -> str:
     """Return the kind of picture for these columns."""
-    x, y, *third = frame.columns
+    x, third = frame.columns[0], frame.columns[2:]
     kinds = frame.schema
     if third and _is_map(frame):
         return "map"
@@ -193,7 +195,8 @@ def _axes(frame: pl.DataFrame, texts: dict[str, str], width: float = WIDTH) -> t
 def _finished(figure: Figure, frame: pl.DataFrame, texts: dict[str, str]) -> Figure:
     if frame.width > 2:
         drawing.legend(figure)
-        figure.legends[0].set_title(_fitted(texts[frame.columns[2]], WIDTH), {"size": 8})
+        figure.legends[0].set_title(_fitted(texts[frame.columns[2]], WIDTH))
+        figure.legends[0].get_title().set_fontsize(8)
     drawing.settle(figure)
     return figure
 
@@ -202,8 +205,8 @@ def line(frame: pl.DataFrame, texts: dict[str, str]) -> Figure:
     figure, axis = _axes(frame, texts)
     x, y, *_ = frame.columns
     for label, colour, part in _series(frame):
-        part = part.sort(x)
-        drawing.curve(axis, part[x].to_numpy(), part[y].to_numpy(), label, colour)
+        xs, ys = part.sort(x).select(x, y).to_numpy().T
+        drawing.curve(axis, xs, ys, label, colour)
     return _finished(figure, frame, texts)
 
 
