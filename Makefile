@@ -10,12 +10,12 @@ unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our 
 all: setup
 	@python -m stages.lib.console.locks
 	python -m stages.warm dvc repro
-	@bag made
+	@bag status
 
 study: setup
 	@python -m stages.lib.console.locks
 	python -m stages.warm dvc repro --all-pipelines
-	@bag made
+	@bag status
 
 # make model NAME=mine: takes one model of params.yaml through every chapter, to a page of its own.
 # A run that was stopped resumes where it stopped.

@@ -6,6 +6,8 @@ becomes a fork of it. A stage behaves as usual: it is a process of its own, has 
 and environment, imports our code from the current files, ends when its caller ends, and writes the
 same bytes.
 
+If the command is `dvc repro`, its output also tells how far it is, such as "stage 40 of 110".
+
 Python runs a stage as usual if it is called from another folder or with other import paths, after
 this process has ended, on systems other than Linux, or if no folder for the script that replaces
 Python can hold programs.
@@ -33,6 +35,7 @@ import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FORKS = sys.platform == "linux"  # on other systems a fork of loaded libraries may hang
 LIBRARIES = (
@@ -121,19 +124,71 @@ def main() -> None:
             sys.exit(f"stages.warm: {error}")
     listener = _listen(folder)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    progress = _progress(sys.argv[1:])
+    pipe = subprocess.PIPE if progress else None
     try:
-        command = subprocess.Popen(sys.argv[1:], env={**os.environ, "PATH": path})
+        command = subprocess.Popen(sys.argv[1:], env={**os.environ, "PATH": path}, stdout=pipe)
     except OSError as error:
         shutil.rmtree(folder)
         sys.exit(f"stages.warm: {error}")
     for number in FORWARDED:
         signal.signal(number, lambda number, _: _forward(command, number))
-    stage = serve(listener, command)
+    output = Output(command, progress)
+    stage = serve(listener, command, output)
     if stage is None:
+        output.end()
         shutil.rmtree(folder, ignore_errors=True)
         # at once, because libraries take half a second to end
         os._exit(_exit_status(command.wait()))
     _run(*stage)
+
+
+def _progress(command: list[str]) -> Any:
+    """Return the progress of a command, None if it is not `dvc repro`."""
+    with suppress(Exception):  # a run does not depend on the report of its progress
+        # only here: other commands need no YAML
+        from stages.lib.console.pipeline import progress_of
+
+        return progress_of(command, lambda text: print(text, file=sys.stderr, flush=True))
+    return None
+
+
+class Output:
+    """A command's standard output on its way through this process, if its progress is reported."""
+
+    def __init__(self, command: subprocess.Popen, progress: Any):
+        self.command, self.progress, self.line = command, progress, b""
+        self.sources = [command.stdout.fileno()] if command.stdout else []
+
+    def close(self) -> None:
+        if self.command.stdout:
+            self.command.stdout.close()
+        self.sources = []
+
+    def copy(self) -> None:
+        """Write what the command has printed, and report the progress that its lines tell."""
+        text = rest = os.read(self.sources[0], 1 << 16)
+        try:
+            while rest:
+                rest = rest[os.write(1, rest) :]
+        except OSError:  # nobody reads it any more: the command gets this error, too
+            return self.close()
+        if not text:
+            return self.close()
+        *lines, self.line = (self.line + text).split(b"\n")
+        try:
+            for line in lines if self.progress else ():
+                self.progress.read(line.decode("utf-8", "replace"))
+        except Exception:  # such as a dvc.yaml that DVC will refuse
+            self.progress = None
+
+    def end(self) -> None:
+        """Copy the rest after the command has ended, and record how long the stages took."""
+        while self.sources and select.select(self.sources, [], [], 0)[0]:
+            self.copy()
+        if self.progress:
+            with suppress(Exception):
+                self.progress.end(self.command.wait() == 0)
 
 
 def _exit_status(code: int) -> int:
@@ -204,21 +259,31 @@ def _forward(command: subprocess.Popen, number: int) -> None:
         command.send_signal(number)
 
 
-def serve(listener: socket.socket, command: subprocess.Popen) -> Request | None:
+def serve(
+    listener: socket.socket,
+    command: subprocess.Popen,
+    output: Output,
+) -> Request | None:
     """Fork a process for each requested stage until the command ends; then return None.
 
-    In the process of a stage: return its request.
+    Meanwhile, copy the command's output. In the process of a stage: return its request.
     """
     keepers: list[int] = []
     while command.poll() is None:
-        if not select.select([listener], [], [], 0.1)[0]:
+        sources: list[Any] = [listener, *output.sources]
+        ready = select.select(sources, [], [], 0.1)[0]
+        if not ready:
             keepers = [keeper for keeper in keepers if os.waitpid(keeper, os.WNOHANG) == (0, 0)]
+        if {*output.sources} & {*ready}:
+            output.copy()
+        if listener not in ready:
             continue
         connection, _ = listener.accept()
         load()
         keeper = os.fork()
         if not keeper:
             listener.close()
+            output.close()
             return _keep(connection)
         keepers.append(keeper)
         connection.close()

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import chdir
 from pathlib import Path
 
 import polars as pl
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
+from stages.lib.console import pipeline
 from stages.lib.core import environment
 from stages.lib.sql.database import connect
 from tests.conftest import MAKE, run_in
@@ -20,11 +22,18 @@ ACCURACY = ("-m", "stages.lib.sql.stage", "store/accuracy", "abacus")
 
 def test_nothing_is_left_to_do(micro_copy: Path):
     """Run make in a copy, which does not wait for other tests that look at the project."""
-    made = run_in(micro_copy, "bag", "made").stdout.splitlines()
+    made = run_in(micro_copy, "bag", "status").stdout.splitlines()
     for target, command in (("all", ()), ("study", ("--all-pipelines",))):
-        printed = run_in(micro_copy, *MAKE, target).stdout
+        done = run_in(micro_copy, *MAKE, target)
+        printed = done.stdout
         assert printed.startswith(" ".join(("python -m stages.warm dvc repro", *command)) + "\n")
         assert "Running stage" not in printed
+        assert "stage 1 of" not in done.stderr
+        with chdir(micro_copy):
+            stages, _ = pipeline.plan([], "--all-pipelines" in command)
+        assert {*stages} == set(
+            re.findall(r"^Stage '([^']+)' didn't change", printed, re.MULTILINE)
+        )
         assert printed.splitlines()[-5:] == made
 
 

@@ -1,5 +1,6 @@
 """The console `bag` answers what a user types."""
 
+import argparse
 import json
 import re
 import subprocess
@@ -11,12 +12,22 @@ import pytest
 import yaml
 
 from stages.lib import dictionary
-from stages.lib.console.command import parser
+from stages.lib.console import command
+from stages.lib.console.tables import first_sentence
 from stages.lib.sql.database import connect
 from tests.conftest import bag_in, run_in
 from tests.micro import ROOT
 
 QUERY = "select operator, count(*) as cells from cells group by operator order by operator"
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with three tables of one row."""
+    data = tmp_path_factory.mktemp("few") / "data"
+    for table in ("a/store/accuracy", "a/circuit/probes", "corpus/cells"):
+        pl.DataFrame({"subject": ["a"]}).write_parquet(data / f"{table}.parquet", mkdir=True)
+    return data
 
 
 def bag(folder: Path, *arguments: str, **options) -> subprocess.CompletedProcess:
@@ -57,11 +68,14 @@ def test_parameters_have_names_and_types(micro: Path):
         (["select $x"], ["$x has no value"]),
         (["select 1", "-p", "x"], ["NAME=VALUE", "'x'"]),
         (["nowhere.sql"], ["there is no file nowhere.sql in /", "SELECT"]),
-        (["table"], ["unknown command 'table'", "tables, made, shell", '"from table"']),
+        (["table"], ["unknown command 'table'", "query, tables, status", '"from table"']),
         (
             ["select 1", "--data", "nowhere"],
             ["there is no folder nowhere in /", "`make`", "`make pull`", "--data"],
         ),
+        (["stauts"], ["unknown command 'stauts'", "Did you mean status?"]),
+        (["made"], ["the command made is now status"]),
+        (["tables", "--search", "zebra"], ["no table or column has 'zebra'", "`bag tables`"]),
         (["select 1", "--data", "stages"], ["there is no table in /", "stages. ", "`make`"]),
         (["select * from read_csv('params.yaml')"], ["params.yaml"]),
     ],
@@ -91,8 +105,10 @@ def _described() -> dict[str, dictionary.Table]:
     }
 
 
-def test_tables_are_listed_with_every_column_and_its_meaning(micro: Path):
-    printed = bag_in(micro, "tables").stdout
+def test_each_table_is_a_line_and_with_its_name_every_column(micro: Path):
+    lines = bag_in(micro, "tables").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == connect(micro / "data").tables()
+    printed = bag_in(micro, "tables", *_described()).stdout
     for name, table in _described().items():
         assert re.search(rf"^{name}  {re.escape(table.meaning[:30])}", printed, re.MULTILINE)
         for column, (_, meaning) in table.columns.items():
@@ -101,18 +117,48 @@ def test_tables_are_listed_with_every_column_and_its_meaning(micro: Path):
             ), (name, column)
 
 
-def test_some_tables_are_listed_alone(micro: Path):
-    every, some = bag_in(micro, "tables").stdout, bag(micro, "tables", "pairs", "accuracy").stdout
-    blocks = {block.split()[0]: block for block in every.strip().split("\n\n")}
-    assert some.strip().split("\n\n") == [blocks["pairs"], blocks["accuracy"]]
+def test_some_tables_are_described_alone(micro: Path):
+    some = bag(micro, "tables", "pairs", "accuracy").stdout
+    names = [block.split()[0] for block in some.strip().split("\n\n")]
+    assert names == ["pairs", "accuracy"]
+
+
+def test_a_search_finds_names_meanings_and_columns(few: Path):
+    def search(word: str, *more: str) -> list[str]:
+        return bag_in(ROOT, "--data", str(few), "tables", "--search", word, *more).stdout.split(
+            "\n"
+        )
+
+    by_column = search("MAJORITY")
+    assert by_column[0] == (
+        "accuracy  How often a model's prediction is correct on the cells of the grid"
+    )
+    assert by_column[1].split()[:2] == ["majority_accuracy", "DOUBLE"]
+    assert by_column[2].startswith("probes  ")
+    assert len(by_column) == 5
+    assert search("probe", "probes")[0].startswith("probes  ")
+    assert [line.split()[0] for line in search("op1") if line.startswith("c")] == ["cells"]
+
+
+@pytest.mark.parametrize(
+    ("meaning", "sentence"),
+    [
+        ("One. Two.", "One"),
+        ("As told (Eq. 1. And 2), of v1.5 alone. Two.", "As told (Eq. 1. And 2), of v1.5 alone"),
+        ("open (never closed. Two", "open (never closed. Two"),
+        ("", ""),
+    ],
+)
+def test_a_description_has_a_first_sentence(meaning: str, sentence: str):
+    assert first_sentence(meaning) == sentence
 
 
 def test_what_stands_behind_a_query_is_refused(micro: Path):
-    for command, sentence in (
+    for arguments, sentence in (
         (("tables", "nope"), "unknown table nope; available tables: "),
         (("select 1", "2"), "'2' follows it"),
     ):
-        done = bag_in(micro, *command)
+        done = bag_in(micro, *arguments)
         assert done.returncode != 0
         assert sentence in done.stderr.splitlines()[-1]
 
@@ -184,18 +230,74 @@ def test_the_shell_has_commands(micro_copy: Path):
     assert "│ 7" not in printed.replace(" ", "")
 
 
-def test_every_option_is_explained_and_in_the_readme():
-    readme = (ROOT / "README.md").read_text()
-    for action in parser()._actions:
-        assert action.help
-        for option in action.option_strings:
-            assert option in readme or option in ("-h", "--help", "-p"), (
-                f"{option} is not in the README"
-            )
+def test_every_command_and_option_is_explained_and_documented(capsys: pytest.CaptureFixture):
+    page = (ROOT / "docs/console.md").read_text()
+
+    def check(parser: argparse.ArgumentParser, name: str) -> None:
+        if name in command.COMMANDS:
+            command.module(name).add_arguments(parser)
+        assert f"`bag {name}" in page, f"bag {name} is not in docs/console.md"
+        for action in parser._actions:
+            assert action.help
+            for option in action.option_strings:
+                is_known = option in page or option in ("-h", "--help")
+                assert is_known, f"{option} of bag {name} is not in docs/console.md"
+
+    whole = command.parser(check)
+    printed = whole.format_help()
+    for name in (*command.COMMANDS, *command.registered()):
+        assert re.search(rf"^    {name}\s+\S.*\w", printed, re.MULTILINE), name
+    for name in command.COMMANDS:
+        with pytest.raises(SystemExit, match=r"^0$"):
+            command.main([name, "--help"])
+        assert f"usage: bag {name} " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command.main(["--version"])
+    assert re.fullmatch(r"bag \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "rest"),
+    [
+        ([], "", []),
+        (["--help"], "", ["--help"]),
+        (["tables", "--help"], "tables", ["--help"]),
+        (["--data", "tables", "shell"], "shell", ["--data", "tables"]),
+        (["--data=x y", "--csv", "status"], "status", ["--data=x y", "--csv"]),
+        (["-p", "x=1", "select 1", "--csv"], "query", ["-p", "x=1", "select 1", "--csv"]),
+        (["-- why\nselect 1"], "query", ["-- why\nselect 1"]),
+        (["-"], "query", ["-"]),
+        (["file.sql"], "query", ["file.sql"]),
+        (["query", "tables"], "query", ["tables"]),
+        (["check", "models/x"], "check", ["models/x"]),
+    ],
+)
+def test_a_command_is_the_first_word(arguments: list[str], name: str, rest: list[str]):
+    assert command.named(arguments) == (name, rest)
+
+
+def test_a_shell_completes_commands_options_and_tables(tmp_path: Path):
+    """Ask bash itself, with the printed script."""
+    script = bag_in(ROOT, "completion", "bash").stdout
+    (tmp_path / "script").write_text(script)
+    (tmp_path / "bag").write_text("#!/bin/sh\necho accuracy\n")
+    (tmp_path / "bag").chmod(0o755)
+    completed = {"bag st": "status", "bag tables --se": "--search", "bag tables acc": "accuracy"}
+    lines = ["shopt -s extglob", f"PATH={tmp_path}:$PATH", f"source {tmp_path / 'script'}"]
+    for words in completed:
+        lines.append(f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))")
+        lines.append("_shtab_bag; echo ${COMPREPLY[0]}")
+    done = run_in(tmp_path, "bash", "-c", "\n".join(lines))
+    assert done.stdout.split() == list(completed.values()), done.stderr
+    assert "accuracy" in bag_in(ROOT, "completion", "tables").stdout.split()
+    assert "#compdef bag" in bag_in(ROOT, "completion", "zsh").stdout
 
 
 def test_an_answer_without_what_is_just_being_made_says_so(tmp_path: Path):
-    """Query from within a stage of a real `dvc repro`, which keeps its journal until the end."""
+    """Query from within a stage of a real `dvc repro`, which keeps its journal until the end.
+
+    stages.warm says how far the run is.
+    """
     (tmp_path / "data/a/store").mkdir(parents=True)
     (tmp_path / "data/b/store").mkdir(parents=True)
     pl.DataFrame({"subject": ["b"]}).write_parquet(tmp_path / "data/b/store/accuracy.parquet")
@@ -208,8 +310,12 @@ def test_an_answer_without_what_is_just_being_made_says_so(tmp_path: Path):
         "outs": ["data/a/store/accuracy.parquet"],
     }
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"slow": stage}}))
-    for command in (["git", "init", "-q"], ["dvc", "init", "-q"], ["dvc", "repro", "-q"]):
-        run_in(tmp_path, *command, more={"PYTHONPATH": str(ROOT)})
+    repro = (sys.executable, "-m", "stages.warm", "dvc", "repro")
+    for words in (["git", "init", "-q"], ["dvc", "init", "-q"], repro):
+        done = run_in(tmp_path, *words, more={"PYTHONPATH": str(ROOT)})
+    assert done.stdout.startswith("Running stage 'slow':\n> ")
+    assert done.stderr.startswith("stage 1 of 1\n")
+    assert '"slow": ' in (tmp_path / ".dvc/tmp/stage_seconds.json").read_text()
     warning = (tmp_path / "said").read_text()
     problem = r"`dvc …` \(process \d+\) is making data/a/store/accuracy.parquet"
     assert re.fullmatch(rf"bag: {problem}: this answer is without it\n", warning)

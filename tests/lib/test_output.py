@@ -14,8 +14,9 @@ import polars as pl
 import psutil
 import pytest
 
-from stages.lib.console.command import main, parameters
+from stages.lib.console.command import main
 from stages.lib.console.output import AT_ONCE, STYLES, Look, show
+from stages.lib.console.values import parameters
 from stages.lib.sql import cells
 from stages.lib.sql.database import ERRORS, Database
 from tests.conftest import run_in

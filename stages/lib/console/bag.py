@@ -1,6 +1,6 @@
-"""The command `bag`. Chapters register `bag check`, `add` and `explore` (pyproject.toml).
+"""The command `bag`, as a process: its signals, streams and memory. command.py finds the command.
 
-command.py has the other commands. What a command imports, it needs until it ends, seconds later.
+What a command imports, it needs until it ends, seconds later.
 So the garbage collector runs less often, and not at exit: of the five seconds that torch and
 transformers take to load and unload, this saves more than one.
 """
@@ -11,13 +11,13 @@ import os
 import signal
 import sys
 import threading
-from importlib.metadata import entry_points
 from io import TextIOWrapper
 
+from stages.lib.console import command
+
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+MASKS = hasattr(signal, "pthread_sigmask")  # not on Windows
 ENDING = {getattr(signal, name) for name in NAMES if hasattr(signal, name)}
-# commands that go on after Ctrl-C, or whose library starts processes
-OWN_SIGNALS = {"shell", "verify"}
 
 
 def main() -> None:
@@ -32,17 +32,13 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     arguments = sys.argv[1:]
     _check_locale(arguments)
-    for command in entry_points(group="bag.commands", name=arguments[0]) if arguments else ():
-        return command.load()(arguments[1:])
-    if not OWN_SIGNALS & {*arguments} and hasattr(signal, "pthread_sigmask"):
+    name, rest = command.named(arguments)
+    if name in command.COMMANDS and name not in command.OWN_SIGNALS and MASKS:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         # blocked before the engine starts threads, so that these do not take the signals either
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         threading.Thread(target=_end_at_once, daemon=True).start()
-    # only here: DuckDB and Polars take half a second to import
-    from stages.lib.console import command as queries
-
-    queries.main(arguments)
+    command.run(name, rest)
 
 
 def _check_locale(arguments: list[str]) -> None:

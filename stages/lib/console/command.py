@@ -1,108 +1,159 @@
-"""Run `bag`'s queries and its own commands. `bag --help` lists them all."""
+"""Find the command that arguments name, and run it. `bag --help` lists all commands.
+
+A command of the console is a module of this folder with `add_arguments(parser)` and `run(options)`.
+Chapters register further commands in pyproject.toml, each a function `main(arguments)`. The first
+line of a command's docstring, "`bag NAME`: what it does.", is its line in `bag --help`.
+"""
 
 import argparse
+import ast
 import os
 import re
 import signal
 import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points, version
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
-import polars as pl
-import pyarrow as pa
-
-from stages.lib.console.describe import print_tables
-from stages.lib.console.folders import unlike_lock
-from stages.lib.console.output import UNLIMITED, Look, remark, show
-from stages.lib.console.under_way import under_way
-from stages.lib.console.values import parameters
-from stages.lib.core.storage import place
-from stages.lib.sql.database import ERRORS, QueryError, connect, sentence
-
-COMMANDS = ("tables", "made", "shell", "verify", "check", "add", "explore")
-# exceptions that printing a query's rows may raise
-ANY = (*ERRORS, MemoryError, pa.ArrowException, pl.exceptions.PolarsError)
-WAY_OUT = "Run bag in the project's root after `make` or `make pull`, or name a folder with --data."
+COMMANDS = ("query", "tables", "status", "plot", "shell", "verify", "completion")
+RENAMED_COMMANDS = {"made": "status"}
+# commands that go on after Ctrl-C, or whose library starts processes
+OWN_SIGNALS = ("shell", "verify")
+# options before a command or query that are followed by a value
+VALUED = ("-p", "--parameter", "--data", "--rows")
+USAGE = 'bag COMMAND …\n       bag "select …"'
 EXAMPLES = """\
+`bag COMMAND --help` explains a command. A query needs no command, and has the options of `query`.
+
 examples:
-  bag "select * from accuracy"    bag query.sql -p layer=1    bag tables    bag made
-  bag shell    bag verify    bag check models/mine    bag explore"""
-MEANINGS = {
-    "wide": "print every column of a table, however wide the terminal is",
-    "records": "print a block for each row, a line `column  value` for each of its columns",
-    "csv": "print comma-separated values",
-    "json": "print one JSON array of objects",
-}
+  bag "select * from accuracy"      bag query.sql -p layer=1      bag tables --search accuracy
+  bag plot "select layer, accuracy from probes" -o probes.png      bag check models/mine"""
 
 
-def parser() -> argparse.ArgumentParser:
+@cache
+def registered() -> dict[str, EntryPoint]:
+    """Return the commands that chapters register, by name."""
+    return {entry.name: entry for entry in entry_points(group="bag.commands")}
+
+
+def named(arguments: list[str]) -> tuple[str, list[str]]:
+    """Return the command that arguments name, and the arguments without its name.
+
+    Options may precede the name. A query names no command and is run by `query`. The name is
+    empty if there is neither. Ends the program if a word is neither a command nor a query.
+    """
+    for index in _words(arguments):
+        word, rest = arguments[index], [*arguments[:index], *arguments[index + 1 :]]
+        if word in COMMANDS or word in registered():
+            return word, rest
+        if word in RENAMED_COMMANDS:
+            sys.exit(f"bag: the command {word} is now {RENAMED_COMMANDS[word]}")
+        if re.fullmatch(r"\w+", word):
+            sys.exit(f"bag: {_unknown(word)}")
+        return "query", arguments
+    return "", arguments
+
+
+def _words(arguments: list[str]) -> list[int]:
+    """Return the place of the first argument that is neither an option nor an option's value.
+
+    The result is a list of at most one place.
+    """
+    is_value = False
+    for index, argument in enumerate(arguments):
+        # an option has no blank; a query may begin with a comment, `-- …`
+        is_option = re.match(r"--?[^\s=]+(=|$)", argument)
+        if not is_value and not is_option:
+            return [index]
+        is_value = not is_value and argument in VALUED
+    return []
+
+
+def _unknown(word: str) -> str:
+    commands = [*COMMANDS, *registered()]
+    similar = "".join(f" Did you mean {name}?" for name in get_close_matches(word, commands, n=1))
+    problem = f"unknown command {word!r}; available commands: {', '.join(commands)}.{similar}"
+    return f'{problem} For the rows of a table: "from {word}".'
+
+
+def parser(
+    finish: Callable[[argparse.ArgumentParser, str], None] | None = None,
+) -> argparse.ArgumentParser:
+    """Return the parser of `bag --help`, with a line for each command.
+
+    finish: called with the parser and the name of each command, without arguments until then.
+    """
     result = argparse.ArgumentParser(
         prog="bag",
+        usage=USAGE,
         description="Ask any question of any neuron, in SQL.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    result.add_argument(
-        "query",
-        nargs="?",
-        help=f'a SELECT, a .sql file, "-" for standard input, or a command: {", ".join(COMMANDS)}',
-    )
-    result.add_argument(
-        "tables",
-        nargs="*",
-        metavar="table",
-        help="after the command tables: the tables to show (default: all)",
-    )
-    result.add_argument(
-        "-p",
-        "--parameter",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="value of $NAME in the query; repeatable",
-    )
-    style = result.add_mutually_exclusive_group()
-    for name, meaning in MEANINGS.items():
-        option = f"--{name}"
-        style.add_argument(option, action="store_const", const=name, dest="style", help=meaning)
-    result.set_defaults(style="table")
-    result.add_argument(
-        "--data",
-        default="data",
-        help="folder with the tables (default: data), also in storage, such as s3://bucket/data",
-    )
-    result.add_argument(
-        "--rows",
-        type=_rows,
-        default=40,
-        help="rows to print of a table at most (default: 40)",
-    )
-    result.add_argument(
-        "--heal",
-        action="store_true",
-        help="with verify: remove damaged copies, which `dvc repro` or `make pull` then replaces",
-    )
+    shown = f"bag {version('bag')}"
+    result.add_argument("--version", action="version", version=shown, help="print the version")
+    commands = result.add_subparsers(title="commands", metavar="COMMAND", prog="bag", required=True)
+    modules = {name: f"{__package__}.{name}" for name in COMMANDS}
+    modules |= {name: entry.module for name, entry in registered().items()}
+    for name, source in modules.items():
+        added = commands.add_parser(name, help=summary(source))
+        if finish:
+            finish(added, name)
     return result
 
 
-def _rows(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= UNLIMITED:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, 1 to {UNLIMITED}")
-    return int(text)
+def module(name: str) -> ModuleType:
+    """Import the module of one of the console's own commands."""
+    return import_module(f"{__package__}.{name}")
 
 
-def main(given: list[str]) -> None:
-    options = parser().parse_args(given)
-    if options.query != "shell":
+def summary(name: str) -> str:
+    """Return a command's line in the help, from its module, which is not imported."""
+    spec = find_spec(name)
+    if not spec or not spec.origin:
+        return ""
+    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    line = docstring.partition("\n")[0].rpartition("`: ")[2].rstrip(".")
+    return line[:1].lower() + line[1:]
+
+
+def main(arguments: list[str]) -> None:
+    run(*named(arguments))
+
+
+def run(name: str, arguments: list[str]) -> None:
+    """Run a command. An error ends the program with a message."""
+    if not name:
+        parser().parse_args(arguments or ["--help"])
+    elif name in registered():
+        registered()[name].load()(arguments)
+    else:
+        _run_own(name, arguments)
+
+
+def _run_own(name: str, arguments: list[str]) -> None:
+    if name != "shell":
         # Ctrl-C ends bag at once, even within a query; see bag.py
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if not options.query:
-        parser().print_help()
-        return
-    if options.tables and options.query != "tables":
-        after = " ".join(options.tables)
-        parser().error(f"expected one query, in quotes; {after!r} follows it")
+    command = module(name)
+    description = (command.__doc__ or "").partition("`: ")[2]
+    options = argparse.ArgumentParser(
+        prog=f"bag {name}",
+        description=description[:1].upper() + description[1:],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(options)
+    parsed = options.parse_args(arguments)
+    # only here: DuckDB and Polars take half a second to import, and help needs neither
+    from stages.lib.console.common import ANY, sentence
+
     try:
-        run(options)
+        command.run(parsed)
         sys.stdout.flush()  # a full disk raises now, and not at exit
     except (*ANY, OSError) as error:
         _drop_output()
@@ -115,80 +166,3 @@ def _drop_output() -> None:
         sys.stdout.flush()
     except OSError:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 open until exit
-
-
-def run(options: argparse.Namespace) -> None:
-    """Run a command or a query. Raises one of ERRORS, or OSError."""
-    if options.query == "verify":
-        return _verify(options.heal)
-    data = _folder(options.data)
-    database = connect(data, tell=remark)
-    look = Look(options.style, options.rows)
-    if options.query == "made":
-        from stages.lib.console.made import made  # only here: it reads params.yaml
-
-        print("\n".join(made(database, data)))
-    elif not database.tables():
-        raise QueryError(f"there is no table in {data.absolute()}. {WAY_OUT}")
-    elif options.query == "tables":
-        print_tables(database, options.tables)
-    elif options.query == "shell":
-        from stages.lib.console import shell  # only here: it needs a terminal
-
-        shell.run(database, look, parameters(options.parameter))
-    else:
-        query, values = _text(options.query), parameters(options.parameter)
-        if values and query == options.query and "$" not in query:
-            problem = f"${min(values)} is not in the query: in double quotes the shell replaces it"
-            raise QueryError(f"{problem}; use single quotes")
-        for line in (*under_way(query, data), *unlike_lock(query, data)):
-            print(f"bag: {line}", file=sys.stderr)
-        show(database, query, values, look)
-
-
-def _folder(text: str) -> Path:
-    """Return the folder of the tables. Raises QueryError if there is none, or no access to it."""
-    try:
-        folder = place(text)
-        if folder.is_dir():
-            return folder
-    except Exception as error:  # every kind of storage has errors of its own
-        raise QueryError(f"cannot access {text}: {type(error).__name__}: {error}") from None
-    parent = "" if "://" in text else f" in {Path.cwd()}"
-    raise QueryError(f"there is no folder {text}{parent}. {WAY_OUT}")
-
-
-def _verify(heal: bool) -> None:
-    from stages.lib.console.locks import LockError  # only here: DVC takes a second to load
-    from stages.lib.console.verify import verify
-
-    try:
-        lines, is_whole = verify(Path.cwd(), heal)
-    except LockError as error:
-        raise SystemExit(f"bag: {error}") from None
-    print("\n".join(lines))
-    if not is_whole:
-        raise SystemExit(1)
-
-
-def _text(query: str) -> str:
-    """Return the SELECT that `bag QUERY` means: QUERY, or the content of a file or of stdin."""
-    if query == "-":
-        return _decoded(sys.stdin.buffer.read(), "standard input")
-    if query.endswith(".sql"):
-        if not Path(query).is_file():
-            problem = f"there is no file {query} in {Path.cwd()}"
-            raise QueryError(f"{problem}; give the path of a file with a SELECT, or the SELECT")
-        return _decoded(Path(query).read_bytes(), query)
-    if re.fullmatch(r"\w+", query):
-        commands = f"unknown command {query!r}; available commands: {', '.join(COMMANDS)}"
-        raise QueryError(f'{commands}. For the rows of a table: "from {query}".')
-    return query
-
-
-def _decoded(content: bytes, source: str) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        problem = f"{source} is not text in UTF-8: byte {error.start} is wrong"
-        raise QueryError(f"{problem}; save it as UTF-8") from None

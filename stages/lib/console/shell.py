@@ -1,5 +1,9 @@
-"""The interactive console: a prompt with history and completion of table and column names."""
+"""`bag shell`: open a prompt for queries, with history and completion of names.
 
+The options set how rows are printed and the values of $NAME at the start.
+"""
+
+import argparse
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Thread
@@ -10,9 +14,10 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory
 
-from stages.lib.console.describe import print_tables
+from stages.lib.console.common import add_data, add_look, add_parameters, folder, look, opened
 from stages.lib.console.output import STYLES, Look, show
-from stages.lib.console.values import value_of
+from stages.lib.console.tables import print_tables
+from stages.lib.console.values import parameters, value_of
 from stages.lib.sql.database import ERRORS, Database, sentence
 
 WORDS = [
@@ -33,7 +38,8 @@ ENDS = ("exit", "quit", "\\q")
 BANNER = "SQL over {count} tables: end a query with ;  Commands: help, tables, set, exit."
 HELP = """\
 select … ;            runs a query, of one line or several
-tables [NAME …]       lists tables and columns with their meaning; also \\d [NAME …]
+tables                lists the tables; also \\d
+tables NAME …         prints the columns of tables with their meaning; also \\d NAME …
 set NAME VALUE        fills $NAME in queries; `set` alone prints what is set, `set NAME` removes it
 table, wide, records, csv, json
                       how the rows of later queries are printed
@@ -50,6 +56,17 @@ ANY = (
     pa.ArrowException,
     pl.exceptions.PolarsError,
 )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_look(parser)
+    add_parameters(parser)
+    add_data(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    database = opened(folder(options.data))
+    converse(database, look(options), parameters(options.parameter))
 
 
 class History(FileHistory):
@@ -125,7 +142,7 @@ class Session:
             asking.join()
 
 
-def run(database: Database, look: Look, values: dict[str, object]) -> None:
+def converse(database: Database, look: Look, values: dict[str, object]) -> None:
     """Read commands and statements, each statement ended by `;`, until end of file or `exit`.
 
     An error does not end the session. values: of $NAME at the start.

@@ -1,4 +1,4 @@
-"""`bag verify`: compare outputs, DVC's cache and models with the locks; `--heal` removes damage.
+"""`bag verify`: compare outputs, DVC's cache and models with the locks; --heal removes damage.
 
 An output is a link to its copy in DVC's cache, so a byte that changes in one changes in both. DVC
 trusts its cache, and restores the changed byte with the output. So healing removes both copies;
@@ -9,6 +9,7 @@ them as rows, and DVC would see a changed folder. If DVC has lost the list of th
 nothing tells which file is damaged, and the whole folder is removed.
 """
 
+import argparse
 import hashlib
 import json
 import shutil
@@ -28,6 +29,22 @@ from dvc.stage import PipelineStage
 from stages.lib.console import locks
 from stages.lib.console.locks import LockError
 from stages.lib.core import environment, progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    meaning = "remove damaged copies, which `dvc repro` or `make pull` then replaces"
+    parser.add_argument("--heal", action="store_true", help=meaning)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print what differs. Exit with status 1 if something is damaged."""
+    try:
+        lines, is_whole = verify(Path.cwd(), options.heal)
+    except LockError as error:
+        raise SystemExit(f"bag: {error}") from None
+    print("\n".join(lines))
+    if not is_whole:
+        raise SystemExit(1)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
-"""`bag made`: summarise what a run has made, in five lines, with a query to try."""
+"""`bag status`: summarise in five lines what is computed, with a query to try."""
 
+import argparse
 from pathlib import Path
 
 from stages.lib import dictionary
+from stages.lib.console.common import add_data, folder
+from stages.lib.console.output import remark
 from stages.lib.core.settings import read
-from stages.lib.sql.database import Database
+from stages.lib.sql.database import Database, connect
 
 # a query to try, by the table that it needs; the first one that can run is shown
 QUERIES = {
@@ -16,7 +19,16 @@ QUERIES = {
 }
 
 
-def made(database: Database, data: Path) -> list[str]:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_data(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    data = folder(options.data)
+    print("\n".join(status(connect(data, tell=remark), data)))
+
+
+def status(database: Database, data: Path) -> list[str]:
     """Return five lines. A line names the stage that makes what is missing."""
     subjects = _subjects(database)
     subject = _default(subjects)

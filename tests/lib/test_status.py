@@ -1,4 +1,4 @@
-"""`bag made` summarises whole projects and parts of projects."""
+"""`bag status` summarises whole projects and parts of projects."""
 
 import re
 import shlex
@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stages.lib.console.made import made, size_of
+from stages.lib.console.status import size_of, status
 from stages.lib.sql.database import connect
 from tests.conftest import run_in
 
@@ -35,13 +35,13 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         data.mkdir()
         for name, columns in tables.items():
             pl.DataFrame(columns).write_parquet(data / f"store/{name}.parquet", mkdir=True)
-        return made(connect(data), data)
+        return status(connect(data), data)
 
     return write
 
 
 def test_a_whole_run_in_five_lines(micro: Path):
-    printed = run_in(micro, "bag", "made").stdout.splitlines()
+    printed = run_in(micro, "bag", "status").stdout.splitlines()
     counted, accuracy, labelled, page, query = printed
     database = connect(micro / "data")
     [(subjects,)] = database.sql(

@@ -1,0 +1,261 @@
+"""Say how far `dvc repro` is: "stage 40 of 110, about 6 min left". stages.warm does so.
+
+DVC prints a line for each stage that it runs or skips, in the order of its graph; these lines count
+the stages. How many there will be follows from the graph in dvc.yaml. The time left is known if
+every later stage that will run has run before: its seconds are in RECORD.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+RECORD = Path(".dvc/tmp/stage_seconds.json")
+VISITED = re.compile(
+    r"(?P<running>Running s|S)tage '(?P<stage>[^']+)'(?::| didn't change| is cached)"
+)
+NAME = re.compile(r"\$\{([\w.]+)\}")  # of a value in dvc.yaml
+MEASURED = 30.0  # seconds of stages from which their pace, compared with the record, counts
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a stage reads and writes, relative to the root."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+class Progress:
+    """The progress of a `dvc repro`, told by the lines that it prints.
+
+    say: called with a sentence when a stage starts; targets: of the command, none for the stages of
+    the root; every: whether it runs all pipelines.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        targets: list[str],
+        every: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.say, self.targets, self.every, self.clock = say, targets, every, clock
+        self.visited: list[str] = []
+        self.ran: dict[str, float] = {}  # stage -> its seconds
+        self.running, self.started = "", 0.0
+        self.stages: dict[str, Stage] = {}  # which the command visits; known once one has run
+        self.parents: dict[str, set[str]] = {}  # of each of these stages
+        self.order: list[str] = []  # these stages, each after its parents
+        self.record: dict[str, float] = {}  # stage -> its seconds in an earlier run
+
+    def read(self, line: str) -> None:
+        """Read a line that DVC has printed."""
+        visited = VISITED.match(line)
+        if not visited:
+            return
+        self._end_stage()
+        self.visited.append(visited["stage"])
+        if visited["running"] != "S":
+            self._start_stage(visited["stage"])
+
+    def end(self, is_done: bool) -> None:
+        """Record the stages' seconds, that of the last one only if the command succeeded."""
+        if is_done:
+            self._end_stage()
+        if self.ran:
+            RECORD.write_text(json.dumps(_record() | self.ran, indent=1), encoding="utf-8")
+
+    def _start_stage(self, stage: str) -> None:
+        if not self.stages:  # a run that skips every stage needs no graph
+            self.stages, self.parents = plan(self.targets, self.every)
+            self.order = _in_order(self.stages, self.parents)
+            self.record = _record()
+        self.running, self.started = stage, self.clock()
+        number, total = len(self.visited), len(self.stages)
+        if stage not in self.stages or number > total:
+            return  # not the graph of this command
+        seconds = self._left()
+        left = "" if seconds is None else f", about {_spoken(max(1, seconds))} left"
+        self.say(f"stage {number} of {total}{left}")
+
+    def _end_stage(self) -> None:
+        if self.running:
+            self.ran[self.running] = round(self.clock() - self.started, 1)
+        self.running = ""
+
+    def _left(self) -> float | None:
+        """Return the seconds left, None if a stage that will run has never run before.
+
+        A stage will run if a stage before it does, or if an output is missing. Others are taken to
+        be skipped.
+        """
+        will_run = {self.running, *self.ran}
+        waiting = []
+        for stage in self.order:
+            if stage in self.visited[:-1]:
+                continue
+            if stage == self.running or self.parents[stage] & will_run or self._is_missing(stage):
+                will_run.add(stage)
+                waiting.append(stage)
+        if not self.record.keys() >= {*waiting}:
+            return None
+        return self._pace() * sum(self.record[stage] for stage in waiting)
+
+    def _is_missing(self, stage: str) -> bool:
+        return not all(map(os.path.exists, self.stages[stage].writes))
+
+    def _pace(self) -> float:
+        """Return how much longer stages take than in the record, 1 if few have run."""
+        known = self.record.keys() & self.ran.keys()
+        before = sum(self.record[stage] for stage in known)
+        return sum(self.ran[stage] for stage in known) / before if before > MEASURED else 1.0
+
+
+def progress_of(command: list[str], say: Callable[[str], None]) -> Progress | None:
+    """Return the progress of a command if it is a `dvc repro` whose stages it can count."""
+    if [Path(command[0]).name, *command[1:2]] != ["dvc", "repro"]:
+        return None
+    options = [word for word in command[2:] if word.startswith("-")]
+    if not {*options} <= {"--all-pipelines", "-P"}:
+        return None
+    return Progress(say, [word for word in command[2:] if word not in options], bool(options))
+
+
+def _record() -> dict[str, float]:
+    return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+
+
+def _spoken(seconds: float) -> str:
+    from stages.lib.core.progress import spoken  # only here: a run that skips all needs no tqdm
+
+    return spoken(seconds)
+
+
+def plan(targets: list[str], every: bool) -> tuple[dict[str, Stage], dict[str, set[str]]]:
+    """Return the stages that `dvc repro` visits, by DVC's names, and the parents of each.
+
+    targets: <file>, <file>:<name>, or the name of a stage of the root; every: all pipelines.
+    """
+    stages = dict(_stages())
+    parents = _parents(stages)
+    if every:
+        return stages, parents
+    waiting = []
+    for target in targets or ["dvc.yaml"]:
+        waiting += [stage for stage in stages if _is_in(stage, target)]
+    visited: set[str] = set()
+    while waiting:
+        stage = waiting.pop()
+        if stage not in visited:
+            visited.add(stage)
+            waiting += parents[stage]
+    return {stage: stages[stage] for stage in stages if stage in visited}, parents
+
+
+def _is_in(stage: str, target: str) -> bool:
+    """Return whether a target names a stage: alone, with others of a group, or by its file."""
+    file, _, name = stage.rpartition(":")
+    whole = target if ":" in target or target.endswith(".yaml") else f"dvc.yaml:{target}"
+    own = f"{file or 'dvc.yaml'}:{name}"
+    return whole in (own, own.partition("@")[0], file or "dvc.yaml")
+
+
+def _in_order(stages: Iterable[str], parents: dict[str, set[str]]) -> list[str]:
+    """Return the stages so that each follows its parents."""
+    ordered: dict[str, None] = {}
+
+    def add(stage: str) -> None:
+        if stage not in ordered:
+            for parent in parents[stage]:
+                add(parent)
+            ordered[stage] = None
+
+    for stage in stages:
+        add(stage)
+    return list(ordered)
+
+
+def _parents(stages: dict[str, Stage]) -> dict[str, set[str]]:
+    """Return the stages whose outputs a stage reads: the same path, a file in it, or its folder."""
+    makers: dict[str, set[str]] = {}  # of a path, and of every folder that holds it
+    outputs: dict[str, str] = {}
+    for name, stage in stages.items():
+        for path in stage.writes:
+            outputs[path] = name
+            for place in (path, *map(str, PurePosixPath(path).parents)):
+                makers.setdefault(place, set()).add(name)
+    parents: dict[str, set[str]] = {}
+    for name, stage in stages.items():
+        parents[name] = set()
+        for path in stage.reads:
+            parents[name] |= makers.get(path, set())
+            for folder in map(str, PurePosixPath(path).parents):
+                if folder in outputs:
+                    parents[name].add(outputs[folder])
+    return parents
+
+
+def _stages() -> Iterator[tuple[str, Stage]]:
+    """Yield every stage of all pipelines with its name, as DVC's messages have it."""
+    for file in (Path("dvc.yaml"), *sorted(Path("stages").rglob("dvc.yaml"))):
+        content = _yaml(file)
+        values = _values(file, content.get("vars", []))
+        start = "" if file == Path("dvc.yaml") else f"{file.as_posix()}:"
+        for name, entry in content["stages"].items():
+            if "foreach" not in entry:
+                yield f"{start}{name}", _stage(file, entry, values)
+                continue
+            group = entry["foreach"]
+            items = _value(group, values) if isinstance(group, str) else group
+            pairs = items.items() if isinstance(items, dict) else ((item, item) for item in items)
+            for key, item in pairs:
+                own = values | {"key": key, "item": item}
+                yield f"{start}{name}@{key}", _stage(file, entry["do"], own)
+
+
+def _values(file: Path, sources: list) -> dict[str, Any]:
+    """Return the values that a dvc.yaml can name: of params.yaml beside it and of its `vars`."""
+    beside = file.parent / "params.yaml"
+    values = _yaml(beside) if beside.exists() else {}
+    for source in sources:
+        if isinstance(source, dict):
+            values |= source
+            continue
+        path, _, keys = source.partition(":")
+        others = _yaml(file.parent / path)
+        values |= {key: others[key] for key in keys.split(",")} if keys else others
+    return values
+
+
+def _stage(file: Path, entry: dict[str, Any], values: dict[str, Any]) -> Stage:
+    folder = file.parent / entry.get("wdir", ".")
+
+    def paths(*sections: str) -> tuple[str, ...]:
+        result = []
+        for section in sections:
+            for path in entry.get(section, []):
+                text = path if isinstance(path, str) else next(iter(path))
+                filled = NAME.sub(lambda name: str(_value(name[0], values)), text)
+                result.append(Path(os.path.normpath(folder / filled)).as_posix())
+        return tuple(result)
+
+    return Stage(paths("deps"), paths("outs", "metrics", "plots"))
+
+
+def _value(text: str, values: dict[str, Any]) -> Any:
+    """Return the value of a text `${name}`, whose parts are keys."""
+    value: Any = values
+    for key in NAME.fullmatch(text)[1].split("."):  # type: ignore[index]
+        value = value[key]
+    return value
+
+
+def _yaml(file: Path) -> dict[str, Any]:
+    return yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader) or {}
