@@ -14,14 +14,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from stages.heuristics.null_distribution.answers import answer_hits
-from stages.heuristics.null_distribution.operands import operand_hits
 from stages.heuristics.null_distribution.p_values import KEPT, BestTally, steps_to
 from stages.heuristics.null_distribution.relabelled import (
     Null,
     RelabelledNeuron,
     Relabellings,
     permutations,
+)
+from stages.heuristics.set_hits import (
+    WeightedMaps,
+    codes,
+    count_on_activations,
+    count_on_contributions,
+    scaled,
 )
 from stages.heuristics.settings import PermutationTests
 from stages.lib.core.hdf5_store import LayerStore
@@ -41,6 +46,8 @@ NO_SETS = AnswerSets(operators=[], results=2, first_cells=1, covers=1.0)  # none
 # Multiple of the draws with which all undecided neurons can reach the level: some of them are
 # undecided by chance.
 MARGIN = 1.25
+USUAL_DRAWS = 50_000  # some seconds, and enough for 2,000 neurons
+PARTS = 8  # of a step of draws, which threads share
 
 
 class TrialError(ValueError):
@@ -107,7 +114,7 @@ def column_of(database: Database, predicate: str) -> str | None:
     """Return the only column that a predicate needs; None if it needs several, or others."""
     for quantity in (*QUANTITIES, "asked"):
         try:
-            database.sql(f"select ({predicate}\n) from (select 1 as {quantity})")
+            database.sql(f"select ({predicate}) from (select 1 as {quantity})")
         except (DatabaseError, QueryError):
             continue
         return quantity
@@ -135,18 +142,19 @@ def on_map(database: Database, heuristic: Heuristic, name: str | None) -> Heuris
 
 def _check_condition(database: Database, predicate: str, operator: str) -> None:
     """Raise TrialError unless a predicate gives true or false for each cell, always the same."""
-    query = f"select ({predicate}\n) as holds from ({CELLS})"
+    query = f"select ({predicate}) as holds from ({CELLS})"
     try:
         relation = database.sql(query, operator=operator)
         types = ", ".join(map(str, relation.types))
         first, second = (database.sql(query, operator=operator).pl() for _ in range(2))
     except (DatabaseError, QueryError) as error:
-        raise _not_a_condition(predicate, str(error).strip()) from None
+        # the engine's further lines are about the query around the predicate
+        raise _not_a_condition(predicate, str(error).splitlines()[0]) from None
     if types != "BOOLEAN":
         raise _not_a_condition(predicate, f"its type is {types}, not BOOLEAN")
     cells = database.sql(f"select count(*) from ({CELLS})", operator=operator).fetchall()[0][0]
     if len(first) != cells:
-        raise _not_a_condition(predicate, f"it has {len(first):,} values for {cells:,} cells")
+        raise _not_a_condition(predicate, f"it gives {len(first):,} values, not {cells:,}")
     if not first.equals(second):
         raise _not_a_condition(predicate, "it gives other cells each time")
 
@@ -252,15 +260,38 @@ def scored(
         pl.lit(chance, pl.Float32).alias("chance_score"),
         corrected.cast(pl.Float32).alias("chance_corrected"),
     )
-    order = [-pl.col("chance_corrected"), "layer", "neuron", -pl.col("side").rank("dense")]
-    return table.sort(order)
+    order = ["chance_corrected", "layer", "neuron", "side"]
+    return table.sort(order, descending=[True, False, False, True])  # top before bottom
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many draws tests may have.
+
+    neurons: for which q-values account; level: q-value to reach; draws: of all tests together, by
+    default as many as the level needs, up to USUAL_DRAWS.
+    """
+
+    neurons: int
+    level: float
+    draws: int | None = None
+
+    def needed(self, tests: int) -> int:
+        """Return the draws with which all of these tests can reach the level (see rounds.py)."""
+        return math.ceil(MARGIN * self.neurons / (self.level * tests))
+
+    def planned(self, tests: int) -> int:
+        """Return the draws of each of these tests."""
+        if self.draws is not None:
+            return self.draws // tests
+        return min(self.needed(tests), USUAL_DRAWS // tests)
 
 
 class NeuronTest:
     """A permutation test of one neuron, whose draws come in steps (see p_values.judged)."""
 
     def __init__(self, trial: Trial, activations: np.ndarray, logits: np.ndarray):
-        self.trial = trial
+        self.grid = trial.grid
         self.neuron = RelabelledNeuron(trial.grid, activations, logits, NO_SETS)
         self.forget()
 
@@ -269,26 +300,22 @@ class NeuronTest:
         self.null: Null | None = None
         self.tally: BestTally | None = None
 
-    def add(self, labels: Relabellings) -> None:
-        """Score the neuron under more relabellings; the first of all is number 0."""
-        more = self._null(labels)
-        if self.tally and self.tally.labellings + len(more.correlations) > KEPT + 1:
+    def add(self, corrected: np.ndarray) -> None:
+        """Count more labellings, the first of all with the true labels.
+
+        corrected: (draws, sides) chance-corrected scores.
+        """
+        more = Null(corrected[:, :, None], np.zeros(len(corrected)))
+        if self.tally and self.tally.labellings + len(corrected) > KEPT + 1:
             self.tally.add(more)
             return
         self.null = self.null + more if self.null else more
-        self.tally = BestTally(self.trial.grid, self.null, -np.inf)
+        self.tally = BestTally(self.grid, self.null, -np.inf)
 
-    def _null(self, labels: Relabellings) -> Null:
-        """Return the scores under relabellings; unlike RelabelledNeuron's, on one map alone."""
-        neuron, group, grid = self.neuron, self.trial.group, self.trial.grid
-        if self.trial.of_result:
-            answers = answer_hits(grid, neuron.activations, neuron.logits, labels, NO_SETS)
-            hits, correlations = answers.hits, answers.correlations
-        else:
-            hits = operand_hits(grid, neuron.ranks, neuron.order, labels)
-            correlations = np.zeros(len(hits))
-        corrected = (hits / group.sets.k - group.share) / (1 - group.share)
-        return Null(corrected.astype(np.float32), correlations)
+    @property
+    def exceedances(self) -> float:
+        """Return how many relabellings reach the neuron's better side."""
+        return self.tally.exceedances if self.tally else 0
 
     def result(self, side: str) -> dict[str, float]:
         """Return what the draws tell about a side: columns of the table of `bag try`."""
@@ -305,32 +332,23 @@ class NeuronTest:
 
 
 def run_tests(
+    trial: Trial,
     tests: list[NeuronTest],
-    neurons: int,
+    budget: Budget,
     settings: PermutationTests,
-    level: float,
-    most_draws: int,
     threads: Executor,
 ) -> None:
-    """Run the tests in two rounds; the second has the draws that a q-value of `level` needs.
-
-    neurons: number of neurons for which q-values account; most_draws: of all tests together.
-    """
-    undecided = _round(tests, 0, settings.least_draws, settings, threads)
+    """Run the tests in two rounds; the second has as many draws as the budget plans."""
+    undecided = _round(trial, tests, 0, settings.least_draws, settings, threads)
     if not undecided:
         return
-    draws = min(draws_needed(neurons, len(undecided), level), settings.most_draws)
-    draws = min(draws, most_draws // len(undecided))
+    draws = min(budget.planned(len(undecided)), settings.most_draws)
     if draws > settings.least_draws:
-        _round(undecided, 1, draws, settings, threads)
-
-
-def draws_needed(neurons: int, undecided: int, level: float) -> int:
-    """Return how many draws let all undecided neurons reach a q-value of `level` (see rounds.py)."""
-    return math.ceil(MARGIN * neurons / (level * undecided))
+        _round(trial, undecided, 1, draws, settings, threads)
 
 
 def _round(
+    trial: Trial,
     tests: list[NeuronTest],
     number: int,
     draws: int,
@@ -342,16 +360,51 @@ def _round(
         test.forget()
     undecided = tests
     for step in steps_to(draws, settings.first_draws):
-        labels = permutations(tests[0].trial.grid, step, settings.seed, number)
-        list(threads.map(lambda test, labels=labels: test.add(labels), undecided))
-        undecided = [test for test in undecided if _exceedances(test) < settings.exceedances]
+        labels = permutations(trial.grid, step, settings.seed, number)
+        corrected = _corrected(trial, undecided, labels, threads)
+        for test, scores_of_neuron in zip(undecided, corrected, strict=True):
+            test.add(scores_of_neuron)
+        undecided = [test for test in undecided if test.exceedances < settings.exceedances]
         if not undecided:
             break
     return undecided
 
 
-def _exceedances(test: NeuronTest) -> float:
-    return test.tally.exceedances if test.tally else 0
+def _corrected(
+    trial: Trial, tests: list[NeuronTest], labels: Relabellings, threads: Executor
+) -> np.ndarray:
+    """Return the chance-corrected scores under relabellings: (neurons, draws, sides) float32."""
+    neurons, group = [test.neuron for test in tests], trial.group
+    count = _contribution_hits if trial.of_result else _activation_hits
+    hits = np.zeros((len(labels[0]), len(neurons), len(SIDES)))
+    rows, columns, filled = (np.array_split(each, PARTS) for each in (*labels, hits))
+
+    def fill(part: int) -> None:
+        count(trial, neurons, (rows[part], columns[part]), filled[part])
+
+    list(threads.map(fill, range(PARTS)))
+    corrected = (hits / group.sets.k - group.share) / (1 - group.share)
+    return corrected.astype(np.float32).transpose(1, 0, 2)
+
+
+def _activation_hits(
+    trial: Trial, neurons: list[RelabelledNeuron], labels: Relabellings, hits: np.ndarray
+) -> None:
+    held = codes(trial.grid.shape, trial.grid.cells, trial.members)
+    count_on_activations(held, np.stack([neuron.order for neuron in neurons]), labels, hits)
+
+
+def _contribution_hits(
+    trial: Trial, neurons: list[RelabelledNeuron], labels: Relabellings, hits: np.ndarray
+) -> None:
+    weights = [scaled(each.activations, each.logits[trial.grid.results]) for each in neurons]
+    maps = WeightedMaps(
+        np.stack([neuron.activations for neuron in neurons]),
+        np.stack(weights),
+        trial.grid.stretches,
+        trial.members,
+    )
+    count_on_contributions(maps, labels, hits)
 
 
 def q_values(p_values: np.ndarray, neurons: int) -> np.ndarray:

@@ -19,7 +19,7 @@ import polars as pl
 
 from stages.heuristics import trial as trials
 from stages.heuristics.settings import Labels, PermutationTests, Portraits, Scores
-from stages.heuristics.trial import NeuronTest, Trial, TrialError
+from stages.heuristics.trial import USUAL_DRAWS, Budget, NeuronTest, Trial, TrialError
 from stages.lib.console.output import STYLES, Look, remark, show
 from stages.lib.core import environment, progress
 from stages.lib.core.files import replacing
@@ -33,8 +33,6 @@ from stages.lib.subject import Subject
 CELLS = Path("data/corpus/cells.parquet")
 CATALOGUE = Path("data/heuristics/heuristics.parquet")
 MOST_SHOWN = 100
-# Draws of all tests together, by default: some seconds, and enough for 2,000 neurons.
-MOST_DRAWS = 50_000
 TITLE = 110  # letters of a predicate in the title of the maps
 COLUMNS = [
     "operator", "layer", "neuron", "side", "score", "chance_score", "chance_corrected",
@@ -93,8 +91,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--draws",
         type=int,
-        default=MOST_DRAWS,
-        help=f"relabellings of all neurons shown together, at most (default: {MOST_DRAWS:,})",
+        help="relabellings of all neurons shown together (default: enough for a q_value of "
+        f"labels.level, at most {USUAL_DRAWS:,})",
     )
     result.add_argument(
         "--plot", type=Path, help="file for the maps, .png (default: reports/<subject>/tried.png)"
@@ -121,17 +119,20 @@ def main(arguments: list[str] | None = None) -> None:
 def run(options: argparse.Namespace) -> None:
     """Score, test, print and draw. Raises TrialError before any work if an option is wrong."""
     _check_number("--best", options.best, MOST_SHOWN)
-    _check_number("--draws", options.draws, 10**9)
+    if options.draws is not None:
+        _check_number("--draws", options.draws, 10**9)
     scope = scope_of(options)
     plot = _plot_file(options.plot, scope.subject.name)
     database = Database({"cells": [CELLS]}, threads=1)
     trial = _trial(database, options, scope)
     with ThreadPoolExecutor(environment.workers()) as threads:
-        best, tests = tried(trial, scope, options.best, options.draws, threads)
+        budget = Budget(scope.neurons, load(Labels).level, options.draws)
+        best, tests = tried(trial, scope, options.best, budget, threads)
     best = best.with_columns(label=_labels(scope, best)).select(COLUMNS)
-    database.connection.register("best_neurons", best.to_arrow())
+    shown = best.with_columns(pl.col("null_95", "p_value", "q_value").round_sig_figs(3))
+    database.connection.register("best_neurons", shown.to_arrow())
     show(database, "from best_neurons", {}, Look(options.style, MOST_SHOWN))
-    for line in _remarks(trial, scope, best):
+    for line in _remarks(trial, scope, best, budget):
         remark(line)
     _draw(trial, scope, best, tests, plot)
     remark(f"their maps: {plot}")
@@ -207,12 +208,9 @@ def _trial(database: Database, options: argparse.Namespace, scope: Scope) -> Tri
 
 
 def tried(
-    trial: Trial, scope: Scope, best: int, draws: int, threads: Executor
+    trial: Trial, scope: Scope, best: int, budget: Budget, threads: Executor
 ) -> tuple[pl.DataFrame, list[NeuronTest]]:
-    """Return the neurons of the best scores, with their tests, best first.
-
-    draws: relabellings of all of them together, at most.
-    """
+    """Return the neurons of the best scores, with their tests, best first."""
     settings, value_logits = load(PermutationTests), scope.subject.value_logits()
     at_once, title = load(Scores).neurons_per_unit, f"try {scope.subject.name} {scope.operator}"
     with progress.bar(total=scope.neurons, desc=title, unit="neuron") as bar:
@@ -224,7 +222,7 @@ def tried(
     for layer, neuron in rows.select("layer", "neuron").iter_rows():
         [(_, *maps)] = trial.grid.neurons(layer, value_logits, range(neuron, neuron + 1))
         tests.append(NeuronTest(trial, *maps))
-    trials.run_tests(tests, scope.neurons, settings, load(Labels).level, draws, threads)
+    trials.run_tests(trial, tests, budget, settings, threads)
     results = [test.result(side) for test, side in zip(tests, rows["side"], strict=True)]
     rows = rows.hstack(pl.DataFrame(results))
     q_values = trials.q_values(rows["p_value"].to_numpy(), scope.neurons)
@@ -233,18 +231,20 @@ def tried(
 
 def _labels(scope: Scope, best: pl.DataFrame) -> pl.Series:
     """Return each neuron's first label, null if it has none."""
+    name = scope.subject.name
     if not scope.subject.path("heuristics/labels.parquet").exists():
-        remark(f"no table labels yet: dvc repro stages/heuristics/dvc.yaml:labels@{scope.subject.name}")
+        makes = f"dvc repro stages/heuristics/dvc.yaml:labels@{name}"
+        remark(f"{name} has no labels yet; `{makes}` makes them")
         return pl.Series("label", [None] * len(best), pl.String)
     labels = scope.subject.table("heuristics/labels.parquet").filter(rank=1)
     keys = ["operator", "layer", "neuron"]
-    joined = best.join(labels.select(*keys, label="heuristic"), on=keys, how="left")
-    return joined.sort(-pl.col("chance_corrected"), *keys[1:])["label"]
+    names = labels.select(*keys, label="heuristic")
+    return best.join(names, on=keys, how="left", maintain_order="left")["label"]
 
 
-def _remarks(trial: Trial, scope: Scope, best: pl.DataFrame) -> Iterable[str]:
+def _remarks(trial: Trial, scope: Scope, best: pl.DataFrame, budget: Budget) -> Iterable[str]:
     """Yield what the table is about, and what it shows, in sentences."""
-    heuristic, level = trial.heuristic, load(Labels).level
+    heuristic, level = trial.heuristic, budget.level
     cells, k = len(trial.grid.cells), int(trial.group.sets.k[0])
     about = "contributions to the answer's logit" if trial.of_result else "activations"
     yield (
@@ -254,7 +254,7 @@ def _remarks(trial: Trial, scope: Scope, best: pl.DataFrame) -> Iterable[str]:
     if heuristic.kind == "custom":
         yield "it is not in the catalogue; stages/heuristics/README.md tells how to add it"
     else:
-        yield f"the catalogue's names for these cells include: {heuristic.name}"
+        yield f"the catalogue calls these cells: {heuristic.name}"
     yield (
         f"scored: {scope.neurons:,} neurons of {scope.subject.name}, layers "
         f"{', '.join(map(str, scope.layers))}, both sides; q_value corrects for "
@@ -266,7 +266,7 @@ def _remarks(trial: Trial, scope: Scope, best: pl.DataFrame) -> Iterable[str]:
         pl.col("q_value") > level, pl.col("p_value") * (pl.col("draws") + 1) < 1.5
     )
     if len(undecided):
-        draws = trials.draws_needed(scope.neurons, len(undecided), level) * len(undecided)
+        draws = budget.needed(len(undecided)) * len(best)
         yield (
             f"{len(undecided)} of them have the smallest p_value that their draws allow; "
             f"--draws {draws} may give them a smaller q_value"
@@ -299,7 +299,7 @@ def _draw(
     pairs = [examples[first : first + 2] for first in range(0, len(examples), 2)]
     figure = maps.examples(pairs, title, load(Portraits).detail)
     with replacing(file) as partial:
-        figure.savefig(partial, format="png", metadata={"Software": None})
+        drawing.FigureCanvasAgg(figure).print_png(partial, metadata={"Software": None})
 
 
 if __name__ == "__main__":
