@@ -65,7 +65,6 @@ def written(name: str, chapter: str) -> list[str]:
     files = {}
     for query in QUERIES:
         files[folder / f"{name}_{query}.sql"] = _filled(f"{query}.sql", name, chapter)
-    before = entries.read_text(encoding="utf-8")
     added = _filled("stages.yaml", name, chapter).rstrip().split("\n")
     files[entries] = inserted(entries, {"stages": added})
     for file in (folder, entries):
@@ -74,7 +73,8 @@ def written(name: str, chapter: str) -> list[str]:
     for file, text in files.items():
         with replacing(file) as partial:
             partial.write_text(text, encoding="utf-8")
-    return _next_steps(name, chapter, _line_of(before, files[entries]), len(added))
+    line = files[entries].split("\n").index(added[0]) + 1
+    return _next_steps(name, chapter, range(line, line + len(added)))
 
 
 def _check_name(name: str) -> None:
@@ -98,12 +98,7 @@ def _filled(template: str, name: str, chapter: str) -> str:
     return text.replace("NAME", name).replace("CHAPTER", chapter)
 
 
-def _line_of(before: str, after: str) -> int:
-    """Return the first line, from 1, that differs between two texts."""
-    return len(os.path.commonprefix([before.splitlines(), after.splitlines()])) + 1
-
-
-def _next_steps(name: str, chapter: str, line: int, lines: int) -> list[str]:
+def _next_steps(name: str, chapter: str, lines: range) -> list[str]:
     folder = f"stages/{chapter}"
     steps = []
     for query, meaning in QUERIES.items():
@@ -111,7 +106,7 @@ def _next_steps(name: str, chapter: str, line: int, lines: int) -> list[str]:
     stages = ", ".join(f"{name}_{stage}" for stage in STAGES)
     return [
         *steps,
-        f"added {stages} to {folder}/dvc.yaml, lines {line} to {line + lines - 1}; list there, "
+        f"added {stages} to {folder}/dvc.yaml, lines {lines[0]} to {lines[-1]}; list there, "
         "under deps, each table that your queries read",
         f"run it: dvc repro {folder}/dvc.yaml:{name}_effects@{read()['default']}",
         f'see it: bag "from {name}_effects"; its columns: bag tables {name}_effects',

@@ -50,15 +50,14 @@ def count_on_activations(held, orders, labels, hits):
         for neuron in range(len(orders)):
             first = _members(flat, orders[neuron], stop)
             last = _members(flat, orders[neuron][::-1], stop)
-            if stop < k:
-                first, last = k - last, k - first
-            hits[draw, neuron, 0], hits[draw, neuron, 1] = first, last
+            both = hits[draw, neuron]
+            both[0], both[1] = (first, last) if stop == k else (k - last, k - first)
 
 
 @compiled()
 def _members(flat, order, stop):
     """Count the cells of the set among the first `stop` cells in this order."""
-    cells = members = place = 0
+    cells = members = place = np.int64(0)
     while cells < stop:
         code = np.int64(flat[order[place]])
         cells += code & CELL

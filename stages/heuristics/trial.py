@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 import polars as pl
@@ -43,8 +44,8 @@ CELLS = "select op1, op2, result from cells where operator = $operator order by 
 SIDES = ("top", "bottom")
 OF_RESULT = ("result", "asked")  # quantities whose heuristics are scored on contributions
 NO_SETS = AnswerSets(operators=[], results=2, first_cells=1, covers=1.0)  # none is searched for
-# Multiple of the draws with which all undecided neurons can reach the level: some of them are
-# undecided by chance.
+# Multiple of the draws with which neurons that no draw reached yet can reach the level: some of
+# them are there by chance.
 MARGIN = 1.25
 USUAL_DRAWS = 50_000  # some seconds, and enough for 2,000 neurons
 PARTS = 8  # of a step of draws, which threads share
@@ -190,10 +191,10 @@ def prepared(
     operator, numbers = store.attributes["operator"], answer_tokens.numbers(store)
     known = answered(database, operator, store.columns["result"])
     inside = members(database, operator, [heuristic], numbers)[0][known]
-    count, cells = int(inside.sum()), len(inside)
-    if not least_cells <= count <= cells - least_cells:
+    size, cells = int(inside.sum()), len(inside)
+    if not least_cells <= size <= cells - least_cells:
         raise TrialError(
-            f"{heuristic.predicate!r} holds on {count:,} of the {cells:,} cells of {operator}; "
+            f"{heuristic.predicate!r} holds on {size:,} of the {cells:,} cells of {operator}; "
             f"allowed are {least_cells:,} to {cells - least_cells:,} (setting scores.least_cells): "
             "choose a predicate that more cells satisfy, or fewer"
         )
@@ -268,23 +269,21 @@ def scored(
 class Budget:
     """How many draws tests may have.
 
-    neurons: for which q-values account; level: q-value to reach; draws: of all tests together, by
-    default as many as the level needs, up to USUAL_DRAWS.
+    neurons: for which q-values account; level: q-value to reach; draws: of all tests together, at
+    most.
     """
 
     neurons: int
     level: float
-    draws: int | None = None
+    draws: int = USUAL_DRAWS
 
-    def needed(self, tests: int) -> int:
-        """Return the draws with which all of these tests can reach the level (see rounds.py)."""
-        return math.ceil(MARGIN * self.neurons / (self.level * tests))
+    def suffices(self, at_floor: int, draws: int) -> bool:
+        """Return whether neurons that no draw reaches have a q-value of at most the level."""
+        return self.level * at_floor * (draws + 1) >= self.neurons
 
-    def planned(self, tests: int) -> int:
-        """Return the draws of each of these tests."""
-        if self.draws is not None:
-            return self.draws // tests
-        return min(self.needed(tests), USUAL_DRAWS // tests)
+    def needed(self, at_floor: int) -> int:
+        """Return how many draws let this number of neurons reach the level (see rounds.py)."""
+        return math.ceil(MARGIN * self.neurons / (self.level * at_floor))
 
 
 class NeuronTest:
@@ -338,13 +337,21 @@ def run_tests(
     settings: PermutationTests,
     threads: Executor,
 ) -> None:
-    """Run the tests in two rounds; the second has as many draws as the budget plans."""
-    undecided = _round(trial, tests, 0, settings.least_draws, settings, threads)
-    if not undecided:
-        return
-    draws = min(budget.planned(len(undecided)), settings.most_draws)
-    if draws > settings.least_draws:
-        _round(trial, undecided, 1, draws, settings, threads)
+    """Run the tests in rounds, until no further draws would label a neuron, or none are left.
+
+    Each round has relabellings of its own. Their number follows from the rounds before.
+    """
+    draws, left = settings.least_draws, budget.draws
+    undecided = _round(trial, tests, 0, draws, settings, threads)
+    for number in count(1):
+        at_floor = sum(test.exceedances == 0 for test in undecided)
+        if not at_floor or budget.suffices(at_floor, draws):
+            return
+        planned = min(budget.needed(at_floor), settings.most_draws, left // len(undecided))
+        if planned <= draws:
+            return
+        draws, left = planned, left - planned * len(undecided)
+        undecided = _round(trial, undecided, number, draws, settings, threads)
 
 
 def _round(
@@ -375,12 +382,12 @@ def _corrected(
 ) -> np.ndarray:
     """Return the chance-corrected scores under relabellings: (neurons, draws, sides) float32."""
     neurons, group = [test.neuron for test in tests], trial.group
-    count = _contribution_hits if trial.of_result else _activation_hits
+    fill_hits = _contribution_hits if trial.of_result else _activation_hits
     hits = np.zeros((len(labels[0]), len(neurons), len(SIDES)))
     rows, columns, filled = (np.array_split(each, PARTS) for each in (*labels, hits))
 
     def fill(part: int) -> None:
-        count(trial, neurons, (rows[part], columns[part]), filled[part])
+        fill_hits(trial, neurons, (rows[part], columns[part]), filled[part])
 
     list(threads.map(fill, range(PARTS)))
     corrected = (hits / group.sets.k - group.share) / (1 - group.share)

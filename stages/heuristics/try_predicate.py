@@ -91,8 +91,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--draws",
         type=int,
-        help="relabellings of all neurons shown together (default: enough for a q_value of "
-        f"labels.level, at most {USUAL_DRAWS:,})",
+        default=USUAL_DRAWS,
+        help=f"relabellings of all neurons shown together, at most (default: {USUAL_DRAWS:,})",
     )
     result.add_argument(
         "--plot", type=Path, help="file for the maps, .png (default: reports/<subject>/tried.png)"
@@ -119,15 +119,14 @@ def main(arguments: list[str] | None = None) -> None:
 def run(options: argparse.Namespace) -> None:
     """Score, test, print and draw. Raises TrialError before any work if an option is wrong."""
     _check_number("--best", options.best, MOST_SHOWN)
-    if options.draws is not None:
-        _check_number("--draws", options.draws, 10**9)
+    _check_number("--draws", options.draws, 10**9)
     scope = scope_of(options)
     plot = _plot_file(options.plot, scope.subject.name)
     database = Database({"cells": [CELLS]}, threads=1)
     trial = _trial(database, options, scope)
     with ThreadPoolExecutor(environment.workers()) as threads:
         budget = Budget(scope.neurons, load(Labels).level, options.draws)
-        best, tests = tried(trial, scope, options.best, budget, threads)
+        best, tests = best_neurons(trial, scope, options.best, budget, threads)
     best = best.with_columns(label=_labels(scope, best)).select(COLUMNS)
     shown = best.with_columns(pl.col("null_95", "p_value", "q_value").round_sig_figs(3))
     database.connection.register("best_neurons", shown.to_arrow())
@@ -207,7 +206,7 @@ def _trial(database: Database, options: argparse.Namespace, scope: Scope) -> Tri
     return trials.prepared(database, heuristic, scope.store, load(Scores).least_cells)
 
 
-def tried(
+def best_neurons(
     trial: Trial, scope: Scope, best: int, budget: Budget, threads: Executor
 ) -> tuple[pl.DataFrame, list[NeuronTest]]:
     """Return the neurons of the best scores, with their tests, best first."""
@@ -266,7 +265,7 @@ def _remarks(trial: Trial, scope: Scope, best: pl.DataFrame, budget: Budget) -> 
         pl.col("q_value") > level, pl.col("p_value") * (pl.col("draws") + 1) < 1.5
     )
     if len(undecided):
-        draws = budget.needed(len(undecided)) * len(best)
+        draws = 2 * budget.needed(len(undecided)) * len(best)
         yield (
             f"{len(undecided)} of them have the smallest p_value that their draws allow; "
             f"--draws {draws} may give them a smaller q_value"

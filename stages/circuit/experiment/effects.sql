@@ -1,5 +1,5 @@
--- What the experiment NAME measures. Edit this: as written, it is the accuracy on each operator with
--- each MLP ablated.
+-- The effects of the experiment NAME.
+-- Edit this: as written, it is the accuracy on each operator with each MLP ablated.
 --
 -- subject       VARCHAR   the model
 -- operator      VARCHAR   add, subtract, multiply or divide

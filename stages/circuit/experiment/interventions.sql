@@ -1,5 +1,5 @@
--- The interventions of the experiment NAME. Edit this: as written, it ablates each MLP at the last
--- position, one at a time.
+-- The interventions of the experiment NAME.
+-- Edit this: as written, it ablates each MLP at the last position, one at a time.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention; 0 is the clean run; rows with the same number
