@@ -2,8 +2,8 @@
 -- Edit this: as written, it ablates each MLP at the last position, one at a time.
 --
 -- subject       VARCHAR    the model
--- intervention  INTEGER    number of the intervention; 0 is the clean run; rows with the same number
---                          are applied together
+-- intervention  INTEGER    number of the intervention; 0 is the clean run; rows with the same
+--                          number are applied together
 -- operator      VARCHAR    operator of the prompts that it is run on; null for every operator
 -- split         VARCHAR    split of the prompts that it is run on: discovery or evaluation
 -- component     VARCHAR    component that is patched: mlp, or none for the clean run
