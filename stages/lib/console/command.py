@@ -18,7 +18,7 @@ from stages.lib.console.values import parameters
 from stages.lib.core.storage import place
 from stages.lib.sql.database import ERRORS, QueryError, connect, sentence
 
-COMMANDS = ("tables", "made", "shell", "verify", "check", "add", "explore")
+COMMANDS = ("tables", "made", "shell", "verify", "check", "add", "explore", "try", "new")
 # exceptions that printing a query's rows may raise
 ANY = (*ERRORS, MemoryError, pa.ArrowException, pl.exceptions.PolarsError)
 WAY_OUT = "Run bag in the project's root after `make` or `make pull`, or name a folder with --data."
