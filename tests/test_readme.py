@@ -35,7 +35,7 @@ REPRO = [item for item in COMMANDS if re.match(r"(cd \S+ && )?dvc repro (?!-)", 
 OTHERS: list[str] = []
 for command in sorted({command for _, command in {*COMMANDS} - {*REPRO}}):
     if not command.startswith("bag ") or command.startswith(
-        ("bag check", "bag add", "bag explore")
+        ("bag check", "bag add", "bag explore", "bag try", "bag new")
     ):
         OTHERS.append(command)
 RUN_BY = {  # command -> the test or script that runs it, if it is not tests/test_remotes.py
@@ -52,6 +52,11 @@ RUN_BY = {  # command -> the test or script that runs it, if it is not tests/tes
         '"bag", "add", "mine", "models/mine"',
     ),
     "bag explore": ("tests/explorer/test_app.py", "from stages.explorer.explore import main"),
+    'bag try "op1 % 2 = 0 and op2 % 2 = 0"': (
+        "tests/heuristics/test_try.py",
+        'BOTH_EVEN = "op1 % 2 = 0 and op2 % 2 = 0"',
+    ),
+    "bag new experiment mine": ("tests/circuit/test_new.py", '["experiment", "mine"'),
     "make study": ("tests/test_pipeline.py", "*MAKE, target"),
 }
 

@@ -9,8 +9,8 @@ from dvc.dependency import ParamsDependency
 from dvc.repo import Repo
 
 from stages.lib.core.settings import files
+from stages.lib.entries import inserted
 from stages.lib.subject import Sizes, SubjectSettings
-from stages.store.add import inserted
 from tests.declared import ROOT, STAGES, declared_sections, key, name, pipelines
 
 PARAMS, DUMPS = Path("params.yaml"), "stages/store/dvc.yaml"

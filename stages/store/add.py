@@ -6,13 +6,13 @@ possible.
 
 import argparse
 import json
-import re
 from pathlib import Path
 
 from stages.lib import hub
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, check, place, read
 from stages.lib.core.vocabulary import CHAPTERS
+from stages.lib.entries import inserted
 from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
 from stages.store.check import checked, parsed, source_kind
 
@@ -81,26 +81,3 @@ def entry(name: str, settings: SubjectSettings, section: str) -> list[str]:
     for key, value in values.items():
         lines.append(f"    {key}: {json.dumps(value, ensure_ascii=False)}")
     return lines
-
-
-def inserted(file: Path, added: dict[str, list[str]]) -> str:
-    """Return a file's text with lines added after the last line of each section.
-
-    added: section -> its new lines. Comments stay. Raises ParamsError if the file lacks a section.
-    """
-    text = file.read_text(encoding="utf-8")
-    for section, lines in added.items():
-        text = _inserted(file, text, section, lines)
-    return text
-
-
-def _inserted(file: Path, text: str, section: str, lines: list[str]) -> str:
-    text = re.sub(rf"^({section}:(?: &\w+)?) \{{\}}", r"\1", text, flags=re.MULTILINE)
-    match = re.search(rf"^{section}:.*\n(?:(?:[ #].*)?\n)*", text, re.MULTILINE)
-    if match is None or re.match(rf"{section}: *(&\w+ *)?\{{", match[0]):
-        raise ParamsError(
-            f"{file} has no section `{section}:` with a line for each entry; write it so, or add "
-            "the entry by hand"
-        )
-    end = match.start() + len(match[0].rstrip())
-    return text[:end] + "\n" + "\n".join(lines) + text[end:]

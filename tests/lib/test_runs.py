@@ -8,8 +8,11 @@ import polars as pl
 import pytest
 import yaml
 
+from stages.circuit.new import written
 from stages.lib.core.digest import digest
+from stages.lib.dictionary import tables
 from stages.lib.executor import runs
+from stages.lib.sql.database import connect
 from stages.lib.units.parts import Parts
 from tests.conftest import run_in
 
@@ -131,62 +134,20 @@ def test_the_clean_run_predicts_what_the_store_predicts(micro: Path):
 
 
 def test_a_new_experiment_is_two_queries_and_three_entries(project: Path):
-    """Follow the chapter's README: does zeroing the last MLP change the answer?"""
-    chapter = Path("stages/circuit")
-    (chapter / "mine_interventions.sql").write_text("""
-        select
-            $subject as subject,
-            unnest([0, 1]) as intervention,
-            null::varchar as operator,
-            'evaluation' as split,
-            unnest(['none', 'mlp']) as component,
-            unnest([null, layers - 1]) as layer,
-            null::integer[] as units,
-            unnest([null, 'last']) as position,
-            null::varchar as key_position,
-            unnest([null, 'zero']) as replacement
-        from architecture
-        order by intervention""")
-    (chapter / "mine.sql").write_text("""
-        select
-            $subject as subject,
-            intervention,
-            avg(correct::int) as accuracy,
-            avg(answer_probability) as probability
-        from runs
-        group by intervention
-        order by intervention""")
-    files = {}
-    for file in (chapter / "dvc.yaml", chapter / "dvc.yaml"):
-        files[file] = yaml.safe_load(file.read_text())
-    for old, new in (
-        ("component_interventions", "mine_interventions"),
-        ("component_runs", "mine_runs"),
-        ("component_effects", "mine"),
-    ):
-        [entries] = [entries for entries in files.values() if old in entries["stages"]]
-        copied = yaml.safe_dump(entries["stages"][old]).replace(old, new)
-        for name, other in (
-            ("circuit/component", "circuit/mine"),
-            ("component_interventions", "mine_interventions"),
-            ("runs/component", "runs/mine"),
-        ):
-            copied = copied.replace(name, other)
-        entry = yaml.safe_load(copied)
-        is_mine = {
-            "deps": lambda path, new=new: not path.endswith(".sql") or path.endswith(f"/{new}.sql"),
-            "outs": lambda path, new=new: new == "mine_runs" or path.endswith(f"/{new}.parquet"),
-        }
-        for key, is_kept in is_mine.items():
-            entry["do"][key] = list(filter(is_kept, entry["do"][key]))
-        entries["stages"][new] = entry
-    (chapter / "dvc.yaml").write_text(yaml.safe_dump(entries))
-    run_in(project, "dvc", "repro", "--quiet", "stages/circuit/dvc.yaml:mine@abacus")
-    table = pl.read_parquet("data/abacus/circuit/mine.parquet").sort("intervention")
-    clean, ablated = table.rows(named=True)
-    assert clean["accuracy"] == 1
-    assert ablated["accuracy"] < 1
-    assert ablated["probability"] != clean["probability"]
+    """Run what `bag new experiment` writes, by the command that it prints."""
+    lines = written("mine", "circuit")
+    [command] = [line.removeprefix("run it: ") for line in lines if line.startswith("run it: ")]
+    run_in(project, *command.replace("repro", "repro --quiet").split())
+    table = pl.read_parquet("data/abacus/circuit/mine_effects.parquet")
+    clean = table.filter(intervention=0)
+    ablated = table.filter(pl.col("intervention") > 0)
+    assert (clean["accuracy"] == 1).all()
+    assert len(ablated) > len(clean)
+    assert ablated["accuracy"].min() < 1
+    assert ablated["probability"].min() < clean["probability"].min()
+    columns = {name: kind for name, (kind, _) in tables()["mine_effects"].columns.items()}
+    with connect() as database:
+        assert database.columns("mine_effects") == columns
 
 
 def test_parts_are_joined_in_order_and_removed(tmp_path: Path):
