@@ -137,9 +137,6 @@ def run(name: str, arguments: list[str]) -> None:
 
 
 def _run_own(name: str, arguments: list[str]) -> None:
-    if name != "shell":
-        # Ctrl-C ends bag at once, even within a query; see bag.py
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     command = module(name)
     description = (command.__doc__ or "").partition("`: ")[2]
     options = argparse.ArgumentParser(
@@ -152,6 +149,10 @@ def _run_own(name: str, arguments: list[str]) -> None:
     # only here: DuckDB and Polars take half a second to import, and help needs neither
     from stages.lib.console.common import ANY, sentence
 
+    if name != "shell":
+        # Ctrl-C ends bag at once, even within a query; see bag.py. Libraries that
+        # the command imports handle it otherwise
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         command.run(parsed)
         sys.stdout.flush()  # a full disk raises now, and not at exit
