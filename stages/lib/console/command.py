@@ -114,7 +114,10 @@ def module(name: str) -> ModuleType:
 
 def summary(name: str) -> str:
     """Return a command's line in the help, from its module, which is not imported."""
-    spec = find_spec(name)
+    try:
+        spec = find_spec(name)
+    except ModuleNotFoundError:  # registered by another version of this project
+        spec = None
     if not spec or not spec.origin:
         return ""
     docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
@@ -129,7 +132,8 @@ def main(arguments: list[str]) -> None:
 def run(name: str, arguments: list[str]) -> None:
     """Run a command. An error ends the program with a message."""
     if not name:
-        parser().parse_args(arguments or ["--help"])
+        asks = [argument for argument in arguments if argument in ("-h", "--version")]
+        parser().parse_args(asks or ["--help"])
     elif name in registered():
         registered()[name].load()(arguments)
     else:
