@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import polars as pl
@@ -232,11 +233,14 @@ def test_the_shell_has_commands(micro_copy: Path):
 
 def test_every_command_and_option_is_explained_and_documented(capsys: pytest.CaptureFixture):
     page = (ROOT / "docs/console.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = project["entry-points"]["bag.commands"]
 
     def check(parser: argparse.ArgumentParser, name: str) -> None:
         if name in command.COMMANDS:
             command.module(name).add_arguments(parser)
-        assert f"`bag {name}" in page, f"bag {name} is not in docs/console.md"
+        is_of_another_version = name not in {*command.COMMANDS, *declared}
+        assert is_of_another_version or f"`bag {name}" in page, f"bag {name} is not documented"
         for action in parser._actions:
             assert action.help
             for option in action.option_strings:
@@ -245,7 +249,7 @@ def test_every_command_and_option_is_explained_and_documented(capsys: pytest.Cap
 
     whole = command.parser(check)
     printed = whole.format_help()
-    for name in (*command.COMMANDS, *command.registered()):
+    for name in (*command.COMMANDS, *declared):
         assert re.search(rf"^    {name}\s+\S.*\w", printed, re.MULTILINE), name
     for name in command.COMMANDS:
         with pytest.raises(SystemExit, match=r"^0$"):

@@ -114,7 +114,10 @@ def module(name: str) -> ModuleType:
 
 def summary(name: str) -> str:
     """Return a command's line in the help, from its module, which is not imported."""
-    spec = find_spec(name)
+    try:
+        spec = find_spec(name)
+    except ModuleNotFoundError:  # registered by another version of this project
+        spec = None
     if not spec or not spec.origin:
         return ""
     docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
@@ -129,7 +132,8 @@ def main(arguments: list[str]) -> None:
 def run(name: str, arguments: list[str]) -> None:
     """Run a command. An error ends the program with a message."""
     if not name:
-        parser().parse_args(arguments or ["--help"])
+        asks = [argument for argument in arguments if argument in ("-h", "--version")]
+        parser().parse_args(asks or ["--help"])
     elif name in registered():
         registered()[name].load()(arguments)
     else:
@@ -137,9 +141,6 @@ def run(name: str, arguments: list[str]) -> None:
 
 
 def _run_own(name: str, arguments: list[str]) -> None:
-    if name != "shell":
-        # Ctrl-C ends bag at once, even within a query; see bag.py
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     command = module(name)
     description = (command.__doc__ or "").partition("`: ")[2]
     options = argparse.ArgumentParser(
@@ -152,6 +153,10 @@ def _run_own(name: str, arguments: list[str]) -> None:
     # only here: DuckDB and Polars take half a second to import, and help needs neither
     from stages.lib.console.common import ANY, sentence
 
+    if name != "shell":
+        # Ctrl-C ends bag at once, even within a query; see bag.py. Libraries that
+        # the command imports handle it otherwise
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         command.run(parsed)
         sys.stdout.flush()  # a full disk raises now, and not at exit
