@@ -1,4 +1,4 @@
-"""`bag circuit SUBJECT OPERATOR FILE` writes a circuit of heads as MIB's circuit track reads it."""
+"""`bag circuit SUBJECT OPERATOR FILE`: write a circuit of heads for MIB's circuit track."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`bag export QUERY FOLDER` writes a query's rows as a dataset of Hugging Face."""
+"""`bag export QUERY FOLDER`: write a query's rows as a dataset of Hugging Face."""
 
 import argparse
 from pathlib import Path

@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from stages.lib.core import hdf5_store
+from stages.lib.executor import blocks as planning
 from stages.lib.executor import executor, external_values, interventions, parity_check, runs
 from stages.lib.executor.clean import stream_of
 from stages.lib.model import checkpoint
@@ -158,19 +159,25 @@ def test_what_both_prompts_share_is_never_run_twice(kind: str):
     assert sum(block.computed for block in blocks) == computed
 
 
+def layers_of(blocks: list[planning.Block]) -> list[list[int]]:
+    return [sorted({i.patches[0].layer for i in block.interventions}) for block in blocks]
+
+
 COMPONENTS = [("mlp", None), ("head", None), ("head", [0])]
 
 
 @pytest.mark.parametrize(("rows", "layers"), [(200, [[0, 1, 2]]), (32, [[0, 1], [2]])])
-def test_layers_share_a_pass_that_holds_them(rows: int, layers: list[list[int]]):
+def test_layers_of_a_large_model_share_a_pass(
+    rows: int, layers: list[list[int]], monkeypatch: pytest.MonkeyPatch
+):
     """A pass reads every weight, so a few runs of each layer are one block: here 3 on 4 pairs."""
     loaded, table = subject("llama", torch.float64), pair_table(16, [(8, 8)] * 4)
     runner = executor.Executor(loaded, None, rows=rows, memory=1 << 28)
     listed = [patches(name, ["7"], units, 3) for name, units in COMPONENTS]
     wanted = read(loaded, [*chain.from_iterable(listed)])
-    blocks = runner.plan(table, wanted)
-    got = [sorted({i.patches[0].layer for i in block.interventions}) for block in blocks]
-    assert got == layers
+    assert layers_of(runner.plan(table, wanted)) == [[0], [1], [2]]
+    monkeypatch.setattr(planning, "CACHED", 0)
+    assert layers_of(runner.plan(table, wanted)) == layers
     check_same(measured(runner, table, wanted), expected(loaded, table, None, wanted), 1e-12)
 
 

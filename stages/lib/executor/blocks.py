@@ -1,7 +1,7 @@
 """Split the work of a table of interventions into blocks.
 
 The interventions of a block start at one position. They start at one layer, too, unless several
-layers fit into one pass: a pass reads all weights of the model, however little it computes.
+layers of a large model fit into one pass: a pass reads all weights, however little it computes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,13 @@ Groups = Callable[[pl.DataFrame], list[PromptPairs]]
 Copies = Callable[[PromptPairs, int], int]  # of pairs, from a position on, that are one pass
 # component -> when a layer computes its values
 TURNS = {"residual": 0, "edge": 1, "head": 2, "mlp": 3, "neuron": 3, "coordinate": 4}
+CACHED = 64 << 20  # bytes of weights that a processor's cache may hold from one pass to the next
 FIXED = 64 << 20  # bytes that torch's buffers, its threads and Python's objects always take
+
+
+def alone(pairs: PromptPairs, start: int) -> int:
+    """Return 1: each layer is a pass of its own."""
+    return 1
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,13 @@ class PassSizes:
         """Return blocks of at most about `most` runs, or as many as fit in memory (see `plan`)."""
         last_layer = len(self.checkpoint.architecture.layers) - 1
         most = min(most, self.results())
-        return plan(table, interventions, self.groups, most, last_layer, self.copies)
+        copies = self.copies if self._reads_much() else alone
+        return plan(table, interventions, self.groups, most, last_layer, copies)
+
+    def _reads_much(self) -> bool:
+        """Return whether the weights are too large to stay in a processor's cache."""
+        model = self.checkpoint.model
+        return sum(x.numel() for x in model.parameters()) * model.dtype.itemsize > CACHED
 
     def _half(self) -> int:
         return max(0, self.memory - FIXED) // 2
@@ -129,7 +141,7 @@ def plan(
     groups: Groups,
     most_results: int,
     last_layer: int,
-    copies: Copies = lambda pairs, start: 1,
+    copies: Copies,
 ) -> list[Block]:
     """Return the work of some interventions on the pairs that they name, in blocks.
 
