@@ -47,7 +47,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.say, self.targets, self.every, self.clock = say, targets, every, clock
-        self.visited: list[str] = []
+        self.visited: set[str] = set()
         self.ran: dict[str, float] = {}  # stage -> its seconds
         self.running, self.started = "", 0.0
         self.stages: dict[str, Stage] = {}  # which the command visits; known once one has run
@@ -61,7 +61,7 @@ class Progress:
         if not visited:
             return
         self._end_stage()
-        self.visited.append(visited["stage"])
+        self.visited.add(visited["stage"])
         if visited["running"] != "S":
             self._start_stage(visited["stage"])
 
@@ -97,11 +97,13 @@ class Progress:
         be skipped.
         """
         will_run = {self.running, *self.ran}
+        over = self.visited - {self.running}
         waiting = []
         for stage in self.order:
-            if stage in self.visited[:-1]:
+            if stage in over:
                 continue
-            if stage == self.running or self.parents[stage] & will_run or self._is_missing(stage):
+            is_changed = stage == self.running or not will_run.isdisjoint(self.parents[stage])
+            if is_changed or self._is_missing(stage):
                 will_run.add(stage)
                 waiting.append(stage)
         if not self.record.keys() >= {*waiting}:
