@@ -133,7 +133,11 @@ def progress_of(command: list[str], say: Callable[[str], None]) -> Progress | No
 
 
 def _record() -> dict[str, float]:
-    return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    """Return the seconds of earlier runs, none if the file is absent or was cut off."""
+    try:
+        return json.loads(RECORD.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
 
 
 def _spoken(seconds: float) -> str:
