@@ -47,12 +47,13 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.say, self.targets, self.every, self.clock = say, targets, every, clock
-        self.visited: list[str] = []
+        self.visited: set[str] = set()
         self.ran: dict[str, float] = {}  # stage -> its seconds
         self.running, self.started = "", 0.0
         self.stages: dict[str, Stage] = {}  # which the command visits; known once one has run
         self.parents: dict[str, set[str]] = {}  # of each of these stages
         self.order: list[str] = []  # these stages, each after its parents
+        self.absent: set[str] = set()  # of these stages, those that lack an output
         self.record: dict[str, float] = {}  # stage -> its seconds in an earlier run
 
     def read(self, line: str) -> None:
@@ -61,7 +62,7 @@ class Progress:
         if not visited:
             return
         self._end_stage()
-        self.visited.append(visited["stage"])
+        self.visited.add(visited["stage"])
         if visited["running"] != "S":
             self._start_stage(visited["stage"])
 
@@ -76,6 +77,7 @@ class Progress:
         if not self.stages:  # a run that skips every stage needs no graph
             self.stages, self.parents = plan(self.targets, self.every)
             self.order = _in_order(self.stages, self.parents)
+            self.absent = set(filter(self._is_absent, self.stages))
             self.record = _record()
         self.running, self.started = stage, self.clock()
         number, total = len(self.visited), len(self.stages)
@@ -84,6 +86,9 @@ class Progress:
         seconds = self._left()
         left = "" if seconds is None else f", about {_spoken(max(1, seconds))} left"
         self.say(f"stage {number} of {total}{left}")
+
+    def _is_absent(self, stage: str) -> bool:
+        return not all(map(os.path.exists, self.stages[stage].writes))
 
     def _end_stage(self) -> None:
         if self.running:
@@ -97,19 +102,18 @@ class Progress:
         be skipped.
         """
         will_run = {self.running, *self.ran}
+        over = self.visited - {self.running}
         waiting = []
         for stage in self.order:
-            if stage in self.visited[:-1]:
+            if stage in over:
                 continue
-            if stage == self.running or self.parents[stage] & will_run or self._is_missing(stage):
+            is_changed = stage == self.running or not will_run.isdisjoint(self.parents[stage])
+            if is_changed or stage in self.absent:
                 will_run.add(stage)
                 waiting.append(stage)
         if not self.record.keys() >= {*waiting}:
             return None
         return self._pace() * sum(self.record[stage] for stage in waiting)
-
-    def _is_missing(self, stage: str) -> bool:
-        return not all(map(os.path.exists, self.stages[stage].writes))
 
     def _pace(self) -> float:
         """Return how much longer stages take than in the record, 1 if few have run."""
@@ -129,7 +133,11 @@ def progress_of(command: list[str], say: Callable[[str], None]) -> Progress | No
 
 
 def _record() -> dict[str, float]:
-    return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    """Return the seconds of earlier runs, none if the file is absent or was cut off."""
+    try:
+        return json.loads(RECORD.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
 
 
 def _spoken(seconds: float) -> str:
