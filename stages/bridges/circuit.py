@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from stages.bridges.mib import RANKINGS, CircuitError, areas, circuit_graph, write_graph
+from stages.lib.console.common import add_data
 from stages.lib.core.vocabulary import OPERATORS
 from stages.lib.sql.database import ERRORS, Database, connect, sentence
 
@@ -68,5 +69,5 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the model's MLPs read the same residual stream as the heads of their layer",
     )
-    parser.add_argument("--data", default="data", help="folder of the tables (default: data)")
+    add_data(parser)
     return parser

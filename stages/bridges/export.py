@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from stages.bridges.dataset import ROWS, DatasetError, to_dataset
+from stages.lib.console.common import add_data, add_parameters
 from stages.lib.console.values import parameters
 from stages.lib.sql.database import ERRORS, connect, sentence
 
@@ -28,15 +29,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("query", help="a SELECT, or a .sql file")
     parser.add_argument("folder", type=Path, help="folder to write, absent or empty")
-    parser.add_argument(
-        "-p",
-        "--parameter",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="value of $NAME in the query; repeatable",
-    )
-    parser.add_argument("--data", default="data", help="folder of the tables (default: data)")
+    add_parameters(parser)
+    add_data(parser)
     parser.add_argument(
         "--rows",
         type=_count,
