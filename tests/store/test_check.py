@@ -508,7 +508,7 @@ def test_a_model_for_the_store_alone_stands_under_stored(
     """By wish, or where layers without heads leave nothing to intervene on."""
     wish = ["--store-only"] if family == "llama" else []
     if family == "bamba":
-        model = families.random_model("bamba", vocab_size=1020)
+        model = families.random_model("bamba", vocab_size=1020, mamba_chunk_size=8)
         shutil.rmtree("models/mine")
         model.save_pretrained("models/mine")
         tokenizers.build(999, ["+ - * / = x ÷"]).save_pretrained("models/mine")
