@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, GPTJConfig, GPTNeoXConfig, LlamaC
 
 from stages.lib.model import tokenizer as tokenizers
 from stages.lib.units import local
-from tests.micro import copy_project
+from tests.micro import ROOT, copy_compiled, copy_project
 
 torch.set_num_threads(1)
 settings.register_profile("untimed", deadline=None)  # the machine may be busy
@@ -245,6 +245,7 @@ def micro(
         if not made.exists():
             repro = ("dvc", "repro", "--all-pipelines", "--quiet")
             run_in(copy_project(folder), "python", "-m", "stages.warm", *repro)
+            copy_compiled(folder, ROOT)
             made.touch()
     return folder
 
