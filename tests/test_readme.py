@@ -42,7 +42,7 @@ RUN_BY = {  # command -> the test or script that runs it, if it is not tests/tes
     "make": ("tests/test_pipeline.py", "*MAKE, target"),
     "make test": (".ci/run", "make --no-print-directory test"),
     "make lint": (".ci/run", "make --no-print-directory lint"),
-    "bag check models/mine": ("tests/store/test_check.py", '"bag", "check", "models/mine"'),
+    "bag check models/mine": ("tests/store/test_check.py", '"check", "models/mine"'),
     "bag check models/mine.gguf": (
         "tests/subjects/test_gguf.py",
         'output(capsys, "models/mine.gguf"',

@@ -19,7 +19,7 @@ from stages.store import add, budget, check
 from stages.store.costs import NULLS, NULLS_CELL, Costs
 from stages.store.rates import Rates, layer_products
 from tests import families, vocabularies
-from tests.conftest import random_model, run_in
+from tests.conftest import bag_in, random_model, run_in
 from tests.hub import COMMIT
 from tests.lib.test_model import own_tokenizer
 from tests.lib.test_outline import LARGE
@@ -541,14 +541,12 @@ def test_a_model_with_a_problem_is_not_added(project: Path):
     assert Path("params.yaml").read_text() == text
 
 
-def test_the_console_has_both_commands(tmp_path: Path):
+def test_a_model_is_checked_and_added_by_commands(tmp_path: Path):
     copy_project(tmp_path / "project")
     made(tmp_path / "project/models/mine")
-    checked, added = (
-        run_in(tmp_path / "project", *command)
-        for command in (("bag", "check", "models/mine"), ("bag", "add", "mine", "models/mine"))
-    )
+    checked = bag_in(tmp_path / "project", "check", "models/mine")
     assert checked.stdout.splitlines()[-1] == "It can be added: bag add NAME models/mine"
+    added = run_in(tmp_path / "project", "bag", "add", "mine", "models/mine")
     assert "params.yaml has it now" in added.stdout
     assert (
         "probes@mine"
