@@ -74,11 +74,17 @@ def belongs(name: str, size: int, subject: str) -> bool:
 
 
 def outputs(repo: Repo) -> list[Pulled]:
-    """Return the outputs that are in the starter, as far as they are in a lock."""
+    """Return the outputs that are in the starter, as far as they are in a lock.
+
+    Raises RemoteError if there are none.
+    """
     subject = read()["default"]
     own = [stage for stage in repo.index.stages if stage.name.partition("@")[2] in ("", subject)]
     listed = remote.cached(repo, own)
-    return [output for output in listed if output.sum and _is_in(output, subject)]
+    wanted = [output for output in listed if output.sum and _is_in(output, subject)]
+    if not wanted:
+        raise RemoteError(f"no lock names a result of {subject}; `make` makes them")
+    return wanted
 
 
 def _is_in(output: Pulled, subject: str) -> bool:
