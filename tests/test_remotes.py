@@ -504,7 +504,7 @@ def test_the_starter_is_filled_exactly_and_fetched_with_checks(
     assert last == "3 files of them new, 1 others removed"
     assert objects(starter.FOLDER).keys() == sums
     assert starter.fill(Repo())[1] == "0 files of them new, 0 others removed"
-    run_in(project, "git", "add", "-fA", ".")
+    run_in(project, "git", "add", "params.yaml", ".dvc/config", str(starter.FOLDER))
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "filled")
 
     run_in(project, "git", "clone", "-q", str(project), str(clone))

@@ -160,8 +160,15 @@ def fetch(repo: Repo, outputs: list[Pulled], source: Source) -> list[str]:
             whole.append(name)
     if whole:
         repo.drop_data_index()  # DVC keeps the lists that it has read, false ones as well
-        repo.checkout(targets=whole)
+        _check_out(repo, [output for output in locked if output.name in whole])
     return _report(list(map(attrgetter("name"), outputs)), whole, refused, source)
+
+
+def _check_out(repo: Repo, outputs: list[Pulled]) -> None:
+    """Link outputs from the cache; `repo.checkout` would read all locks again for each of them."""
+    with repo.lock:
+        for output in outputs:
+            output.output.checkout(filter_info=str(output.path))
 
 
 def _selected(repo: Repo, subject: str, path: str) -> list[Pulled]:
