@@ -14,9 +14,12 @@ from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from tests.micro import ROOT
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+COLOURS = 64
 Output = dict[str, Any]  # as a notebook has it
 Shell = Callable[[str], str]  # runs a command, returns what it prints
 
@@ -71,7 +74,10 @@ def _outputs(source: str, variables: dict[str, Any], number: int) -> list[Output
 def _data(value: Any) -> dict[str, Any]:
     """Return the forms of a value that a notebook shows."""
     if hasattr(value, "_repr_png_"):
-        png = base64.b64encode(value._repr_png_()).decode()
+        # few colours, as Git keeps the file
+        small, image = io.BytesIO(), Image.open(io.BytesIO(value._repr_png_())).convert("RGB")
+        image.quantize(COLOURS).save(small, "png", optimize=True)
+        png = base64.b64encode(small.getvalue()).decode()
         return {"image/png": png, "text/plain": ["a picture"]}
     data = {"text/plain": _lines(str(value))}
     if hasattr(value, "_repr_html_"):

@@ -6,7 +6,7 @@
     python -m stages.lib.console.starter fetch    # into data/ and reports/
 
 The starter has the tables that SQL, `bag explore`, the notebooks and the page read, and the page.
-It leaves out activations, which one stage makes in about a minute, and large tables. `fill` makes
+It leaves out activations, which one stage makes in a minute or two, and large tables. `fill` makes
 the folder exactly what the locks say, so that Git gets no file that nothing reads. `fetch` verifies
 every file against the locks, as `make pull` does.
 """
@@ -94,7 +94,7 @@ def _is_in(output: Pulled, subject: str) -> bool:
 def fetch(repo: Repo) -> list[str]:
     """Check out what the starter has, and return the lines to print; see `remote.fetch`."""
     target = f"stages/store/dvc.yaml:dump@{read()['default']}"
-    later = f"activations are not among them: `dvc repro {target}` makes them in about a minute"
+    later = f"activations are not among them: `dvc repro {target}` makes them in a minute or two"
     return [*remote.fetch(repo, outputs(repo), STARTER), later]
 
 
