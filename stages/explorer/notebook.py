@@ -40,7 +40,7 @@ _explorers: dict[Path, Explorer] = {}  # by the root of the project; they keep l
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class MapPicture:
     """A figure that a notebook shows as PNG."""
 
     figure: Figure
@@ -61,7 +61,7 @@ def neuron_map(
     neuron: int,
     operator: str = "add",
     heuristic: str | None = None,
-) -> Picture:
+) -> MapPicture:
     """Draw a neuron's activations over the operand grid, and its contributions to the answer.
 
     Each map is drawn as a whole and in detail, with the outline of a heuristic. The contribution is
@@ -91,7 +91,7 @@ def neuron_map(
     title = f"{subject}, {operator}: layer {layer}, neuron {neuron}; outlined: {name or 'nothing'}"
     figure = maps.examples([pair], title, detail)
     drawing.plt.close(figure)  # matplotlib would keep it
-    return Picture(figure)
+    return MapPicture(figure)
 
 
 def ablate(
