@@ -6,10 +6,15 @@ PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our code again
 
-.PHONY: all study model example setup test bench lint remote push pull lock
+.PHONY: all quick study model example setup test bench lint remote push pull starter lock
 all: setup
 	@python -m stages.lib.console.locks
 	python -m stages.warm dvc repro
+	@bag status
+
+# Computes nothing: tables and the page of the default subject, from data/starter, verified against the locks.
+quick: setup
+	@python -m stages.lib.console.starter fetch
 	@bag status
 
 study: setup
@@ -79,6 +84,10 @@ push: setup
 # FILE=data/abacus/store/activations/add.h5 one file or folder.
 pull: setup
 	@python -m stages.lib.console.remote pull "$$SUBJECT" "$$FILE"
+
+# Fills data/starter, which `make quick` reads, from DVC's cache, exactly as the locks say.
+starter: setup
+	@python -m stages.lib.console.starter fill
 
 # Resolves the newest versions that pyproject.toml admits and pins every one of them.
 lock:

@@ -1,21 +1,34 @@
 """Take causal language models apart on arithmetic.
 
-`connect` opens a project's tables for SQL, in a notebook or a script:
+`connect` opens a project's tables for SQL, in a notebook or a script. `neuron_map` draws a neuron's
+map, and `ablate` runs a model without some neurons (stages/explorer/notebook.py):
 
-    from stages import connect
+    from stages import ablate, connect, neuron_map
 
     with connect() as bag:
         frame = bag.sql("select * from accuracy").pl()
+    neuron_map("abacus", 2, 489, "add")
+    ablate("abacus", ["226-68"], [(2, 489)])
 
-Every stage imports this module first, so heavy libraries are imported in the function.
+Every stage imports this module first, so heavy libraries are imported when they are first used.
 """
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from stages.lib.sql.database import Database
+
+LAZY = {"ablate": "stages.explorer.notebook", "neuron_map": "stages.explorer.notebook"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a notebook uses; stages do without the explorer."""
+    if name not in LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(LAZY[name]), name)
 
 
 def connect(project: "Path | str" = ".", *, data: "Path | str | None" = None) -> "Database":

@@ -20,9 +20,11 @@ NO_STAGE = (
     ROOT / "stages/__init__.py",
     ROOT / "stages/bridges/__init__.py",
     ROOT / "stages/bridges/hooks.py",
+    ROOT / "stages/explorer/notebook.py",  # for stages/__init__.py
     ROOT / "stages/warm.py",
     ROOT / "stages/lib/console/pipeline.py",  # for stages/warm.py
     ROOT / "stages/lib/console/remote.py",
+    ROOT / "stages/lib/console/starter.py",
 )
 
 

@@ -31,6 +31,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (("remote",), "say where, such as URL=s3://bucket/folder"),
         (("pull", "SUBJECT=abacsu"), "unknown subject 'abacsu'; available subjects: abacus"),
+        (("quick",), "no lock names a result of abacus; `make` makes them"),
         (("model",), "say which model of params.yaml, such as NAME=abacus"),
         (("example", "MODEL=models/nothing.gguf"), "no GGUF file at models/nothing.gguf"),
         (

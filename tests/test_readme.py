@@ -40,6 +40,7 @@ for command in sorted({command for _, command in {*COMMANDS} - {*REPRO}}):
         OTHERS.append(command)
 RUN_BY = {  # command -> the test or script that runs it, if it is not tests/test_remotes.py
     "make": ("tests/test_pipeline.py", "*MAKE, target"),
+    "make quick": ("tests/test_make.py", '("quick",)'),
     "make test": (".ci/run", "make --no-print-directory test"),
     "make lint": (".ci/run", "make --no-print-directory lint"),
     "bag check models/mine": ("tests/store/test_check.py", '"check", "models/mine"'),

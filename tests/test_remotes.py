@@ -15,11 +15,12 @@ import yaml
 from dvc.repo import Repo
 
 from stages.lib.console import remote as sharing
+from stages.lib.console import starter
 from stages.lib.console.folders import unlike_lock
-from stages.lib.console.verify import verify
-from tests import storage
+from stages.lib.console.verify import file_sum, verify
+from tests import declared, storage
 from tests.conftest import MAKE, copied, run_in
-from tests.micro import ROOT
+from tests.micro import ROOT, SHIPPED
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if Path("/usr/sbin/sshd").exists() else None)
 
@@ -430,3 +431,100 @@ def test_files_do_not_go_through_a_symbolic_link(shared: tuple[Path, Path], tmp_
     with pytest.raises(SystemExit, match="1 output damaged or tampered with"):
         sharing.pull(Repo(), "abacus")
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def objects(folder: Path) -> dict[str, Path]:
+    """Return the files of a remote by the sums that their names say."""
+    root = folder / "files/md5"
+    files = filter(Path.is_file, folder.rglob("*"))
+    return {str(file.relative_to(root)).replace("/", ""): file for file in files}
+
+
+def test_the_starter_in_git_agrees_with_the_locks():
+    """Test that data/starter has what the locks say, and nothing else; `make starter` fills it."""
+    subject, locked = SHIPPED["default"], []
+    for file in declared.pipelines():
+        lock = (ROOT / file).with_suffix(".lock").read_text()
+        for stage, entry in yaml.load(lock, yaml.CSafeLoader)["stages"].items():
+            name, _, key = stage.partition("@")
+            is_current = "/".join([*Path(file).parts[1:2], name]) in declared.STAGES
+            if is_current and key in ("", subject):
+                locked += entry.get("outs", [])
+    in_git = run_in(ROOT, "git", "ls-files", "data").stdout.splitlines()
+    stored, expected = objects(ROOT / "data/starter"), set()
+    for out in locked:
+        if out["path"] in in_git or not starter.belongs(out["path"], out["size"], subject):
+            continue
+        expected.add(out["md5"])
+        if out["md5"].endswith(".dir"):
+            expected |= {*sharing.listed(stored[out["md5"]].read_bytes()).values()}
+    assert len(expected) > 50
+    assert stored.keys() == expected
+    for md5, file in stored.items():
+        assert file_sum(file) == md5.removesuffix(".dir")
+    assert sum(file.stat().st_size for file in stored.values()) <= starter.MOST
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "belongs"),
+    [
+        ("data/abacus/heuristics/labels.parquet", 20_000, True),
+        ("data/abacus/store/predictions.parquet", 2_000_000, True),
+        ("data/abacus/heuristics/scores.parquet", 1_000_000, False),
+        ("data/abacus/circuit/runs/cut.parquet", 1, False),
+        ("data/abacus/circuit/pairs.parquet", 1, False),
+        ("data/abacus/circuit/pairs_found.parquet", 1, True),
+        ("data/abacus/bag/knockout_interventions.parquet", 1, False),
+        ("data/abacus/store/means.h5", 1, True),
+        ("data/abacus/store/value_logits.h5", 1, False),
+        ("data/abacus/store/activations", 1, False),
+        ("reports/index.html", 6_000_000, True),
+        ("reports/study.html", 1, False),
+    ],
+)
+def test_the_starter_has_small_tables_and_the_page(name: str, size: int, belongs: bool):
+    assert starter.belongs(name, size, "abacus") == belongs
+
+
+def test_the_starter_is_filled_exactly_and_fetched_with_checks(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
+    """Fill it, fetch it in a clone, tamper with it, and fill it where the cache lacks outputs."""
+    project, clone = copied(small, tmp_path / "project"), tmp_path / "clone"
+    (project / "params.yaml").write_text("default: abacus\n")
+    shutil.copy(ROOT / ".dvc/config", project / ".dvc/config")
+    stray = project / starter.FOLDER / "files/md5/ab/cd"
+    stray.parent.mkdir(parents=True)
+    stray.touch()
+    monkeypatch.chdir(project)
+    files = ("data/corpus/cells.parquet", "data/circuit/other.parquet", "reports/index.html")
+    sums = {file_sum(Path(file)) for file in files}
+    first, last = starter.fill(Repo())
+    assert first.startswith("data/starter: 3 outputs, 0.0 MB in 3 files")
+    assert last == "3 files of them new, 1 others removed"
+    assert objects(starter.FOLDER).keys() == sums
+    assert starter.fill(Repo())[1] == "0 files of them new, 0 others removed"
+    run_in(project, "git", "add", "params.yaml", ".dvc/config", str(starter.FOLDER))
+    run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "filled")
+
+    run_in(project, "git", "clone", "-q", str(project), str(clone))
+    monkeypatch.chdir(clone)
+    with pytest.raises(SystemExit, match="DVC's cache lacks 3 outputs"):
+        starter.fill(Repo())
+    [page] = with_content(starter.FOLDER, Path(project / "reports/index.html").read_bytes())
+    replaced(page, b"another page")
+    problem = "make quick: data/starter has 1 output damaged or tampered with; restore the folder"
+    with pytest.raises(SystemExit, match=problem):
+        starter.fetch(Repo())
+    assert "refused reports/index.html: a file in data/starter differs" in capfd.readouterr().err
+    tables = {file: (project / file).read_text() for file in files[:2]}
+    assert results(clone) == tables
+    run_in(clone, "git", "checkout", "-q", "--", str(starter.FOLDER))
+    pulled, later = starter.fetch(Repo())
+    assert pulled == "pulled: 3 outputs"
+    assert "`dvc repro stages/store/dvc.yaml:dump@abacus` makes them" in later
+    assert results(clone) == tables | {files[2]: (project / files[2]).read_text()}
+
+
+def results(clone: Path) -> dict[str, str]:
+    return {name: text for name, text in contents(clone).items() if "starter" not in name}

@@ -50,6 +50,30 @@ class ListError(ValueError):
 
 
 @dataclass(frozen=True)
+class Source:
+    """A remote, and what messages say about it.
+
+    remote: its name, None for the default remote; command: which fetches from it; place: what
+    messages call it; repair: what to do if it is damaged; fill: what to do if it is empty.
+    """
+
+    remote: str | None
+    command: str
+    place: str
+    repair: str
+    fill: str
+
+
+STORAGE = Source(
+    remote=None,
+    command="make pull",
+    place="the remote",
+    repair="push them again from a project that has them (`make push`)",
+    fill="`make push` pushes them where they were made",
+)
+
+
+@dataclass(frozen=True)
 class Pulled:
     """An output, or a file or folder in it, to be pushed or pulled.
 
@@ -68,6 +92,11 @@ class Pulled:
     def sum(self) -> str:
         return self.output.hash_info.value
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of the whole output, 0 if no lock says it."""
+        return self.output.meta.size or 0
+
 
 def main() -> None:
     command, subject, path, *_ = [*sys.argv[1:], "", "", ""]
@@ -82,9 +111,9 @@ def main() -> None:
 
 def push(repo: Repo) -> list[str]:
     """Push every output that the cache has whole. Return the lines to print."""
-    outputs = _cached(repo, repo.index.stages)
+    outputs = cached(repo, repo.index.stages)
     cache = Path(repo.cache.local.path)
-    whole = [output.name for output in outputs if output.sum and _is_whole(output, cache)]
+    whole = [output.name for output in outputs if output.sum and is_whole(output, cache)]
     pushed = repo.push(targets=whole) if whole else 0
     lines = [f"in the remote: {_count(len(whole))}, {pushed:,} files of them new"]
     if len(whole) < len(outputs):
@@ -94,40 +123,52 @@ def push(repo: Repo) -> list[str]:
 
 
 def pull(repo: Repo, subject: str = "", path: str = "") -> list[str]:
-    """Fetch and check out what the remote has of a subject, a path, or everything.
+    """Fetch and check out what the remote has of a subject, a path, or everything; see `fetch`."""
+    return fetch(repo, _selected(repo, subject, path), STORAGE)
+
+
+def fetch(repo: Repo, outputs: list[Pulled], source: Source) -> list[str]:
+    """Fetch and check out what a remote has of these outputs.
 
     Return the lines to print. Raises RemoteError if the remote has nothing, and, once all other
     outputs are checked out, if it refused an object of the remote.
     """
-    outputs = _selected(repo, subject, path)
     locked = list(filter(attrgetter("sum"), outputs))
     folders = filter(attrgetter("is_folder"), locked)
     cache = Path(repo.cache.local.path)
-    false_lists = _fetch(repo, set(map(attrgetter("sum"), folders)), "lists")
+    false_lists = _fetch(repo, set(map(attrgetter("sum"), folders)), "lists", source)
     # output -> the sums of its files, where its list is there and harmless
     sums: dict[str, set[str]] = {}
     refused: dict[str, str] = {}  # output -> why
     for output in locked:
         if output.sum in false_lists:
-            refused[output.name] = "the remote's list of its files differs from the sum in the lock"
+            why = "list of its files differs from the sum in the lock"
+            refused[output.name] = f"{source.place}'s {why}"
             continue
         try:
-            sums[output.name] = set(_files(output, cache).values())
+            sums[output.name] = set(files_of(output, cache).values())
         except FileNotFoundError:
             continue  # the remote lacks the list
         except ListError as error:
             refused[output.name] = str(error)
-    false = _fetch(repo, set().union(*sums.values()), "files")
+    false = _fetch(repo, set().union(*sums.values()), "files", source)
     whole: list[str] = []
     for name, needed in sums.items():
         if needed & false:
-            refused[name] = "a file in the remote differs from the sum in the lock"
+            refused[name] = f"a file in {source.place} differs from the sum in the lock"
         if _has_all(cache, needed):
             whole.append(name)
     if whole:
         repo.drop_data_index()  # DVC keeps the lists that it has read, false ones as well
-        repo.checkout(targets=whole)
-    return _report(list(map(attrgetter("name"), outputs)), whole, refused)
+        _check_out(repo, [output for output in locked if output.name in whole])
+    return _report(list(map(attrgetter("name"), outputs)), whole, refused, source)
+
+
+def _check_out(repo: Repo, outputs: list[Pulled]) -> None:
+    """Link outputs from the cache; `repo.checkout` would read all locks again for each of them."""
+    with repo.lock:
+        for output in outputs:
+            output.output.checkout(filter_info=str(output.path))
 
 
 def _selected(repo: Repo, subject: str, path: str) -> list[Pulled]:
@@ -136,7 +177,7 @@ def _selected(repo: Repo, subject: str, path: str) -> list[Pulled]:
     Raises RemoteError if there are none.
     """
     stages = of_subject(repo, subject) if subject else repo.index.stages
-    outputs = _cached(repo, stages)
+    outputs = cached(repo, stages)
     if not path:
         return outputs
     absolute = Path(os.path.abspath(path))
@@ -153,21 +194,23 @@ def _selected(repo: Repo, subject: str, path: str) -> list[Pulled]:
     return parts or inside
 
 
-def _report(names: list[str], whole: list[str], refused: dict[str, str]) -> list[str]:
-    """Return the lines that `pull` prints. Raises RemoteError if it refused or fetched nothing."""
+def _report(
+    names: list[str], whole: list[str], refused: dict[str, str], source: Source
+) -> list[str]:
+    """Return the lines that `fetch` prints. Raises RemoteError if it refused or fetched nothing."""
     for name, why in refused.items():
         print(f"refused {name}: {why}", file=sys.stderr)
     if refused:
-        problem = f"the remote has {_count(len(refused))} damaged or tampered with"
-        way_out = "push them again from a project that has them (`make push`)"
-        raise RemoteError(f"make pull: {problem}; {way_out}, or make them here (`dvc repro`)")
+        problem = f"{source.place} has {_count(len(refused))} damaged or tampered with"
+        way_out = f"{source.repair}, or make them here (`dvc repro`)"
+        raise RemoteError(f"{source.command}: {problem}; {way_out}")
     lacking = [name for name in names if name not in whole]
     if not whole:
-        way_out = "`make push` pushes them where they were made"
-        raise RemoteError(f"make pull: the remote lacks all of {_some(lacking)}; {way_out}")
+        problem = f"{source.place} lacks all of {some(lacking)}"
+        raise RemoteError(f"{source.command}: {problem}; {source.fill}")
     lines = [f"pulled: {_count(len(whole))}"]
     if lacking:
-        lines.append(f"not in the remote: {_some(lacking)}; `make study` makes them")
+        lines.append(f"not in {source.place}: {some(lacking)}; `make study` makes them")
     return lines
 
 
@@ -175,7 +218,7 @@ def _count(number: int) -> str:
     return "1 output" if number == 1 else f"{number:,} outputs"
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
     more = ", …" if len(names) > NAMED else ""
     return f"{_count(len(names))} ({', '.join(names[:NAMED])}{more})"
 
@@ -222,7 +265,7 @@ def _touches(stage: Stage, kind: str, paths: Collection[Path]) -> bool:
     return False
 
 
-def _cached(repo: Repo, stages: Iterable[Stage]) -> list[Pulled]:
+def cached(repo: Repo, stages: Iterable[Stage]) -> list[Pulled]:
     """Return the outputs that DVC keeps; Git keeps the others."""
     outputs = []
     for stage in stages:
@@ -232,13 +275,13 @@ def _cached(repo: Repo, stages: Iterable[Stage]) -> list[Pulled]:
     return outputs
 
 
-def _fetch(repo: Repo, sums: Collection[str], what: str) -> set[str]:
+def _fetch(repo: Repo, sums: Collection[str], what: str, source: Source) -> set[str]:
     """Fetch the objects that the cache lacks. Return those that have other bytes in the remote.
 
     The cache keeps none of these. Raises RemoteError if the remote cannot be reached.
     """
     cache = repo.cache.local
-    path_of = partial(_object, Path(cache.path))
+    path_of = partial(object_of, Path(cache.path))
     for md5 in filter(_is_list, sums):
         # left there by `dvc pull` or `dvc fetch`
         if path_of(md5).exists() and _is_false(path_of(md5)):
@@ -246,7 +289,7 @@ def _fetch(repo: Repo, sums: Collection[str], what: str) -> set[str]:
     lacking = sorted(md5 for md5 in sums if not path_of(md5).exists())
     if not lacking:
         return set()
-    remote = repo.cloud.get_remote_odb()
+    remote = repo.cloud.get_remote_odb(source.remote)
     failed: dict[str, BaseException] = {}
     with TqdmCallback(desc=f"Fetching {what}", unit="file") as bar:
         cache.add(
@@ -261,7 +304,7 @@ def _fetch(repo: Repo, sums: Collection[str], what: str) -> set[str]:
     for error in failed.values():
         if not isinstance(error, FileNotFoundError):
             problem = f"{type(error).__name__}: {error}"
-            raise RemoteError(f"make pull: the remote {remote.path} fails: {problem}")
+            raise RemoteError(f"{source.command}: {source.place} {remote.path} fails: {problem}")
     false: set[str] = set()
     for md5 in lacking:
         # DVC removes a file, but not a list, whose sum is wrong
@@ -283,23 +326,23 @@ def _is_false(path: Path) -> bool:
     return _is_list(path.name) and file_sum(path) != (path.parent.name + path.name)[: -len(".dir")]
 
 
-def _is_whole(output: Pulled, cache: Path) -> bool:
+def is_whole(output: Pulled, cache: Path) -> bool:
     """Return whether the cache has the output; for a folder, its list and all files in the list."""
     try:
-        return _has_all(cache, _files(output, cache).values())
+        return _has_all(cache, files_of(output, cache).values())
     except (FileNotFoundError, ListError):
         return False
 
 
 def _has_all(cache: Path, sums: Iterable[str]) -> bool:
-    return all(_object(cache, md5).exists() for md5 in sums)
+    return all(object_of(cache, md5).exists() for md5 in sums)
 
 
-def _object(cache: Path, md5: str) -> Path:
+def object_of(cache: Path, md5: str) -> Path:
     return cache / md5[:2] / md5[2:]
 
 
-def _files(output: Pulled, cache: Path) -> dict[Path, str]:
+def files_of(output: Pulled, cache: Path) -> dict[Path, str]:
     """Return the sum of every wanted file of an output.
 
     Raises FileNotFoundError if the cache lacks a folder's list, and ListError if the list must not
@@ -308,7 +351,7 @@ def _files(output: Pulled, cache: Path) -> dict[Path, str]:
     if not output.is_folder:
         return {output.path: output.sum}
     root = Path(output.output.fs_path)
-    entries = listed(_object(cache, output.sum).read_bytes())
+    entries = listed(object_of(cache, output.sum).read_bytes())
     files: dict[Path, str] = {}
     for name, md5 in entries.items():
         file = root / name
