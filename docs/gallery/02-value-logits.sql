@@ -7,9 +7,9 @@ where
     subject = $subject
     and (layer, neuron) = (
         select (layer, neuron)
-        from labels
-        where subject = $subject and operator = 'add'
-        order by kind = 'range' and quantity = 'result' desc, chance_corrected desc, layer, neuron
+        from labels join spectra using (subject, operator, layer, neuron)
+        where subject = $subject and operator = 'add' and labels.rank = 1 and spectra.rank = 1
+        order by kind = 'range' and quantity = 'result' desc, share desc, layer, neuron
         limit 1
     )
 group by all

@@ -1,33 +1,34 @@
 """Draw the pictures of the gallery from the default model's tables.
 
-`python -m stages.site.gallery [DATA]` writes docs/gallery/*.png. Git keeps the pictures, so that a
+`python -m stages.site.gallery [DATA]` writes docs/gallery/*.webp. Git keeps the pictures, so that a
 fresh clone can build the site. Without tables, they stay as they are.
 """
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from PIL import Image
 
 from stages.lib.console import plot
+from stages.lib.core.files import replacing
 from stages.lib.sql.database import Database, connect
 from stages.site import pages
 
 SUBJECT = "abacus"
+QUALITY = 82  # of WebP, 0 to 100
 
 
 def draw(database: Database, picture: pages.Picture) -> None:
+    """Draw a query's rows, as `bag plot` does, into a WebP file. A map of 90,000 cells is a third
+    as large as in PNG."""
     frame = plot.rows(database.sql(picture.query, subject=SUBJECT))
     figure = plot.KINDS[plot.kind_of(frame)](frame, plot.labels(picture.query, frame.columns))
-    plot.save(figure, pages.ROOT / picture.drawn)
-    shrink(pages.ROOT / picture.drawn)
-
-
-def shrink(path: Path) -> None:
-    """Reduce a picture to 256 colours, which takes a third of the space in Git."""
-    with Image.open(path) as image:
-        reduced = image.convert("RGB").quantize(256)
-    reduced.save(path, optimize=True)
+    with TemporaryDirectory() as folder:
+        drawn = Path(folder) / "plot.png"
+        plot.save(figure, drawn)
+        with Image.open(drawn) as image, replacing(pages.ROOT / picture.drawn) as partial:
+            image.convert("RGB").save(partial, format="WEBP", quality=QUALITY, method=6)
 
 
 def main(arguments: list[str]) -> None:

@@ -31,6 +31,7 @@ GUIDES = {
     "Share and verify": "docs/sharing.md",
     "Bridges": "docs/bridges.md",
 }
+FIRST_IN_SEARCHES = "---\nsearch:\n  boost: 4\n---\n\n"
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 MARKED = re.compile(r"([\\*_<\[\]|])")
@@ -47,7 +48,7 @@ class Picture:
 
     @property
     def drawn(self) -> str:
-        return str(Path(self.path).with_suffix(".png"))
+        return str(Path(self.path).with_suffix(".webp"))
 
 
 def written() -> list[str]:
@@ -67,6 +68,7 @@ def pages() -> dict[str, str]:
             if is_source(path):
                 sources |= source_pages(path)
         texts[page] = outside_code(text, lambda part, page=page: readable(page, part))
+    texts["docs/glossary.md"] = FIRST_IN_SEARCHES + texts["docs/glossary.md"]
     return texts | sources
 
 
@@ -223,7 +225,7 @@ def gallery_page() -> str:
     ]
     for picture in gallery():
         file, drawn = Path(picture.path).name, Path(picture.drawn).name
-        command = f"bag plot {picture.path} -p subject=abacus -o {drawn}"
+        command = f"bag plot {picture.path} -p subject=abacus -o {Path(file).stem}.png"
         parts.append(
             f"## {picture.title}\n\n{picture.note}\n\n![{picture.title}]({drawn})\n\n"
             f"``` sql title=\"{file}\"\n{picture.query}\n```\n\n```sh\n{command}\n```\n"
