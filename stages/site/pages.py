@@ -228,7 +228,7 @@ def gallery_page() -> str:
         command = f"bag plot {picture.path} -p subject=abacus -o {Path(file).stem}.png"
         parts.append(
             f"## {picture.title}\n\n{picture.note}\n\n![{picture.title}]({drawn})\n\n"
-            f"``` sql title=\"{file}\"\n{picture.query}\n```\n\n```sh\n{command}\n```\n"
+            f'``` sql title="{file}"\n{picture.query}\n```\n\n```sh\n{command}\n```\n'
         )
     return "\n".join(parts)
 
