@@ -220,8 +220,8 @@ def gallery() -> list[Picture]:
 def gallery_page() -> str:
     """Return the page of the gallery: each query with its picture."""
     parts = [
-        "# Gallery\n\nEach picture is one query of the default model's tables. `bag plot` draws it, "
-        "for another model with `-p subject=NAME`. Copy a query and change it.\n"
+        "# Gallery\n\nEach picture is one query of the default model's tables. "
+        "`bag plot` draws it, for another model with `-p subject=NAME`. Copy a query and change it.\n"
     ]
     for picture in gallery():
         file, drawn = Path(picture.path).name, Path(picture.drawn).name
