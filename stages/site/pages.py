@@ -221,7 +221,7 @@ def gallery_page() -> str:
     """Return the page of the gallery: each query with its picture."""
     parts = [
         "# Gallery\n\nEach picture is one query of the default model's tables. "
-        "`bag plot` draws it, for another model with `-p subject=NAME`. Copy a query and change it.\n"
+        "`bag plot` draws it, for another model with `-p subject=NAME`. Change a copy.\n"
     ]
     for picture in gallery():
         file, drawn = Path(picture.path).name, Path(picture.drawn).name
