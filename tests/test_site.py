@@ -76,6 +76,11 @@ def test_an_item_of_a_list_keeps_its_table():
     assert pages.readable("README.md", "1. a\n\n   b\n    c") == "1. a\n\n    b\n        c"
 
 
+def test_an_item_after_a_paragraph_begins_with_an_empty_line():
+    assert pages.readable("README.md", "* a\n* b\n\n  c\n* d") == "* a\n* b\n\n    c\n\n* d"
+    assert pages.readable("README.md", "* a:\n  1. b") == "* a:\n\n    1. b"
+
+
 def test_a_source_file_is_a_page_that_searches_skip():
     page = PAGES["stages/lib/sql/macros.sql.md"]
     assert "exclude: true" in page

@@ -109,7 +109,27 @@ def readable(page: str, text: str) -> str:
         return match[0]
 
     text = LINK.sub(changed, text)
-    return re.sub(r"^ {2,5}(?=\S)", lambda match: " " * 4 * (len(match[0]) // 2), text, flags=re.M)
+    text = re.sub(r"^ {2,5}(?=\S)", lambda match: " " * 4 * (len(match[0]) // 2), text, flags=re.M)
+    return spaced(text)
+
+
+def spaced(text: str) -> str:
+    """Return a text with an empty line before items of lists that would join the paragraph before.
+
+    These are items of inner lists, and items after one of several paragraphs.
+    """
+    lines: list[str] = []
+    after_paragraph = False
+    for line in text.split("\n"):
+        is_item = re.match(r" *([*-]|\d+\.) ", line) is not None
+        if is_item and (line.startswith(" ") or after_paragraph) and lines and lines[-1].strip():
+            lines.append("")
+        if is_item:
+            after_paragraph = False
+        elif not line.strip():
+            after_paragraph = True
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def source_pages(path: str) -> dict[str, str]:
