@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def pages() -> dict[str, str]:
         for path in linked(page, text):
             if is_source(path):
                 sources |= source_pages(path)
-        texts[page] = outside_code(text, lambda part, page=page: readable(page, part))
+        texts[page] = outside_code(text, partial(readable, page))
     texts["docs/glossary.md"] = FIRST_IN_SEARCHES + texts["docs/glossary.md"]
     return texts | sources
 
@@ -230,7 +230,8 @@ def gallery() -> list[Picture]:
     pictures = []
     for file in sorted((ROOT / GALLERY).glob("*.sql")):
         text = file.read_text(encoding="utf-8")
-        comment, query = re.fullmatch(r"((?:--[^\n]*\n)+)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+        comment = dictionary.HEAD.match(text)[0]  # type: ignore[index]
+        query = text.removeprefix(comment)
         title, *note = [line.removeprefix("--").strip() for line in comment.splitlines()]
         path = str(file.relative_to(ROOT))
         pictures.append(Picture(path, title, " ".join(note), query.strip()))
