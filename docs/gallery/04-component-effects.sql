@@ -3,7 +3,7 @@
 -- all of the effect is at the last position: in the heads of layer 0 and in the MLPs.
 select
     position,
-    case when component = 'mlp' then 'MLP ' || layer else 'head ' || layer || '.' || head end as part,
+    case component when 'mlp' then 'MLP ' || layer else 'head ' || layer || '.' || head end as part,
     logit_effect
 from component_effects
 where subject = $subject and operator = 'add'
