@@ -6,7 +6,7 @@ PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our code again
 
-.PHONY: all quick study model example setup test bench lint remote push pull starter lock
+.PHONY: all quick study model example setup test bench lint site remote push pull starter lock
 all: setup
 	@python -m stages.lib.console.locks
 	python -m stages.warm dvc repro
@@ -64,6 +64,17 @@ lint: setup
 	ruff format --check stages tests
 	mypy
 
+# make site: the documentation with a search, as pages that need no server and no network. Its
+# generator is not part of the setup, which all other targets wait for.
+site: .venv/site
+	@python -m stages.site.gallery
+	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --quiet --config-file stages/site/mkdocs.yml
+	@echo "The page to read: site/index.html"
+
+.venv/site: stages/site/requirements.lock .venv/installed
+	.venv/bin/pip install --quiet --no-deps --no-compile --requirement $<
+	touch $@
+
 # Where `make push` and `make pull` share artifacts: make remote URL=s3://bucket/folder (or
 # ssh://user@host/folder, /a/folder …).
 remote: setup
@@ -95,3 +106,5 @@ lock:
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet setuptools --editable .[dev]
 	.venv/bin/pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//' > requirements.lock
+	.venv/bin/pip install --quiet --constraint requirements.lock --editable .[site]
+	.venv/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -vxFf requirements.lock > stages/site/requirements.lock

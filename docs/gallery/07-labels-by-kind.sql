@@ -1,0 +1,8 @@
+-- Kinds of heuristics
+-- Number of neurons by the kind of their best label, and by operator. Most labels are ranges of a
+-- number; addition and subtraction also have many remainders (modulo).
+select kind, count(*) as neurons, operator
+from labels
+where subject = $subject and rank = 1
+group by kind, operator
+order by kind, operator

@@ -1,0 +1,120 @@
+"""The documentation's site: links lead somewhere, every page is in the menu, queries have rows.
+
+These tests read the pages that mkdocs gets. They do not need mkdocs, which `make test` does not
+install; `make site` stops at a dead link, too.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.lib import dictionary
+from stages.lib.console import plot
+from stages.lib.sql.database import connect
+from stages.site import pages
+from tests.micro import ROOT
+
+PAGES = pages.pages()
+GALLERY = pages.gallery()
+LARGEST_GALLERY = 300_000  # bytes; Git keeps every version of a picture
+
+
+def prose(page: str) -> str:
+    return "".join(pages.FENCE.split(PAGES[page])[::2])
+
+
+def anchors(page: str) -> set[str]:
+    """Return the anchors of a page's headings, as mkdocs and GitHub make them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    words = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings]
+    return {re.sub(r"\s", "-", text) for text in words}
+
+
+def listed(menu: list | dict | str) -> list[str]:
+    """Return the pages of a menu, in its order."""
+    if isinstance(menu, str):
+        return [menu]
+    parts = menu.values() if isinstance(menu, dict) else menu
+    return [page for part in parts for page in listed(part)]
+
+
+def test_every_link_leads_to_a_page_or_picture_and_to_a_heading():
+    for page in PAGES:
+        for link, anchor in pages.LINK.findall(prose(page)):
+            path = pages.target(page, link)
+            is_picture = Path(path).suffix in pages.PICTURES and (ROOT / path).is_file()
+            assert path in PAGES or is_picture, f"{page}: {link}"
+            if anchor:
+                assert anchor[1:] in anchors(path), f"{page}: {link}{anchor}"
+        for anchor in re.findall(r"\]\(#([^)]+)\)", prose(page)):
+            assert anchor in anchors(page), f"{page}: #{anchor}"
+
+
+def test_the_menu_has_every_page_once():
+    menu = listed(pages.navigation())
+    generated = {page for page in PAGES if page.startswith(pages.TABLES)}
+    assert sorted(menu) == sorted({*pages.written(), f"{pages.GALLERY}/index.md"} | generated)
+
+
+def test_the_dictionary_has_every_column():
+    for table in dictionary.tables(ROOT / "stages").values():
+        page = PAGES[f"{pages.TABLES}/{pages.chapter(table)}.md"]
+        section = page.partition(f"\n## {table.name}\n")[2].partition("\n## ")[0]
+        assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == list(table.columns)
+
+
+def test_the_glossary_is_short_and_ordered_by_topic():
+    terms = re.findall(r"^### (.+)$", PAGES["docs/glossary.md"], re.MULTILINE)
+    assert len({*terms}) == len(terms) <= 40
+
+
+def test_an_item_of_a_list_keeps_its_table():
+    """Python-Markdown ends a list at a paragraph that is indented by less than 4 blanks."""
+    assert "\n    | column | values |\n" in PAGES["stages/circuit/README.md"]
+    assert pages.readable("README.md", "1. a\n\n   b\n    c") == "1. a\n\n    b\n        c"
+
+
+def test_an_item_after_a_paragraph_begins_with_an_empty_line():
+    assert pages.readable("README.md", "* a\n* b\n\n  c\n* d") == "* a\n* b\n\n    c\n\n* d"
+    assert pages.readable("README.md", "* a:\n  1. b") == "* a:\n\n    1. b"
+
+
+def test_a_source_file_is_a_page_that_searches_skip():
+    page = PAGES["stages/lib/sql/macros.sql.md"]
+    assert "exclude: true" in page
+    assert (ROOT / "stages/lib/sql/macros.sql").read_text() in page
+    assert "(stages/lib/sql/macros.sql.md)" in PAGES["README.md"]
+
+
+def test_a_page_loads_nothing_from_the_network():
+    settings = yaml.safe_load((ROOT / "stages/site/mkdocs.yml").read_text())
+    assert settings["theme"]["font"] is False
+    assert settings["strict"] is True
+    [script] = settings["extra"]["polyfills"]
+    assert "iframe-worker" in script  # otherwise the plugin offline loads one from the network
+    for file in (ROOT / "stages/site/assets").iterdir():
+        assert "http" not in file.read_text().replace("http://www.w3.org/2000/svg", ""), file
+
+
+def test_pictures_of_the_gallery_are_in_git_and_small():
+    drawn = [ROOT / picture.drawn for picture in GALLERY]
+    assert 8 <= len(drawn) <= 12
+    assert sum(file.stat().st_size for file in drawn) <= LARGEST_GALLERY
+    assert sorted(drawn) == sorted((ROOT / pages.GALLERY).glob("*.webp"))
+
+
+@pytest.fixture(scope="module")
+def database(micro: Path):
+    with connect(micro / "data") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("picture", GALLERY, ids=lambda picture: Path(picture.path).stem)
+def test_a_query_of_the_gallery_has_rows_to_draw(database, picture: pages.Picture):
+    frame = plot.rows(database.sql(picture.query, subject="abacus"))
+    assert frame.height >= 2
+    assert plot.kind_of(frame) in plot.KINDS
+    assert picture.title
+    assert picture.note
