@@ -79,7 +79,8 @@ def outputs(repo: Repo) -> list[Pulled]:
     Raises RemoteError if there are none.
     """
     subject = read()["default"]
-    own = [stage for stage in repo.index.stages if stage.name.partition("@")[2] in ("", subject)]
+    made = repo.stage.collect("dvc.yaml", with_deps=True)  # what `make` makes
+    own = [stage for stage in made if stage.name.partition("@")[2] in ("", subject)]
     listed = remote.cached(repo, own)
     wanted = [output for output in listed if output.sum and _is_in(output, subject)]
     if not wanted:
@@ -109,7 +110,7 @@ def fill(repo: Repo) -> list[str]:
     lacking = [output.name for output in wanted if not remote.is_whole(output, cache)]
     if lacking:
         problem = f"DVC's cache lacks {remote.some(lacking)}"
-        raise RemoteError(f"make starter: {problem}; `make study` makes them")
+        raise RemoteError(f"make starter: {problem}; `make` makes them")
     sums: set[str] = set()
     for output in wanted:
         sums |= {output.sum, *remote.files_of(output, cache).values()}
