@@ -4,6 +4,7 @@ A link to a file that is not a page, such as a query or settings, leads to a gen
 file's text. A link to a folder leads to a list of its files.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -23,8 +24,10 @@ TABLES = "docs/tables"  # a folder of the site, not of the repository
 PICTURES = {".png", ".svg", ".webp"}
 LANGUAGES = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".cff": "yaml"}
 GUIDES = {
+    "Quickstart": "examples/quickstart.ipynb.md",
     "Console": "docs/console.md",
     "Your own model": "docs/models.md",
+    "A first look at your model": "examples/own_model.ipynb.md",
     "Model families": "docs/families.md",
     "A real model: Qwen": "examples/qwen/README.md",
     "Cores, GPUs, machines": "docs/cluster.md",
@@ -132,9 +135,20 @@ def spaced(text: str) -> str:
     return "\n".join(lines)
 
 
+def notebook_page(path: str) -> dict[str, str]:
+    """Return the page of a notebook: its texts, and its code in blocks."""
+    parts = []
+    for cell in json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    return {f"{path}.md": outside_code("\n\n".join(parts) + "\n", partial(readable, path))}
+
+
 def source_pages(path: str) -> dict[str, str]:
     """Return the page of a source file, or of a folder and its files. Searches skip them."""
     file = ROOT / path
+    if file.suffix == ".ipynb":
+        return notebook_page(path)
     head = f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n"
     if not file.is_dir():
         language = LANGUAGES.get(file.suffix, "text")
