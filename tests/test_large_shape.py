@@ -75,7 +75,7 @@ def deep_project(micro_copy: Path) -> Path:
         "source": "models/deep",
         "revision": "random",
         "template": "15+13=28\n{op1}{symbol}{op2}=",
-        "operators": ["add", "subtract"],
+        "operators": ["add"],
         "largest_operand": 19,
         "runs": SHIPPED["runs"],
         "passes": SHIPPED["passes"],
@@ -106,7 +106,7 @@ def check_that_attribution_chose_what_was_patched(tables: Path) -> None:
     neurons = pl.read_parquet(tables / "neuron_effects.parquet")
     first = neurons.filter(layer=0, position="op1")
     patched = first.filter(method="exact").group_by("operator").len()
-    assert set(patched["operator"]) == {"add", "subtract"}
+    assert patched["operator"].to_list() == ["add"]
     assert patched["len"].is_between(6, 10).all()
     assert len(first.filter(method="attribution", operator="add")) == NEURONS
     recall = pl.read_parquet(tables / "attribution_recall.parquet")

@@ -24,8 +24,7 @@ STAGES: dict[str, tuple[Callable, tuple[str, ...], tuple[str, ...]]] = {
         (*(f"store/{name}" for name in DUMPED), "store/predictions.parquet"),
     ),
     "runs": (runs.main, ("neurons/neuron", "abacus"), ("neurons/runs/neuron.parquet",)),
-    "scores": (scores.main, ("abacus",), ("heuristics/scores.parquet",)),
-    "permutation_tests": (
+    "permutation_tests": (  # and so for the scores, which read the same units
         permutation_tests.main,
         ("abacus",),
         tuple(
@@ -45,7 +44,6 @@ def test_the_bytes_are_the_same_whoever_does_the_work(
     monkeypatch.chdir(micro_copy)
     for work_of in (
         runs.RunsWork,
-        scores.ScoresWork,
         permutation_tests.PermutationTestsWork,
         dump.DumpWork,
     ):

@@ -39,7 +39,6 @@ CASES = [
     ("digits", 0, None),
     ("qwen", 1, None),
     ("llama-2", 1, None),
-    ("llama-3", 0, None),
     ("llama-3", 1, 1999),
 ]
 LAYERS, NEURONS, HEAD_WIDTH = 2, 24, 8

@@ -83,6 +83,7 @@ def prompts(batch: Any) -> list[tuple[list[int], int]]:
     return answered
 
 
+@pytest.mark.parametrize("kind", ["llama-tied", "gptj", "neox-sequential"])
 def test_any_architecture_learns_and_its_source_stays(
     checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
