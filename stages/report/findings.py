@@ -3,12 +3,15 @@
 Every number of a sentence comes from a table. `python -m stages.report.findings SUBJECT` prints the
 findings of a model as Markdown, with links to the tables' queries, for example for a README.
 
-The bag of heuristics holds for an operator if both of its predictions do:
+The bag of heuristics makes three predictions for each operator. Neurons with a heuristic are those
+that a heuristic describes beyond chance (criterion fdr). It holds for an operator if all three do:
 
-* alone: late neurons with a label, kept without all others, keep more of the correct answers than
-  equally many random neurons (their intervals do not overlap) and than the most frequent answer;
-* selective: ablating a heuristic's neurons hurts the heuristic's own prompts more than other
-  prompts, and more so than equally many other neurons do (knockout_tests, accuracy, p <= LEVEL).
+* enough: late neurons with a heuristic, kept without all others, keep more of the correct answers
+  than equally many random neurons (their intervals do not overlap), and than the most frequent
+  answer;
+* needed: they keep more than all late neurons without a heuristic do;
+* selective: ablating one heuristic's neurons lowers the answer's logit more on the heuristic's own
+  prompts than on others, and more so than ablating other neurons does (p <= LEVEL).
 """
 
 import sys
@@ -56,7 +59,7 @@ QUERIES: dict[str, tuple[list[str], str]] = {
     ),
     "late": (
         ["late_layers"],
-        """select null as operator, first_layer, layers, accuracy as value
+        """select null::varchar as operator, first_layer, layers, accuracy as value
         from late_layers where subject = $subject""",
     ),
     # of all numbers of neurons, the number with the largest distance from random neurons
@@ -97,21 +100,23 @@ QUERIES: dict[str, tuple[list[str], str]] = {
         ["bag_alone"],
         """select operator, own.neurons, own.accuracy as value, own.ci_low as low,
             own.ci_high as high, random.accuracy as control, random.ci_low as control_low,
-            random.ci_high as control_high, rest.accuracy as rest, majority_accuracy as majority
+            random.ci_high as control_high, rest.accuracy as rest, rest.ci_high as rest_high,
+            majority_accuracy as majority
         from (from bag_alone where kept = 'heuristic') as own
         left join (from bag_alone where kept = 'random') as random
             using (subject, operator, criterion, ablation, majority_accuracy)
         left join (from bag_alone where kept = 'rest') as rest
             using (subject, operator, criterion, ablation, majority_accuracy)
-        where subject = $subject and criterion = 'label' and ablation = 'mean'""",
+        where subject = $subject and criterion = 'fdr' and ablation = 'mean'""",
     ),
     "selective": (
         ["knockout_tests"],
-        """select operator, heuristics, associated as value, other, control_associated as control,
-            control_other, difference, p_value
-        from knockout_tests
-        where subject = $subject and criterion = 'label' and ablation = 'mean'
-            and measure = 'accuracy'""",
+        """select operator, logit.p_value, logit.difference, logit.associated, logit.other,
+            answers.associated as value
+        from (from knockout_tests where measure = 'logit') as logit
+        join (from knockout_tests where measure = 'accuracy') as answers
+            using (subject, operator, criterion, ablation)
+        where subject = $subject and criterion = 'fdr' and ablation = 'mean'""",
     ),
     "theories": (
         ["theories"],
@@ -124,7 +129,7 @@ QUERIES: dict[str, tuple[list[str], str]] = {
     ),
     "mediation": (
         ["relative_importance"],
-        """select null as operator, condition, importance as value, without_effect
+        """select null::varchar as operator, condition, importance as value, without_effect
         from relative_importance
         where subject = $subject and task = 'arithmetic' and operator = 'all' and which = 'all'
             and condition in ('result_varies', 'result_fixed')""",
@@ -136,6 +141,7 @@ QUERIES: dict[str, tuple[list[str], str]] = {
     ),
 }
 Results = dict[str, pl.DataFrame]  # a query's name -> its rows
+Test = Callable[[dict[str, Any]], bool | None]  # whether a row shows what is predicted
 
 
 @dataclass(frozen=True)
@@ -150,20 +156,20 @@ class Finding:
 def collected(data: Database, subject: str, operators: Sequence[str]) -> dict[str, Any]:
     """Return what the page shows first: by operator, and of all operators under ""."""
     every = results(data, subject, operators)
+    outcomes = {operator: tested(every, operator) for operator in operators}
     parts: dict[str, Any] = {}
     for operator in ("", *operators):
         part = only(every, operator) if operator else every
         own = [operator] if operator else operators
         parts[operator] = {
-            "answer": ANSWERS[overall([verdict(every, name) for name in own])],
+            "answer": ANSWERS[overall([outcomes[name]["verdict"] for name in own])],
             "reasons": reasons(part),
             "findings": list(map(vars, findings(part))),
         }
     charts = {}
     for name in CHARTS:
         charts[name] = every[name].to_dicts() if name in every else []
-    verdicts = {operator: verdict(every, operator) for operator in operators}
-    return {"parts": parts, "verdicts": verdicts, "charts": charts, "claims": claims(every)}
+    return {"parts": parts, "tested": outcomes, "charts": charts, "claims": claims(every)}
 
 
 def results(data: Database, subject: str, operators: Sequence[str]) -> Results:
@@ -190,12 +196,19 @@ def only(every: Results, operator: str) -> Results:
     return {name: rows for name, rows in filtered.items() if rows.height}
 
 
-def is_alone(row: dict[str, Any]) -> bool | None:
-    """Return whether labelled neurons alone keep more than controls; None without an interval."""
+def is_enough(row: dict[str, Any]) -> bool | None:
+    """Return whether neurons with a heuristic keep more than controls; None if it is unknown."""
     if row["low"] is None:
         return None
     controls = [row["control_high"], row["control"], row["majority"]]
     return row["low"] > max(value for value in controls if value is not None)
+
+
+def is_needed(row: dict[str, Any]) -> bool | None:
+    """Return whether neurons with a heuristic keep more than all others; None if it is unknown."""
+    if row["low"] is None or row["rest_high"] is None:
+        return None
+    return row["low"] > row["rest_high"]
 
 
 def is_selective(row: dict[str, Any]) -> bool | None:
@@ -205,24 +218,38 @@ def is_selective(row: dict[str, Any]) -> bool | None:
     return row["p_value"] <= LEVEL and row["difference"] > 0
 
 
-PREDICTIONS = {"alone": is_alone, "selective": is_selective}
+# prediction -> the query whose rows tell, and the test of a row
+PREDICTIONS: dict[str, tuple[str, Test]] = {
+    "enough": ("alone", is_enough),
+    "needed": ("alone", is_needed),
+    "selective": ("selective", is_selective),
+}
 
 
-def verdict(every: Results, operator: str) -> str:
-    """Return whether the bag of heuristics holds for an operator."""
+def tested(every: Results, operator: str) -> dict[str, Any]:
+    """Return whether each prediction holds for an operator, None if unknown, and the verdict."""
     own = only(every, operator)
-    if "labels" in own and not own["labels"]["value"].any():
+    holds: dict[str, Any] = {}
+    for prediction, (name, test) in PREDICTIONS.items():
+        rows = own.get(name, pl.DataFrame()).to_dicts()
+        holds[prediction] = test(rows[0]) if rows else None
+    return holds | {"verdict": verdict(list(holds.values()), _without_labels(own))}
+
+
+def verdict(holds: Sequence[bool | None], is_without_labels: bool) -> str:
+    """Return the verdict from the predictions; without labels, there is no bag."""
+    known = [value for value in holds if value is not None]
+    if is_without_labels:
         return FAILS
-    tested = []
-    for name, holds in PREDICTIONS.items():
-        for row in own[name].iter_rows(named=True) if name in own else ():
-            tested.append(holds(row))
-    known = [holds for holds in tested if holds is not None]
     if not known:
         return UNTESTED
     if not any(known):
         return FAILS
-    return HOLDS if len(known) == len(PREDICTIONS) and all(known) else PARTLY
+    return HOLDS if all(holds) else PARTLY
+
+
+def _without_labels(part: Results) -> bool:
+    return "labels" in part and not part["labels"]["value"].sum()
 
 
 def overall(verdicts: Sequence[str]) -> str:
@@ -234,40 +261,59 @@ def overall(verdicts: Sequence[str]) -> str:
 
 
 def reasons(part: Results) -> list[str]:
-    """Return sentences on both predictions of the bag of heuristics."""
-    if "labels" in part and not part["labels"]["value"].any():
+    """Return sentences on the predictions of the bag of heuristics."""
+    if _without_labels(part):
         return ["No neuron has a heuristic that describes it beyond chance."]
+    sentences: list[str] = []
+    for prediction, (name, test) in PREDICTIONS.items():
+        if name in part:
+            sentences += REASONS[prediction](*_divided(part[name], test))
+    return sentences or ["No table tests the bag of heuristics on this model."]
+
+
+def _enough(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
     sentences = []
-    if "alone" in part:
-        holds, fails = _divided(part["alone"], is_alone)
-        if holds.height:
-            sentences.append(
-                f"Neurons with a heuristic alone keep {span(holds, 'value')} of the correct "
-                f"answers, random neurons {span(holds, 'control', names=False)}."
-            )
-        if fails.height:
-            sentences.append(f"For {_names(fails)}, they keep no more than controls.")
-    if "selective" in part:
-        holds, fails = _divided(part["selective"], is_selective)
-        if holds.height:
-            sentences.append(
-                "Ablating a heuristic breaks its own prompts more than other prompts for "
-                f"{_names(holds)}."
-            )
-        if fails.height:
-            sentences.append(
-                f"For {_names(fails)}, ablating a heuristic breaks its own prompts no more than "
-                "ablating other neurons does."
-            )
-    return sentences or ["No table tests the bag of heuristics on this model yet."]
+    if holds.height:
+        sentences.append(
+            f"The late neurons with a heuristic, alone, keep {span(holds, 'value')} of the correct "
+            f"answers, equally many random neurons {span(holds, 'control', names=False)}."
+        )
+    if fails.height:
+        sentences.append(
+            f"For {_names(fails)}, they keep {span(fails, 'value', names=False)}, not clearly "
+            f"more than random neurons ({span(fails, 'control', names=False)})."
+        )
+    return sentences
 
 
-def _divided(
-    rows: pl.DataFrame, holds: Callable[[dict[str, Any]], bool | None]
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _needed(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
+    if not fails.height:
+        return [f"All other late neurons keep {span(holds, 'rest', names=False)}."]
+    return [
+        f"For {_names(fails)}, all other late neurons keep {span(fails, 'rest', names=False)}, so "
+        "these answers do not need a heuristic."
+    ]
+
+
+def _hurt(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
+    sentences = []
+    if holds.height:
+        sentences.append(
+            "Ablating one heuristic lowers the answer's logit most on the heuristic's own prompts "
+            f"for {_names(holds)}."
+        )
+    if fails.height:
+        sentences.append(f"For {_names(fails)}, an ablation does not hurt these prompts most.")
+    return sentences
+
+
+REASONS = {"enough": _enough, "needed": _needed, "selective": _hurt}
+
+
+def _divided(rows: pl.DataFrame, test: Test) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the rows for which a prediction holds, and those for which it does not."""
-    results = pl.Series(list(map(holds, rows.iter_rows(named=True))), dtype=pl.Boolean)
-    return rows.filter(results.fill_null(False)), rows.filter(~results.fill_null(True))
+    outcomes = pl.Series(list(map(test, rows.iter_rows(named=True))), dtype=pl.Boolean)
+    return rows.filter(outcomes.fill_null(False)), rows.filter(~outcomes.fill_null(True))
 
 
 def findings(part: Results) -> list[Finding]:
@@ -321,7 +367,7 @@ def _neurons(rows: pl.DataFrame) -> str:
 
 
 def _labels(rows: pl.DataFrame) -> str:
-    if not rows["value"].any():
+    if not rows["value"].sum():
         return f"None of {rows['total'][0]:,} neurons has a label."
     return (
         f"{count(rows, 'value')} of {rows['total'][0]:,} neurons have a label: a heuristic "
@@ -331,19 +377,18 @@ def _labels(rows: pl.DataFrame) -> str:
 
 def _alone(rows: pl.DataFrame) -> str:
     return (
-        f"The {count(rows, 'neurons')} late neurons with a label keep an accuracy of "
-        f"{span(rows, 'value')} alone. Equally many random neurons keep "
-        f"{span(rows, 'control', names=False)}, all neurons without a label "
-        f"{span(rows, 'rest', names=False)}."
+        f"{count(rows, 'neurons')} late neurons have a heuristic. They alone keep an accuracy of "
+        f"{span(rows, 'value')}, equally many random neurons {span(rows, 'control', names=False)}, "
+        f"all other late neurons {span(rows, 'rest', names=False)}."
     )
 
 
 def _selective(rows: pl.DataFrame) -> str:
     return (
-        f"With the neurons of one heuristic ablated, {span(rows, 'value')} of its own prompts stay "
-        f"correct, and {span(rows, 'other', names=False)} of other prompts. With equally many "
-        f"other neurons ablated, these shares are {span(rows, 'control', names=False)} and "
-        f"{span(rows, 'control_other', names=False)}."
+        "Ablating one heuristic changes the answer's logit by "
+        f"{span(rows, 'associated', write=logits)} on its own prompts, and by "
+        f"{span(rows, 'other', names=False, write=logits)} on other prompts. Of its own prompts, "
+        f"{span(rows, 'value', names=False)} stay correct."
     )
 
 
@@ -416,16 +461,24 @@ def share(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
-def span(rows: pl.DataFrame, column: str, names: bool = True) -> str:
-    """Return the range of a column of shares.
+def logits(value: float) -> str:
+    """Return a change of a logit with its sign."""
+    return f"{value:+.2f}"
 
-    names: whether to name the operators of the least and the greatest value.
+
+def span(
+    rows: pl.DataFrame, column: str, names: bool = True, write: Callable[[float], str] = share
+) -> str:
+    """Return the range of a column.
+
+    names: whether to name the operators of the least and the greatest value; write: a value as
+    text.
     """
     known = rows.drop_nulls(column).sort(column, maintain_order=True)
     if known.is_empty():
         return "an unknown share"
     low, high = known.row(0, named=True), known.row(-1, named=True)
-    ends = share(low[column]), share(high[column])
+    ends = write(low[column]), write(high[column])
     if ends[0] == ends[1]:
         return ends[0]
     if not names:
@@ -452,7 +505,7 @@ def main(subject: str) -> None:
     operators = load_subject(subject).operators
     every = results(database(names, subject), subject, operators)
     known, shown = tables(), {item.id: item.table for item in contents().items()}
-    total = overall([verdict(every, operator) for operator in operators])
+    total = overall([tested(every, operator)["verdict"] for operator in operators])
     print(f"**Does the bag of heuristics hold for {subject}?** {ANSWERS[total]}", *reasons(every))
     print()
     for finding in findings(every):

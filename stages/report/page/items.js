@@ -1,17 +1,20 @@
 // Items: the table and the figures of each, for a model and an operator.
 
 const declared = JSON.parse(document.getElementById("declared").textContent);
-const ENLARGED = 1.3; // how much larger than drawn a figure may become to fill the page
+const ENLARGED = 1.1; // how much larger than drawn a figure may become to fill the page
+const TALL = 30; // em; a taller figure is cut until it is unfolded
 const narrow = matchMedia("(max-width: 40rem)"); // here pictures scroll in their frame
 
 /** Fills in an item: its figures, its rows and its file. Returns whether it has any data. */
 function showItem(item, selected, tables, figures) {
   const place = document.getElementById(item.id);
   const pictures = item.figures.flatMap((figure) => drawn(figure, item, selected, figures));
-  place.querySelector(".figures").replaceChildren(...pictures);
+  place.querySelector(".figures").replaceChildren(...folded(pictures));
   if (!item.table) return pictures.length > 0;
   const table = tables[item.id];
-  place.querySelector(".rows").replaceChildren(...rowsOf(item, selected, table));
+  const rows = rowsOf(item, selected, table);
+  place.querySelector(".rows").replaceChildren(...rows);
+  showCount(place.querySelector(".table"), item, table, selected.operator);
   const file = place.querySelector(".file");
   file.hidden = !table;
   if (table) {
@@ -22,6 +25,22 @@ function showItem(item, selected, tables, figures) {
     name.textContent = selected.about.subject;
   }
   return Boolean(table && table.rows.length);
+}
+
+/** Returns the first figure, and all others in a part that can be opened. */
+function folded([first, ...others]) {
+  if (!others.length) return first ? [first] : [];
+  const count = `${others.length} more ${others.length > 1 ? "figures" : "figure"}`;
+  return [first, make("details", {}, make("summary", {}, count), ...others)];
+}
+
+/** Says how many rows the table has. A table without rows says why, and cannot be closed. */
+function showCount(details, item, table, operator) {
+  const rows = table ? rowsAbout(table, item.operators, operator).length : 0;
+  details.classList.toggle("empty", !rows);
+  details.open = !rows;
+  const count = rows === 1 ? "1 row" : `${rows} rows`;
+  details.querySelector(".count").textContent = `Table, ${count}`;
 }
 
 /** Returns an item's table, or a sentence about why it has no rows. */
@@ -37,7 +56,7 @@ function rowsOf(item, { about, operator }, table) {
   const note = noteOf(table, rows, operator);
   const caption = [item.title, ...(item.shared ? [] : [subject]), operator || "all operators"];
   const form = { shares: item.shares, note, perPage: declared.perPage };
-  return tableOf({ ...table, rows, caption: caption.join(" · "), ...form });
+  return tableOf({ ...table, name: item.table, rows, caption: caption.join(" · "), ...form });
 }
 
 function whyEmpty(item, { subject, operators }, operator) {
@@ -76,22 +95,55 @@ function drawnOf(figure, item, { subject, operators }, operator, figures) {
   }
   const what = [...(item.shared ? [] : [subject]), ...(operator ? [operator] : [])].join(", ");
   const alt = what ? `${figure.alt} ${what}.` : figure.alt;
-  const scrolled = narrow.matches ? { tabIndex: 0, role: "group", "aria-label": alt } : {};
-  const picture = make("img", { src: source(figures[path]), alt, decoding: "async" });
-  picture.onload = () => (picture.style.maxWidth = `${ENLARGED * picture.naturalWidth}px`);
-  const card = make("div", { className: "card", ...scrolled }, picture);
   const links = [fileLink(path, "svg", "vector"), ", ", fileLink(path, "png", "picture")];
-  return make("figure", {}, card, make("figcaption", {}, `${figure.alt} `, ...links));
+  const caption = make("figcaption", {}, `${operator ? `${operator}: ` : ""}${figure.alt} `, ...links);
+  return make("figure", {}, ...shown(figures[path], alt), caption);
+}
+
+/** Returns a figure's picture, and a button that unfolds it if it is tall. */
+function shown(content, alt) {
+  const scrolled = narrow.matches ? { tabIndex: 0, role: "group", "aria-label": alt } : {};
+  if (!content.startsWith("<")) {
+    const picture = make("img", { src: `data:image/webp;base64,${content}`, alt, decoding: "async" });
+    return [make("div", { className: "card bitmap", ...scrolled }, picture)];
+  }
+  const picture = vector(content, alt);
+  const card = make("div", { className: "card", ...scrolled }, picture);
+  const { width, height } = picture.dataset;
+  if ((height / width) * Math.min(width, 50) <= TALL) return [card];
+  card.classList.add("cut");
+  const unfold = () => {
+    const isCut = card.classList.toggle("cut");
+    button.textContent = isCut ? "Show the whole figure" : "Show less";
+    button.setAttribute("aria-expanded", !isCut);
+  };
+  const button = make("button", { type: "button", className: "unfold", onclick: unfold });
+  button.setAttribute("aria-expanded", "false");
+  button.textContent = "Show the whole figure";
+  return [card, button];
+}
+
+/**
+ * Returns a vector figure whose text and lines have the page's colours. It is in a shadow tree, so
+ * that names of its parts are its own.
+ */
+function vector(content, alt) {
+  const parsed = new DOMParser().parseFromString(content, "image/svg+xml").documentElement;
+  const [, , width, height] = parsed.getAttribute("viewBox").split(" ").map(Number);
+  const host = make("div", { className: "vector", role: "img", "aria-label": alt });
+  // in em of the page's text: the file's points are pixels of 4/3
+  const [across, down] = [width, height].map((points) => (points * 4) / 3 / 16);
+  Object.assign(host.dataset, { width: across, height: down });
+  host.style.maxWidth = `${across * ENLARGED}rem`;
+  parsed.removeAttribute("width");
+  parsed.removeAttribute("height");
+  const style = make("style", {}, "svg { display: block; width: 100%; fill: currentColor; }");
+  host.attachShadow({ mode: "open" }).append(style, document.importNode(parsed, true));
+  return host;
 }
 
 function fileLink(path, ending, kind) {
   const file = `${path}.${ending}`;
   const label = `${kind} file reports/${file}`;
   return make("a", { href: file, "aria-label": label }, `${kind} (.${ending})`);
-}
-
-/** Returns the address of a picture that the page carries: SVG as text, WebP in base64. */
-function source(content) {
-  if (content.startsWith("<")) return `data:image/svg+xml,${encodeURIComponent(content)}`;
-  return `data:image/webp;base64,${content}`;
 }

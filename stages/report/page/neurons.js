@@ -1,6 +1,5 @@
 // The neuron browser: a list of neurons, and what is known about the selected neuron.
 
-const byId = (name) => document.getElementById(name);
 const browser = {
   operator: byId("browse-operator"),
   layer: byId("browse-layer"),
@@ -160,7 +159,7 @@ function factOf(fact, table, operator, neuron) {
   const caption = `${fact.title} · layer ${neuron.layer}, neuron ${neuron.neuron} · ${operator}`;
   const left = fact.by === "neuron" ? ["operator", "layer", "neuron"] : ["operator"];
   const form = { caption, shares: fact.shares, left, perPage: declared.perPage };
-  return make("div", {}, title, ...tableOf({ ...table, rows, ...form }));
+  return make("div", {}, title, ...tableOf({ ...table, name: fact.table, rows, ...form }));
 }
 
 browser.operator.onchange = offerLayers;
