@@ -35,11 +35,12 @@ async function showFindings(about, operator) {
   const reasons = part.reasons.join(" ");
   byId("answer").replaceChildren(make("p", { className: "verdict" }, part.answer), make("p", {}, reasons));
   const own = operator ? [operator] : about.operators;
-  byId("tested").replaceChildren(scores(own, found.tested));
+  const listed = claimsOf(found.claims, operator);
+  byId("tested").replaceChildren(scores(own, found.tested), ...summary(listed));
   const maps = await mapsOf(about.subject, own);
   byId("charts").replaceChildren(...[maps, circuits(own, found.charts), alone(own, found.charts)].filter(Boolean));
   byId("sentences").replaceChildren(...part.findings.map(sentenceOf));
-  byId("verdicts").replaceChildren(...verdicts(found.claims, operator));
+  byId("verdicts").replaceChildren(...verdicts(listed));
 }
 
 function sentenceOf({ item, title, text }) {
@@ -108,15 +109,30 @@ function kindOf({ names }) {
 }
 
 function mapCard(neuron, part, cells, place, operator) {
-  const [[rows, columns], [high, wide]] = [part.whole, part.detail];
-  const from = place * (rows * columns + high * wide);
-  const map = { cells: new Int8Array(cells.buffer, from, rows * columns), rows, columns };
+  const map = clearest(part, cells, place);
   const name = `layer ${neuron.layer}, neuron ${neuron.neuron}`;
   const label = neuron.names[0] ?? "no heuristic";
-  const canvas = make("canvas", { role: "img", "aria-label": `Map of ${name} on ${operator}: ${label}` });
+  const range = `op1 ${map.from[0]} to ${map.to[0]}, op2 ${map.from[1]} to ${map.to[1]}`;
+  const canvas = make("canvas", { role: "img", "aria-label": `${operator}, ${name}: ${label}; ${range}` });
   paint(canvas, { ...map, ...neuron.map });
   const where = `${declared.operators[operator]} ${neuron.layer}.${neuron.neuron}`;
-  return make("div", { title: name }, canvas, make("p", {}, make("b", {}, where), ` ${label}`));
+  return make("div", { title: `${name}, ${range}` }, canvas, make("p", {}, make("b", {}, where), ` ${label}`));
+}
+
+/** Returns the whole map or its detail, whichever has stronger colours per cell of the grid. */
+function clearest(part, cells, place) {
+  const [[rows, columns], [high, wide]] = [part.whole, part.detail];
+  const first = place * (rows * columns + high * wide);
+  const view = (from, length) => new Int8Array(cells.buffer, from, length);
+  const last = part.operands.map((length) => length - 1);
+  const whole = { cells: view(first, rows * columns), rows, columns, from: [0, 0], to: last };
+  const { corner } = part.neurons[place].map;
+  if (!corner) return whole;
+  const to = [corner[0] + high - 1, corner[1] + wide - 1];
+  const inside = view(first + rows * columns, high * wide);
+  const detail = { cells: inside, rows: high, columns: wide, from: corner, to };
+  const strength = (map) => map.cells.reduce((sum, code) => sum + (code === NO_CELL ? 0 : code ** 2), 0) / map.cells.length;
+  return strength(detail) > 2 * strength(whole) ? detail : whole;
 }
 
 /** Returns the figure of circuits: few heads, and few neurons, against equally many random ones. */
@@ -236,22 +252,39 @@ function svg(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** Returns the statements with a verdict for an operator, or for any. */
+function claimsOf(claims, operator) {
+  const own = claims.map((claim) => ({ ...claim, verdicts: verdictsOf(claim, operator) }));
+  return own.filter((claim) => claim.verdicts.length);
+}
+
+/** Returns one bar of all verdicts. */
+function summary(claims) {
+  if (!claims.length) return [];
+  const link = make("a", { href: "#verdicts" }, "Published statements by verdict");
+  return [make("p", { className: "key" }, link), make("div", { className: "bars" }, stack(claims)), key()];
+}
+
+function key() {
+  const words = Object.entries({ ...VERDICTS, "not testable here": "not testable" });
+  const spans = words.map(([text, name]) => make("span", {}, swatch(name), text));
+  return make("p", { className: "key" }, ...spans);
+}
+
 /** Returns the verdicts: a bar of their numbers for each study, and every statement by its name. */
-function verdicts(claims, operator) {
-  const own = claims
-    .map((claim) => ({ ...claim, verdicts: verdictsOf(claim, operator) }))
-    .filter((claim) => claim.verdicts.length);
-  if (!own.length) return [sentence("No statement is checked on this model.")];
-  const studies = Map.groupBy(own, (claim) => claim.source.split(",")[0]);
-  const bars = [...studies].map(([study, listed]) => bar(study, listed));
-  const names = own.map(({ claim, statement, verdicts: each }) => {
-    const chips = each.map(([name, verdict]) => chip(name, verdict));
-    return make("li", { title: statement }, ...chips, ` ${claim.replaceAll("_", " ")}`);
+function verdicts(claims) {
+  if (!claims.length) return [sentence("No statement is checked on this model.")];
+  const studies = Map.groupBy(claims, (claim) => claim.source.split(",")[0]);
+  const bars = [...studies].map(([study, listed]) => {
+    return make("div", {}, make("span", { className: "study" }, study), stack(listed));
   });
-  const key = Object.entries({ ...VERDICTS, "not testable here": "not testable" });
-  const legend = key.map(([words, name]) => make("span", {}, swatch(name), words));
+  const names = claims.map(({ claim, statement, verdicts: each }) => {
+    const chips = each.map(([name, verdict]) => chip(name, verdict));
+    const name = make("span", {}, claim.replaceAll("_", " "));
+    return make("li", { title: statement }, make("span", {}, ...chips), name);
+  });
   return [
-    make("p", { className: "key" }, ...legend),
+    key(),
     make("div", { className: "bars" }, ...bars),
     make("ul", { className: "names" }, ...names),
     make("p", {}, make("a", { href: "#claims-table" }, "Measured and published values")),
@@ -276,7 +309,8 @@ function chip(operator, verdict) {
   return shown;
 }
 
-function bar(study, claims) {
+/** Returns a bar whose parts are the numbers of verdicts. */
+function stack(claims) {
   const all = claims.flatMap((claim) => claim.verdicts.map(([, verdict]) => verdict));
   const parts = [...Object.values(VERDICTS), "not testable"].map((verdict) => {
     const count = all.filter((each) => each === verdict).length;
@@ -285,8 +319,7 @@ function bar(study, claims) {
     part.hidden = !count;
     return part;
   });
-  const name = make("span", { className: "study" }, study);
-  return make("div", {}, name, make("div", { className: "stack" }, ...parts));
+  return make("div", { className: "stack" }, ...parts);
 }
 
 /** Returns the table of all models: whether the bag of heuristics holds for each operator. */

@@ -2,7 +2,6 @@
 
 const declared = JSON.parse(document.getElementById("declared").textContent);
 const ENLARGED = 1.1; // how much larger than drawn a figure may become to fill the page
-const TALL = 30; // em; a taller figure is cut until it is unfolded
 const narrow = matchMedia("(max-width: 40rem)"); // here pictures scroll in their frame
 
 /** Fills in an item: its figures, its rows and its file. Returns whether it has any data. */
@@ -10,6 +9,7 @@ function showItem(item, selected, tables, figures) {
   const place = document.getElementById(item.id);
   const pictures = item.figures.flatMap((figure) => drawn(figure, item, selected, figures));
   place.querySelector(".figures").replaceChildren(...folded(pictures));
+  place.querySelector(".enlarge").hidden = !place.querySelector(".card");
   if (!item.table) return pictures.length > 0;
   const table = tables[item.id];
   const rows = rowsOf(item, selected, table);
@@ -97,30 +97,29 @@ function drawnOf(figure, item, { subject, operators }, operator, figures) {
   const alt = what ? `${figure.alt} ${what}.` : figure.alt;
   const links = [fileLink(path, "svg", "vector"), ", ", fileLink(path, "png", "picture")];
   const caption = make("figcaption", {}, `${operator ? `${operator}: ` : ""}${figure.alt} `, ...links);
-  return make("figure", {}, ...shown(figures[path], alt), caption);
+  return make("figure", {}, shown(figures[path], alt), caption);
 }
 
-/** Returns a figure's picture, and a button that unfolds it if it is tall. */
+/** Returns a figure's picture in a frame. A click makes its item as wide as the page, or narrow. */
 function shown(content, alt) {
   const scrolled = narrow.matches ? { tabIndex: 0, role: "group", "aria-label": alt } : {};
-  if (!content.startsWith("<")) {
-    const picture = make("img", { src: `data:image/webp;base64,${content}`, alt, decoding: "async" });
-    return [make("div", { className: "card bitmap", ...scrolled }, picture)];
-  }
-  const picture = vector(content, alt);
-  const card = make("div", { className: "card", ...scrolled }, picture);
-  const { width, height } = picture.dataset;
-  if ((height / width) * Math.min(width, 50) <= TALL) return [card];
-  card.classList.add("cut");
-  const unfold = () => {
-    const isCut = card.classList.toggle("cut");
-    button.textContent = isCut ? "Show the whole figure" : "Show less";
-    button.setAttribute("aria-expanded", !isCut);
-  };
-  const button = make("button", { type: "button", className: "unfold", onclick: unfold });
-  button.setAttribute("aria-expanded", "false");
-  button.textContent = "Show the whole figure";
-  return [card, button];
+  const isVector = content.startsWith("<");
+  const bitmap = { src: `data:image/webp;base64,${content}`, alt, decoding: "async" };
+  const picture = isVector ? vector(content, alt) : make("img", bitmap);
+  const card = make("div", { className: `card${isVector ? "" : " bitmap"}`, ...scrolled }, picture);
+  card.onclick = () => widen(card.closest("article"));
+  return card;
+}
+
+/** Makes an item as wide as the page, or narrow again. isWide: null changes what it is. */
+function widen(article, isWide = null) {
+  const before = article.getBoundingClientRect().top;
+  article.classList.toggle("wide", isWide ?? !article.classList.contains("wide"));
+  const button = article.querySelector(".enlarge");
+  const is = article.classList.contains("wide");
+  button?.setAttribute("aria-expanded", is);
+  if (button) button.textContent = is ? "Smaller" : "Enlarge";
+  scrollBy({ top: article.getBoundingClientRect().top - before, behavior: "instant" });
 }
 
 /**
@@ -146,4 +145,12 @@ function fileLink(path, ending, kind) {
   const file = `${path}.${ending}`;
   const label = `${kind} file reports/${file}`;
   return make("a", { href: file, "aria-label": label }, `${kind} (.${ending})`);
+}
+
+for (const article of document.querySelectorAll(".items > article")) {
+  article.querySelector(".enlarge").onclick = () => widen(article);
+  for (const details of article.querySelectorAll(".more > details")) {
+    // a table or a query needs the whole width
+    details.querySelector("summary").onclick = () => details.open || widen(article, true);
+  }
 }
