@@ -14,11 +14,17 @@ const EXPLAINED = {
     "Ablating one heuristic lowers the answer's logit most on the heuristic's own prompts, more " +
     "so than ablating other neurons does.",
 };
-const SIGNS = { holds: "✓", "holds in part": "◐", "does not hold": "✗", "not testable": "–" };
+const SIGNS = {
+  holds: "✓",
+  "holds in part": "◐",
+  "does not hold": "✗",
+  "not testable": "–",
+};
 const OUTCOMES = new Map([[true, "holds"], [false, "does not hold"], [null, "not testable"]]);
 const VERDICTS = { reproduced: "holds", "not reproduced": "does not hold" }; // else not testable
 const LEFT = 78; // of the scale of a chart, in its units; the operators' names are before it
 const [WIDTH, RIGHT] = [340, 326];
+const INTERVALS = [["control", "control_low", "control_high"], ["value", "low", "high"]];
 const MAPS = 4; // maps beside the answer
 
 /** Shows the findings of a model, for an operator or for all. */
@@ -29,16 +35,19 @@ async function showFindings(about, operator) {
   if (!part) {
     const why = operator ? withoutPrompts(about.subject, operator) : "There are no findings yet.";
     byId("answer").replaceChildren(make("p", {}, why));
-    for (const name of ["tested", "charts", "sentences", "verdicts"]) byId(name).replaceChildren();
+    const places = ["tested", "charts", "sentences", "verdicts"];
+    for (const name of places) byId(name).replaceChildren();
     return;
   }
   const reasons = part.reasons.join(" ");
-  byId("answer").replaceChildren(make("p", { className: "verdict" }, part.answer), make("p", {}, reasons));
+  const verdict = make("p", { className: "verdict" }, part.answer);
+  byId("answer").replaceChildren(verdict, make("p", {}, reasons));
   const own = operator ? [operator] : about.operators;
   const listed = claimsOf(found.claims, operator);
   byId("tested").replaceChildren(scores(own, found.tested), ...summary(listed));
   const maps = await mapsOf(about.subject, own);
-  byId("charts").replaceChildren(...[maps, circuits(own, found.charts), alone(own, found.charts)].filter(Boolean));
+  const figures = [maps, circuits(own, found.charts), alone(own, found.charts)];
+  byId("charts").replaceChildren(...figures.filter(Boolean));
   byId("sentences").replaceChildren(...part.findings.map(sentenceOf));
   byId("verdicts").replaceChildren(...verdicts(listed));
 }
@@ -48,11 +57,16 @@ function sentenceOf({ item, title, text }) {
   return make("div", {}, make("dt", {}, link), make("dd", {}, text));
 }
 
+/** Returns the class of a verdict in style.css. */
+function nameOf(verdict) {
+  return verdict.replaceAll(" ", "-");
+}
+
 /** Returns a sign for a verdict, with its words for those who cannot see it. */
 function sign(verdict, before = "") {
   const words = make("span", { className: "unseen" }, `${before}${verdict}`);
   const mark = make("span", { "aria-hidden": "true" }, SIGNS[verdict]);
-  return make("span", { className: `sign ${verdict.replaceAll(" ", "-")}`, title: verdict }, mark, words);
+  return make("span", { className: `sign ${nameOf(verdict)}`, title: verdict }, mark, words);
 }
 
 /** Returns the table of operators and of what the bag of heuristics predicts for them. */
@@ -78,7 +92,8 @@ function operatorName(operator) {
 
 function chart(title, text, item, ...content) {
   const link = make("a", { href: `#${item}`, "aria-label": `${title}: the whole figure` }, "more");
-  return make("figure", {}, make("h2", {}, title), ...content, make("figcaption", {}, `${text} `, link));
+  const caption = make("figcaption", {}, `${text} `, link);
+  return make("figure", {}, make("h2", {}, title), ...content, caption);
 }
 
 /** Returns the figure of maps: the first labelled neurons, each with another kind of heuristic. */
@@ -89,13 +104,15 @@ async function mapsOf(subject, operators) {
   const cards = [];
   for (const operator of operators.filter((name) => name in known)) {
     const part = known[operator];
-    const drawn = part.neurons.map((neuron, place) => ({ neuron, place })).filter(({ neuron }) => neuron.map);
+    const placed = part.neurons.map((neuron, place) => ({ neuron, place }));
+    const drawn = placed.filter(({ neuron }) => neuron.map);
+    const cells = drawn.length && (await payload(`${subject}/maps-${operator}`));
     const isNew = ({ neuron }) => !kinds.has(kindOf(neuron));
     for (let i = 0; i < each && drawn.length; i += 1) {
       const at = Math.max(drawn.findIndex(isNew), 0);
       const [{ neuron, place }] = drawn.splice(at, 1);
       kinds.add(kindOf(neuron));
-      cards.push(mapCard(neuron, part, await payload(`${subject}/maps-${operator}`), place, operator));
+      cards.push(mapCard(neuron, part, cells, place, operator));
     }
   }
   if (!cards.length) return null;
@@ -113,10 +130,12 @@ function mapCard(neuron, part, cells, place, operator) {
   const name = `layer ${neuron.layer}, neuron ${neuron.neuron}`;
   const label = neuron.names[0] ?? "no heuristic";
   const range = `op1 ${map.from[0]} to ${map.to[0]}, op2 ${map.from[1]} to ${map.to[1]}`;
-  const canvas = make("canvas", { role: "img", "aria-label": `${operator}, ${name}: ${label}; ${range}` });
+  const words = `${operator}, ${name}: ${label}; ${range}`;
+  const canvas = make("canvas", { role: "img", "aria-label": words });
   paint(canvas, { ...map, ...neuron.map });
   const where = `${declared.operators[operator]} ${neuron.layer}.${neuron.neuron}`;
-  return make("div", { title: `${name}, ${range}` }, canvas, make("p", {}, make("b", {}, where), ` ${label}`));
+  const caption = make("p", {}, make("b", {}, where), ` ${label}`);
+  return make("div", { title: words }, canvas, caption);
 }
 
 /** Returns the whole map or its detail, whichever has stronger colours per cell of the grid. */
@@ -131,13 +150,17 @@ function clearest(part, cells, place) {
   const to = [corner[0] + high - 1, corner[1] + wide - 1];
   const inside = view(first + rows * columns, high * wide);
   const detail = { cells: inside, rows: high, columns: wide, from: corner, to };
-  const strength = (map) => map.cells.reduce((sum, code) => sum + (code === NO_CELL ? 0 : code ** 2), 0) / map.cells.length;
+  const strength = (map) => {
+    const squares = map.cells.reduce((sum, code) => sum + (code === NO_CELL ? 0 : code ** 2), 0);
+    return squares / map.cells.length;
+  };
   return strength(detail) > 2 * strength(whole) ? detail : whole;
 }
 
 /** Returns the figure of circuits: few heads, and few neurons, against equally many random ones. */
 function circuits(operators, { heads, neurons }) {
-  const own = (rows) => rows.filter((row) => operators.includes(row.operator) && row.value !== null);
+  const isOwn = (row) => operators.includes(row.operator) && row.value !== null;
+  const own = (rows) => rows.filter(isOwn);
   const groups = [];
   if (own(heads).length) {
     const numbers = own(heads).map((row) => row.heads);
@@ -163,7 +186,8 @@ function alone(operators, charts) {
   };
   const text = "All other late neurons take their mean. Lines are intervals of 95 %.";
   const groups = [["late neurons kept", rows]];
-  return rows.length ? dots("Accuracy with heuristics alone", text, "bag-alone", groups, marks) : null;
+  const title = "Accuracy with heuristics alone";
+  return rows.length ? dots(title, text, "bag-alone", groups, marks) : null;
 }
 
 function span(numbers) {
@@ -205,7 +229,8 @@ function dots(title, text, item, groups, marks) {
     const symbol = svg("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, mark(name, 6, 6, 4));
     return make("span", {}, symbol, meaning);
   });
-  return chart(title, text, item, svg("svg", box, ...parts), make("p", { className: "key" }, ...legend));
+  const symbols = make("p", { className: "key" }, ...legend);
+  return chart(title, text, item, svg("svg", box, ...parts), symbols);
 }
 
 function told(above, row, marks) {
@@ -220,9 +245,10 @@ function marked(row, marks, x, y) {
   if (typeof row.control === "number" && typeof row.value === "number") {
     parts.push(svg("line", { class: "gap", x1: x(row.control), x2: x(row.value), y1: y, y2: y }));
   }
-  for (const [name, low, high] of [["control", "control_low", "control_high"], ["value", "low", "high"]]) {
+  for (const [name, low, high] of INTERVALS) {
     if (typeof row[low] !== "number" || typeof row[high] !== "number") continue;
-    parts.push(svg("line", { class: `interval ${name}`, x1: x(row[low]), x2: x(row[high]), y1: y, y2: y }));
+    const ends = { x1: x(row[low]), x2: x(row[high]), y1: y, y2: y };
+    parts.push(svg("line", { class: `interval ${name}`, ...ends }));
   }
   for (const name of Object.keys(marks).reverse()) {
     if (typeof row[name] !== "number") continue;
@@ -262,7 +288,8 @@ function claimsOf(claims, operator) {
 function summary(claims) {
   if (!claims.length) return [];
   const link = make("a", { href: "#verdicts" }, "Published statements by verdict");
-  return [make("p", { className: "key" }, link), make("div", { className: "bars" }, stack(claims)), key()];
+  const bars = make("div", { className: "bars" }, stack(claims));
+  return [make("p", { className: "key" }, link), bars, key()];
 }
 
 function key() {
@@ -278,7 +305,9 @@ function verdicts(claims) {
   const bars = [...studies].map(([study, listed]) => {
     return make("div", {}, make("span", { className: "study" }, study), stack(listed));
   });
-  const names = claims.map(({ claim, statement, verdicts: each }) => {
+  const isTestable = (claim) => claim.verdicts.some(([, verdict]) => verdict !== "not testable");
+  const ordered = claims.toSorted((a, b) => isTestable(b) - isTestable(a));
+  const names = ordered.map(({ claim, statement, verdicts: each }) => {
     const chips = each.map(([name, verdict]) => chip(name, verdict));
     const name = make("span", {}, claim.replaceAll("_", " "));
     return make("li", { title: statement }, make("span", {}, ...chips), name);
@@ -292,12 +321,13 @@ function verdicts(claims) {
 }
 
 function verdictsOf({ verdicts: all }, operator) {
-  const each = Object.entries(all).map(([name, verdict]) => [name, VERDICTS[verdict] ?? "not testable"]);
+  const shortened = ([name, verdict]) => [name, VERDICTS[verdict] ?? "not testable"];
+  const each = Object.entries(all).map(shortened);
   return each.filter(([name]) => !operator || !name || name === operator);
 }
 
 function swatch(verdict) {
-  return make("i", { className: `chip ${verdict.replaceAll(" ", "-")}` });
+  return make("i", { className: `chip ${nameOf(verdict)}` });
 }
 
 /** Returns an operator's sign, coloured by a verdict; ∀ for all operators together. */
@@ -314,7 +344,7 @@ function stack(claims) {
   const all = claims.flatMap((claim) => claim.verdicts.map(([, verdict]) => verdict));
   const parts = [...Object.values(VERDICTS), "not testable"].map((verdict) => {
     const count = all.filter((each) => each === verdict).length;
-    const part = make("span", { className: `part ${verdict.replaceAll(" ", "-")}` }, String(count));
+    const part = make("span", { className: `part ${nameOf(verdict)}` }, String(count));
     part.style.flexGrow = count;
     part.hidden = !count;
     return part;
@@ -325,7 +355,8 @@ function stack(claims) {
 /** Returns the table of all models: whether the bag of heuristics holds for each operator. */
 function modelsTable(select) {
   const operators = Object.keys(declared.operators);
-  const heads = ["model", ...operators.map(operatorName)].map((text) => make("th", { scope: "col" }, text));
+  const names = ["model", ...operators.map(operatorName)];
+  const heads = names.map((text) => make("th", { scope: "col" }, text));
   const rows = declared.subjects.map(({ subject, tested }) => {
     const button = make("button", { type: "button", onclick: () => select(subject) }, subject);
     const cells = operators.map((operator) => {
@@ -334,6 +365,7 @@ function modelsTable(select) {
     });
     return make("tr", {}, make("th", { scope: "row" }, button), ...cells);
   });
-  const caption = make("caption", {}, "Does the bag of heuristics hold? Select a model to see why.");
-  return make("table", {}, caption, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows));
+  const caption = make("caption", {}, "Does the bag hold? Select a model to see why.");
+  const head = make("thead", {}, make("tr", {}, ...heads));
+  return make("table", {}, caption, head, make("tbody", {}, ...rows));
 }

@@ -2,14 +2,14 @@
 
 const declared = JSON.parse(document.getElementById("declared").textContent);
 const ENLARGED = 1.1; // how much larger than drawn a figure may become to fill the page
+const FIGURE = "svg { display: block; width: 100%; max-height: var(--most); fill: currentColor; }";
 const narrow = matchMedia("(max-width: 40rem)"); // here pictures scroll in their frame
 
 /** Fills in an item: its figures, its rows and its file. Returns whether it has any data. */
 function showItem(item, selected, tables, figures) {
   const place = document.getElementById(item.id);
   const pictures = item.figures.flatMap((figure) => drawn(figure, item, selected, figures));
-  place.querySelector(".figures").replaceChildren(...folded(pictures));
-  place.querySelector(".enlarge").hidden = !place.querySelector(".card");
+  showFigures(place, pictures);
   if (!item.table) return pictures.length > 0;
   const table = tables[item.id];
   const rows = rowsOf(item, selected, table);
@@ -27,11 +27,15 @@ function showItem(item, selected, tables, figures) {
   return Boolean(table && table.rows.length);
 }
 
-/** Returns the first figure, and all others in a part that can be opened. */
-function folded([first, ...others]) {
-  if (!others.length) return first ? [first] : [];
-  const count = `${others.length} more ${others.length > 1 ? "figures" : "figure"}`;
-  return [first, make("details", {}, make("summary", {}, count), ...others)];
+/** Shows the first figure, and all others in a part that can be opened. */
+function showFigures(place, [first, ...others]) {
+  place.querySelector(".figures").replaceChildren(...(first ? [first] : []));
+  const more = place.querySelector(".others");
+  more.hidden = !others.length;
+  more.querySelector("div").replaceChildren(...others);
+  const count = `${others.length} more ${others.length === 1 ? "figure" : "figures"}`;
+  more.querySelector(".count").textContent = count;
+  place.querySelector(".enlarge").hidden = !place.querySelector(".figures .card");
 }
 
 /** Says how many rows the table has. A table without rows says why, and cannot be closed. */
@@ -96,7 +100,8 @@ function drawnOf(figure, item, { subject, operators }, operator, figures) {
   const what = [...(item.shared ? [] : [subject]), ...(operator ? [operator] : [])].join(", ");
   const alt = what ? `${figure.alt} ${what}.` : figure.alt;
   const links = [fileLink(path, "svg", "vector"), ", ", fileLink(path, "png", "picture")];
-  const caption = make("figcaption", {}, `${operator ? `${operator}: ` : ""}${figure.alt} `, ...links);
+  const whose = operator ? `${operator}: ` : "";
+  const caption = make("figcaption", {}, `${whose}${figure.alt} `, ...links);
   return make("figure", {}, shown(figures[path], alt), caption);
 }
 
@@ -136,7 +141,7 @@ function vector(content, alt) {
   host.style.maxWidth = `${across * ENLARGED}rem`;
   parsed.removeAttribute("width");
   parsed.removeAttribute("height");
-  const style = make("style", {}, "svg { display: block; width: 100%; fill: currentColor; }");
+  const style = make("style", {}, FIGURE);
   host.attachShadow({ mode: "open" }).append(style, document.importNode(parsed, true));
   return host;
 }

@@ -81,14 +81,14 @@ function select(subject) {
 }
 
 /** Opens what is closed around the target of a link to it. */
-function opened() {
+function reveal() {
   const target = location.hash && document.getElementById(location.hash.slice(1));
   const closed = target?.closest("details:not([open])");
   if (closed) closed.open = true;
 }
 
 if (declared.subjects.length > 1) byId("models").replaceChildren(modelsTable(select));
-addEventListener("hashchange", opened);
+addEventListener("hashchange", reveal);
 subjects.onchange = operators.onchange = show;
 themed();
 follow();

@@ -25,6 +25,8 @@ PAGE_COLOURS = {
 COLOUR = re.compile(rf"""(?<!<g style="fill: )({"|".join(PAGE_COLOURS)})\b""")
 BITMAP = re.compile(r'data:image/png;base64,([^"]+)"')
 HEAD = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
+# bitmaps of many cells, which the page shows smaller: without this, stripes would alias
+SHARP = re.compile(r'(width="\d{3,}"[^>]*) style="image-rendering:[^"]*"')
 SMALL = 4096  # characters; a bitmap below this size is not worth a second encoding
 
 
@@ -63,7 +65,7 @@ def themed(text: str, quality: int) -> str:
 
     text = HEAD.sub("", text).strip()
     text = COLOUR.sub(lambda match: PAGE_COLOURS[match[1]], text)
-    return BITMAP.sub(smaller, text)
+    return BITMAP.sub(smaller, SHARP.sub(r"\1", text))
 
 
 def _webp(image: Image.Image, quality: int) -> bytes:

@@ -53,7 +53,8 @@ function rowsAbout(table, operators, operator) {
  * leave out; note: added to the range of rows.
  */
 function tableOf(content) {
-  const { name, columns, kinds, rows, caption, shares = [], left = [], note = "", perPage } = content;
+  const { name, columns, kinds, rows, caption, perPage } = content;
+  const { shares = [], left = [], note = "" } = content;
   const places = columns.map((_, place) => place);
   const shown = places.filter((place) => !left.includes(columns[place]));
   const help = meanings(name);
