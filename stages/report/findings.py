@@ -272,27 +272,30 @@ def reasons(part: Results) -> list[str]:
 
 
 def _enough(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
-    sentences = []
+    own, sentences = "The late neurons with a heuristic, alone, keep", []
     if holds.height:
         sentences.append(
-            f"The late neurons with a heuristic, alone, keep {span(holds, 'value')} of the correct "
-            f"answers, equally many random neurons {span(holds, 'control', names=False)}."
+            f"{own} {span(holds, 'value')} of the correct answers, equally many random neurons "
+            f"{span(holds, 'control', names=False)}."
         )
+        own = "They keep"
     if fails.height:
         sentences.append(
-            f"For {_names(fails)}, they keep {span(fails, 'value', names=False)}, not clearly "
-            f"more than random neurons ({span(fails, 'control', names=False)})."
+            f"{own} {span(fails, 'value', names=False)} for {_names(fails)}, not clearly more than "
+            f"random neurons ({span(fails, 'control', names=False)})."
         )
     return sentences
 
 
 def _needed(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
-    if not fails.height:
+    if fails.height:
+        return [
+            f"All other late neurons keep {span(fails, 'rest', names=False)} for {_names(fails)}, "
+            "so these answers do not need a heuristic."
+        ]
+    if holds.height:
         return [f"All other late neurons keep {span(holds, 'rest', names=False)}."]
-    return [
-        f"For {_names(fails)}, all other late neurons keep {span(fails, 'rest', names=False)}, so "
-        "these answers do not need a heuristic."
-    ]
+    return []
 
 
 def _hurt(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
