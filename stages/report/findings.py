@@ -492,7 +492,8 @@ def span(
 
 def count(rows: pl.DataFrame, column: str) -> str:
     """Return the range of a column of counts."""
-    low, high = rows[column].min(), rows[column].max()
+    values = rows[column].drop_nulls().to_list()
+    low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
