@@ -35,7 +35,7 @@ async function showFindings(about, operator) {
   if (!part) {
     const why = operator ? withoutPrompts(about.subject, operator) : "There are no findings yet.";
     byId("answer").replaceChildren(make("p", {}, why));
-    const places = ["tested", "charts", "sentences", "verdicts"];
+    const places = ["tested", "charts", "sentences", "all-verdicts"];
     for (const name of places) byId(name).replaceChildren();
     return;
   }
@@ -49,7 +49,7 @@ async function showFindings(about, operator) {
   const figures = [maps, circuits(own, found.charts), alone(own, found.charts)];
   byId("charts").replaceChildren(...figures.filter(Boolean));
   byId("sentences").replaceChildren(...part.findings.map(sentenceOf));
-  byId("verdicts").replaceChildren(...verdicts(listed));
+  byId("all-verdicts").replaceChildren(...verdicts(listed));
 }
 
 function sentenceOf({ item, title, text }) {
@@ -287,7 +287,7 @@ function claimsOf(claims, operator) {
 /** Returns one bar of all verdicts. */
 function summary(claims) {
   if (!claims.length) return [];
-  const link = make("a", { href: "#verdicts" }, "Published statements by verdict");
+  const link = make("a", { href: "#all-verdicts" }, "Published statements by verdict");
   const bars = make("div", { className: "bars" }, stack(claims));
   return [make("p", { className: "key" }, link), bars, key()];
 }
